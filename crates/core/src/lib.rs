@@ -1,0 +1,12 @@
+//! anabranch's algorithms: sans-IO, deterministic, no clocks, no sockets, no threads.
+//!
+//! Start at [`element`] (the contract); every module is a leaf that imports only [`anabranch_wire`],
+//! the contract and plain policy types, except `ue` and `upf`, which compose them.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod access;
+pub mod element;
+pub mod packet;
+pub mod policy;
+pub mod time;

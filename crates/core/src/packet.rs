@@ -1,0 +1,105 @@
+//! A packet on its way: bytes with headroom, and the logical time at which it is where it is.
+
+use crate::time::Instant;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+/// Owned packet bytes plus a logical timestamp.
+///
+/// `at` is when the packet *logically* arrived at its present place. An element that delays a packet
+/// computes from `at`, not from `now`, so a late timer in a real-time run does not accumulate.
+/// Bytes in front of the packet (the headroom) let an encapsulation prepend without a copy.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Logical arrival time.
+    pub at: Instant,
+    buf: Vec<u8>,
+    start: usize,
+}
+
+impl Packet {
+    /// A packet that owns `bytes`, with no headroom.
+    #[must_use]
+    pub fn new(at: Instant, bytes: Vec<u8>) -> Self {
+        Self { at, buf: bytes, start: 0 }
+    }
+
+    /// A packet holding a copy of `bytes` behind `headroom` spare bytes.
+    #[must_use]
+    pub fn with_headroom(at: Instant, headroom: usize, bytes: &[u8]) -> Self {
+        let mut buf = Vec::with_capacity(headroom + bytes.len());
+        buf.resize(headroom, 0);
+        buf.extend_from_slice(bytes);
+        Self { at, buf, start: headroom }
+    }
+
+    /// Makes room for `n` bytes in front and returns the whole packet, the new bytes zeroed.
+    pub fn push_front(&mut self, n: usize) -> &mut [u8] {
+        if self.start < n {
+            let missing = n - self.start;
+            self.buf.splice(0..0, core::iter::repeat_n(0, missing));
+            self.start += missing;
+        }
+        self.start -= n;
+        self.buf[self.start..self.start + n].fill(0);
+        &mut self.buf[self.start..]
+    }
+
+    /// Drops up to `n` bytes from the front.
+    pub fn pull_front(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.buf.len());
+    }
+
+    /// Shortens the packet to `len` bytes; longer than it is has no effect.
+    pub fn truncate(&mut self, len: usize) {
+        self.buf.truncate(self.start.saturating_add(len));
+    }
+
+    /// Appends bytes at the end.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.buf.extend_from_slice(bytes);
+    }
+
+    /// The packet's bytes as a vector, headroom dropped.
+    #[must_use]
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.buf.drain(..self.start);
+        self.buf
+    }
+}
+
+impl Deref for Packet {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.start..]
+    }
+}
+
+impl DerefMut for Packet {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.start..]
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet({} bytes at {})", self.len(), self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headroom_is_used_then_grown() {
+        let mut p = Packet::with_headroom(Instant::ZERO, 2, b"abc");
+        p.push_front(2)[..2].copy_from_slice(b"12");
+        assert_eq!(&*p, b"12abc");
+        p.push_front(3)[..3].copy_from_slice(b"xyz");
+        assert_eq!(&*p, b"xyz12abc");
+        p.pull_front(5);
+        p.truncate(2);
+        assert_eq!(p.into_bytes(), b"ab");
+    }
+}

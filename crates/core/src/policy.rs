@@ -1,0 +1,233 @@
+//! Plain policy types: what a person or a policy function writes, before anything is resolved to
+//! indices. Shared by configuration files, the REST interface and the CONFIG message of the tunnel.
+//!
+//! Steering functionality and modes: TS 23.501 §5.32.8, TS 24.193 §6.1.3 (ATSSS rules); thresholds and
+//! indicators: TS 29.244 §8.2.146 ff. Modes as in JUNCTION §II-A.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The name of an access of a UE, such as `5g` or `wifi`.
+pub type AccessName = String;
+
+/// One ATSSS rule: which traffic, and how it is steered. The first rule that matches wins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Unique name, shown wherever traffic is attributed to the rule.
+    pub name: String,
+    /// Which packets; an empty filter matches everything.
+    #[serde(default)]
+    pub filter: Filter,
+    /// How they are steered.
+    #[serde(flatten)]
+    pub mode: SteeringMode,
+    /// Whether the receiver restores order. Off for transports that do not care.
+    #[serde(default = "yes")]
+    pub reorder: bool,
+}
+
+/// Traffic selector, written from the UE's side: *local* is the UE, *remote* the far end.
+///
+/// All fields given must match. `domain`, `uid` and `cgroup` can only be evaluated at the UE; a rule
+/// that has one matches downlink packets of a flow because the flow was classified by the UE first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Filter {
+    /// Transport protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Address or prefix of the UE side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<IpNet>,
+    /// Address or prefix of the far side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<IpNet>,
+    /// Port or port range of the UE side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_port: Option<PortRange>,
+    /// Port or port range of the far side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_port: Option<PortRange>,
+    /// Domain name; matches the name and everything below it, learned from DNS answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Numeric user id of the sending process on the UE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// cgroup v2 path of the sending process on the UE, relative to the cgroup root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+}
+
+/// Transport protocol of a [`Filter`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Transmission Control Protocol (6).
+    Tcp,
+    /// User Datagram Protocol (17).
+    Udp,
+    /// ICMP (1) or ICMPv6 (58).
+    Icmp,
+}
+
+/// An inclusive range of ports, written `443` or `"5000-5100"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "PortSpec", into = "PortSpec")]
+pub struct PortRange {
+    /// First port.
+    pub first: u16,
+    /// Last port, not smaller than the first.
+    pub last: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PortSpec {
+    One(u16),
+    Range(String),
+}
+
+impl TryFrom<PortSpec> for PortRange {
+    type Error = String;
+    fn try_from(spec: PortSpec) -> Result<Self, String> {
+        match spec {
+            PortSpec::One(p) => Ok(Self { first: p, last: p }),
+            PortSpec::Range(s) => {
+                let wrong =
+                    || format!("port range \"{s}\": write a port (443) or \"first-last\" (\"5000-5100\")");
+                let (first, last) = s.split_once('-').unwrap_or((&s, &s));
+                let first = first.trim().parse().map_err(|_| wrong())?;
+                let last = last.trim().parse().map_err(|_| wrong())?;
+                if first > last { Err(wrong()) } else { Ok(Self { first, last }) }
+            }
+        }
+    }
+}
+
+impl From<PortRange> for PortSpec {
+    fn from(r: PortRange) -> Self {
+        if r.first == r.last { Self::One(r.first) } else { Self::Range(format!("{}-{}", r.first, r.last)) }
+    }
+}
+
+/// How the packets of a rule are spread over the accesses (JUNCTION §II-A; TS 23.501 §5.32.8).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "kebab-case")]
+pub enum SteeringMode {
+    /// The primary access while it is available, else the best other one.
+    ActiveStandby {
+        /// Preferred access.
+        primary: AccessName,
+    },
+    /// A share per access; an access that is down is skipped and its share redistributed.
+    LoadBalance {
+        /// Shares in percent, steps of 10, summing to 100. Empty: equal shares.
+        #[serde(default)]
+        weights: Vec<Weight>,
+        /// Unit that is split.
+        #[serde(default)]
+        per: Granularity,
+        /// Autonomous load-balance indicator (TS 29.244): shares follow the measured delivery rates.
+        #[serde(default)]
+        autonomous: bool,
+    },
+    /// The access with the smallest non-zero RTT.
+    SmallestDelay {
+        /// A change needs the new RTT to be smaller by this share of the old one, in percent.
+        #[serde(default = "ten")]
+        hysteresis_percent: u8,
+    },
+    /// The high-priority access until its RTT or loss passes a threshold, then overflow to the others.
+    PriorityBased {
+        /// High-priority access.
+        primary: AccessName,
+        /// RTT threshold in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rtt_ms: Option<f64>,
+        /// Packet loss threshold in percent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loss_percent: Option<f64>,
+    },
+    /// Every packet on every access, de-duplicated at the far end.
+    Redundant {
+        /// Only while the loss of the best access is above this, in percent. Absent: always.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        above_loss_percent: Option<f64>,
+    },
+}
+
+/// Share of one access in load-balance mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// Which access.
+    pub access: AccessName,
+    /// 0 to 100, in steps of 10.
+    pub percent: u8,
+}
+
+/// What load-balance mode splits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Granularity {
+    /// Packet by packet, by the last digit of the sequence number (JUNCTION §V-C3).
+    #[default]
+    Packet,
+    /// Flow by flow (standard ATSSS-LL).
+    Flow,
+}
+
+impl SteeringMode {
+    /// The mode's name as written in configuration.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ActiveStandby { .. } => "active-standby",
+            Self::LoadBalance { .. } => "load-balance",
+            Self::SmallestDelay { .. } => "smallest-delay",
+            Self::PriorityBased { .. } => "priority-based",
+            Self::Redundant { .. } => "redundant",
+        }
+    }
+
+    /// Whether packets of one flow may be on several paths at the same time.
+    #[must_use]
+    pub const fn splits(&self) -> bool {
+        match self {
+            Self::LoadBalance { per, .. } => matches!(per, Granularity::Packet),
+            Self::PriorityBased { .. } | Self::Redundant { .. } => true,
+            Self::ActiveStandby { .. } | Self::SmallestDelay { .. } => false,
+        }
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn ten() -> u8 {
+    10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_round_trips_through_json() {
+        let text = r#"{"name":"web","filter":{"protocol":"tcp","remote_port":"80-443"},"mode":"load-balance","weights":[{"access":"5g","percent":30},{"access":"wifi","percent":70}]}"#;
+        let rule: Rule = serde_json::from_str(text).unwrap();
+        assert!(rule.reorder && rule.mode.splits());
+        assert_eq!(rule.filter.remote_port, Some(PortRange { first: 80, last: 443 }));
+        let again: Rule = serde_json::from_str(&serde_json::to_string(&rule).unwrap()).unwrap();
+        assert_eq!(again, rule);
+    }
+
+    #[test]
+    fn a_wrong_range_names_the_remedy() {
+        let error = serde_json::from_str::<Filter>(r#"{"local_port":"9-1"}"#).unwrap_err().to_string();
+        assert!(error.contains("\"9-1\"") && error.contains("first-last"), "{error}");
+    }
+}
