@@ -20,8 +20,7 @@ pub struct Rule {
     #[serde(default)]
     pub filter: Filter,
     /// How they are steered.
-    #[serde(flatten)]
-    pub mode: SteeringMode,
+    pub steering: SteeringMode,
     /// Whether the receiver restores order. Off for transports that do not care.
     #[serde(default = "yes")]
     pub reorder: bool,
@@ -114,7 +113,7 @@ impl From<PortRange> for PortSpec {
 
 /// How the packets of a rule are spread over the accesses (JUNCTION §II-A; TS 23.501 §5.32.8).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "mode", rename_all = "kebab-case")]
+#[serde(tag = "mode", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SteeringMode {
     /// The primary access while it is available, else the best other one.
     ActiveStandby {
@@ -217,9 +216,9 @@ mod tests {
 
     #[test]
     fn a_rule_round_trips_through_json() {
-        let text = r#"{"name":"web","filter":{"protocol":"tcp","remote_port":"80-443"},"mode":"load-balance","weights":[{"access":"5g","percent":30},{"access":"wifi","percent":70}]}"#;
+        let text = r#"{"name":"web","filter":{"protocol":"tcp","remote_port":"80-443"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":30},{"access":"wifi","percent":70}]}}"#;
         let rule: Rule = serde_json::from_str(text).unwrap();
-        assert!(rule.reorder && rule.mode.splits());
+        assert!(rule.reorder && rule.steering.splits());
         assert_eq!(rule.filter.remote_port, Some(PortRange { first: 80, last: 443 }));
         let again: Rule = serde_json::from_str(&serde_json::to_string(&rule).unwrap()).unwrap();
         assert_eq!(again, rule);
