@@ -1,1 +1,29 @@
-fn main() {}
+//! `anabranch`: one program, one part per subcommand.
+//!
+//! ```text
+//! anabranch ue    the tunnel end on a device         anabranch keygen  a key pair
+//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running ue or upf
+//! anabranch link  an emulated access between two interfaces
+//! ```
+#![forbid(unsafe_code)]
+// This program runs in real time, on real clocks; `core` and `lab` do not.
+#![allow(clippy::disallowed_methods)]
+
+mod cli;
+mod link;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = cli::Cli::parse();
+    cli::init_logs(&args.log);
+    match cli::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain on one line: what failed, where, and (innermost) what to do.
+            eprintln!("anabranch: {error:#}");
+            ExitCode::from(cli::exit_code(&error))
+        }
+    }
+}
