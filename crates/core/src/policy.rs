@@ -7,6 +7,9 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+/// Default of `dwell_ms` in smallest-delay mode, in milliseconds.
+pub const DEFAULT_DWELL_MS: u32 = 500;
+
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
 
@@ -137,6 +140,9 @@ pub enum SteeringMode {
         /// A change needs the new RTT to be smaller by this share of the old one, in percent.
         #[serde(default = "ten")]
         hysteresis_percent: u8,
+        /// Least time between two changes while both accesses are up, in milliseconds.
+        #[serde(default = "dwell")]
+        dwell_ms: u32,
     },
     /// The high-priority access until its RTT or loss passes a threshold, then overflow to the others.
     PriorityBased {
@@ -208,6 +214,10 @@ const fn yes() -> bool {
 
 const fn ten() -> u8 {
     10
+}
+
+const fn dwell() -> u32 {
+    DEFAULT_DWELL_MS
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! The leaf modules know nothing of one another's state; a session composes them.
 
+pub mod steer;
+
 use std::net::SocketAddr;
 
 /// Index of an access path within a session; equal on both ends.

@@ -1,0 +1,220 @@
+//! Steering modes: which path, or paths, the next packet takes.
+//!
+//! JUNCTION §II-A and §V-C3; TS 23.501 §5.32.8; TS 24.193 §6.1.3. One file per mode, one trait
+//! ([`Steer`]), enum dispatch. The input of every mode is the same *unified steering structure*
+//! (JUNCTION §V-C2): one [`PathStates`] per user, shared by all sessions and rules of that user.
+//!
+//! ```text
+//!   policy::SteeringMode --compile(names -> PathIds)--> Mode        shared by all users of one layout
+//!                                                         |
+//!   PathStates (per user) ---+                            v
+//!   ModeState  (session, rule) --> ModeState::pick(mode, paths, sequence, flow hash, now) --> Pick
+//! ```
+//!
+//! Every mode keeps two promises, whatever the number of paths and whichever are down: a path that is
+//! down is never picked, and a path is picked whenever one is up.
+
+mod active_standby;
+mod autonomous;
+mod compile;
+mod load_balance;
+mod path;
+mod priority_based;
+mod redundant;
+mod smallest_delay;
+
+pub use active_standby::ActiveStandby;
+pub use compile::{MAX_LOSS_PERCENT, PolicyError};
+pub use load_balance::LoadBalance;
+pub use path::{PathIter, PathSet, PathState, PathStates};
+pub use priority_based::{PriorityBased, RETURN_PERCENT};
+pub use redundant::Redundant;
+pub use smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+
+use crate::access::PathId;
+use crate::time::Instant;
+
+/// What a mode decided for one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// No path is up.
+    None,
+    /// One path.
+    One(PathId),
+    /// A copy on each of these paths (redundant mode); never empty.
+    Many(PathSet),
+}
+
+impl Pick {
+    /// The picked paths as a set.
+    #[must_use]
+    pub const fn paths(self) -> PathSet {
+        match self {
+            Self::None => PathSet::EMPTY,
+            Self::One(path) => PathSet::single(path),
+            Self::Many(set) => set,
+        }
+    }
+}
+
+impl From<Option<PathId>> for Pick {
+    fn from(path: Option<PathId>) -> Self {
+        path.map_or(Self::None, Self::One)
+    }
+}
+
+/// A steering mode compiled to path ids; immutable, shared by all users with the same accesses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// See [`ActiveStandby`].
+    ActiveStandby(ActiveStandby),
+    /// See [`LoadBalance`].
+    LoadBalance(LoadBalance),
+    /// See [`SmallestDelay`].
+    SmallestDelay(SmallestDelay),
+    /// See [`PriorityBased`].
+    PriorityBased(PriorityBased),
+    /// See [`Redundant`].
+    Redundant(Redundant),
+}
+
+impl Mode {
+    /// The mode of last resort: active-standby with path 0 as the primary.
+    pub const DEFAULT: Self = Self::ActiveStandby(ActiveStandby::new(Some(0)));
+
+    /// Whether packets of one flow may be on several paths at the same time, so that they need
+    /// sequence numbers (JUNCTION §V-C3, "Design limitation").
+    #[must_use]
+    pub const fn splits(&self) -> bool {
+        match self {
+            Self::ActiveStandby(_) | Self::SmallestDelay(_) => false,
+            Self::LoadBalance(mode) => mode.per_packet(),
+            Self::PriorityBased(_) | Self::Redundant(_) => true,
+        }
+    }
+
+    /// Whether the mode may send several copies of one packet.
+    #[must_use]
+    pub const fn duplicates(&self) -> bool {
+        matches!(self, Self::Redundant(_))
+    }
+
+    /// The mode's name as written in configuration.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ActiveStandby(_) => "active-standby",
+            Self::LoadBalance(_) => "load-balance",
+            Self::SmallestDelay(_) => "smallest-delay",
+            Self::PriorityBased(_) => "priority-based",
+            Self::Redundant(_) => "redundant",
+        }
+    }
+}
+
+/// What every mode decides from.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// The user's path states.
+    pub paths: &'a PathStates,
+    /// The paths that are up; not empty when a mode is asked.
+    pub up: PathSet,
+    /// Sequence number the packet will carry.
+    pub sequence: u32,
+    /// Hash of the packet's flow, well mixed.
+    pub flow_hash: u64,
+    /// The current time.
+    pub now: Instant,
+}
+
+/// One steering mode. `input.up` is never empty.
+pub trait Steer {
+    /// Decides for one packet.
+    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick;
+}
+
+/// What a mode remembers between packets of one (session, rule): 16 bytes until an autonomous mode runs.
+#[derive(Debug, Clone, Default)]
+pub struct ModeState {
+    /// Shares of autonomous load-balance; allocated by its first packet.
+    shares: Option<Box<autonomous::Shares>>,
+    /// Milliseconds (wrapping) at which `current` or `overflow` last changed.
+    changed_ms: u32,
+    /// Path in use, plus one; 0 = none yet.
+    current: u8,
+    /// Priority-based: overflowing. Redundant: above the loss threshold.
+    engaged: bool,
+}
+
+impl ModeState {
+    /// A state that has not seen a packet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { shares: None, changed_ms: 0, current: 0, engaged: false }
+    }
+
+    /// Picks the path or paths of one packet.
+    ///
+    /// `sequence` is the number the packet will carry (any counter that goes up by one per packet will
+    /// do); `flow_hash` a well mixed hash of its flow. Does not allocate, except once for the first
+    /// packet of an autonomous load-balance mode.
+    pub fn pick(
+        &mut self,
+        mode: &Mode,
+        paths: &PathStates,
+        sequence: u32,
+        flow_hash: u64,
+        now: Instant,
+    ) -> Pick {
+        let up = paths.up();
+        if up.is_empty() {
+            return Pick::None;
+        }
+        let input = Input { paths, up, sequence, flow_hash, now };
+        match mode {
+            Mode::ActiveStandby(mode) => mode.pick(self, &input),
+            Mode::LoadBalance(mode) => mode.pick(self, &input),
+            Mode::SmallestDelay(mode) => mode.pick(self, &input),
+            Mode::PriorityBased(mode) => mode.pick(self, &input),
+            Mode::Redundant(mode) => mode.pick(self, &input),
+        }
+    }
+
+    /// The path in use by a mode that switches, `None` before its first packet.
+    #[must_use]
+    pub const fn current(&self) -> Option<PathId> {
+        self.current.checked_sub(1)
+    }
+
+    /// Whether a priority-based mode is overflowing, or a redundant mode is above its loss threshold.
+    #[must_use]
+    pub const fn engaged(&self) -> bool {
+        self.engaged
+    }
+
+    fn set_current(&mut self, path: Option<PathId>, now: Instant) {
+        let current = path.map_or(0, |p| p + 1);
+        if self.current != current {
+            self.current = current;
+            self.changed_ms = wrapping_ms(now);
+        }
+    }
+
+    fn set_engaged(&mut self, engaged: bool) -> bool {
+        self.engaged = engaged;
+        engaged
+    }
+
+    /// Milliseconds since the last change, modulo 49 days.
+    fn since_change_ms(&self, now: Instant) -> u32 {
+        wrapping_ms(now).wrapping_sub(self.changed_ms)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "wraps on purpose: only differences are used")]
+const fn wrapping_ms(now: Instant) -> u32 {
+    now.as_millis() as u32
+}
+
+#[cfg(test)]
+mod tests;
