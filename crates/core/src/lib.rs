@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod element;
+pub mod net;
 pub mod packet;
 pub mod policy;
 pub mod time;
