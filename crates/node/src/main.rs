@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod cli;
+mod config;
 mod link;
 
 use clap::Parser;

@@ -1,0 +1,175 @@
+//! Reading a file and turning what is wrong with it into a sentence a person can act on.
+
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::path::Path;
+
+/// What is wrong with a configuration, and where. The program exits with code 2 on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// File, or what the text was.
+    pub file: String,
+    /// Line, counted from 1; `None` when the fault is in no one place.
+    pub line: Option<usize>,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl ConfigError {
+    /// An error about the file as a whole.
+    pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: file.into(), line: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Values that depend on one another are checked after parsing.
+pub trait Check {
+    /// The first thing wrong, in words that name the key and the remedy.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// Reads and checks the file at `path`.
+pub fn load<T: DeserializeOwned + Check>(path: &Path) -> Result<T, ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        ConfigError::new(&name, format!("cannot be read: {e}; give another file with --config"))
+    })?;
+    parse(&name, &text)
+}
+
+/// Parses and checks `text`; `name` is what errors call it.
+pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, ConfigError> {
+    let value: T = toml::from_str(text).map_err(|error| ConfigError {
+        file: name.to_owned(),
+        line: error.span().map(|span| line_of(text, span.start)),
+        message: explain(error.message()),
+    })?;
+    value.check().map_err(|message| ConfigError {
+        file: name.to_owned(),
+        line: line_hint(text, &message),
+        message,
+    })?;
+    Ok(value)
+}
+
+/// The line that holds byte `at`, counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+/// Checks name the value in quotes; its first appearance in the file is where to look.
+fn line_hint(text: &str, message: &str) -> Option<usize> {
+    let quoted = message.split('"').nth(1).filter(|q| !q.is_empty())?;
+    text.find(&format!("\"{quoted}\"")).map(|at| line_of(text, at))
+}
+
+/// Adds the nearest valid name to serde's "unknown field `x`, expected one of `a`, `b`".
+fn explain(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let what = if message.starts_with("unknown field") {
+        "key"
+    } else if message.starts_with("unknown variant") {
+        "value"
+    } else {
+        return message.replace('`', "\"");
+    };
+    let Some(wrong) = names.next() else { return message.to_owned() };
+    let valid: Vec<&str> = names.collect();
+    let nearest = valid
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(wrong, name), *name))
+        .min()
+        .filter(|(distance, name)| *distance <= 2.max(name.len() / 2));
+    let list = valid.join(", ");
+    match nearest {
+        Some((_, near)) => {
+            format!("unknown {what} \"{wrong}\"; did you mean \"{near}\"? (valid here: {list})")
+        }
+        None if valid.is_empty() => format!("unknown {what} \"{wrong}\"; no keys are valid here"),
+        None => format!("unknown {what} \"{wrong}\"; valid here: {list}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{UeConfig, UpfConfig};
+    use super::*;
+
+    const UE: &str = include_str!("../../../../packaging/ue.example.toml");
+    const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
+
+    /// Un-comments every `# key = value` line of an example, so that what it documents is checked too.
+    fn uncommented(text: &str) -> String {
+        text.lines()
+            .map(|line| {
+                let bare = line.strip_prefix('#').unwrap_or(line);
+                if bare.starts_with('[') || bare.split_once(" = ").is_some_and(|(k, _)| is_key(k)) {
+                    bare
+                } else {
+                    line
+                }
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    fn is_key(text: &str) -> bool {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    }
+
+    #[test]
+    fn the_examples_parse_as_they_are_and_with_every_option() {
+        parse::<UeConfig>("ue.example.toml", UE).unwrap();
+        parse::<UpfConfig>("upf.example.toml", UPF).unwrap();
+        parse::<UeConfig>("ue.example.toml", &uncommented(UE)).unwrap();
+        parse::<UpfConfig>("upf.example.toml", &uncommented(UPF)).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_key_names_file_line_key_and_the_nearest_name() {
+        let text = UE.replace("private_key_file", "privat_key_file");
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err();
+        let line = text.lines().position(|l| l.starts_with("privat_key_file")).unwrap() + 1;
+        assert_eq!(error.line, Some(line));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("ue.toml:{line}: unknown key \"privat_key_file\"")), "{text}");
+        assert!(text.contains("did you mean \"private_key_file\"?"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_key_inside_a_rule_is_refused_too() {
+        let text = format!(
+            "{UE}\n[[rule]]\nname = \"x\"\nsteering = {{ mode = \"active-standby\", primry = \"5g\" }}\n"
+        );
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("primry") && error.contains("did you mean \"primary\"?"), "{error}");
+    }
+
+    #[test]
+    fn a_rule_about_an_access_that_does_not_exist_names_it() {
+        let text = format!(
+            "{UE}\n[[rule]]\nname = \"x\"\nsteering = {{ mode = \"active-standby\", primary = \"6g\" }}\n"
+        );
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err();
+        assert!(error.line.is_some() && error.message.contains("\"6g\""), "{error}");
+    }
+
+    #[test]
+    fn a_public_listener_needs_a_token() {
+        let text = UE.replace("listen = \"unix:/run/anabranch/ue.sock\"", "listen = \"0.0.0.0:8080\"");
+        assert_ne!(text, UE);
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("token_file"), "{error}");
+    }
+}

@@ -1,0 +1,15 @@
+//! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
+//!
+//! Annotated examples with every default: `packaging/ue.example.toml`, `packaging/upf.example.toml`.
+
+mod keys;
+mod load;
+mod types;
+mod ue;
+mod upf;
+
+pub use keys::{encode_key, read_private_key, read_public_key};
+pub use load::{Check, ConfigError, load, parse};
+pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, Security};
+pub use ue::{UeAccess, UeConfig};
+pub use upf::{MAX_WORKERS, N6Mode, UpfAccess, UpfConfig, UpfUe, Workers, gateway_v4, gateway_v6};

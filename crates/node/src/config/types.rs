@@ -1,0 +1,266 @@
+//! Values both files share.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// How user data is protected on an access.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Security {
+    /// Encrypted and authenticated.
+    #[default]
+    Secure,
+    /// In the clear; control stays sealed.
+    Plain,
+}
+
+/// The network interface that inner packets go through.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Device {
+    /// TUN, or a veth pair where /dev/net/tun is closed to us.
+    pub kind: DeviceKind,
+    /// Interface name, at most 15 bytes.
+    pub name: String,
+    /// Largest inner packet, in bytes.
+    pub mtu: Mtu,
+    /// UE: destinations that go through the tunnel.
+    pub routes: Vec<ipnet::IpNet>,
+    /// UE: firewall mark of the tunnel's own datagrams; also numbers the routing tables.
+    pub mark: u32,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self {
+            kind: DeviceKind::default(),
+            name: "anb0".to_owned(),
+            mtu: Mtu::Auto,
+            routes: Vec::new(),
+            mark: 0xab5a,
+        }
+    }
+}
+
+impl Device {
+    /// The first thing wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let fits = (1..=13).contains(&self.name.len())
+            && self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if !fits {
+            return Err(format!("[device] name \"{}\": use 1 to 13 letters, digits, - or _", self.name));
+        }
+        if self.mark == 0 {
+            return Err("[device] mark = 0 marks nothing: choose another number".to_owned());
+        }
+        match self.mtu {
+            Mtu::Bytes(bytes) if !(1280..=9000).contains(&bytes) => {
+                Err(format!("[device] mtu = {bytes}: give 1280 to 9000 (IPv6 needs 1280), or \"auto\""))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Kind of [`Device`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// TUN with offload.
+    #[default]
+    Tun,
+    /// A veth pair and an AF_PACKET socket: slower, needs no /dev/net/tun.
+    Packet,
+}
+
+/// A size in bytes, or `"auto"`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "MtuSpec")]
+pub enum Mtu {
+    /// From the MTU of the accesses, less the largest overhead.
+    #[default]
+    Auto,
+    /// Fixed.
+    Bytes(u16),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MtuSpec {
+    Bytes(u16),
+    Word(String),
+}
+
+impl TryFrom<MtuSpec> for Mtu {
+    type Error = String;
+    fn try_from(spec: MtuSpec) -> Result<Self, String> {
+        match spec {
+            MtuSpec::Bytes(bytes) => Ok(Self::Bytes(bytes)),
+            MtuSpec::Word(word) if word == "auto" => Ok(Self::Auto),
+            MtuSpec::Word(word) => Err(format!("mtu \"{word}\": write a number of bytes or \"auto\"")),
+        }
+    }
+}
+
+/// The agent's REST interface.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Api {
+    /// Where it listens.
+    pub listen: Listen,
+    /// File whose first line is the bearer token; required unless unix or loopback.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Api {
+    /// On a Unix socket, without token.
+    pub fn unix(path: &str) -> Self {
+        Self { listen: Listen::Unix(path.into()), token_file: None }
+    }
+
+    /// The first thing wrong.
+    pub fn check(&self) -> Result<(), String> {
+        match &self.listen {
+            Listen::Tcp(address) if !address.ip().is_loopback() && self.token_file.is_none() => Err(format!(
+                "[api] listen = \"{address}\" can be reached from elsewhere: add token_file, or listen on \
+                 \"unix:PATH\" or \"127.0.0.1:PORT\""
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `unix:PATH`, `ADDRESS:PORT` or `off`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    /// Nothing listens.
+    Off,
+    /// A Unix stream socket.
+    Unix(PathBuf),
+    /// A TCP socket.
+    Tcp(SocketAddr),
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        match text.strip_prefix("unix:") {
+            Some("") => {
+                Err("listen \"unix:\" lacks a path: write \"unix:/run/anabranch/ue.sock\"".to_owned())
+            }
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| {
+                format!(
+                    "listen \"{text}\": write \"unix:PATH\", \"127.0.0.1:PORT\", \"[::1]:PORT\" or \"off\""
+                )
+            }),
+        }
+    }
+}
+
+/// The Prometheus exporter.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metrics {
+    /// Where it listens; read-only, no token.
+    pub listen: Listen,
+}
+
+/// `host:port`, `address:port` or `[v6]:port`, not resolved yet.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RemoteAddr {
+    /// Host name or address.
+    pub host: String,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl TryFrom<String> for RemoteAddr {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = || {
+            format!("remote \"{text}\": write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\"")
+        };
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let port = port.parse().ok().filter(|p| *p != 0).ok_or_else(wrong)?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        if bare.is_none() && host.contains(':') {
+            return Err(wrong());
+        }
+        let host = bare.unwrap_or(host);
+        if host.is_empty() { Err(wrong()) } else { Ok(Self { host: host.to_owned(), port }) }
+    }
+}
+
+impl std::fmt::Display for RemoteAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Rules may only name accesses that exist, and each name once.
+pub fn check_rules(rules: &[anabranch_core::policy::Rule], accesses: &[&str]) -> Result<(), String> {
+    use anabranch_core::policy::SteeringMode as Mode;
+    for (i, rule) in rules.iter().enumerate() {
+        if rules[..i].iter().any(|other| other.name == rule.name) {
+            return Err(format!("two rules are named \"{}\": names must be unique", rule.name));
+        }
+        let named: Vec<&str> = match &rule.steering {
+            Mode::ActiveStandby { primary } | Mode::PriorityBased { primary, .. } => vec![primary],
+            Mode::LoadBalance { weights, .. } => weights.iter().map(|w| w.access.as_str()).collect(),
+            Mode::SmallestDelay { .. } | Mode::Redundant { .. } => Vec::new(),
+        };
+        if let Some(missing) = named.iter().find(|n| !accesses.contains(n)) {
+            return Err(format!(
+                "rule {} steers to access \"{missing}\", which is not configured; there are: {}",
+                rule.name,
+                accesses.join(", ")
+            ));
+        }
+        if let Mode::LoadBalance { weights, .. } = &rule.steering {
+            let sum: u32 = weights.iter().map(|w| u32::from(w.percent)).sum();
+            if !weights.is_empty() && (sum != 100 || weights.iter().any(|w| w.percent % 10 != 0)) {
+                return Err(format!(
+                    "rule \"{}\": weights are percent in steps of 10 and sum to 100, not {sum}",
+                    rule.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names must be unique and there may be at most [`anabranch_core::access::MAX_PATHS`] of them.
+pub fn check_accesses(names: &[&str]) -> Result<(), String> {
+    let most = anabranch_core::access::MAX_PATHS;
+    if names.is_empty() || names.len() > most {
+        return Err(format!("{} [[access]] sections: give 1 to {most}", names.len()));
+    }
+    for (i, name) in names.iter().enumerate() {
+        if name.is_empty() || name.len() > 32 {
+            return Err(format!("access name \"{name}\": use 1 to 32 bytes"));
+        }
+        if names[..i].contains(name) {
+            return Err(format!("two accesses are named \"{name}\": names must be unique"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! `upf.toml`.
+
+use super::load::Check;
+use super::types::{Api, Device, Metrics, Security, check_accesses, check_rules};
+use anabranch_core::policy::Rule;
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// The UPF's configuration.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfConfig {
+    /// `[upf]`
+    pub upf: UpfSection,
+    /// `[[access]]`
+    #[serde(default)]
+    pub access: Vec<UpfAccess>,
+    /// `[device]`
+    #[serde(default)]
+    pub device: Device,
+    /// `[n6]`
+    #[serde(default)]
+    pub n6: N6,
+    /// `[pool]`
+    pub pool: Pool,
+    /// `[[ue]]`
+    #[serde(default)]
+    pub ue: Vec<UpfUe>,
+    /// `[[rule]]`, first match wins.
+    #[serde(default)]
+    pub rule: Vec<Rule>,
+    /// `[api]`
+    #[serde(default = "default_api")]
+    pub api: Api,
+    /// `[metrics]`
+    #[serde(default)]
+    pub metrics: Option<Metrics>,
+}
+
+/// `[upf]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfSection {
+    /// File with the private key (`anabranch keygen`).
+    pub private_key_file: PathBuf,
+    /// Data path threads.
+    #[serde(default)]
+    pub workers: Workers,
+    /// Where addresses given from the pool, and UEs added over REST, are remembered.
+    #[serde(default = "default_state")]
+    pub state_file: PathBuf,
+}
+
+/// A number of threads, or `"auto"`: one per processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "WorkersSpec")]
+pub struct Workers(pub Option<u8>);
+
+/// Most worker threads.
+pub const MAX_WORKERS: u8 = 64;
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self(Some(1))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WorkersSpec {
+    Count(i64),
+    Word(String),
+}
+
+impl TryFrom<WorkersSpec> for Workers {
+    type Error = String;
+    fn try_from(spec: WorkersSpec) -> Result<Self, String> {
+        let count = match spec {
+            WorkersSpec::Count(count) => u8::try_from(count).ok().filter(|c| (1..=MAX_WORKERS).contains(c)),
+            WorkersSpec::Word(word) if word == "auto" => return Ok(Self(None)),
+            WorkersSpec::Word(_) => None,
+        };
+        count.map(|c| Self(Some(c))).ok_or_else(|| format!("workers: give 1 to {MAX_WORKERS}, or \"auto\""))
+    }
+}
+
+impl Workers {
+    /// The number of threads on this machine.
+    pub fn count(self) -> usize {
+        self.0.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |n| n.get().min(usize::from(MAX_WORKERS))),
+            usize::from,
+        )
+    }
+}
+
+/// `[[access]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfAccess {
+    /// Name; UEs use the same.
+    pub name: String,
+    /// Address and port the UEs send to.
+    pub listen: SocketAddr,
+    /// Interface to bind to (SO_BINDTODEVICE).
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// Protection of user data; plain only if the UE says so too.
+    #[serde(default)]
+    pub security: Security,
+}
+
+/// `[n6]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct N6 {
+    /// How inner packets go on.
+    pub mode: N6Mode,
+    /// With nat: only what leaves by this interface is translated.
+    pub interface: Option<String>,
+}
+
+/// How inner packets reach the data network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum N6Mode {
+    /// Source addresses become the UPF's own.
+    #[default]
+    Nat,
+    /// Unchanged: the data network routes the pool to the UPF.
+    Routed,
+}
+
+/// `[pool]`: where virtual addresses come from. The first host address is the UPF's own.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// IPv4 prefix.
+    #[serde(default)]
+    pub v4: Option<Ipv4Net>,
+    /// IPv6 prefix.
+    #[serde(default)]
+    pub v6: Option<Ipv6Net>,
+}
+
+/// `[[ue]]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpfUe {
+    /// Unique name.
+    pub name: String,
+    /// The UE's public key, base64.
+    pub public_key: String,
+    /// Fixed virtual IPv4 address, inside the pool; else one is given and kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address_v4: Option<Ipv4Addr>,
+    /// Fixed virtual IPv6 address, inside the pool; else one is given and kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address_v6: Option<Ipv6Addr>,
+    /// Names of the rules that apply to it, in order; absent: every rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Vec<String>>,
+    /// Accesses it may use; absent: every access.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Vec<String>>,
+}
+
+impl Check for UpfConfig {
+    fn check(&self) -> Result<(), String> {
+        let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
+        check_accesses(&names)?;
+        for (i, access) in self.access.iter().enumerate() {
+            if access.listen.port() == 0 {
+                return Err(format!(
+                    "access {}: listen \"{}\" needs a port other than 0",
+                    access.name, access.listen
+                ));
+            }
+            if let Some(other) =
+                self.access[..i].iter().find(|a| a.listen == access.listen && a.interface == access.interface)
+            {
+                return Err(format!(
+                    "accesses {} and {} both listen on \"{}\": give each its own port or interface",
+                    other.name, access.name, access.listen
+                ));
+            }
+        }
+        check_rules(&self.rule, &names)?;
+        if self.pool.v4.is_none() && self.pool.v6.is_none() {
+            return Err(
+                "[pool] is empty: give v4 = \"10.45.0.0/16\" or v6 = \"fd45::/64\", or both".to_owned()
+            );
+        }
+        if self.pool.v4.is_some_and(|p| p.prefix_len() > 30)
+            || self.pool.v6.is_some_and(|p| p.prefix_len() > 126)
+        {
+            return Err("[pool] has no room: a /30 or /126 is the smallest".to_owned());
+        }
+        for (i, ue) in self.ue.iter().enumerate() {
+            self.check_ue(ue)?;
+            for other in &self.ue[..i] {
+                let same = |what: &str, value: &dyn std::fmt::Display| {
+                    Err(format!(
+                        "UEs {} and {} share {what} \"{value}\": it must be unique",
+                        other.name, ue.name
+                    ))
+                };
+                if other.name == ue.name {
+                    return same("the name", &ue.name);
+                }
+                if other.public_key == ue.public_key {
+                    return same("public_key", &ue.public_key);
+                }
+                match (ue.address_v4, ue.address_v6) {
+                    (Some(a), _) if other.address_v4 == Some(a) => return same("address_v4", &a),
+                    (_, Some(a)) if other.address_v6 == Some(a) => return same("address_v6", &a),
+                    _ => {}
+                }
+            }
+        }
+        self.device.check()?;
+        self.api.check()
+    }
+}
+
+impl UpfConfig {
+    /// The first thing wrong with one UE, by itself. Used by the REST interface too.
+    pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
+        if ue.name.is_empty() || ue.name.len() > 64 {
+            return Err(format!("ue name \"{}\": use 1 to 64 bytes", ue.name));
+        }
+        super::read_public_key(&ue.public_key)
+            .map_err(|e| format!("ue {}: public_key \"{}\" {e}", ue.name, ue.public_key))?;
+        if let Some(a) = ue.address_v4
+            && !self.pool.v4.is_some_and(|p| {
+                p.contains(&a) && Some(a) != gateway_v4(p) && a != p.broadcast() && a != p.network()
+            })
+        {
+            return Err(format!(
+                "ue {}: address_v4 \"{a}\" is not a free host address of [pool] v4",
+                ue.name
+            ));
+        }
+        if let Some(a) = ue.address_v6
+            && !self.pool.v6.is_some_and(|p| p.contains(&a) && Some(a) != gateway_v6(p) && a != p.network())
+        {
+            return Err(format!(
+                "ue {}: address_v6 \"{a}\" is not a free host address of [pool] v6",
+                ue.name
+            ));
+        }
+        for name in ue.rules.iter().flatten() {
+            if !self.rule.iter().any(|r| &r.name == name) {
+                return Err(format!("ue {}: there is no rule \"{name}\"", ue.name));
+            }
+        }
+        for name in ue.accesses.iter().flatten() {
+            if !self.access.iter().any(|a| &a.name == name) {
+                return Err(format!("ue {}: there is no access \"{name}\"", ue.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The UPF's own address in an IPv4 pool: the first host.
+pub fn gateway_v4(pool: Ipv4Net) -> Option<Ipv4Addr> {
+    pool.hosts().next()
+}
+
+/// The UPF's own address in an IPv6 pool: the first host after the subnet-router anycast address.
+pub fn gateway_v6(pool: Ipv6Net) -> Option<Ipv6Addr> {
+    pool.hosts().find(|a| *a != pool.network())
+}
+
+fn default_state() -> PathBuf {
+    "/var/lib/anabranch/upf-state.json".into()
+}
+
+fn default_api() -> Api {
+    Api::unix("/run/anabranch/upf.sock")
+}
