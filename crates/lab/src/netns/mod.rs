@@ -1,0 +1,6 @@
+//! The netns backend: a scenario in network namespaces, with kernel TCP and real programs.
+// This backend runs in real time, on real clocks; the virtual one does not.
+#![allow(clippy::disallowed_methods)]
+
+pub mod sandbox;
+pub mod stop;

@@ -1,0 +1,216 @@
+//! The sandbox: nothing that runs in it can be seen outside, and nothing of it can stay behind.
+//!
+//! ```text
+//!  anabranch-lab (outer)            takes the signals, waits, passes the exit code on
+//!   │ user namespace (only if not root), PID namespace
+//!   └─ anabranch-lab (inner, PID 1) own mount, network, IPC and host-name namespaces,
+//!       │                           own /proc, empty tmpfs on /run
+//!       ├─ ip netns add ...         names live in that /run
+//!       └─ iperf3, nginx, anabranch
+//! ```
+//!
+//! The kernel does the cleaning: when the inner process ends, in whatever way, every process of its PID
+//! namespace is killed, with them go the last references to the mount and network namespaces, and with
+//! those every device, address, route, qdisc, rule and temporary file. The inner process ends with the
+//! outer one, even by `kill -9`, through its parent-death signal and through the closing of its standard
+//! input. A request to stop comes by the same pipe: no signal is handled or blocked inside, so programs
+//! started there inherit nothing unusual.
+
+use super::stop::Stop;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getgid, getpid, getuid};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+
+/// Exit code of a program that was refused its sandbox.
+pub const EXIT_NO_SANDBOX: u8 = 3;
+
+/// Set in the environment of the inner process.
+const MARK: &str = "ANABRANCH_SANDBOX";
+
+/// Where the inner process keeps its files. Gone with it.
+pub const WORK_DIR: &str = "/run/anabranch";
+
+/// Why there is no sandbox; one line, with the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("no sandbox: {what}: {cause}; {remedy}")]
+pub struct SandboxError {
+    what: String,
+    cause: String,
+    remedy: &'static str,
+}
+
+/// Which side of the wall this process is on.
+#[derive(Debug)]
+pub enum Entered {
+    /// The program goes on here.
+    Inside(Sandbox),
+    /// The inner process has run and ended with this exit code, which is to be returned.
+    Done(u8),
+}
+
+/// The inside of the sandbox.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    /// Process id of PID 1 of the sandbox as seen from outside.
+    pub outer_pid: u32,
+    /// Whether the sandbox has a user namespace of its own (the user is not root).
+    pub rootless: bool,
+    /// Set when the user asks to stop (SIGINT, SIGTERM, SIGHUP).
+    pub stop: Arc<Stop>,
+}
+
+impl Sandbox {
+    /// A command line that enters the network namespace `name` of this sandbox from outside.
+    #[must_use]
+    pub fn enter_command(&self, name: &str) -> String {
+        let user = if self.rootless { "--user --preserve-credentials " } else { "" };
+        format!("nsenter --target {} {user}--mount --pid --net ip netns exec {name} bash", self.outer_pid)
+    }
+}
+
+/// Starts this program again, with the same arguments, inside a new sandbox, and waits for it; in the
+/// program started that way, finishes the walls and returns [`Entered::Inside`].
+///
+/// Must be called while the process has only one thread.
+///
+/// # Errors
+/// The system does not allow the namespaces; exit with [`EXIT_NO_SANDBOX`].
+pub fn enter() -> Result<Entered, SandboxError> {
+    match std::env::var(MARK) {
+        Ok(mark) if getpid() == Pid::from_raw(1) => inner(&mark).map(Entered::Inside),
+        _ => outer().map(Entered::Done),
+    }
+}
+
+const HOW_TO_ALLOW: &str = "run it as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, \
+     user.max_user_namespaces > 0, and on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)";
+
+fn refused(what: impl Into<String>) -> impl FnOnce(Errno) -> SandboxError {
+    let what = what.into();
+    move |errno| SandboxError { what, cause: errno.desc().to_lowercase(), remedy: HOW_TO_ALLOW }
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> SandboxError {
+    let what = what.into();
+    move |error| SandboxError { what, cause: error.to_string(), remedy: HOW_TO_ALLOW }
+}
+
+fn outer() -> Result<u8, SandboxError> {
+    let (uid, gid) = (getuid(), getgid());
+    // Root without CAP_SYS_ADMIN (in a container) is treated as an ordinary user.
+    let rootless = unshare(CloneFlags::CLONE_NEWPID).is_err();
+    if rootless {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
+            .map_err(refused("user and PID namespaces were refused"))?;
+        write("/proc/self/setgroups", "deny")?;
+        write("/proc/self/uid_map", &format!("0 {uid} 1"))?;
+        write("/proc/self/gid_map", &format!("0 {gid} 1"))?;
+    }
+
+    let program = std::env::current_exe().map_err(failed("the path of this program is unknown"))?;
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new(&program);
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    let mut child = command
+        .args(arguments)
+        .env(MARK, if rootless { "rootless" } else { "root" })
+        .stdin(Stdio::piped())
+        // Its own group: the terminal's signals come to the outer process only, which forwards them once.
+        .process_group(0)
+        .spawn()
+        .map_err(failed(format!("{} cannot be started again", program.display())))?;
+    // Held open to the end: its closing tells the inner process that this one is gone.
+    let Some(mut lifeline) = child.stdin.take() else { unreachable!("its standard input is a pipe") };
+    // A child that is gone already shows in its exit status.
+    let _ = writeln!(lifeline, "{}", child.id());
+
+    // Only now: before, a signal ends this process and with it the inner one, which has done nothing yet.
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    signals.thread_block().map_err(refused("signals cannot be blocked"))?;
+    let signals =
+        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).map_err(refused("signals cannot be read"))?;
+    wait(&mut child, &mut lifeline, &signals)
+}
+
+/// Passes on the first request to stop; the second is not a request any more. Returns the exit code.
+fn wait(child: &mut Child, lifeline: &mut ChildStdin, signals: &SignalFd) -> Result<u8, SandboxError> {
+    let mut asked = false;
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed("the inner process is lost"))? {
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return Ok(u8::try_from(code).unwrap_or(1));
+        }
+        match signals.read_signal() {
+            Ok(Some(info)) if info.ssi_signo == Signal::SIGCHLD as u32 => {}
+            Ok(Some(_)) if !asked => {
+                asked = true;
+                // Should it be gone, the next round sees that.
+                let _ = lifeline.write_all(b"stop\n");
+            }
+            Ok(Some(_)) => child.kill().map_err(failed("the inner process is lost"))?,
+            Ok(None) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(refused("signals cannot be read")(errno)),
+        }
+    }
+}
+
+fn inner(mark: &str) -> Result<Sandbox, SandboxError> {
+    set_pdeathsig(Signal::SIGKILL).map_err(refused("the parent-death signal was refused"))?;
+    let mut lifeline = BufReader::new(std::io::stdin());
+    let mut line = String::new();
+    lifeline.read_line(&mut line).map_err(failed("the outer process does not answer"))?;
+    let Ok(outer_pid) = line.trim().parse() else {
+        // The outer process died before the parent-death signal was set.
+        std::process::exit(i32::from(EXIT_NO_SANDBOX));
+    };
+
+    unshare(
+        CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWIPC
+            | CloneFlags::CLONE_NEWUTS,
+    )
+    .map_err(refused("mount and network namespaces were refused"))?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount_on("/", None, private)?;
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount_on("/proc", Some("proc"), plain | MsFlags::MS_NOEXEC)?;
+    mount_on("/run", Some("tmpfs"), plain)?;
+    for dir in ["/run/netns", WORK_DIR] {
+        std::fs::create_dir(dir).map_err(failed(format!("{dir} cannot be made")))?;
+    }
+
+    let stop = Arc::new(Stop::default());
+    let asked = Arc::clone(&stop);
+    let thread = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || {
+        while lifeline.read(&mut [0]).is_ok_and(|n| n > 0) {
+            asked.request();
+        }
+        // The outer process is gone, and what is left of this one has nobody to work for.
+        std::process::exit(137);
+    });
+    thread.map_err(failed("a thread cannot be started"))?;
+    Ok(Sandbox { outer_pid, rootless: mark == "rootless", stop })
+}
+
+fn mount_on(target: &str, kind: Option<&str>, flags: MsFlags) -> Result<(), SandboxError> {
+    mount(kind, target, kind, flags, None::<&str>).map_err(refused(format!("mounting {target} was refused")))
+}
+
+fn write(path: &str, text: &str) -> Result<(), SandboxError> {
+    std::fs::write(Path::new(path), text).map_err(failed(format!("{path} cannot be written")))
+}
