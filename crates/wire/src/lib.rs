@@ -1,1 +1,28 @@
-//! anabranch-wire
+//! Bytes only: a checked view and a parsed value for every header anabranch speaks.
+//!
+//! Everything on the wire is big-endian. Parsers never panic, never allocate for what they only look
+//! at, and refuse with a [`WireError`] that names the field; emitters write exactly what their parser
+//! reads. `docs/wire-formats.md` is the same in prose.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`tunnel`] | outer classification, inner (plain) header, secure header, overheads |
+//! | [`handshake`] | init, response and cookie messages; hello and welcome |
+//! | [`control`] | probes, notifications, configuration, MTU probes, close |
+//! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
+//! | [`tcp`] | TCP segments for the simulated hosts |
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod control;
+mod error;
+pub mod handshake;
+pub mod ip;
+mod read;
+pub mod tcp;
+pub mod tunnel;
+
+pub use error::WireError;
+
+/// Most paths one session may have; a path id is smaller than this everywhere on the wire.
+pub const MAX_PATHS: usize = 8;

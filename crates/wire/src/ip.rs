@@ -1,0 +1,32 @@
+//! Inner and outer IP packets: who talks to whom, and the few bytes a tunnel must change or make.
+
+mod checksum;
+mod flow;
+mod mss;
+mod too_big;
+mod udp;
+
+pub use checksum::{fold, internet_checksum, pseudo_header_sum, sum, update_u16};
+pub use flow::{FlowKey, HashKey, IpPacket, src_dst};
+pub use mss::clamp_mss;
+pub use too_big::{may_fragment, packet_too_big};
+pub(crate) use udp::{checked_ip, emit_ip};
+pub use udp::{ip_udp_len, parse_udp, udp_datagram};
+
+/// IANA protocol numbers.
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// DCCP.
+    pub const DCCP: u8 = 33;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+    /// UDP-Lite.
+    pub const UDP_LITE: u8 = 136;
+}

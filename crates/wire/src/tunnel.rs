@@ -1,0 +1,542 @@
+//! The tunnel between UE and UPF: what a UDP payload is, and the two headers of the data path.
+//!
+//! The high nibble of the first byte of every UDP payload is its type ([`classify`]):
+//!
+//! ```text
+//! 0x1 Init  0x2 Response  0x3 Cookie     see [`crate::handshake`]
+//! 0x4 Secure                             secure header, AEAD( inner header, payload ), tag
+//! 0x8 Data                               plain form: inner header, payload
+//! ```
+//!
+//! Inner header, 8 bytes: the JUNCTION header (§V-G). It is the whole of the plain form.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-------+-------+---------------+-------------------------------+
+//! | type  | flags | next protocol |   length of what follows      |
+//! +-------+-------+---------------+-------------------------------+
+//! |                           sequence                            |
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! Secure header, 16 bytes, all of it authenticated:
+//!
+//! ```text
+//! +-------+-------+---------------+-------------------------------+
+//! | 0x4   | 0     |   path id     |   reserved (0)                |
+//! +-------+-------+---------------+-------------------------------+
+//! |                      receiver index                           |
+//! +---------------------------------------------------------------+
+//! |                      packet number (64)                       |
+//! |                                                               |
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! The paper's §V-G speaks of 32 bytes of overhead; IPv4 20 + UDP 8 + header 8 is 36.
+
+use crate::handshake;
+use crate::read::{need, put, u16_at, u32_at, u64_at};
+use crate::{MAX_PATHS, WireError};
+
+/// Bytes of the AEAD tag behind a secure packet.
+pub const TAG_LEN: usize = 16;
+/// Bytes the plain form adds to an inner packet inside the UDP payload.
+pub const PLAIN_OVERHEAD: usize = InnerHeader::LEN;
+/// Bytes the secure form adds to an inner packet inside the UDP payload.
+pub const SECURE_OVERHEAD: usize = SecureHeader::LEN + InnerHeader::LEN + TAG_LEN;
+/// Bytes of the outer IPv4 and UDP headers.
+pub const OUTER_IPV4: usize = 28;
+/// Bytes of the outer IPv6 and UDP headers.
+pub const OUTER_IPV6: usize = 48;
+
+/// Values of the next-protocol field of the inner header (IANA protocol numbers).
+pub mod next_protocol {
+    /// An IPv4 packet follows.
+    pub const IPV4: u8 = 4;
+    /// An IPv6 packet follows.
+    pub const IPV6: u8 = 41;
+    /// No packet follows: a marker or a control message.
+    pub const NONE: u8 = 59;
+}
+
+/// Flags of [`InnerType::Data`].
+pub mod flag {
+    /// The sequence field is the per-flow sequence.
+    pub const SEQ: u8 = 0x1;
+    /// With [`SEQ`]: first packet of the flow's sequence.
+    pub const START: u8 = 0x2;
+    /// The sequence field is a [`StreamWord`](super::StreamWord).
+    pub const STREAM: u8 = 0x4;
+    /// With [`STREAM`]: last packet of the EX path; no payload.
+    pub const MARK: u8 = 0x8;
+    /// Of Config and MtuProbe: this acknowledges.
+    pub const ACK: u8 = 0x1;
+}
+
+/// What a UDP payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageType {
+    /// Handshake initiation, UE to UPF.
+    Init,
+    /// Handshake response, UPF to UE.
+    Response,
+    /// Cookie, UPF to UE under load.
+    Cookie,
+    /// Authenticated and encrypted packet.
+    Secure,
+    /// Data in the clear.
+    PlainData,
+}
+
+/// Says what a UDP payload is, by type and least length.
+///
+/// # Errors
+/// [`WireError::Type`] for an unknown type, or for control in the clear; [`WireError::Truncated`] if
+/// the payload is shorter than the least message of its type.
+#[inline]
+pub fn classify(datagram: &[u8]) -> Result<MessageType, WireError> {
+    let Some(&first) = datagram.first() else {
+        return Err(WireError::Truncated { what: "datagram", need: 1, have: 0 });
+    };
+    let (kind, what, least) = match first >> 4 {
+        0x4 => (MessageType::Secure, "secure packet", SECURE_OVERHEAD),
+        0x8 => (MessageType::PlainData, "plain packet", InnerHeader::LEN),
+        0x1 => (MessageType::Init, "init", handshake::INIT_MIN),
+        0x2 => (MessageType::Response, "response", handshake::RESPONSE_MIN),
+        0x3 => (MessageType::Cookie, "cookie", handshake::COOKIE_LEN),
+        _ => return Err(WireError::Type(first)),
+    };
+    need(datagram, what, least)?;
+    Ok(kind)
+}
+
+/// Type nibble of the inner header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum InnerType {
+    /// An inner IP packet, or a stream marker.
+    Data = 0x8,
+    /// First message of the three-way probe.
+    ProbeRequest = 0x9,
+    /// Second message of the three-way probe.
+    ProbeReply = 0xA,
+    /// Third message of the three-way probe.
+    ProbeAck = 0xB,
+    /// An access went down or came up.
+    Notify = 0xC,
+    /// A fragment of the configuration, or its acknowledgement.
+    Config = 0xD,
+    /// A path-MTU probe, or its acknowledgement.
+    MtuProbe = 0xE,
+    /// The session ends.
+    Close = 0xF,
+}
+
+impl InnerType {
+    /// The type a nibble stands for.
+    #[must_use]
+    pub const fn from_nibble(nibble: u8) -> Option<Self> {
+        Some(match nibble {
+            0x8 => Self::Data,
+            0x9 => Self::ProbeRequest,
+            0xA => Self::ProbeReply,
+            0xB => Self::ProbeAck,
+            0xC => Self::Notify,
+            0xD => Self::Config,
+            0xE => Self::MtuProbe,
+            0xF => Self::Close,
+            _ => return None,
+        })
+    }
+}
+
+/// The inner header; see the [module](self) for the drawing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InnerHeader {
+    /// What follows.
+    pub kind: InnerType,
+    /// Low nibble of the first byte; see [`flag`].
+    pub flags: u8,
+    /// What the payload is; see [`next_protocol`].
+    pub next_protocol: u8,
+    /// Bytes that follow the header.
+    pub length: u16,
+    /// Sequence field; of Data, read it with [`InnerHeader::order`].
+    pub sequence: u32,
+}
+
+impl InnerHeader {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Header of a Data packet with `payload` (a whole IP packet, or nothing for a marker) behind it.
+    ///
+    /// The next protocol is read off the payload's version nibble. `None` if the payload is neither
+    /// IPv4 nor IPv6 nor empty, or longer than 65,535 bytes.
+    #[inline]
+    #[must_use]
+    pub fn data(payload: &[u8], order: Order) -> Option<Self> {
+        let next_protocol = match payload.first().map(|b| b >> 4) {
+            Some(4) => next_protocol::IPV4,
+            Some(6) => next_protocol::IPV6,
+            None => next_protocol::NONE,
+            Some(_) => return None,
+        };
+        let (flags, sequence) = order.to_wire();
+        Some(Self {
+            kind: InnerType::Data,
+            flags,
+            next_protocol,
+            length: u16::try_from(payload.len()).ok()?,
+            sequence,
+        })
+    }
+
+    /// Header of a control message of `length` bytes.
+    #[must_use]
+    pub const fn control(kind: InnerType, flags: u8, length: u16) -> Self {
+        Self { kind, flags: flags & 0xF, next_protocol: next_protocol::NONE, length, sequence: 0 }
+    }
+
+    /// Reads the header and returns it with exactly the bytes it covers.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 8;
+    /// [`WireError::Length`] unless the length field is exactly what follows; [`WireError::Value`] if
+    /// the flags contradict each other, or the next protocol does not fit type and payload.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        need(buf, "inner header", Self::LEN)?;
+        let kind = InnerType::from_nibble(buf[0] >> 4).ok_or(WireError::Type(buf[0]))?;
+        let header = Self {
+            kind,
+            flags: buf[0] & 0xF,
+            next_protocol: buf[1],
+            length: u16_at(buf, 2),
+            sequence: u32_at(buf, 4),
+        };
+        let payload = &buf[Self::LEN..];
+        if usize::from(header.length) != payload.len() {
+            let expected = header.length.into();
+            return Err(WireError::Length { what: "inner length", expected, have: payload.len() });
+        }
+        if kind == InnerType::Data {
+            header.order()?;
+            let version = payload.first().map(|b| b >> 4);
+            let fits = match header.next_protocol {
+                next_protocol::IPV4 => version == Some(4),
+                next_protocol::IPV6 => version == Some(6),
+                next_protocol::NONE => header.flags & flag::MARK != 0,
+                _ => false,
+            };
+            // A marker carries no packet, and only a marker may.
+            let marker = header.flags & flag::MARK != 0;
+            if !fits || marker != (payload.is_empty() && header.next_protocol == next_protocol::NONE) {
+                return Err(WireError::Value { what: "next protocol", got: header.next_protocol.into() });
+            }
+        } else if header.next_protocol != next_protocol::NONE {
+            return Err(WireError::Value { what: "next protocol", got: header.next_protocol.into() });
+        }
+        Ok((header, payload))
+    }
+
+    /// Writes the header into the first 8 bytes of `buf`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] if `buf` is shorter than that.
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> Result<(), WireError> {
+        need(buf, "inner header", Self::LEN)?;
+        buf[0] = (self.kind as u8) << 4 | (self.flags & 0xF);
+        buf[1] = self.next_protocol;
+        put(buf, 2, &self.length.to_be_bytes());
+        put(buf, 4, &self.sequence.to_be_bytes());
+        Ok(())
+    }
+
+    /// What flags and sequence of a Data packet ask of the receiver.
+    ///
+    /// # Errors
+    /// [`WireError::Value`] for flags that contradict each other.
+    #[inline]
+    pub fn order(&self) -> Result<Order, WireError> {
+        Order::from_wire(self.flags, self.sequence)
+    }
+}
+
+/// How a Data packet is to be ordered at the receiver: the meaning of flags and sequence together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Deliver at once.
+    None,
+    /// Per-flow sequence: hold until what comes before is there, or time is up.
+    Flow {
+        /// Position in the flow.
+        sequence: u32,
+        /// First packet of the flow's sequence.
+        start: bool,
+    },
+    /// Per-flow sequence for de-duplication only: drop a second copy, never hold.
+    Dedup {
+        /// Position in the flow.
+        sequence: u32,
+        /// First packet of the flow's sequence.
+        start: bool,
+    },
+    /// Stream-wise reordering (JUNCTION §V-D): part of a stream that changed path.
+    Stream(StreamWord),
+    /// Last packet of the EX path of a stream; carries nothing else.
+    Mark(StreamWord),
+}
+
+impl Order {
+    #[inline]
+    fn to_wire(self) -> (u8, u32) {
+        let start = |s: bool| if s { flag::START } else { 0 };
+        match self {
+            Self::None => (0, 0),
+            Self::Flow { sequence, start: s } => (flag::SEQ | start(s), sequence),
+            Self::Dedup { sequence, start: s } => (flag::SEQ | flag::STREAM | start(s), sequence),
+            Self::Stream(word) => (flag::STREAM, word.to_u32()),
+            Self::Mark(word) => (flag::STREAM | flag::MARK, word.to_u32()),
+        }
+    }
+
+    #[inline]
+    fn from_wire(flags: u8, sequence: u32) -> Result<Self, WireError> {
+        const SEQ_START: u8 = flag::SEQ | flag::START;
+        const DEDUP: u8 = flag::SEQ | flag::STREAM;
+        const DEDUP_START: u8 = DEDUP | flag::START;
+        const MARK: u8 = flag::STREAM | flag::MARK;
+        let start = flags & flag::START != 0;
+        Ok(match flags {
+            0 => Self::None,
+            flag::SEQ | SEQ_START => Self::Flow { sequence, start },
+            DEDUP | DEDUP_START => Self::Dedup { sequence, start },
+            flag::STREAM => Self::Stream(StreamWord::from_u32(sequence)),
+            MARK => Self::Mark(StreamWord::from_u32(sequence)),
+            _ => return Err(WireError::Value { what: "data flags", got: flags.into() }),
+        })
+    }
+}
+
+/// The sequence field of a packet with the STREAM flag alone:
+/// `[stream id 8][epoch 8][hold timeout 16, unit 100 us]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct StreamWord {
+    /// Which stream of the session.
+    pub stream: u8,
+    /// Counts the path changes of the stream, modulo 256.
+    pub epoch: u8,
+    /// How long CURRENT packets may wait for the EX path, in units of 100 us (0 to 6.55 s).
+    pub timeout_100us: u16,
+}
+
+impl StreamWord {
+    /// As the sequence field.
+    #[inline]
+    #[must_use]
+    pub const fn to_u32(self) -> u32 {
+        (self.stream as u32) << 24 | (self.epoch as u32) << 16 | self.timeout_100us as u32
+    }
+
+    /// From the sequence field; every value means something.
+    #[inline]
+    #[must_use]
+    pub const fn from_u32(word: u32) -> Self {
+        Self { stream: (word >> 24) as u8, epoch: (word >> 16) as u8, timeout_100us: word as u16 }
+    }
+}
+
+/// The secure header; see the [module](self) for the drawing. All of it is authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecureHeader {
+    /// Path the packet was sent on; selects packet-number space and replay window. Below
+    /// [`MAX_PATHS`].
+    pub path: u8,
+    /// Index the receiver gave this key epoch in the handshake.
+    pub receiver: u32,
+    /// Counts from 0 per path, direction and key epoch.
+    pub packet_number: u64,
+}
+
+impl SecureHeader {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+
+    /// Reads the header of a whole secure packet; the sealed part is `datagram[SecureHeader::LEN..]`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] if there is no room for header, inner header and tag;
+    /// [`WireError::Type`] if it is not a secure packet; [`WireError::Value`] for a path id of
+    /// [`MAX_PATHS`] or more, or a reserved field that is not zero.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
+        need(datagram, "secure packet", SECURE_OVERHEAD)?;
+        if datagram[0] != 0x40 {
+            return Err(WireError::Type(datagram[0]));
+        }
+        let path = datagram[1];
+        if usize::from(path) >= MAX_PATHS {
+            return Err(WireError::Value { what: "path id", got: path.into() });
+        }
+        let reserved = u16_at(datagram, 2);
+        if reserved != 0 {
+            return Err(WireError::Value {
+                what: "reserved field of the secure header",
+                got: reserved.into(),
+            });
+        }
+        Ok(Self { path, receiver: u32_at(datagram, 4), packet_number: u64_at(datagram, 8) })
+    }
+
+    /// Writes the header into the first 16 bytes of `buf`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] if `buf` is shorter than that.
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> Result<(), WireError> {
+        need(buf, "secure header", Self::LEN)?;
+        buf[..Self::LEN].copy_from_slice(&self.to_bytes());
+        Ok(())
+    }
+
+    /// The header's bytes: what goes in front of the sealed part, and its additional data.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0] = 0x40;
+        b[1] = self.path;
+        put(&mut b, 4, &self.receiver.to_be_bytes());
+        put(&mut b, 8, &self.packet_number.to_be_bytes());
+        b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn inner_header_golden() {
+        let word = StreamWord { stream: 1, epoch: 2, timeout_100us: 0x0304 };
+        let packet = [0x45, 1, 2];
+        let h = InnerHeader::data(&packet, Order::Stream(word)).unwrap();
+        let mut b = [0; 11];
+        h.emit(&mut b).unwrap();
+        b[8..].copy_from_slice(&packet);
+        assert_eq!(b[..8], [0x84, 4, 0, 3, 1, 2, 3, 4]);
+        assert_eq!(InnerHeader::parse(&b).unwrap(), (h, &packet[..]));
+        assert_eq!(h.order(), Ok(Order::Stream(word)));
+        assert_eq!(classify(&b), Ok(MessageType::PlainData));
+        // A marker is a bare header.
+        let h = InnerHeader::data(&[], Order::Mark(word)).unwrap();
+        let mut b = [0; 8];
+        h.emit(&mut b).unwrap();
+        assert_eq!(b, [0x8C, 59, 0, 0, 1, 2, 3, 4]);
+        assert!(InnerHeader::parse(&b).is_ok());
+    }
+
+    #[test]
+    fn inner_header_refuses_contradictions() {
+        let good = [0x81, 4, 0, 1, 0, 0, 0, 9, 0x45];
+        assert!(InnerHeader::parse(&good).is_ok());
+        for (at, value) in [
+            (0, 0x82), // START alone
+            (0, 0x88), // MARK alone
+            (0, 0x8D), // MARK with SEQ
+            (0, 0x8C), // a marker with a payload
+            (0, 0x71), // no inner type
+            (1, 41),   // says IPv6, carries IPv4
+            (1, 59),   // nothing follows, yet something does
+            (1, 17),   // neither
+            (3, 0),
+            (3, 2), // length is not what follows
+        ] {
+            let mut bad = good;
+            bad[at] = value;
+            assert!(InnerHeader::parse(&bad).is_err(), "byte {at} = {value:#x}");
+        }
+        assert!(InnerHeader::parse(&[0x80, 59, 0, 0, 0, 0, 0, 0]).is_err(), "data without a packet");
+        assert!(InnerHeader::parse(&[0x90, 4, 0, 0, 0, 0, 0, 0]).is_err(), "control with a packet");
+    }
+
+    #[test]
+    fn secure_header_golden() {
+        let h = SecureHeader { path: 3, receiver: 0x0102_0304, packet_number: 0x1112_1314_1516_1718 };
+        let mut b = [0; SECURE_OVERHEAD];
+        h.emit(&mut b).unwrap();
+        let golden = [0x40, 3, 0, 0, 1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
+        assert_eq!(b[..16], golden);
+        assert_eq!(SecureHeader::parse(&b), Ok(h));
+        assert_eq!(classify(&b), Ok(MessageType::Secure));
+        assert!(SecureHeader::parse(&b[..39]).is_err());
+        for (at, value) in [(0, 0x41), (0, 0x80), (1, 8), (2, 1), (3, 1)] {
+            let mut bad = b;
+            bad[at] = value;
+            assert!(SecureHeader::parse(&bad).is_err(), "byte {at} = {value:#x}");
+        }
+    }
+
+    #[test]
+    fn control_in_the_clear_is_no_message() {
+        for nibble in [0u8, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15] {
+            assert_eq!(classify(&[nibble << 4; 200]), Err(WireError::Type(nibble << 4 | nibble << 4)));
+        }
+        assert!(matches!(classify(&[]), Err(WireError::Truncated { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn inner_header_round_trips(
+            sequence: u32, kind in 0usize..5, start: bool, v6: bool, len in 1usize..200,
+        ) {
+            let word = StreamWord::from_u32(sequence);
+            prop_assert_eq!(word.to_u32(), sequence);
+            let order = [
+                Order::None,
+                Order::Flow { sequence, start },
+                Order::Dedup { sequence, start },
+                Order::Stream(word),
+                Order::Mark(word),
+            ][kind];
+            let mut packet = vec![0u8; if kind == 4 { 0 } else { len }];
+            if let Some(first) = packet.first_mut() {
+                *first = if v6 { 0x60 } else { 0x45 };
+            }
+            let header = InnerHeader::data(&packet, order).unwrap();
+            let mut buf = vec![0; InnerHeader::LEN];
+            header.emit(&mut buf).unwrap();
+            buf.extend_from_slice(&packet);
+            let (parsed, payload) = InnerHeader::parse(&buf).unwrap();
+            prop_assert_eq!(parsed, header);
+            prop_assert_eq!(payload, &packet[..]);
+            prop_assert_eq!(parsed.order(), Ok(order));
+        }
+
+        #[test]
+        fn what_parses_emits_the_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = classify(&bytes);
+            if let Ok((h, payload)) = InnerHeader::parse(&bytes) {
+                let mut out = [0; 8];
+                h.emit(&mut out).unwrap();
+                prop_assert_eq!(&out[..], &bytes[..8]);
+                prop_assert_eq!(payload, &bytes[8..]);
+            }
+            if let Ok(h) = SecureHeader::parse(&bytes) {
+                prop_assert_eq!(&h.to_bytes()[..], &bytes[..16]);
+            }
+        }
+
+        #[test]
+        fn secure_header_round_trips(path in 0u8..8, receiver: u32, packet_number: u64) {
+            let h = SecureHeader { path, receiver, packet_number };
+            let mut b = [0; SECURE_OVERHEAD];
+            h.emit(&mut b).unwrap();
+            prop_assert_eq!(SecureHeader::parse(&b), Ok(h));
+        }
+    }
+}
