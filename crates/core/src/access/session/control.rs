@@ -1,0 +1,266 @@
+//! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
+
+use super::{MAX_EVENTS, Session, SessionEvent, Shared};
+use crate::access::drops::DropReason;
+use crate::access::path::{DownReason, PathEvent, Role};
+use crate::access::steer::PathState;
+use crate::access::{DatagramSink, PacketSink, PathId};
+use crate::time::Instant;
+use anabranch_wire::control::{Close, Config, ConfigAck, MtuAck, MtuProbe, Notify, Probe};
+use anabranch_wire::tunnel::{InnerKind, NEXT_NONE};
+
+/// A control message waiting to be sealed.
+#[derive(Debug, Clone)]
+pub enum Message {
+    Probe(Probe),
+    Notify(Notify),
+    Config(Config),
+    ConfigAck(ConfigAck),
+    MtuProbe(MtuProbe),
+    MtuAck(MtuAck),
+    Close(Close),
+}
+
+impl Session {
+    /// Delivers a document to the peer, reliably; a newer one supersedes. `false` if it is too long.
+    pub fn push_config(&mut self, document: Vec<u8>, now: Instant) -> bool {
+        self.channel().sender.push(document, now)
+    }
+
+    /// Sends the pending document from the start: the peer was restarted.
+    pub fn restart_config(&mut self, now: Instant) {
+        if let Some(channel) = self.channel.as_mut() {
+            channel.sender.restart(now);
+            channel.receiver.reset();
+        }
+    }
+
+    /// Tells the peer the session is over, on every path that is up.
+    pub fn close(&mut self, reason: u8) {
+        for path in self.up_paths() {
+            self.queue(path, Message::Close(Close { reason }));
+        }
+    }
+
+    /// Carrier of an access came or went (UE: from the operating system).
+    pub fn set_carrier(&mut self, path: PathId, up: bool, now: Instant) {
+        let Some(state) = self.path_mut(path) else { return };
+        let event = state.monitor.set_carrier(up, now);
+        self.on_path_event(path, event, now);
+    }
+
+    fn up_paths(&self) -> Vec<PathId> {
+        (0u8..).zip(&self.paths).filter(|(_, p)| p.monitor.is_up()).map(|(id, _)| id).collect()
+    }
+
+    pub(super) fn on_control(
+        &mut self,
+        path: PathId,
+        kind: InnerKind,
+        payload: &[u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        let malformed = |_| DropReason::Malformed;
+        match kind {
+            InnerKind::ProbeRequest | InnerKind::ProbeReply | InnerKind::ProbeAck => {
+                let probe = Probe::decode(kind, payload).map_err(malformed)?;
+                let available = shared.pool.available_queues();
+                let Some(state) = self.path_mut(path) else { return Err(DropReason::UnknownPath) };
+                let (answer, event) = state.monitor.on_probe(&probe, available, now);
+                if let Some(answer) = answer {
+                    self.queue(path, Message::Probe(answer));
+                }
+                self.on_path_event(path, event, now);
+                self.refresh(path, now);
+            }
+            InnerKind::Notify => {
+                let notify = Notify::decode(payload).map_err(malformed)?;
+                let Some(state) = self.path_mut(notify.path) else { return Err(DropReason::UnknownPath) };
+                let event = state.monitor.on_notify(notify.up, notify.reason, now);
+                self.on_path_event(notify.path, event, now);
+            }
+            InnerKind::Config => match Config::decode(payload) {
+                Ok(part) => {
+                    self.queue(path, Message::ConfigAck(ConfigAck { version: part.version, fragment: part.fragment }));
+                    let (version, index, count) = (part.version, part.fragment, part.fragments);
+                    if let Some(document) = self.channel().receiver.on_fragment(version, index, count, &part.bytes) {
+                        self.event(SessionEvent::Config(document));
+                    }
+                }
+                Err(_) => {
+                    let ack = ConfigAck::decode(payload).map_err(malformed)?;
+                    self.channel().sender.on_ack(ack.version, ack.fragment);
+                }
+            },
+            InnerKind::MtuProbe => match MtuProbe::decode(payload) {
+                Ok(probe) => self.queue(path, Message::MtuAck(MtuAck { size: probe.size })),
+                Err(_) => {
+                    let ack = MtuAck::decode(payload).map_err(malformed)?;
+                    if let Some(mtu) = self.path_mut(path).and_then(|p| p.mtu.as_mut()) {
+                        mtu.on_ack(ack.size, now);
+                    }
+                }
+            },
+            InnerKind::Close => {
+                let close = Close::decode(payload).map_err(malformed)?;
+                self.event(SessionEvent::Closed { reason: close.reason });
+            }
+            InnerKind::Data => return Err(DropReason::UnknownType),
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant, shared: &mut Shared<'_>, inner: &mut impl PacketSink) {
+        for id in 0..self.paths.len() {
+            let path = id as PathId;
+            let state = &mut self.paths[id];
+            if state.endpoint.is_none() {
+                continue;
+            }
+            let event = state.monitor.on_timeout(now);
+            if let Some(mtu) = state.mtu.as_mut() {
+                mtu.on_timeout(now);
+            }
+            self.on_path_event(path, event, now);
+        }
+        self.flow_reorder.on_timeout(now, shared.pool, inner);
+        self.stream_reorder.on_timeout(now, shared.pool, inner);
+        if let Some(channel) = self.channel.as_mut() {
+            channel.sender.on_timeout(now);
+        }
+        if self.flap.poll_timeout().is_some_and(|at| at <= now) {
+            for path in 0..self.paths.len() {
+                self.refresh(path as PathId, now);
+            }
+        }
+        if now.saturating_since(self.last_data) > shared.params.cool_after {
+            self.keys.cool_down();
+        }
+    }
+
+    pub(super) fn send_control(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
+        let available = shared.pool.available_queues();
+        for id in 0..self.paths.len() {
+            let path = id as PathId;
+            let state = &mut self.paths[id];
+            if state.endpoint.is_none() {
+                continue;
+            }
+            if let Some(probe) = state.monitor.poll_probe(available, now) {
+                self.queue(path, Message::Probe(probe));
+            }
+            let up = self.paths[id].monitor.is_up();
+            if up && let Some(size) = self.paths[id].mtu.as_mut().and_then(|m| m.poll_probe(now)) {
+                self.queue(path, Message::MtuProbe(MtuProbe { size }));
+            }
+        }
+        if let Some(path) = self.best_path()
+            && let Some(channel) = self.channel.as_mut()
+        {
+            let mut parts = Vec::new();
+            while let Some(f) = channel.sender.poll() {
+                parts.push(Config { version: f.version, fragment: f.index, fragments: f.count, bytes: f.bytes });
+            }
+            for part in parts {
+                self.queue(path, Message::Config(part));
+            }
+        }
+        while let Some((path, message)) = self.outbox.pop_front() {
+            let mut body = [0u8; MAX_BODY];
+            let Some((kind, length)) = message.encode(&mut body) else { continue };
+            if let Err(reason) =
+                self.emit(path, kind, 0, NEXT_NONE, 0, &body[..length], now, shared, out)
+            {
+                Self::count(shared, reason);
+            }
+        }
+    }
+
+    /// The live path with the smallest RTT.
+    fn best_path(&self) -> Option<PathId> {
+        (0u8..)
+            .zip(&self.paths)
+            .filter(|(_, p)| p.monitor.is_up() && p.endpoint.is_some())
+            .min_by_key(|(_, p)| p.monitor.rtt().smoothed_us)
+            .map(|(id, _)| id)
+    }
+
+    pub(super) fn on_path_event(&mut self, path: PathId, event: Option<PathEvent>, now: Instant) {
+        let Some(event) = event else { return };
+        match event {
+            PathEvent::Up => {
+                let rtt_us = self.path(path).map_or(0, |p| p.monitor.rtt().smoothed_us);
+                self.event(SessionEvent::PathUp { path, rtt_us });
+                self.notify_peer(path, true, 0);
+            }
+            PathEvent::Down(reason) => {
+                self.event(SessionEvent::PathDown { path, reason });
+                if reason != DownReason::Notified {
+                    self.notify_peer(path, false, reason.code());
+                }
+                self.flow_reorder.on_path_down(path);
+            }
+        }
+        self.refresh(path, now);
+    }
+
+    /// Tells the peer on the paths that still work. Only the UE's word on a path brings it up again.
+    fn notify_peer(&mut self, path: PathId, up: bool, reason: u8) {
+        if up && self.role == Role::Upf {
+            return;
+        }
+        self.notify_sequence = self.notify_sequence.wrapping_add(1);
+        let notify = Notify { path, up, reason, sequence: self.notify_sequence };
+        for other in self.up_paths() {
+            if other != path {
+                self.queue(other, Message::Notify(notify));
+            }
+        }
+    }
+
+    /// Writes what is known of a path into the unified steering structure.
+    fn refresh(&mut self, path: PathId, now: Instant) {
+        let Some(state) = self.path(path) else { return };
+        let rtt = state.monitor.rtt();
+        let up = state.monitor.is_up() && state.endpoint.is_some();
+        let fresh = PathState {
+            rtt_us: if up { rtt.smoothed_us.max(1) } else { 0 },
+            loss_ppm: state.monitor.loss_tx_ppm(),
+            delivery_bps: state.monitor.delivery_rate_bps(),
+        };
+        let was_down = !self.states.is_up(path);
+        // A path that is gone is marked at once, whatever flap control says: packets must not die on it.
+        if up && !was_down && self.flap.suspended(now) {
+            return;
+        }
+        let preferred = self.states.smallest_delay();
+        self.states.set(path, fresh);
+        let flipped = preferred.is_some() && preferred != self.states.smallest_delay();
+        if flipped && let Some(pause) = self.flap.on_flip(now) {
+            self.event(SessionEvent::Flapping { pause });
+        }
+        if let Some(rtt_us) = u32::try_from(rtt.smoothed_us).ok() {
+            self.flow_reorder.set_path_rtt(path, rtt_us);
+        }
+        debug_assert!(self.events.len() <= MAX_EVENTS);
+    }
+}
+
+/// Longest control message body, in bytes.
+const MAX_BODY: usize = 2048;
+
+impl Message {
+    /// Writes the body; `None` if it does not fit.
+    fn encode(&self, body: &mut [u8; MAX_BODY]) -> Option<(InnerKind, usize)> {
+        match self {
+            Self::Probe(m) => Some((m.kind.into(), m.encode(body).ok()?)),
+            Self::Notify(m) => Some((InnerKind::Notify, m.encode(body).ok()?)),
+            Self::Config(m) => Some((InnerKind::Config, m.encode(body).ok()?)),
+            Self::ConfigAck(m) => Some((InnerKind::Config, m.encode(body).ok()?)),
+            Self::MtuProbe(m) => Some((InnerKind::MtuProbe, m.encode(body).ok()?)),
+            Self::MtuAck(m) => Some((InnerKind::MtuProbe, m.encode(body).ok()?)),
+            Self::Close(m) => Some((InnerKind::Close, m.encode(body).ok()?)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! From a datagram to the inner packets it releases.
+
+use super::{Security, Session, SessionEvent, Shared};
+use crate::access::drops::DropReason;
+use crate::access::path::Role;
+use crate::access::reorder::Outcome;
+use crate::access::{PacketSink, PathId};
+use crate::time::Instant;
+use anabranch_wire::ip::{self, FlowKey};
+use anabranch_wire::tunnel::{InnerHeader, InnerKind, StreamWord, data_flags};
+use std::net::SocketAddr;
+
+impl Session {
+    /// Takes a sealed datagram whose receiver index is one of this session's.
+    ///
+    /// # Errors
+    /// Why it was dropped; already counted.
+    pub fn receive_secure(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        self.try_secure(from, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
+    }
+
+    /// Takes a plain-form datagram that came from the bound endpoint of `path`.
+    ///
+    /// # Errors
+    /// Why it was dropped; already counted.
+    pub fn receive_plain(
+        &mut self,
+        path: PathId,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        self.try_plain(path, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
+    }
+
+    fn try_secure(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let size = datagram.len();
+        let opened = self.keys.open(datagram, now)?;
+        let path = opened.path;
+        let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
+        // Roaming: only the newest packet of a path tells where the path is now.
+        let moved = self.role == Role::Upf && opened.newest && state.endpoint != Some(from);
+        if moved {
+            state.endpoint = Some(from);
+        }
+        let plaintext = opened.plaintext;
+        if let Some(confirmed) = opened.confirmed {
+            self.event(SessionEvent::Rekeyed { local_index: confirmed.local_index });
+            let channel = self.channel.as_mut();
+            if let Some(channel) = channel {
+                channel.sender.restart(now);
+            }
+        }
+        if moved {
+            self.event(SessionEvent::Endpoint { path, address: from });
+        }
+        let (header, payload) = InnerHeader::parse_mut(plaintext).map_err(|_| DropReason::Malformed)?;
+        if header.kind == InnerKind::Data {
+            self.data(path, &header, payload, size, now, shared, inner)
+        } else {
+            self.on_control(path, header.kind, payload, now, shared)
+        }
+    }
+
+    fn try_plain(
+        &mut self,
+        path: PathId,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let size = datagram.len();
+        let state = self.path(path).ok_or(DropReason::UnknownPath)?;
+        if state.security != Security::Plain {
+            return Err(DropReason::PlainRefused);
+        }
+        let (header, payload) = InnerHeader::parse_mut(datagram).map_err(|_| DropReason::Malformed)?;
+        if header.kind != InnerKind::Data {
+            return Err(DropReason::PlainRefused);
+        }
+        self.data(path, &header, payload, size, now, shared, inner)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
+    fn data(
+        &mut self,
+        path: PathId,
+        header: &InnerHeader,
+        packet: &mut [u8],
+        size: usize,
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        if let Some(state) = self.path_mut(path) {
+            state.monitor.on_data_received(size, now);
+        }
+        let (seq, stream) = (header.flags & data_flags::SEQ != 0, header.flags & data_flags::STREAM != 0);
+        if stream && !seq && header.flags & data_flags::MARK != 0 {
+            let word = StreamWord::from_u32(header.sequence);
+            self.stream_reorder.on_marker(word, now, shared.pool, inner);
+            return Ok(());
+        }
+        let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        if self.role == Role::Upf && !self.addresses.contains(key.src) {
+            return Err(DropReason::SpoofedSource);
+        }
+        self.traffic.rx_packets += 1;
+        self.traffic.rx_bytes += packet.len() as u64;
+        self.last_data = now;
+        // The far end clamped towards its MTU already; a peer of another build may not have.
+        ip::clamp_mss(packet, shared.params.inner_mtu);
+        if seq {
+            let start = header.flags & data_flags::START != 0;
+            let outcome = self.flow_reorder.on_packet(
+                &key,
+                header.sequence,
+                start,
+                !stream,
+                path,
+                packet,
+                now,
+                shared.pool,
+                inner,
+            );
+            if outcome == Outcome::Duplicate {
+                return Err(DropReason::Duplicate);
+            }
+        } else if stream {
+            let word = StreamWord::from_u32(header.sequence);
+            self.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
+        } else {
+            inner.deliver(packet);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,427 @@
+//! The UE's tunnel end: one session with a UPF over every access the device has.
+//!
+//! ```text
+//!           ┌───────────┐ response ┌─────────────┐  keys 120 s old  ┌──────────┐
+//!  start ──▶│ handshake │─────────▶│ established │◀────────────────▶│ rekeying │
+//!           └───────────┘          └─────────────┘     response     └──────────┘
+//!                 ▲  init again, next access     │ no path is up (UPF restarted, or no coverage)
+//!                 └──────────────────────────────┘
+//! ```
+//!
+//! Inner packets that arrive before the first handshake is done, or while no path is up, wait in a
+//! small bounded queue, so that the first packet of a connection does not cost a retransmission timeout.
+
+mod element;
+mod handshake;
+
+pub use element::IP_PORT;
+
+use crate::access::classify::{FlowOwner, RuleSet};
+use crate::access::crypto::{PrivateKey, PublicKey, Suite};
+use crate::access::dns::DnsTable;
+use crate::access::document::{Document, FlowHint};
+use crate::access::drops::{DropCounters, DropReason};
+use crate::access::path::Role;
+use crate::access::reorder::Pool;
+use crate::access::session::{Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic};
+use crate::access::steer::PolicyError;
+use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
+use crate::element::Reason;
+use crate::policy::{AccessName, Rule};
+use crate::time::Instant;
+use anabranch_wire::tunnel::{MessageType, classify};
+use handshake::Handshake;
+use rand_chacha::ChaCha20Rng;
+use rand_core::{RngCore, SeedableRng};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One access of the UE.
+#[derive(Debug, Clone)]
+pub struct UeAccess {
+    /// Its name, such as `wifi`.
+    pub name: AccessName,
+    /// Where the UPF listens for this access.
+    pub remote: SocketAddr,
+    /// Our own address on it; only the [`crate::element::Element`] form needs it.
+    pub local: Option<SocketAddr>,
+    /// How user data is protected on it.
+    pub security: Security,
+    /// Largest UDP payload to search for, in bytes (interface MTU less outer headers).
+    pub max_payload: u16,
+}
+
+/// What a UE must know.
+#[derive(Clone)]
+pub struct UeConfig {
+    /// Our static key.
+    pub private_key: PrivateKey,
+    /// The UPF's static key.
+    pub upf_key: PublicKey,
+    /// Cipher suite to propose.
+    pub suite: Suite,
+    /// Accesses; the index is the path id.
+    pub accesses: Vec<UeAccess>,
+    /// Rules of our own; they go before those of the UPF.
+    pub rules: Vec<Rule>,
+    /// Rates and intervals.
+    pub params: SessionParams,
+    /// Unix time at [`Instant::ZERO`], in nanoseconds: handshake timestamps must grow across restarts.
+    pub unix_epoch_ns: u64,
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UeConfigError {
+    /// There is nothing to send over.
+    #[error("no access is configured: name at least one")]
+    NoAccess,
+    /// More accesses than path ids.
+    #[error("{0} accesses are configured: at most {MAX_PATHS} are supported")]
+    TooManyAccesses(usize),
+    /// The same name twice.
+    #[error("access \"{0}\" is configured twice: give each its own name")]
+    DuplicateAccess(String),
+    /// A rule does not fit the accesses.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// Control in.
+#[derive(Debug, Clone)]
+pub enum UeCommand {
+    /// The carrier or address of an access came or went.
+    Carrier {
+        /// Which access.
+        path: PathId,
+        /// Whether it can be used.
+        up: bool,
+    },
+    /// The UPF is reached at another address by way of this access.
+    Remote {
+        /// Which access.
+        path: PathId,
+        /// New address.
+        remote: SocketAddr,
+    },
+    /// New rules of our own.
+    Rules(Vec<Rule>),
+    /// Who owns a flow, asked for by [`UeEvent::OwnerWanted`].
+    Owner {
+        /// The flow as seen from the UE.
+        key: anabranch_wire::ip::FlowKey,
+        /// User and cgroup.
+        owner: FlowOwner,
+    },
+    /// End the session.
+    Close,
+}
+
+/// Telemetry out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UeEvent {
+    /// The session is there: the device can be given its addresses.
+    Connected {
+        /// Addresses of the session.
+        addresses: Addresses,
+        /// MTU of the inner interface, in bytes.
+        mtu: u16,
+    },
+    /// A handshake got no usable answer.
+    HandshakeTimeout {
+        /// Access it was sent by.
+        path: PathId,
+        /// How many in a row.
+        tries: u32,
+    },
+    /// The UPF's rules arrived and are in force.
+    Rules(usize),
+    /// A document of the UPF, or the rules in it, could not be used.
+    BadConfig(String),
+    /// A rule needs to know who owns this flow.
+    OwnerWanted(anabranch_wire::ip::FlowKey),
+    /// From the session.
+    Session(SessionEvent),
+}
+
+/// Inner packets kept while no path is up.
+const MAX_PENDING: usize = 128;
+const MAX_EVENTS: usize = 512;
+
+/// The UE's tunnel end.
+pub struct Ue {
+    config: UeConfig,
+    session: Session,
+    handshake: Handshake,
+    rng: ChaCha20Rng,
+    pool: Pool,
+    drops: DropCounters,
+    dns: DnsTable,
+    upf_rules: Vec<Rule>,
+    pending: VecDeque<Vec<u8>>,
+    events: VecDeque<UeEvent>,
+    connected: bool,
+    instance: u64,
+    packets: element::Outbox,
+}
+
+impl Ue {
+    /// A UE that starts its first handshake with the first [`Ue::poll`].
+    ///
+    /// `seed` must be secret and fresh in a real run: ephemeral keys come from it.
+    ///
+    /// # Errors
+    /// [`UeConfigError`] names what does not fit.
+    pub fn new(config: UeConfig, seed: [u8; 32], now: Instant) -> Result<Self, UeConfigError> {
+        if config.accesses.is_empty() {
+            return Err(UeConfigError::NoAccess);
+        }
+        if config.accesses.len() > MAX_PATHS {
+            return Err(UeConfigError::TooManyAccesses(config.accesses.len()));
+        }
+        for (i, access) in config.accesses.iter().enumerate() {
+            if config.accesses[..i].iter().any(|other| other.name == access.name) {
+                return Err(UeConfigError::DuplicateAccess(access.name.clone()));
+            }
+        }
+        let mut rng = ChaCha20Rng::from_seed(seed);
+        let accesses: Arc<[AccessName]> = config.accesses.iter().map(|a| a.name.clone()).collect();
+        let rules = Arc::new(RuleSet::compile(&config.rules, &accesses)?);
+        let hash_key = rng.next_u64();
+        let mut session =
+            Session::new(Role::Ue, accesses, Addresses::default(), rules, &config.params, hash_key, now);
+        for (id, access) in (0u8..).zip(&config.accesses) {
+            if let Some(path) = session.path_mut(id) {
+                path.security = access.security;
+                path.endpoint = Some(access.remote);
+            }
+        }
+        Ok(Self {
+            session,
+            handshake: Handshake::new(now),
+            rng,
+            pool: Pool::default(),
+            drops: DropCounters::default(),
+            dns: DnsTable::default(),
+            upf_rules: Vec::new(),
+            pending: VecDeque::new(),
+            events: VecDeque::new(),
+            connected: false,
+            instance: 0,
+            packets: element::Outbox::default(),
+            config,
+        })
+    }
+
+    /// Takes an inner packet from the device (batch form).
+    pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        if self.session.states().none_up() {
+            if self.pending.len() == MAX_PENDING {
+                self.drops.count(DropReason::NoPath);
+                return;
+            }
+            self.pending.push_back(packet.to_vec());
+            return;
+        }
+        self.send(packet, now, out);
+    }
+
+    fn send(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        // The reason is counted; the tunnel has nobody else to tell.
+        let _ = self.session.send(packet, now, &mut shared, out);
+    }
+
+    /// Takes a datagram that arrived by way of `path` (batch form). Call [`Ue::poll`] after a batch.
+    pub fn datagram(
+        &mut self,
+        path: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        inner: &mut impl PacketSink,
+    ) {
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
+        match classify(datagram) {
+            Ok(MessageType::Secure) => {
+                let _ = self.session.receive_secure(from, datagram, now, &mut shared, &mut snoop);
+            }
+            Ok(MessageType::Data) => {
+                if self.session.path(path).is_some_and(|p| p.endpoint == Some(from)) {
+                    let _ = self.session.receive_plain(path, datagram, now, &mut shared, &mut snoop);
+                } else {
+                    self.drops.count(DropReason::UnknownEndpoint);
+                }
+            }
+            Ok(MessageType::HandshakeResponse) => self.on_response(datagram, now),
+            Ok(MessageType::CookieReply) => self.on_cookie(datagram, now),
+            Ok(_) => self.drops.count(DropReason::UnknownType),
+            Err(_) => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// Does what is due: handshakes, probes, answers, release of held packets (batch form).
+    pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        self.drive_handshake(now, out);
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
+        self.session.poll(now, &mut shared, out, &mut snoop);
+        self.drain_session_events(now);
+        if !self.pending.is_empty() && !self.session.states().none_up() {
+            for mut packet in core::mem::take(&mut self.pending) {
+                self.send(&mut packet, now, out);
+            }
+        }
+    }
+
+    /// When [`Ue::poll`] has something to do next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let pending = (!self.pending.is_empty() && !self.session.states().none_up())
+            .then_some((Instant::ZERO, "pending packets"));
+        [Some(self.handshake_timeout()), self.session.poll_timeout(), pending]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// A command takes effect.
+    pub fn on_command(&mut self, command: UeCommand, now: Instant) {
+        match command {
+            UeCommand::Carrier { path, up } => {
+                self.session.set_carrier(path, up, now);
+                if up && self.session.states().none_up() {
+                    self.handshake.hurry(now);
+                }
+            }
+            UeCommand::Remote { path, remote } => {
+                if let Some(p) = self.session.path_mut(path) {
+                    p.endpoint = Some(remote);
+                }
+                if let Some(access) = self.config.accesses.get_mut(usize::from(path)) {
+                    access.remote = remote;
+                }
+            }
+            UeCommand::Rules(rules) => {
+                self.config.rules = rules;
+                self.recompile(now);
+                self.offer_rules(now);
+            }
+            UeCommand::Owner { key, owner } => {
+                if let Some(rule) = self.session.assign_owner(&key, owner, &self.dns) {
+                    self.push_hint(FlowHint::new(&key, &rule), now);
+                }
+            }
+            UeCommand::Close => self.session.close(0),
+        }
+    }
+
+    /// The next event, oldest first.
+    pub fn poll_event(&mut self) -> Option<UeEvent> {
+        self.events.pop_front()
+    }
+
+    /// One row per path.
+    pub fn paths(&self) -> Vec<PathView> {
+        self.session.path_views().collect()
+    }
+
+    /// Whether a session is established and at least one path is up.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connected && !self.session.states().none_up()
+    }
+
+    /// Addresses of the session.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        self.session.addresses()
+    }
+
+    /// Traffic counters.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.session.traffic()
+    }
+
+    /// Drop counters by reason.
+    #[must_use]
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// The session, for what is not summarised here.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn event(&mut self, event: UeEvent) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    fn drain_session_events(&mut self, now: Instant) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                SessionEvent::Config(document) => self.on_document(&document, now),
+                SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
+                event => self.event(UeEvent::Session(event)),
+            }
+        }
+    }
+
+    fn on_document(&mut self, bytes: &[u8], now: Instant) {
+        match Document::decode(bytes) {
+            Ok(Document { rules: Some(rules), .. }) => {
+                self.upf_rules = rules;
+                self.recompile(now);
+            }
+            Ok(_) => {}
+            Err(error) => self.event(UeEvent::BadConfig(error)),
+        }
+    }
+
+    /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
+    fn recompile(&mut self, _now: Instant) {
+        let all: Vec<Rule> = self.config.rules.iter().chain(&self.upf_rules).cloned().collect();
+        match RuleSet::compile(&all, self.session.accesses()) {
+            Ok(rules) => {
+                self.session.set_rules(Arc::new(rules));
+                self.event(UeEvent::Rules(all.len()));
+            }
+            Err(error) => self.event(UeEvent::BadConfig(error.to_string())),
+        }
+    }
+
+    fn offer_rules(&mut self, now: Instant) {
+        let document = Document { rules: Some(self.config.rules.clone()), flows: Vec::new() };
+        self.session.push_config(document.encode(), now);
+    }
+
+    fn push_hint(&mut self, hint: FlowHint, now: Instant) {
+        let document = Document { rules: None, flows: vec![hint] };
+        self.session.push_config(document.encode(), now);
+    }
+}
+
+/// Looks at DNS answers on their way to the device.
+struct SnoopDns<'a, S> {
+    dns: &'a mut DnsTable,
+    inner: &'a mut S,
+    now: Instant,
+}
+
+impl<S: PacketSink> PacketSink for SnoopDns<'_, S> {
+    fn deliver(&mut self, packet: &mut [u8]) {
+        self.dns.snoop(packet, self.now);
+        self.inner.deliver(packet);
+    }
+}
