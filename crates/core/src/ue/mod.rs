@@ -248,7 +248,7 @@ impl Ue {
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         match classify(datagram) {
             Ok(MessageType::Secure) => {
-                let _ = self.session.receive_secure(from, datagram, now, &mut shared, &mut snoop);
+                let _ = self.session.receive_secure(path, from, datagram, now, &mut shared, &mut snoop);
             }
             Ok(MessageType::Data) => {
                 if self.session.path(path).is_some_and(|p| p.endpoint == Some(from)) {

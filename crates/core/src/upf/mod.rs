@@ -301,11 +301,8 @@ impl Upf {
         };
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let mut shared = Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
-        let taken = seat.session.receive_secure(from, datagram, now, &mut shared, inner);
-        if taken.is_ok() {
-            self.bind_access(slot, access);
-        }
-        self.after(slot);
+        let _ = seat.session.receive_secure(access, from, datagram, now, &mut shared, inner);
+        self.mark(slot);
     }
 
     fn on_plain(&mut self, from: SocketAddr, datagram: &mut [u8], now: Instant, inner: &mut impl PacketSink) {
@@ -316,7 +313,7 @@ impl Upf {
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let mut shared = Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
         let _ = seat.session.receive_plain(path, datagram, now, &mut shared, inner);
-        self.after(slot);
+        self.mark(slot);
     }
 
     /// Serves the sessions that have something to say or whose time has come (batch form).
@@ -466,11 +463,6 @@ impl Upf {
         self.indices.get((index / self.config.shards) as usize).copied().flatten()
     }
 
-    /// Follow-up of a packet of `slot`: new endpoint, answers to send, deadline.
-    fn after(&mut self, slot: Slot) {
-        self.mark(slot);
-    }
-
     fn mark(&mut self, slot: Slot) {
         if let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut)
             && !seat.dirty
@@ -607,12 +599,6 @@ impl Upf {
             self.by_endpoint.remove(&old);
         }
         self.by_endpoint.insert(address, (slot, path));
-    }
-
-    /// The protection of a path is that of the access its datagrams arrive by.
-    fn bind_access(&mut self, slot: Slot, access: PathId) {
-        // The names decide at the handshake; an access of another name keeps the safe default.
-        let _ = (slot, access);
     }
 
     fn end_session(&mut self, slot: Slot, ue: &str, reason: &'static str) {

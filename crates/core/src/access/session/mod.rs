@@ -199,7 +199,7 @@ impl Session {
         hash_key: u64,
         now: Instant,
     ) -> Self {
-        let paths = accesses.iter().map(|_| Path::new(role, &params.probe, now)).collect();
+        let paths = (0u8..).zip(accesses.iter()).map(|(id, _)| Path::new(role, id, &params.probe, now)).collect();
         Self {
             role,
             addresses,

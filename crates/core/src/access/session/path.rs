@@ -23,6 +23,9 @@ pub enum Security {
 pub struct Path {
     /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
     pub endpoint: Option<SocketAddr>,
+    /// Which of our own accesses (sockets) they leave by. At the UE this is the path id; at the UPF
+    /// the access the path's newest packet came in by.
+    pub access: PathId,
     /// How user data is protected.
     pub security: Security,
     /// Probes, RTT, loss and availability.
@@ -67,9 +70,10 @@ pub struct PathView {
 impl Path {
     /// A path that leads nowhere yet.
     #[must_use]
-    pub fn new(role: Role, params: &ProbeParams, now: Instant) -> Self {
+    pub fn new(role: Role, access: PathId, params: &ProbeParams, now: Instant) -> Self {
         Self {
             endpoint: None,
+            access,
             security: Security::Secure,
             monitor: PathMonitor::new(role, params, now),
             mtu: None,

@@ -11,19 +11,21 @@ use anabranch_wire::tunnel::{InnerHeader, InnerKind, StreamWord, data_flags};
 use std::net::SocketAddr;
 
 impl Session {
-    /// Takes a sealed datagram whose receiver index is one of this session's.
+    /// Takes a sealed datagram whose receiver index is one of this session's; it came in by our
+    /// access number `access`.
     ///
     /// # Errors
     /// Why it was dropped; already counted.
     pub fn receive_secure(
         &mut self,
+        access: PathId,
         from: SocketAddr,
         datagram: &mut [u8],
         now: Instant,
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        self.try_secure(from, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
+        self.try_secure(access, from, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
     }
 
     /// Takes a plain-form datagram that came from the bound endpoint of `path`.
@@ -43,6 +45,7 @@ impl Session {
 
     fn try_secure(
         &mut self,
+        access: PathId,
         from: SocketAddr,
         datagram: &mut [u8],
         now: Instant,
@@ -54,9 +57,10 @@ impl Session {
         let path = opened.path;
         let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
         // Roaming: only the newest packet of a path tells where the path is now.
-        let moved = self.role == Role::Upf && opened.newest && state.endpoint != Some(from);
+        let moved = self.role == Role::Upf && opened.newest && (state.endpoint != Some(from) || state.access != access);
         if moved {
             state.endpoint = Some(from);
+            state.access = access;
         }
         let plaintext = opened.plaintext;
         if let Some(confirmed) = opened.confirmed {

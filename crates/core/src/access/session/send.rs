@@ -219,7 +219,7 @@ impl Session {
         let is_data = kind == InnerKind::Data;
         let size = if is_data && state.security == Security::Plain {
             let size = INNER_HEADER_BYTES + payload.len();
-            let slot = out.reserve(path, to, size).ok_or(DropReason::NoRoom)?;
+            let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
             header.emit(slot);
             slot[INNER_HEADER_BYTES..].copy_from_slice(payload);
             size
@@ -228,7 +228,7 @@ impl Session {
                 return Err(DropReason::NoKeys);
             }
             let size = SECURE_OVERHEAD_BYTES + payload.len();
-            let slot = out.reserve(path, to, size).ok_or(DropReason::NoRoom)?;
+            let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
             let body = &mut slot[SECURE_HEADER_BYTES..size - TAG_BYTES];
             header.emit(body);
             body[INNER_HEADER_BYTES..].copy_from_slice(payload);
