@@ -14,7 +14,7 @@ use crate::access::crypto::{Replay, ReplayWindow, SessionKeys};
 use crate::access::drops::DropReason;
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::{Duration, Instant};
-use anabranch_wire::tunnel::{SECURE_HEADER_BYTES, SecureHeader, TAG_BYTES};
+use anabranch_wire::tunnel::{SECURE_OVERHEAD, SecureHeader};
 
 /// The UE starts a new handshake when its keys are this old.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
@@ -72,8 +72,8 @@ impl Epoch {
             return Err(DropReason::NoKeys);
         }
         lane.next_number += 1;
-        let (header, body) = buf.split_at_mut_checked(SECURE_HEADER_BYTES).ok_or(DropReason::Malformed)?;
-        SecureHeader { path, receiver_index: receiver, packet_number: number }.emit(header);
+        let (header, body) = buf.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
+        SecureHeader { path, receiver, packet_number: number }.emit(header).map_err(|_| DropReason::Malformed)?;
         self.keys.tx.seal(path, number, header, body);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Epoch {
             Replay::TooOld => DropReason::TooOld,
         })?;
         let (aad, body) =
-            datagram.split_at_mut_checked(SECURE_HEADER_BYTES).ok_or(DropReason::Malformed)?;
+            datagram.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
         let plaintext = self
             .keys
             .rx
@@ -183,7 +183,7 @@ impl KeyRing {
     /// # Errors
     /// [`DropReason::NoKeys`] when there are none or they are past their life.
     pub fn seal(&mut self, path: PathId, buf: &mut [u8], now: Instant) -> Result<(), DropReason> {
-        debug_assert!(buf.len() >= SECURE_HEADER_BYTES + TAG_BYTES);
+        debug_assert!(buf.len() >= SECURE_OVERHEAD);
         let epoch = self.current.as_mut().ok_or(DropReason::NoKeys)?;
         if now >= epoch.created + REJECT_AFTER {
             return Err(DropReason::NoKeys);
@@ -197,7 +197,7 @@ impl KeyRing {
     /// The reason it was refused; the ring is unchanged then.
     pub fn open<'a>(&mut self, datagram: &'a mut [u8], now: Instant) -> Result<Opened<'a>, DropReason> {
         let header = SecureHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
-        let index = header.receiver_index;
+        let index = header.receiver;
         if let Some(epoch) = self.current.as_mut().filter(|e| e.local_index == index) {
             if now >= epoch.created + REJECT_AFTER {
                 return Err(DropReason::NoKeys);

@@ -250,15 +250,15 @@ impl Ue {
             Ok(MessageType::Secure) => {
                 let _ = self.session.receive_secure(path, from, datagram, now, &mut shared, &mut snoop);
             }
-            Ok(MessageType::Data) => {
+            Ok(MessageType::PlainData) => {
                 if self.session.path(path).is_some_and(|p| p.endpoint == Some(from)) {
                     let _ = self.session.receive_plain(path, datagram, now, &mut shared, &mut snoop);
                 } else {
                     self.drops.count(DropReason::UnknownEndpoint);
                 }
             }
-            Ok(MessageType::HandshakeResponse) => self.on_response(datagram, now),
-            Ok(MessageType::CookieReply) => self.on_cookie(datagram, now),
+            Ok(MessageType::Response) => self.on_response(datagram, now),
+            Ok(MessageType::Cookie) => self.on_cookie(datagram, now),
             Ok(_) => self.drops.count(DropReason::UnknownType),
             Err(_) => self.drops.count(DropReason::Malformed),
         }

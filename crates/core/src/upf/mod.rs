@@ -278,8 +278,8 @@ impl Upf {
     ) {
         match classify(datagram) {
             Ok(MessageType::Secure) => self.on_secure(access, from, datagram, now, inner),
-            Ok(MessageType::Data) => self.on_plain(from, datagram, now, inner),
-            Ok(MessageType::HandshakeInit) => self.on_init(access, from, datagram, now, out),
+            Ok(MessageType::PlainData) => self.on_plain(from, datagram, now, inner),
+            Ok(MessageType::Init) => self.on_init(access, from, datagram, now, out),
             Ok(_) => self.drops.count(DropReason::UnknownType),
             Err(_) => self.drops.count(DropReason::Malformed),
         }
@@ -293,7 +293,7 @@ impl Upf {
         now: Instant,
         inner: &mut impl PacketSink,
     ) {
-        let index = SecureHeader::parse(datagram).ok().map(|h| h.receiver_index);
+        let index = SecureHeader::parse(datagram).ok().map(|h| h.receiver);
         let slot = index.and_then(|i| self.slot_of_index(i));
         let Some(slot) = slot else {
             self.drops.count(DropReason::UnknownIndex);

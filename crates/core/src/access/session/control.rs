@@ -6,19 +6,22 @@ use crate::access::path::{DownReason, PathEvent, Role};
 use crate::access::steer::PathState;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::time::Instant;
-use anabranch_wire::control::{Close, Config, ConfigAck, MtuAck, MtuProbe, Notify, Probe};
-use anabranch_wire::tunnel::{InnerKind, NEXT_NONE};
+use crate::access::config_channel::Fragment;
+use anabranch_wire::control::{Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe};
 
 /// A control message waiting to be sealed.
 #[derive(Debug, Clone)]
-pub enum Message {
-    Probe(Probe),
-    Notify(Notify),
-    Config(Config),
-    ConfigAck(ConfigAck),
-    MtuProbe(MtuProbe),
-    MtuAck(MtuAck),
-    Close(Close),
+pub(super) enum Message {
+    /// One that carries no document.
+    Short(Control<'static>),
+    /// A piece of a document.
+    Config(Fragment),
+}
+
+impl From<Control<'static>> for Message {
+    fn from(message: Control<'static>) -> Self {
+        Self::Short(message)
+    }
 }
 
 impl Session {
@@ -38,7 +41,7 @@ impl Session {
     /// Tells the peer the session is over, on every path that is up.
     pub fn close(&mut self, reason: u8) {
         for path in self.up_paths() {
-            self.queue(path, Message::Close(Close { reason }));
+            self.queue(path, Control::Close(Close { reason }).into());
         }
     }
 
@@ -56,57 +59,45 @@ impl Session {
     pub(super) fn on_control(
         &mut self,
         path: PathId,
-        kind: InnerKind,
-        payload: &[u8],
+        message: Control<'_>,
         now: Instant,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
-        let malformed = |_| DropReason::Malformed;
-        match kind {
-            InnerKind::ProbeRequest | InnerKind::ProbeReply | InnerKind::ProbeAck => {
-                let probe = Probe::decode(kind, payload).map_err(malformed)?;
+        match message {
+            Control::Probe(probe) => {
                 let available = shared.pool.available_queues();
-                let Some(state) = self.path_mut(path) else { return Err(DropReason::UnknownPath) };
+                let state = self.path_mut(path).ok_or(DropReason::UnknownPath)?;
                 let (answer, event) = state.monitor.on_probe(&probe, available, now);
                 if let Some(answer) = answer {
-                    self.queue(path, Message::Probe(answer));
+                    self.queue(path, Control::Probe(answer).into());
                 }
                 self.on_path_event(path, event, now);
                 self.refresh(path, now);
             }
-            InnerKind::Notify => {
-                let notify = Notify::decode(payload).map_err(malformed)?;
-                let Some(state) = self.path_mut(notify.path) else { return Err(DropReason::UnknownPath) };
+            Control::Notify(notify) => {
+                let state = self.path_mut(notify.path).ok_or(DropReason::UnknownPath)?;
                 let event = state.monitor.on_notify(notify.up, notify.reason, now);
                 self.on_path_event(notify.path, event, now);
             }
-            InnerKind::Config => match Config::decode(payload) {
-                Ok(part) => {
-                    self.queue(path, Message::ConfigAck(ConfigAck { version: part.version, fragment: part.fragment }));
-                    let (version, index, count) = (part.version, part.fragment, part.fragments);
-                    if let Some(document) = self.channel().receiver.on_fragment(version, index, count, &part.bytes) {
-                        self.event(SessionEvent::Config(document));
-                    }
+            Control::Config(part) => {
+                let ack = ConfigAck { version: part.version, fragment: part.fragment };
+                self.queue(path, Control::ConfigAck(ack).into());
+                let receiver = &mut self.channel().receiver;
+                let done = receiver.on_fragment(part.version, part.fragment, part.fragments, part.bytes);
+                if let Some(document) = done {
+                    self.event(SessionEvent::Config(document));
                 }
-                Err(_) => {
-                    let ack = ConfigAck::decode(payload).map_err(malformed)?;
-                    self.channel().sender.on_ack(ack.version, ack.fragment);
-                }
-            },
-            InnerKind::MtuProbe => match MtuProbe::decode(payload) {
-                Ok(probe) => self.queue(path, Message::MtuAck(MtuAck { size: probe.size })),
-                Err(_) => {
-                    let ack = MtuAck::decode(payload).map_err(malformed)?;
-                    if let Some(mtu) = self.path_mut(path).and_then(|p| p.mtu.as_mut()) {
-                        mtu.on_ack(ack.size, now);
-                    }
-                }
-            },
-            InnerKind::Close => {
-                let close = Close::decode(payload).map_err(malformed)?;
-                self.event(SessionEvent::Closed { reason: close.reason });
             }
-            InnerKind::Data => return Err(DropReason::UnknownType),
+            Control::ConfigAck(ack) => self.channel().sender.on_ack(ack.version, ack.fragment),
+            Control::MtuProbe(probe) => {
+                self.queue(path, Control::MtuAck(MtuAck { size: probe.size }).into());
+            }
+            Control::MtuAck(ack) => {
+                if let Some(mtu) = self.path_mut(path).and_then(|p| p.mtu.as_mut()) {
+                    mtu.on_ack(ack.size, now);
+                }
+            }
+            Control::Close(close) => self.event(SessionEvent::Closed { reason: close.reason }),
         }
         Ok(())
     }
@@ -148,30 +139,32 @@ impl Session {
                 continue;
             }
             if let Some(probe) = state.monitor.poll_probe(available, now) {
-                self.queue(path, Message::Probe(probe));
+                self.queue(path, Control::Probe(probe).into());
             }
             let up = self.paths[id].monitor.is_up();
             if up && let Some(size) = self.paths[id].mtu.as_mut().and_then(|m| m.poll_probe(now)) {
-                self.queue(path, Message::MtuProbe(MtuProbe { size }));
+                self.queue(path, Control::MtuProbe(MtuProbe { size }).into());
             }
         }
         if let Some(path) = self.best_path()
             && let Some(channel) = self.channel.as_mut()
         {
-            let mut parts = Vec::new();
-            while let Some(f) = channel.sender.poll() {
-                parts.push(Config { version: f.version, fragment: f.index, fragments: f.count, bytes: f.bytes });
-            }
+            let parts: Vec<Fragment> = core::iter::from_fn(|| channel.sender.poll()).collect();
             for part in parts {
                 self.queue(path, Message::Config(part));
             }
         }
         while let Some((path, message)) = self.outbox.pop_front() {
-            let mut body = [0u8; MAX_BODY];
-            let Some((kind, length)) = message.encode(&mut body) else { continue };
-            if let Err(reason) =
-                self.emit(path, kind, 0, NEXT_NONE, 0, &body[..length], now, shared, out)
-            {
+            let message = match &message {
+                Message::Short(message) => *message,
+                Message::Config(f) => Control::Config(Config {
+                    version: f.version,
+                    fragment: f.index,
+                    fragments: f.count,
+                    bytes: &f.bytes,
+                }),
+            };
+            if let Err(reason) = self.emit_control(path, &message, now, out) {
                 Self::count(shared, reason);
             }
         }
@@ -214,7 +207,7 @@ impl Session {
         let notify = Notify { path, up, reason, sequence: self.notify_sequence };
         for other in self.up_paths() {
             if other != path {
-                self.queue(other, Message::Notify(notify));
+                self.queue(other, Control::Notify(notify).into());
             }
         }
     }
@@ -244,23 +237,5 @@ impl Session {
             self.flow_reorder.set_path_rtt(path, rtt_us);
         }
         debug_assert!(self.events.len() <= MAX_EVENTS);
-    }
-}
-
-/// Longest control message body, in bytes.
-const MAX_BODY: usize = 2048;
-
-impl Message {
-    /// Writes the body; `None` if it does not fit.
-    fn encode(&self, body: &mut [u8; MAX_BODY]) -> Option<(InnerKind, usize)> {
-        match self {
-            Self::Probe(m) => Some((m.kind.into(), m.encode(body).ok()?)),
-            Self::Notify(m) => Some((InnerKind::Notify, m.encode(body).ok()?)),
-            Self::Config(m) => Some((InnerKind::Config, m.encode(body).ok()?)),
-            Self::ConfigAck(m) => Some((InnerKind::Config, m.encode(body).ok()?)),
-            Self::MtuProbe(m) => Some((InnerKind::MtuProbe, m.encode(body).ok()?)),
-            Self::MtuAck(m) => Some((InnerKind::MtuProbe, m.encode(body).ok()?)),
-            Self::Close(m) => Some((InnerKind::Close, m.encode(body).ok()?)),
-        }
     }
 }

@@ -7,7 +7,8 @@ use crate::access::reorder::Outcome;
 use crate::access::{PacketSink, PathId};
 use crate::time::Instant;
 use anabranch_wire::ip::{self, FlowKey};
-use anabranch_wire::tunnel::{InnerHeader, InnerKind, StreamWord, data_flags};
+use anabranch_wire::control::Control;
+use anabranch_wire::tunnel::{InnerHeader, InnerType, Order};
 use std::net::SocketAddr;
 
 impl Session {
@@ -73,11 +74,12 @@ impl Session {
         if moved {
             self.event(SessionEvent::Endpoint { path, address: from });
         }
-        let (header, payload) = InnerHeader::parse_mut(plaintext).map_err(|_| DropReason::Malformed)?;
-        if header.kind == InnerKind::Data {
-            self.data(path, &header, payload, size, now, shared, inner)
+        let (header, body) = InnerHeader::parse(plaintext).map_err(|_| DropReason::Malformed)?;
+        if header.kind == InnerType::Data {
+            self.data(path, &header, &mut plaintext[InnerHeader::LEN..], size, now, shared, inner)
         } else {
-            self.on_control(path, header.kind, payload, now, shared)
+            let message = Control::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
+            self.on_control(path, message, now, shared)
         }
     }
 
@@ -94,11 +96,11 @@ impl Session {
         if state.security != Security::Plain {
             return Err(DropReason::PlainRefused);
         }
-        let (header, payload) = InnerHeader::parse_mut(datagram).map_err(|_| DropReason::Malformed)?;
-        if header.kind != InnerKind::Data {
+        let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
+        if header.kind != InnerType::Data {
             return Err(DropReason::PlainRefused);
         }
-        self.data(path, &header, payload, size, now, shared, inner)
+        self.data(path, &header, &mut datagram[InnerHeader::LEN..], size, now, shared, inner)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
@@ -115,9 +117,8 @@ impl Session {
         if let Some(state) = self.path_mut(path) {
             state.monitor.on_data_received(size, now);
         }
-        let (seq, stream) = (header.flags & data_flags::SEQ != 0, header.flags & data_flags::STREAM != 0);
-        if stream && !seq && header.flags & data_flags::MARK != 0 {
-            let word = StreamWord::from_u32(header.sequence);
+        let order = header.order().map_err(|_| DropReason::Malformed)?;
+        if let Order::Mark(word) = order {
             self.stream_reorder.on_marker(word, now, shared.pool, inner);
             return Ok(());
         }
@@ -128,29 +129,30 @@ impl Session {
         self.traffic.rx_packets += 1;
         self.traffic.rx_bytes += packet.len() as u64;
         self.last_data = now;
-        // The far end clamped towards its MTU already; a peer of another build may not have.
+        // The far end clamped towards its MTU already; ours may be smaller.
         ip::clamp_mss(packet, shared.params.inner_mtu);
-        if seq {
-            let start = header.flags & data_flags::START != 0;
-            let outcome = self.flow_reorder.on_packet(
-                &key,
-                header.sequence,
-                start,
-                !stream,
-                path,
-                packet,
-                now,
-                shared.pool,
-                inner,
-            );
-            if outcome == Outcome::Duplicate {
-                return Err(DropReason::Duplicate);
+        match order {
+            Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
+                let hold = matches!(order, Order::Flow { .. });
+                let outcome = self.flow_reorder.on_packet(
+                    &key,
+                    sequence,
+                    start,
+                    hold,
+                    path,
+                    packet,
+                    now,
+                    shared.pool,
+                    inner,
+                );
+                if outcome == Outcome::Duplicate {
+                    return Err(DropReason::Duplicate);
+                }
             }
-        } else if stream {
-            let word = StreamWord::from_u32(header.sequence);
-            self.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
-        } else {
-            inner.deliver(packet);
+            Order::Stream(word) => {
+                self.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
+            }
+            Order::None | Order::Mark(_) => inner.deliver(packet),
         }
         Ok(())
     }

@@ -8,11 +8,9 @@ use crate::access::reorder::StreamSender;
 use crate::access::steer::{ModeState, PathSet, Pick};
 use crate::access::{DatagramSink, PathId};
 use crate::time::{Duration, Instant};
+use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
-use anabranch_wire::tunnel::{
-    InnerHeader, InnerKind, INNER_HEADER_BYTES, NEXT_NONE, SECURE_HEADER_BYTES, SECURE_OVERHEAD_BYTES, TAG_BYTES,
-    data_flags,
-};
+use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
 
 /// What a session remembers per rule once traffic used it.
 #[derive(Default)]
@@ -73,7 +71,6 @@ impl Session {
         }
         ip::clamp_mss(packet, mtu);
         let key = if self.role == Role::Ue { key } else { key.reversed() };
-        let next_protocol = if packet[0] >> 4 == 6 { ip::PROTOCOL_IPV6 } else { ip::PROTOCOL_IPV4 };
 
         let flow = self.flows.entry(&key, now);
         if flow.generation() != Some(self.generation) {
@@ -91,32 +88,30 @@ impl Session {
         let policy = self.rules.get(rule);
         let state = &mut self.per_rule[usize::from(rule)];
         if policy.mode.splits() {
-            let (sequence, first) = flow.next_sequence();
+            let (sequence, start) = flow.next_sequence();
             let pick = state.mode.pick(&policy.mode, &self.states, sequence, flow_hash, now);
-            let mut flags = data_flags::SEQ;
-            if first {
-                flags |= data_flags::START;
-            }
-            if !policy.reorder {
-                flags |= data_flags::STREAM;
-            }
-            return self.emit_copies(pick.paths(), flags, next_protocol, sequence, packet, now, shared, out);
+            let order = if policy.reorder {
+                Order::Flow { sequence, start }
+            } else {
+                Order::Dedup { sequence, start }
+            };
+            return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
         let Pick::One(picked) = state.mode.pick(&policy.mode, &self.states, state.packets, flow_hash, now) else {
             return Err(DropReason::NoPath);
         };
-        let per_flow = policy.mode.per_flow();
-        if per_flow || !policy.reorder {
+        if !policy.mode.switches() {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
-            if !per_flow {
-                self.note_move(rule, picked);
-            }
-            return self.emit(picked, InnerKind::Data, 0, next_protocol, 0, packet, now, shared, out);
+            return self.emit_data(picked, Order::None, packet, now, out);
         }
-        let path = if state.path == Some(picked) { picked } else { self.switch(rule, picked, now, shared, out) };
+        if !policy.reorder {
+            self.note_move(rule, picked);
+            return self.emit_data(picked, Order::None, packet, now, out);
+        }
+        let path = if state.path == Some(picked) { picked } else { self.switch(rule, picked, now, out) };
         let word = self.per_rule[usize::from(rule)].stream.word(stream_id(rule));
-        self.emit(path, InnerKind::Data, data_flags::STREAM, next_protocol, word.to_u32(), packet, now, shared, out)
+        self.emit_data(path, Order::Stream(word), packet, now, out)
     }
 
     /// Moves a switching rule to another path, if the far end can put the two streams in order.
@@ -125,7 +120,6 @@ impl Session {
         rule: RuleIndex,
         to: PathId,
         now: Instant,
-        shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> PathId {
         let from = self.per_rule[usize::from(rule)].path;
@@ -139,9 +133,8 @@ impl Session {
                     state.denied += 1;
                     return ex;
                 };
-                let marker = (data_flags::STREAM | data_flags::MARK, word.to_u32());
                 // The marker is the last packet of the EX path; if it is lost, the hold timer covers it.
-                let _ = self.emit(ex, InnerKind::Data, marker.0, NEXT_NONE, marker.1, &[], now, shared, out);
+                let _ = self.emit_data(ex, Order::Mark(word), &[], now, out);
             }
             (None, Some(_)) => state.stream.switch_failed_path(),
             (None, None) => {}
@@ -175,21 +168,17 @@ impl Session {
         self.paths.iter().filter(|p| p.monitor.is_up()).map(|p| p.monitor.peer_reorder_available()).max().unwrap_or(0)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one header and where they go")]
     fn emit_copies(
         &mut self,
         paths: PathSet,
-        flags: u8,
-        next_protocol: u8,
-        sequence: u32,
+        order: Order,
         packet: &[u8],
         now: Instant,
-        shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let mut result = Err(DropReason::NoPath);
         for path in paths.iter() {
-            let sent = self.emit(path, InnerKind::Data, flags, next_protocol, sequence, packet, now, shared, out);
+            let sent = self.emit_data(path, order, packet, now, out);
             // One copy out is enough.
             if result.is_err() {
                 result = sent;
@@ -198,52 +187,62 @@ impl Session {
         result
     }
 
-    /// Writes one message into the sink: header, payload, seal.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one header and where they go")]
-    pub(super) fn emit(
+    /// Writes one Data message into the sink: header, payload, seal.
+    pub(super) fn emit_data(
         &mut self,
         path: PathId,
-        kind: InnerKind,
-        flags: u8,
-        next_protocol: u8,
-        sequence: u32,
+        order: Order,
         payload: &[u8],
         now: Instant,
-        _shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
         let to = state.endpoint.ok_or(DropReason::NoPath)?;
-        let length = u16::try_from(payload.len()).map_err(|_| DropReason::TooBig)?;
-        let header = InnerHeader { kind, flags, next_protocol, length, sequence };
-        let is_data = kind == InnerKind::Data;
-        let size = if is_data && state.security == Security::Plain {
-            let size = INNER_HEADER_BYTES + payload.len();
+        let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
+        let size = if state.security == Security::Plain {
+            let size = PLAIN_OVERHEAD + payload.len();
             let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
-            header.emit(slot);
-            slot[INNER_HEADER_BYTES..].copy_from_slice(payload);
+            header.emit(slot).map_err(|_| DropReason::NoRoom)?;
+            slot[InnerHeader::LEN..].copy_from_slice(payload);
             size
         } else {
             if !self.keys.can_seal(now) {
                 return Err(DropReason::NoKeys);
             }
-            let size = SECURE_OVERHEAD_BYTES + payload.len();
+            let size = SECURE_OVERHEAD + payload.len();
             let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
-            let body = &mut slot[SECURE_HEADER_BYTES..size - TAG_BYTES];
-            header.emit(body);
-            body[INNER_HEADER_BYTES..].copy_from_slice(payload);
+            let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
+            header.emit(body).map_err(|_| DropReason::NoRoom)?;
+            body[InnerHeader::LEN..].copy_from_slice(payload);
             self.keys.seal(path, slot, now)?;
             size
         };
-        if is_data {
-            state.monitor.on_data_sent(size, now);
-        }
+        state.monitor.on_data_sent(size, now);
         Ok(())
+    }
+
+    /// Writes one control message into the sink; always sealed.
+    pub(super) fn emit_control(
+        &mut self,
+        path: PathId,
+        message: &Control<'_>,
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
+        let to = state.endpoint.ok_or(DropReason::NoPath)?;
+        if !self.keys.can_seal(now) {
+            return Err(DropReason::NoKeys);
+        }
+        let size = SecureHeader::LEN + message.encoded_len() + TAG_LEN;
+        let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
+        message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
+        self.keys.seal(path, slot, now)
     }
 
     /// Largest inner packet every live path carries whole.
     fn inner_mtu(&self, configured: u16) -> u16 {
-        let overhead = SECURE_OVERHEAD_BYTES as u16;
+        let overhead = SECURE_OVERHEAD as u16;
         self.paths
             .iter()
             .filter(|p| p.monitor.is_up())
