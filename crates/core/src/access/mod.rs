@@ -4,6 +4,8 @@
 
 pub mod steer;
 
+use siphasher::sip::SipHasher13;
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 /// Index of an access path within a session; equal on both ends.
@@ -24,4 +26,23 @@ pub trait DatagramSink {
 pub trait PacketSink {
     /// One complete inner IP packet.
     fn deliver(&mut self, packet: &mut [u8]);
+}
+
+/// Builds keyed SipHash-1-3 hashers: safe against crafted keys, and the same in every run of a seed.
+#[derive(Debug, Clone)]
+pub struct FixedHasher(u64);
+
+impl FixedHasher {
+    /// A builder with this key.
+    #[must_use]
+    pub const fn new(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl BuildHasher for FixedHasher {
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, !self.0)
+    }
 }

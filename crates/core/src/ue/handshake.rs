@@ -4,11 +4,12 @@ use super::{Ue, UeEvent};
 use crate::access::crypto::{Cookie, Initiator};
 use crate::access::drops::DropReason;
 use crate::access::keyring::Epoch;
+use crate::access::path::DownReason;
 use crate::access::session::Addresses;
 use crate::access::{DatagramSink, PathId};
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
-use anabranch_wire::handshake::{Hello, HelloAccess};
+use anabranch_wire::handshake::{Access, Hello};
 use rand_core::RngCore;
 
 /// First retry; doubles with every try up to [`MAX_RETRY`].
@@ -33,6 +34,7 @@ pub(super) struct Handshake {
 struct Waiting {
     initiator: Initiator,
     local_index: u32,
+    sent: Instant,
     deadline: Instant,
 }
 
@@ -68,7 +70,7 @@ impl Ue {
         if let Some(since) = self.handshake.all_down_since {
             return ((since + ALL_DOWN).max(self.handshake.next_try), "session rebuild");
         }
-        if self.session.states().none_up() {
+        if self.session.states().up().is_empty() {
             return (self.handshake.next_try, "session rebuild");
         }
         let rekey = self.session.rekey_at().unwrap_or(Instant::MAX);
@@ -77,7 +79,7 @@ impl Ue {
 
     /// Starts or repeats a handshake if one is due.
     pub(super) fn drive_handshake(&mut self, now: Instant, out: &mut impl DatagramSink) {
-        let none_up = self.session.states().none_up();
+        let none_up = self.session.states().up().is_empty();
         if self.connected && none_up {
             self.handshake.all_down_since.get_or_insert(now);
         } else {
@@ -105,7 +107,7 @@ impl Ue {
 
     /// The access a handshake goes out by: one that is up, else one whose carrier is there.
     fn first_access(&self) -> PathId {
-        self.session.states().smallest_delay().unwrap_or_else(|| {
+        self.session.states().fastest(self.session.states().up()).unwrap_or_else(|| {
             self.usable().find(|&p| p >= self.handshake.access).or_else(|| self.usable().next()).unwrap_or(0)
         })
     }
@@ -116,7 +118,7 @@ impl Ue {
 
     fn usable(&self) -> impl Iterator<Item = PathId> + '_ {
         (0..self.config.accesses.len() as u8)
-            .filter(|&p| self.session.path(p).is_some_and(|path| path.monitor.has_carrier()))
+            .filter(|&p| self.session.path(p).is_some_and(|path| path.monitor.down_reason() != Some(DownReason::Carrier)))
     }
 
     fn start_handshake(&mut self, now: Instant, out: &mut impl DatagramSink) {
@@ -132,9 +134,10 @@ impl Ue {
             path,
             accesses: (0u8..)
                 .zip(&self.config.accesses)
-                .map(|(path, a)| HelloAccess { path, name: a.name.clone() })
+                .map(|(path, a)| Access { path, name: a.name.clone() })
                 .collect(),
-            inner_mtu: self.config.params.inner_mtu,
+            mtu: self.config.params.inner_mtu,
+            resume: None,
         };
         let cookie = self.handshake.cookie.as_ref().filter(|(_, until)| now < *until).map(|(c, _)| c);
         let started = Initiator::start(
@@ -151,7 +154,7 @@ impl Ue {
             self.drops.count(DropReason::HandshakeInvalid);
             return;
         };
-        self.handshake.waiting = Some(Waiting { initiator, local_index, deadline: now + back_off });
+        self.handshake.waiting = Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
         let Some(remote) = self.session.path(path).and_then(|p| p.endpoint) else { return };
         match out.reserve(path, remote, datagram.len()) {
             Some(slot) => slot.copy_from_slice(&datagram),
@@ -172,7 +175,7 @@ impl Ue {
                 return;
             }
         };
-        let local_index = waiting.local_index;
+        let (local_index, rtt) = (waiting.local_index, now - waiting.sent);
         self.handshake.waiting = None;
         self.handshake.tries = 0;
         self.handshake.all_down_since = None;
@@ -188,12 +191,12 @@ impl Ue {
         self.config.params.inner_mtu = mtu;
         self.instance = welcome.instance;
         self.connected = true;
-        self.session.probe_all(now);
+        self.session.confirm_path(established.path, Some(rtt), now);
         if fresh {
             self.event(UeEvent::Connected { addresses, mtu });
         }
         if restarted {
-            self.session.reset_receive();
+            self.session.reset_receive(&mut self.pool);
         }
         if (fresh || restarted) && !self.config.rules.is_empty() {
             self.offer_rules(now);

@@ -22,7 +22,7 @@ use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
 use crate::access::path::Role;
-use crate::access::reorder::Pool;
+use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic};
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
@@ -201,7 +201,7 @@ impl Ue {
             session,
             handshake: Handshake::new(now),
             rng,
-            pool: Pool::default(),
+            pool: Pool::new(PoolConfig::default()),
             drops: DropCounters::default(),
             dns: DnsTable::default(),
             upf_rules: Vec::new(),
@@ -216,7 +216,7 @@ impl Ue {
 
     /// Takes an inner packet from the device (batch form).
     pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
-        if self.session.states().none_up() {
+        if self.session.states().up().is_empty() {
             if self.pending.len() == MAX_PENDING {
                 self.drops.count(DropReason::NoPath);
                 return;
@@ -272,7 +272,7 @@ impl Ue {
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         self.session.poll(now, &mut shared, out, &mut snoop);
         self.drain_session_events(now);
-        if !self.pending.is_empty() && !self.session.states().none_up() {
+        if !self.pending.is_empty() && !self.session.states().up().is_empty() {
             for mut packet in core::mem::take(&mut self.pending) {
                 self.send(&mut packet, now, out);
             }
@@ -282,7 +282,7 @@ impl Ue {
     /// When [`Ue::poll`] has something to do next, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let pending = (!self.pending.is_empty() && !self.session.states().none_up())
+        let pending = (!self.pending.is_empty() && !self.session.states().up().is_empty())
             .then_some((Instant::ZERO, "pending packets"));
         [Some(self.handshake_timeout()), self.session.poll_timeout(), pending]
             .into_iter()
@@ -295,7 +295,7 @@ impl Ue {
         match command {
             UeCommand::Carrier { path, up } => {
                 self.session.set_carrier(path, up, now);
-                if up && self.session.states().none_up() {
+                if up && self.session.states().up().is_empty() {
                     self.handshake.hurry(now);
                 }
             }
@@ -334,7 +334,7 @@ impl Ue {
     /// Whether a session is established and at least one path is up.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.connected && !self.session.states().none_up()
+        self.connected && !self.session.states().up().is_empty()
     }
 
     /// Addresses of the session.

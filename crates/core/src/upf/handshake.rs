@@ -131,7 +131,7 @@ impl Upf {
         if usize::from(path) >= accesses.len() {
             return Err(DropReason::UnknownPath);
         }
-        let mtu = self.config.params.inner_mtu.min(hello.inner_mtu.max(576));
+        let mtu = self.config.params.inner_mtu.min(hello.mtu.max(576));
 
         let slot = match existing {
             Some(slot) if self.same_accesses(slot, &accesses) => slot,
@@ -153,7 +153,7 @@ impl Upf {
             ipv4: addresses.v4,
             ipv6: addresses.v6,
             inner_mtu: mtu,
-            reorder_available: self.pool.available_queues(),
+            reorder_available: self.pool.available(),
             instance: self.instance,
         };
         let sender_index = pending.sender_index();
@@ -205,13 +205,7 @@ impl Upf {
             (self.seats.len() - 1) as super::Slot
         });
         for address in entry.addresses.iter() {
-            if self.table.insert(address, slot).is_err() {
-                for address in entry.addresses.iter() {
-                    self.table.remove(address);
-                }
-                self.free.push(slot);
-                return Err(DropReason::Exhausted);
-            }
+            self.by_address.insert(address, slot);
         }
         let hash_key = self.rng.next_u64();
         let mut session =

@@ -23,10 +23,10 @@ use crate::access::crypto::{PrivateKey, PublicKey, Responder};
 use crate::access::document::Document;
 use crate::access::drops::{DropCounters, DropReason};
 use crate::access::path::Role;
-use crate::access::reorder::Pool;
+use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic};
 use crate::access::steer::PolicyError;
-use crate::access::table::session::SessionTable;
+use crate::access::FixedHasher;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
 use crate::policy::{AccessName, Rule};
@@ -198,8 +198,8 @@ pub struct Upf {
     free: Vec<Slot>,
     indices: Vec<Option<Slot>>,
     free_indices: VecDeque<u32>,
-    table: SessionTable,
-    by_endpoint: HashMap<SocketAddr, (Slot, PathId), crate::access::FixedHasher>,
+    by_address: HashMap<IpAddr, Slot, FixedHasher>,
+    by_endpoint: HashMap<SocketAddr, (Slot, PathId), FixedHasher>,
     timers: Timers,
     dirty: Vec<Slot>,
     rule_sets: BTreeMap<RuleKey, Arc<RuleSet>>,
@@ -223,7 +223,7 @@ impl Upf {
         let mut rng = ChaCha20Rng::from_seed(seed);
         let mut responder_seed = [0; 32];
         rng.fill_bytes(&mut responder_seed);
-        let hasher = crate::access::FixedHasher::new(rng.next_u64());
+        let hasher = FixedHasher::new(rng.next_u64());
         Ok(Self {
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::default(),
@@ -234,12 +234,12 @@ impl Upf {
             free: Vec::new(),
             indices: Vec::new(),
             free_indices: VecDeque::new(),
-            table: SessionTable::new(rng.next_u64()),
+            by_address: HashMap::with_hasher(hasher.clone()),
             by_endpoint: HashMap::with_hasher(hasher),
             timers: Timers::default(),
             dirty: Vec::new(),
             rule_sets: BTreeMap::new(),
-            pool: Pool::default(),
+            pool: Pool::new(PoolConfig::default()),
             drops: DropCounters::default(),
             events: VecDeque::new(),
             packets: element::Outbox::default(),
@@ -250,7 +250,7 @@ impl Upf {
 
     /// Takes an inner packet from N6 (batch form).
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
-        let slot = ip::src_dst(packet).ok().and_then(|(_, dst)| self.table.by_address(dst));
+        let slot = ip::src_dst(packet).ok().and_then(|(_, dst)| self.by_address.get(&dst).copied());
         let Some(seat) = slot.and_then(|s| self.seats.get_mut(s as usize)).and_then(Option::as_mut) else {
             self.drops.count(DropReason::NoSession);
             return;
@@ -607,7 +607,7 @@ impl Upf {
             release_index(&mut self.indices, &mut self.free_indices, &self.config, index);
         }
         for address in seat.session.addresses().iter() {
-            self.table.remove(address);
+            self.by_address.remove(&address);
         }
         for (path, endpoint) in (0u8..).zip(&seat.endpoints) {
             if let Some(endpoint) = endpoint

@@ -1,11 +1,11 @@
 //! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
 
-use super::{MAX_EVENTS, Session, SessionEvent, Shared};
+use super::{Session, SessionEvent, Shared, micros};
 use crate::access::drops::DropReason;
-use crate::access::path::{DownReason, PathEvent, Role};
+use crate::access::path::{DownReason, FlapEvent, PathEvent, Role};
 use crate::access::steer::PathState;
 use crate::access::{DatagramSink, PacketSink, PathId};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::access::config_channel::Fragment;
 use anabranch_wire::control::{Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe};
 
@@ -65,7 +65,7 @@ impl Session {
     ) -> Result<(), DropReason> {
         match message {
             Control::Probe(probe) => {
-                let available = shared.pool.available_queues();
+                let available = shared.pool.available();
                 let state = self.path_mut(path).ok_or(DropReason::UnknownPath)?;
                 let (answer, event) = state.monitor.on_probe(&probe, available, now);
                 if let Some(answer) = answer {
@@ -120,7 +120,7 @@ impl Session {
         if let Some(channel) = self.channel.as_mut() {
             channel.sender.on_timeout(now);
         }
-        if self.flap.poll_timeout().is_some_and(|at| at <= now) {
+        if self.flap.on_timeout(now).is_some() {
             for path in 0..self.paths.len() {
                 self.refresh(path as PathId, now);
             }
@@ -131,7 +131,7 @@ impl Session {
     }
 
     pub(super) fn send_control(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
-        let available = shared.pool.available_queues();
+        let available = shared.pool.available();
         for id in 0..self.paths.len() {
             let path = id as PathId;
             let state = &mut self.paths[id];
@@ -175,7 +175,7 @@ impl Session {
         (0u8..)
             .zip(&self.paths)
             .filter(|(_, p)| p.monitor.is_up() && p.endpoint.is_some())
-            .min_by_key(|(_, p)| p.monitor.rtt().smoothed_us)
+            .min_by_key(|(_, p)| p.monitor.rtt().smoothed)
             .map(|(id, _)| id)
     }
 
@@ -183,7 +183,7 @@ impl Session {
         let Some(event) = event else { return };
         match event {
             PathEvent::Up => {
-                let rtt_us = self.path(path).map_or(0, |p| p.monitor.rtt().smoothed_us);
+                let rtt_us = self.path(path).map_or(0, |p| p.monitor.rtt().smoothed);
                 self.event(SessionEvent::PathUp { path, rtt_us });
                 self.notify_peer(path, true, 0);
             }
@@ -192,8 +192,8 @@ impl Session {
                 if reason != DownReason::Notified {
                     self.notify_peer(path, false, reason.code());
                 }
-                self.flow_reorder.on_path_down(path);
             }
+            PathEvent::Rtt(_) => {}
         }
         self.refresh(path, now);
     }
@@ -212,30 +212,35 @@ impl Session {
         }
     }
 
+    /// The UE's handshake was answered by way of `path`: it works both ways.
+    pub fn confirm_path(&mut self, path: PathId, rtt: Option<Duration>, now: Instant) {
+        let Some(state) = self.path_mut(path) else { return };
+        let event = state.monitor.confirm(rtt, now);
+        self.on_path_event(path, event, now);
+    }
+
     /// Writes what is known of a path into the unified steering structure.
     fn refresh(&mut self, path: PathId, now: Instant) {
         let Some(state) = self.path(path) else { return };
-        let rtt = state.monitor.rtt();
         let up = state.monitor.is_up() && state.endpoint.is_some();
+        let rtt_us = micros(state.monitor.rtt().smoothed).max(1);
         let fresh = PathState {
-            rtt_us: if up { rtt.smoothed_us.max(1) } else { 0 },
+            rtt_us: if up { rtt_us } else { 0 },
             loss_ppm: state.monitor.loss_tx_ppm(),
             delivery_bps: state.monitor.delivery_rate_bps(),
         };
-        let was_down = !self.states.is_up(path);
-        // A path that is gone is marked at once, whatever flap control says: packets must not die on it.
-        if up && !was_down && self.flap.suspended(now) {
-            return;
-        }
-        let preferred = self.states.smallest_delay();
-        self.states.set(path, fresh);
-        let flipped = preferred.is_some() && preferred != self.states.smallest_delay();
-        if flipped && let Some(pause) = self.flap.on_flip(now) {
-            self.event(SessionEvent::Flapping { pause });
-        }
-        if let Some(rtt_us) = u32::try_from(rtt.smoothed_us).ok() {
+        if up {
             self.flow_reorder.set_path_rtt(path, rtt_us);
         }
-        debug_assert!(self.events.len() <= MAX_EVENTS);
+        let mut newest = self.states;
+        newest.set(path, fresh);
+        if let Some(FlapEvent::Suspended(pause)) = self.flap.on_preferred(newest.fastest(newest.up()), now) {
+            self.event(SessionEvent::Flapping { pause });
+        }
+        // A path that is gone is marked at once, whatever flap control says: packets must not die on it.
+        // One that comes back, or whose RTT moved, waits until the user's paths are stable again.
+        if !up || !self.flap.is_suspended() || self.states.up().is_empty() {
+            self.states = newest;
+        }
     }
 }

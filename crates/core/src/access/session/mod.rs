@@ -23,7 +23,7 @@ use crate::access::classify::RuleSet;
 use crate::access::config_channel::{ConfigReceiver, ConfigSender};
 use crate::access::drops::{DropCounters, DropReason};
 use crate::access::keyring::KeyRing;
-use crate::access::path::{DownReason, FlapControl, ProbeParams, Role};
+use crate::access::path::{DownReason, FlapControl, FlapParams, ProbeParams, Role};
 use crate::access::reorder::{FlowReorder, Pool, StreamReorder};
 use crate::access::steer::PathStates;
 use crate::access::table::flow::FlowTable;
@@ -74,6 +74,8 @@ pub struct Shared<'a> {
 pub struct SessionParams {
     /// Path probing and failure detection.
     pub probe: ProbeParams,
+    /// When a user counts as flapping.
+    pub flap: FlapParams,
     /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
     pub inner_mtu: u16,
     /// Expanded ciphers are freed after this long without a data packet.
@@ -82,7 +84,7 @@ pub struct SessionParams {
 
 impl Default for SessionParams {
     fn default() -> Self {
-        Self { probe: ProbeParams::default(), inner_mtu: 1400, cool_after: Duration::from_secs(10) }
+        Self { probe: ProbeParams::default(), flap: FlapParams::default(), inner_mtu: 1400, cool_after: Duration::from_secs(10) }
     }
 }
 
@@ -207,13 +209,13 @@ impl Session {
             keys: KeyRing::default(),
             paths,
             states: PathStates::default(),
-            flap: FlapControl::default(),
+            flap: FlapControl::new(&params.flap),
             rules,
             generation: 0,
             flows: FlowTable::new(hash_key),
             per_rule: Vec::new(),
-            flow_reorder: FlowReorder::default(),
-            stream_reorder: StreamReorder::default(),
+            flow_reorder: FlowReorder::new(),
+            stream_reorder: StreamReorder::new(),
             channel: None,
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -336,8 +338,18 @@ impl Session {
             .chain(self.stream_reorder.poll_timeout())
             .chain(config)
             .chain(soon)
+            .chain(self.flap.poll_timeout())
             .chain(self.keys.expires_at().map(|at| (at, "key expiry")))
             .min_by_key(|(at, _)| *at)
+    }
+
+    /// Forgets what was being put in order: the peer was restarted and counts from zero.
+    pub fn reset_receive(&mut self, pool: &mut Pool) {
+        self.flow_reorder.close(pool);
+        self.stream_reorder.close(pool);
+        if let Some(channel) = self.channel.as_mut() {
+            channel.receiver.reset();
+        }
     }
 
     fn event(&mut self, event: SessionEvent) {
@@ -360,4 +372,9 @@ impl Session {
     fn count(shared: &mut Shared<'_>, reason: DropReason) {
         shared.drops.count(reason);
     }
+}
+
+/// A duration in whole microseconds, as the steering structure keeps it.
+pub(crate) fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }

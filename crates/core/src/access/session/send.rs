@@ -1,19 +1,18 @@
 //! From the inner packet to the datagrams that carry it.
 
-use super::{Session, SessionEvent, Shared, Security, MAX_ICMP};
+use super::{MAX_ICMP, Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::RuleIndex;
 use crate::access::drops::DropReason;
 use crate::access::path::Role;
-use crate::access::reorder::StreamSender;
+use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{ModeState, PathSet, Pick};
 use crate::access::{DatagramSink, PathId};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
 
 /// What a session remembers per rule once traffic used it.
-#[derive(Default)]
 pub struct RuleState {
     mode: ModeState,
     stream: StreamSender,
@@ -28,17 +27,23 @@ pub struct RuleState {
 }
 
 impl RuleState {
+    fn new(rule: RuleIndex) -> Self {
+        Self {
+            mode: ModeState::new(),
+            stream: StreamSender::new(stream_id(rule)),
+            path: None,
+            packets: 0,
+            denied: 0,
+            switches: 0,
+        }
+    }
+
     /// The path a switching rule is on.
     #[must_use]
     pub const fn path(&self) -> Option<PathId> {
         self.path
     }
 }
-
-/// Longest a receiver may be asked to hold CURRENT-PATH packets.
-const MAX_HOLD: Duration = Duration::from_millis(500);
-/// Added to the computed hold: timer and scheduling slack of the far end.
-const HOLD_SLACK_US: u64 = 5_000;
 
 impl Session {
     /// Sends one inner packet to the peer.
@@ -83,7 +88,8 @@ impl Session {
         self.traffic.tx_bytes += packet.len() as u64;
 
         if self.per_rule.len() <= usize::from(rule) {
-            self.per_rule.resize_with(usize::from(rule) + 1, RuleState::default);
+            let mut next = self.per_rule.len() as RuleIndex..;
+            self.per_rule.resize_with(usize::from(rule) + 1, || RuleState::new(next.next().unwrap_or(rule)));
         }
         let policy = self.rules.get(rule);
         let state = &mut self.per_rule[usize::from(rule)];
@@ -110,7 +116,7 @@ impl Session {
             return self.emit_data(picked, Order::None, packet, now, out);
         }
         let path = if state.path == Some(picked) { picked } else { self.switch(rule, picked, now, out) };
-        let word = self.per_rule[usize::from(rule)].stream.word(stream_id(rule));
+        let word = self.per_rule[usize::from(rule)].stream.stamp();
         self.emit_data(path, Order::Stream(word), packet, now, out)
     }
 
@@ -123,21 +129,23 @@ impl Session {
         out: &mut impl DatagramSink,
     ) -> PathId {
         let from = self.per_rule[usize::from(rule)].path;
-        let alive = from.filter(|&p| self.states.is_up(p));
-        let hold = alive.map_or(Duration::ZERO, |ex| self.hold_for(ex, to));
-        let available = self.peer_reorder_available();
-        let state = &mut self.per_rule[usize::from(rule)];
-        match (alive, from) {
-            (Some(ex), _) => {
-                let Some(word) = state.stream.switch(stream_id(rule), hold, available) else {
+        if let Some(ex) = from {
+            let alive = self.states.get(ex).is_up();
+            let rtt = self.path(ex).map(|p| p.monitor.rtt()).unwrap_or_default();
+            let hold = hold_timeout(micros(rtt.smoothed), micros(rtt.variance));
+            let available = self.peer_reorder_available();
+            let state = &mut self.per_rule[usize::from(rule)];
+            match state.stream.switch(alive, hold, available) {
+                Switch::Stay => {
                     state.denied += 1;
                     return ex;
-                };
+                }
                 // The marker is the last packet of the EX path; if it is lost, the hold timer covers it.
-                let _ = self.emit_data(ex, Order::Mark(word), &[], now, out);
+                Switch::Ordered(marker) => {
+                    let _ = self.emit_data(ex, Order::Mark(marker.word), &[], now, out);
+                }
+                Switch::Unmarked => {}
             }
-            (None, Some(_)) => state.stream.switch_failed_path(),
-            (None, None) => {}
         }
         self.note_move(rule, to);
         to
@@ -152,16 +160,6 @@ impl Session {
         state.switches += u64::from(from.is_some());
         let rule = self.rules.get(rule).name.clone();
         self.event(SessionEvent::Moved { rule, from, to });
-    }
-
-    /// How long the far end may hold CURRENT-PATH packets for EX-PATH stragglers: the difference of
-    /// the one-way delays (half the RTTs) plus the spread of the slower path (JUNCTION §V-D1).
-    fn hold_for(&self, ex: PathId, current: PathId) -> Duration {
-        let rtt = |p: PathId| self.path(p).map(|path| path.monitor.rtt()).unwrap_or_default();
-        let (ex, current) = (rtt(ex), rtt(current));
-        let slow = u64::from(ex.smoothed_us.max(ex.latest_us)) / 2 + 2 * u64::from(ex.variance_us);
-        let fast = u64::from(current.minimum_us) / 2;
-        Duration::from_micros(slow.saturating_sub(fast) + HOLD_SLACK_US).min(MAX_HOLD)
     }
 
     fn peer_reorder_available(&self) -> u16 {
