@@ -363,8 +363,8 @@ pub struct Welcome {
     pub inner_mtu: u16,
     /// Free reordering queues at the UPF (JUNCTION §V-D, admission control).
     pub reorder_available: u16,
-    /// Version of the configuration the UPF holds for the UE; 0 means none.
-    pub config_version: u32,
+    /// Drawn anew at every start of the UPF: a UE that sees another value knows that its state there is gone.
+    pub instance: u32,
 }
 
 mod welcome_tlv {
@@ -372,7 +372,7 @@ mod welcome_tlv {
     pub const IPV6: u8 = 2;
     pub const INNER_MTU: u8 = 3;
     pub const REORDER: u8 = 4;
-    pub const CONFIG: u8 = 5;
+    pub const INSTANCE: u8 = 5;
 }
 
 impl Welcome {
@@ -400,8 +400,8 @@ impl Welcome {
         b.extend_from_slice(&self.inner_mtu.to_be_bytes());
         b.extend_from_slice(&[welcome_tlv::REORDER, 2]);
         b.extend_from_slice(&self.reorder_available.to_be_bytes());
-        b.extend_from_slice(&[welcome_tlv::CONFIG, 4]);
-        b.extend_from_slice(&self.config_version.to_be_bytes());
+        b.extend_from_slice(&[welcome_tlv::INSTANCE, 4]);
+        b.extend_from_slice(&self.instance.to_be_bytes());
         Ok(b)
     }
 
@@ -410,7 +410,7 @@ impl Welcome {
     /// # Errors
     /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
     pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
-        let (mut ipv4, mut ipv6, mut inner_mtu, mut reorder, mut config) = (None, None, None, None, None);
+        let (mut ipv4, mut ipv6, mut inner_mtu, mut reorder, mut instance) = (None, None, None, None, None);
         for tlv in Tlvs(payload) {
             let (kind, value) = tlv?;
             match kind {
@@ -432,9 +432,9 @@ impl Welcome {
                     exactly(value, "welcome reorder", 2)?;
                     set(&mut reorder, u16_at(value, 0), "welcome reorder")?;
                 }
-                welcome_tlv::CONFIG => {
-                    exactly(value, "welcome config", 4)?;
-                    set(&mut config, u32_at(value, 0), "welcome config")?;
+                welcome_tlv::INSTANCE => {
+                    exactly(value, "welcome instance", 4)?;
+                    set(&mut instance, u32_at(value, 0), "welcome instance")?;
                 }
                 _ => {}
             }
@@ -447,7 +447,7 @@ impl Welcome {
             ipv6,
             inner_mtu: inner_mtu.ok_or(WireError::Missing("welcome MTU"))?,
             reorder_available: reorder.unwrap_or(0),
-            config_version: config.unwrap_or(0),
+            instance: instance.unwrap_or(0),
         })
     }
 }

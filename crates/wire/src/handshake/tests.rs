@@ -16,7 +16,7 @@ fn welcome() -> Welcome {
         ipv6: Some(("2001:db8::2".parse().unwrap(), 64)),
         inner_mtu: 1400,
         reorder_available: 512,
-        config_version: 3,
+        instance: 3,
     }
 }
 
@@ -145,12 +145,12 @@ proptest! {
     #[test]
     fn welcome_round_trips(
         v4 in proptest::option::of((any::<u32>(), 0u8..=32)),
-        v6: u128, len in 0u8..=128, inner_mtu in MTU_MIN.., reorder_available: u16, config_version: u32,
+        v6: u128, len in 0u8..=128, inner_mtu in MTU_MIN.., reorder_available: u16, instance: u32,
     ) {
         let welcome = Welcome {
             ipv4: v4.map(|(a, p)| (Ipv4Addr::from(a), p)),
             ipv6: Some((Ipv6Addr::from(v6), len)),
-            inner_mtu, reorder_available, config_version,
+            inner_mtu, reorder_available, instance,
         };
         prop_assert_eq!(Welcome::decode(&welcome.encode().unwrap()), Ok(welcome));
     }
