@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod access;
+pub mod cc;
 pub mod element;
 pub mod net;
 pub mod packet;
