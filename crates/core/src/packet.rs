@@ -50,6 +50,11 @@ impl Packet {
         self.start = (self.start + n).min(self.buf.len());
     }
 
+    /// Takes back up to `n` bytes in front that [`Packet::pull_front`] dropped, with what they held.
+    pub fn restore_front(&mut self, n: usize) {
+        self.start = self.start.saturating_sub(n);
+    }
+
     /// Shortens the packet to `len` bytes; longer than it is has no effect.
     pub fn truncate(&mut self, len: usize) {
         self.buf.truncate(self.start.saturating_add(len));
@@ -99,6 +104,10 @@ mod tests {
         p.push_front(3)[..3].copy_from_slice(b"xyz");
         assert_eq!(&*p, b"xyz12abc");
         p.pull_front(5);
+        assert_eq!(&*p, b"abc");
+        p.restore_front(2);
+        assert_eq!(&*p, b"12abc");
+        p.pull_front(2);
         p.truncate(2);
         assert_eq!(p.into_bytes(), b"ab");
     }

@@ -203,6 +203,12 @@ impl PacketSocket {
         Ok(n)
     }
 
+    /// Packets per system call. A [`recv`](Self::recv) that returns fewer has emptied the socket.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
     /// Packets that can still be [`push`](Self::push)ed before a [`flush`](Self::flush).
     #[must_use]
     pub fn room(&self) -> usize {

@@ -1,12 +1,100 @@
-//! `anabranch link`: an emulated access between two interfaces.
+//! `anabranch link`: an access emulated in real time between network interfaces.
+//!
+//! ```text
+//!   UE namespace          link namespace                    UPF namespace
+//!  ┌───────────┐   veth  ┌────────────────────────┐  veth  ┌────────────┐
+//!  │ wifi0   ──┼─────────┼─ a   queue · rate  b ──┼────────┼── acc0     │
+//!  │           │         │      loss · delay      │        │            │
+//!  └───────────┘         └────────────────────────┘        └────────────┘
+//!                             control socket
+//! ```
+//!
+//! Frames are read from packet sockets, pass the same [`DuplexLink`](anabranch_core::net::DuplexLink) the
+//! simulator uses, and are written to the other side. Times are those at which the kernel took a frame,
+//! so a late wake-up delays one batch and shifts nothing after it. Several interfaces on one side share
+//! the link: frames go to the interface behind which their destination was last seen.
+//!
+//! The hosts at both ends must have checksum and segmentation offload off (`ethtool -K IF tx off tso off
+//! gso off gro off`): on a veth pair those leave packets longer than the MTU and without checksums.
 
-use anyhow::bail;
+mod control;
+mod ports;
+mod run;
+mod spec;
+
+use anyhow::{Context, Result};
+use std::path::PathBuf;
 
 /// Arguments of `anabranch link`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_long_help = "\
+Keys of a link, each optional:
+  rate_bps        bit/s of whole IP packets; left out: unlimited
+  trace           mahimahi or CSV trace file instead of a rate; trace_repeat = true starts a CSV again
+  delay_ms        one way                jitter_ms      uniform extra delay, 0 to this
+  reorder         true: jitter may reorder
+  loss            {model=\"bernoulli\", probability=0.01}, or
+                  {model=\"gilbert-elliott\", p=0.01, r=0.3}
+  queue_packets   tail drop, 1000        queue_bytes    tail drop, no limit
+  mtu_bytes       larger packets vanish  up, black_hole true or false
 
-/// Runs until stopped.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    bail!("this build has no link emulation")
+Example:
+  anabranch link --a wifi-ue --b wifi-upf --both 'rate_bps=60_000_000, delay_ms=8, queue_packets=200' \\
+      --b-to-a 'rate_bps=80_000_000' --control /run/wifi.sock
+
+Control: one JSON object per line on the socket, one line in answer.
+  {\"op\":\"set\",\"direction\":\"both\",\"change\":{\"rate_bps\":10000000}}   direction: a-to-b, b-to-a, both
+  {\"op\":\"set\",\"change\":{\"up\":false}}      {\"op\":\"stats\"}      {\"op\":\"stop\"}")]
+pub struct Args {
+    /// Interface on the UE's side; give it again for more UEs on the same link.
+    #[arg(long, required = true, value_name = "INTERFACE")]
+    a: Vec<String>,
+    /// Interface on the UPF's side.
+    #[arg(long, required = true, value_name = "INTERFACE")]
+    b: Vec<String>,
+    /// TOML file with the tables [both], [a_to_b] and [b_to_a].
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Keys of both directions, as in `rate_bps=60_000_000, delay_ms=10`; wins over the file.
+    #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
+    both: String,
+    /// Keys of the direction from A to B; wins over `--both`.
+    #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
+    a_to_b: String,
+    /// Keys of the direction from B to A; wins over `--both`.
+    #[arg(long, value_name = "KEYS", default_value = "", hide_default_value = true)]
+    b_to_a: String,
+    /// Seed of loss and jitter.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Side whose hosts lose their carrier while the link is down.
+    #[arg(long, value_enum, default_value_t = Carrier::A)]
+    carrier: Carrier,
+    /// Unix socket for changes and counters while it runs.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+/// Which hosts see a link that is down as carrier lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Carrier {
+    /// Those on side A (the UEs).
+    A,
+    /// Those on side B.
+    B,
+    /// All.
+    Both,
+    /// None: packets vanish, and that is all.
+    None,
+}
+
+/// Runs until SIGINT, SIGTERM or the control socket's `stop`; then prints the counters as JSON.
+pub fn run(args: Args) -> Result<()> {
+    let [a_to_b, b_to_a] = spec::directions(&args)?;
+    let ports = ports::Ports::open(&args.a, &args.b)?;
+    let control = args.control.as_deref().map(control::Control::bind).transpose()?;
+    let mut link = run::Running::new(ports, a_to_b, b_to_a, args.seed, args.carrier);
+    let result = link.run(control);
+    println!("{}", serde_json::to_string(&link.stats()).context("counters as JSON")?);
+    result
 }

@@ -1,0 +1,200 @@
+//! The interfaces of an emulated link: reading, writing, and which of several a frame belongs to.
+
+use anabranch_core::element::Port as Side;
+use anabranch_core::net::DuplexLink;
+use anabranch_core::packet::Packet;
+use anabranch_core::time::Instant;
+use anabranch_kern::interface;
+use anabranch_kern::packet::{Options, PacketSocket};
+use anyhow::{Context, Result, bail};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// An Ethernet header: destination, source, EtherType. It rides along but is no load on the link.
+const HEADER_BYTES: usize = 14;
+/// Most interfaces on one link.
+const MAX_PORTS: usize = 64;
+/// Most addresses learned; further ones are flooded.
+const MAX_ADDRESSES: usize = 1024;
+/// Most idle packet buffers kept.
+const MAX_SPARE: usize = 4096;
+/// Batches read from one interface before the others get their turn.
+const ROUNDS: usize = 4;
+
+/// All interfaces of a link.
+#[derive(Debug)]
+pub(super) struct Ports {
+    ports: Vec<Port>,
+    /// Address, and the index of the port behind which it was last seen.
+    learned: Vec<([u8; 6], usize)>,
+    /// Whether a side has more than one interface, so that addresses matter.
+    shared: bool,
+    spare: Vec<Vec<u8>>,
+    counters: Counters,
+}
+
+/// What went wrong at the interfaces.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Counters {
+    /// Frames longer than the MTU: segmentation offload is on at their sender. Dropped.
+    pub cut: u64,
+    /// Frames without a full checksum: checksum offload is on at their sender. Passed on.
+    pub partial_checksums: u64,
+    /// Frames an interface refused to send.
+    pub refused: u64,
+    /// Frames the kernel had no buffer for.
+    pub kernel_drops: u64,
+}
+
+#[derive(Debug)]
+struct Port {
+    name: String,
+    side: Side,
+    socket: PacketSocket,
+}
+
+impl Ports {
+    pub(super) fn open(a: &[String], b: &[String]) -> Result<Self> {
+        if a.len() + b.len() > MAX_PORTS {
+            bail!("{} interfaces: a link has at most {MAX_PORTS}", a.len() + b.len());
+        }
+        let sides = a.iter().map(|n| (DuplexLink::A, n)).chain(b.iter().map(|n| (DuplexLink::B, n)));
+        let mut ports = Vec::new();
+        for (side, name) in sides {
+            let flag = if side == DuplexLink::A { "--a" } else { "--b" };
+            let port = Port::open(side, name).with_context(|| {
+                format!("{flag} {name} cannot be opened (it takes an interface of this network namespace, and CAP_NET_RAW and CAP_NET_ADMIN)")
+            })?;
+            ports.push(port);
+        }
+        let shared = a.len() > 1 || b.len() > 1;
+        Ok(Self { ports, learned: Vec::new(), shared, spare: Vec::new(), counters: Counters::default() })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().map(|p| p.socket.as_fd())
+    }
+
+    /// Reads what waits at port `index` and hands it to `each` with its side. `start_ns` is when the
+    /// link's clock was 0, on the monotonic clock.
+    pub(super) fn read(
+        &mut self,
+        index: usize,
+        start_ns: u64,
+        mut each: impl FnMut(Side, Packet),
+    ) -> Result<()> {
+        let Some(port) = self.ports.get_mut(index) else { return Ok(()) };
+        let before = self.counters;
+        for _ in 0..ROUNDS {
+            let n = port.socket.recv(|frame| {
+                if frame.bytes.len() < HEADER_BYTES {
+                    return;
+                }
+                if frame.wire_bytes > frame.bytes.len() {
+                    self.counters.cut += 1;
+                    return;
+                }
+                self.counters.partial_checksums += u64::from(frame.partial_checksum);
+                if self.shared {
+                    learn(&mut self.learned, frame.bytes, index);
+                }
+                let mut buffer = self.spare.pop().unwrap_or_default();
+                buffer.extend_from_slice(frame.bytes);
+                let at = Instant::from_nanos(frame.arrived_ns.saturating_sub(start_ns));
+                let mut packet = Packet::new(at, buffer);
+                packet.pull_front(HEADER_BYTES);
+                each(port.side, packet);
+            });
+            if n.with_context(|| format!("reading from {}", port.name))? < port.socket.batch() {
+                break;
+            }
+        }
+        let name = &port.name;
+        if before.cut == 0 && self.counters.cut > 0 {
+            tracing::warn!(
+                "{name}: packets longer than the MTU, dropped; at the far end: ethtool -K IF tso off gso off"
+            );
+        }
+        if before.partial_checksums == 0 && self.counters.partial_checksums > 0 {
+            tracing::warn!("{name}: packets without a full checksum; at the far end: ethtool -K IF tx off");
+        }
+        Ok(())
+    }
+
+    /// Puts a packet that left the link by `side` into the batch of the right interface, or of all of the
+    /// side where that is not known.
+    pub(super) fn write(&mut self, side: Side, mut packet: Packet) -> Result<()> {
+        packet.restore_front(HEADER_BYTES);
+        let only = if self.shared { self.port_of(side, &packet) } else { None };
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            if port.side == side && only.is_none_or(|only| only == index) {
+                if port.socket.room() == 0 {
+                    port.flush(&mut self.counters)?;
+                }
+                self.counters.refused += u64::from(!port.socket.push(&packet));
+            }
+        }
+        let mut buffer = packet.into_bytes();
+        if self.spare.len() < MAX_SPARE {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+        Ok(())
+    }
+
+    /// Sends every batch.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.ports.iter_mut().try_for_each(|port| port.flush(&mut self.counters))
+    }
+
+    /// Switches the interfaces of one side (or, without one, of both) on or off, which is what the hosts
+    /// behind them see as carrier.
+    pub(super) fn set_carrier(&self, side: Option<Side>, up: bool) {
+        for port in self.ports.iter().filter(|p| side.is_none_or(|side| p.side == side)) {
+            if let Err(error) = interface::set_up(&port.name, up) {
+                let name = &port.name;
+                tracing::warn!("{name}: carrier cannot be changed ({error}); it takes CAP_NET_ADMIN");
+            }
+        }
+    }
+
+    pub(super) fn counters(&mut self) -> Counters {
+        for port in &self.ports {
+            self.counters.kernel_drops += port.socket.kernel_drops().unwrap_or(0);
+        }
+        self.counters
+    }
+
+    fn port_of(&self, side: Side, frame: &[u8]) -> Option<usize> {
+        let to = frame.first_chunk::<6>()?;
+        let index = self.learned.iter().find(|(mac, _)| mac == to)?.1;
+        self.ports.get(index).is_some_and(|p| p.side == side).then_some(index)
+    }
+}
+
+impl Port {
+    fn open(side: Side, name: &str) -> std::io::Result<Self> {
+        interface::set_up(name, true)?;
+        let slot_bytes = (interface::mtu(name)? as usize + HEADER_BYTES).max(2048);
+        let socket = PacketSocket::open(name, &Options { slot_bytes, ..Options::default() })?;
+        Ok(Self { name: name.to_owned(), side, socket })
+    }
+
+    fn flush(&mut self, counters: &mut Counters) -> Result<()> {
+        let flushed = self.socket.flush().with_context(|| format!("writing to {}", self.name))?;
+        counters.refused += flushed.dropped as u64;
+        Ok(())
+    }
+}
+
+fn learn(learned: &mut Vec<([u8; 6], usize)>, frame: &[u8], index: usize) {
+    let Some(from) = frame.get(6..).and_then(<[u8]>::first_chunk::<6>) else { return };
+    if let Some(entry) = learned.iter_mut().find(|(mac, _)| mac == from) {
+        entry.1 = index;
+    } else if learned.len() < MAX_ADDRESSES {
+        learned.push((*from, index));
+    }
+}

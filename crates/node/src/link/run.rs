@@ -1,0 +1,219 @@
+//! The loop of a running link: frames in, element, frames out, sleep until something is due.
+
+use super::Carrier;
+use super::control::{Control, Request};
+use super::ports::{Counters, Ports};
+use super::spec::read_trace;
+use anabranch_core::element::{Element, Port as Side, Sink, drive};
+use anabranch_core::net::{Direction, DuplexLink, LinkCommand, LinkConfig, LinkEvent, LinkPatch, LinkStats};
+use anabranch_core::packet::Packet;
+use anabranch_core::time::Instant;
+use anyhow::{Context, Result, anyhow};
+use hdrhistogram::Histogram;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// A link at work.
+pub(super) struct Running {
+    link: DuplexLink,
+    outside: Outside,
+    start_ns: u64,
+}
+
+/// What the element's output goes to.
+struct Outside {
+    ports: Ports,
+    carrier: Carrier,
+    /// How late packets were written, in nanoseconds.
+    late_ns: Histogram<u64>,
+    now: Instant,
+    failed: Result<()>,
+}
+
+/// The counters of a link, as answered to `stats` and printed at the end.
+#[derive(Debug, Serialize)]
+pub(super) struct Stats {
+    uptime_s: f64,
+    carrier: bool,
+    a_to_b: LinkStats,
+    b_to_a: LinkStats,
+    /// How much later than the model says packets left, in microseconds: the error of the emulation.
+    late_us: Late,
+    #[serde(flatten)]
+    counters: Counters,
+}
+
+#[derive(Debug, Serialize)]
+struct Late {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Running {
+    pub(super) fn new(
+        ports: Ports,
+        a_to_b: LinkConfig,
+        b_to_a: LinkConfig,
+        seed: u64,
+        carrier: Carrier,
+    ) -> Self {
+        let link = DuplexLink::new(a_to_b, b_to_a, seed);
+        // 1 ns to 10 s with two digits: a fixed 20 KiB, so recording never allocates.
+        let mut late_ns = Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
+        late_ns.auto(false);
+        let outside = Outside { ports, carrier, late_ns, now: Instant::ZERO, failed: Ok(()) };
+        if !link.has_carrier() {
+            outside.set_carrier(false);
+        }
+        Self { link, outside, start_ns: monotonic_ns() }
+    }
+
+    /// Runs until asked to stop.
+    pub(super) fn run(&mut self, mut control: Option<Control>) -> Result<()> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGINT);
+        signals.add(Signal::SIGTERM);
+        signals.thread_block().context("blocking signals")?;
+        let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("reading signals")?;
+        on_time();
+
+        let mut readable = Vec::new();
+        loop {
+            let deadline = self.drive()?;
+            let timeout = deadline.map(|at| at.saturating_since(self.now()));
+            readable.clear();
+            {
+                let fds = std::iter::once(signals.as_fd())
+                    .chain(self.outside.ports.fds())
+                    .chain(control.iter().flat_map(Control::fds));
+                let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+                match ppoll(&mut polled, timeout.map(TimeSpec::from), None) {
+                    Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                    Err(error) => return Err(error).context("waiting for packets"),
+                }
+                readable.extend(polled.iter().map(|p| p.any().unwrap_or(false)));
+            }
+            if readable[0] {
+                return Ok(());
+            }
+            let ports = self.outside.ports.len();
+            for index in (0..ports).filter(|i| readable[1 + i]) {
+                let now = self.now();
+                let Self { link, outside, start_ns } = self;
+                outside.ports.read(index, *start_ns, |side, packet| link.on_packet(side, packet, now))?;
+            }
+            if let Some(control) = &mut control {
+                let mut stop = false;
+                control.serve(&readable[1 + ports..], |request| self.answer(request, &mut stop));
+                if stop {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The counters as of now.
+    pub(super) fn stats(&mut self) -> Stats {
+        let now = self.now();
+        let [a_to_b, b_to_a] = self.link.stats(now);
+        let late = &self.outside.late_ns;
+        let us = |ns: u64| ns as f64 / 1e3;
+        Stats {
+            uptime_s: now.as_secs_f64(),
+            carrier: self.link.has_carrier(),
+            a_to_b,
+            b_to_a,
+            late_us: Late {
+                p50: us(late.value_at_quantile(0.5)),
+                p99: us(late.value_at_quantile(0.99)),
+                max: us(late.max()),
+            },
+            counters: self.outside.ports.counters(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(monotonic_ns().saturating_sub(self.start_ns))
+    }
+
+    fn drive(&mut self) -> Result<Option<Instant>> {
+        let now = self.now();
+        self.outside.now = now;
+        let next = drive(&mut self.link, now, &mut self.outside).map(|(at, _)| at);
+        std::mem::replace(&mut self.outside.failed, Ok(()))?;
+        self.outside.ports.flush()?;
+        Ok(next)
+    }
+
+    fn answer(&mut self, request: Request, stop: &mut bool) -> Result<serde_json::Value> {
+        match request {
+            Request::Set { direction, change } => self.set(direction, &change)?,
+            Request::Stats => return serde_json::to_value(self.stats()).context("counters as JSON"),
+            Request::Stop => *stop = true,
+        }
+        Ok(serde_json::json!({ "ok": true }))
+    }
+
+    fn set(&mut self, direction: Direction, patch: &LinkPatch) -> Result<()> {
+        let changes = patch.build(&mut read_trace).map_err(|e| anyhow!("{e}"))?;
+        // What has arrived by now is delivered by the old rules, as in the model.
+        self.drive()?;
+        let now = self.now();
+        for change in changes {
+            tracing::debug!("{direction:?}: {change:?}");
+            self.link.on_command(LinkCommand { direction, change }, now);
+        }
+        self.drive().map(drop)
+    }
+}
+
+impl Outside {
+    fn set_carrier(&self, up: bool) {
+        match self.carrier {
+            Carrier::A => self.ports.set_carrier(Some(DuplexLink::A), up),
+            Carrier::B => self.ports.set_carrier(Some(DuplexLink::B), up),
+            Carrier::Both => self.ports.set_carrier(None, up),
+            Carrier::None => {}
+        }
+    }
+}
+
+impl Sink<LinkEvent> for Outside {
+    fn transmit(&mut self, side: Side, packet: Packet) {
+        let late = self.now.saturating_since(packet.at);
+        self.late_ns.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+        if let Err(error) = self.ports.write(side, packet) {
+            self.failed = Err(error);
+        }
+    }
+
+    fn event(&mut self, event: LinkEvent) {
+        let LinkEvent::Carrier { up } = event;
+        tracing::info!("carrier {}", if up { "up" } else { "down" });
+        self.set_carrier(up);
+    }
+}
+
+/// Asks the system to be woken on time. An emulator that may not runs all the same, less exactly.
+fn on_time() {
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::debug!("timer slack stays at its default: {error}");
+    }
+    if let Err(error) = anabranch_kern::priority::real_time() {
+        tracing::debug!("no real-time priority: {error}");
+    }
+}
+
+/// The clock of [`anabranch_kern::packet::Received::arrived_ns`].
+fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
