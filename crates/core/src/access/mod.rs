@@ -2,6 +2,7 @@
 //!
 //! The leaf modules know nothing of one another's state; a session composes them.
 
+pub mod path;
 pub mod steer;
 
 use siphasher::sip::SipHasher13;

@@ -1,0 +1,123 @@
+//! Path state: probes, failure detection, loss and rate, flap control.
+//!
+//! Source: JUNCTION §V-E "Continuous path measurements" and Fig. 8. What the paper leaves open (the law
+//! between packet rate and probe rate, when a path is down, when it is back) is decided here; the
+//! drawings and the numbers behind each choice are in `docs/atsss-paths.md`.
+//!
+//! ```text
+//!          UE                                  UPF
+//!     w  ──┤ request(id, w) ─────────────────▶ ├── x
+//!          │                                   │
+//!     y  ──┤ ◀──────────────── reply(id, x, w) ┤         RTT at the UE  = y − w
+//!          │                                   │
+//!          └ ack(id, y, x) ──────────────────▶ ├── z     RTT at the UPF = z − x
+//! ```
+//!
+//! ```text
+//!             an answer                  silence · missed probes · carrier · notified · admin
+//!   Fresh ───────────────▶  Up ─────────────────────────────────────────────────▶ Down(reason)
+//!                            ▲                                                        │
+//!                            └────────────────────────────────────────────────────────┘
+//!                              n consecutive answers (UPF: or notified)
+//! ```
+//!
+//! **When a path is probed** (UE). One probe every second when idle; at most 40 ms after the last one
+//! when a packet has passed since; at most 20 ms when 50 packets have. A probe that is late (smoothed RTT
+//! + 4 deviations) is repeated every 1/40 of the silence limit until something is heard, so that the
+//! verdict never rests on a few packets that a lossy link may drop.
+//!
+//! **When it is down.** `T = max(3·RTT, 200 ms)`. Under traffic: no reply for `T`. Idle: three probes in a
+//! row, each with its repeats, unanswered for `T`. At the UPF: told so, or eight datagrams or more sent
+//! and for `T` + 40 ms no proof that any arrived, or nothing heard for four idle intervals + `T`.
+//!
+//! **When it is up again.** Three consecutive answers; a path that was never down needs one.
+
+mod flap;
+mod meter;
+mod monitor;
+mod params;
+mod rtt;
+
+
+use crate::time::Duration;
+pub use flap::{FlapControl, FlapEvent, FlapParams};
+pub use monitor::PathMonitor;
+pub use params::{ProbeParams, ProbeParamsError};
+pub use rtt::RttEstimate;
+
+/// Which end of the tunnel a monitor sits at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Asks.
+    Ue,
+    /// Answers.
+    Upf,
+}
+
+/// Why a path is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DownReason {
+    /// The access has no carrier or no route.
+    Carrier,
+    /// Probes of an idle path went unanswered.
+    Probes,
+    /// Nothing came back while the path carried traffic.
+    Silence,
+    /// The far end said so.
+    Notified,
+    /// Switched off by configuration.
+    Admin,
+}
+
+impl DownReason {
+    const ALL: [Self; 5] = [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin];
+
+    /// The reason as carried in a notification, from 1; 0 there means none (the path is up).
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The reason of a code; `None` for 0 and for codes of a later version.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The reason in lower case, for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Carrier => "carrier",
+            Self::Probes => "probes",
+            Self::Silence => "silence",
+            Self::Notified => "notified",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A change of a path worth acting on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathEvent {
+    /// The path may be used. Read [`PathMonitor::rtt`] for its round-trip time.
+    Up,
+    /// The path must not be used; tell the far end on another one.
+    Down(DownReason),
+    /// A new round-trip time of a path that is up, not smoothed.
+    Rtt(Duration),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_reasons_round_trip() {
+        for reason in DownReason::ALL {
+            assert_eq!(DownReason::from_code(reason.code()), Some(reason));
+        }
+        assert_eq!(DownReason::from_code(0), None);
+        assert_eq!(DownReason::from_code(6), None);
+    }
+}
