@@ -16,10 +16,13 @@ const INTERVAL_PACKETS: u32 = 32;
 /// ... or after this time, whichever is first.
 const INTERVAL_MS: i64 = 1000;
 const TICK_MS: u64 = 16;
-/// A sample over `n` packets weighs `n / (n + 128)`: about the last 128 packets count.
-const MEMORY_PACKETS: i64 = 128;
-/// And one over `t` weighs at least `t / 60 s`, so that a path without traffic forgets too.
-const MEMORY_MS: i64 = 60_000;
+/// A sample over `n` packets weighs `n / (n + 512)`: about the last 500 packets count. Packets that
+/// overtake a probe shift a sample by `d / n`, and so the result by `d / (n + 512)` only. A young meter
+/// has fewer packets to remember, but never trusts less than this few.
+const MEMORY_PACKETS: u8 = 255; // in units of two
+const MEMORY_PACKETS_YOUNG: u8 = 32;
+/// And one over `t` weighs at least `t / 30 s`, so that a path without traffic forgets too.
+const MEMORY_MS: i64 = 30_000;
 
 /// Loss of one direction.
 ///
@@ -33,9 +36,13 @@ pub(super) struct LossMeter {
     since: u16,
     lost: u32,
     smoothed_ppm: i32,
-    based: bool,
-    skip: bool,
+    /// Packets seen, in units of two, up to the memory.
+    seen: u8,
+    flags: u8,
 }
+
+const BASED: u8 = 1;
+const SKIP: u8 = 2;
 
 impl LossMeter {
     /// `sent` packets had left and `got` of them arrived, since the start.
@@ -43,11 +50,13 @@ impl LossMeter {
         let now = (now.as_millis() / TICK_MS) as u16;
         let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
         let late = self.sent.wrapping_sub(sent) <= LATE && sent_step != 0;
-        if self.based && late {
+        let based = self.flags & BASED != 0;
+        if based && late {
             return;
         }
-        if !self.based || sent_step > MAX_STEP || got_step > MAX_STEP {
-            (self.sent, self.got, self.since, self.based) = (sent, got, now, true);
+        if !based || sent_step > MAX_STEP || got_step > MAX_STEP {
+            (self.sent, self.got, self.since) = (sent, got, now);
+            self.flags |= BASED;
             return;
         }
         let elapsed = i64::from(now.wrapping_sub(self.since)) * TICK_MS as i64;
@@ -56,10 +65,14 @@ impl LossMeter {
         }
         let missing = i64::from(sent_step) - i64::from(got_step);
         self.lost = u32::try_from((i64::from(self.lost) + missing).max(0)).unwrap_or(u32::MAX);
-        if !core::mem::take(&mut self.skip) {
+        if self.flags & SKIP != 0 {
+            self.flags &= !SKIP;
+        } else {
             let n = i64::from(sent_step);
+            let memory = 2 * i64::from(self.seen.max(MEMORY_PACKETS_YOUNG));
+            self.seen = u8::try_from(i64::from(self.seen) + n / 2).unwrap_or(MEMORY_PACKETS);
             let sample = (missing * 1_000_000 / n).clamp(-1_000_000, 1_000_000);
-            let weight = (n * 4096 / (n + MEMORY_PACKETS) + elapsed * 4096 / MEMORY_MS).min(4096);
+            let weight = (n * 4096 / (n + memory) + elapsed * 4096 / MEMORY_MS).min(4096);
             let old = i64::from(self.smoothed_ppm);
             // Both terms are within ±10⁶, so the sum fits.
             self.smoothed_ppm = (old + (sample - old) * weight / 4096) as i32;
@@ -69,7 +82,7 @@ impl LossMeter {
 
     /// The interval now open spans an outage: its losses count in the total, not in the smoothed value.
     pub(super) fn skip_interval(&mut self) {
-        self.skip = true;
+        self.flags |= SKIP;
     }
 
     /// Smoothed loss in parts per million, 0 to 1 000 000.

@@ -21,14 +21,14 @@
 //!                              n consecutive answers (UPF: or notified)
 //! ```
 //!
-//! **When a path is probed** (UE). One probe every second when idle; at most 40 ms after the last one
-//! when a packet has passed since; at most 20 ms when 50 packets have. A probe that is late (smoothed RTT
-//! + 4 deviations) is repeated every 1/40 of the silence limit until something is heard, so that the
-//! verdict never rests on a few packets that a lossy link may drop.
+//! **When a path is probed** (UE). Idle: once a second. In traffic, which it is for 200 ms after a packet
+//! in either direction: 40 ms after the last probe, or 20 ms if 50 packets have passed since. A probe whose
+//! answer is late (by the smoothed RTT and four deviations) is repeated every 1/40 of the silence limit
+//! until something is heard, so that no verdict rests on a few packets that a lossy link may drop.
 //!
-//! **When it is down.** `T = max(3·RTT, 200 ms)`. Under traffic: no reply for `T`. Idle: three probes in a
-//! row, each with its repeats, unanswered for `T`. At the UPF: told so, or eight datagrams or more sent
-//! and for `T` + 40 ms no proof that any arrived, or nothing heard for four idle intervals + `T`.
+//! **When it is down.** `T = max(3·RTT, 200 ms)`. In traffic: no reply for `T`. Idle: three probes in a
+//! row, each with its repeats, unanswered for `T`. At the UPF: told so; or for `T` + 40 ms no proof of
+//! arrival while eight datagrams or more are out; or nothing heard for four idle intervals + `T`.
 //!
 //! **When it is up again.** Three consecutive answers; a path that was never down needs one.
 
@@ -38,6 +38,10 @@ mod monitor;
 mod params;
 mod rtt;
 
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod laws;
 
 use crate::time::Duration;
 pub use flap::{FlapControl, FlapEvent, FlapParams};

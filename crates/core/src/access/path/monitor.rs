@@ -37,7 +37,7 @@ pub struct PathMonitor {
     sent_at: Instant,
     /// When the far end last proved that both directions work.
     proof_at: Instant,
-    /// What went out after this has not been proven to arrive. UE: of requests. UPF: of data and replies.
+    /// UE: since when a reply is due. UPF: since when `silence_datagrams` have been out without a proof.
     waiting_since: Instant,
     rtt: RttMeter,
     tx_loss: LossMeter,
@@ -68,8 +68,8 @@ pub struct PathMonitor {
     notified: u8,
     carrier: bool,
     admin: bool,
-    /// UE: the probe now waited for was asked while the path carried traffic.
-    active: bool,
+    /// UE: probes for which the path still counts as carrying traffic.
+    linger: u8,
     /// UE: silence counts from the last proof, because probes have been steady since.
     steady: bool,
     /// UE: ask at once, whatever the interval.
@@ -107,7 +107,7 @@ impl PathMonitor {
             notified: 0,
             carrier: true,
             admin: true,
-            active: false,
+            linger: 0,
             steady: false,
             urgent: true,
             marked: false,
@@ -140,9 +140,7 @@ impl PathMonitor {
     pub fn on_data_sent(&mut self, bytes: usize, now: Instant) {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += bytes as u64;
-        let first = self.activity == 0 && self.role == Role::Upf;
-        self.waiting_since = if first { now } else { self.waiting_since };
-        self.activity = self.activity.saturating_add(1);
+        self.count_unproven(now);
     }
 
     /// A user-data datagram of `bytes` (UDP payload) has arrived, authentic, on this path.
@@ -196,10 +194,7 @@ impl PathMonitor {
                     self.activity = 0;
                 }
                 self.peer_rx = peer_rx;
-                if self.activity == 0 {
-                    self.waiting_since = now;
-                }
-                self.activity = self.activity.saturating_add(1);
+                self.count_unproven(now);
                 (Some(self.probe(ProbeKind::Reply, msg.id, msg.timestamp_ns, reorder_available, now)), None)
             }
             ProbeKind::Reply => {
@@ -235,14 +230,18 @@ impl PathMonitor {
         if self.request_due()? > now {
             return None;
         }
+        if self.activity > 0 {
+            let probes = self.params.silence_ms / self.params.active_interval_max_ms;
+            self.linger = u8::try_from(probes).unwrap_or(u8::MAX).max(1);
+        } else if self.outstanding == 0 || now < self.late_at() {
+            self.linger = self.linger.saturating_sub(1);
+        }
         if self.outstanding == 0 {
             self.waiting_since = now;
-            self.active = false;
             self.steady = self.state == State::Up
                 && self.missed == 0
                 && now.saturating_since(self.sent_at) <= 2 * self.params.active_max();
         }
-        self.active |= self.activity > 0;
         self.activity = 0;
         self.outstanding = self.outstanding.saturating_add(1);
         if self.state != State::Up {
@@ -264,7 +263,7 @@ impl PathMonitor {
             return None;
         }
         match self.role {
-            Role::Ue if self.active || self.activity > 0 => Some(self.go_down(DownReason::Silence)),
+            Role::Ue if self.in_traffic() => Some(self.go_down(DownReason::Silence)),
             Role::Ue => {
                 self.missed = self.missed.saturating_add(1);
                 if self.missed >= self.params.missed_probes {
@@ -385,8 +384,15 @@ impl PathMonitor {
         self.rtt.cautious() * u32::from(self.params.silence_rtts)
     }
 
+    /// Whether the path carried a packet lately: for `silence_ms` after the last one, so that sparse
+    /// traffic towards us keeps the probes going when it stops because the path died.
     fn in_traffic(&self) -> bool {
-        self.active || self.activity > 0
+        self.linger > 0 || self.activity > 0
+    }
+
+    /// When an answer is late enough to ask again.
+    fn late_at(&self) -> Instant {
+        self.waiting_since + self.rtt.late_after().min(self.silence() / 2)
     }
 
     /// When the next request leaves (UE).
@@ -404,15 +410,13 @@ impl PathMonitor {
             };
             return Some(self.sent_at + interval);
         }
-        let due = self.sent_at + self.params.interval_after(self.activity);
+        let due = self.sent_at + self.params.interval_after(self.activity.max(self.linger.into()));
         if self.outstanding == 0 {
             return Some(due);
         }
         // Late: ask again, quickly, so that the verdict rests on many answers missing and not on one.
-        let silence = self.silence();
-        let late = self.waiting_since + self.rtt.late_after().min(silence / 2);
-        let pace = silence / if self.in_traffic() { 40 } else { 8 };
-        Some(due.min(late.max(self.sent_at + pace.max(Duration::from_millis(1)))))
+        let pace = self.silence() / if self.in_traffic() { 40 } else { 8 };
+        Some(due.min(self.late_at().max(self.sent_at + pace.max(Duration::from_millis(1)))))
     }
 
     /// When the path will be called down unless something is heard.
@@ -441,6 +445,15 @@ impl PathMonitor {
     /// Whether the oldest request has been out longer than a working path would need.
     fn waited(&self, now: Instant) -> bool {
         self.outstanding > 1 && now.saturating_since(self.waiting_since) > self.silence()
+    }
+
+    /// One more datagram is out. At the UPF the clock starts with the one that makes them enough for a
+    /// verdict: fewer may simply have been lost.
+    #[inline]
+    fn count_unproven(&mut self, now: Instant) {
+        self.activity = self.activity.saturating_add(1);
+        let enough = self.role == Role::Upf && self.activity == u32::from(self.params.silence_datagrams);
+        self.waiting_since = if enough { now } else { self.waiting_since };
     }
 
     // ---- transitions -----------------------------------------------------------------------------
@@ -486,6 +499,7 @@ impl PathMonitor {
         self.missed = 0;
         self.streak = 0;
         self.outstanding = 0;
+        self.linger = 0;
         self.urgent = true;
         self.marked = false;
         // Only answers to what is asked from now on count.
@@ -518,7 +532,14 @@ impl PathMonitor {
     }
 
     /// Builds a probe, counts it, and remembers its departure if none is remembered.
-    fn probe(&mut self, kind: ProbeKind, id: u32, echo_ns: u64, reorder_available: u16, now: Instant) -> Probe {
+    fn probe(
+        &mut self,
+        kind: ProbeKind,
+        id: u32,
+        echo_ns: u64,
+        reorder_available: u16,
+        now: Instant,
+    ) -> Probe {
         self.counters.tx_packets += 1;
         if kind != ProbeKind::Ack && !self.marked {
             (self.mark_id, self.mark_tx, self.marked) = (id, self.counters.tx_packets as u32, true);
