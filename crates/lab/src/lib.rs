@@ -1,3 +1,19 @@
-//! anabranch-lab
+//! anabranch-lab: scenarios, claims and reports.
+//!
+//! ```text
+//! scenario file ─▶ [`scenario`] ─▶ [`runner`] ─▶ [`claims`] ─▶ [`output`], [`report`]
+//!                                     │
+//!                         [`backend`]: [`virtual_backend`] | netns
+//! ```
+#![forbid(unsafe_code)]
 
+pub mod backend;
+pub mod claims;
+pub mod cli;
+pub mod metrics;
 pub mod netns;
+pub mod output;
+pub mod report;
+pub mod runner;
+pub mod scenario;
+pub mod virtual_backend;

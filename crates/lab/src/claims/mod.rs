@@ -1,0 +1,282 @@
+//! Claims: what a scenario must show, what the paper says, what was measured.
+
+pub mod expr;
+
+use crate::metrics;
+use crate::scenario::file::{BackendName, Claim, File, PaperValue, PlotKind};
+use crate::scenario::model::Case;
+use crate::scenario::walk::{Problem, valid_name};
+use expr::Expr;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Whether a claim holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds.
+    Holds,
+    /// It does not, and the scenario says why ours differs from the paper.
+    Differs,
+    /// It does not.
+    Fails,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Holds => "yes",
+            Self::Differs => "differs",
+            Self::Fails => "NO",
+        })
+    }
+}
+
+/// A claim after a run.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The claim.
+    pub claim: Claim,
+    /// Its value: the median where there are several seeds. `None` if it is not a finite number.
+    pub measured: Option<f64>,
+    /// Smallest and largest value, where there are several seeds.
+    pub spread: Option<(f64, f64)>,
+    /// Seeds at which it holds, and seeds run.
+    pub seeds: (usize, usize),
+    /// Judged on the median.
+    pub verdict: Verdict,
+}
+
+/// A claim names a metric that the run did not produce.
+#[derive(Debug, thiserror::Error)]
+#[error("claim `{claim}`: there is no metric `{metric}`{near}")]
+pub struct NoMetric {
+    /// Its id.
+    pub claim: String,
+    /// The name.
+    pub metric: String,
+    /// Near names, as the end of a sentence.
+    pub near: String,
+}
+
+/// Judges the claims of a scenario on the metrics of one or several seeds.
+///
+/// # Errors
+/// A claim that names a metric which does not exist.
+pub fn judge(
+    claims: &[Claim],
+    backend: BackendName,
+    seeds: &[BTreeMap<String, f64>],
+) -> Result<Vec<Checked>, NoMetric> {
+    claims
+        .iter()
+        .filter(|c| c.backends.as_ref().is_none_or(|b| b.contains(&backend)))
+        .map(|claim| judge_one(claim, seeds))
+        .collect()
+}
+
+fn judge_one(claim: &Claim, seeds: &[BTreeMap<String, f64>]) -> Result<Checked, NoMetric> {
+    let mut values = Vec::with_capacity(seeds.len());
+    for metrics in seeds {
+        // Parsed before the run; a text that is no expression has no value.
+        let Ok(expr) = Expr::parse(&claim.metric) else { continue };
+        let value = expr.value(&|name| lookup(metrics, name)).map_err(|metric| NoMetric {
+            claim: claim.id.clone(),
+            near: metrics::near(&metric, metrics.keys().map(String::as_str)),
+            metric,
+        })?;
+        values.push(value);
+    }
+    let measured = Some(median(&values)).filter(|m| m.is_finite());
+    let ok = measured.is_some_and(|m| in_band(claim, m));
+    let verdict = match (ok, &claim.differs) {
+        (true, _) => Verdict::Holds,
+        (false, Some(_)) => Verdict::Differs,
+        (false, None) => Verdict::Fails,
+    };
+    let spread = (values.len() > 1).then(|| {
+        values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)))
+    });
+    let holding = values.iter().filter(|v| in_band(claim, **v)).count();
+    Ok(Checked { claim: claim.clone(), measured, spread, seeds: (holding, values.len()), verdict })
+}
+
+/// A metric by name. Where there was one run only, every statistic over the runs is that run's value.
+#[must_use]
+pub fn lookup(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
+    metrics.get(name).copied().or_else(|| {
+        let base = metrics::STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'))?;
+        metrics.get(base).copied()
+    })
+}
+
+/// The middle value; the mean of the two middle ones of an even number. NaN of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+/// The value below which `share` (0 to 1) of the values are, by nearest rank. NaN of none.
+#[must_use]
+pub fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
+}
+
+fn in_band(claim: &Claim, value: f64) -> bool {
+    let within = match (claim.within_percent, &claim.paper) {
+        (Some(percent), Some(PaperValue::Number(paper))) => {
+            (value - paper).abs() <= paper.abs() * percent / 100.0
+        }
+        _ => true,
+    };
+    within && claim.min.is_none_or(|min| value >= min) && claim.max.is_none_or(|max| value <= max)
+}
+
+/// The band of a claim in words.
+#[must_use]
+pub fn band(claim: &Claim) -> String {
+    let mut parts = Vec::new();
+    match (claim.min, claim.max) {
+        (Some(a), Some(b)) if a == b => parts.push(format!("= {a}")),
+        (Some(a), Some(b)) => parts.push(format!("{a} to {b}")),
+        (Some(a), None) => parts.push(format!("≥ {a}")),
+        (None, Some(b)) => parts.push(format!("≤ {b}")),
+        (None, None) => {}
+    }
+    parts.extend(claim.within_percent.map(|p| format!("±{p} % of the paper")));
+    parts.join(", ")
+}
+
+/// Checks claims and plots before anything runs.
+#[must_use]
+pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut problem = |path: String, message: String| problems.push(Problem { line: None, path, message });
+    for (i, claim) in file.claim.iter().enumerate() {
+        let path = format!("claim.{}", claim.id);
+        if !valid_name(&claim.id) || file.claim[..i].iter().any(|c| c.id == claim.id) {
+            problem(path.clone(), "needs an id of its own: letters, digits, `_` and `-`".into());
+        }
+        if claim.min.is_none() && claim.max.is_none() && claim.within_percent.is_none() {
+            problem(path.clone(), "cannot fail: give min, max or within_percent".into());
+        }
+        if claim.within_percent.is_some() && !matches!(claim.paper, Some(PaperValue::Number(_))) {
+            problem(format!("{path}.within_percent"), "needs a number as `paper`".into());
+        }
+        match Expr::parse(&claim.metric) {
+            Err(wrong) => problem(format!("{path}.metric"), wrong.to_string()),
+            Ok(expr) => {
+                let backends = claim.backends.as_ref().unwrap_or(&file.backends);
+                let wrong = on_each(backends, cases, |cases| {
+                    expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, cases))
+                });
+                if let Err(wrong) = wrong {
+                    problem(format!("{path}.metric"), wrong);
+                }
+            }
+        }
+    }
+    for (i, plot) in file.plot.iter().enumerate() {
+        let path = format!("plot.{i}");
+        if !plot.labels.is_empty() && plot.labels.len() != plot.series.len() {
+            problem(format!("{path}.labels"), "give one label per series".into());
+        }
+        if plot.series.is_empty() {
+            problem(format!("{path}.series"), "is empty: nothing would be drawn".into());
+        }
+        let backends = plot.backends.as_ref().unwrap_or(&file.backends);
+        for series in &plot.series {
+            if let Err(wrong) = on_each(backends, cases, |cases| check_series(plot.kind, series, cases)) {
+                problem(format!("{path}.series"), wrong);
+            }
+        }
+    }
+    problems
+}
+
+/// Asks `check` once per backend, of the cases that run on it.
+fn on_each(
+    backends: &[BackendName],
+    cases: &[Case],
+    check: impl Fn(&[&Case]) -> Result<(), String>,
+) -> Result<(), String> {
+    for backend in backends {
+        let here: Vec<&Case> = cases.iter().filter(|c| c.backends.contains(backend)).collect();
+        check(&here).map_err(|wrong| format!("on backend {backend} {wrong}"))?;
+    }
+    Ok(())
+}
+
+fn check_series(kind: PlotKind, series: &str, cases: &[&Case]) -> Result<(), String> {
+    if kind == PlotKind::Bars {
+        let expr = Expr::parse(series).map_err(|w| w.to_string())?;
+        return expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, cases));
+    }
+    let wrong = match metrics::check(series, metrics::SERIES, cases) {
+        Ok(()) => return Ok(()),
+        Err(wrong) => wrong,
+    };
+    // Distributions are also drawn of a metric over the runs.
+    match kind {
+        PlotKind::Time => Err(wrong),
+        _ => metrics::check(series, metrics::METRICS, cases).map_err(|_| wrong),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(metric: &str) -> Claim {
+        Claim { id: "c".into(), metric: metric.into(), ..Claim::default() }
+    }
+
+    fn seeds(values: &[f64]) -> Vec<BTreeMap<String, f64>> {
+        values.iter().map(|v| BTreeMap::from([("x".to_owned(), *v)])).collect()
+    }
+
+    #[test]
+    fn the_median_is_judged_and_the_spread_told() {
+        let mut c = claim("x * 2");
+        c.max = Some(6.0);
+        let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0])).unwrap()[0];
+        assert_eq!(checked.measured, Some(6.0));
+        assert_eq!((checked.spread, checked.seeds), (Some((2.0, 18.0)), (2, 3)));
+        assert_eq!(checked.verdict, Verdict::Holds);
+        c.differs = Some("another radio".into());
+        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0])).unwrap()[0];
+        assert_eq!((checked.verdict, checked.spread), (Verdict::Differs, None));
+    }
+
+    #[test]
+    fn what_is_no_number_does_not_hold() {
+        let mut c = claim("x / 0");
+        c.min = Some(1.0);
+        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0])).unwrap()[0];
+        assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
+    }
+
+    #[test]
+    fn a_missing_metric_lists_near_names() {
+        let error = judge(&[claim("xx")], BackendName::Virtual, &seeds(&[1.0])).unwrap_err().to_string();
+        assert_eq!(error, "claim `c`: there is no metric `xx`; near: `x`");
+    }
+
+    #[test]
+    fn statistics() {
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(percentile(&(1..=100).map(f64::from).collect::<Vec<_>>(), 0.99), 99.0);
+        assert_eq!(percentile(&[7.0], 0.99), 7.0);
+        assert!(percentile(&[], 0.5).is_nan());
+        let m = BTreeMap::from([("x".to_owned(), 1.0)]);
+        assert_eq!((lookup(&m, "x.p99"), lookup(&m, "y.p99")), (Some(1.0), None));
+    }
+}

@@ -1,0 +1,353 @@
+//! The command line of `anabranch-lab`.
+
+use crate::backend::{Backend, Progress, Unable};
+use crate::claims::Verdict;
+use crate::runner::{self, Watch};
+use crate::scenario::file::BackendName;
+use crate::scenario::walk::Problems;
+use crate::scenario::{self, Case, Scenario};
+use crate::virtual_backend::VirtualBackend;
+use crate::{output, report};
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch-lab run scenarios/papers/junction           every figure and table of the paper, in virtual time
+  anabranch-lab run scenarios/papers/junction/fig11-handover.toml --out report
+                                                        with a report to open in a browser
+  anabranch-lab run my.toml --set link.wifi.down.rate_mbps=30 --seeds 5
+                                                        another rate; medians over five seeds
+  anabranch-lab run scenarios/atsss --json | jq '.claims[] | select(.holds | not)'
+                                                        what does not hold
+  anabranch-lab check my.toml                           is the file right?
+
+Exit codes:
+  0  every claim holds (or differs for the reason it gives)
+  1  a claim does not hold, or a run failed
+  2  the command line or a file is wrong
+  3  this machine cannot do it; the message says what is missing
+
+The scenario format is described in docs/scenarios.md.";
+
+/// Runs scenarios of anabranch and checks what they claim.
+#[derive(Debug, Parser)]
+#[command(name = "anabranch-lab", version, about, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run scenarios and check their claims.
+    Run(RunArgs),
+    /// List the scenarios in folders.
+    List {
+        /// Scenario files, or folders searched for them.
+        #[arg(default_value = "scenarios")]
+        paths: Vec<PathBuf>,
+    },
+    /// Check scenario files without running them.
+    Check {
+        /// Scenario files, or folders searched for them.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// Change a key first: `link.wifi.down.rate_mbps=30`. May be given again.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Scenario files, or folders searched for them.
+    #[arg(required = true, value_name = "SCENARIO")]
+    paths: Vec<PathBuf>,
+    /// `virtual` (no root needed, deterministic) or `netns` (the real programs, kernel TCP). Left out:
+    /// the first the scenario names.
+    #[arg(long)]
+    backend: Option<BackendName>,
+    /// Seed of the first run; left out, the scenario's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Repeat with so many seeds, one after the other, and report medians with their spread.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    seeds: u16,
+    /// Change a key: `link.wifi.down.rate_mbps=30`. May be given again.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// One JSON object per scenario instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Write a report (HTML, self-contained) and the metrics (JSON) into this folder.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Say only what does not hold.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// How a run of the program ended. The order is that of severity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Good = 0,
+    Failed = 1,
+    Unable = 3,
+    BadInput = 2,
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(cli: Cli) -> ExitCode {
+    let end = match cli.command {
+        Command::Run(args) => run_all(&args),
+        Command::List { paths } => list(&paths),
+        Command::Check { paths, set } => check(&paths, &set),
+    };
+    ExitCode::from(end as u8)
+}
+
+fn run_all(args: &RunArgs) -> End {
+    let Some(scenarios) = load_all(&args.paths, &args.set) else { return End::BadInput };
+    if args.paths.len() == 1 && scenarios.is_empty() {
+        return End::BadInput;
+    }
+    let mut end = End::Good;
+    let mut reports = Vec::new();
+    for (given, scenario) in &scenarios {
+        let Some(backend) = choose(args.backend, *given, scenario, &mut end) else { continue };
+        let result = one(args, scenario, backend).and_then(|(one_end, report)| {
+            reports.extend(report);
+            Ok(one_end)
+        });
+        end = end.max(result.unwrap_or_else(|error| {
+            eprintln!("error: {error:#}");
+            if error.is::<Unable>() || error.chain().any(|c| c.is::<Unable>()) { End::Unable } else { End::Failed }
+        }));
+    }
+    if let Some(folder) = &args.out
+        && reports.len() > 1
+        && let Err(error) = report::index(folder, &reports)
+    {
+        eprintln!("error: {error:#}");
+        end = end.max(End::Failed);
+    }
+    end
+}
+
+/// The backend to use, or `None` (said why) where the scenario does not run on the one asked for.
+fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario, end: &mut End) -> Option<BackendName> {
+    let Some(backend) = asked else { return scenario.backends.first().copied() };
+    if scenario.backends.contains(&backend) {
+        return Some(backend);
+    }
+    let names = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
+    let says = format!("{} does not run on {backend}, only on {names}", scenario.file.display());
+    if given {
+        eprintln!("error: {says}");
+        *end = (*end).max(End::BadInput);
+    } else {
+        eprintln!("skipped: {says}");
+    }
+    None
+}
+
+fn one(
+    args: &RunArgs,
+    scenario: &Scenario,
+    name: BackendName,
+) -> anyhow::Result<(End, Option<report::Written>)> {
+    let backend: Box<dyn Backend> = match name {
+        BackendName::Virtual => Box::new(VirtualBackend),
+        BackendName::Netns => anyhow::bail!(Unable("this build has no netns backend yet".into())),
+    };
+    let bar = Bar::new(scenario, args.quiet);
+    let done = runner::run(
+        scenario,
+        &*backend,
+        args.seed.unwrap_or(scenario.seed),
+        usize::from(args.seeds),
+        &bar,
+    );
+    bar.0.finish_and_clear();
+    let done = done?;
+    let failed = done.claims.iter().any(|c| c.verdict == Verdict::Fails);
+    if args.json {
+        let line = serde_json::to_string(&output::line(scenario, &done)).context("metrics as JSON")?;
+        say(&format!("{line}\n"));
+    } else if !args.quiet || failed {
+        say(&format!("{}\n", output::table(scenario, &done)));
+    }
+    let report = args.out.as_ref().map(|folder| report::write(folder, scenario, &done)).transpose()?;
+    if let (Some(report), false) = (&report, args.quiet || args.json) {
+        say(&format!("report: {}\n", report.html.display()));
+    }
+    Ok((if failed { End::Failed } else { End::Good }, report))
+}
+
+/// Prints; a reader that went away (`| head`) is no error of ours.
+fn say(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+fn check(paths: &[PathBuf], sets: &[String]) -> End {
+    let Some(scenarios) = load_all(paths, sets) else { return End::BadInput };
+    for (_, scenario) in &scenarios {
+        let claims = scenario.claims.len();
+        say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
+    }
+    End::Good
+}
+
+fn list(paths: &[PathBuf]) -> End {
+    let Some(scenarios) = load_all(paths, &[]) else { return End::BadInput };
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(["scenario", "shows", "from", "backends"]);
+    for (_, scenario) in &scenarios {
+        let backends = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
+        let paper = scenario.paper.clone().unwrap_or_default();
+        table.add_row([scenario.file.display().to_string(), scenario.title.clone(), paper, backends]);
+    }
+    say(&format!("{}\n", table.trim_fmt()));
+    End::Good
+}
+
+/// All scenarios of the paths, and whether each was named itself; `None` (said why) if one is wrong.
+fn load_all(paths: &[PathBuf], sets: &[String]) -> Option<Vec<(bool, Scenario)>> {
+    let mut files = Vec::new();
+    let mut good = true;
+    for path in paths {
+        let mut found = Vec::new();
+        if let Err(error) = files_in(path, 0, &mut found) {
+            eprintln!("error: {}: {error}", path.display());
+            good = false;
+        } else if found.is_empty() {
+            eprintln!("error: {}: no scenario (*.toml) in this folder", path.display());
+            good = false;
+        }
+        found.sort();
+        files.extend(found.into_iter().map(|f| (path.is_file(), f)));
+    }
+    let mut scenarios = Vec::new();
+    for (given, file) in files {
+        match scenario::load(&file, sets) {
+            Ok(scenario) => scenarios.push((given, scenario)),
+            Err(problems) => {
+                print_problems(&problems);
+                good = false;
+            }
+        }
+    }
+    good.then_some(scenarios)
+}
+
+fn print_problems(problems: &Problems) {
+    for line in problems.to_string().lines() {
+        eprintln!("error: {line}");
+    }
+}
+
+/// Deeper folders are not searched: a loop of links would never end.
+const MAX_DEPTH: u32 = 8;
+
+fn files_in(path: &Path, depth: u32, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    if path.is_file() {
+        found.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let path = entry?.path();
+        if path.is_dir() && depth < MAX_DEPTH {
+            files_in(&path, depth + 1, found)?;
+        } else if path.extension().is_some_and(|e| e == "toml") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The progress bar: runs done, what is running. Nothing where nobody looks.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(scenario: &Scenario, quiet: bool) -> Self {
+        let bar = ProgressBar::no_length();
+        if quiet || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let style = ProgressStyle::with_template("{prefix:.bold} {bar:30} {percent:>3} % {elapsed} {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(scenario.name.clone());
+        Self(bar)
+    }
+}
+
+/// Steps of the bar per run.
+const STEPS: u64 = 1000;
+
+impl Watch for Bar {
+    fn begin(&self, count: usize) {
+        self.0.set_length(count as u64 * STEPS);
+    }
+
+    fn run(&self, case: &Case, _: usize) -> Box<dyn Progress> {
+        if let Some(variant) = &case.variant {
+            self.0.set_message(variant.clone());
+        }
+        Box::new(BarRun { bar: self.0.clone(), told: std::sync::Mutex::new(0) })
+    }
+
+    fn done(&self) {}
+}
+
+struct BarRun {
+    bar: ProgressBar,
+    told: std::sync::Mutex<u64>,
+}
+
+impl Progress for BarRun {
+    fn at(&self, share: f64) {
+        let step = (share.clamp(0.0, 1.0) * STEPS as f64) as u64;
+        if let Ok(mut told) = self.told.lock()
+            && step > *told
+        {
+            self.bar.inc(step - *told);
+            *told = step;
+        }
+    }
+
+    fn doing(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+}
+
+impl Drop for BarRun {
+    fn drop(&mut self) {
+        self.at(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let cli = Cli::try_parse_from(["anabranch-lab", "run", "a.toml", "--backend", "netns", "--seeds", "5"]);
+        assert!(cli.is_ok(), "{cli:?}");
+        let cli = Cli::try_parse_from(["anabranch-lab", "run", "a.toml", "--backend", "nets"]);
+        assert!(cli.unwrap_err().to_string().contains("write one of virtual, netns"));
+    }
+
+    #[test]
+    fn bad_input_outweighs_everything() {
+        assert!(End::BadInput > End::Unable && End::Unable > End::Failed && End::Failed > End::Good);
+    }
+}

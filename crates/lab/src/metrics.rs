@@ -1,0 +1,131 @@
+//! Every metric and series a run produces, by pattern: the reference in docs/scenarios.md and the check of
+//! names in claims and plots read the same list.
+
+use crate::scenario::model::Case;
+use crate::scenario::schema::nearest;
+
+/// A metric: what it is called, its unit and what it says.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Name; `<flow>`, `<ue>`, `<access>`, `<link>`, `<dir>`, `<n>` stand for names of the scenario.
+    pub name: &'static str,
+    /// Unit of its values.
+    pub unit: &'static str,
+    /// What it says.
+    pub doc: &'static str,
+}
+
+const fn metric(name: &'static str, unit: &'static str, doc: &'static str) -> Metric {
+    Metric { name, unit, doc }
+}
+
+/// Suffixes that exist where a scenario has more than one run.
+pub const STATISTICS: [&str; 4] = ["mean", "min", "max", "p99"];
+
+/// Single values.
+pub const METRICS: &[Metric] = &[
+    metric("flow.<flow>.goodput_mbps", "Mbit/s", "application data delivered per second of sending within the window"),
+    metric("flow.<flow>.delivered_bytes", "bytes", "application data delivered within the window"),
+    metric("flow.<flow>.outage_ms", "ms", "longest time without a delivery while the flow was sending, within the window"),
+    metric("flow.<flow>.sent_packets", "packets", "UDP: packets sent in the whole run"),
+    metric("flow.<flow>.lost_packets", "packets", "UDP: packets sent and never delivered"),
+    metric("flow.<flow>.lost_percent", "%", "UDP: the same, of those sent"),
+    metric("flow.<flow>.reordered_packets", "packets", "UDP: packets delivered after a later one"),
+    metric("flow.<flow>.duplicate_packets", "packets", "UDP: packets delivered twice"),
+    metric("flow.<flow>.delay_p50_ms", "ms", "UDP: one-way delay, median; of a ping flow, its round trip"),
+    metric("flow.<flow>.delay_p99_ms", "ms", "the same, 99th percentile"),
+    metric("flow.<flow>.delay_max_ms", "ms", "the same, largest"),
+    metric("flow.<flow>.retransmissions", "segments", "TCP: data segments sent again, in the whole run"),
+    metric("flow.<flow>.timeouts", "", "TCP: retransmission timeouts"),
+    metric("flow.<flow>.completed", "", "TCP with `bytes`: 1 if all of it arrived"),
+    metric("flow.<flow>.intact", "", "TCP: 1 if every byte delivered is the byte sent"),
+    metric("flow.<flow>.completion_s", "s", "TCP with `bytes`: time from start to the last byte; absent if it did not complete"),
+    metric("flow.<flow>.responses", "", "request_response and ping: answers received in the whole run"),
+    metric("flow.<flow>.response_p50_ms", "ms", "request_response: time from request to the whole answer, median"),
+    metric("flow.<flow>.response_p99_ms", "ms", "the same, 99th percentile"),
+    metric("ue.<ue>.path.<access>.up_bytes", "bytes", "IP bytes the UE sent on the access, tunnel included"),
+    metric("ue.<ue>.path.<access>.down_bytes", "bytes", "IP bytes the UE received on the access, tunnel included"),
+    metric("ue.<ue>.path.<access>.up_share_percent", "%", "share of the access in what the UE sent within the window"),
+    metric("ue.<ue>.path.<access>.down_share_percent", "%", "share of the access in what the UE received within the window"),
+    metric("ue.<ue>.path.<access>.rtt_ms", "ms", "mean of the RTTs the UE's probes measured within the window"),
+    metric("ue.<ue>.path.<access>.failures", "", "times the UE or the UPF saw the path fail"),
+    metric("link.<link>.<dir>.carried_bytes", "bytes", "IP bytes that arrived at the far end of the link"),
+    metric("link.<link>.<dir>.queue_drops", "packets", "packets dropped because the queue was full"),
+    metric("link.<link>.<dir>.random_losses", "packets", "packets the loss model took"),
+    metric("link.<link>.<dir>.down_losses", "packets", "packets lost because the link was down or a black hole"),
+    metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
+    metric("memory.<n>.htl_users", "users", "the same with hierarchical lookup only"),
+    metric("memory.<n>.utss_users", "users", "the same with the unified steering structure only"),
+    metric("memory.<n>.junction_users", "users", "the same with both"),
+];
+
+/// Series, for plots.
+pub const SERIES: &[Metric] = &[
+    metric("flow.<flow>.goodput_mbps", "Mbit/s", "application data delivered, per sample"),
+    metric("flow.<flow>.delay_ms", "ms", "UDP: one-way delay of each packet (thinned); of a ping flow, each round trip"),
+    metric("flow.<flow>.response_ms", "ms", "request_response: each response time"),
+    metric("flow.<flow>.cwnd_bytes", "bytes", "TCP: congestion window of the sender"),
+    metric("ue.<ue>.path.<access>.up_mbps", "Mbit/s", "IP bytes the UE sent on the access, per sample"),
+    metric("ue.<ue>.path.<access>.down_mbps", "Mbit/s", "IP bytes the UE received on the access, per sample"),
+    metric("ue.<ue>.path.<access>.rtt_ms", "ms", "RTT the UE's probes measured; 0 while the path is down"),
+    metric("link.<link>.<dir>.queue_bytes", "bytes", "bytes in the link's queue"),
+];
+
+/// Whether `name` can exist for one of `cases`.
+///
+/// # Errors
+/// What is wrong and the nearest names.
+pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String> {
+    let mut known: Vec<String> = Vec::new();
+    for case in cases {
+        let prefix = case.variant.as_ref().map_or(String::new(), |v| format!("{v}."));
+        known.extend(names(list, case).into_iter().map(|n| format!("{prefix}{n}")));
+    }
+    let base = STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'));
+    if known.iter().any(|k| k == name || (Some(k.as_str()) == base)) {
+        return Ok(());
+    }
+    Err(format!("there is no `{name}`{}", near(name, known.iter().map(String::as_str))))
+}
+
+/// Up to three near names, as the end of a sentence.
+#[must_use]
+pub fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let mut known: Vec<&str> = known.collect();
+    let mut found = Vec::new();
+    while found.len() < 3 {
+        let Some(next) = nearest(wrong, known.iter().copied()) else { break };
+        known.retain(|k| *k != next);
+        found.push(format!("`{next}`"));
+    }
+    if found.is_empty() { String::new() } else { format!("; near: {}", found.join(", ")) }
+}
+
+/// All names of `list` for one case.
+fn names(list: &[Metric], case: &Case) -> Vec<String> {
+    let mut names = Vec::new();
+    for metric in list {
+        let flows = |pattern: &str| case.flows.keys().map(|f| pattern.replace("<flow>", f)).collect::<Vec<_>>();
+        match metric.name.split('.').next() {
+            Some("flow") => names.extend(flows(metric.name)),
+            Some("ue") => {
+                for (ue, of) in &case.ues {
+                    let one = metric.name.replace("<ue>", ue);
+                    names.extend(of.accesses.iter().map(|a| one.replace("<access>", &a.name)));
+                }
+            }
+            Some("link") => {
+                for link in case.links.keys() {
+                    let one = metric.name.replace("<link>", link);
+                    names.extend(["up", "down"].map(|d| one.replace("<dir>", d)));
+                }
+            }
+            Some("memory") => {
+                let counts = case.memory.iter().flat_map(|m| &m.sessions_per_user);
+                names.extend(counts.map(|n| metric.name.replace("<n>", &n.to_string())));
+            }
+            _ => {}
+        }
+    }
+    names
+}

@@ -1,0 +1,171 @@
+//! What a run says: the table of claims for people, one JSON object per scenario for programs.
+
+use crate::claims::{Checked, Verdict, band};
+use crate::runner::Finished;
+use crate::scenario::Scenario;
+use crate::scenario::file::PaperValue;
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+/// The table *claim · paper · measured · holds*, with a heading and the reasons of what differs.
+#[must_use]
+pub fn table(scenario: &Scenario, done: &Finished) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(["claim", "paper", "measured", "band", "holds"]);
+    if !std::io::stdout().is_terminal() {
+        // A pipe or a file has no width; the same text every time is worth more than a guess.
+        table.set_width(120).force_no_tty();
+    }
+    for checked in &done.claims {
+        let (colour, weight) = match checked.verdict {
+            Verdict::Holds => (Color::Green, Attribute::Reset),
+            Verdict::Differs => (Color::Yellow, Attribute::Bold),
+            Verdict::Fails => (Color::Red, Attribute::Bold),
+        };
+        table.add_row([
+            Cell::new(&checked.claim.what),
+            Cell::new(paper(checked)),
+            Cell::new(measured(checked)),
+            Cell::new(band(&checked.claim)),
+            Cell::new(holds(checked)).fg(colour).add_attribute(weight),
+        ]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Percentage(40)));
+    }
+    let seeds = match done.seeds {
+        1 => format!("seed {}", done.seed),
+        n => format!("{n} seeds from {}", done.seed),
+    };
+    let runs = if scenario.runs > 1 { format!(", {} runs", scenario.runs) } else { String::new() };
+    let mut text = format!("{} · {} · {}, {seeds}{runs}\n", scenario.name, scenario.title, done.backend);
+    if done.claims.is_empty() {
+        text.push_str("no claims on this backend\n");
+    } else {
+        text.push_str(&table.to_string());
+        text.push('\n');
+    }
+    for checked in done.claims.iter().filter(|c| c.verdict == Verdict::Differs) {
+        let why = checked.claim.differs.as_deref().unwrap_or_default();
+        text.push_str(&format!("differs · {}: {why}\n", checked.claim.id));
+    }
+    text
+}
+
+/// The paper's figure of a claim.
+#[must_use]
+pub fn paper(checked: &Checked) -> String {
+    match &checked.claim.paper {
+        None => "—".into(),
+        Some(PaperValue::Text(text)) => text.clone(),
+        Some(PaperValue::Number(n)) => with_unit(*n, &checked.claim.unit),
+    }
+}
+
+/// What was measured, with its spread over the seeds.
+#[must_use]
+pub fn measured(checked: &Checked) -> String {
+    let Some(value) = checked.measured else { return "no number".into() };
+    let mut text = with_unit(value, &checked.claim.unit);
+    if let Some((low, high)) = checked.spread {
+        text.push_str(&format!(" ({} … {})", short(low), short(high)));
+    }
+    text
+}
+
+/// The verdict, with the number of seeds at which it holds if they disagree.
+#[must_use]
+pub fn holds(checked: &Checked) -> String {
+    match checked.seeds {
+        (holding, all) if holding < all && holding > 0 => {
+            format!("{} ({holding} of {all} seeds)", checked.verdict)
+        }
+        _ => checked.verdict.to_string(),
+    }
+}
+
+fn with_unit(value: f64, unit: &str) -> String {
+    if unit.is_empty() { short(value) } else { format!("{} {unit}", short(value)) }
+}
+
+/// A number with about four significant digits.
+#[must_use]
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        _ if value == value.round() && size < 1e15 => 0,
+        s if s >= 1000.0 => 0,
+        s if s >= 100.0 => 1,
+        s if s >= 10.0 => 2,
+        s if s >= 0.1 => 3,
+        _ => 5,
+    };
+    let text = format!("{value:.digits$}");
+    if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
+/// The object of `--json`, its keys in this order.
+#[derive(Debug, serde::Serialize)]
+pub struct Line<'a> {
+    scenario: &'a str,
+    backend: &'a str,
+    seed: u64,
+    claims: Vec<ClaimLine<'a>>,
+    metrics: &'a BTreeMap<String, f64>,
+}
+
+#[derive(Debug, serde::Serialize)]
+struct ClaimLine<'a> {
+    id: &'a str,
+    what: &'a str,
+    paper: &'a Option<PaperValue>,
+    measured: Option<f64>,
+    unit: &'a str,
+    holds: bool,
+}
+
+/// A finished scenario as one line of JSON.
+#[must_use]
+pub fn line<'a>(scenario: &'a Scenario, done: &'a Finished) -> Line<'a> {
+    let claim = |c: &'a Checked| ClaimLine {
+        id: &c.claim.id,
+        what: &c.claim.what,
+        paper: &c.claim.paper,
+        measured: c.measured,
+        unit: &c.claim.unit,
+        holds: c.verdict == Verdict::Holds,
+    };
+    Line {
+        scenario: &scenario.name,
+        backend: done.backend.name(),
+        seed: done.seed,
+        claims: done.claims.iter().map(claim).collect(),
+        metrics: &done.metrics,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn numbers_are_short_and_true() {
+        for (value, text) in [
+            (0.0, "0"),
+            (12.0, "12"),
+            (1234.56, "1235"),
+            (123.456, "123.5"),
+            (12.3456, "12.35"),
+            (0.98765, "0.988"),
+            (0.004_21, "0.00421"),
+            (-3.5, "-3.5"),
+            (3_702_784.0, "3702784"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+    }
+}

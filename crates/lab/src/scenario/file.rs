@@ -1,0 +1,462 @@
+//! What a scenario file may hold. Each declaration is struct, default and reference text at once.
+
+use super::schema::{choice, table};
+use anabranch_core::policy::{Rule, SteeringMode};
+use std::collections::BTreeMap;
+
+choice! {
+    /// Where a scenario runs.
+    pub enum BackendName {
+        /// Virtual time: our own network, hosts and TCP models; no root needed; deterministic.
+        Virtual = "virtual",
+        /// Network namespaces: the `anabranch` program, kernel TCP and real time.
+        Netns = "netns",
+    }
+}
+
+choice! {
+    /// Which way bytes go, seen from the UE.
+    pub enum Direction {
+        /// From the server to the UE.
+        Down = "down",
+        /// From the UE to the server.
+        Up = "up",
+    }
+}
+
+choice! {
+    /// Which directions of a link an event concerns.
+    pub enum Directions {
+        /// Up and down.
+        Both = "both",
+        /// From the UE towards the UPF.
+        Up = "up",
+        /// From the UPF towards the UE.
+        Down = "down",
+    }
+}
+
+choice! {
+    /// Form of the tunnel on a path.
+    pub enum Security {
+        /// Encrypted and authenticated.
+        Secure = "secure",
+        /// 8-byte header in the clear; only for accesses that are trusted.
+        Plain = "plain",
+    }
+}
+
+choice! {
+    /// What a flow does.
+    pub enum FlowKind {
+        /// UDP at a constant bit rate.
+        Cbr = "cbr",
+        /// UDP bursts: at a constant rate while on, silent while off; lengths are exponential.
+        OnOff = "on_off",
+        /// One TCP transfer, as fast as it goes.
+        BulkTcp = "bulk_tcp",
+        /// Requests and answers over one TCP connection, one at a time.
+        RequestResponse = "request_response",
+        /// UDP echo requests at a fixed interval.
+        Ping = "ping",
+    }
+}
+
+choice! {
+    /// Congestion control of a TCP flow.
+    pub enum CongestionControl {
+        /// CUBIC (RFC 9438).
+        Cubic = "cubic",
+        /// Reno (RFC 5681).
+        Reno = "reno",
+        /// BBR; only where the kernel's TCP runs (netns).
+        Bbr = "bbr",
+    }
+}
+
+choice! {
+    /// What happens at an event.
+    pub enum EventKind {
+        /// The link stops carrying packets.
+        LinkDown = "link_down",
+        /// The link carries packets again.
+        LinkUp = "link_up",
+        /// The rate of the link changes.
+        Rate = "rate",
+        /// The delay of the link changes.
+        Delay = "delay",
+        /// The loss model of the link changes.
+        Loss = "loss",
+        /// A rule of a UE gets another steering mode, in both directions.
+        Steering = "steering",
+        /// From now on the UE's uplink moves to its next path every N packets.
+        SwitchEvery = "switch_every",
+    }
+}
+
+choice! {
+    /// How a link goes down.
+    pub enum DownHow {
+        /// The UE sees the carrier go (radio lost, cable pulled).
+        Carrier = "carrier",
+        /// Packets vanish silently; nobody is told.
+        BlackHole = "black_hole",
+    }
+}
+
+choice! {
+    /// Which packets a link loses at random.
+    pub enum LossModel {
+        /// None.
+        None = "none",
+        /// Each packet with the same probability.
+        Bernoulli = "bernoulli",
+        /// Two states with a loss probability each.
+        GilbertElliott = "gilbert-elliott",
+    }
+}
+
+choice! {
+    /// How a plot is drawn.
+    pub enum PlotKind {
+        /// Series over time.
+        Time = "time",
+        /// Distribution of the values of each series.
+        Cdf = "cdf",
+        /// Median, quartiles and whiskers of each series.
+        Box = "box",
+        /// One bar per metric expression.
+        Bars = "bars",
+    }
+}
+
+/// A figure as a paper prints it: a number, or words where there is no number.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum PaperValue {
+    /// A number in the claim's unit.
+    Number(f64),
+    /// Words.
+    Text(String),
+}
+
+impl super::schema::Described for PaperValue {
+    fn shape() -> super::schema::Shape {
+        super::schema::Shape::NumberOrText
+    }
+}
+
+table! {
+    /// The file itself.
+    pub struct File {
+        /// One line: what is shown.
+        title: String = String::new(), required();
+        /// Where it comes from, such as a figure of a paper.
+        paper: Option<String> = None;
+        /// What happens and why, for the report.
+        description: Option<String> = None;
+        /// Seed of the first run; `--seed` wins.
+        seed: u64 = 1;
+        /// How often the scenario is run, each time with its own seed. With more than one run every
+        /// metric `m` is the median over the runs, and `m.mean`, `m.min`, `m.max`, `m.p99` exist too.
+        runs: u32 = 1, range(1.0, 10_000.0);
+        /// Length of one run, seconds.
+        duration_s: f64 = 10.0, range(0.001, 86_400.0);
+        /// Start of the window that averages (goodput, delay, loss) are taken over, seconds.
+        measure_from_s: f64 = 0.0, range(0.0, 86_400.0);
+        /// Width of one point of a time series, milliseconds.
+        sample_ms: f64 = 100.0, range(1.0, 60_000.0);
+        /// Backends the scenario can run on.
+        backends: Vec<BackendName> = vec![BackendName::Virtual];
+        /// Access links by name. A link used by several UEs is shared by them.
+        link: BTreeMap<String, Link> = BTreeMap::new();
+        /// User-plane functions by name. Without any there is one, `upf`, with the defaults.
+        upf: BTreeMap<String, Upf> = BTreeMap::new();
+        /// Servers behind the UPF by name. Without any there is one, `server`, with the defaults.
+        server: BTreeMap<String, Server> = BTreeMap::new();
+        /// User equipments by name.
+        ue: BTreeMap<String, Ue> = BTreeMap::new();
+        /// Traffic by name.
+        flow: BTreeMap<String, Flow> = BTreeMap::new();
+        /// What happens when.
+        event: Vec<Event> = Vec::new();
+        /// Memory of the UPF's tables, computed rather than run.
+        memory: Option<Memory> = None;
+        /// Named changes of this file. With variants, each of them is run and its metrics begin with
+        /// its name and a dot; a variant without `set` is the file as it stands.
+        variant: Vec<Variant> = Vec::new();
+        /// What must hold.
+        claim: Vec<Claim> = Vec::new();
+        /// What the report draws.
+        plot: Vec<Plot> = Vec::new();
+    }
+}
+
+table! {
+    /// An access between UEs and the UPF: a bottleneck with its queue, then a delay, each way.
+    pub struct Link {
+        /// From the UE towards the UPF.
+        up: LinkDirection = LinkDirection::default();
+        /// From the UPF towards the UE.
+        down: LinkDirection = LinkDirection::default();
+    }
+}
+
+table! {
+    /// One direction of a link.
+    pub struct LinkDirection {
+        /// Rate, Mbit/s of whole IP packets.
+        rate_mbps: f64 = 100.0, range(0.001, 100_000.0);
+        /// One-way delay behind the bottleneck, milliseconds.
+        delay_ms: f64 = 5.0, range(0.0, 10_000.0);
+        /// Width of the extra delay, milliseconds: each packet gets a uniform 0 to this.
+        jitter_ms: f64 = 0.0, range(0.0, 10_000.0);
+        /// Whether jitter may change the order of packets.
+        reorder: bool = false;
+        /// Length of the drop-tail queue, milliseconds at `rate_mbps`.
+        queue_ms: f64 = 100.0, range(0.1, 60_000.0);
+        /// Length of the drop-tail queue, bytes; wins over `queue_ms`.
+        queue_bytes: Option<u64> = None, range(1500.0, 1e9);
+        /// Length of the drop-tail queue, packets; alone, it wins over `queue_ms`.
+        queue_packets: Option<u64> = None, range(1.0, 1e6);
+        /// Random loss.
+        loss: Loss = Loss::default();
+        /// Rate over time, wins over `rate_mbps`: the path of a mahimahi trace or of a CSV file with
+        /// lines `time_s,rate_mbps`, relative to the scenario file.
+        trace: Option<String> = None;
+        /// Whether a CSV trace begins again at its end (a mahimahi trace always does).
+        trace_repeat: bool = false;
+        /// Largest IP packet, bytes; larger ones vanish. Left out, any size.
+        mtu_bytes: Option<u64> = None, range(576.0, 65_535.0);
+    }
+}
+
+table! {
+    /// Random loss of a link.
+    tag "model"
+    pub struct Loss {
+        /// Loss model.
+        model: LossModel = LossModel::None;
+        /// Share of packets lost, percent.
+        percent: f64 = 0.0, range(0.0, 100.0), only(&["bernoulli"]);
+        /// Chance per packet to pass from the good to the bad state, percent.
+        good_to_bad_percent: f64 = 1.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
+        /// Chance per packet to pass from the bad to the good state, percent.
+        bad_to_good_percent: f64 = 25.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
+        /// Share of packets lost in the good state, percent.
+        good_loss_percent: f64 = 0.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
+        /// Share of packets lost in the bad state, percent.
+        bad_loss_percent: f64 = 100.0, range(0.0, 100.0), only(&["gilbert-elliott"]);
+    }
+}
+
+table! {
+    /// A user-plane function.
+    pub struct Upf {
+        /// Pausable queues of the uplink reordering pool.
+        reorder_queues: u16 = 127, range(0.0, 4096.0);
+    }
+}
+
+table! {
+    /// A server behind the UPF.
+    pub struct Server {
+        /// Rate of its link (N6), each way, Mbit/s.
+        rate_mbps: f64 = 1000.0, range(0.001, 100_000.0);
+        /// One-way delay of its link (N6), milliseconds.
+        delay_ms: f64 = 0.5, range(0.0, 10_000.0);
+    }
+}
+
+table! {
+    /// A user equipment.
+    pub struct Ue {
+        /// Its UPF; may be left out where there is one.
+        upf: Option<String> = None;
+        /// Its accesses; the order gives the path numbers.
+        accesses: Vec<Access> = Vec::new(), required();
+        /// ATSSS rules, first match wins; both directions. Without any, active-standby with the first
+        /// access as primary.
+        rules: Vec<Rule> = Vec::new();
+        /// Form of the tunnel on its accesses.
+        security: Security = Security::Secure;
+    }
+}
+
+table! {
+    /// An access of a UE.
+    pub struct Access {
+        /// Name, such as `5g` or `wifi`.
+        name: String = String::new(), required();
+        /// The link it uses.
+        link: String = String::new(), required();
+        /// Form of the tunnel on this access; left out, the UE's.
+        security: Option<Security> = None;
+    }
+}
+
+table! {
+    /// Traffic between one UE and one server.
+    tag "kind"
+    pub struct Flow {
+        /// What it does.
+        kind: FlowKind = FlowKind::Cbr, required();
+        /// Off: the flow is left out, with its metrics.
+        enabled: bool = true;
+        /// Its UE; may be left out where there is one.
+        ue: Option<String> = None;
+        /// Its server; may be left out where there is one.
+        server: Option<String> = None;
+        /// Which way the data goes; a request_response or ping flow is always asked by the UE.
+        direction: Direction = Direction::Down, only(&["cbr", "on_off", "bulk_tcp"]);
+        /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel) or
+        /// `mptcp` (kernel MPTCP over all accesses; netns, TCP).
+        via: String = "atsss".into();
+        /// Server port, for the filters of rules; left out, a free one from 5001.
+        port: Option<u16> = None;
+        /// When it starts, seconds.
+        start_s: f64 = 0.0, range(0.0, 86_400.0);
+        /// How long it sends, seconds; left out, to the end of the run.
+        duration_s: Option<f64> = None, range(0.001, 86_400.0);
+        /// Bytes to transfer; left out, it sends until its time is over.
+        bytes: Option<u64> = None, range(1.0, 1e12), only(&["bulk_tcp"]);
+        /// Rate of the application's data while it sends, Mbit/s.
+        rate_mbps: f64 = 10.0, range(0.001, 100_000.0), only(&["cbr", "on_off"]);
+        /// Data per packet, bytes (UDP payload).
+        packet_bytes: u32 = 1200, range(32.0, 1372.0), only(&["cbr", "on_off", "ping"]);
+        /// Mean length of a burst, milliseconds.
+        on_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
+        /// Mean length of a silence, milliseconds.
+        off_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
+        /// Congestion control of the sender.
+        congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
+        /// Size of a request, bytes.
+        request_bytes: u32 = 200, range(1.0, 1e8), only(&["request_response"]);
+        /// Size of an answer, bytes.
+        response_bytes: u32 = 20_000, range(1.0, 1e8), only(&["request_response"]);
+        /// Silence between an answer and the next request, milliseconds.
+        gap_ms: f64 = 100.0, range(0.0, 600_000.0), only(&["request_response"]);
+        /// Time between echo requests, milliseconds.
+        interval_ms: f64 = 100.0, range(1.0, 600_000.0), only(&["ping"]);
+    }
+}
+
+table! {
+    /// Something that happens at a time.
+    tag "kind"
+    pub struct Event {
+        /// What happens.
+        kind: EventKind = EventKind::LinkDown, required();
+        /// A name, to address the event in `set`.
+        name: Option<String> = None;
+        /// Off: the event does not happen.
+        enabled: bool = true;
+        /// When, seconds.
+        at_s: f64 = 0.0, range(0.0, 86_400.0), required();
+        /// Uniform random time added to `at_s`, 0 to this, seconds: another one in every run.
+        at_jitter_s: f64 = 0.0, range(0.0, 3600.0);
+        /// Happens again every so many seconds; left out, once.
+        every_s: Option<f64> = None, range(0.001, 86_400.0);
+        /// Which link.
+        link: String = String::new(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        /// Which directions of the link.
+        direction: Directions = Directions::Both, only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        /// How the link goes down.
+        how: DownHow = DownHow::Carrier, only(&["link_down"]);
+        /// New rate, Mbit/s.
+        rate_mbps: f64 = 10.0, range(0.001, 100_000.0), only(&["rate"]);
+        /// New one-way delay, milliseconds.
+        delay_ms: f64 = 10.0, range(0.0, 10_000.0), only(&["delay"]);
+        /// New loss model.
+        loss: Loss = Loss::default(), only(&["loss"]);
+        /// Which UE; may be left out where there is one.
+        ue: Option<String> = None, only(&["steering", "switch_every"]);
+        /// Which rule of the UE; left out, its first.
+        rule: Option<String> = None, only(&["steering"]);
+        /// The new mode.
+        steering: Option<SteeringMode> = None, only(&["steering"]);
+        /// Packets between two switches; 0 ends switching.
+        packets: u32 = 2000, range(0.0, 1e9), only(&["switch_every"]);
+    }
+}
+
+table! {
+    /// How many users fit in the same memory with each design of the UPF's tables (JUNCTION Table V).
+    pub struct Memory {
+        /// ATSSS sessions per user to compute for.
+        sessions_per_user: Vec<u32> = vec![1, 2, 4, 8];
+    }
+}
+
+table! {
+    /// A named change of the file, run beside the others.
+    pub struct Variant {
+        /// Its metrics begin with this name and a dot.
+        name: String = String::new(), required();
+        /// One line for the report; left out, the name.
+        title: Option<String> = None;
+        /// Backends it runs on; left out, all of the scenario's.
+        backends: Option<Vec<BackendName>> = None;
+        /// Keys and their new values, written as dotted keys or nested tables. An element of a list is
+        /// addressed by its `name`, its `id` or its number. A table that gives its `kind`, `mode` or
+        /// `model` replaces the old one, any other table is merged into it.
+        set: toml::Table = toml::Table::new();
+    }
+}
+
+table! {
+    /// What must hold, beside what the paper says.
+    pub struct Claim {
+        /// Short unique name.
+        id: String = String::new(), required();
+        /// One line for a reader who has not seen the scenario.
+        what: String = String::new(), required();
+        /// The paper's figure, a number in `unit` or words.
+        paper: Option<PaperValue> = None;
+        /// Expression over metrics: names, numbers, `+ - * /`, parentheses, `min(…)`, `max(…)`,
+        /// `abs(…)`. Write a minus with a space on either side.
+        metric: String = String::new(), required();
+        /// Unit of the measured value.
+        unit: String = String::new();
+        /// Holds if the value is at least this.
+        min: Option<f64> = None;
+        /// Holds if the value is at most this.
+        max: Option<f64> = None;
+        /// Holds if the value is within so many percent of `paper`.
+        within_percent: Option<f64> = None, range(0.0, 1000.0);
+        /// Backends it is checked on; left out, all.
+        backends: Option<Vec<BackendName>> = None;
+        /// Why our figure differs from the paper's. A claim with a reason is reported as `differs` when
+        /// it does not hold, and does not fail the run.
+        differs: Option<String> = None;
+    }
+}
+
+table! {
+    /// A figure of the report.
+    pub struct Plot {
+        /// How it is drawn.
+        kind: PlotKind = PlotKind::Time, required();
+        /// Title.
+        title: String = String::new(), required();
+        /// What is drawn: names of series; for `bars`, metric expressions. With more than one run every
+        /// metric is a series over the runs as well.
+        series: Vec<String> = Vec::new(), required();
+        /// Legend, one per series; left out, the names.
+        labels: Vec<String> = Vec::new();
+        /// Label of the x axis; left out, by kind.
+        x_label: Option<String> = None;
+        /// Label of the y axis; left out, by kind.
+        y_label: Option<String> = None;
+        /// Start of the x axis; left out, from the data.
+        x_min: Option<f64> = None;
+        /// End of the x axis; left out, from the data.
+        x_max: Option<f64> = None;
+        /// Start of the y axis; left out, zero.
+        y_min: Option<f64> = None;
+        /// End of the y axis; left out, from the data.
+        y_max: Option<f64> = None;
+        /// Backends it is drawn for; left out, all.
+        backends: Option<Vec<BackendName>> = None;
+    }
+}

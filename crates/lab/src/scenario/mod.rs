@@ -1,0 +1,236 @@
+//! Scenario files: topology, traffic, events and claims, in TOML.
+//!
+//! ```text
+//! text ─ walk (unknown keys, ranges; with lines) ─ overlay (--set, variants) ─ serde ─ resolve ─▶ Scenario
+//! ```
+//!
+//! `docs/scenarios.md` is the reference; its tables are written by [`reference`] from the declarations in
+//! [`file`].
+
+pub mod file;
+pub mod model;
+pub mod overlay;
+pub mod reference;
+mod resolve;
+mod rules;
+pub mod schema;
+pub mod walk;
+
+pub use model::{Case, Scenario};
+
+use crate::claims;
+use file::File;
+use schema::Described;
+use std::path::Path;
+use walk::{Problem, Problems};
+
+/// Reads and checks a scenario file; `sets` are `key=value` changes from the command line.
+///
+/// # Errors
+/// Everything that is wrong with the file, each with its line.
+pub fn load(path: &Path, sets: &[String]) -> Result<Scenario, Problems> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        let message = format!("cannot be read: {e}");
+        Problems::new(path, vec![Problem { line: None, path: String::new(), message }])
+    })?;
+    parse(path, &text, sets).map_err(|problems| Problems::new(path, problems))
+}
+
+/// As [`load`], from text; `path` gives the name and where traces are.
+///
+/// # Errors
+/// Everything that is wrong with the text.
+pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<Scenario, Vec<Problem>> {
+    let shape = File::shape();
+    walk::check(text, &shape)?;
+    let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
+    for set in sets {
+        overlay::assign(&mut base, set).map_err(|message| vec![without_place(message)])?;
+    }
+    let whole = typed(&base).map_err(|ps| in_file(ps, text, None))?;
+    let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let folder = path.parent().unwrap_or(Path::new("."));
+
+    let mut problems = Vec::new();
+    let mut cases = Vec::new();
+    if whole.variant.is_empty() {
+        match one_case(base, &name, folder, None) {
+            Ok(case) => cases.push(case),
+            Err(ps) => problems.extend(in_file(ps, text, None)),
+        }
+    } else {
+        problems.extend(in_file(variant_names(&whole), text, None));
+        base.remove("variant");
+        for variant in &whole.variant {
+            match one_case(base.clone(), &name, folder, Some(variant)) {
+                Ok(case) => cases.push(case),
+                Err(ps) => problems.extend(in_file(ps, text, Some(&variant.name))),
+            }
+        }
+    }
+    problems.extend(in_file(claims::check(&whole, &cases), text, None));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Scenario {
+        file: path.to_owned(),
+        name,
+        title: whole.title,
+        paper: whole.paper,
+        description: whole.description,
+        seed: whole.seed,
+        runs: whole.runs,
+        backends: whole.backends,
+        cases,
+        claims: whole.claim,
+        plots: whole.plot,
+    })
+}
+
+/// Keys a variant may not change: they concern all variants together.
+const OF_THE_WHOLE: [&str; 9] =
+    ["title", "paper", "description", "seed", "runs", "backends", "variant", "claim", "plot"];
+
+fn variant_names(file: &File) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (i, v) in file.variant.iter().enumerate() {
+        let path = format!("variant.{}", v.name);
+        let mut problem = |message: &str| {
+            problems.push(Problem { line: None, path: path.clone(), message: message.to_owned() });
+        };
+        if !walk::valid_name(&v.name) {
+            problem("a name has letters, digits, `_` and `-` only");
+        }
+        if file.variant[..i].iter().any(|other| other.name == v.name) {
+            problem("there is another variant of this name");
+        }
+        if v.backends.as_ref().is_some_and(|b| b.iter().any(|b| !file.backends.contains(b))) {
+            problem("runs on a backend that `backends` of the file does not name");
+        }
+        for key in v.set.keys().filter(|k| OF_THE_WHOLE.contains(&k.split('.').next().unwrap_or_default())) {
+            problem(&format!("`{key}` concerns all variants together; a variant cannot set it"));
+        }
+    }
+    problems
+}
+
+fn one_case(
+    mut table: toml::Table,
+    scenario: &str,
+    folder: &Path,
+    variant: Option<&file::Variant>,
+) -> Result<Case, Vec<Problem>> {
+    if let Some(variant) = variant {
+        overlay::merge(&mut table, &variant.set).map_err(|message| vec![without_place(message)])?;
+    }
+    let mut file = typed(&table)?;
+    if let Some(backends) = variant.and_then(|v| v.backends.clone()) {
+        file.backends = backends;
+    }
+    for link in file.link.values_mut() {
+        for direction in [&mut link.up, &mut link.down] {
+            if let Some(trace) = &mut direction.trace {
+                *trace = folder.join(&*trace).to_string_lossy().into_owned();
+            }
+        }
+    }
+    let title = variant.map(|v| (v.name.as_str(), v.title.as_deref().unwrap_or(&v.name)));
+    resolve::resolve(file, scenario, title)
+}
+
+/// A merged table, checked again and typed.
+fn typed(table: &toml::Table) -> Result<File, Vec<Problem>> {
+    let text = toml::to_string(table).map_err(|e| vec![without_place(e.to_string())])?;
+    let forget_lines = |mut problems: Vec<Problem>| {
+        for p in &mut problems {
+            p.line = None;
+        }
+        problems
+    };
+    walk::check(&text, &File::shape()).map_err(forget_lines)?;
+    toml::from_str(&text).map_err(|e| forget_lines(vec![walk::from_toml(&text, &e)]))
+}
+
+fn without_place(message: String) -> Problem {
+    Problem { line: None, path: String::new(), message }
+}
+
+/// Gives problems of a merged table the best line there is in the file as written.
+fn in_file(problems: Vec<Problem>, text: &str, variant: Option<&str>) -> Vec<Problem> {
+    problems
+        .into_iter()
+        .map(|mut p| {
+            let of_variant = variant.and_then(|v| walk::line_of_path(text, &format!("variant.{v}")));
+            p.line = p.line.or_else(|| walk::line_of_path(text, &p.path)).or(of_variant);
+            if let Some(variant) = variant {
+                p.message = format!("{} (in variant `{variant}`)", p.message);
+            }
+            p
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model::{Action, Traffic, Via};
+    use super::*;
+
+    const SMALL: &str = r#"
+title = "two accesses"
+[link.wifi]
+[link.nr]
+[ue.phone]
+accesses = [{ name = "wifi", link = "wifi" }, { name = "5g", link = "nr" }]
+[flow.down]
+kind = "bulk_tcp"
+[[event]]
+kind = "link_down"
+at_s = 5
+link = "wifi"
+"#;
+
+    fn parse_text(text: &str, sets: &[&str]) -> Result<Scenario, String> {
+        let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+        let path = Path::new("folder/small.toml");
+        parse(path, text, &sets).map_err(|p| Problems::new(path, p).to_string())
+    }
+
+    #[test]
+    fn defaults_fill_in_the_rest() {
+        let scenario = parse_text(SMALL, &[]).unwrap();
+        let case = &scenario.cases[0];
+        assert_eq!((scenario.name.as_str(), case.ues["phone"].rules.len()), ("small", 1));
+        assert_eq!(case.flows["down"].via, Via::Atsss);
+        assert!(matches!(case.flows["down"].traffic, Traffic::BulkTcp { bytes: None, .. }));
+        assert!(matches!(case.timeline(1)[0].1, Action::LinkDown { .. }));
+        assert!(case.servers.contains_key("server") && case.upfs.contains_key("upf"));
+    }
+
+    #[test]
+    fn variants_and_sets_change_the_file() {
+        let text = format!(
+            "{SMALL}\n[[variant]]\nname = \"plain\"\nset.ue.phone.security = \"plain\"\n\
+             [[variant]]\nname = \"one\"\nset.\"flow.down.via\" = \"direct:5g\"\n"
+        );
+        let scenario = parse_text(&text, &["link.nr.up.rate_mbps=3"]).unwrap();
+        assert_eq!(scenario.cases.len(), 2);
+        assert_eq!(scenario.cases[0].ues["phone"].accesses[0].security, file::Security::Plain);
+        assert_eq!(scenario.cases[1].flows["down"].via, Via::Direct("5g".into()));
+        assert!(scenario.cases.iter().all(|c| c.links["nr"].up.rate_mbps == 3.0));
+    }
+
+    #[test]
+    fn wrong_references_are_found_with_their_line() {
+        let wrong = SMALL.replace("link = \"nr\"", "link = \"n\"");
+        let says = parse_text(&wrong, &[]).unwrap_err();
+        assert!(says.contains("small.toml:6: ue.phone.accesses.5g: there is no link `n`"), "{says}");
+        assert!(says.contains("link.nr: is used by no UE"), "{says}");
+        let says = parse_text(SMALL, &["flow.down.vai=x"]).unwrap_err();
+        assert!(says.contains("did you mean `via`"), "{says}");
+        let says = parse_text(SMALL, &["flow.down.via=mptcp"]).unwrap_err();
+        assert!(says.contains("no MPTCP"), "{says}");
+        let text = format!("{SMALL}\n[[variant]]\nname = \"v\"\nset.flow.down.start_s = 99\n");
+        let says = parse_text(&text, &[]).unwrap_err();
+        assert!(says.contains("after the end of the run (duration_s) (in variant `v`)"), "{says}");
+    }
+}

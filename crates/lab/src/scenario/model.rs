@@ -1,0 +1,398 @@
+//! A scenario after checking: what a backend gets. References hold, units are types, one variant each.
+
+pub use super::file::{
+    BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss, Memory,
+    LossModel, Plot, Security, Server, Upf,
+};
+use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
+use anabranch_core::policy::{Rule, SteeringMode};
+use anabranch_core::time::Duration;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A whole scenario file.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The file it came from.
+    pub file: PathBuf,
+    /// Name: the file's, without folder and ending.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Where it comes from.
+    pub paper: Option<String>,
+    /// For the report.
+    pub description: Option<String>,
+    /// Seed of the first run.
+    pub seed: u64,
+    /// How often it is run.
+    pub runs: u32,
+    /// Where it can run.
+    pub backends: Vec<BackendName>,
+    /// What is run: each variant, or the file as it stands.
+    pub cases: Vec<Case>,
+    /// What must hold.
+    pub claims: Vec<Claim>,
+    /// What the report draws.
+    pub plots: Vec<Plot>,
+}
+
+/// A scenario resolved for one variant.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Name of the variant, if the scenario has variants.
+    pub variant: Option<String>,
+    /// One line.
+    pub title: String,
+    /// Where it can run.
+    pub backends: Vec<BackendName>,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Start of the window of averages.
+    pub measure_from: Duration,
+    /// Width of one point of a time series.
+    pub sample: Duration,
+    /// Access links.
+    pub links: BTreeMap<String, Link>,
+    /// UPFs.
+    pub upfs: BTreeMap<String, Upf>,
+    /// Servers.
+    pub servers: BTreeMap<String, Server>,
+    /// UEs.
+    pub ues: BTreeMap<String, Ue>,
+    /// Traffic.
+    pub flows: BTreeMap<String, Flow>,
+    /// What happens when; [`Case::timeline`] has it in order of time.
+    pub events: Vec<Event>,
+    /// Tables to compute.
+    pub memory: Option<Memory>,
+}
+
+/// A user equipment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ue {
+    /// Its UPF.
+    pub upf: String,
+    /// Its accesses; the index is the path id.
+    pub accesses: Vec<Access>,
+    /// Its rules; never empty.
+    pub rules: Vec<Rule>,
+}
+
+impl Ue {
+    /// The path id of an access.
+    #[must_use]
+    pub fn path_of(&self, access: &str) -> Option<u8> {
+        self.accesses.iter().position(|a| a.name == access).and_then(|i| u8::try_from(i).ok())
+    }
+}
+
+/// An access of a UE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Name.
+    pub name: String,
+    /// The link it uses.
+    pub link: String,
+    /// Form of the tunnel.
+    pub security: Security,
+}
+
+/// Traffic between a UE and a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Flow {
+    /// Its UE.
+    pub ue: String,
+    /// Its server.
+    pub server: String,
+    /// How it travels.
+    pub via: Via,
+    /// Server port.
+    pub port: u16,
+    /// When it starts.
+    pub start: Duration,
+    /// When it stops sending, at the latest.
+    pub stop: Duration,
+    /// What it does.
+    pub traffic: Traffic,
+}
+
+/// How a flow travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Via {
+    /// Through the session of UE and UPF.
+    Atsss,
+    /// Over one access, without tunnel.
+    Direct(String),
+    /// Kernel MPTCP over all accesses.
+    Mptcp,
+}
+
+/// What a flow does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Traffic {
+    /// UDP at a constant rate.
+    Cbr {
+        /// Which way.
+        direction: Direction,
+        /// Application data per second, bits.
+        rate_bps: u64,
+        /// UDP payload per packet.
+        payload_bytes: u32,
+    },
+    /// UDP bursts.
+    OnOff {
+        /// Which way.
+        direction: Direction,
+        /// Application data per second while on, bits.
+        rate_bps: u64,
+        /// UDP payload per packet.
+        payload_bytes: u32,
+        /// Mean length of a burst.
+        on: Duration,
+        /// Mean length of a silence.
+        off: Duration,
+    },
+    /// One TCP transfer.
+    BulkTcp {
+        /// Which way.
+        direction: Direction,
+        /// How much; `None`: until its time is over.
+        bytes: Option<u64>,
+        /// Of the sender.
+        congestion_control: CongestionControl,
+    },
+    /// Requests and answers over one TCP connection.
+    RequestResponse {
+        /// Size of a request.
+        request_bytes: u32,
+        /// Size of an answer.
+        response_bytes: u32,
+        /// Silence after an answer.
+        gap: Duration,
+        /// Of both ends.
+        congestion_control: CongestionControl,
+    },
+    /// UDP echo.
+    Ping {
+        /// Between requests.
+        interval: Duration,
+        /// UDP payload.
+        payload_bytes: u32,
+    },
+}
+
+impl Traffic {
+    /// Whether it runs over TCP.
+    #[must_use]
+    pub const fn is_tcp(&self) -> bool {
+        self.congestion_control().is_some()
+    }
+
+    /// The congestion control, if it runs over TCP.
+    #[must_use]
+    pub const fn congestion_control(&self) -> Option<CongestionControl> {
+        match self {
+            Self::BulkTcp { congestion_control, .. } | Self::RequestResponse { congestion_control, .. } => {
+                Some(*congestion_control)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Something that happens, once or again and again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// When at the earliest.
+    pub at: Duration,
+    /// Uniform random time added.
+    pub jitter: Duration,
+    /// Time between repetitions.
+    pub every: Option<Duration>,
+    /// What.
+    pub action: Action,
+}
+
+/// What happens at an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// A link stops carrying packets.
+    LinkDown {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+        /// Whether the UE sees it.
+        how: DownHow,
+    },
+    /// A link carries packets again.
+    LinkUp {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+    },
+    /// A link gets another rate.
+    Rate {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+        /// Bits per second.
+        rate_bps: u64,
+    },
+    /// A link gets another delay.
+    Delay {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+        /// One way.
+        delay: Duration,
+    },
+    /// A link gets another loss model.
+    Loss {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+        /// The model.
+        loss: Loss,
+    },
+    /// A rule gets another mode.
+    Steering {
+        /// Of which UE.
+        ue: String,
+        /// Which rule.
+        rule: String,
+        /// The mode.
+        steering: SteeringMode,
+    },
+    /// The uplink moves to its next path every so many packets.
+    SwitchEvery {
+        /// Of which UE.
+        ue: String,
+        /// Packets; 0: never.
+        packets: u32,
+    },
+}
+
+impl Action {
+    /// A few words for the report's time axis.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::LinkDown { link, how: DownHow::Carrier, .. } => format!("{link} down"),
+            Self::LinkDown { link, how: DownHow::BlackHole, .. } => format!("{link} black hole"),
+            Self::LinkUp { link, .. } => format!("{link} up"),
+            Self::Rate { link, rate_bps, .. } => format!("{link} {} Mbit/s", *rate_bps as f64 / 1e6),
+            Self::Delay { link, delay, .. } => format!("{link} {} ms", delay.as_secs_f64() * 1e3),
+            Self::Loss { link, .. } => format!("{link} loss"),
+            Self::Steering { ue, steering, .. } => format!("{ue} {}", steering.name()),
+            Self::SwitchEvery { packets, .. } => format!("switch every {packets}"),
+        }
+    }
+}
+
+impl Case {
+    /// All that happens within the run, in order of time, for the run with this seed.
+    #[must_use]
+    pub fn timeline(&self, seed: u64) -> Vec<(Duration, Action)> {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x6576_656e_7473);
+        let mut all = Vec::new();
+        for event in &self.events {
+            let share = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            let mut at = event.at + event.jitter.mul_f64(share);
+            while at < self.duration {
+                all.push((at, event.action.clone()));
+                match event.every {
+                    Some(every) if !every.is_zero() => at += every,
+                    _ => break,
+                }
+            }
+        }
+        all.sort_by_key(|(at, _)| *at);
+        all
+    }
+}
+
+impl LinkDirection {
+    /// As `core` and `anabranch link` write it.
+    #[must_use]
+    pub fn spec(&self) -> LinkSpec {
+        let by_time = (self.queue_packets.is_none() && self.queue_bytes.is_none())
+            .then(|| ((self.rate_mbps * 1e6 / 8.0 * self.queue_ms / 1e3) as u64).max(3000));
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        LinkSpec {
+            rate_bps: self.trace.is_none().then(|| bps(self.rate_mbps)),
+            trace: self.trace.clone(),
+            trace_repeat: self.trace_repeat,
+            delay_ms: self.delay_ms,
+            jitter_ms: self.jitter_ms,
+            reorder: self.reorder,
+            loss: self.loss.model(),
+            queue_packets: self.queue_packets.map(size),
+            queue_bytes: self.queue_bytes.or(by_time).map(size),
+            mtu_bytes: self.mtu_bytes.map(size),
+            up: true,
+            black_hole: false,
+        }
+    }
+
+    /// As the link emulation takes it; reads the trace.
+    ///
+    /// # Errors
+    /// A trace that cannot be read or is none.
+    pub fn config(&self) -> Result<LinkConfig, SpecError> {
+        self.spec().build(&mut |file| std::fs::read_to_string(file).map_err(|e| e.to_string()))
+    }
+}
+
+impl Loss {
+    /// As the link emulation takes it.
+    #[must_use]
+    pub fn model(&self) -> net::LossModel {
+        match self.model {
+            LossModel::None => net::LossModel::None,
+            LossModel::Bernoulli => net::LossModel::Bernoulli { probability: self.percent / 100.0 },
+            LossModel::GilbertElliott => net::LossModel::GilbertElliott {
+                p: self.good_to_bad_percent / 100.0,
+                r: self.bad_to_good_percent / 100.0,
+                loss_good: self.good_loss_percent / 100.0,
+                loss_bad: self.bad_loss_percent / 100.0,
+            },
+        }
+    }
+}
+
+/// The seed of run number `run` (from 0) of a scenario that was given `seed`.
+#[must_use]
+pub fn run_seed(seed: u64, run: u32) -> u64 {
+    if run == 0 {
+        return seed;
+    }
+    ChaCha12Rng::seed_from_u64(seed.rotate_left(32) ^ u64::from(run)).next_u64()
+}
+
+/// Milliseconds as a file writes them.
+#[must_use]
+pub fn ms(ms: f64) -> Duration {
+    Duration::from_nanos((ms * 1e6).round().max(0.0) as u64)
+}
+
+/// Seconds as a file writes them.
+#[must_use]
+pub fn s(s: f64) -> Duration {
+    Duration::from_nanos((s * 1e9).round().max(0.0) as u64)
+}
+
+/// Megabits per second as bits per second.
+#[must_use]
+pub fn bps(mbps: f64) -> u64 {
+    (mbps * 1e6).round().max(1.0) as u64
+}

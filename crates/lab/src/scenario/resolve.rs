@@ -1,0 +1,355 @@
+//! From a checked [`File`] to a [`Case`]: references must hold, nothing may be idle.
+
+use super::file::{self, File, FlowKind};
+use super::model::{Access, Action, Case, Event, Flow, Traffic, Ue, Via, bps, ms, s};
+use super::schema::nearest;
+use super::walk::Problem;
+use anabranch_core::access::MAX_PATHS;
+use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Resolves one variant of a file.
+///
+/// # Errors
+/// Every reference that does not hold and everything that would do nothing.
+pub fn resolve(
+    mut file: File,
+    scenario: &str,
+    variant: Option<(&str, &str)>,
+) -> Result<Case, Vec<Problem>> {
+    if file.upf.is_empty() && !file.ue.is_empty() {
+        file.upf.insert("upf".into(), file::Upf::default());
+    }
+    if file.server.is_empty() && !file.ue.is_empty() {
+        file.server.insert("server".into(), file::Server::default());
+    }
+    let mut check = Check { problems: Vec::new() };
+    let ues = check.ues(&file);
+    let flows = check.flows(&file, &ues);
+    let events = check.events(&file, &ues);
+    check.idle(&file, &ues, &flows);
+    if !check.problems.is_empty() {
+        return Err(check.problems);
+    }
+    Ok(Case {
+        scenario: scenario.to_owned(),
+        variant: variant.map(|(name, _)| name.to_owned()),
+        title: variant.map_or(file.title, |(_, title)| title.to_owned()),
+        backends: file.backends,
+        duration: s(file.duration_s),
+        measure_from: s(file.measure_from_s),
+        sample: ms(file.sample_ms),
+        links: file.link,
+        upfs: file.upf,
+        servers: file.server,
+        ues,
+        flows,
+        events,
+        memory: file.memory,
+    })
+}
+
+struct Check {
+    problems: Vec<Problem>,
+}
+
+impl Check {
+    fn problem(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.problems.push(Problem { line: None, path: path.into(), message: message.into() });
+    }
+
+    /// `name` if it is in `known`, with a complaint at `path` otherwise.
+    fn known<'a>(
+        &mut self,
+        path: &str,
+        what: &str,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str> + Clone,
+    ) -> bool {
+        if known.clone().into_iter().any(|k| k == name) {
+            return true;
+        }
+        let near = nearest(name, known.clone()).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+        let all = known.into_iter().collect::<Vec<_>>().join(", ");
+        self.problem(path, format!("there is no {what} `{name}`{near}; there is {all}"));
+        false
+    }
+
+    /// The one given, or the only one there is.
+    fn given_or_only<V>(
+        &mut self,
+        path: &str,
+        what: &str,
+        given: Option<&String>,
+        all: &BTreeMap<String, V>,
+    ) -> String {
+        match (given, all.len()) {
+            (Some(name), _) => {
+                self.known(path, what, name, all.keys().map(String::as_str));
+                name.clone()
+            }
+            (None, 1) => all.keys().next().cloned().unwrap_or_default(),
+            (None, n) => {
+                self.problem(path, format!("is missing: there are {n} of these, say which {what}"));
+                String::new()
+            }
+        }
+    }
+
+    fn ues(&mut self, file: &File) -> BTreeMap<String, Ue> {
+        let mut ues = BTreeMap::new();
+        for (name, ue) in &file.ue {
+            let path = format!("ue.{name}");
+            let upf = self.given_or_only(&format!("{path}.upf"), "upf", ue.upf.as_ref(), &file.upf);
+            if ue.accesses.is_empty() || ue.accesses.len() > MAX_PATHS {
+                self.problem(format!("{path}.accesses"), format!("a UE has 1 to {MAX_PATHS} accesses"));
+            }
+            let mut seen = BTreeSet::new();
+            let accesses: Vec<Access> = ue
+                .accesses
+                .iter()
+                .map(|a| {
+                    let path = format!("{path}.accesses.{}", a.name);
+                    if !super::walk::valid_name(&a.name) || !seen.insert(a.name.clone()) {
+                        self.problem(&path, "needs a name of its own: letters, digits, `_` and `-`");
+                    }
+                    self.known(&path, "link", &a.link, file.link.keys().map(String::as_str));
+                    Access {
+                        name: a.name.clone(),
+                        link: a.link.clone(),
+                        security: a.security.unwrap_or(ue.security),
+                    }
+                })
+                .collect();
+            let mut rules = ue.rules.clone();
+            let mut seen = BTreeSet::new();
+            for rule in &rules {
+                let path = format!("{path}.rules.{}", rule.name);
+                if !super::walk::valid_name(&rule.name) || !seen.insert(rule.name.clone()) {
+                    self.problem(&path, "needs a name of its own: letters, digits, `_` and `-`");
+                }
+                self.steering(&path, &rule.steering, &accesses);
+            }
+            if rules.is_empty() {
+                rules.extend(accesses.first().map(|first| Rule {
+                    name: "all".into(),
+                    filter: Filter::default(),
+                    steering: SteeringMode::ActiveStandby { primary: first.name.clone() },
+                    reorder: true,
+                }));
+            }
+            ues.insert(name.clone(), Ue { upf, accesses, rules });
+        }
+        ues
+    }
+
+    fn steering(&mut self, path: &str, mode: &SteeringMode, accesses: &[Access]) {
+        let names = accesses.iter().map(|a| a.name.as_str());
+        let path = format!("{path}.steering");
+        match mode {
+            SteeringMode::ActiveStandby { primary } => {
+                self.known(&format!("{path}.primary"), "access", primary, names);
+            }
+            SteeringMode::PriorityBased { primary, rtt_ms, loss_percent } => {
+                self.known(&format!("{path}.primary"), "access", primary, names);
+                if rtt_ms.is_none() && loss_percent.is_none() {
+                    self.problem(path, "needs a threshold: rtt_ms or loss_percent");
+                }
+            }
+            SteeringMode::LoadBalance { weights, .. } => {
+                for w in weights {
+                    self.known(&format!("{path}.weights"), "access", &w.access, names.clone());
+                }
+                let sum: u32 = weights.iter().map(|w| u32::from(w.percent)).sum();
+                if !weights.is_empty() && (sum != 100 || weights.iter().any(|w| w.percent % 10 != 0)) {
+                    self.problem(
+                        format!("{path}.weights"),
+                        format!("shares are in steps of 10 and sum to 100, not {sum}"),
+                    );
+                }
+            }
+            SteeringMode::SmallestDelay { .. } | SteeringMode::Redundant { .. } => {}
+        }
+    }
+
+    fn flows(&mut self, file: &File, ues: &BTreeMap<String, Ue>) -> BTreeMap<String, Flow> {
+        let mut flows = BTreeMap::new();
+        let given: BTreeSet<u16> = file.flow.values().filter_map(|f| f.port).collect();
+        let mut free = (5001..=u16::MAX).filter(|p| !given.contains(p));
+        for (name, flow) in &file.flow {
+            let path = format!("flow.{name}");
+            let port = flow.port.or_else(|| free.next()).unwrap_or_default();
+            if !flow.enabled {
+                continue;
+            }
+            let ue = self.given_or_only(&format!("{path}.ue"), "ue", flow.ue.as_ref(), &file.ue);
+            let server =
+                self.given_or_only(&format!("{path}.server"), "server", flow.server.as_ref(), &file.server);
+            let start = s(flow.start_s);
+            let stop = flow.duration_s.map_or(s(file.duration_s), |d| start + s(d)).min(s(file.duration_s));
+            if start >= stop {
+                self.problem(format!("{path}.start_s"), "starts after the end of the run (duration_s)");
+            }
+            let traffic = traffic(flow);
+            let via = self.via(&path, flow, ues.get(&ue), &traffic);
+            flows.insert(name.clone(), Flow { ue, server, via, port, start, stop, traffic });
+        }
+        flows
+    }
+
+    fn via(&mut self, path: &str, flow: &file::Flow, ue: Option<&Ue>, traffic: &Traffic) -> Via {
+        let path = format!("{path}.via");
+        match (flow.via.as_str(), flow.via.strip_prefix("direct:")) {
+            ("atsss", _) => Via::Atsss,
+            ("mptcp", _) => {
+                if !traffic.is_tcp() {
+                    self.problem(path, "mptcp carries TCP only; take atsss or direct:<access>");
+                }
+                Via::Mptcp
+            }
+            (_, Some(access)) => {
+                if let Some(ue) = ue {
+                    self.known(&path, "access", access, ue.accesses.iter().map(|a| a.name.as_str()));
+                }
+                Via::Direct(access.to_owned())
+            }
+            (other, None) => {
+                self.problem(path, format!("`{other}`: write atsss, direct:<access> or mptcp"));
+                Via::Atsss
+            }
+        }
+    }
+
+    fn events(&mut self, file: &File, ues: &BTreeMap<String, Ue>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (i, event) in file.event.iter().enumerate().filter(|(_, e)| e.enabled) {
+            let path = format!("event.{}", event.name.clone().unwrap_or_else(|| i.to_string()));
+            let Some(action) = self.action(&path, event, file, ues) else { continue };
+            if s(event.at_s) >= s(file.duration_s) {
+                self.problem(format!("{path}.at_s"), "is after the end of the run (duration_s)");
+            }
+            events.push(Event {
+                at: s(event.at_s),
+                jitter: s(event.at_jitter_s),
+                every: event.every_s.map(s),
+                action,
+            });
+        }
+        events
+    }
+
+    fn action(
+        &mut self,
+        path: &str,
+        event: &file::Event,
+        file: &File,
+        ues: &BTreeMap<String, Ue>,
+    ) -> Option<Action> {
+        use file::EventKind as K;
+        let directions = event.direction;
+        if let K::Steering | K::SwitchEvery = event.kind {
+            let ue = self.given_or_only(&format!("{path}.ue"), "ue", event.ue.as_ref(), &file.ue);
+            if event.kind == K::SwitchEvery {
+                return Some(Action::SwitchEvery { ue, packets: event.packets });
+            }
+            let known = ues.get(&ue)?;
+            let Some(steering) = event.steering.clone() else {
+                self.problem(format!("{path}.steering"), "is missing: the new mode");
+                return None;
+            };
+            self.steering(path, &steering, &known.accesses);
+            let names: Vec<&str> = known.rules.iter().map(|r| r.name.as_str()).collect();
+            let rule = event.rule.clone().or_else(|| names.first().map(|r| (*r).to_owned()))?;
+            self.known(&format!("{path}.rule"), "rule", &rule, names);
+            return Some(Action::Steering { ue, rule, steering });
+        }
+        let link = event.link.clone();
+        if !self.known(&format!("{path}.link"), "link", &link, file.link.keys().map(String::as_str)) {
+            return None;
+        }
+        Some(match event.kind {
+            K::LinkDown => Action::LinkDown { link, directions, how: event.how },
+            K::LinkUp => Action::LinkUp { link, directions },
+            K::Rate => Action::Rate { link, directions, rate_bps: bps(event.rate_mbps) },
+            K::Delay => Action::Delay { link, directions, delay: ms(event.delay_ms) },
+            K::Loss => Action::Loss { link, directions, loss: event.loss.clone() },
+            K::Steering | K::SwitchEvery => return None,
+        })
+    }
+
+    /// What nobody uses does nothing, and is more likely a mistyped name than meant.
+    fn idle(&mut self, file: &File, ues: &BTreeMap<String, Ue>, flows: &BTreeMap<String, Flow>) {
+        for link in file.link.keys() {
+            if !ues.values().any(|u| u.accesses.iter().any(|a| a.link == *link)) {
+                self.problem(format!("link.{link}"), "is used by no UE");
+            }
+        }
+        for (name, link) in &file.link {
+            for (direction, of) in [("up", &link.up), ("down", &link.down)] {
+                if let Err(error) = of.config() {
+                    self.problem(format!("link.{name}.{direction}"), error.to_string());
+                }
+            }
+        }
+        for upf in file.upf.keys() {
+            if !ues.values().any(|u| u.upf == *upf) {
+                self.problem(format!("upf.{upf}"), "is used by no UE");
+            }
+        }
+        for server in file.server.keys() {
+            if !file.flow.is_empty() && !file.flow.values().any(|f| f.server.as_ref().is_none_or(|s| s == server)) {
+                self.problem(format!("server.{server}"), "is used by no flow");
+            }
+        }
+        if flows.is_empty() && file.memory.is_none() {
+            self.problem("flow", "is missing: nothing would happen");
+        }
+        if file.backends.contains(&file::BackendName::Virtual) {
+            for (name, flow) in flows {
+                if flow.via == Via::Mptcp {
+                    self.problem(
+                        format!("flow.{name}.via"),
+                        "the virtual backend has no MPTCP; put the flow in a variant with backends = [\"netns\"]",
+                    );
+                }
+                if flow.traffic.congestion_control() == Some(file::CongestionControl::Bbr) {
+                    self.problem(
+                        format!("flow.{name}.congestion_control"),
+                        "the virtual backend has no bbr; take cubic or reno, or backends = [\"netns\"]",
+                    );
+                }
+            }
+        }
+        if file.measure_from_s >= file.duration_s {
+            self.problem("measure_from_s", "is after the end of the run (duration_s)");
+        }
+        if file.memory.as_ref().is_some_and(|m| m.sessions_per_user.iter().any(|n| !(1..=64).contains(n))) {
+            self.problem("memory.sessions_per_user", "1 to 64 sessions per user");
+        }
+    }
+}
+
+fn traffic(flow: &file::Flow) -> Traffic {
+    let (direction, rate_bps, payload_bytes) = (flow.direction, bps(flow.rate_mbps), flow.packet_bytes);
+    let congestion_control = flow.congestion_control;
+    let at_least = |d: Duration| d.max(Duration::from_micros(1));
+    match flow.kind {
+        FlowKind::Cbr => Traffic::Cbr { direction, rate_bps, payload_bytes },
+        FlowKind::OnOff => Traffic::OnOff {
+            direction,
+            rate_bps,
+            payload_bytes,
+            on: at_least(ms(flow.on_ms)),
+            off: at_least(ms(flow.off_ms)),
+        },
+        FlowKind::BulkTcp => Traffic::BulkTcp { direction, bytes: flow.bytes, congestion_control },
+        FlowKind::RequestResponse => Traffic::RequestResponse {
+            request_bytes: flow.request_bytes,
+            response_bytes: flow.response_bytes,
+            gap: ms(flow.gap_ms),
+            congestion_control,
+        },
+        FlowKind::Ping => Traffic::Ping { interval: at_least(ms(flow.interval_ms)), payload_bytes },
+    }
+}
