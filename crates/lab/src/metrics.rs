@@ -24,9 +24,17 @@ pub const STATISTICS: [&str; 4] = ["mean", "min", "max", "p99"];
 
 /// Single values.
 pub const METRICS: &[Metric] = &[
-    metric("flow.<flow>.goodput_mbps", "Mbit/s", "application data delivered per second of sending within the window"),
+    metric(
+        "flow.<flow>.goodput_mbps",
+        "Mbit/s",
+        "application data delivered per second of sending within the window",
+    ),
     metric("flow.<flow>.delivered_bytes", "bytes", "application data delivered within the window"),
-    metric("flow.<flow>.outage_ms", "ms", "longest time without a delivery while the flow was sending, within the window"),
+    metric(
+        "flow.<flow>.outage_ms",
+        "ms",
+        "longest time without a delivery while the flow was sending, within the window",
+    ),
     metric("flow.<flow>.sent_packets", "packets", "UDP: packets sent in the whole run"),
     metric("flow.<flow>.lost_packets", "packets", "UDP: packets sent and never delivered"),
     metric("flow.<flow>.lost_percent", "%", "UDP: the same, of those sent"),
@@ -39,20 +47,48 @@ pub const METRICS: &[Metric] = &[
     metric("flow.<flow>.timeouts", "", "TCP: retransmission timeouts"),
     metric("flow.<flow>.completed", "", "TCP with `bytes`: 1 if all of it arrived"),
     metric("flow.<flow>.intact", "", "TCP: 1 if every byte delivered is the byte sent"),
-    metric("flow.<flow>.completion_s", "s", "TCP with `bytes`: time from start to the last byte; absent if it did not complete"),
+    metric(
+        "flow.<flow>.completion_s",
+        "s",
+        "TCP with `bytes`: time from start to the last byte; absent if it did not complete",
+    ),
     metric("flow.<flow>.responses", "", "request_response and ping: answers received in the whole run"),
-    metric("flow.<flow>.response_p50_ms", "ms", "request_response: time from request to the whole answer, median"),
+    metric(
+        "flow.<flow>.response_p50_ms",
+        "ms",
+        "request_response: time from request to the whole answer, median",
+    ),
     metric("flow.<flow>.response_p99_ms", "ms", "the same, 99th percentile"),
     metric("ue.<ue>.path.<access>.up_bytes", "bytes", "IP bytes the UE sent on the access, tunnel included"),
-    metric("ue.<ue>.path.<access>.down_bytes", "bytes", "IP bytes the UE received on the access, tunnel included"),
-    metric("ue.<ue>.path.<access>.up_share_percent", "%", "share of the access in what the UE sent within the window"),
-    metric("ue.<ue>.path.<access>.down_share_percent", "%", "share of the access in what the UE received within the window"),
-    metric("ue.<ue>.path.<access>.rtt_ms", "ms", "mean of the RTTs the UE's probes measured within the window"),
+    metric(
+        "ue.<ue>.path.<access>.down_bytes",
+        "bytes",
+        "IP bytes the UE received on the access, tunnel included",
+    ),
+    metric(
+        "ue.<ue>.path.<access>.up_share_percent",
+        "%",
+        "share of the access in what the UE sent within the window",
+    ),
+    metric(
+        "ue.<ue>.path.<access>.down_share_percent",
+        "%",
+        "share of the access in what the UE received within the window",
+    ),
+    metric(
+        "ue.<ue>.path.<access>.rtt_ms",
+        "ms",
+        "mean of the RTTs the UE's probes measured within the window",
+    ),
     metric("ue.<ue>.path.<access>.failures", "", "times the UE or the UPF saw the path fail"),
     metric("link.<link>.<dir>.carried_bytes", "bytes", "IP bytes that arrived at the far end of the link"),
     metric("link.<link>.<dir>.queue_drops", "packets", "packets dropped because the queue was full"),
     metric("link.<link>.<dir>.random_losses", "packets", "packets the loss model took"),
-    metric("link.<link>.<dir>.down_losses", "packets", "packets lost because the link was down or a black hole"),
+    metric(
+        "link.<link>.<dir>.down_losses",
+        "packets",
+        "packets lost because the link was down or a black hole",
+    ),
     metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
     metric("memory.<n>.htl_users", "users", "the same with hierarchical lookup only"),
     metric("memory.<n>.utss_users", "users", "the same with the unified steering structure only"),
@@ -62,7 +98,11 @@ pub const METRICS: &[Metric] = &[
 /// Series, for plots.
 pub const SERIES: &[Metric] = &[
     metric("flow.<flow>.goodput_mbps", "Mbit/s", "application data delivered, per sample"),
-    metric("flow.<flow>.delay_ms", "ms", "UDP: one-way delay of each packet (thinned); of a ping flow, each round trip"),
+    metric(
+        "flow.<flow>.delay_ms",
+        "ms",
+        "UDP: one-way delay of each packet (thinned); of a ping flow, each round trip",
+    ),
     metric("flow.<flow>.response_ms", "ms", "request_response: each response time"),
     metric("flow.<flow>.cwnd_bytes", "bytes", "TCP: congestion window of the sender"),
     metric("ue.<ue>.path.<access>.up_mbps", "Mbit/s", "IP bytes the UE sent on the access, per sample"),
@@ -105,7 +145,8 @@ pub fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
 fn names(list: &[Metric], case: &Case) -> Vec<String> {
     let mut names = Vec::new();
     for metric in list {
-        let flows = |pattern: &str| case.flows.keys().map(|f| pattern.replace("<flow>", f)).collect::<Vec<_>>();
+        let flows =
+            |pattern: &str| case.flows.keys().map(|f| pattern.replace("<flow>", f)).collect::<Vec<_>>();
         match metric.name.split('.').next() {
             Some("flow") => names.extend(flows(metric.name)),
             Some("ue") => {

@@ -4,7 +4,7 @@ use crate::claims::{Checked, Verdict, band};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
 use crate::scenario::file::PaperValue;
-use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
@@ -15,23 +15,16 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
     table
         .load_preset(presets::UTF8_HORIZONTAL_ONLY)
         .set_content_arrangement(ContentArrangement::Dynamic)
+        // The same text every time, on a terminal and in a file.
+        .set_width(120)
         .set_header(["claim", "paper", "measured", "band", "holds"]);
-    if !std::io::stdout().is_terminal() {
-        // A pipe or a file has no width; the same text every time is worth more than a guess.
-        table.set_width(120).force_no_tty();
-    }
     for checked in &done.claims {
-        let (colour, weight) = match checked.verdict {
-            Verdict::Holds => (Color::Green, Attribute::Reset),
-            Verdict::Differs => (Color::Yellow, Attribute::Bold),
-            Verdict::Fails => (Color::Red, Attribute::Bold),
-        };
         table.add_row([
-            Cell::new(&checked.claim.what),
-            Cell::new(paper(checked)),
-            Cell::new(measured(checked)),
-            Cell::new(band(&checked.claim)),
-            Cell::new(holds(checked)).fg(colour).add_attribute(weight),
+            checked.claim.what.clone(),
+            paper(checked),
+            measured(checked),
+            band(&checked.claim),
+            holds(checked),
         ]);
     }
     if let Some(column) = table.column_mut(0) {
@@ -46,14 +39,32 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
     if done.claims.is_empty() {
         text.push_str("no claims on this backend\n");
     } else {
-        text.push_str(&table.to_string());
-        text.push('\n');
+        for line in table.to_string().lines() {
+            text.push_str(&coloured(line));
+            text.push('\n');
+        }
     }
     for checked in done.claims.iter().filter(|c| c.verdict == Verdict::Differs) {
         let why = checked.claim.differs.as_deref().unwrap_or_default();
         text.push_str(&format!("differs · {}: {why}\n", checked.claim.id));
     }
     text
+}
+
+/// On a terminal the verdict stands out.
+fn coloured(line: &str) -> String {
+    let line = line.trim_end();
+    let colours = [(Verdict::Holds, "32"), (Verdict::Differs, "1;33"), (Verdict::Fails, "1;31")];
+    for (verdict, colour) in colours {
+        let word = verdict.to_string();
+        if std::io::stdout().is_terminal()
+            && let Some(before) = line.strip_suffix(word.as_str())
+            && before.ends_with("  ")
+        {
+            return format!("{before}\x1b[{colour}m{word}\x1b[0m");
+        }
+    }
+    line.to_owned()
 }
 
 /// The paper's figure of a claim.

@@ -52,8 +52,7 @@ pub fn run(
     seeds: usize,
     watch: &dyn Watch,
 ) -> anyhow::Result<Finished> {
-    let cases: Vec<&Case> =
-        scenario.cases.iter().filter(|c| c.backends.contains(&backend.name())).collect();
+    let cases: Vec<&Case> = scenario.cases.iter().filter(|c| c.backends.contains(&backend.name())).collect();
     let jobs: Vec<Job<'_>> = (0..seeds)
         .flat_map(|s| cases.iter().map(move |case| (s, *case)))
         .flat_map(|(s, case)| {

@@ -195,7 +195,8 @@ impl Parser<'_> {
             return Ok(Expr::Binary(Operator::Subtract, Box::new(Expr::Number(0.0)), Box::new(inner)));
         }
         self.space();
-        let length = self.rest().bytes().take_while(|b| b.is_ascii_alphanumeric() || b"._-".contains(b)).count();
+        let length =
+            self.rest().bytes().take_while(|b| b.is_ascii_alphanumeric() || b"._-".contains(b)).count();
         let word = self.rest()[..length].to_owned();
         if word.is_empty() {
             return Err(self.wrong("a number or a metric"));

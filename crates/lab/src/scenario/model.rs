@@ -1,8 +1,8 @@
 //! A scenario after checking: what a backend gets. References hold, units are types, one variant each.
 
 pub use super::file::{
-    BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss, Memory,
-    LossModel, Plot, Security, Server, Upf,
+    BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
+    LossModel, Memory, Plot, Security, Server, Upf,
 };
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};

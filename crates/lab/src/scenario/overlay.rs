@@ -66,7 +66,8 @@ fn set_in_list(list: &mut Vec<Value>, key: &str, path: &[&str], value: Value) ->
             Ok(())
         }
         ([which, rest @ ..], value) => {
-            let known: Vec<String> = list.iter().enumerate().map(|(i, v)| name_of(v).unwrap_or(i.to_string())).collect();
+            let known: Vec<String> =
+                list.iter().enumerate().map(|(i, v)| name_of(v).unwrap_or(i.to_string())).collect();
             let index = known
                 .iter()
                 .position(|n| n == which)

@@ -97,7 +97,12 @@ fn row(text: &mut String, table: &Table, key: &Key) {
     } else {
         format!(" *({} {})*", table.tag.unwrap_or_default(), key.only.join(", "))
     };
-    let _ = writeln!(text, "| `{}` | {value}{range} | {default} | {}{only} |", key.name, key.doc.replace('|', "\\|"));
+    let _ = writeln!(
+        text,
+        "| `{}` | {value}{range} | {default} | {}{only} |",
+        key.name,
+        key.doc.replace('|', "\\|")
+    );
 }
 
 #[cfg(test)]
@@ -115,6 +120,9 @@ mod tests {
             std::fs::write(&page, format!("{head}{BEGIN}{wanted}")).unwrap();
             return;
         }
-        assert!(found == wanted, "docs/scenarios.md is behind: UPDATE_DOCS=1 cargo test -p anabranch-lab the_page");
+        assert!(
+            found == wanted,
+            "docs/scenarios.md is behind: UPDATE_DOCS=1 cargo test -p anabranch-lab the_page"
+        );
     }
 }

@@ -13,11 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// # Errors
 /// Every reference that does not hold and everything that would do nothing.
-pub fn resolve(
-    mut file: File,
-    scenario: &str,
-    variant: Option<(&str, &str)>,
-) -> Result<Case, Vec<Problem>> {
+pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) -> Result<Case, Vec<Problem>> {
     if file.upf.is_empty() && !file.ue.is_empty() {
         file.upf.insert("upf".into(), file::Upf::default());
     }
@@ -298,7 +294,9 @@ impl Check {
             }
         }
         for server in file.server.keys() {
-            if !file.flow.is_empty() && !file.flow.values().any(|f| f.server.as_ref().is_none_or(|s| s == server)) {
+            if !file.flow.is_empty()
+                && !file.flow.values().any(|f| f.server.as_ref().is_none_or(|s| s == server))
+            {
                 self.problem(format!("server.{server}"), "is used by no flow");
             }
         }

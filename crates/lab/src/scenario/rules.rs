@@ -1,7 +1,7 @@
 //! Shapes of the policy types of `core`, which know nothing of scenario files.
 
 use super::schema::{Described, Key, Shape, Table};
-use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_core::policy::{Rule, SteeringMode};
 
 impl Described for Rule {
     fn shape() -> Shape {
@@ -60,11 +60,8 @@ fn filter() -> Table {
 }
 
 fn steering() -> Table {
-    let modes: &[&str] =
-        &["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant"];
-    let percent = |name, doc: &'static str| {
-        Key::new(name, Shape::Number, &[doc], None).range(0.0, 100.0)
-    };
+    let modes: &[&str] = &["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant"];
+    let percent = |name, doc: &'static str| Key::new(name, Shape::Number, &[doc], None).range(0.0, 100.0);
     Table {
         name: "Steering",
         doc: "A steering mode (JUNCTION §II-A; TS 23.501 §5.32.8).".into(),
@@ -81,8 +78,13 @@ fn steering() -> Table {
                 Some("[]".into()),
             )
             .only(&["load-balance"]),
-            Key::new("per", Shape::OneOf(&["packet", "flow"]), &["What is split."], Some("\"packet\"".into()))
-                .only(&["load-balance"]),
+            Key::new(
+                "per",
+                Shape::OneOf(&["packet", "flow"]),
+                &["What is split."],
+                Some("\"packet\"".into()),
+            )
+            .only(&["load-balance"]),
             Key::new(
                 "autonomous",
                 Shape::Bool,
@@ -125,6 +127,7 @@ fn weight() -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_core::policy::Filter;
 
     fn words(table: &Table) -> Vec<&'static str> {
         table.keys.iter().map(|k| k.name).collect()

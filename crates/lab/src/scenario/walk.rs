@@ -95,7 +95,9 @@ pub fn line_of_path(text: &str, path: &str) -> Option<usize> {
                 let Some(want) = parts.next() else { break };
                 for (i, element) in list.iter().enumerate() {
                     let DeValue::Table(t) = element.get_ref() else { continue };
-                    let named = ["name", "id"].iter().any(|k| matches!(t.get(*k).map(Spanned::get_ref), Some(DeValue::String(s)) if s == want));
+                    let named = ["name", "id"].iter().any(
+                        |k| matches!(t.get(*k).map(Spanned::get_ref), Some(DeValue::String(s)) if s == want),
+                    );
                     if named || want.parse() == Ok(i) {
                         at = Some(element.span().start);
                         table = t;
@@ -142,7 +144,11 @@ impl Walk<'_> {
             (Shape::OneOf(words), DeValue::String(word)) => {
                 if !words.contains(&word.as_ref()) {
                     let near = hint(word, words.iter().copied());
-                    self.problem(at, path, format!("\"{word}\" is not known{near}; valid: {}", words.join(", ")));
+                    self.problem(
+                        at,
+                        path,
+                        format!("\"{word}\" is not known{near}; valid: {}", words.join(", ")),
+                    );
                 }
             }
             (Shape::List(inner), DeValue::Array(list)) => {
@@ -186,9 +192,8 @@ impl Walk<'_> {
             // A tag with a default, such as the loss model.
             None => shape.keys.iter().find(|k| k.name == tag)?.default.as_ref().map(|d| d.replace('"', "")),
         });
-        let applies = |key: &Key| {
-            key.only.is_empty() || tag.as_deref().is_none_or(|tag| key.only.contains(&tag))
-        };
+        let applies =
+            |key: &Key| key.only.is_empty() || tag.as_deref().is_none_or(|tag| key.only.contains(&tag));
         for (name, value) in found {
             let here = join(path, name.get_ref());
             match shape.keys.iter().find(|k| k.name == name.get_ref()) {
@@ -202,8 +207,7 @@ impl Walk<'_> {
                     self.problem(name.span().start, &here, message);
                 }
                 None => {
-                    let valid: Vec<&str> =
-                        shape.keys.iter().filter(|k| applies(k)).map(|k| k.name).collect();
+                    let valid: Vec<&str> = shape.keys.iter().filter(|k| applies(k)).map(|k| k.name).collect();
                     let near = hint(name.get_ref(), valid.iter().copied());
                     let message = match reserved(path, name.get_ref()) {
                         Some(why) => why.to_owned(),
@@ -281,7 +285,10 @@ mod tests {
     fn an_unknown_key_names_file_line_key_and_the_nearest_valid_one() {
         let text = "title = \"t\"\n[link.wifi.up]\nrate_mbit = 3\n";
         let says = complaints(text);
-        assert!(says.starts_with("x.toml:3: link.wifi.up.rate_mbit: unknown key; did you mean `rate_mbps`?"), "{says}");
+        assert!(
+            says.starts_with("x.toml:3: link.wifi.up.rate_mbit: unknown key; did you mean `rate_mbps`?"),
+            "{says}"
+        );
     }
 
     #[test]
