@@ -11,6 +11,7 @@
 
 mod cli;
 mod config;
+mod engine;
 mod link;
 
 use clap::Parser;
