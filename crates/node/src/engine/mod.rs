@@ -1,4 +1,9 @@
 //! The data path: own threads, readiness from epoll, batches in and out, the state machines of `core` in
 //! the middle.
 
+pub mod clock;
+pub mod device;
+pub mod handover;
 pub mod offload;
+pub mod udp;
+pub mod worker;

@@ -1,0 +1,403 @@
+//! One data-path thread: a tunnel end, its queue of the inner interface, its socket per access.
+//!
+//! ```text
+//!            ┌────────────── worker ───────────────┐
+//!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
+//!   ◀────────│ Device ◀── End::datagram ◀─ Inbox   │◀────────
+//!            └──▲──────────────▲──────────────┬────┘
+//!            timers      orders (queue+wake)  events (channel)
+//! ```
+//!
+//! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
+//! batches ([`Handle::run`]), so the tunnel end needs no locks and no copies of its state.
+
+use super::clock::Clock;
+use super::device::{Device, DeviceCounters};
+use super::handover::{Handover, Kind};
+use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use anabranch_core::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
+use anabranch_core::time::Instant;
+use anyhow::Context;
+use crossbeam_queue::ArrayQueue;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// A tunnel end, as the data path drives it: the batch form of `core`'s contract.
+pub trait End: Send + 'static {
+    /// What it has to tell.
+    type Event: Send + 'static;
+
+    /// An inner packet came from the interface.
+    fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
+    /// A datagram came in by `access`.
+    fn datagram(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    );
+    /// Does what is due.
+    fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink);
+    /// When to call [`End::poll`] next.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// The next event, oldest first.
+    fn poll_event(&mut self) -> Option<Self::Event>;
+    /// The worker that has the session of this datagram, if it is known; asked only if there are several.
+    fn owner_of_datagram(&self, _datagram: &[u8]) -> Option<usize> {
+        None
+    }
+    /// The worker that has the session of this inner packet.
+    fn owner_of_packet(&self, _packet: &[u8]) -> Option<usize> {
+        None
+    }
+}
+
+/// What a worker counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerCounters {
+    /// Per access; zero where there is no socket.
+    pub sockets: Vec<SocketCounters>,
+    /// The inner interface.
+    pub device: DeviceCounters,
+    /// Packets given to the worker they belong to.
+    pub handed_over: u64,
+    /// Packets dropped because that worker's queue was full.
+    pub handover_full: u64,
+    /// Events nobody took in time.
+    pub events_lost: u64,
+}
+
+/// What an order may touch.
+pub struct Inside<'a, E> {
+    /// The tunnel end.
+    pub end: &'a mut E,
+    /// Now.
+    pub now: Instant,
+    sockets: &'a mut Sockets,
+    poll: &'a Poll,
+    past: &'a mut [SocketCounters; MAX_PATHS],
+    counters: &'a WorkerCounters,
+    device: &'a Device,
+    stop: &'a mut bool,
+}
+
+type Order<E> = Box<dyn FnOnce(&mut Inside<'_, E>) + Send>;
+
+/// How the control plane reaches a worker.
+pub struct Handle<E> {
+    orders: Arc<ArrayQueue<Order<E>>>,
+    waker: Arc<Waker>,
+}
+
+impl<E> Clone for Handle<E> {
+    fn clone(&self) -> Self {
+        Self { orders: self.orders.clone(), waker: self.waker.clone() }
+    }
+}
+
+/// The worker is gone, or has more orders waiting than it can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the data path does not answer; it is overloaded or stopping")]
+pub struct Unreachable;
+
+impl<E: End> Handle<E> {
+    /// Runs `order` on the worker, between two batches, without waiting for it.
+    pub fn run(&self, order: impl FnOnce(&mut Inside<'_, E>) + Send + 'static) -> Result<(), Unreachable> {
+        self.orders.push(Box::new(order)).map_err(|_| Unreachable)?;
+        self.waker.wake().map_err(|_| Unreachable)
+    }
+
+    /// Runs `ask` on the worker and returns its answer.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Inside<'_, E>) -> T + Send + 'static,
+    ) -> Result<T, Unreachable> {
+        let (answer, answered) = oneshot::channel();
+        self.run(move |context| {
+            let _ = answer.send(ask(context));
+        })?;
+        answered.await.map_err(|_| Unreachable)
+    }
+
+    /// Makes the worker return.
+    pub fn stop(&self) -> Result<(), Unreachable> {
+        self.run(|context| *context.stop = true)
+    }
+}
+
+impl<E> Inside<'_, E> {
+    /// Counters so far.
+    pub fn counters(&mut self) -> WorkerCounters {
+        let mut sockets = self.past.to_vec();
+        for (i, socket) in self.sockets.iter_mut() {
+            add(&mut sockets[i], socket.counters());
+        }
+        sockets.truncate(self.sockets.len());
+        WorkerCounters { sockets, device: self.device.counters(), ..self.counters.clone() }
+    }
+
+    /// Gives an access another socket, or none.
+    pub fn replace_socket(&mut self, access: usize, socket: Option<AccessSocket>) -> std::io::Result<()> {
+        if let Some(socket) = &socket {
+            register(self.poll, socket, Token(FIRST_SOCKET + access), Interest::READABLE)?;
+        }
+        if let Some(old) = self.sockets.replace(access, socket) {
+            add(&mut self.past[access], old.counters());
+            self.poll.registry().deregister(&mut SourceFd(&old.as_raw_fd()))?;
+        }
+        Ok(())
+    }
+
+    /// The last send error of each access since it was asked last.
+    pub fn send_errors(&mut self) -> Vec<(usize, std::io::Error)> {
+        self.sockets.iter_mut().filter_map(|(i, s)| Some((i, s.take_error()?))).collect()
+    }
+}
+
+const WAKER: Token = Token(0);
+const DEVICE: Token = Token(1);
+const FIRST_SOCKET: usize = 2;
+/// Orders that may wait.
+const MAX_ORDERS: usize = 256;
+/// Inner packets per round, so that a busy uplink does not starve the downlink.
+const ROUND_PACKETS: usize = 256;
+/// Frames per round.
+const ROUND_FRAMES: usize = 64;
+
+/// A worker, ready to run.
+pub struct Worker<E: End> {
+    end: E,
+    clock: Clock,
+    device: Device,
+    sockets: Sockets,
+    past: [SocketCounters; MAX_PATHS],
+    inbox: Inbox,
+    poll: Poll,
+    orders: Arc<ArrayQueue<Order<E>>>,
+    events: mpsc::Sender<E::Event>,
+    handover: Option<Handover>,
+    counters: WorkerCounters,
+}
+
+impl<E: End> Worker<E> {
+    /// Registers everything. `events` is where the end's events go.
+    pub fn new(
+        end: E,
+        clock: Clock,
+        device: Device,
+        accesses: Vec<Option<AccessSocket>>,
+        events: mpsc::Sender<E::Event>,
+    ) -> anyhow::Result<(Self, Handle<E>)> {
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        register(&poll, &device, DEVICE, Interest::READABLE).context("device")?;
+        let mut sockets = Sockets::new(accesses);
+        for (i, socket) in sockets.iter_mut() {
+            register(&poll, socket, Token(FIRST_SOCKET + i), Interest::READABLE).context("socket")?;
+        }
+        let orders = Arc::new(ArrayQueue::new(MAX_ORDERS));
+        let handle = Handle { orders: orders.clone(), waker };
+        let worker = Self {
+            end,
+            clock,
+            device,
+            sockets,
+            past: [SocketCounters::default(); MAX_PATHS],
+            inbox: Inbox::default(),
+            poll,
+            orders,
+            events,
+            handover: None,
+            counters: WorkerCounters::default(),
+        };
+        Ok((worker, handle))
+    }
+
+    /// Makes it one of several (see [`Handover::mesh`]).
+    pub fn join(&mut self, handover: Handover) {
+        self.handover = Some(handover);
+    }
+
+    /// Runs until stopped; returns the end, for a last word, and the sockets to say it with.
+    pub fn run(mut self) -> anyhow::Result<(E, Sockets)> {
+        let mut epoll = Events::with_capacity(64);
+        // Edge-triggered: what said it is readable stays so until it says EAGAIN.
+        let mut device_ready = true;
+        let mut sockets_ready = u32::MAX;
+        let mut stop = false;
+        while !stop {
+            let busy = device_ready || sockets_ready != 0;
+            let timeout = if busy { Some(Duration::ZERO) } else { self.until_deadline() };
+            match self.poll.poll(&mut epoll, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("epoll"),
+            }
+            for event in &epoll {
+                match event.token() {
+                    WAKER => {}
+                    DEVICE => device_ready = true,
+                    Token(t) => sockets_ready |= 1 << (t - FIRST_SOCKET),
+                }
+            }
+            self.downlink(&mut sockets_ready)?;
+            if device_ready {
+                device_ready = self.uplink()?;
+            }
+            self.from_other_workers();
+            self.housekeeping(&mut stop, &mut sockets_ready);
+        }
+        Ok((self.end, self.sockets))
+    }
+
+    /// Receives once from every socket that is ready.
+    fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
+        let Self { end, sockets, device, inbox, handover, counters, .. } = self;
+        let mut left = *ready;
+        while left != 0 {
+            let access = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let Some(socket) = sockets.get_mut(access) else {
+                *ready &= !(1 << access);
+                continue;
+            };
+            let filled = inbox.receive(socket).with_context(|| format!("receiving on access {access}"))?;
+            if !Inbox::may_be_more(filled) {
+                *ready &= !(1 << access);
+            }
+            if filled == 0 {
+                continue;
+            }
+            let now = self.clock.now();
+            let access = access as PathId;
+            inbox.for_each(|from, datagram| {
+                if let Some(handover) = handover
+                    && let Some(owner) = end.owner_of_datagram(datagram)
+                    && owner != handover.index()
+                {
+                    count(counters, handover.give(owner, Kind::Outer { access, from }, datagram));
+                    return;
+                }
+                end.datagram(access, from, datagram, now, sockets, device);
+            });
+            device.flush();
+            sockets.flush();
+        }
+        Ok(())
+    }
+
+    /// Reads the interface; whether there may be more.
+    fn uplink(&mut self) -> anyhow::Result<bool> {
+        let Self { end, sockets, device, handover, counters, .. } = self;
+        let now = self.clock.now();
+        let (mut packets, mut more) = (0, true);
+        for _ in 0..ROUND_FRAMES {
+            let n = device
+                .receive(|packet| {
+                    if let Some(handover) = handover
+                        && let Some(owner) = end.owner_of_packet(packet)
+                        && owner != handover.index()
+                    {
+                        count(counters, handover.give(owner, Kind::Inner, packet));
+                        return;
+                    }
+                    end.inner(packet, now, sockets);
+                })
+                .context("reading the device; was it removed?")?;
+            packets += n;
+            more = n > 0;
+            if !more || packets >= ROUND_PACKETS {
+                break;
+            }
+        }
+        sockets.flush();
+        Ok(more)
+    }
+
+    fn from_other_workers(&mut self) {
+        let Self { end, sockets, device, handover, .. } = self;
+        let Some(handover) = handover else { return };
+        handover.wake_receivers();
+        let now = self.clock.now();
+        let taken = handover.take(|kind, bytes| match kind {
+            Kind::Outer { access, from } => end.datagram(access, from, bytes, now, sockets, device),
+            Kind::Inner => end.inner(bytes, now, sockets),
+        });
+        if taken > 0 {
+            device.flush();
+            sockets.flush();
+        }
+    }
+
+    /// Timers, orders, events.
+    fn housekeeping(&mut self, stop: &mut bool, sockets_ready: &mut u32) {
+        let Self { end, sockets, device, poll, past, counters, .. } = self;
+        let now = self.clock.now();
+        for _ in 0..MAX_ORDERS {
+            let Some(order) = self.orders.pop() else { break };
+            order(&mut Inside { end, now, sockets, poll, past, counters, device, stop });
+            // A socket that was replaced may hold something already.
+            *sockets_ready = u32::MAX;
+        }
+        if end.poll_timeout().is_some_and(|at| at <= now) {
+            end.poll(now, sockets, device);
+            device.flush();
+            sockets.flush();
+        }
+        while let Some(event) = end.poll_event() {
+            if self.events.try_send(event).is_err() {
+                counters.events_lost += 1;
+            }
+        }
+    }
+
+    fn until_deadline(&self) -> Option<Duration> {
+        if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.orders.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.end.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+    }
+}
+
+fn register(poll: &Poll, source: &impl AsRawFd, token: Token, interest: Interest) -> std::io::Result<()> {
+    poll.registry().register(&mut SourceFd(&source.as_raw_fd()), token, interest)
+}
+
+fn count(counters: &mut WorkerCounters, given: bool) {
+    if given {
+        counters.handed_over += 1;
+    } else {
+        counters.handover_full += 1;
+    }
+}
+
+fn add(to: &mut SocketCounters, more: SocketCounters) {
+    let SocketCounters {
+        rx_datagrams,
+        rx_buffers,
+        rx_bytes,
+        tx_datagrams,
+        tx_batches,
+        tx_bytes,
+        tx_full,
+        tx_too_big,
+        tx_errors,
+    } = more;
+    to.rx_datagrams += rx_datagrams;
+    to.rx_buffers += rx_buffers;
+    to.rx_bytes += rx_bytes;
+    to.tx_datagrams += tx_datagrams;
+    to.tx_batches += tx_batches;
+    to.tx_bytes += tx_bytes;
+    to.tx_full += tx_full;
+    to.tx_too_big += tx_too_big;
+    to.tx_errors += tx_errors;
+}
