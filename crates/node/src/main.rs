@@ -13,6 +13,8 @@ mod cli;
 mod config;
 mod engine;
 mod link;
+#[cfg(test)]
+mod testing;
 
 use clap::Parser;
 use std::process::ExitCode;

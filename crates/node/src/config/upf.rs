@@ -146,7 +146,7 @@ pub struct Pool {
 }
 
 /// `[[ue]]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpfUe {
     /// Unique name.
@@ -161,12 +161,13 @@ pub struct UpfUe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address_v6: Option<Ipv6Addr>,
-    /// Names of the rules that apply to it, in order; absent: every rule.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rules: Option<Vec<String>>,
-    /// Accesses it may use; absent: every access.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accesses: Option<Vec<String>>,
+    /// Rules for this UE alone; they go before the shared ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub rule: Vec<Rule>,
+    /// Whether rules that the UE brings along are followed for its downlink.
+    #[serde(default = "yes")]
+    pub accept_rules: bool,
 }
 
 impl Check for UpfConfig {
@@ -253,16 +254,8 @@ impl UpfConfig {
                 ue.name
             ));
         }
-        for name in ue.rules.iter().flatten() {
-            if !self.rule.iter().any(|r| &r.name == name) {
-                return Err(format!("ue {}: there is no rule \"{name}\"", ue.name));
-            }
-        }
-        for name in ue.accesses.iter().flatten() {
-            if !self.access.iter().any(|a| &a.name == name) {
-                return Err(format!("ue {}: there is no access \"{name}\"", ue.name));
-            }
-        }
+        let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
+        check_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))?;
         Ok(())
     }
 }
@@ -283,4 +276,8 @@ fn default_state() -> PathBuf {
 
 fn default_api() -> Api {
     Api::unix("/run/anabranch/upf.sock")
+}
+
+fn yes() -> bool {
+    true
 }

@@ -7,3 +7,6 @@ pub mod handover;
 pub mod offload;
 pub mod udp;
 pub mod worker;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Private networks for tests. Where they are not allowed a test says so and does nothing; CI counts that
+//! as a failure.
+
+use nix::sched::{CloneFlags, unshare};
+use std::process::Command;
+
+/// Runs `body` on a thread in a network namespace of its own and returns what it returns; `None` where
+/// that is not allowed.
+pub fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+                assert!(
+                    std::env::var_os("CI").is_none(),
+                    "CI must be able to make a network namespace: {error}"
+                );
+                eprintln!("skipped: needs root to make a network namespace ({error})");
+                return None;
+            }
+            sh("ip link set lo up");
+            Some(body())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Runs shell commands in the namespace of the calling thread; they must succeed. Returns what they print.
+#[track_caller]
+pub fn sh(commands: &str) -> String {
+    let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{commands}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
