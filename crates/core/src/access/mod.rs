@@ -3,6 +3,7 @@
 //! The leaf modules know nothing of one another's state; a session composes them.
 
 pub mod path;
+pub mod reorder;
 pub mod steer;
 
 use siphasher::sip::SipHasher13;
