@@ -22,6 +22,7 @@
 //! | newer | waits in the paused queue of its epoch |
 //! | newer, timeout 0 (switched because EX failed) | everything waiting leaves, then it passes |
 //! | newer, no queue or no memory | the same, counted |
+//! | of a stream not met before | adopted: with a timeout, it waits as if newer; else it passes |
 //!
 //! Differences from the print: the MARK is a datagram of its own (the paper flags the last EX packet,
 //! which the sender cannot know before it decides to switch); admission is refused at the sender when
@@ -319,7 +320,9 @@ impl Inner {
         packet: &mut [u8],
         ctx: &mut Ctx<'_, impl PacketSink>,
     ) -> StreamOutcome {
-        let index = self.stream(word.stream, word.epoch, ctx.now);
+        // A stream first met in the middle of a switch has an EX path with more to come.
+        let adopt = word.epoch.wrapping_sub(u8::from(word.timeout_100us > 0));
+        let index = self.stream(word.stream, adopt, ctx.now);
         let stream = &mut self.streams[index];
         let mut distance = ahead(word.epoch, stream.current);
         if distance < 0 && ctx.now.saturating_since(stream.heard) >= RESYNC_AFTER && stream.pending.is_empty() {
