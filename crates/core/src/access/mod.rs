@@ -2,6 +2,7 @@
 //!
 //! The leaf modules know nothing of one another's state; a session composes them.
 
+pub mod mtu;
 pub mod path;
 pub mod reorder;
 pub mod steer;

@@ -123,7 +123,10 @@ impl FlowReorder {
     /// `start`: it is the first of the flow's sequence. `hold`: restore order; `false` only drops
     /// duplicates (redundant mode). Whatever is due to leave goes to `out`, this packet included
     /// unless the outcome is [`Outcome::Held`] or [`Outcome::Duplicate`].
-    #[expect(clippy::too_many_arguments, reason = "the packet and its header; a struct would only rename them")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the packet and its header; a struct would only rename them"
+    )]
     pub fn on_packet(
         &mut self,
         flow: &FlowKey,
@@ -390,7 +393,8 @@ impl Inner {
             {
                 self.law.on_lateness(skip.path, ctx.now.saturating_since(skip.since));
                 if skip.given_up {
-                    self.overtakes = self.overtakes.saturating_mul(2).min(MAX_OVERTAKES.max(self.base_overtakes));
+                    self.overtakes =
+                        self.overtakes.saturating_mul(2).min(MAX_OVERTAKES.max(self.base_overtakes));
                 }
             }
         }
@@ -461,7 +465,13 @@ impl Inner {
     }
 
     /// Lets the oldest packets leave until one of `len` bytes with `sequence` is within every bound.
-    fn make_room(&mut self, index: u16, sequence: u32, len: usize, ctx: &mut Ctx<'_, impl PacketSink>) -> Room {
+    fn make_room(
+        &mut self,
+        index: u16,
+        sequence: u32,
+        len: usize,
+        ctx: &mut Ctx<'_, impl PacketSink>,
+    ) -> Room {
         let limits = &ctx.pool.config().flow;
         let (packets, flow_bytes, bytes) =
             (limits.packets_per_flow.clamp(1, WINDOW as u16), limits.bytes_per_flow, limits.bytes);

@@ -1,9 +1,9 @@
 //! The flows of one session: found by key, kept in order of last use, bounded in number.
 
+use super::WINDOW;
 use super::law::ahead;
 use super::pool::{NONE, Pool};
 use super::seen::Seen;
-use super::WINDOW;
 use crate::access::MAX_PATHS;
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;

@@ -57,14 +57,8 @@ impl HoldLaw {
     pub(super) fn new(limits: &FlowLimits) -> Self {
         let min_us = micros(limits.min_hold);
         let max_us = micros(limits.max_hold).max(min_us);
-        let mut law = Self {
-            paths: Default::default(),
-            hold_us: [0; MAX_PATHS],
-            live: 0,
-            down: 0,
-            min_us,
-            max_us,
-        };
+        let mut law =
+            Self { paths: Default::default(), hold_us: [0; MAX_PATHS], live: 0, down: 0, min_us, max_us };
         law.recompute();
         law
     }

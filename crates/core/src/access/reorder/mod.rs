@@ -22,7 +22,9 @@ mod stream;
 pub use flow::{FlowReorder, FlowStats, Outcome};
 pub use law::initial_sequence;
 pub use pool::{Pool, PoolConfig};
-pub use stream::{Marker, StreamLimits, StreamOutcome, StreamReorder, StreamSender, StreamStats, Switch, hold_timeout};
+pub use stream::{
+    Marker, StreamLimits, StreamOutcome, StreamReorder, StreamSender, StreamStats, Switch, hold_timeout,
+};
 
 use crate::time::Duration;
 

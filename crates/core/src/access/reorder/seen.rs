@@ -46,7 +46,9 @@ mod tests {
 
     #[test]
     fn clear_takes_exactly_the_range() {
-        for (first, count) in [(0, 1), (63, 2), (100, 200), (WINDOW - 3, 7), (u32::MAX - 70, 150), (5, WINDOW)] {
+        for (first, count) in
+            [(0, 1), (63, 2), (100, 200), (WINDOW - 3, 7), (u32::MAX - 70, 150), (5, WINDOW)]
+        {
             let mut seen = Seen::new();
             seen.0 = [u64::MAX; WORDS];
             seen.clear(first, count);

@@ -215,13 +215,7 @@ impl StreamReorder {
     }
 
     /// A MARK: the EX path of `word.epoch` is complete.
-    pub fn on_marker(
-        &mut self,
-        word: StreamWord,
-        now: Instant,
-        pool: &mut Pool,
-        out: &mut impl PacketSink,
-    ) {
+    pub fn on_marker(&mut self, word: StreamWord, now: Instant, pool: &mut Pool, out: &mut impl PacketSink) {
         self.inner.get_or_insert_default().on_marker(word, &mut Ctx { now, pool, out });
     }
 
@@ -325,7 +319,8 @@ impl Inner {
         let index = self.stream(word.stream, adopt, ctx.now);
         let stream = &mut self.streams[index];
         let mut distance = ahead(word.epoch, stream.current);
-        if distance < 0 && ctx.now.saturating_since(stream.heard) >= RESYNC_AFTER && stream.pending.is_empty() {
+        if distance < 0 && ctx.now.saturating_since(stream.heard) >= RESYNC_AFTER && stream.pending.is_empty()
+        {
             stream.current = word.epoch;
             distance = 0;
         }
@@ -385,7 +380,8 @@ impl Inner {
         }
         for index in 0..self.streams.len() {
             let pending = &self.streams[index].pending;
-            let due = pending.iter().filter(|pending| pending.deadline <= ctx.now).map(|pending| pending.epoch);
+            let due =
+                pending.iter().filter(|pending| pending.deadline <= ctx.now).map(|pending| pending.epoch);
             if let Some(epoch) = due.last() {
                 self.stats.by_timeout += 1;
                 self.begin(index, epoch, ctx);

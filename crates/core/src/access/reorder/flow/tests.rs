@@ -19,13 +19,7 @@ impl PacketSink for Out {
 
 pub(super) fn key(flow: u8) -> FlowKey {
     let address = |last| std::net::IpAddr::from([10, 0, 0, last]);
-    FlowKey {
-        protocol: 17,
-        source: address(1),
-        destination: address(flow),
-        source_port: 9,
-        destination_port: 9,
-    }
+    FlowKey { protocol: 17, src: address(1), dst: address(flow), src_port: 9, dst_port: 9 }
 }
 
 /// One session with its pool.
@@ -282,6 +276,22 @@ fn a_packet_below_everything_held_is_the_one_to_leave_when_full() {
 }
 
 #[test]
+fn the_same_holds_for_the_bytes_of_the_session() {
+    let flow = FlowLimits { bytes: 250, ..FlowLimits::default() };
+    let mut bed = Bed::new(PoolConfig { flow, ..PoolConfig::default() });
+    bed.reorder.set_path_rtt(1, 30_000);
+    bed.start(0);
+    bed.get(5, 0);
+    bed.get(7, 0);
+    assert_eq!(bed.get(3, 0), Outcome::Delivered);
+    assert_eq!(bed.sequences(), [0, 3]);
+    // Another flow's packet makes the oldest of this one leave.
+    bed.packet(2, 0, true, true, 0);
+    assert_eq!(bed.packet(2, 2, false, true, 0), Outcome::Held);
+    assert_eq!(bed.out.0, [(2, 0), (1, 5)]);
+}
+
+#[test]
 fn session_bytes_and_an_exhausted_pool_deliver_early() {
     for (flow, bytes) in [
         (FlowLimits { bytes: 5000, ..FlowLimits::default() }, 1 << 20),
@@ -302,7 +312,8 @@ fn session_bytes_and_an_exhausted_pool_deliver_early() {
         }
         bed.at(10_000);
         let all = core::mem::take(&mut bed.out.0);
-        let first: Vec<u32> = all.iter().filter(|(flow, _)| *flow == 1).map(|(_, sequence)| *sequence).collect();
+        let first: Vec<u32> =
+            all.iter().filter(|(flow, _)| *flow == 1).map(|(_, sequence)| *sequence).collect();
         assert_eq!(first, (0..50).map(|n| 2 * n).collect::<Vec<_>>());
         assert_eq!(all.len(), 52);
     }

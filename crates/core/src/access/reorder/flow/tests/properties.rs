@@ -32,8 +32,16 @@ struct Channel {
 }
 
 fn channel(loss: u64, duplicates: u64, jitter_us: u64, fifo: bool) -> impl Strategy<Value = Channel> {
-    (any::<u64>(), 1..500_u32, 1..4_u8, any::<u32>(), 20..2_000_u64, prop::array::uniform3(0..60_000_u64), 1..4_u8).prop_map(
-        move |(seed, packets, flows, first, gap_us, delay_us, paths)| Channel {
+    (
+        any::<u64>(),
+        1..500_u32,
+        1..4_u8,
+        any::<u32>(),
+        20..2_000_u64,
+        prop::array::uniform3(0..60_000_u64),
+        1..4_u8,
+    )
+        .prop_map(move |(seed, packets, flows, first, gap_us, delay_us, paths)| Channel {
             seed,
             packets,
             flows,
@@ -45,8 +53,7 @@ fn channel(loss: u64, duplicates: u64, jitter_us: u64, fifo: bool) -> impl Strat
             fifo,
             loss_permille: loss,
             duplicate_permille: duplicates,
-        },
-    )
+        })
 }
 
 impl Channel {
@@ -70,7 +77,13 @@ impl Channel {
                     }
                     if below(1000) >= self.loss_permille {
                         let sequence = self.first.wrapping_add(n);
-                        arrivals.push(Arriving { at_us, flow, sequence, start: n == 0, path: path as PathId });
+                        arrivals.push(Arriving {
+                            at_us,
+                            flow,
+                            sequence,
+                            start: n == 0,
+                            path: path as PathId,
+                        });
                     }
                 }
             }
