@@ -292,7 +292,7 @@ mod tests {
                 if let Some(size) = self.mtu.poll_probe(self.now) {
                     self.sent.push(size);
                     assert!(size <= self.mtu.max);
-                    if size <= self.carries && self.sent.len() % self.lose_every != 0 {
+                    if size <= self.carries && !self.sent.len().is_multiple_of(self.lose_every) {
                         self.now += RTT;
                         self.mtu.on_ack(size, self.now);
                     }

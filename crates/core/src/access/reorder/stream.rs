@@ -379,10 +379,10 @@ impl Inner {
             return;
         }
         for index in 0..self.streams.len() {
-            let pending = &self.streams[index].pending;
+            let Stream { current, ref pending, .. } = self.streams[index];
             let due =
                 pending.iter().filter(|pending| pending.deadline <= ctx.now).map(|pending| pending.epoch);
-            if let Some(epoch) = due.last() {
+            if let Some(epoch) = due.max_by_key(|epoch| ahead(*epoch, current)) {
                 self.stats.by_timeout += 1;
                 self.begin(index, epoch, ctx);
             }
