@@ -2,10 +2,13 @@
 //!
 //! The leaf modules know nothing of one another's state; a session composes them.
 
+pub mod classify;
+pub mod dns;
 pub mod mtu;
 pub mod path;
 pub mod reorder;
 pub mod steer;
+pub mod table;
 
 use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;

@@ -90,8 +90,8 @@ impl Shares {
         let sum: u32 = up.iter().map(|p| weight(&self.weights, p)).sum();
         let even = WHOLE / u32::try_from(up.len()).unwrap_or(1).max(1);
         for path in up.without(self.of) {
-            let fresh = if sum == 0 { even } else { WHOLE * weight(&self.weights, path) / sum };
-            self.share[usize::from(path)] = fresh;
+            let fresh = (WHOLE * weight(&self.weights, path)).checked_div(sum);
+            self.share[usize::from(path)] = fresh.unwrap_or(even);
             self.base_rtt_us[usize::from(path)] = 0;
         }
         self.of = up;
@@ -107,13 +107,13 @@ impl Shares {
         }
         let mut wish = self.share;
         if free.is_empty() {
-            let rate = |p| u64::from(paths.get(p).delivery_kbps);
-            let sum: u64 = up.iter().map(rate).sum();
+            let rate = |p| u128::from(paths.get(p).delivery_bps);
+            let sum: u128 = up.iter().map(rate).sum();
             if sum == 0 {
                 return;
             }
             for path in up {
-                let target = u32::try_from(u64::from(WHOLE) * rate(path) / sum).unwrap_or(WHOLE);
+                let target = u32::try_from(u128::from(WHOLE) * rate(path) / sum).unwrap_or(WHOLE);
                 let share = &mut wish[usize::from(path)];
                 *share = u32::midpoint(*share, target);
             }
@@ -152,7 +152,7 @@ impl Shares {
         let mut largest = None;
         self.share = [0; MAX_PATHS];
         for path in up {
-            let part = if sum == 0 { spare / u64::from(n.max(1)) } else { spare * over(path) / sum };
+            let part = (spare * over(path)).checked_div(sum).unwrap_or(spare / u64::from(n.max(1)));
             let share = LEAST_SHARE + u32::try_from(part).unwrap_or(0);
             self.share[usize::from(path)] = share;
             left -= share;
@@ -194,7 +194,7 @@ mod tests {
                 let state = PathState {
                     rtt_us: (20_000.0 + queue[i] / capacity[i] * 1e6) as u32,
                     loss_ppm: (lost / rate.max(0.001) * 1e6) as u32,
-                    delivery_kbps: (out * 1e3) as u32,
+                    delivery_bps: (out * 1e6) as u64,
                 };
                 paths.set(i as u8, state);
             }
@@ -230,7 +230,7 @@ mod tests {
     proptest! {
         #[test]
         fn shares_are_whole_and_every_live_path_has_one(
-            steps in proptest::collection::vec((any::<u8>(), any::<[(u32, u32, u32); 8]>()), 1..20),
+            steps in proptest::collection::vec((any::<u8>(), any::<[(u32, u32, u64); 8]>()), 1..20),
             weights in proptest::array::uniform8(0u8..=10),
         ) {
             let mut shares = Shares::new(weights);
@@ -238,8 +238,8 @@ mod tests {
                 let up = PathSet::from_bits(bits | 1);
                 let mut paths = PathStates::default();
                 for path in up {
-                    let (rtt, loss_ppm, delivery_kbps) = states[usize::from(path)];
-                    paths.set(path, PathState { rtt_us: rtt.max(1), loss_ppm, delivery_kbps });
+                    let (rtt, loss_ppm, delivery_bps) = states[usize::from(path)];
+                    paths.set(path, PathState { rtt_us: rtt.max(1), loss_ppm, delivery_bps });
                 }
                 let now = Instant::from_millis(i as u64 * PERIOD_MS);
                 shares.update(&paths, up, now);

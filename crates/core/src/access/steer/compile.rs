@@ -226,8 +226,6 @@ impl Names<'_> {
         }
     }
 }
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range")]
 fn whole(value: f64) -> u32 {
     value.round() as u32
 }

@@ -86,8 +86,6 @@ impl LoadBalance {
         })
     }
 }
-
-#[expect(clippy::cast_possible_truncation, reason = "a remainder of a number below 256")]
 const fn index(remainder: u64) -> usize {
     remainder as usize
 }

@@ -93,6 +93,12 @@ impl Mode {
         }
     }
 
+    /// Whether the unit that is steered is a flow, which then keeps its path while that is up.
+    #[must_use]
+    pub const fn per_flow(&self) -> bool {
+        matches!(self, Self::LoadBalance(mode) if !mode.per_packet())
+    }
+
     /// Whether the mode may send several copies of one packet.
     #[must_use]
     pub const fn duplicates(&self) -> bool {
@@ -210,8 +216,6 @@ impl ModeState {
         wrapping_ms(now).wrapping_sub(self.changed_ms)
     }
 }
-
-#[expect(clippy::cast_possible_truncation, reason = "wraps on purpose: only differences are used")]
 const fn wrapping_ms(now: Instant) -> u32 {
     now.as_millis() as u32
 }

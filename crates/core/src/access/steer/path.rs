@@ -13,19 +13,19 @@ pub struct PathState {
     pub rtt_us: u32,
     /// Packet loss in the sending direction, in parts per million.
     pub loss_ppm: u32,
-    /// Rate at which the far end received by this path, in kbit/s (payload of the tunnel). Only the
-    /// autonomous load-balance mode reads it; 0 = not measured.
-    pub delivery_kbps: u32,
+    /// Rate at which the far end received by this path, in bit/s. Only the autonomous load-balance
+    /// mode reads it; 0 = not measured.
+    pub delivery_bps: u64,
 }
 
 impl PathState {
     /// A path that is down.
-    pub const DOWN: Self = Self { rtt_us: 0, loss_ppm: 0, delivery_kbps: 0 };
+    pub const DOWN: Self = Self { rtt_us: 0, loss_ppm: 0, delivery_bps: 0 };
 
     /// A path that is up with this RTT (at least 1 us) and nothing else known.
     #[must_use]
     pub const fn up(rtt_us: u32) -> Self {
-        Self { rtt_us: if rtt_us == 0 { 1 } else { rtt_us }, loss_ppm: 0, delivery_kbps: 0 }
+        Self { rtt_us: if rtt_us == 0 { 1 } else { rtt_us }, loss_ppm: 0, delivery_bps: 0 }
     }
 
     /// Whether the path is available.
@@ -77,6 +77,24 @@ impl PathStates {
             bits |= u8::from(state.is_up()) << i;
         }
         PathSet(bits)
+    }
+
+    /// Whether a path is up.
+    #[must_use]
+    pub fn is_up(&self, path: PathId) -> bool {
+        self.get(path).is_up()
+    }
+
+    /// Whether every path is down.
+    #[must_use]
+    pub fn none_up(&self) -> bool {
+        self.up().is_empty()
+    }
+
+    /// The path that is up and has the smallest RTT; the lower id wins a tie.
+    #[must_use]
+    pub fn smallest_delay(&self) -> Option<PathId> {
+        self.fastest(PathSet::ALL)
     }
 
     /// The path of `among` with the smallest RTT; the lower id wins a tie. Paths that are down are
@@ -213,7 +231,6 @@ impl Iterator for PathIter {
         if self.0 == 0 {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "0 to 7")]
         let path = self.0.trailing_zeros() as PathId;
         self.0 &= self.0 - 1;
         Some(path)
@@ -243,13 +260,13 @@ mod tests {
     #[test]
     fn marking_down_keeps_what_was_measured() {
         let mut paths = PathStates::default();
-        paths.set(1, PathState { rtt_us: 9, loss_ppm: 5, delivery_kbps: 7 });
+        paths.set(1, PathState { rtt_us: 9, loss_ppm: 5, delivery_bps: 7 });
         paths.set(2, PathState::up(0));
         paths.set(8, PathState::up(4));
         assert_eq!(paths.up(), PathSet::from_bits(0b110));
         assert_eq!(paths.fastest(PathSet::ALL), Some(2));
         paths.mark_down(1);
-        assert_eq!(paths.get(1), PathState { rtt_us: 0, loss_ppm: 5, delivery_kbps: 7 });
+        assert_eq!(paths.get(1), PathState { rtt_us: 0, loss_ppm: 5, delivery_bps: 7 });
         assert_eq!(paths.fastest(PathSet::single(1)), None);
         assert_eq!(paths.get(8), PathState::DOWN);
     }

@@ -22,7 +22,7 @@ fn weighted(tenths: &[u8], per: Granularity) -> Mode {
 fn paths(rtt_ms: &[u32]) -> PathStates {
     let mut paths = PathStates::default();
     for (i, ms) in rtt_ms.iter().enumerate() {
-        paths.set(i as u8, PathState { rtt_us: ms * 1000, loss_ppm: 0, delivery_kbps: 0 });
+        paths.set(i as u8, PathState { rtt_us: ms * 1000, loss_ppm: 0, delivery_bps: 0 });
     }
     paths
 }
@@ -41,7 +41,7 @@ impl Run {
 #[test]
 fn the_state_of_a_rule_is_small() {
     assert_eq!(size_of::<ModeState>(), 16);
-    assert_eq!(size_of::<PathStates>(), 96);
+    assert_eq!(size_of::<PathStates>(), 128);
 }
 
 #[test]
@@ -209,11 +209,11 @@ fn tenths() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn any_paths() -> impl Strategy<Value = PathStates> {
-    let state = (prop_oneof![Just(0u32), 1..200_000u32], 0..1_000_001u32, any::<u32>());
+    let state = (prop_oneof![Just(0u32), 1..200_000u32], 0..1_000_001u32, any::<u64>());
     proptest::array::uniform8(state).prop_map(|states| {
         let mut paths = PathStates::default();
-        for (i, (rtt_us, loss_ppm, delivery_kbps)) in states.into_iter().enumerate() {
-            paths.set(i as u8, PathState { rtt_us, loss_ppm, delivery_kbps });
+        for (i, (rtt_us, loss_ppm, delivery_bps)) in states.into_iter().enumerate() {
+            paths.set(i as u8, PathState { rtt_us, loss_ppm, delivery_bps });
         }
         paths
     })
@@ -231,7 +231,7 @@ proptest! {
         let mut state = ModeState::new();
         let mut now = Instant::ZERO;
         for (paths, sequence, flow_hash, ms) in steps {
-            now = now + core::time::Duration::from_millis(ms);
+            now += core::time::Duration::from_millis(ms);
             let picked = state.pick(&mode, &paths, sequence, flow_hash, now);
             prop_assert_eq!(picked == Pick::None, paths.up().is_empty());
             prop_assert!(picked.paths().without(paths.up()).is_empty());
