@@ -15,6 +15,7 @@
 //! Only updates that *prefer* another path are suspended. A path that goes down is taken out at once,
 //! suspended or not.
 
+use super::params::{PathParamsError, check};
 use crate::access::PathId;
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
@@ -29,18 +30,35 @@ const HISTORY: usize = 8;
 pub struct FlapParams {
     /// Changes of the preferred path allowed in one window. 1 to 8, default 4.
     pub flips: u8,
-    /// The window, in milliseconds. Default 10 000.
+    /// The window, in milliseconds. 100 to 3 600 000, default 10 000.
     pub window_ms: u32,
-    /// How long the first suspension lasts, in milliseconds; each further one twice as long. Default 5000.
+    /// How long the first suspension lasts, in milliseconds; each further one twice as long. 100 to
+    /// `hold_max_ms`, default 5000.
     pub hold_ms: u32,
     /// Longest suspension, in milliseconds; after this long without one the doubling starts again.
-    /// Default 60 000.
+    /// Up to 3 600 000, default 60 000.
     pub hold_max_ms: u32,
 }
 
 impl Default for FlapParams {
     fn default() -> Self {
         Self { flips: 4, window_ms: 10_000, hold_ms: 5_000, hold_max_ms: 60_000 }
+    }
+}
+
+impl FlapParams {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first key out of range, with the range that is valid.
+    pub fn validate(&self) -> Result<(), PathParamsError> {
+        const HOUR_MS: u32 = 3_600_000;
+        check([
+            ("flips", self.flips.into(), 1, HISTORY as u32),
+            ("window_ms", self.window_ms, 100, HOUR_MS),
+            ("hold_max_ms", self.hold_max_ms, 100, HOUR_MS),
+            ("hold_ms", self.hold_ms, 100, self.hold_max_ms),
+        ])
     }
 }
 
@@ -209,6 +227,13 @@ mod tests {
         assert_eq!(until, Instant::from_millis(13_000 + 5_000));
         assert_eq!(c.on_preferred(None, until), None);
         assert_eq!(c.on_timeout(until), Some(FlapEvent::Resumed));
+    }
+
+    #[test]
+    fn a_wrong_value_names_key_and_range() {
+        assert_eq!(FlapParams::default().validate(), Ok(()));
+        let p: FlapParams = serde_json::from_str(r#"{"hold_ms": 70000}"#).unwrap();
+        assert_eq!(p.validate().unwrap_err().to_string(), "hold_ms = 70000: write a value from 100 to 60000");
     }
 
     #[test]

@@ -293,9 +293,12 @@ fn admin_off_is_silent_and_final_until_on() {
     assert_eq!((m.poll_probe(0, at(99_000)), m.poll_timeout()), (None, None));
     assert_eq!(m.set_carrier(true, at(20)), None);
     assert_eq!(m.poll_timeout(), None);
+    assert_eq!(m.set_carrier(false, at(21)), None);
+    assert_eq!(m.down_reason(), Some(DownReason::Carrier));
+    assert_eq!(m.set_carrier(true, at(22)), None);
+    assert_eq!(m.down_reason(), Some(DownReason::Admin));
     assert_eq!(m.set_admin(true, at(30)), None);
     assert!(m.poll_probe(0, at(30)).is_some());
-    assert_eq!(m.down_reason(), Some(DownReason::Admin));
 }
 
 #[test]

@@ -46,7 +46,7 @@ mod laws;
 use crate::time::Duration;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
 pub use monitor::PathMonitor;
-pub use params::{ProbeParams, ProbeParamsError};
+pub use params::{PathParamsError, ProbeParams};
 pub use rtt::RttEstimate;
 
 /// Which end of the tunnel a monitor sits at.

@@ -194,6 +194,10 @@ impl PathMonitor {
                     self.activity = 0;
                 }
                 self.peer_rx = peer_rx;
+                if !self.rtt.known() && msg.rtt_us > 0 {
+                    // Until the first acknowledgement, what the other end measured will do.
+                    self.rtt.sample(Duration::from_micros(msg.rtt_us.into()), now);
+                }
                 self.count_unproven(now);
                 (Some(self.probe(ProbeKind::Reply, msg.id, msg.timestamp_ns, reorder_available, now)), None)
             }
@@ -293,15 +297,19 @@ impl PathMonitor {
     }
 
     /// The access gained or lost its carrier (link state or route; UE).
-    pub fn set_carrier(&mut self, up: bool, now: Instant) -> Option<PathEvent> {
-        self.carrier = up;
-        self.gate(up, DownReason::Carrier, now)
+    pub fn set_carrier(&mut self, up: bool, _now: Instant) -> Option<PathEvent> {
+        if core::mem::replace(&mut self.carrier, up) == up {
+            return None;
+        }
+        self.gate(up, DownReason::Carrier)
     }
 
     /// The path was switched on or off by configuration.
-    pub fn set_admin(&mut self, up: bool, now: Instant) -> Option<PathEvent> {
-        self.admin = up;
-        self.gate(up, DownReason::Admin, now)
+    pub fn set_admin(&mut self, up: bool, _now: Instant) -> Option<PathEvent> {
+        if core::mem::replace(&mut self.admin, up) == up {
+            return None;
+        }
+        self.gate(up, DownReason::Admin)
     }
 
     /// The far end told, on another path, that this one is up or down for it.
@@ -514,11 +522,16 @@ impl PathMonitor {
     }
 
     /// Carrier or administration changed.
-    fn gate(&mut self, up: bool, reason: DownReason, _now: Instant) -> Option<PathEvent> {
+    fn gate(&mut self, up: bool, reason: DownReason) -> Option<PathEvent> {
         if up {
             // Ask at once: a carrier that came back is worth a packet.
-            self.urgent |= self.state != State::Up;
+            self.urgent = true;
             self.missed = 0;
+            if !self.admin {
+                self.state = State::Down(DownReason::Admin);
+            } else if !self.carrier {
+                self.state = State::Down(DownReason::Carrier);
+            }
             return None;
         }
         match self.state {

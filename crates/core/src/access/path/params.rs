@@ -54,18 +54,18 @@ impl Default for ProbeParams {
     }
 }
 
-/// A probing parameter outside its range.
+/// A parameter of path measurement outside its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: write a value from {min} to {max}")]
-pub struct ProbeParamsError {
+pub struct PathParamsError {
     /// The key as written in configuration.
     pub key: &'static str,
     /// What was given.
-    pub value: u16,
+    pub value: u32,
     /// Smallest valid value.
-    pub min: u16,
+    pub min: u32,
     /// Largest valid value.
-    pub max: u16,
+    pub max: u32,
 }
 
 impl ProbeParams {
@@ -95,13 +95,8 @@ impl ProbeParams {
     ///
     /// # Errors
     /// The first key out of range, with the range that is valid.
-    pub fn validate(&self) -> Result<(), ProbeParamsError> {
-        for (key, value, min, max) in self.ranges() {
-            if !(min..=max).contains(&value) {
-                return Err(ProbeParamsError { key, value, min, max });
-            }
-        }
-        Ok(())
+    pub fn validate(&self) -> Result<(), PathParamsError> {
+        check(self.ranges().map(|(key, value, min, max)| (key, value.into(), min.into(), max.into())))
     }
 
     /// The same values, each moved into its range: what a monitor runs on, so that no parameter, checked
@@ -155,6 +150,16 @@ impl ProbeParams {
     pub(super) fn down_interval(&self, probes: u8) -> Duration {
         let doubled = u64::from(self.down_interval_ms) << (probes / 8).min(9);
         Duration::from_millis(doubled.min(u64::from(self.idle_interval_ms.max(self.down_interval_ms))))
+    }
+}
+
+/// The first of (key, value, smallest, largest) that is out of range.
+pub(super) fn check<const N: usize>(
+    ranges: [(&'static str, u32, u32, u32); N],
+) -> Result<(), PathParamsError> {
+    match ranges.into_iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
+        Some((key, value, min, max)) => Err(PathParamsError { key, value, min, max }),
+        None => Ok(()),
     }
 }
 

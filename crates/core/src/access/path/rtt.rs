@@ -79,6 +79,11 @@ impl RttMeter {
         }
     }
 
+    /// Whether there has been a sample.
+    pub(super) fn known(&self) -> bool {
+        self.latest != 0
+    }
+
     pub(super) fn smoothed_us(&self) -> u32 {
         self.smoothed_x8 / 8
     }
