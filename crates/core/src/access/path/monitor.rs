@@ -8,9 +8,11 @@ use crate::element::Reason;
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
 
-/// Requests that must have gone unanswered before a silence is a verdict: after a stall of the whole
-/// process the clock has run on, but nothing was asked yet.
-const FEWEST_REQUESTS: u16 = 3;
+/// Requests that must have gone unanswered before a silence is a verdict, idle and in traffic. The pace of
+/// the repeats makes them more as a rule, but not after a stall of the whole process: the clock has run on,
+/// and nothing was asked.
+const FEWEST_IDLE: u16 = 4;
+const FEWEST_IN_TRAFFIC: u16 = 16;
 /// An acknowledgement whose id is further off than this is from a peer that started again.
 const ID_WINDOW: u32 = 1024;
 
@@ -235,6 +237,10 @@ impl PathMonitor {
             return None;
         }
         if self.activity > 0 {
+            if self.linger == 0 {
+                // Traffic joins. What an idle probe waited for so far is no evidence of the quick kind.
+                self.outstanding = 0;
+            }
             let probes = self.params.silence_ms / self.params.active_interval_max_ms;
             self.linger = u8::try_from(probes).unwrap_or(u8::MAX).max(1);
         } else if self.outstanding == 0 || now < self.late_at() {
@@ -244,6 +250,7 @@ impl PathMonitor {
             self.waiting_since = now;
             self.steady = self.state == State::Up
                 && self.missed == 0
+                && self.proof_at >= self.sent_at
                 && now.saturating_since(self.sent_at) <= 2 * self.params.active_max();
         }
         self.activity = 0;
@@ -433,13 +440,16 @@ impl PathMonitor {
             return None;
         }
         let silence = self.silence();
+        // The newest request must have had a moment, however late the others are.
+        let asked = self.sent_at + Duration::from_millis(1);
+        let fewest = if self.in_traffic() { FEWEST_IN_TRAFFIC } else { FEWEST_IDLE };
         match self.role {
-            Role::Ue if self.outstanding < FEWEST_REQUESTS => None,
+            Role::Ue if self.outstanding < fewest => None,
             Role::Ue if self.in_traffic() && self.steady => {
-                let asked = self.waiting_since + self.rtts().max(silence / 2);
-                Some(asked.max(self.proof_at + silence))
+                let waited = self.waiting_since + self.rtts().max(silence / 2);
+                Some(asked.max(waited).max(self.proof_at + silence))
             }
-            Role::Ue => Some(self.waiting_since + silence),
+            Role::Ue => Some(asked.max(self.waiting_since + silence)),
             Role::Upf => {
                 let idle = self.params.idle_interval() * (u32::from(self.params.missed_probes) + 1);
                 let idle = self.proof_at + idle + silence;
