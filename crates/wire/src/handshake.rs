@@ -9,8 +9,8 @@
 //! +-------------------------------------+          +----------------------------------+
 //! | Noise message 1:                    |          |          receiver index          |
 //! |   e 32, sealed s 48,                |          +----------------------------------+
-//! |   sealed (timestamp 8, hello TLVs)  |          | Noise message 2:                 |
-//! +-------------------------------------+          |   e 32, sealed welcome TLVs      |
+//! |   sealed (timestamp 8, hello TLVs)  |          | Noise message 2: e 32,           |
+//! +-------------------------------------+          |  sealed (sender index 4, welcome)|
 //! |               mac1 16               |          +----------------------------------+
 //! +-------------------------------------+          |              mac1 16             |
 //! |               mac2 16               |          +----------------------------------+
@@ -55,8 +55,8 @@ pub const NOISE_1_OVERHEAD: usize = 32 + 48 + TAG_LEN;
 pub const NOISE_2_OVERHEAD: usize = 32 + TAG_LEN;
 /// Least bytes of an init: the timestamp is always there.
 pub const INIT_MIN: usize = INIT_HEADER + NOISE_1_OVERHEAD + 8 + 2 * MAC_LEN;
-/// Least bytes of a response.
-pub const RESPONSE_MIN: usize = RESPONSE_HEADER + NOISE_2_OVERHEAD + 2 * MAC_LEN;
+/// Least bytes of a response: the sender index is always there.
+pub const RESPONSE_MIN: usize = RESPONSE_HEADER + NOISE_2_OVERHEAD + 4 + 2 * MAC_LEN;
 /// Most bytes of a handshake message: fits a path of 1280 bytes, outer IPv6 and UDP included.
 pub const HANDSHAKE_MAX: usize = 1232;
 /// Longest name of an access, in bytes.
@@ -376,13 +376,18 @@ mod welcome_tlv {
 }
 
 impl Welcome {
-    /// Payload of Noise message 2.
+    /// Payload of Noise message 2: the response's sender index once more, now authenticated, then the
+    /// welcome.
     ///
     /// # Errors
     /// A [`WireError`] if a field is out of its range or there is no address at all.
-    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+    pub fn encode(&self, sender: u32) -> Result<Vec<u8>, WireError> {
         mtu(self.inner_mtu)?;
+        if self.ipv4.is_none() && self.ipv6.is_none() {
+            return Err(WireError::Missing("welcome address"));
+        }
         let mut b = Vec::with_capacity(48);
+        b.extend_from_slice(&sender.to_be_bytes());
         if let Some((address, length)) = self.ipv4 {
             b.extend_from_slice(&[welcome_tlv::IPV4, 5]);
             b.extend_from_slice(&address.octets());
@@ -393,9 +398,6 @@ impl Welcome {
             b.extend_from_slice(&address.octets());
             b.push(prefix(length, 128)?);
         }
-        if b.is_empty() {
-            return Err(WireError::Missing("welcome address"));
-        }
         b.extend_from_slice(&[welcome_tlv::INNER_MTU, 2]);
         b.extend_from_slice(&self.inner_mtu.to_be_bytes());
         b.extend_from_slice(&[welcome_tlv::REORDER, 2]);
@@ -405,13 +407,14 @@ impl Welcome {
         Ok(b)
     }
 
-    /// Reads the payload of Noise message 2.
+    /// Reads the payload of Noise message 2: the sender index, and the welcome.
     ///
     /// # Errors
     /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
-    pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
+    pub fn decode(payload: &[u8]) -> Result<(u32, Self), WireError> {
+        need(payload, "welcome sender index", 4)?;
         let (mut ipv4, mut ipv6, mut inner_mtu, mut reorder, mut instance) = (None, None, None, None, None);
-        for tlv in Tlvs(payload) {
+        for tlv in Tlvs(&payload[4..]) {
             let (kind, value) = tlv?;
             match kind {
                 welcome_tlv::IPV4 => {
@@ -442,13 +445,14 @@ impl Welcome {
         if ipv4.is_none() && ipv6.is_none() {
             return Err(WireError::Missing("welcome address"));
         }
-        Ok(Self {
+        let welcome = Self {
             ipv4,
             ipv6,
             inner_mtu: inner_mtu.ok_or(WireError::Missing("welcome MTU"))?,
             reorder_available: reorder.unwrap_or(0),
             instance: instance.unwrap_or(0),
-        })
+        };
+        Ok((u32_at(payload, 0), welcome))
     }
 }
 

@@ -37,8 +37,9 @@ fn hello_golden() {
 
 #[test]
 fn welcome_golden() {
-    let bytes = welcome().encode().unwrap();
+    let bytes = welcome().encode(0x0102_0304).unwrap();
     let golden = [
+        1, 2, 3, 4, // sender index
         1, 5, 10, 45, 0, 2, 24, // IPv4
         2, 17, 0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 64, // IPv6
         3, 2, 5, 0x78, // MTU 1400
@@ -46,7 +47,7 @@ fn welcome_golden() {
         5, 4, 0, 0, 0, 3, // configuration version
     ];
     assert_eq!(bytes, golden);
-    assert_eq!(Welcome::decode(&bytes), Ok(welcome()));
+    assert_eq!(Welcome::decode(&bytes), Ok((0x0102_0304, welcome())));
 }
 
 #[test]
@@ -69,10 +70,10 @@ fn unknown_parts_are_skipped_and_bad_ones_refused() {
         assert_eq!(Hello::decode(&bad), Err(why));
     }
     assert_eq!(Hello::decode(&[0; 8]), Err(WireError::Missing("hello path")));
-    assert_eq!(Welcome::decode(&[]), Err(WireError::Missing("welcome address")));
-    assert!(Welcome { ipv4: None, ipv6: None, ..welcome() }.encode().is_err());
-    assert!(Welcome { inner_mtu: 575, ..welcome() }.encode().is_err());
-    assert!(Welcome { ipv4: Some((Ipv4Addr::LOCALHOST, 33)), ..welcome() }.encode().is_err());
+    assert_eq!(Welcome::decode(&[0; 4]), Err(WireError::Missing("welcome address")));
+    assert!(Welcome { ipv4: None, ipv6: None, ..welcome() }.encode(0).is_err());
+    assert!(Welcome { inner_mtu: 575, ..welcome() }.encode(0).is_err());
+    assert!(Welcome { ipv4: Some((Ipv4Addr::LOCALHOST, 33)), ..welcome() }.encode(0).is_err());
     assert!(Hello { path: 8, ..hello() }.encode(0).is_err());
     assert!(Hello { accesses: vec![Access { path: 0, name: "a b".into() }], ..hello() }.encode(0).is_err());
 }
@@ -96,12 +97,12 @@ fn message_layouts_golden() {
     assert_eq!(init.mac1(), (&[0x11; 16][..], &b[..end - 32]));
     assert_eq!(init.mac2(), (&[0x22; 16][..], &b[..end - 16]));
 
-    let b = Response::emit(Suite::Aes256Gcm, 5, 0x0102_0304, 0x0506_0708, NOISE_2_OVERHEAD);
+    let b = Response::emit(Suite::Aes256Gcm, 5, 0x0102_0304, 0x0506_0708, NOISE_2_OVERHEAD + 4);
     assert_eq!(b[..12], [0x20, 1, 1, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(b.len(), RESPONSE_MIN);
     let r = Response::parse(&b).unwrap();
     assert_eq!((r.path(), r.sender(), r.receiver()), (5, 0x0102_0304, 0x0506_0708));
-    assert_eq!(r.noise().len(), NOISE_2_OVERHEAD);
+    assert_eq!(r.noise().len(), NOISE_2_OVERHEAD + 4);
 
     let c = CookieMessage { receiver: 9, nonce: [1; 24], sealed: [2; 32] };
     let b = c.to_bytes();
@@ -152,7 +153,7 @@ proptest! {
             ipv6: Some((Ipv6Addr::from(v6), len)),
             inner_mtu, reorder_available, instance,
         };
-        prop_assert_eq!(Welcome::decode(&welcome.encode().unwrap()), Ok(welcome));
+        prop_assert_eq!(Welcome::decode(&welcome.encode(7).unwrap()), Ok((7, welcome)));
     }
 
     #[test]
