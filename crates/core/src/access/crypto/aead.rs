@@ -1,0 +1,282 @@
+//! Packet protection under one key epoch.
+
+use super::{REJECT_AFTER_PACKETS, Suite};
+use crate::access::PathId;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use core::fmt;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Bytes of the authentication tag.
+const TAG_LEN: usize = anabranch_wire::tunnel::TAG_LEN;
+
+/// Why a packet was not sealed or opened. Each is a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum CryptoError {
+    /// No room for the tag.
+    #[error("packet is shorter than its tag")]
+    TooShort,
+    /// The packet number is [`REJECT_AFTER_PACKETS`] or more: the key is used up.
+    #[error("packet number is beyond the life of the key")]
+    Exhausted,
+    /// Forged, damaged, or under another key.
+    #[error("packet does not authenticate")]
+    Authentication,
+    /// The library refused, for lack of memory.
+    #[error("cryptographic library is out of memory")]
+    Library,
+}
+
+/// A key that rests as 32 bytes and is expanded for use on first use.
+///
+/// The expanded form (round keys, GHASH table) is some 800 bytes on the heap.
+struct Lazy {
+    raw: Zeroizing<[u8; 32]>,
+    suite: Suite,
+    expanded: Option<Box<LessSafeKey>>,
+}
+
+impl Lazy {
+    fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
+        Self { raw, suite, expanded: None }
+    }
+
+    #[inline]
+    fn get(&mut self) -> Result<&LessSafeKey, CryptoError> {
+        if self.expanded.is_none() {
+            self.expand()?;
+        }
+        self.expanded.as_deref().ok_or(CryptoError::Library)
+    }
+
+    #[cold]
+    fn expand(&mut self) -> Result<(), CryptoError> {
+        let algorithm = match self.suite {
+            Suite::Aes256Gcm => &AES_256_GCM,
+            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        let key = UnboundKey::new(algorithm, &*self.raw).map_err(|_| CryptoError::Library)?;
+        self.expanded = Some(Box::new(LessSafeKey::new(key)));
+        Ok(())
+    }
+}
+
+/// Seals packets of one direction under one key epoch.
+pub struct SealKey(Lazy);
+
+impl SealKey {
+    pub(super) fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
+        Self(Lazy::new(suite, raw))
+    }
+
+    /// Encrypts `buf` less its last 16 bytes in place and writes the tag into those.
+    ///
+    /// `pn` must never repeat on `path` under this key. On an error `buf` must not be sent: it may still
+    /// be the plaintext.
+    ///
+    /// # Errors
+    /// [`CryptoError::TooShort`], [`CryptoError::Exhausted`] or [`CryptoError::Library`].
+    #[inline]
+    pub fn seal(&mut self, path: PathId, pn: u64, aad: &[u8], buf: &mut [u8]) -> Result<(), CryptoError> {
+        let nonce = nonce(path, pn)?;
+        let (text, tag_room) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(CryptoError::TooShort)?;
+        let tag = self
+            .0
+            .get()?
+            .seal_in_place_separate_tag(nonce, Aad::from(aad), text)
+            .map_err(|_| CryptoError::Library)?;
+        tag_room.copy_from_slice(tag.as_ref());
+        Ok(())
+    }
+
+    /// Frees the expanded key until the next packet.
+    pub fn cool_down(&mut self) {
+        self.0.expanded = None;
+    }
+
+    /// Whether the key is expanded.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.0.expanded.is_some()
+    }
+}
+
+/// Opens packets of one direction under one key epoch.
+pub struct OpenKey(Lazy);
+
+impl OpenKey {
+    pub(super) fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
+        Self(Lazy::new(suite, raw))
+    }
+
+    /// Checks and decrypts `buf` (ciphertext and tag) in place; returns the plaintext.
+    ///
+    /// After an error the contents of `buf` are undefined.
+    ///
+    /// # Errors
+    /// [`CryptoError`]; only after success is anything in the packet true.
+    #[inline]
+    pub fn open<'a>(
+        &mut self,
+        path: PathId,
+        pn: u64,
+        aad: &[u8],
+        buf: &'a mut [u8],
+    ) -> Result<&'a mut [u8], CryptoError> {
+        let nonce = nonce(path, pn)?;
+        if buf.len() < TAG_LEN {
+            return Err(CryptoError::TooShort);
+        }
+        self.0.get()?.open_in_place(nonce, Aad::from(aad), buf).map_err(|_| CryptoError::Authentication)
+    }
+
+    /// Frees the expanded key until the next packet.
+    pub fn cool_down(&mut self) {
+        self.0.expanded = None;
+    }
+
+    /// Whether the key is expanded.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.0.expanded.is_some()
+    }
+}
+
+/// Both directions of one key epoch.
+#[derive(Debug)]
+pub struct SessionKeys {
+    /// Towards the peer.
+    pub tx: SealKey,
+    /// From the peer.
+    pub rx: OpenKey,
+}
+
+impl SessionKeys {
+    pub(super) fn new(suite: Suite, tx: Zeroizing<[u8; 32]>, rx: Zeroizing<[u8; 32]>) -> Self {
+        Self { tx: SealKey::new(suite, tx), rx: OpenKey::new(suite, rx) }
+    }
+
+    /// Frees the expanded keys until the next packet.
+    pub fn cool_down(&mut self) {
+        self.tx.cool_down();
+        self.rx.cool_down();
+    }
+}
+
+impl fmt::Debug for SealKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SealKey({:?})", self.0.suite)
+    }
+}
+
+impl fmt::Debug for OpenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenKey({:?})", self.0.suite)
+    }
+}
+
+#[inline]
+fn nonce(path: PathId, pn: u64) -> Result<Nonce, CryptoError> {
+    if pn >= REJECT_AFTER_PACKETS {
+        return Err(CryptoError::Exhausted);
+    }
+    let mut bytes = [0; 12];
+    bytes[3] = path;
+    bytes[4..].copy_from_slice(&pn.to_be_bytes());
+    Ok(Nonce::assume_unique_for_key(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(suite: Suite) -> (SealKey, OpenKey) {
+        let raw = || Zeroizing::new([7; 32]);
+        (SealKey::new(suite, raw()), OpenKey::new(suite, raw()))
+    }
+
+    fn sealed(tx: &mut SealKey, path: u8, pn: u64, text: &[u8]) -> Vec<u8> {
+        let mut buf = text.to_vec();
+        buf.resize(text.len() + TAG_LEN, 0);
+        tx.seal(path, pn, b"head", &mut buf).unwrap();
+        buf
+    }
+
+    #[test]
+    fn seals_and_opens_with_both_suites_warm_or_cold() {
+        for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
+            let (mut tx, mut rx) = pair(suite);
+            for pn in 0..4 {
+                let mut buf = sealed(&mut tx, 1, pn, b"payload");
+                assert_ne!(&buf[..7], b"payload");
+                assert_eq!(rx.open(1, pn, b"head", &mut buf).unwrap(), b"payload");
+                assert!(tx.is_warm() && rx.is_warm());
+                tx.cool_down();
+                rx.cool_down();
+                assert!(!tx.is_warm() && !rx.is_warm());
+            }
+        }
+    }
+
+    /// Against another implementation: snow's nonce is 4 zero bytes and the counter, which is ours on
+    /// path 0. Noise has it big-endian for AES-GCM and little-endian for ChaCha20-Poly1305.
+    #[test]
+    fn the_nonce_is_path_then_packet_number() {
+        use snow::params::CipherChoice;
+        use snow::resolvers::{CryptoResolver, DefaultResolver};
+        const PN: u64 = 0x0102_0304;
+        for (suite, choice, counter) in [
+            (Suite::Aes256Gcm, CipherChoice::AESGCM, PN),
+            (Suite::ChaCha20Poly1305, CipherChoice::ChaChaPoly, PN.swap_bytes()),
+        ] {
+            let (mut tx, _) = pair(suite);
+            let mut other = DefaultResolver.resolve_cipher(&choice).unwrap();
+            other.set(&[7; 32]);
+            let mut theirs = [0; 7 + TAG_LEN];
+            other.encrypt(counter, b"head", b"payload", &mut theirs);
+            assert_eq!(sealed(&mut tx, 0, PN, b"payload"), theirs);
+            assert_ne!(sealed(&mut tx, 1, PN, b"payload"), theirs);
+        }
+    }
+
+    #[test]
+    fn every_part_is_bound() {
+        let (mut tx, mut rx) = pair(Suite::Aes256Gcm);
+        let good = sealed(&mut tx, 1, 5, b"payload");
+        let mut open = |path, pn, aad: &[u8], buf: &[u8]| {
+            rx.open(path, pn, aad, &mut buf.to_vec()).map(|text| text.to_vec())
+        };
+        assert_eq!(open(1, 5, b"head", &good).unwrap(), b"payload");
+        let refused = Err(CryptoError::Authentication);
+        assert_eq!(open(2, 5, b"head", &good), refused);
+        assert_eq!(open(1, 6, b"head", &good), refused);
+        assert_eq!(open(1, 5, b"heat", &good), refused);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(open(1, 5, b"head", &bad), refused, "byte {at}");
+        }
+        for len in 0..good.len() {
+            let want = if len < TAG_LEN { CryptoError::TooShort } else { CryptoError::Authentication };
+            assert_eq!(open(1, 5, b"head", &good[..len]), Err(want), "{len} bytes");
+        }
+        let (mut other, _) = pair(Suite::ChaCha20Poly1305);
+        assert_eq!(open(1, 5, b"head", &sealed(&mut other, 1, 5, b"payload")), refused, "wrong suite");
+    }
+
+    #[test]
+    fn a_used_up_key_seals_and_opens_nothing() {
+        let (mut tx, mut rx) = pair(Suite::Aes256Gcm);
+        let mut buf = [0; 32];
+        assert_eq!(tx.seal(0, REJECT_AFTER_PACKETS, b"", &mut buf), Err(CryptoError::Exhausted));
+        assert_eq!(rx.open(0, u64::MAX, b"", &mut buf), Err(CryptoError::Exhausted));
+        assert_eq!(buf, [0; 32]);
+        assert_eq!(tx.seal(0, 0, b"", &mut [0; 15]), Err(CryptoError::TooShort));
+    }
+
+    #[test]
+    fn a_resting_epoch_is_small() {
+        // Part of the 1 KiB an idle session may take.
+        assert!(size_of::<SealKey>() <= 48 && size_of::<OpenKey>() <= 48);
+    }
+}

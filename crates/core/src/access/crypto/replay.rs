@@ -1,0 +1,218 @@
+//! Replay protection: a sliding window per path and key epoch (RFC 4303 §3.4.3, RFC 6479), and the
+//! greatest timestamp per UE for inits (WireGuard §5.1).
+//!
+//! ```text
+//!            next - 1024                       next
+//!   too old │ seen or not, one bit each         │ new
+//!  ─────────┴───────────────────────────────────┴───────▶ packet number
+//! ```
+
+use thiserror::Error;
+
+/// Packets that may arrive out of order on one path.
+const WINDOW: u64 = 1024;
+const WORDS: usize = (WINDOW / 64) as usize;
+
+/// Why a packet number is refused. Each is a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Replay {
+    /// It has arrived already.
+    #[error("packet number has arrived already")]
+    Duplicate,
+    /// It is so old that it cannot be told whether it has.
+    #[error("packet number is older than the window")]
+    TooOld,
+}
+
+/// Which packet numbers of one path have arrived: the last 1024 are told apart.
+///
+/// At rest it is 16 bytes; the bits, 128 bytes on the heap, exist between the first packet and
+/// [`ReplayWindow::cool_down`].
+#[derive(Debug, Clone, Default)]
+pub struct ReplayWindow {
+    /// One more than the highest number that arrived.
+    next: u64,
+    /// Bit `pn % 1024`: whether `pn` of the window has arrived. `None`: all below `next` count as such.
+    bits: Option<Box<[u64; WORDS]>>,
+}
+
+impl ReplayWindow {
+    /// Whether `pn` may be new. Ask before opening the packet: it is cheap.
+    ///
+    /// # Errors
+    /// [`Replay`] if it is not.
+    #[inline]
+    pub fn check(&self, pn: u64) -> Result<(), Replay> {
+        if pn >= self.next {
+            return Ok(());
+        }
+        match &self.bits {
+            Some(bits) if self.next - pn <= WINDOW => {
+                let (word, bit) = place(pn);
+                if bits[word] & bit == 0 { Ok(()) } else { Err(Replay::Duplicate) }
+            }
+            _ => Err(Replay::TooOld),
+        }
+    }
+
+    /// Notes that `pn` arrived, once its packet is authenticated. Returns whether it is the highest so
+    /// far (only such a packet may move a path to a new address).
+    ///
+    /// A number that [`ReplayWindow::check`] refuses changes nothing.
+    #[inline]
+    pub fn commit(&mut self, pn: u64) -> bool {
+        if self.check(pn).is_err() {
+            return false;
+        }
+        // What is gone with the bits counts as arrived.
+        let bits =
+            self.bits.get_or_insert_with(|| Box::new([if self.next == 0 { 0 } else { u64::MAX }; WORDS]));
+        let highest = pn >= self.next;
+        if highest {
+            // The numbers skipped over have not arrived; their bits still tell of older ones.
+            if pn - self.next >= WINDOW {
+                **bits = [0; WORDS];
+            } else {
+                for skipped in self.next..pn {
+                    let (word, bit) = place(skipped);
+                    bits[word] &= !bit;
+                }
+            }
+            self.next = pn.saturating_add(1);
+        }
+        let (word, bit) = place(pn);
+        bits[word] |= bit;
+        highest
+    }
+
+    /// Frees the bits: from now on everything up to the highest number counts as too old. For a path on
+    /// which nothing is under way.
+    pub fn cool_down(&mut self) {
+        self.bits = None;
+    }
+
+    /// One more than the highest number that arrived.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+}
+
+#[inline]
+fn place(pn: u64) -> (usize, u64) {
+    ((pn % WINDOW / 64) as usize, 1 << (pn % 64))
+}
+
+/// The greatest timestamp of a UE's inits: an init is accepted only with a greater one, so a recorded
+/// init is worth nothing. Kept per configured UE, across its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimestampGuard(u64);
+
+impl TimestampGuard {
+    /// Accepts a timestamp greater than every one before.
+    pub fn accept(&mut self, timestamp_ns: u64) -> bool {
+        let fresh = timestamp_ns > self.0;
+        if fresh {
+            self.0 = timestamp_ns;
+        }
+        fresh
+    }
+
+    /// The greatest timestamp so far, in ns; 0 before the first.
+    #[must_use]
+    pub fn greatest_ns(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn in_order_out_of_order_and_again() {
+        let mut w = ReplayWindow::default();
+        assert!(w.commit(0));
+        assert!(w.commit(5));
+        assert_eq!(w.check(5), Err(Replay::Duplicate));
+        assert_eq!(w.check(3), Ok(()));
+        assert!(!w.commit(3));
+        assert_eq!(w.check(3), Err(Replay::Duplicate));
+        assert!(w.commit(1024));
+        assert_eq!(w.check(0), Err(Replay::TooOld));
+        assert_eq!(w.check(1), Ok(()), "the oldest of 1024");
+        assert!(w.commit(10_000));
+        assert_eq!(w.check(10_000 - 1024), Err(Replay::TooOld));
+        assert_eq!(w.check(10_000 - 1023), Ok(()));
+    }
+
+    #[test]
+    fn the_last_number_of_all_does_not_overflow() {
+        let mut w = ReplayWindow::default();
+        assert!(w.commit(u64::MAX - 1));
+        assert_eq!(w.check(u64::MAX - 1), Err(Replay::Duplicate));
+        assert!(w.commit(u64::MAX));
+        assert_eq!(w.check(u64::MAX - 5), Ok(()));
+    }
+
+    #[test]
+    fn cooling_forgets_nothing_that_arrived() {
+        let mut w = ReplayWindow::default();
+        w.commit(1);
+        w.commit(7);
+        w.cool_down();
+        for pn in 0..8 {
+            assert_eq!(w.check(pn), Err(Replay::TooOld));
+        }
+        assert!(w.commit(10));
+        assert_eq!(w.check(7), Err(Replay::Duplicate));
+        assert_eq!(w.check(9), Ok(()), "skipped after waking");
+        let mut fresh = ReplayWindow::default();
+        fresh.cool_down();
+        assert!(fresh.commit(3));
+        assert_eq!(fresh.check(0), Ok(()));
+        assert_eq!(size_of::<ReplayWindow>(), 16);
+    }
+
+    #[test]
+    fn timestamps_must_grow() {
+        let mut g = TimestampGuard::default();
+        assert!(!g.accept(0));
+        assert!(g.accept(10));
+        assert!(!g.accept(10));
+        assert!(!g.accept(9));
+        assert!(g.accept(11));
+        assert_eq!(g.greatest_ns(), 11);
+    }
+
+    proptest! {
+        /// Against a set that remembers everything.
+        #[test]
+        fn agrees_with_a_set(steps in proptest::collection::vec((0u64..3000, any::<bool>()), 1..300)) {
+            let mut window = ReplayWindow::default();
+            let mut seen = BTreeSet::new();
+            let mut base = 0;
+            for (offset, advance) in steps {
+                let pn = base + offset;
+                if advance {
+                    base += offset / 4;
+                }
+                let next = seen.last().map_or(0, |h| h + 1);
+                let expected = if seen.contains(&pn) && next - pn <= WINDOW {
+                    Err(Replay::Duplicate)
+                } else if pn < next && next - pn > WINDOW {
+                    Err(Replay::TooOld)
+                } else {
+                    Ok(())
+                };
+                prop_assert_eq!(window.check(pn), expected);
+                prop_assert_eq!(window.commit(pn), expected.is_ok() && pn >= next);
+                if expected.is_ok() {
+                    seen.insert(pn);
+                }
+            }
+        }
+    }
+}
