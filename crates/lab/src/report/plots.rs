@@ -1,0 +1,126 @@
+//! From a `[[plot]]` of the scenario to a figure of the page.
+
+use super::svg::{self, Frame, Line};
+use crate::claims::expr::Expr;
+use crate::claims::{lookup, percentile};
+use crate::runner::Finished;
+use crate::scenario::file::{Plot, PlotKind};
+
+/// A drawn figure.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Its title.
+    pub title: String,
+    /// What each colour is; empty where the axis says it.
+    pub legend: Vec<String>,
+    /// The drawing.
+    pub svg: String,
+    /// How to read it, where that is not plain.
+    pub note: &'static str,
+}
+
+/// Draws `plot`; series that the run did not produce are left out and named.
+///
+/// # Errors
+/// What the drawing library has to say.
+pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
+    let labels = labels(plot);
+    let title = plot.title.clone();
+    let frame = |x: &str, y: &str| Frame {
+        x_label: plot.x_label.clone().unwrap_or_else(|| x.to_owned()),
+        y_label: plot.y_label.clone().unwrap_or_else(|| y.to_owned()),
+        x: (plot.x_min, plot.x_max),
+        y: (plot.y_min, plot.y_max),
+    };
+    let points = |name: &String| done.series.get(name).map(|s| s.points.clone()).unwrap_or_default();
+    let values = |name: &String| points(name).into_iter().map(|(_, v)| v).collect::<Vec<f64>>();
+    let unit = |name: &str| unit_of(name.rsplit('.').next().unwrap_or_default());
+    let first_unit = plot.series.first().map_or("", |s| unit(s));
+    Ok(match plot.kind {
+        PlotKind::Time => {
+            let lines: Vec<Line> = plot.series.iter().map(points).collect();
+            let svg = svg::lines(&frame("time, s", first_unit), &lines, &done.events)?;
+            Figure { title, legend: labels, svg, note: "" }
+        }
+        PlotKind::Cdf => {
+            let lines: Vec<Line> = plot.series.iter().map(|s| cdf(&values(s))).collect();
+            let svg = svg::lines(&frame(first_unit, "share of values, %"), &lines, &[])?;
+            Figure { title, legend: labels, svg, note: "" }
+        }
+        PlotKind::Box => {
+            let all: Vec<Vec<f64>> = plot.series.iter().map(values).collect();
+            let svg = svg::boxes(&frame("", first_unit), &labels, &all)?;
+            let note = "Box: quartiles and median. Whiskers: 1st to 99th percentile.";
+            Figure { title, legend: Vec::new(), svg, note }
+        }
+        PlotKind::Bars => {
+            let all: Vec<f64> = plot
+                .series
+                .iter()
+                .map(|text| {
+                    let value = Expr::parse(text).ok().map(|e| e.value(&|n| lookup(&done.metrics, n)));
+                    value.and_then(Result::ok).unwrap_or(f64::NAN)
+                })
+                .collect();
+            let svg = svg::bars(&frame("", first_unit), &labels, &all)?;
+            Figure { title, legend: Vec::new(), svg, note: "" }
+        }
+    })
+}
+
+fn labels(plot: &Plot) -> Vec<String> {
+    if plot.labels.is_empty() { plot.series.clone() } else { plot.labels.clone() }
+}
+
+/// The unit in the last part of a series' name, in words for an axis.
+fn unit_of(name: &str) -> &'static str {
+    [
+        ("_mbps", "Mbit/s"),
+        ("_ms", "ms"),
+        ("_bytes", "bytes"),
+        ("_percent", "%"),
+        ("_s", "s"),
+        ("_packets", "packets"),
+    ]
+    .into_iter()
+    .find(|(suffix, _)| name.ends_with(suffix))
+    .map_or("", |(_, unit)| unit)
+}
+
+/// Points of a distribution function: enough to see its shape.
+fn cdf(values: &[f64]) -> Line {
+    const POINTS: usize = 400;
+    if values.is_empty() {
+        return Line::new();
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (0..=POINTS)
+        .map(|i| {
+            let share = i as f64 / POINTS as f64;
+            (percentile_sorted(&sorted, share), 100.0 * share)
+        })
+        .collect()
+}
+
+fn percentile_sorted(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or_else(|| percentile(sorted, share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_ends_at_the_largest_value() {
+        let line = cdf(&[3.0, 1.0, 2.0]);
+        assert_eq!((line[0], line[400]), ((1.0, 0.0), (3.0, 100.0)));
+        assert!(cdf(&[]).is_empty());
+    }
+
+    #[test]
+    fn axes_know_units() {
+        assert_eq!((unit_of("goodput_mbps"), unit_of("responses")), ("Mbit/s", ""));
+    }
+}

@@ -1,0 +1,271 @@
+//! Charts as SVG text that takes its colours from the page: every stroke and fill is a class, so the same
+//! drawing reads well on light and on dark ground.
+
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::ops::Range;
+
+/// Number of series colours the page defines.
+pub const COLOURS: usize = 8;
+
+const SIZE: (u32, u32) = (760, 300);
+const FONT: &str = "sans-serif";
+
+/// Colours that stand for classes until [`classes`] puts them in.
+const INK: RGBColor = RGBColor(1, 1, 200);
+const GRID: RGBColor = RGBColor(1, 1, 201);
+const MARK: RGBColor = RGBColor(1, 1, 202);
+
+const fn series_colour(i: usize) -> RGBColor {
+    RGBColor(1, 1, (i % COLOURS) as u8)
+}
+
+/// What all charts share.
+#[derive(Debug, Clone, Default)]
+pub struct Frame {
+    /// Label of the x axis.
+    pub x_label: String,
+    /// Label of the y axis.
+    pub y_label: String,
+    /// Fixed ends of the axes, where given.
+    pub x: (Option<f64>, Option<f64>),
+    /// The same for y.
+    pub y: (Option<f64>, Option<f64>),
+}
+
+/// Points of one line.
+pub type Line = Vec<(f64, f64)>;
+
+type Result<T = ()> = anyhow::Result<T>;
+
+/// Lines over a common x axis; `marks` are vertical lines with a word each.
+///
+/// # Errors
+/// What the drawing library has to say.
+pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<String> {
+    let all = || lines.iter().flatten();
+    let x = range(frame.x, all().map(|p| p.0), None);
+    let y = range(frame.y, all().filter(|p| x.contains(&p.0)).map(|p| p.1), Some(0.0));
+    draw(|area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(20)
+            .margin_right(14)
+            .x_label_area_size(44)
+            .y_label_area_size(58)
+            .build_cartesian_2d(x.clone(), y.clone())
+            .map_err(wrong)?;
+        let mut mesh = chart.configure_mesh();
+        styled(&mut mesh, frame);
+        mesh.draw().map_err(wrong)?;
+        drop(mesh);
+        for (at, _) in marks.iter().filter(|(at, _)| x.contains(at)) {
+            let line = DashedLineSeries::new([(*at, y.start), (*at, y.end)], 4, 4, MARK.stroke_width(1));
+            chart.draw_series(line).map_err(wrong)?;
+        }
+        for (i, line) in lines.iter().enumerate() {
+            let inside = line.iter().copied().filter(|p| x.contains(&p.0) || p.0 == x.end);
+            let inside = inside.map(|(px, py)| (px, py.clamp(y.start, y.end)));
+            chart.draw_series(LineSeries::new(inside, series_colour(i).stroke_width(2))).map_err(wrong)?;
+        }
+        // More words than these would lie on one another.
+        if marks.len() <= 6 {
+            let mut last = -1000;
+            for (at, word) in marks.iter().filter(|(at, _)| x.contains(at)) {
+                let (px, py) = chart.backend_coord(&(*at, y.end));
+                let row = if px - last < 110 { -12 } else { -2 };
+                last = px;
+                let style = (FONT, 11).into_font().color(&MARK);
+                area.draw(&Text::new(word.clone(), (px + 3, py + row), style)).map_err(wrong)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Box per series: quartiles and median; whiskers from the 1st to the 99th percentile.
+///
+/// # Errors
+/// What the drawing library has to say.
+pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<String> {
+    let y = range(frame.y, values.iter().flatten().copied(), Some(0.0));
+    draw(|area| {
+        let mut chart = categories(area, frame, labels, y)?;
+        for (i, of) in values.iter().enumerate() {
+            let q = |share| crate::claims::percentile(of, share);
+            if of.is_empty() {
+                continue;
+            }
+            let (x, colour) = (i as f64, series_colour(i));
+            let line = |from: (f64, f64), to: (f64, f64), width| {
+                PathElement::new(vec![from, to], colour.stroke_width(width))
+            };
+            chart
+                .draw_series([
+                    line((x, q(0.01)), (x, q(0.25)), 1),
+                    line((x, q(0.75)), (x, q(0.99)), 1),
+                    line((x - 0.1, q(0.01)), (x + 0.1, q(0.01)), 1),
+                    line((x - 0.1, q(0.99)), (x + 0.1, q(0.99)), 1),
+                    line((x - 0.2, q(0.5)), (x + 0.2, q(0.5)), 3),
+                ])
+                .map_err(wrong)?;
+            let corners = [(x - 0.2, q(0.25)), (x + 0.2, q(0.75))];
+            chart
+                .draw_series([
+                    Rectangle::new(corners, colour.mix(0.3).filled()),
+                    Rectangle::new(corners, colour.stroke_width(1)),
+                ])
+                .map_err(wrong)?;
+        }
+        Ok(())
+    })
+}
+
+/// One bar per value, with the value above it.
+///
+/// # Errors
+/// What the drawing library has to say.
+pub fn bars(frame: &Frame, labels: &[String], values: &[f64]) -> Result<String> {
+    let y = range(frame.y, values.iter().copied(), Some(0.0));
+    draw(|area| {
+        let mut chart = categories(area, frame, labels, y.clone())?;
+        for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
+            let x = i as f64;
+            let (low, high) = (value.min(0.0).max(y.start), value.max(0.0).min(y.end));
+            let bar = Rectangle::new([(x - 0.3, low), (x + 0.3, high)], series_colour(i).filled());
+            chart.draw_series([bar]).map_err(wrong)?;
+            let (px, py) = chart.backend_coord(&(x, high));
+            let style = text_style(12).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Center,
+                plotters::style::text_anchor::VPos::Bottom,
+            ));
+            area.draw(&Text::new(crate::output::short(*value), (px, py - 2), style)).map_err(wrong)?;
+        }
+        Ok(())
+    })
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Numbers = plotters::coord::types::RangedCoordf64;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Numbers, Numbers>>;
+
+/// A chart whose x axis has one label per category, centred at 0, 1, 2 …
+fn categories<'a, 'b>(
+    area: &'a Area<'b>,
+    frame: &Frame,
+    labels: &[String],
+    y: Range<f64>,
+) -> Result<Chart<'a, 'b>> {
+    let count = labels.len().max(1);
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(20)
+        .margin_right(14)
+        .x_label_area_size(44)
+        .y_label_area_size(58)
+        .build_cartesian_2d(-0.5..count as f64 - 0.5, y.clone())
+        .map_err(wrong)?;
+    let mut mesh = chart.configure_mesh();
+    styled(&mut mesh, frame);
+    mesh.disable_x_mesh().x_labels(0).draw().map_err(wrong)?;
+    drop(mesh);
+    for (i, label) in labels.iter().enumerate() {
+        let (px, py) = chart.backend_coord(&(i as f64, y.start));
+        let style = text_style(12).pos(plotters::style::text_anchor::Pos::new(
+            plotters::style::text_anchor::HPos::Center,
+            plotters::style::text_anchor::VPos::Top,
+        ));
+        area.draw(&Text::new(label.clone(), (px, py + 7), style)).map_err(wrong)?;
+    }
+    Ok(chart)
+}
+
+fn styled(mesh: &mut plotters::chart::MeshStyle<'_, '_, Numbers, Numbers, SVGBackend<'_>>, frame: &Frame) {
+    mesh.bold_line_style(GRID.stroke_width(1))
+        .light_line_style(TRANSPARENT)
+        .axis_style(GRID.stroke_width(1))
+        .label_style(text_style(12))
+        .axis_desc_style(text_style(13))
+        .x_desc(frame.x_label.clone())
+        .y_desc(frame.y_label.clone())
+        .x_label_formatter(&|v| crate::output::short(tidy(*v)))
+        .y_label_formatter(&|v| crate::output::short(tidy(*v)));
+}
+
+fn text_style(size: u32) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&INK)
+}
+
+/// Marks of an axis are multiples of round numbers; what is left of the arithmetic is not worth showing.
+fn tidy(value: f64) -> f64 {
+    (value * 1e9).round() / 1e9
+}
+
+/// The ends of an axis: as asked, else those of the data with some air above.
+fn range(
+    asked: (Option<f64>, Option<f64>),
+    values: impl Iterator<Item = f64>,
+    default_low: Option<f64>,
+) -> Range<f64> {
+    let (low, high) = values
+        .filter(|v| v.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
+    let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+    let start = asked.0.or(default_low.map(|d| d.min(low))).unwrap_or(low);
+    let air = if default_low.is_some() { 0.08 * (high - start) } else { 0.0 };
+    let end = asked.1.unwrap_or(high + air);
+    if end > start { start..end } else { start..start + 1.0 }
+}
+
+fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("drawing a chart: {error}")
+}
+
+fn draw(paint: impl FnOnce(&Area<'_>) -> Result) -> Result<String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        paint(&area)?;
+        area.present().map_err(wrong)?;
+    }
+    Ok(classes(&text))
+}
+
+/// Puts classes in place of the colours that stand for them; the size is left to the page.
+fn classes(svg: &str) -> String {
+    let mut text = svg.replacen(&format!("width=\"{}\" height=\"{}\" ", SIZE.0, SIZE.1), "role=\"img\" ", 1);
+    let mut named: Vec<(RGBColor, String)> =
+        vec![(INK, "ink".into()), (GRID, "grid".into()), (MARK, "mark".into())];
+    named.extend((0..COLOURS).map(|i| (series_colour(i), i.to_string())));
+    for (RGBColor(r, g, b), name) in named {
+        let colour = format!("#{r:02X}{g:02X}{b:02X}");
+        text = text.replace(&format!("fill=\"{colour}\""), &format!("class=\"f-{name}\""));
+        text = text.replace(&format!("stroke=\"{colour}\""), &format!("class=\"s-{name}\""));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_have_classes_and_no_colours() {
+        let frame = Frame { x_label: "time, s".into(), y_label: "Mbit/s".into(), ..Frame::default() };
+        let line: Line = (0..50).map(|i| (f64::from(i), f64::from(i % 7))).collect();
+        let labels = ["a".to_owned(), "b".to_owned()];
+        for svg in [
+            lines(&frame, &[line.clone(), vec![]], &[(20.0, "wifi down".into())]).unwrap(),
+            boxes(&frame, &labels, &[vec![1.0, 2.0, 3.0], vec![]]).unwrap(),
+            bars(&frame, &labels, &[3.0, f64::NAN]).unwrap(),
+        ] {
+            assert!(svg.contains("f-ink") && svg.contains("-0\"") && !svg.contains("\"#"), "{svg}");
+        }
+    }
+
+    #[test]
+    fn axes_never_collapse() {
+        assert_eq!(range((None, None), [].into_iter(), None), 0.0..1.0);
+        assert_eq!(range((None, None), [5.0].into_iter(), None), 5.0..6.0);
+        assert_eq!(range((None, Some(3.0)), [5.0].into_iter(), Some(0.0)), 0.0..3.0);
+    }
+}
