@@ -89,6 +89,7 @@ pub const METRICS: &[Metric] = &[
         "packets",
         "packets lost because the link was down or a black hole",
     ),
+    metric("metric.<name>", "", "a metric of your own, from `[metric]`"),
     metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
     metric("memory.<n>.htl_users", "users", "the same with hierarchical lookup only"),
     metric("memory.<n>.utss_users", "users", "the same with the unified steering structure only"),
@@ -160,6 +161,9 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
                     let one = metric.name.replace("<link>", link);
                     names.extend(["up", "down"].map(|d| one.replace("<dir>", d)));
                 }
+            }
+            Some("metric") => {
+                names.extend(case.derived.keys().map(|n| metric.name.replace("<name>", n)));
             }
             Some("memory") => {
                 let counts = case.memory.iter().flat_map(|m| &m.sessions_per_user);

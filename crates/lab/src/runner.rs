@@ -1,7 +1,7 @@
 //! Runs all variants, runs and seeds of a scenario and puts their metrics together.
 
 use crate::backend::{Backend, Outcome, Progress, Series};
-use crate::claims::{Checked, judge, median, percentile};
+use crate::claims::{Checked, derive, judge, median, percentile};
 use crate::scenario::file::BackendName;
 use crate::scenario::model::run_seed;
 use crate::scenario::{Case, Scenario};
@@ -132,12 +132,13 @@ fn run_all(jobs: &[Job<'_>], backend: &dyn Backend, watch: &dyn Watch) -> anyhow
             let Some(job) = jobs.get(i) else { return };
             let progress = watch.run(job.case, i);
             let mut result = backend.run(job.case, job.seed, &*progress);
-            if let Ok(outcome) = &mut result
-                && (job.run > 0 || job.round > 0)
-            {
-                // Only the first run is drawn; hundreds of the others must not be kept.
-                outcome.series.clear();
-                outcome.events.clear();
+            if let Ok(outcome) = &mut result {
+                derive(job.case, outcome);
+                if job.run > 0 || job.round > 0 {
+                    // Only the first run is drawn; hundreds of the others must not be kept.
+                    outcome.series.clear();
+                    outcome.events.clear();
+                }
             }
             if result.is_err() {
                 next.store(jobs.len(), Ordering::Relaxed);

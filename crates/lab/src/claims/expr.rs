@@ -6,6 +6,9 @@
 //! factor  = number | metric | function "(" sum ("," sum)* ")" | "(" sum ")" | "-" factor
 //! ```
 //!
+//! `min`, `max`, `abs` take values. `mean`, `lowest`, `highest` (series, from_s, to_s) and `first_above`,
+//! `first_below` (series, level, from_s) take the name of a series; they answer NaN where it has no such point.
+//!
 //! A metric's name may hold `-` and begin with a digit (`5g-only.flow.x`), so an operator `-` needs a
 //! space before it.
 
@@ -33,6 +36,52 @@ pub enum Function {
     Max,
     /// The first without its sign.
     Abs,
+    /// Mean of a series between two times, seconds.
+    Mean,
+    /// Smallest value of a series between two times, seconds.
+    Lowest,
+    /// Largest value of a series between two times, seconds.
+    Highest,
+    /// First time from a given one at which a series is at or above a level, seconds.
+    FirstAbove,
+    /// First time from a given one at which a series is at or below a level, seconds.
+    FirstBelow,
+}
+
+impl Function {
+    const NAMES: [(&'static str, Self); 8] = [
+        ("min", Self::Min),
+        ("max", Self::Max),
+        ("abs", Self::Abs),
+        ("mean", Self::Mean),
+        ("lowest", Self::Lowest),
+        ("highest", Self::Highest),
+        ("first_above", Self::FirstAbove),
+        ("first_below", Self::FirstBelow),
+    ];
+
+    /// Whether its first argument is a series.
+    #[must_use]
+    pub const fn of_series(self) -> bool {
+        !matches!(self, Self::Min | Self::Max | Self::Abs)
+    }
+
+    /// Over the points of a series, with the second and third argument.
+    fn over(self, points: &[(f64, f64)], a: f64, b: f64) -> f64 {
+        let between = || points.iter().filter(|(t, _)| (a..b).contains(t)).map(|(_, v)| *v);
+        let first = |found: &dyn Fn(f64) -> bool| {
+            points.iter().find(|(t, v)| *t >= b && found(*v)).map_or(f64::NAN, |(t, _)| *t)
+        };
+        let or_nan = |found: f64| if found.is_finite() { found } else { f64::NAN };
+        match self {
+            Self::Mean => between().sum::<f64>() / between().count() as f64,
+            Self::Lowest => or_nan(between().fold(f64::INFINITY, f64::min)),
+            Self::Highest => or_nan(between().fold(f64::NEG_INFINITY, f64::max)),
+            Self::FirstAbove => first(&|v| v >= a),
+            Self::FirstBelow => first(&|v| v <= a),
+            Self::Min | Self::Max | Self::Abs => f64::NAN,
+        }
+    }
 }
 
 /// What a [`Expr::Binary`] computes.
@@ -82,29 +131,64 @@ impl Expr {
         match self {
             Self::Number(_) => Vec::new(),
             Self::Metric(name) => vec![name],
-            Self::Call(_, args) => args.iter().flat_map(Self::metrics).collect(),
+            Self::Call(f, args) => {
+                args.iter().skip(usize::from(f.of_series())).flat_map(Self::metrics).collect()
+            }
             Self::Binary(_, a, b) => [a.metrics(), b.metrics()].concat(),
         }
     }
 
-    /// Its value; `lookup` gives the value of a metric.
+    /// The names of all series in it, in order.
+    #[must_use]
+    pub fn series(&self) -> Vec<&str> {
+        match self {
+            Self::Number(_) | Self::Metric(_) => Vec::new(),
+            Self::Call(f, args) => match args.as_slice() {
+                [Self::Metric(name), rest @ ..] if f.of_series() => {
+                    std::iter::once(name.as_str()).chain(rest.iter().flat_map(Self::series)).collect()
+                }
+                args => args.iter().flat_map(Self::series).collect(),
+            },
+            Self::Binary(_, a, b) => [a.series(), b.series()].concat(),
+        }
+    }
+
+    /// Its value; `lookup` gives the value of a metric. Series have no points.
     ///
     /// # Errors
     /// The name of the first metric `lookup` does not have.
-    pub fn value(&self, lookup: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
+    pub fn value(&self, lookup: &dyn Fn(&str) -> Option<f64>) -> Result<f64, String> {
+        self.value_with(lookup, &|_| None)
+    }
+
+    /// As [`Expr::value`], with the points of series.
+    ///
+    /// # Errors
+    /// The name of the first metric or series that is not there.
+    pub fn value_with<'s>(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<f64>,
+        series: &dyn Fn(&str) -> Option<&'s [(f64, f64)]>,
+    ) -> Result<f64, String> {
         Ok(match self {
             Self::Number(x) => *x,
             Self::Metric(name) => lookup(name).ok_or_else(|| name.clone())?,
+            Self::Call(function, args) if function.of_series() => {
+                let [Self::Metric(name), a, b] = args.as_slice() else { return Ok(f64::NAN) };
+                let points = series(name).ok_or_else(|| name.clone())?;
+                function.over(points, a.value_with(lookup, series)?, b.value_with(lookup, series)?)
+            }
             Self::Call(function, args) => {
-                let values = args.iter().map(|a| a.value(lookup)).collect::<Result<Vec<_>, _>>()?;
+                let values =
+                    args.iter().map(|a| a.value_with(lookup, series)).collect::<Result<Vec<_>, _>>()?;
                 match function {
                     Function::Min => values.into_iter().fold(f64::INFINITY, f64::min),
                     Function::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
-                    Function::Abs => values.first().copied().unwrap_or(f64::NAN).abs(),
+                    _ => values.first().copied().unwrap_or(f64::NAN).abs(),
                 }
             }
             Self::Binary(operator, a, b) => {
-                let (a, b) = (a.value(lookup)?, b.value(lookup)?);
+                let (a, b) = (a.value_with(lookup, series)?, b.value_with(lookup, series)?);
                 match operator {
                     Operator::Add => a + b,
                     Operator::Subtract => a - b,
@@ -210,11 +294,9 @@ impl Parser<'_> {
         if !self.rest().starts_with('(') {
             return Ok(Expr::Metric(word));
         }
-        let function = match word.as_str() {
-            "min" => Function::Min,
-            "max" => Function::Max,
-            "abs" => Function::Abs,
-            other => return Err(Wrong(format!("`{other}` is no function; there is min, max, abs"))),
+        let Some((_, function)) = Function::NAMES.iter().find(|(name, _)| *name == word) else {
+            let all = Function::NAMES.map(|(name, _)| name).join(", ");
+            return Err(Wrong(format!("`{word}` is no function; there is {all}")));
         };
         self.eat('(');
         let mut args = vec![self.sum()?];
@@ -224,7 +306,13 @@ impl Parser<'_> {
         if !self.eat(')') {
             return Err(self.wrong("`)`"));
         }
-        Ok(Expr::Call(function, args))
+        if function.of_series() && !matches!(args.as_slice(), [Expr::Metric(_), _, _]) {
+            return Err(Wrong(format!("`{word}` takes a series and two numbers in `{}`", self.text)));
+        }
+        if *function == Function::Abs && args.len() != 1 {
+            return Err(Wrong(format!("`abs` takes one value in `{}`", self.text)));
+        }
+        Ok(Expr::Call(*function, args))
     }
 }
 
@@ -251,11 +339,31 @@ mod tests {
     }
 
     #[test]
+    fn series_have_means_and_times() {
+        let points: Vec<(f64, f64)> = (0..10).map(|i| (f64::from(i), f64::from(i % 5))).collect();
+        let value = |text: &str| {
+            let expr = Expr::parse(text).unwrap();
+            assert_eq!((expr.series(), expr.metrics().len()), (vec!["a.b"], 0));
+            expr.value_with(&|_| None, &|name| (name == "a.b").then_some(points.as_slice())).unwrap()
+        };
+        assert_eq!(value("mean(a.b, 1, 4)"), 2.0);
+        assert_eq!(value("highest(a.b, 0, 9)"), 4.0);
+        assert_eq!(value("lowest(a.b, 2, 5)"), 2.0);
+        assert_eq!(value("first_above(a.b, 3, 4) - 1"), 3.0);
+        assert_eq!(value("first_below(a.b, 0, 1)"), 5.0);
+        assert!(value("first_above(a.b, 9, 0)").is_nan() && value("mean(a.b, 50, 60)").is_nan());
+        let missing = Expr::parse("mean(c, 0, 1)").unwrap().value(&|_| None);
+        assert_eq!(missing, Err("c".to_owned()));
+    }
+
+    #[test]
     fn wrong_ones_say_where() {
         for (text, part) in [
             ("a +", "the end"),
             ("a b", "an operator is wanted at `b`"),
-            ("mean(a)", "there is min"),
+            ("median(a)", "there is min"),
+            ("mean(a)", "a series and two numbers"),
+            ("abs(1, 2)", "one value"),
             ("(a", "`)` is wanted"),
             ("", "a number or a metric"),
         ] {

@@ -2,6 +2,7 @@
 
 pub mod expr;
 
+use crate::backend::Outcome;
 use crate::metrics;
 use crate::scenario::file::{BackendName, Claim, File, PaperValue, PlotKind};
 use crate::scenario::model::Case;
@@ -100,6 +101,20 @@ fn judge_one(claim: &Claim, seeds: &[BTreeMap<String, f64>]) -> Result<Checked, 
     Ok(Checked { claim: claim.clone(), measured, spread, seeds: (holding, values.len()), verdict })
 }
 
+/// Computes the metrics of the author's own from those of one run.
+pub fn derive(case: &Case, outcome: &mut Outcome) {
+    for (name, text) in &case.derived {
+        let Ok(expr) = Expr::parse(text) else { continue };
+        let value = expr.value_with(&|metric| outcome.metrics.get(metric).copied(), &|series| {
+            outcome.series.get(series).map(|s| s.points.as_slice())
+        });
+        // What is not there in this variant is not there as a metric either.
+        if let Ok(value) = value {
+            outcome.metrics.insert(format!("metric.{name}"), value);
+        }
+    }
+}
+
 /// A metric by name. Where there was one run only, every statistic over the runs is that run's value.
 #[must_use]
 pub fn lookup(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
@@ -173,6 +188,10 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
         }
         match Expr::parse(&claim.metric) {
             Err(wrong) => problem(format!("{path}.metric"), wrong.to_string()),
+            Ok(expr) if !expr.series().is_empty() => {
+                let message = "a claim is over metrics; put what is over series into [metric]";
+                problem(format!("{path}.metric"), message.into());
+            }
             Ok(expr) => {
                 let backends = claim.backends.as_ref().unwrap_or(&file.backends);
                 let wrong = on_each(backends, cases, |cases| {
@@ -182,6 +201,19 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
                     problem(format!("{path}.metric"), wrong);
                 }
             }
+        }
+    }
+    for (name, text) in &file.metric {
+        let one_variant = |case: &Case| Case { variant: None, ..case.clone() };
+        let wrong = Expr::parse(text).map_err(|wrong| wrong.to_string()).and_then(|expr| {
+            let cases: Vec<Case> = cases.iter().map(one_variant).collect();
+            let cases: Vec<&Case> = cases.iter().collect();
+            let series = expr.series();
+            series.into_iter().try_for_each(|n| metrics::check(n, metrics::SERIES, &cases))?;
+            expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, &cases))
+        });
+        if let Err(wrong) = wrong {
+            problem(format!("metric.{name}"), wrong);
         }
     }
     for (i, plot) in file.plot.iter().enumerate() {

@@ -180,6 +180,10 @@ table! {
         flow: BTreeMap<String, Flow> = BTreeMap::new();
         /// What happens when.
         event: Vec<Event> = Vec::new();
+        /// Metrics of your own, computed after each run: an expression over metrics, and over series with
+        /// `mean(series, from_s, to_s)`, `lowest(…)`, `highest(…)`, `first_above(series, level, from_s)` and
+        /// `first_below(…)` (the time in seconds). The metric `x` is called `metric.x`.
+        metric: BTreeMap<String, String> = BTreeMap::new();
         /// Memory of the UPF's tables, computed rather than run.
         memory: Option<Memory> = None;
         /// Named changes of this file. With variants, each of them is run and its metrics begin with
@@ -328,6 +332,8 @@ table! {
         on_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
         /// Mean length of a silence, milliseconds.
         off_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
+        /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
+        limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.
@@ -414,7 +420,7 @@ table! {
         /// The paper's figure, a number in `unit` or words.
         paper: Option<PaperValue> = None;
         /// Expression over metrics: names, numbers, `+ - * /`, parentheses, `min(…)`, `max(…)`,
-        /// `abs(…)`. Write a minus with a space on either side.
+        /// `abs(…)`. Write a minus with a space before it.
         metric: String = String::new(), required();
         /// Unit of the measured value.
         unit: String = String::new();

@@ -68,6 +68,8 @@ pub struct Case {
     pub flows: BTreeMap<String, Flow>,
     /// What happens when; [`Case::timeline`] has it in order of time.
     pub events: Vec<Event>,
+    /// Metrics of the author's own: name and expression.
+    pub derived: BTreeMap<String, String>,
     /// Tables to compute.
     pub memory: Option<Memory>,
 }
@@ -163,6 +165,8 @@ pub enum Traffic {
         direction: Direction,
         /// How much; `None`: until its time is over.
         bytes: Option<u64>,
+        /// What the application writes per second, bits; `None`: all TCP takes.
+        limit_bps: Option<u64>,
         /// Of the sender.
         congestion_control: CongestionControl,
     },

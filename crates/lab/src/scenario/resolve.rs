@@ -42,6 +42,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         ues,
         flows,
         events,
+        derived: file.metric,
         memory: file.memory,
     })
 }
@@ -341,7 +342,12 @@ fn traffic(flow: &file::Flow) -> Traffic {
             on: at_least(ms(flow.on_ms)),
             off: at_least(ms(flow.off_ms)),
         },
-        FlowKind::BulkTcp => Traffic::BulkTcp { direction, bytes: flow.bytes, congestion_control },
+        FlowKind::BulkTcp => Traffic::BulkTcp {
+            direction,
+            bytes: flow.bytes,
+            limit_bps: flow.limit_mbps.map(bps),
+            congestion_control,
+        },
         FlowKind::RequestResponse => Traffic::RequestResponse {
             request_bytes: flow.request_bytes,
             response_bytes: flow.response_bytes,
