@@ -44,7 +44,9 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
         }
         PlotKind::Cdf => {
             let lines: Vec<Line> = plot.series.iter().map(|s| cdf(&values(s))).collect();
-            let svg = svg::lines(&frame(first_unit, "share of values, %"), &lines, &[])?;
+            let mut frame = frame(first_unit, "share of values, %");
+            frame.y.1 = frame.y.1.or(Some(100.0));
+            let svg = svg::lines(&frame, &lines, &[])?;
             Figure { title, legend: labels, svg, note: "" }
         }
         PlotKind::Box => {
