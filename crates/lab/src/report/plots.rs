@@ -64,7 +64,7 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
                     value.and_then(Result::ok).unwrap_or(f64::NAN)
                 })
                 .collect();
-            let svg = svg::bars(&frame("", first_unit), &labels, &all)?;
+            let svg = svg::bars(&frame("", first_unit), &labels, &all, plot.cycle as usize)?;
             Figure { title, legend: Vec::new(), svg, note: "" }
         }
     })

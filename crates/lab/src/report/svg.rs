@@ -121,18 +121,19 @@ pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<St
     })
 }
 
-/// One bar per value, with the value above it.
+/// One bar per value, with the value above it; colours repeat after `cycle` bars.
 ///
 /// # Errors
 /// What the drawing library has to say.
-pub fn bars(frame: &Frame, labels: &[String], values: &[f64]) -> Result<String> {
+pub fn bars(frame: &Frame, labels: &[String], values: &[f64], cycle: usize) -> Result<String> {
     let y = range(frame.y, values.iter().copied(), Some(0.0));
     draw(|area| {
         let mut chart = categories(area, frame, labels, y.clone())?;
         for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
             let x = i as f64;
             let (low, high) = (value.min(0.0).max(y.start), value.max(0.0).min(y.end));
-            let bar = Rectangle::new([(x - 0.3, low), (x + 0.3, high)], series_colour(i).filled());
+            let bar =
+                Rectangle::new([(x - 0.3, low), (x + 0.3, high)], series_colour(i % cycle.max(1)).filled());
             chart.draw_series([bar]).map_err(wrong)?;
             let (px, py) = chart.backend_coord(&(x, high));
             let style = text_style(15).pos(plotters::style::text_anchor::Pos::new(
@@ -258,7 +259,7 @@ mod tests {
         for svg in [
             lines(&frame, &[line.clone(), vec![]], &[(20.0, "wifi down".into())]).unwrap(),
             boxes(&frame, &labels, &[vec![1.0, 2.0, 3.0], vec![]]).unwrap(),
-            bars(&frame, &labels, &[3.0, f64::NAN]).unwrap(),
+            bars(&frame, &labels, &[3.0, f64::NAN], 2).unwrap(),
         ] {
             assert!(svg.contains("f-ink") && svg.contains("-0\"") && !svg.contains("\"#"), "{svg}");
         }
