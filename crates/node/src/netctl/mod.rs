@@ -12,12 +12,14 @@
 
 mod monitor;
 mod nat;
+mod owner;
 mod plan;
 mod socket;
 mod steps;
 
 pub use monitor::{Health, Monitor, Watched};
 pub use nat::Nat;
+pub use owner::Owners;
 pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use socket::{SocketSpec, bind_access};
 pub use steps::Step;
