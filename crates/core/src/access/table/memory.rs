@@ -200,7 +200,7 @@ mod tests {
     use super::super::session::{SessionLimits, SessionTable};
     use super::*;
 
-    /// The memory of one pipeline of the paper's switch, as far as its figures tell.
+    /// The memory of the paper's switch, as far as its figures tell.
     const BUDGET: u64 = 25 << 20;
 
     #[test]
