@@ -53,7 +53,10 @@ fn a_bad_file_is_told_with_place_and_remedy() {
     let out = lab(&["check", file.to_str().unwrap()]);
     assert_eq!(out.status.code(), Some(2));
     let says = text(&out.stderr);
-    assert!(says.contains("bad.toml:3: link.w.down.rate_mpbs: unknown key; did you mean `rate_mbps`?"), "{says}");
+    assert!(
+        says.contains("bad.toml:3: link.w.down.rate_mpbs: unknown key; did you mean `rate_mbps`?"),
+        "{says}"
+    );
     std::fs::write(&file, "title = ").unwrap();
     let says = text(&lab(&["run", file.to_str().unwrap()]).stderr);
     assert!(says.contains("bad.toml:1: "), "{says}");

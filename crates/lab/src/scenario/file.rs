@@ -374,7 +374,7 @@ table! {
         /// Happens again every so many seconds; left out, once.
         every_s: Option<f64> = None, range(0.001, 86_400.0);
         /// Which link.
-        link: String = String::new(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        link: String = String::new(), required(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
         /// Which directions of the link.
         direction: Directions = Directions::Both, only(&["link_down", "link_up", "rate", "delay", "loss"]);
         /// How the link goes down.
