@@ -21,6 +21,7 @@ use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
+use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{
@@ -202,6 +203,10 @@ impl Ue {
             if let Some(path) = session.path_mut(id) {
                 path.security = access.security;
                 path.endpoint = Some(access.remote);
+                if config.params.max_payload > 0 && access.max_payload > 0 {
+                    let most = access.max_payload.min(config.params.max_payload);
+                    path.mtu = Some(Box::new(PathMtu::new(most, now)));
+                }
             }
         }
         Ok(Self {

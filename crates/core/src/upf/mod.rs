@@ -616,6 +616,7 @@ impl Upf {
 
     fn end_session(&mut self, slot: Slot, ue: &str, reason: &'static str) {
         let Some(mut seat) = self.seats.get_mut(slot as usize).and_then(Option::take) else { return };
+        seat.session.release(&mut self.pool);
         for index in seat.session.keys().indices().collect::<Vec<_>>() {
             release_index(&mut self.indices, &mut self.free_indices, &self.config, index);
         }

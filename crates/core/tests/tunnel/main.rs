@@ -282,3 +282,21 @@ fn the_same_seed_gives_the_same_bytes() {
     };
     assert!(run() == run());
 }
+
+#[test]
+fn a_path_that_carries_less_is_found_out_and_senders_are_told() {
+    let mut w = World::new(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    w.channels[1].mtu = 1350;
+    w.run_ms(12_000);
+    assert!(w.ue.is_connected());
+    w.at_device.clear();
+    w.up(1, 1350);
+    w.run_ms(10);
+    let icmp = &w.at_device.first().expect("an ICMP message").1;
+    assert_eq!((icmp[9], icmp[20], icmp[21]), (1, 3, 4), "fragmentation needed and DF set");
+    let told = u16::from_be_bytes([icmp[26], icmp[27]]);
+    assert!((1240..=1350 - 28 - 40).contains(&told), "{told}");
+    w.up(2, usize::from(told) - 28);
+    w.run_ms(50);
+    assert_eq!(w.server_numbers(), [2], "the size told goes through, the others did not");
+}

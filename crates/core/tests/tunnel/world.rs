@@ -23,6 +23,7 @@ pub struct Channel {
     pub delay: Duration,
     pub loss: f64,
     pub cut: bool,
+    pub mtu: usize,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -145,7 +146,7 @@ impl World {
             channels: setup
                 .delays_ms
                 .iter()
-                .map(|&d| Channel { delay: Duration::from_millis(d), loss: 0.0, cut: false })
+                .map(|&d| Channel { delay: Duration::from_millis(d), loss: 0.0, cut: false, mtu: 1500 })
                 .collect(),
             ue_events: Vec::new(),
             upf_events: Vec::new(),
@@ -231,7 +232,10 @@ impl World {
     fn fly(&mut self, to_upf: bool, port: u16, bytes: Vec<u8>) {
         self.tap.push((self.now, to_upf, port - 1, bytes.clone()));
         let channel = self.channels[usize::from(port - 1)];
-        if channel.cut || (f64::from(self.rng.next_u32()) / 4_294_967_296.0) < channel.loss {
+        if channel.cut
+            || bytes.len() > channel.mtu
+            || (f64::from(self.rng.next_u32()) / 4_294_967_296.0) < channel.loss
+        {
             return;
         }
         self.inject(to_upf, port, bytes, channel.delay);
@@ -267,11 +271,11 @@ impl World {
         self.at_device.iter().map(|(_, p)| number(p)).collect()
     }
 
-    /// User-data packets per path seen towards the UPF or the UE, larger than `bytes`.
+    /// User-data packets per path seen towards the UPF or the UE, of at least `bytes` and not much more.
     pub fn tapped(&self, to_upf: bool, bytes: usize) -> [usize; 2] {
         let mut n = [0; 2];
         for (_, up, path, packet) in &self.tap {
-            if *up == to_upf && packet.len() > bytes {
+            if *up == to_upf && packet.len() > bytes && packet.len() < bytes + 200 {
                 n[usize::from(*path)] += 1;
             }
         }

@@ -80,6 +80,9 @@ pub struct SessionParams {
     pub probe: ProbeParams,
     /// When a user counts as flapping.
     pub flap: FlapParams,
+    /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
+    /// 0 switches path MTU discovery off.
+    pub max_payload: u16,
     /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
     pub inner_mtu: u16,
     /// Expanded ciphers are freed after this long without a data packet.
@@ -91,6 +94,7 @@ impl Default for SessionParams {
         Self {
             probe: ProbeParams::default(),
             flap: FlapParams::default(),
+            max_payload: 1472,
             inner_mtu: 1400,
             cool_after: Duration::from_secs(10),
         }
@@ -198,6 +202,7 @@ pub struct Session {
     icmp: VecDeque<Vec<u8>>,
     traffic: Traffic,
     last_data: Instant,
+    max_payload: u16,
     notify_sequence: u32,
 }
 
@@ -240,6 +245,7 @@ impl Session {
             icmp: VecDeque::new(),
             traffic: Traffic::default(),
             last_data: now,
+            max_payload: params.max_payload,
             notify_sequence: 0,
         }
     }
@@ -366,10 +372,15 @@ impl Session {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Forgets what was being put in order: the peer was restarted and counts from zero.
-    pub fn reset_receive(&mut self, pool: &mut Pool) {
+    /// Gives back what the session holds of the shared pool; call it before dropping the session.
+    pub fn release(&mut self, pool: &mut Pool) {
         self.flow_reorder.close(pool);
         self.stream_reorder.close(pool);
+    }
+
+    /// Forgets what was being put in order: the peer was restarted and counts from zero.
+    pub fn reset_receive(&mut self, pool: &mut Pool) {
+        self.release(pool);
         if let Some(channel) = self.channel.as_mut() {
             channel.receiver.reset();
         }

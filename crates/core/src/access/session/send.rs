@@ -4,6 +4,7 @@ use super::{MAX_ICMP, Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::dns::DnsTable;
 use crate::access::drops::DropReason;
+use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{ModeState, PathSet, Pick};
@@ -254,6 +255,9 @@ impl Session {
             self.keys.seal(path, slot, now)?;
             size
         };
+        if state.mtu.is_none() && self.max_payload > 0 {
+            state.mtu = Some(Box::new(PathMtu::new(self.max_payload, now)));
+        }
         state.monitor.on_data_sent(size, now);
         Ok(())
     }
@@ -284,7 +288,7 @@ impl Session {
             .iter()
             .filter(|p| p.monitor.is_up())
             .filter_map(|p| p.mtu.as_ref())
-            .map(|m| m.current().saturating_sub(overhead).max(MIN_INNER_MTU))
+            .map(|m| m.usable().saturating_sub(overhead).max(MIN_INNER_MTU))
             .fold(configured, u16::min)
     }
 
