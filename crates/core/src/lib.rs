@@ -12,5 +12,3 @@ pub mod net;
 pub mod packet;
 pub mod policy;
 pub mod time;
-pub mod ue;
-pub mod upf;

@@ -5,7 +5,6 @@
 pub mod interface;
 pub mod packet;
 pub mod priority;
-pub mod reuseport;
 
 #[cfg(test)]
 mod tests {

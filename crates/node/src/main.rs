@@ -13,7 +13,6 @@ mod cli;
 mod config;
 mod engine;
 mod link;
-mod netctl;
 #[cfg(test)]
 mod testing;
 

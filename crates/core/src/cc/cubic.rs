@@ -122,10 +122,12 @@ impl CongestionController for Cubic {
         self.state.cwnd = self.state.ssthresh;
     }
 
-    fn on_rto(&mut self, _: Instant, _: u64) {
-        self.before = Some(self.state);
-        self.state.reduce();
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
+        if first {
+            self.on_loss(now, in_flight_bytes);
+        }
         self.state.cwnd = 1.0;
+        self.state.epoch = None;
         self.state.after_timeout = true;
     }
 
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn after_a_timeout_the_curve_starts_at_its_plateau() {
         let mut c = cubic(100);
-        c.on_rto(Instant::ZERO, 0);
+        c.on_rto(Instant::ZERO, 0, true);
         assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 70_000));
         play(&mut c, Instant::ZERO, 0.8, Duration::from_millis(100), |_, _| ());
         let epoch = c.state.epoch.unwrap();
@@ -307,7 +309,7 @@ mod tests {
     #[test]
     fn a_spurious_loss_is_taken_back() {
         let mut c = cubic(100);
-        c.on_rto(Instant::ZERO, 0);
+        c.on_rto(Instant::ZERO, 0, true);
         c.on_spurious(Instant::ZERO);
         assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes(), c.state.w_max), (100_000, u64::MAX, 0.0));
     }

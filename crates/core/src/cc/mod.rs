@@ -23,7 +23,8 @@ use std::str::FromStr;
 pub struct Ack {
     /// When it came.
     pub now: Instant,
-    /// Bytes it acknowledged cumulatively for the first time.
+    /// Bytes to count for growth: those newly delivered if it advanced the cumulative acknowledgment,
+    /// else 0 (as Linux; a jump over what SACK told before counts for nothing).
     pub acked_bytes: u64,
     /// Bytes newly known to be delivered, cumulatively or by SACK.
     pub delivered_bytes: u64,
@@ -101,8 +102,9 @@ pub trait CongestionController {
     fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
         self.on_loss(now, in_flight_bytes);
     }
-    /// The retransmission timer fired for the first time for this flight.
-    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64);
+    /// The retransmission timer fired. `first`: nothing has been reduced for this flight yet, neither by
+    /// an earlier timeout nor on loss; otherwise only cwnd collapses and ssthresh stays.
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool);
     /// The last [`on_loss`](Self::on_loss) or [`on_rto`](Self::on_rto) was a mistake: nothing had been
     /// lost. Takes back what it did.
     fn on_spurious(&mut self, now: Instant);
@@ -241,8 +243,8 @@ impl CongestionController for Controller {
     fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
         dispatch!(self, c => c.on_ecn(now, in_flight_bytes));
     }
-    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64) {
-        dispatch!(self, c => c.on_rto(now, in_flight_bytes));
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
+        dispatch!(self, c => c.on_rto(now, in_flight_bytes, first));
     }
     fn on_spurious(&mut self, now: Instant) {
         dispatch!(self, c => c.on_spurious(now));

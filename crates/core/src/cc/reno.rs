@@ -49,9 +49,10 @@ impl CongestionController for Reno {
         self.state.cwnd = self.state.ssthresh;
     }
 
-    fn on_rto(&mut self, _: Instant, _: u64) {
-        self.before = Some(self.state);
-        self.state.ssthresh = (self.state.cwnd / 2.0).max(2.0);
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
+        if first {
+            self.on_loss(now, in_flight_bytes);
+        }
         self.state.cwnd = 1.0;
     }
 
@@ -109,7 +110,8 @@ mod tests {
     #[test]
     fn rto_starts_again_from_one_segment_up_to_half() {
         let mut c = reno();
-        c.on_rto(Instant::ZERO, 10 * MSS);
+        c.on_rto(Instant::ZERO, 10 * MSS, true);
+        c.on_rto(Instant::ZERO, MSS, false);
         assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (MSS, 5 * MSS));
         assert!(c.in_slow_start());
         c.on_ack(&ack(4));

@@ -1,0 +1,217 @@
+//! What an ACK does to the sender: deliveries, RTT, losses, recovery, the congestion controller, timers.
+
+use super::rack::ProbeOutcome;
+use super::sender::{Early, Phase, Sender};
+use anabranch_core::cc::{Ack, CongestionController};
+use anabranch_core::time::{Duration, Instant};
+
+/// An acknowledgment with its sequence numbers unwrapped.
+#[derive(Debug, Clone, Copy)]
+pub struct Acknowledgment<'a> {
+    /// Everything below has arrived.
+    pub ack: u64,
+    /// Bytes the receiver has room for above `ack`.
+    pub window_bytes: u64,
+    /// SACK blocks above `ack`.
+    pub sacks: &'a [(u64, u64)],
+    /// What arrived twice (RFC 2883).
+    pub dsack: Option<(u64, u64)>,
+    /// When the segment it echoes was sent, at the timestamp clock's resolution.
+    pub echo: Option<Instant>,
+    /// Whether it carried no data.
+    pub pure: bool,
+}
+
+/// What an ACK delivered, gathered while the scoreboard walks over it.
+#[derive(Default)]
+struct Delivered {
+    bytes: u64,
+    /// Send times of the first and the last segment acknowledged that was sent once only.
+    acked: Option<(Instant, Instant)>,
+    sacked: Option<(Instant, Instant)>,
+    resent_acked: bool,
+}
+
+impl Sender {
+    /// Takes in an acknowledgment.
+    pub fn on_ack(&mut self, a: &Acknowledgment<'_>, now: Instant) {
+        if a.ack > self.next {
+            return;
+        }
+        let old_una = self.una;
+        let advanced = a.ack > self.una;
+        if a.ack >= self.una {
+            self.una = a.ack;
+            // A window never shrinks here: what was once offered stays good (RFC 9293 §3.8.6 discourages it).
+            self.window_end = self.window_end.max(a.ack + a.window_bytes);
+        }
+        let delivered = self.deliver(a, now);
+        self.sample_rtt(&delivered, a, advanced, now);
+        if advanced {
+            self.timeouts_in_row = 0;
+        }
+        if let Some((start, end)) = a.dsack {
+            self.on_dsack(start, end);
+        }
+        let plain_duplicate =
+            a.pure && a.ack == old_una && a.sacks.is_empty() && a.dsack.is_none() && !self.board.is_empty();
+        if self.una >= a.ack
+            && let Some(probe) = self.probe
+        {
+            match probe.judge(a.ack, a.dsack.is_some(), plain_duplicate) {
+                ProbeOutcome::Pending => {}
+                ProbeOutcome::NoLoss => self.probe = None,
+                ProbeOutcome::Repaired => {
+                    self.probe = None;
+                    self.undo = None;
+                    if matches!(self.phase, Phase::Open) {
+                        self.stats.recoveries += 1;
+                        self.cc.on_loss(now, self.board.in_flight_bytes());
+                    }
+                }
+            }
+        }
+        self.undo_if_spurious(a, advanced, now);
+        if let Phase::Recovery { until, .. } | Phase::Loss { until } = self.phase
+            && self.una >= until
+        {
+            self.phase = Phase::Open;
+            self.rack.on_recovery_end();
+        }
+        let was_open = matches!(self.phase, Phase::Open);
+        let lost = self.detect_losses(now);
+        let in_flight = self.board.in_flight_bytes();
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            let safe = advanced && lost == 0 && !was_open;
+            prr.on_ack(delivered.bytes, in_flight, safe, u64::from(self.mss));
+        }
+        if advanced || delivered.bytes > 0 {
+            self.tell_controller(advanced, &delivered, now);
+        }
+        self.set_timers(advanced, now);
+    }
+
+    fn deliver(&mut self, a: &Acknowledgment<'_>, now: Instant) -> Delivered {
+        let min_rtt = self.rtt.min();
+        let mut d = Delivered::default();
+        let Self { board, rack, rate, .. } = self;
+        let is_old = |sent_at: Instant| a.echo.is_some_and(|echo| echo < ms_floor(sent_at));
+        for (start, end) in a.sacks {
+            board.sack(*start, *end, |s| {
+                d.bytes += u64::from(s.len);
+                if !s.retransmitted {
+                    note(&mut d.sacked, s.sent_at);
+                }
+                rack.on_delivered(s, is_old(s.sent_at), now, min_rtt);
+                rate.on_delivered(s, now);
+            });
+        }
+        board.acknowledge(a.ack, |s| {
+            d.bytes += u64::from(s.len);
+            if s.retransmitted {
+                d.resent_acked = true;
+            } else {
+                note(&mut d.acked, s.sent_at);
+            }
+            rack.on_delivered(s, is_old(s.sent_at), now, min_rtt);
+            rate.on_delivered(s, now);
+        });
+        d
+    }
+
+    /// Karn's rule with SACK: of cumulatively acknowledged segments only if none was sent twice, else of
+    /// SACKed ones, else the timestamp echo (RFC 7323 §4).
+    fn sample_rtt(&mut self, d: &Delivered, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
+        let acked = d.acked.filter(|_| !d.resent_acked).or(d.sacked);
+        if let Some((first, _)) = acked {
+            self.rtt.sample(now.saturating_since(first), now);
+        } else if let Some(echo) = a.echo.filter(|_| advanced) {
+            self.rtt.sample(now.saturating_since(echo).max(Duration::from_millis(1)), now);
+        }
+    }
+
+    fn on_dsack(&mut self, start: u64, end: u64) {
+        let segments = end.saturating_sub(start).div_ceil(u64::from(self.mss)).max(1);
+        self.stats.spurious_segments += segments;
+        self.rack.on_dsack(self.una, self.next);
+        if let Some(undo) = &mut self.undo {
+            undo.dsacked += segments;
+        }
+    }
+
+    /// Takes a reduction back if an ACK proves that the original arrived: by a timestamp older than the
+    /// first retransmission (Eifel, RFC 3522), or by DSACKs for every retransmission (RFC 3708).
+    fn undo_if_spurious(&mut self, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
+        let Some(undo) = self.undo else { return };
+        let in_recovery = !matches!(self.phase, Phase::Open);
+        let by_echo = in_recovery
+            && advanced
+            && match (undo.first_retransmission, a.echo) {
+                (Some(resent), Some(echo)) => echo < ms_floor(resent),
+                _ => false,
+            };
+        let by_dsack = undo.retransmissions > 0 && undo.dsacked >= undo.retransmissions;
+        if !by_echo && !by_dsack {
+            return;
+        }
+        self.undo = None;
+        self.stats.undos += 1;
+        self.cc.on_spurious(now);
+        if in_recovery {
+            self.phase = Phase::Open;
+            self.board.forgive();
+            self.rack.on_recovery_end();
+        }
+        if by_echo {
+            self.rack.on_reordering();
+        }
+    }
+
+    fn tell_controller(&mut self, advanced: bool, d: &Delivered, now: Instant) {
+        let rate = self.rate.sample(self.rtt.min());
+        let newest = match (d.acked.filter(|_| !d.resent_acked), d.sacked) {
+            (Some((_, a)), Some((_, s))) => Some(a.max(s)),
+            (a, s) => a.or(s).map(|(_, last)| last),
+        };
+        self.cc.on_ack(&Ack {
+            now,
+            acked_bytes: if advanced { d.bytes } else { 0 },
+            delivered_bytes: d.bytes,
+            in_flight_bytes: self.board.in_flight_bytes(),
+            unacknowledged: self.una,
+            next_to_send: self.next,
+            rtt: newest.map(|sent_at| now.saturating_since(sent_at)),
+            srtt: self.rtt.srtt(),
+            // What is acknowledged was sent before cwnd was the limit, or at that time.
+            cwnd_limited: self.una <= self.cwnd_limited_at,
+            in_recovery: matches!(self.phase, Phase::Recovery { .. }),
+            paced: self.paced,
+            rate,
+        });
+    }
+
+    fn set_timers(&mut self, advanced: bool, now: Instant) {
+        if self.board.is_empty() {
+            self.rto_at = None;
+            self.early = None;
+        } else if advanced {
+            self.rto_at = Some(now + self.rtt.rto());
+            self.arm_probe(now);
+        } else if self.board.sacked_segments() > 0 && matches!(self.early, Some((_, Early::Probe))) {
+            // Something is missing: RACK's timer or the timeout deal with it.
+            self.early = None;
+        }
+    }
+}
+
+/// The timestamp clock ticks once a millisecond.
+fn ms_floor(at: Instant) -> Instant {
+    Instant::from_millis(at.as_millis())
+}
+
+fn note(span: &mut Option<(Instant, Instant)>, sent_at: Instant) {
+    *span = Some(match *span {
+        None => (sent_at, sent_at),
+        Some((first, last)) => (first.min(sent_at), last.max(sent_at)),
+    });
+}

@@ -1,0 +1,518 @@
+//! One end of a connection: handshake, options, segments in and out, close.
+//!
+//! ```text
+//!   connect ─▶ SynSent ──SYN/ACK──▶ Established ──FIN both ways──▶ Done
+//!   accept  ─▶ SynReceived ──ACK──▶     │
+//!                                       └─ reset, or 15 timeouts in a row ─▶ Closed
+//! ```
+//!
+//! There is no TIME-WAIT: a finished connection goes on answering retransmissions for as long as its host
+//! keeps it. On the wire numbers are 32 bits and start at random; inside they are 64 bits and start at 0.
+
+use super::ack::Acknowledgment;
+use super::receiver::{INITIAL_WINDOW_BYTES, Receiver};
+use super::rto::RTO_INITIAL;
+use super::sender::{Outgoing, Sender};
+use super::{Options, TcpStats};
+use crate::sim::stream::SeededStream;
+use anabranch_core::cc::CcConfig;
+use anabranch_core::element::Reason;
+use anabranch_core::packet::Packet;
+use anabranch_core::time::{Duration, Instant};
+use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_packet};
+use std::net::SocketAddr;
+
+/// Window scale we offer: 6 MiB in units of 128 bytes.
+const WINDOW_SHIFT: u8 = 7;
+/// SYNs or SYN/ACKs sent before giving up (Linux `tcp_syn_retries`).
+const SYN_TRIES: u32 = 7;
+/// Timeouts in a row before giving up (Linux `tcp_retries2`).
+const DATA_TRIES: u32 = 15;
+/// A timestamp may be this much older than the newest (Linux `TCP_PAWS_WINDOW`).
+const PAWS_SLACK: i32 = 1;
+
+/// Why a connection ended otherwise than by FIN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer reset it, or refused it.
+    Reset,
+    /// Nothing was heard from the peer.
+    TimedOut,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    SynSent,
+    SynReceived,
+    Established,
+    Closed(Closed),
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Connection {
+    local: SocketAddr,
+    remote: SocketAddr,
+    options: Options,
+    state: State,
+    /// Initial sequence numbers, ours and the peer's.
+    iss: u32,
+    irs: u32,
+    timestamp_offset: u32,
+    timestamps: bool,
+    timestamp_recent: u32,
+    last_ack_sent: u64,
+    peer_shift: u8,
+    our_shift: u8,
+    sack_permitted: bool,
+    peer_mss: u16,
+    sender: Sender,
+    receiver: Receiver,
+    syn_due: bool,
+    syn_at: Option<Instant>,
+    syn_sent_at: Instant,
+    syn_tries: u32,
+    reset_due: Option<u64>,
+    stream: SeededStream,
+    scratch: Vec<u8>,
+}
+
+impl Connection {
+    /// Opens a connection. What it sends is `stream`; `seed` decides its initial numbers.
+    #[must_use]
+    pub fn connect(
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: Options,
+        stream: SeededStream,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let sender = Sender::new(options.congestion_control.build(CcConfig::default()), 1, &options, None);
+        Self {
+            local,
+            remote,
+            state: State::SynSent,
+            iss: seed as u32,
+            irs: 0,
+            timestamp_offset: (seed >> 32) as u32,
+            timestamps: options.timestamps,
+            timestamp_recent: 0,
+            last_ack_sent: 0,
+            peer_shift: 0,
+            our_shift: 0,
+            sack_permitted: false,
+            peer_mss: 536,
+            sender,
+            receiver: Receiver::new(&options, now),
+            syn_due: true,
+            syn_at: None,
+            syn_sent_at: now,
+            syn_tries: 0,
+            reset_due: None,
+            stream,
+            scratch: Vec::new(),
+            options,
+        }
+    }
+
+    /// Answers a SYN.
+    #[must_use]
+    pub fn accept(
+        local: SocketAddr,
+        remote: SocketAddr,
+        syn: &TcpHeader,
+        options: Options,
+        stream: SeededStream,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let mut c = Self::connect(local, remote, options, stream, seed, now);
+        c.state = State::SynReceived;
+        c.learn_options(syn);
+        c
+    }
+
+    /// Takes in a segment; what it makes available goes to `deliver` in order.
+    pub fn on_segment(
+        &mut self,
+        h: &TcpHeader,
+        payload: &[u8],
+        now: Instant,
+        deliver: &mut dyn FnMut(&[u8]),
+    ) {
+        let syn = h.flags.contains(TcpFlags::SYN);
+        let rst = h.flags.contains(TcpFlags::RST);
+        let acks_syn = h.flags.contains(TcpFlags::ACK) && h.ack == self.iss.wrapping_add(1);
+        match self.state {
+            State::Closed(_) => return,
+            State::SynSent => {
+                if !acks_syn {
+                    return;
+                }
+                if rst {
+                    self.state = State::Closed(Closed::Reset);
+                } else if syn {
+                    self.learn_options(h);
+                    self.establish(h, now);
+                    self.receiver.want_ack();
+                }
+                return;
+            }
+            State::SynReceived => {
+                if rst && h.seq == self.irs.wrapping_add(1) {
+                    self.state = State::Closed(Closed::Reset);
+                    return;
+                }
+                if syn {
+                    self.syn_due = true;
+                    return;
+                }
+                if !h.flags.contains(TcpFlags::ACK) || unwrap(1, self.iss, h.ack) < 1 {
+                    return;
+                }
+                self.establish(h, now);
+            }
+            State::Established => {}
+        }
+        let seq = unwrap(self.receiver.next(), self.irs, h.seq);
+        if rst {
+            if seq == i128::from(self.receiver.next()) {
+                self.state = State::Closed(Closed::Reset);
+            }
+            return;
+        }
+        let Ok(seq) = u64::try_from(seq) else { return };
+        if syn || seq == 0 {
+            // A SYN/ACK once more: our ACK of it was lost. Number 0 is SYN and nothing else.
+            self.receiver.want_ack();
+            return;
+        }
+        if !self.timestamp_is_acceptable(h, seq, !payload.is_empty()) {
+            self.receiver.want_ack();
+            return;
+        }
+        let echo = self.echo(h, now);
+        if h.flags.contains(TcpFlags::ACK) {
+            self.on_ack(h, payload.is_empty(), echo, now);
+        }
+        if let Some(echo) = echo.filter(|_| !payload.is_empty()) {
+            self.receiver.on_rtt(now.saturating_since(echo).max(Duration::from_millis(1)));
+        }
+        self.receiver.on_segment(seq, payload, h.flags.contains(TcpFlags::FIN), now, deliver);
+    }
+
+    /// The next packet to send, if any may go now.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        if let Some(seq) = self.reset_due.take() {
+            return self.emit(seq, TcpFlags::RST | TcpFlags::ACK, 0, now);
+        }
+        match self.state {
+            State::Closed(_) => None,
+            State::SynSent | State::SynReceived => {
+                std::mem::take(&mut self.syn_due).then(|| self.emit_syn(now)).flatten()
+            }
+            State::Established => {
+                if let Some(Outgoing { seq, payload, fin }) = self.sender.poll(now) {
+                    let flags = if fin { TcpFlags::FIN | TcpFlags::ACK } else { TcpFlags::ACK };
+                    return self.emit(seq, flags, payload as usize, now);
+                }
+                if self.sender.take_window_probe() {
+                    return self.emit(self.sender.una - 1, TcpFlags::ACK, 0, now);
+                }
+                if self.receiver.ack_is_due(now) {
+                    return self.emit(self.sender.next, TcpFlags::ACK, 0, now);
+                }
+                None
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Instant) {
+        match self.state {
+            State::Closed(_) => {}
+            State::SynSent | State::SynReceived => {
+                if self.syn_at.is_some_and(|at| at <= now) {
+                    self.syn_at = None;
+                    if self.syn_tries >= SYN_TRIES {
+                        self.state = State::Closed(Closed::TimedOut);
+                    } else {
+                        self.syn_due = true;
+                    }
+                }
+            }
+            State::Established => {
+                self.sender.on_timeout(now);
+                if self.sender.timeouts_in_row > DATA_TRIES {
+                    self.state = State::Closed(Closed::TimedOut);
+                }
+            }
+        }
+    }
+
+    /// The next timer.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        match self.state {
+            State::Closed(_) => None,
+            State::SynSent | State::SynReceived => self.syn_at.map(|at| (at, "tcp handshake")),
+            State::Established => {
+                let ack = self.receiver.ack_timeout().map(|at| (at, "tcp delayed ack"));
+                self.sender.poll_timeout().into_iter().chain(ack).min_by_key(|(at, _)| *at)
+            }
+        }
+    }
+
+    /// The application writes `bytes` more of the stream.
+    pub fn write(&mut self, bytes: u64) {
+        self.sender.write(bytes);
+    }
+
+    /// The application writes no more; `abandon_unsent` takes back what was never sent.
+    pub fn close(&mut self, abandon_unsent: bool) {
+        self.sender.close(abandon_unsent);
+    }
+
+    /// Ends the connection at once and tells the peer.
+    pub fn abort(&mut self) {
+        if self.state == State::Established {
+            self.reset_due = Some(self.sender.next);
+        }
+        self.state = State::Closed(Closed::Reset);
+    }
+
+    /// Whether the handshake is complete and the connection not closed by force.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.state == State::Established
+    }
+
+    /// How the connection was closed by force, if it was.
+    #[must_use]
+    pub fn closed(&self) -> Option<Closed> {
+        match self.state {
+            State::Closed(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Whether all we wrote, and FIN, was acknowledged.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.sender.is_done()
+    }
+
+    /// Whether all the peer wrote, and its FIN, has arrived.
+    #[must_use]
+    pub fn is_received(&self) -> bool {
+        self.receiver.is_finished()
+    }
+
+    /// Bytes delivered to the application.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.receiver.delivered_bytes()
+    }
+
+    /// Bytes written and not yet acknowledged.
+    #[must_use]
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.sender.unacknowledged_bytes()
+    }
+
+    /// Counters and estimates of the sending half.
+    #[must_use]
+    pub fn stats(&self) -> TcpStats {
+        self.sender.stats()
+    }
+
+    /// Segments that arrived behind a gap, and segments that brought nothing new.
+    #[must_use]
+    pub fn receive_disorder(&self) -> (u64, u64) {
+        (self.receiver.out_of_order_segments, self.receiver.duplicate_segments)
+    }
+
+    /// Our end.
+    #[must_use]
+    pub const fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The other end.
+    #[must_use]
+    pub const fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    fn learn_options(&mut self, syn: &TcpHeader) {
+        let o = &syn.options;
+        self.irs = syn.seq;
+        self.peer_mss = o.mss.unwrap_or(536).max(64);
+        (self.peer_shift, self.our_shift) = match o.window_scale {
+            Some(shift) => (shift.min(14), WINDOW_SHIFT),
+            None => (0, 0),
+        };
+        self.sack_permitted = o.sack_permitted;
+        self.timestamps = self.options.timestamps && o.timestamps.is_some();
+        self.timestamp_recent = o.timestamps.map_or(0, |(value, _)| value);
+    }
+
+    fn establish(&mut self, h: &TcpHeader, now: Instant) {
+        let mss = self.our_mss().min(self.peer_mss) - if self.timestamps { 12 } else { 0 };
+        let first_try = self.syn_tries == 1;
+        let cc = self.options.congestion_control.build(CcConfig {
+            mss_bytes: u32::from(mss),
+            // RFC 5681 §3.1: a lost SYN or SYN/ACK is a sign to start from one segment.
+            initial_window_segments: if self.syn_tries > 1 {
+                1
+            } else {
+                self.options.initial_window_segments
+            },
+            hystart: self.options.hystart,
+        });
+        let rtt = now.saturating_since(self.syn_sent_at);
+        let mut sender = Sender::new(cc, u32::from(mss), &self.options, first_try.then_some((rtt, now)));
+        // The window of a SYN/ACK is not scaled.
+        let shift = if self.state == State::SynSent { 0 } else { self.peer_shift };
+        sender.window_end = 1 + (u64::from(h.window) << shift);
+        let (written, closing) = self.sender.intent();
+        sender.write(written);
+        if closing {
+            sender.close(false);
+        }
+        self.sender = sender;
+        self.state = State::Established;
+        self.syn_at = None;
+        self.syn_due = false;
+    }
+
+    fn on_ack(&mut self, h: &TcpHeader, pure: bool, echo: Option<Instant>, now: Instant) {
+        let una = self.sender.una;
+        let unwrapped = |wire| u64::try_from(unwrap(una, self.iss, wire)).ok();
+        let Some(ack) = unwrapped(h.ack) else { return };
+        if ack > self.sender.next {
+            self.receiver.want_ack();
+            return;
+        }
+        let mut blocks = [(0, 0); 4];
+        let mut count = 0;
+        for (left, right) in h.options.sack.as_slice() {
+            if let (Some(left), Some(right)) = (unwrapped(*left), unwrapped(*right))
+                && left < right
+                && right <= self.sender.next
+            {
+                blocks[count] = (left, right);
+                count += 1;
+            }
+        }
+        let mut blocks = &blocks[..count];
+        // RFC 2883 §4: the first block is a DSACK if it is below the ACK or within the second.
+        let mut dsack = None;
+        if let Some(&(left, right)) = blocks.first()
+            && (right <= ack || blocks.get(1).is_some_and(|(l, r)| *l <= left && right <= *r))
+        {
+            dsack = Some((left, right));
+            blocks = &blocks[1..];
+        }
+        let window_bytes = u64::from(h.window) << self.peer_shift;
+        let sacks = if self.sack_permitted { blocks } else { &[] };
+        self.sender.on_ack(&Acknowledgment { ack, window_bytes, sacks, dsack, echo, pure }, now);
+    }
+
+    /// PAWS (RFC 7323 §5) as in Linux, for segments with data; remembers the timestamp to echo.
+    fn timestamp_is_acceptable(&mut self, h: &TcpHeader, seq: u64, data: bool) -> bool {
+        let Some((value, _)) = h.options.timestamps.filter(|_| self.timestamps) else { return true };
+        let older_by = self.timestamp_recent.wrapping_sub(value) as i32;
+        if data && older_by > PAWS_SLACK {
+            return false;
+        }
+        if older_by <= 0 && seq <= self.last_ack_sent {
+            self.timestamp_recent = value;
+        }
+        true
+    }
+
+    /// When the segment was sent that the peer echoes.
+    fn echo(&self, h: &TcpHeader, now: Instant) -> Option<Instant> {
+        let (_, echo) = h.options.timestamps.filter(|_| self.timestamps)?;
+        let ago_ms = self.timestamp(now).wrapping_sub(echo);
+        // Older than the run, or in the future: no echo of ours.
+        now.as_millis().checked_sub(u64::from(ago_ms)).map(Instant::from_millis)
+    }
+
+    fn timestamp(&self, now: Instant) -> u32 {
+        self.timestamp_offset.wrapping_add(now.as_millis() as u32)
+    }
+
+    fn our_mss(&self) -> u16 {
+        self.options.mtu_bytes.saturating_sub(if self.remote.is_ipv4() { 40 } else { 60 }).max(64)
+    }
+
+    fn emit_syn(&mut self, now: Instant) -> Option<Packet> {
+        let answer = self.state == State::SynReceived;
+        if self.syn_tries == 0 {
+            self.syn_sent_at = now;
+        }
+        // A SYN/ACK asked for by a repeated SYN does not restart the timer.
+        if self.syn_at.is_none() {
+            let wait = RTO_INITIAL.saturating_mul(1 << self.syn_tries.min(10));
+            self.syn_at = Some(now + wait);
+            self.syn_tries += 1;
+        }
+        let echo = if answer { self.timestamp_recent } else { 0 };
+        self.last_ack_sent = 1;
+        let header = TcpHeader {
+            seq: self.iss,
+            ack: if answer { self.irs.wrapping_add(1) } else { 0 },
+            flags: if answer { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN },
+            window: INITIAL_WINDOW_BYTES as u16,
+            options: TcpOptions {
+                mss: Some(self.our_mss()),
+                window_scale: (!answer || self.our_shift > 0).then_some(WINDOW_SHIFT),
+                sack_permitted: !answer || self.sack_permitted,
+                timestamps: self.timestamps.then(|| (self.timestamp(now), echo)),
+                sack: SackBlocks::default(),
+            },
+        };
+        emit_packet(self.local, self.remote, &header, &[]).ok().map(|bytes| Packet::new(now, bytes))
+    }
+
+    /// A segment with the ACK of the moment; SACK blocks only if it has no payload.
+    fn emit(&mut self, seq: u64, flags: TcpFlags, payload: usize, now: Instant) -> Option<Packet> {
+        let mut sack = SackBlocks::default();
+        let keep_ack_due = payload > 0 && self.sack_permitted && self.receiver.has_blocks();
+        let (ack, window) = self.receiver.acknowledge();
+        if keep_ack_due {
+            self.receiver.want_ack();
+        } else if self.sack_permitted {
+            for (left, right) in self.receiver.blocks(if self.timestamps { 3 } else { 4 }) {
+                sack.push(self.irs.wrapping_add(left as u32), self.irs.wrapping_add(right as u32));
+            }
+        }
+        self.last_ack_sent = ack;
+        let header = TcpHeader {
+            seq: self.iss.wrapping_add(seq as u32),
+            ack: self.irs.wrapping_add(ack as u32),
+            flags,
+            window: u16::try_from(window >> self.our_shift).unwrap_or(u16::MAX),
+            options: TcpOptions {
+                timestamps: self.timestamps.then(|| (self.timestamp(now), self.timestamp_recent)),
+                sack,
+                ..TcpOptions::default()
+            },
+        };
+        self.scratch.resize(payload, 0);
+        self.stream.fill(seq.saturating_sub(1), &mut self.scratch);
+        emit_packet(self.local, self.remote, &header, &self.scratch).ok().map(|bytes| Packet::new(now, bytes))
+    }
+}
+
+/// The 64-bit number nearest to `near` that is `wire` on the wire; negative: before the start.
+fn unwrap(near: u64, initial: u32, wire: u32) -> i128 {
+    let distance = wire.wrapping_sub(initial.wrapping_add(near as u32)) as i32;
+    i128::from(near) + i128::from(distance)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,493 @@
+//! Two ends and a path between them that the test controls, packet by packet.
+
+use super::*;
+use anabranch_core::cc::Algorithm;
+use anabranch_wire::tcp::parse_packet;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const STREAMS: [SeededStream; 2] = [SeededStream::new(11), SeededStream::new(22)];
+
+/// What happens to a packet; times are extra delay in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Pass,
+    Lose,
+    Delay(u64),
+    /// Once at once and once more later.
+    Twice(u64),
+}
+
+struct Pair {
+    ends: [Connection; 2],
+    received: [u64; 2],
+    /// Packets under way: (due, serial) to (end, bytes).
+    wire: BTreeMap<(Instant, u64), (usize, Packet)>,
+    serial: u64,
+    now: Instant,
+    one_way: Duration,
+    /// Packets sent without payload.
+    bare: usize,
+}
+
+impl Pair {
+    fn new(options: Options, one_way: Duration) -> Self {
+        let a: SocketAddr = "10.0.0.1:1000".parse().unwrap();
+        let b: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        let start = Instant::ZERO;
+        // Initial numbers close to the wrap of 32 bits.
+        let mut client = Connection::connect(a, b, options.clone(), STREAMS[0], u64::MAX - 900, start);
+        let syn = parse_packet(&client.poll_transmit(start).unwrap()).unwrap().header;
+        let arrived = start + one_way;
+        let server = Connection::accept(b, a, &syn, options, STREAMS[1], u64::MAX - 300, arrived);
+        Self {
+            ends: [client, server],
+            received: [0; 2],
+            wire: BTreeMap::new(),
+            serial: 0,
+            now: arrived,
+            one_way,
+            bare: 0,
+        }
+    }
+
+    fn put(&mut self, to: usize, packet: Packet, extra_us: u64) {
+        let due = self.now + self.one_way + Duration::from_micros(extra_us);
+        self.serial += 1;
+        self.wire.insert((due, self.serial), (to, packet));
+    }
+
+    fn transmit(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) {
+        for end in 0..2 {
+            let mut burst = 0;
+            while let Some(packet) = self.ends[end].poll_transmit(self.now) {
+                burst += 1;
+                assert!(burst < 10_000, "an end never stops sending");
+                self.bare += usize::from(parse_packet(&packet).unwrap().payload.is_empty());
+                match fate(end, &packet) {
+                    Fate::Pass => self.put(1 - end, packet, 0),
+                    Fate::Lose => {}
+                    Fate::Delay(us) => self.put(1 - end, packet, us),
+                    Fate::Twice(us) => {
+                        self.put(1 - end, packet.clone(), 0);
+                        self.put(1 - end, packet, us);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on to the next thing that happens; false: nothing ever will.
+    fn step(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) -> bool {
+        self.transmit(fate);
+        let arrival = self.wire.first_key_value().map(|((due, _), _)| *due);
+        let timer = self.ends.iter().filter_map(|e| e.poll_timeout()).map(|(at, _)| at).min();
+        let Some(next) = arrival.into_iter().chain(timer).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+            let (end, packet) = entry.remove();
+            let parsed = parse_packet(&packet).unwrap();
+            let received = &mut self.received[end];
+            self.ends[end].on_segment(&parsed.header, &packet[parsed.payload], self.now, &mut |bytes| {
+                assert!(STREAMS[1 - end].matches(*received, bytes), "wrong bytes at {received}");
+                *received += bytes.len() as u64;
+            });
+        }
+        for end in &mut self.ends {
+            if end.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+                end.on_timeout(self.now);
+            }
+        }
+        true
+    }
+
+    fn run(&mut self, until: Instant, mut fate: impl FnMut(usize, &Packet) -> Fate) {
+        let mut steps = 0;
+        while self.now < until && !self.done() && self.step(&mut fate) {
+            steps += 1;
+            assert!(steps < 2_000_000, "no end in sight at {}", self.now);
+        }
+    }
+
+    /// Runs to the end with a path that changes with time; calls `watch` after each step.
+    fn run_timed(
+        &mut self,
+        mut fate: impl FnMut(Instant, usize) -> Fate,
+        mut watch: impl FnMut(Instant, TcpStats),
+    ) {
+        let mut steps = 0;
+        while !self.done() {
+            steps += 1;
+            assert!(steps < 1_000_000, "no end in sight at {}", self.now);
+            let now = self.now;
+            assert!(self.step(&mut |end, _| fate(now, end)), "stuck at {now}");
+            watch(now, self.ends[0].stats());
+        }
+    }
+
+    fn done(&self) -> bool {
+        self.ends.iter().all(|e| e.is_sent() && e.is_received())
+    }
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn at_ms(n: u64) -> Instant {
+    Instant::from_millis(n)
+}
+
+fn end_of(seconds: u64) -> Instant {
+    Instant::from_secs(seconds)
+}
+
+/// A client with `bytes` to send over a path of 20 ms each way; both ends close.
+fn upload(options: Options, bytes: u64) -> Pair {
+    let mut pair = Pair::new(options, ms(20));
+    pair.ends[0].write(bytes);
+    pair.ends[0].close(false);
+    pair.ends[1].close(false);
+    pair
+}
+
+/// Loses the transmissions with data of end 0 whose ordinals are listed.
+fn lose(ordinals: &'static [usize]) -> impl FnMut(usize, &Packet) -> Fate {
+    let mut n = 0;
+    move |end, packet| {
+        if end == 0 && packet.len() > 100 {
+            n += 1;
+            if ordinals.contains(&(n - 1)) {
+                return Fate::Lose;
+            }
+        }
+        Fate::Pass
+    }
+}
+
+#[test]
+fn a_clean_transfer_needs_no_retransmission() {
+    for (timestamps, pacing) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut pair = upload(Options { timestamps, pacing, ..Options::default() }, 1_000_000);
+        pair.run(end_of(60), |_, _| Fate::Pass);
+        assert!(pair.done());
+        assert_eq!(pair.received, [0, 1_000_000]);
+        let stats = pair.ends[0].stats();
+        assert_eq!((stats.retransmissions(), stats.timeouts, stats.undos), (0, 0, 0), "{stats:?}");
+        assert_eq!(stats.acked_bytes, 1_000_000);
+        assert!(stats.min_rtt >= ms(40) && stats.min_rtt < ms(42), "{stats:?}");
+    }
+}
+
+#[test]
+fn both_directions_at_once() {
+    let mut pair = Pair::new(Options::default(), ms(20));
+    for (end, bytes) in [(0, 300_000), (1, 500_000)] {
+        pair.ends[end].write(bytes);
+        pair.ends[end].close(false);
+    }
+    let mut n = 0;
+    pair.run(end_of(60), |_, _| {
+        n += 1;
+        if n % 20 == 0 { Fate::Lose } else { Fate::Pass }
+    });
+    assert!(pair.done());
+    assert_eq!(pair.received, [500_000, 300_000]);
+}
+
+#[test]
+fn one_loss_is_one_fast_retransmission_and_one_reduction() {
+    let mut pair = upload(Options::default(), 400_000);
+    pair.run(end_of(60), lose(&[40]));
+    let stats = pair.ends[0].stats();
+    assert_eq!((stats.retransmitted_fast, stats.retransmissions(), stats.recoveries), (1, 1, 1), "{stats:?}");
+    assert_eq!((stats.timeouts, stats.spurious_segments, stats.undos), (0, 0, 0));
+    assert!(stats.ssthresh_bytes < u64::MAX);
+}
+
+#[test]
+fn a_lost_retransmission_is_found_without_a_timeout() {
+    let mut pair = upload(Options::default(), 400_000);
+    let mut lost = None;
+    let mut times = 0;
+    let mut n = 0;
+    pair.run(end_of(60), |end, packet| {
+        if end == 0 && packet.len() > 100 {
+            n += 1;
+            let seq = parse_packet(packet).unwrap().header.seq;
+            if n == 41 {
+                lost = Some(seq);
+            }
+            if lost == Some(seq) && times < 2 {
+                times += 1;
+                return Fate::Lose;
+            }
+        }
+        Fate::Pass
+    });
+    let stats = pair.ends[0].stats();
+    assert!(pair.done());
+    assert_eq!((stats.retransmitted_fast, stats.timeouts, stats.recoveries), (2, 0, 1), "{stats:?}");
+}
+
+#[test]
+fn a_lost_tail_is_repaired_by_a_probe_before_the_timeout() {
+    let mut pair = Pair::new(Options::default(), ms(20));
+    // 10 segments, the last of which is lost.
+    pair.ends[0].write(14_480);
+    pair.run(at_ms(440), lose(&[9]));
+    let stats = pair.ends[0].stats();
+    assert_eq!(pair.received[1], 14_480, "{stats:?}");
+    assert_eq!((stats.retransmitted_probe, stats.timeouts, stats.probes), (1, 0, 1), "{stats:?}");
+    // The loss is certain, and counts, when no DSACK has come before later data is acknowledged.
+    pair.ends[0].write(1000);
+    pair.run(at_ms(600), |_, _| Fate::Pass);
+    let stats = pair.ends[0].stats();
+    assert_eq!((stats.recoveries, stats.retransmissions()), (1, 1), "{stats:?}");
+}
+
+#[test]
+fn timeouts_double_until_the_path_is_back() {
+    let mut pair = upload(Options::default(), 2_000_000);
+    let dark = |now: Instant| now >= at_ms(200) && now < end_of(20);
+    let mut timed_out_at = Vec::new();
+    let mut timeouts = 0;
+    pair.run_timed(
+        |now, _| if dark(now) { Fate::Lose } else { Fate::Pass },
+        |now, stats| {
+            if stats.timeouts > timeouts {
+                timeouts = stats.timeouts;
+                timed_out_at.push(now);
+            }
+        },
+    );
+    assert!(pair.done() && timeouts >= 5, "{timeouts}");
+    // `now` is the time before the step in which the timer fired; the first gap is that of the last ACK.
+    let gaps: Vec<f64> = timed_out_at.windows(2).skip(1).map(|w| (w[1] - w[0]).as_secs_f64()).collect();
+    for pair in gaps.windows(2).take(3) {
+        assert!((pair[1] / pair[0] - 2.0).abs() < 0.01, "{gaps:?}");
+    }
+}
+
+#[test]
+fn a_delay_spike_is_recognised_and_taken_back() {
+    // The path holds everything from 300 to 900 ms and then delivers it in order: the timeout was spurious.
+    let mut pair = upload(Options::default(), 3_000_000);
+    let (from, to) = (at_ms(300), at_ms(900));
+    let mut before = 0;
+    pair.run_timed(
+        |now, end| {
+            let held = end == 0 && now >= from && now < to;
+            if held { Fate::Delay((to - now).as_micros() as u64) } else { Fate::Pass }
+        },
+        |_, stats| {
+            if stats.timeouts == 0 {
+                before = stats.cwnd_bytes;
+            }
+            assert!(stats.undos == 0 || stats.cwnd_bytes >= before, "{stats:?} before {before}");
+        },
+    );
+    let stats = pair.ends[0].stats();
+    assert!(stats.timeouts > 0 && stats.undos == 1, "{stats:?}");
+    assert!(stats.retransmissions() < 10, "{stats:?}");
+}
+
+#[test]
+fn reordering_within_a_quarter_rtt_soon_costs_nothing() {
+    // Every tenth segment is 8 ms late on a path of 40 ms: once it is mistaken for a loss, then the window
+    // opens.
+    let mut pair = upload(Options::default(), 4_000_000);
+    let mut n = 0;
+    pair.run(end_of(60), |end, _| {
+        n += 1;
+        if end == 0 && n % 10 == 0 { Fate::Delay(8_000) } else { Fate::Pass }
+    });
+    let stats = pair.ends[0].stats();
+    assert!(pair.done());
+    assert!(stats.retransmissions() <= 5, "{stats:?}");
+    assert!(pair.ends[1].receive_disorder().0 > 100);
+}
+
+#[test]
+fn heavy_reordering_widens_the_window_by_dsack() {
+    // 25 ms late on 40 ms, more than a quarter: each round trip with DSACKs adds a quarter.
+    let mut pair = upload(Options::default(), 6_000_000);
+    let (mut n, mut late) = (0, 0);
+    pair.run(end_of(60), |end, _| {
+        n += 1;
+        if end == 0 && n % 50 == 0 {
+            late += 1;
+            return Fate::Delay(25_000);
+        }
+        Fate::Pass
+    });
+    let stats = pair.ends[0].stats();
+    assert!(pair.done());
+    assert!(stats.spurious_segments > 0, "{stats:?}");
+    assert!(stats.retransmissions() * 2 < late, "{late} late, {stats:?}");
+}
+
+#[test]
+fn a_lost_syn_is_sent_again_and_a_dead_peer_given_up() {
+    let mut pair = upload(Options::default(), 1000);
+    let mut n = 0;
+    pair.run(end_of(60), |_, _| {
+        n += 1;
+        if n <= 2 { Fate::Lose } else { Fate::Pass }
+    });
+    assert!(pair.done());
+    assert!(pair.now > end_of(1) && pair.now < end_of(5), "{}", pair.now);
+
+    let mut dead = Pair::new(Options::default(), ms(20));
+    dead.run(end_of(1000), |_, _| Fate::Lose);
+    assert_eq!(dead.ends[0].closed(), Some(Closed::TimedOut));
+
+    let mut cut = upload(Options::default(), 1_000_000);
+    let mut seen = 0;
+    cut.run(end_of(10_000), |_, _| {
+        seen += 1;
+        if seen > 30 { Fate::Lose } else { Fate::Pass }
+    });
+    assert_eq!(cut.ends[0].closed(), Some(Closed::TimedOut));
+    assert!(cut.now > end_of(600), "Linux gives up after a quarter of an hour: {}", cut.now);
+}
+
+#[test]
+fn reset_ends_both() {
+    let mut pair = Pair::new(Options::default(), ms(20));
+    pair.ends[0].write(1_000_000);
+    pair.run(at_ms(150), |_, _| Fate::Pass);
+    assert!(pair.ends[1].is_established());
+    pair.ends[0].abort();
+    pair.run(at_ms(400), |_, _| Fate::Pass);
+    assert_eq!(pair.ends[1].closed(), Some(Closed::Reset));
+}
+
+#[test]
+fn request_and_response_share_packets_with_their_acks() {
+    let mut pair = Pair::new(Options::default(), ms(20));
+    let (mut asked, mut answered) = (1, 0);
+    pair.ends[0].write(100);
+    while asked <= 50 {
+        assert!(pair.step(&mut |_, _| Fate::Pass));
+        while pair.received[1] >= (answered + 1) * 100 {
+            answered += 1;
+            pair.ends[1].write(400);
+        }
+        if pair.received[0] >= asked * 400 {
+            asked += 1;
+            pair.ends[0].write(100);
+        }
+    }
+    assert_eq!(answered, 50);
+    // A request takes one round trip and few ACKs travel alone.
+    assert!(pair.now < at_ms(50 * 41 + 100), "{}", pair.now);
+    assert!(pair.bare < 30, "{}", pair.bare);
+    assert_eq!(pair.ends[0].stats().retransmissions() + pair.ends[1].stats().retransmissions(), 0);
+}
+
+#[test]
+fn a_closed_window_is_asked_after_until_it_opens() {
+    let mut pair = Pair::new(Options::default(), ms(20));
+    pair.run(at_ms(70), |_, _| Fate::Pass);
+    let client = &mut pair.ends[0];
+    assert!(client.is_established());
+    // The peer offers nothing.
+    client.sender.window_end = client.sender.next;
+    client.write(5000);
+    assert!(client.poll_transmit(pair.now).is_none());
+    let (at, why) = client.poll_timeout().unwrap();
+    assert_eq!(why, "tcp persist");
+    client.on_timeout(at);
+    let probe = client.poll_transmit(at).unwrap();
+    let header = parse_packet(&probe).unwrap().header;
+    assert_eq!(header.seq, client.iss, "a number the peer has acknowledged long ago");
+    // Our own receiver answers it.
+    pair.ends[1].on_segment(&header, &[], at, &mut |_| ());
+    assert!(pair.ends[1].poll_transmit(at).is_some());
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        8 => Just(Fate::Pass),
+        2 => Just(Fate::Lose),
+        1 => (0u64..200_000).prop_map(Fate::Delay),
+        1 => (0u64..400_000).prop_map(Fate::Twice),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever the path does with packets, as long as it does not do it for ever, both streams arrive
+    /// whole and in order (the receiver's callback checks every byte), and the connection ends.
+    #[test]
+    fn any_pattern_of_loss_reordering_and_duplication_delivers_the_stream(
+        fates in prop::collection::vec(fate(), 1..400),
+        sizes in (0u64..150_000, 0u64..60_000),
+        timestamps: bool,
+        pacing: bool,
+        reno: bool,
+        small_buffer: bool,
+    ) {
+        let options = Options {
+            timestamps,
+            pacing,
+            congestion_control: if reno { Algorithm::Reno } else { Algorithm::Cubic },
+            receive_buffer_bytes: if small_buffer { 4000 } else { 1 << 20 },
+            ..Options::default()
+        };
+        let mut pair = Pair::new(options, ms(15));
+        pair.ends[0].write(sizes.0);
+        pair.ends[1].write(sizes.1);
+        for end in &mut pair.ends {
+            end.close(false);
+        }
+        let mut fates = fates.into_iter();
+        pair.run(end_of(5000), |_, _| fates.next().unwrap_or(Fate::Pass));
+        let closed = pair.ends[0].closed().or(pair.ends[1].closed());
+        prop_assert_eq!(closed, None);
+        prop_assert!(pair.done(), "stuck at {}: {:?}", pair.now, pair.ends[0].stats());
+        prop_assert_eq!(pair.received, [sizes.1, sizes.0]);
+    }
+
+    /// Segments that no honest peer sends change nothing but counters, and panic nowhere.
+    #[test]
+    fn hostile_segments_do_no_harm(
+        segments in prop::collection::vec(
+            (any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>(),
+             prop::collection::vec((any::<u32>(), any::<u32>()), 0..4), 0usize..50, any::<bool>()), 1..60),
+        established: bool,
+    ) {
+        let mut pair = Pair::new(Options::default(), ms(5));
+        pair.ends[0].write(50_000);
+        if established {
+            pair.run(at_ms(28), |_, _| Fate::Pass);
+        }
+        for (seq, ack, flags, window, blocks, len, near) in segments {
+            let end = &mut pair.ends[0];
+            let mut sack = SackBlocks::default();
+            for (l, r) in blocks {
+                let base = if near { end.iss.wrapping_add(end.sender.una as u32) } else { 0 };
+                let place = |x: u32| base.wrapping_add(if near { x % 60_000 } else { x });
+                sack.push(place(l), place(r));
+            }
+            let h = TcpHeader {
+                seq: if near { end.irs.wrapping_add(1 + seq % 5) } else { seq },
+                ack: if near { end.iss.wrapping_add(1 + ack % 60_000) } else { ack },
+                // No RST: that rightly ends the connection.
+                flags: TcpFlags(flags & !0x04),
+                window,
+                options: TcpOptions { sack, timestamps: near.then_some((seq, ack)), ..TcpOptions::default() },
+            };
+            end.on_segment(&h, &vec![0; len], pair.now, &mut |_| ());
+            let mut sent = 0;
+            while pair.ends[0].poll_transmit(pair.now).is_some() {
+                sent += 1;
+                prop_assert!(sent < 1000);
+            }
+            pair.now += ms(50);
+            pair.ends[0].on_timeout(pair.now);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The simulator's TCP: sans-IO, deterministic, close to Linux where Linux and the RFCs differ.
+//!
+//! | file | what | source |
+//! |---|---|---|
+//! | `connection.rs` | handshake, options, segments in and out, close | RFC 9293, 7323 |
+//! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675 |
+//! | `scoreboard.rs` | what is in flight, SACKed, lost | RFC 6675 |
+//! | `rack.rs` | loss detection by time, tail loss probes | RFC 8985 |
+//! | `prr.rs` | window during fast recovery | RFC 6937, 9937 |
+//! | `rto.rs` | RTT and timeout | RFC 6298 |
+//! | `rate.rs` | delivery rate | draft-ietf-ccwg-bbr |
+//! | `receiver.rs` | reassembly, (D)SACK, delayed ACK, window | RFC 2018, 2883, 5681 |
+//! | `ranges.rs` | sets of sequence numbers | |
+//!
+//! What is not modelled is listed in docs/simulator.md.
+
+pub mod ack;
+pub mod connection;
+pub mod prr;
+pub mod rack;
+pub mod ranges;
+pub mod rate;
+pub mod receiver;
+pub mod rto;
+pub mod scoreboard;
+pub mod sender;
+
+pub use connection::{Closed, Connection};
+
+use anabranch_core::cc::Algorithm;
+use anabranch_core::time::Duration;
+
+/// How an end of a connection behaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Congestion control of what this end sends.
+    pub congestion_control: Algorithm,
+    /// Largest IP packet, bytes; the MSS follows from it.
+    pub mtu_bytes: u16,
+    /// Initial window, segments.
+    pub initial_window_segments: u32,
+    /// Whether CUBIC's slow start may end on rising delay.
+    pub hystart: bool,
+    /// Whether segments are spread over the round trip.
+    pub pacing: bool,
+    /// Largest receive window, bytes; Linux's default bound is 6 MiB.
+    pub receive_buffer_bytes: u64,
+    /// Longest delay of an ACK; 40 ms in Linux.
+    pub ack_delay: Duration,
+    /// Whether to offer timestamps (RFC 7323).
+    pub timestamps: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            congestion_control: Algorithm::Cubic,
+            mtu_bytes: 1500,
+            initial_window_segments: 10,
+            hystart: true,
+            pacing: false,
+            receive_buffer_bytes: 6 << 20,
+            ack_delay: Duration::from_millis(40),
+            timestamps: true,
+        }
+    }
+}
+
+/// Counters and estimates of the sending half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpStats {
+    /// Data segments sent, retransmissions included.
+    pub segments_sent: u64,
+    /// Payload bytes sent for the first time.
+    pub bytes_sent: u64,
+    /// Payload bytes acknowledged.
+    pub acked_bytes: u64,
+    /// Segments sent again in fast recovery.
+    pub retransmitted_fast: u64,
+    /// Segments sent again as tail loss probes.
+    pub retransmitted_probe: u64,
+    /// Segments sent again after a timeout.
+    pub retransmitted_timeout: u64,
+    /// Segments that arrived twice, by the receiver's DSACKs.
+    pub spurious_segments: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Tail loss probes, those with new data included.
+    pub probes: u64,
+    /// Reductions of the window on loss, timeouts not counted.
+    pub recoveries: u64,
+    /// Reductions taken back because nothing had been lost.
+    pub undos: u64,
+    /// Congestion window in force.
+    pub cwnd_bytes: u64,
+    /// Slow-start threshold.
+    pub ssthresh_bytes: u64,
+    /// Bytes believed to be in the network.
+    pub in_flight_bytes: u64,
+    /// Smoothed RTT.
+    pub srtt: Duration,
+    /// Smallest RTT.
+    pub min_rtt: Duration,
+    /// Retransmission timeout with back-off.
+    pub rto: Duration,
+}
+
+impl TcpStats {
+    /// Segments sent again for whatever reason; what Linux counts as `TCPRetransSegs`.
+    #[must_use]
+    pub const fn retransmissions(&self) -> u64 {
+        self.retransmitted_fast + self.retransmitted_probe + self.retransmitted_timeout
+    }
+}

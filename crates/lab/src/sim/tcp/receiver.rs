@@ -1,0 +1,377 @@
+//! The receiving half: reassembly, SACK and DSACK blocks, when to acknowledge, and how much to offer.
+//!
+//! - ACKs: at once for the first 16 segments (Linux's quick ACKs), for anything out of order, duplicate or
+//!   filling a gap, and for FIN; otherwise when more than one full segment waits, or after 40 ms.
+//! - SACK (RFC 2018): the block of the segment that arrived last first, then the others by recency. A
+//!   duplicate is told in front of them (DSACK, RFC 2883).
+//! - Window: starts at 64 KiB and grows like Linux's dynamic right-sizing, to twice what arrived in the last
+//!   round trip and ahead of its growth, up to a bound. The application reads at once.
+
+use super::Options;
+use super::ranges::Ranges;
+use anabranch_core::time::{Duration, Instant};
+use std::collections::BTreeMap;
+
+/// Window offered at first.
+pub const INITIAL_WINDOW_BYTES: u64 = 65_535;
+/// Segments acknowledged at once when the connection is new.
+const QUICK_ACKS: u32 = 16;
+/// Memory that a stored piece costs beside its bytes; bounds how many tiny ones are kept.
+const PIECE_OVERHEAD: u64 = 64;
+/// SACK blocks remembered.
+const RECENT_BLOCKS: usize = 4;
+
+/// See the top of this file. Sequence numbers are 64 bits: 0 is the peer's SYN, its first byte is 1.
+#[derive(Debug)]
+pub struct Receiver {
+    next: u64,
+    /// Sequence number of FIN, once it arrived.
+    fin_at: Option<u64>,
+    finished: bool,
+    pieces: BTreeMap<u64, Vec<u8>>,
+    stored: Ranges,
+    stored_bytes: u64,
+    /// A sequence number within each block, the latest first.
+    recent: Vec<u64>,
+    dsack: Option<(u64, u64)>,
+    window: u64,
+    window_max: u64,
+    window_end: u64,
+    ack_now: bool,
+    unacked_bytes: u64,
+    ack_at: Option<Instant>,
+    ack_delay: Duration,
+    quick_acks: u32,
+    largest_segment: u64,
+    sizing: Sizing,
+    /// Segments that brought nothing new.
+    pub duplicate_segments: u64,
+    /// Segments that arrived behind a gap.
+    pub out_of_order_segments: u64,
+}
+
+/// Dynamic right-sizing.
+#[derive(Debug)]
+struct Sizing {
+    rtt: Option<Duration>,
+    since: Instant,
+    arrived: u64,
+    last_arrived: u64,
+}
+
+impl Receiver {
+    /// A receiver whose peer's SYN has arrived.
+    pub fn new(options: &Options, now: Instant) -> Self {
+        Self {
+            next: 1,
+            fin_at: None,
+            finished: false,
+            pieces: BTreeMap::new(),
+            stored: Ranges::default(),
+            stored_bytes: 0,
+            recent: Vec::with_capacity(RECENT_BLOCKS + 1),
+            dsack: None,
+            window: INITIAL_WINDOW_BYTES.min(options.receive_buffer_bytes),
+            window_max: options.receive_buffer_bytes,
+            window_end: 1 + INITIAL_WINDOW_BYTES,
+            ack_now: false,
+            unacked_bytes: 0,
+            ack_at: None,
+            ack_delay: options.ack_delay,
+            quick_acks: QUICK_ACKS,
+            largest_segment: 536,
+            sizing: Sizing { rtt: None, since: now, arrived: 0, last_arrived: 14_600 },
+            duplicate_segments: 0,
+            out_of_order_segments: 0,
+        }
+    }
+
+    /// A segment arrives; what it makes available goes to `deliver` in order.
+    pub fn on_segment(
+        &mut self,
+        seq: u64,
+        payload: &[u8],
+        fin: bool,
+        now: Instant,
+        deliver: &mut dyn FnMut(&[u8]),
+    ) {
+        if payload.is_empty() && !fin {
+            // An empty segment below what is expected asks for an ACK (a window probe).
+            self.ack_now |= seq < self.next;
+            return;
+        }
+        let end = seq + payload.len() as u64 + u64::from(fin);
+        if end <= self.next {
+            self.duplicate(seq, end);
+            return;
+        }
+        if end > self.window_end {
+            // Beyond what was offered; a sender that keeps to it never does this.
+            self.ack_now = true;
+            return;
+        }
+        if fin {
+            self.fin_at = Some(end - 1);
+        }
+        if seq > self.next {
+            self.store(seq, payload, end);
+            return;
+        }
+        if seq < self.next {
+            self.dsack = Some((seq, self.next));
+        }
+        let new = payload.get((self.next - seq) as usize..).unwrap_or_default();
+        let gap_before = !self.stored.is_empty();
+        let before = self.next;
+        self.take_in(new, deliver);
+        self.take_stored(deliver);
+        self.after_progress(self.next - before, payload.len() as u64, gap_before || fin, now);
+    }
+
+    /// The round trip a data segment's timestamp echo shows.
+    pub fn on_rtt(&mut self, rtt: Duration) {
+        self.sizing.rtt = Some(self.sizing.rtt.map_or(rtt, |old| old * 7 / 8 + rtt / 8));
+    }
+
+    /// Whether an ACK should leave now even without data.
+    pub fn ack_is_due(&self, now: Instant) -> bool {
+        self.ack_now || self.ack_at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether an ACK tells more than a data segment has room for.
+    pub fn has_blocks(&self) -> bool {
+        self.dsack.is_some() || !self.stored.is_empty()
+    }
+
+    /// When the delayed ACK is due.
+    pub fn ack_timeout(&self) -> Option<Instant> {
+        self.ack_at
+    }
+
+    /// Asks for an ACK at once.
+    pub fn want_ack(&mut self) {
+        self.ack_now = true;
+    }
+
+    /// An acknowledgment leaves: returns the number it carries and the window it offers.
+    pub fn acknowledge(&mut self) -> (u64, u64) {
+        self.ack_now = false;
+        self.ack_at = None;
+        self.unacked_bytes = 0;
+        self.window_end = self.window_end.max(self.next + self.window);
+        (self.next, self.window_end - self.next)
+    }
+
+    /// The SACK blocks of an ACK that leaves now, a DSACK first; at most `most`.
+    pub fn blocks(&mut self, most: usize) -> impl Iterator<Item = (u64, u64)> {
+        let Self { recent, stored, .. } = self;
+        recent.retain(|seq| stored.containing(*seq).is_some());
+        let blocks = recent.iter().filter_map(|seq| stored.containing(*seq));
+        self.dsack.take().into_iter().chain(blocks).take(most)
+    }
+
+    /// The next sequence number expected.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether everything up to and including FIN has arrived.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Bytes delivered to the application.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.next - 1 - u64::from(self.finished)
+    }
+
+    fn duplicate(&mut self, seq: u64, end: u64) {
+        self.duplicate_segments += 1;
+        self.dsack = Some((seq, end));
+        self.ack_now = true;
+    }
+
+    /// Keeps a segment that is behind a gap.
+    fn store(&mut self, seq: u64, payload: &[u8], end: u64) {
+        self.ack_now = true;
+        let missing = self.stored.missing(seq, end);
+        if missing.is_empty() {
+            self.duplicate(seq, end);
+            return;
+        }
+        let cost = payload.len() as u64 + PIECE_OVERHEAD;
+        if self.stored_bytes + cost > 2 * self.window_max.max(INITIAL_WINDOW_BYTES) {
+            // As if it had been lost. Only a sender of tiny segments gets here.
+            return;
+        }
+        self.out_of_order_segments += 1;
+        for (from, to) in missing {
+            let part = payload.get((from - seq) as usize..((to - seq) as usize).min(payload.len()));
+            if let Some(part) = part.filter(|part| !part.is_empty()) {
+                self.stored_bytes += part.len() as u64 + PIECE_OVERHEAD;
+                self.pieces.insert(from, part.to_vec());
+            }
+        }
+        let (start, end) = self.stored.insert(seq, end);
+        self.recent.retain(|other| !(start..end).contains(other));
+        self.recent.insert(0, start);
+        self.recent.truncate(RECENT_BLOCKS);
+    }
+
+    fn take_in(&mut self, bytes: &[u8], deliver: &mut dyn FnMut(&[u8])) {
+        if !bytes.is_empty() {
+            deliver(bytes);
+            self.next += bytes.len() as u64;
+        }
+        if self.fin_at == Some(self.next) {
+            self.next += 1;
+            self.finished = true;
+        }
+    }
+
+    fn take_stored(&mut self, deliver: &mut dyn FnMut(&[u8])) {
+        while let Some((start, piece)) = self.pieces.pop_first() {
+            if start > self.next {
+                self.pieces.insert(start, piece);
+                break;
+            }
+            self.stored_bytes -= piece.len() as u64 + PIECE_OVERHEAD;
+            self.take_in(piece.get((self.next - start) as usize..).unwrap_or_default(), deliver);
+        }
+        self.stored.remove_below(self.next);
+    }
+
+    fn after_progress(&mut self, arrived: u64, payload: u64, at_once: bool, now: Instant) {
+        self.largest_segment = self.largest_segment.max(payload);
+        self.unacked_bytes += arrived;
+        if at_once || self.quick_acks > 0 || self.unacked_bytes > self.largest_segment {
+            self.ack_now = true;
+            self.quick_acks = self.quick_acks.saturating_sub(1);
+        } else {
+            self.ack_at.get_or_insert(now + self.ack_delay);
+        }
+        let s = &mut self.sizing;
+        s.arrived += arrived;
+        let Some(rtt) = s.rtt else { return };
+        if now.saturating_since(s.since) >= rtt {
+            if s.arrived > s.last_arrived {
+                let wanted = 2 * s.arrived + 16 * self.largest_segment;
+                let growth = u128::from(wanted) * u128::from(s.arrived - s.last_arrived)
+                    / u128::from(s.last_arrived.max(1));
+                let growth = u64::try_from(growth).unwrap_or(u64::MAX);
+                self.window =
+                    self.window.max(wanted.saturating_add(growth.saturating_mul(2)).min(self.window_max));
+                s.last_arrived = s.arrived;
+            }
+            s.arrived = 0;
+            s.since = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receiver() -> Receiver {
+        Receiver::new(&Options { receive_buffer_bytes: 1 << 20, ..Options::default() }, Instant::ZERO)
+    }
+
+    fn feed(r: &mut Receiver, seq: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut got = Vec::new();
+        r.on_segment(seq, bytes, false, Instant::ZERO, &mut |b| got.extend_from_slice(b));
+        got
+    }
+
+    fn blocks(r: &mut Receiver) -> Vec<(u64, u64)> {
+        r.blocks(4).collect()
+    }
+
+    #[test]
+    fn reassembles_and_reports_the_latest_block_first() {
+        let mut r = receiver();
+        assert!(feed(&mut r, 4, b"de").is_empty());
+        assert!(feed(&mut r, 8, b"hi").is_empty());
+        assert_eq!(blocks(&mut r), [(8, 10), (4, 6)]);
+        assert!(feed(&mut r, 5, b"ef").is_empty());
+        assert_eq!(blocks(&mut r), [(4, 7), (8, 10)]);
+        assert_eq!(feed(&mut r, 1, b"abc"), b"abcdef");
+        assert_eq!(blocks(&mut r), [(8, 10)]);
+        assert_eq!(feed(&mut r, 6, b"fgh"), b"ghi");
+        assert_eq!(blocks(&mut r), [(6, 7)], "the overlap is told as a duplicate");
+        assert_eq!(r.acknowledge().0, 10);
+        assert!(!r.has_blocks());
+    }
+
+    #[test]
+    fn duplicates_are_told_once() {
+        let mut r = receiver();
+        feed(&mut r, 1, b"abc");
+        feed(&mut r, 6, b"f");
+        feed(&mut r, 2, b"b");
+        assert_eq!(blocks(&mut r), [(2, 3), (6, 7)]);
+        assert_eq!(blocks(&mut r), [(6, 7)]);
+        feed(&mut r, 6, b"f");
+        assert_eq!(blocks(&mut r), [(6, 7), (6, 7)]);
+        assert_eq!(r.duplicate_segments, 2);
+    }
+
+    #[test]
+    fn fin_counts_only_when_all_before_it_is_there() {
+        let mut r = receiver();
+        let mut got = Vec::new();
+        r.on_segment(3, b"c", true, Instant::ZERO, &mut |b| got.extend_from_slice(b));
+        assert!(!r.is_finished());
+        assert_eq!(blocks(&mut r), [(3, 5)]);
+        r.on_segment(1, b"ab", false, Instant::ZERO, &mut |b| got.extend_from_slice(b));
+        assert!(r.is_finished());
+        assert_eq!((got.as_slice(), r.delivered_bytes(), r.acknowledge().0), (&b"abc"[..], 3, 5));
+    }
+
+    #[test]
+    fn acks_are_quick_then_delayed_by_two_segments_or_40_ms() {
+        let mut r = receiver();
+        let mut seq = 1;
+        let mut next = |r: &mut Receiver| {
+            r.on_segment(seq, &[0; 1000], false, Instant::from_millis(5), &mut |_| ());
+            seq += 1000;
+        };
+        for _ in 0..16 {
+            next(&mut r);
+            assert!(r.ack_is_due(Instant::from_millis(5)));
+            r.acknowledge();
+        }
+        next(&mut r);
+        assert!(!r.ack_is_due(Instant::from_millis(44)));
+        assert_eq!(r.ack_timeout(), Some(Instant::from_millis(45)));
+        next(&mut r);
+        assert!(r.ack_is_due(Instant::from_millis(5)));
+    }
+
+    #[test]
+    fn the_window_grows_ahead_of_the_sender_up_to_its_bound() {
+        let mut r = receiver();
+        r.on_rtt(Duration::from_millis(100));
+        let (mut seq, mut window) = (1, 0);
+        for round in 0..12u64 {
+            for i in 0..(10 << round.min(6)) {
+                let now = Instant::from_millis(round * 100) + Duration::from_micros(i);
+                r.on_segment(seq, &[0; 1000], false, now, &mut |_| ());
+                seq += 1000;
+                window = r.acknowledge().1;
+            }
+        }
+        assert_eq!(window, 1 << 20);
+    }
+
+    #[test]
+    fn what_exceeds_the_window_or_memory_is_not_kept() {
+        let mut r = receiver();
+        feed(&mut r, 1 + INITIAL_WINDOW_BYTES, b"x");
+        assert!(!r.has_blocks() && r.ack_is_due(Instant::ZERO));
+        for i in 0..32_000 {
+            feed(&mut r, 3 + 2 * i, b"x");
+        }
+        assert!(r.stored_bytes <= 2 << 20);
+    }
+}

@@ -1,0 +1,406 @@
+//! What has been sent and not yet acknowledged: which segments were SACKed, are deemed lost, or are under
+//! way once more.
+//!
+//! ```text
+//!              push                ack (cumulative): gone
+//!                │                        ▲
+//!                ▼       sack             │
+//!           ┌─────────┐ ───────▶ ┌────────┴──┐
+//!           │ in      │          │  sacked   │
+//!           │ flight  │ ◀──┐     └───────────┘
+//!           └─────────┘    │ retransmit  ▲
+//!                │ lost    │             │ sack
+//!                ▼         │             │
+//!           ┌──────────────┴──┐          │
+//!           │ lost, to resend │──────────┘
+//!           └─────────────────┘
+//! ```
+//!
+//! Transmissions are also kept in the order in which they were made, which is the order RACK needs.
+
+use super::ranges::Ranges;
+use super::rate::SentState;
+use anabranch_core::time::Instant;
+use std::collections::{BTreeSet, VecDeque};
+
+/// A segment that was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// First sequence number.
+    pub seq: u64,
+    /// Sequence numbers it takes: bytes, and one for FIN.
+    pub len: u32,
+    /// Whether the last of them is FIN.
+    pub fin: bool,
+    /// When it was sent last.
+    pub sent_at: Instant,
+    /// Number of that transmission, rising over the connection.
+    pub transmission: u64,
+    /// Whether it was ever sent again.
+    pub retransmitted: bool,
+    /// Delivery state when it was sent last.
+    pub sent_state: SentState,
+    status: Status,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    InFlight,
+    Sacked,
+    /// Deemed lost and not resent since.
+    Lost,
+}
+
+impl Segment {
+    /// One past its last sequence number.
+    pub fn end(&self) -> u64 {
+        self.seq + u64::from(self.len)
+    }
+
+    /// Whether a SACK covered it.
+    pub fn is_sacked(&self) -> bool {
+        self.status == Status::Sacked
+    }
+
+    /// Whether it waits to be resent.
+    pub fn is_lost(&self) -> bool {
+        self.status == Status::Lost
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug, Default)]
+pub struct Scoreboard {
+    segments: VecDeque<Segment>,
+    /// SACKed ranges at or above the first segment.
+    sacked: Ranges,
+    /// Lost segments by sequence number, to be resent in this order.
+    lost: BTreeSet<u64>,
+    /// Transmissions in order: (sequence number, transmission). Some may be out of date.
+    order: VecDeque<(u64, u64)>,
+    transmissions: u64,
+    sacked_bytes: u64,
+    sacked_segments: usize,
+    lost_bytes: u64,
+    outstanding_bytes: u64,
+}
+
+impl Scoreboard {
+    /// A new segment was sent, right behind the last one.
+    pub fn push(&mut self, seq: u64, len: u32, fin: bool, now: Instant, sent_state: SentState) {
+        self.transmissions += 1;
+        self.order.push_back((seq, self.transmissions));
+        self.outstanding_bytes += u64::from(len);
+        self.segments.push_back(Segment {
+            seq,
+            len,
+            fin,
+            sent_at: now,
+            transmission: self.transmissions,
+            retransmitted: false,
+            sent_state,
+            status: Status::InFlight,
+        });
+    }
+
+    /// Everything below `una` was acknowledged; each segment that was not SACKed before is handed over.
+    pub fn acknowledge(&mut self, una: u64, mut delivered: impl FnMut(&Segment)) {
+        while let Some(first) = self.segments.front_mut() {
+            if first.end() > una {
+                if first.seq < una {
+                    self.trim_front(una);
+                }
+                break;
+            }
+            let segment = *first;
+            self.segments.pop_front();
+            self.forget(&segment);
+            if segment.status != Status::Sacked {
+                delivered(&segment);
+            }
+        }
+        self.sacked.remove_below(una);
+    }
+
+    /// `start..end` was SACKed; each segment within it that was not before is handed over.
+    pub fn sack(&mut self, start: u64, end: u64, mut delivered: impl FnMut(&Segment)) {
+        let Some(first) = self.segments.front().map(|s| s.seq) else { return };
+        let start = start.max(first);
+        for (gap_start, gap_end) in self.sacked.missing(start, end) {
+            let mut index = self.segments.partition_point(|s| s.seq < gap_start);
+            while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= gap_end) {
+                index += 1;
+                if segment.status == Status::Sacked {
+                    continue;
+                }
+                let before = *segment;
+                segment.status = Status::Sacked;
+                let len = u64::from(before.len);
+                if before.status == Status::Lost {
+                    self.lost_bytes -= len;
+                    self.lost.remove(&before.seq);
+                }
+                self.sacked_bytes += len;
+                self.sacked_segments += 1;
+                self.sacked.insert(before.seq, before.end());
+                delivered(&before);
+            }
+        }
+    }
+
+    /// Walks the transmissions from the oldest while `judge` says they are lost; lost ones are marked.
+    /// Returns the first one that is not.
+    pub fn judge_oldest(&mut self, mut judge: impl FnMut(&Segment) -> bool) -> Option<Segment> {
+        while let Some(&(seq, transmission)) = self.order.front() {
+            if let Some(index) = self.find(seq) {
+                let segment = self.segments[index];
+                if segment.transmission == transmission && segment.status == Status::InFlight {
+                    if !judge(&segment) {
+                        return Some(segment);
+                    }
+                    self.set_lost(index);
+                }
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// The timer fired: the first segment is lost, and every other for which `judge` says so.
+    pub fn lose_on_timeout(&mut self, mut judge: impl FnMut(&Segment) -> bool) {
+        // A first segment that was SACKed but is not acknowledged: the receiver went back on its word
+        // (RFC 2018 §8), so nothing it said counts any more.
+        if self.segments.front().is_some_and(Segment::is_sacked) {
+            for segment in self.segments.iter_mut().filter(|s| s.is_sacked()) {
+                segment.status = Status::InFlight;
+            }
+            self.sacked.clear();
+            self.sacked_bytes = 0;
+            self.sacked_segments = 0;
+            self.rebuild_order();
+        }
+        for index in 0..self.segments.len() {
+            let segment = self.segments[index];
+            if segment.status == Status::InFlight && (index == 0 || judge(&segment)) {
+                self.set_lost(index);
+            }
+        }
+    }
+
+    /// What was deemed lost was not: segments that have not been resent are in flight again.
+    pub fn forgive(&mut self) {
+        for seq in std::mem::take(&mut self.lost) {
+            if let Some(index) = self.find(seq) {
+                self.segments[index].status = Status::InFlight;
+            }
+        }
+        self.lost_bytes = 0;
+        self.rebuild_order();
+    }
+
+    /// The next lost segment to resend.
+    pub fn next_lost(&self) -> Option<Segment> {
+        self.segments.get(self.find(*self.lost.first()?)?).copied()
+    }
+
+    /// The segment at `seq` is sent once more.
+    pub fn retransmit(&mut self, seq: u64, now: Instant, sent_state: SentState) {
+        let Some(index) = self.find(seq) else { return };
+        self.transmissions += 1;
+        let segment = &mut self.segments[index];
+        if segment.status == Status::Lost {
+            self.lost_bytes -= u64::from(segment.len);
+            self.lost.remove(&seq);
+            segment.status = Status::InFlight;
+        }
+        segment.sent_at = now;
+        segment.transmission = self.transmissions;
+        segment.retransmitted = true;
+        segment.sent_state = sent_state;
+        self.order.push_back((seq, self.transmissions));
+    }
+
+    /// Bytes (sequence numbers) believed to be in the network: sent, not SACKed, not lost.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.outstanding_bytes - self.sacked_bytes - self.lost_bytes
+    }
+
+    /// Segments SACKed above the cumulative acknowledgment.
+    pub fn sacked_segments(&self) -> usize {
+        self.sacked_segments
+    }
+
+    /// Bytes that wait to be resent.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+
+    /// Whether nothing is unacknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Segments unacknowledged.
+    pub fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The segment with the highest sequence number.
+    pub fn last(&self) -> Option<Segment> {
+        self.segments.back().copied()
+    }
+
+    /// The segment with the lowest sequence number.
+    pub fn first(&self) -> Option<Segment> {
+        self.segments.front().copied()
+    }
+
+    fn find(&self, seq: u64) -> Option<usize> {
+        self.segments.binary_search_by_key(&seq, |s| s.seq).ok()
+    }
+
+    fn set_lost(&mut self, index: usize) {
+        let segment = &mut self.segments[index];
+        segment.status = Status::Lost;
+        self.lost_bytes += u64::from(segment.len);
+        self.lost.insert(segment.seq);
+    }
+
+    /// Takes a segment out of the sums.
+    fn forget(&mut self, segment: &Segment) {
+        let len = u64::from(segment.len);
+        self.outstanding_bytes -= len;
+        match segment.status {
+            Status::InFlight => {}
+            Status::Sacked => {
+                self.sacked_bytes -= len;
+                self.sacked_segments -= 1;
+            }
+            Status::Lost => {
+                self.lost_bytes -= len;
+                self.lost.remove(&segment.seq);
+            }
+        }
+    }
+
+    /// An acknowledgment in the middle of a segment: its front is gone.
+    fn trim_front(&mut self, una: u64) {
+        let Some(mut segment) = self.segments.pop_front() else { return };
+        self.forget(&segment);
+        segment.len = u32::try_from(segment.end() - una).unwrap_or(segment.len);
+        segment.seq = una;
+        let len = u64::from(segment.len);
+        self.outstanding_bytes += len;
+        match segment.status {
+            Status::InFlight => {}
+            Status::Sacked => {
+                self.sacked_bytes += len;
+                self.sacked_segments += 1;
+            }
+            Status::Lost => {
+                self.lost_bytes += len;
+                self.lost.insert(una);
+            }
+        }
+        self.segments.push_front(segment);
+        self.rebuild_order();
+    }
+
+    fn rebuild_order(&mut self) {
+        let in_flight = self.segments.iter().filter(|s| s.status == Status::InFlight);
+        let mut order: Vec<(u64, u64)> = in_flight.map(|s| (s.seq, s.transmission)).collect();
+        order.sort_unstable_by_key(|(_, transmission)| *transmission);
+        self.order = order.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(segments: u64) -> Scoreboard {
+        let mut b = Scoreboard::default();
+        for i in 0..segments {
+            b.push(i * 100, 100, false, Instant::from_millis(i), SentState::default());
+        }
+        b
+    }
+
+    fn seqs(run: impl FnOnce(&mut dyn FnMut(&Segment))) -> Vec<u64> {
+        let mut seen = Vec::new();
+        run(&mut |s: &Segment| seen.push(s.seq));
+        seen
+    }
+
+    #[test]
+    fn sacks_count_once_and_acks_hand_over_the_rest() {
+        let mut b = board(10);
+        assert_eq!(seqs(|f| b.sack(300, 500, f)), [300, 400]);
+        assert_eq!(seqs(|f| b.sack(200, 600, f)), [200, 500]);
+        assert_eq!(seqs(|f| b.sack(650, 850, f)), [700], "a segment counts when all of it is covered");
+        assert_eq!((b.in_flight_bytes(), b.sacked_segments()), (500, 5));
+        assert_eq!(seqs(|f| b.acknowledge(700, f)), [0, 100, 600]);
+        assert_eq!((b.in_flight_bytes(), b.len()), (200, 3));
+    }
+
+    #[test]
+    fn lost_segments_are_resent_in_order_and_judged_again() {
+        let mut b = board(5);
+        b.sack(300, 500, |_| ());
+        let next = b.judge_oldest(|s| s.seq < 200);
+        assert_eq!(next.map(|s| s.seq), Some(200));
+        assert_eq!((b.in_flight_bytes(), b.lost_bytes()), (100, 200));
+        assert_eq!(b.next_lost().map(|s| s.seq), Some(0));
+        b.retransmit(0, Instant::from_millis(50), SentState::default());
+        assert_eq!(b.next_lost().map(|s| s.seq), Some(100));
+        // The retransmission is the youngest transmission now, so 200 is judged before it.
+        assert_eq!(
+            seqs(|f| assert!(
+                b.judge_oldest(|s| {
+                    f(s);
+                    true
+                })
+                .is_none()
+            )),
+            [200, 0]
+        );
+        assert_eq!((b.in_flight_bytes(), b.lost_bytes()), (0, 300));
+    }
+
+    #[test]
+    fn forgiving_puts_everything_back() {
+        let mut b = board(4);
+        b.lose_on_timeout(|_| true);
+        assert_eq!(b.in_flight_bytes(), 0);
+        b.retransmit(0, Instant::from_millis(9), SentState::default());
+        b.forgive();
+        assert_eq!((b.in_flight_bytes(), b.next_lost().is_none()), (400, true));
+        assert_eq!(
+            seqs(|f| assert!(
+                b.judge_oldest(|s| {
+                    f(s);
+                    true
+                })
+                .is_none()
+            )),
+            [100, 200, 300, 0]
+        );
+    }
+
+    #[test]
+    fn a_receiver_that_reneges_is_not_believed() {
+        let mut b = board(3);
+        b.sack(0, 200, |_| ());
+        b.lose_on_timeout(|s| s.seq == 100);
+        assert_eq!((b.in_flight_bytes(), b.lost_bytes(), b.sacked_segments()), (100, 200, 0));
+    }
+
+    #[test]
+    fn an_ack_inside_a_segment_trims_it() {
+        let mut b = board(2);
+        b.lose_on_timeout(|_| false);
+        b.acknowledge(30, |_| ());
+        assert_eq!(b.next_lost().map(|s| (s.seq, s.len)), Some((30, 70)));
+        assert_eq!((b.in_flight_bytes(), b.lost_bytes()), (100, 70));
+    }
+}

@@ -1,0 +1,462 @@
+//! The sending half: what to send next, and the timers. What an ACK does is in `ack.rs`.
+//!
+//! ```text
+//!            loss found by RACK          timeout
+//!   Open ───────────────────▶ Recovery ─────────▶ Loss
+//!    ▲ ▲                        │  (PRR)           │ (slow start from 1 segment)
+//!    │ └── all sent at entry acknowledged, or the  │
+//!    │     retransmissions proved unnecessary ─────┤
+//!    └─────────────────────────────────────────────┘
+//! ```
+//!
+//! There is no send buffer: what the application writes is a length, and the bytes are a function of their
+//! place in the stream. Sequence numbers here are 64 bits: 0 is SYN, the first byte is 1.
+
+use super::prr::Prr;
+use super::rack::{self, Circumstances, LossProbe, Rack};
+use super::rate::DeliveryRate;
+use super::rto::RttEstimator;
+use super::scoreboard::{Scoreboard, Segment};
+use super::{Options, TcpStats};
+use anabranch_core::cc::{CongestionController, Controller};
+use anabranch_core::element::Reason;
+use anabranch_core::time::{Duration, Instant, nanos};
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Sender {
+    pub(super) cc: Controller,
+    pub(super) mss: u32,
+    pub(super) una: u64,
+    pub(super) next: u64,
+    /// One past the last byte written.
+    written: u64,
+    closing: bool,
+    fin_sent: bool,
+    /// First sequence number the receiver has no room for.
+    pub(super) window_end: u64,
+    pub(super) board: Scoreboard,
+    pub(super) rack: Rack,
+    pub(super) rtt: RttEstimator,
+    pub(super) rate: DeliveryRate,
+    pub(super) phase: Phase,
+    pub(super) undo: Option<Undo>,
+    pub(super) probe: Option<LossProbe>,
+    pub(super) rto_at: Option<Instant>,
+    pub(super) early: Option<(Instant, Early)>,
+    /// Timeouts since something was acknowledged last.
+    pub(super) timeouts_in_row: u32,
+    /// cwnd was the limit when `next` was this.
+    pub(super) cwnd_limited_at: u64,
+    pub(super) stats: TcpStats,
+    pub(super) paced: bool,
+    probe_due: bool,
+    /// One segment may go whatever cwnd says.
+    forced: bool,
+    pace_at: Instant,
+    pace_blocked: bool,
+    persist_at: Option<Instant>,
+    window_probe_due: bool,
+    last_sent_at: Option<Instant>,
+}
+
+/// Where loss recovery stands; `until` is what has to be acknowledged to leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Phase {
+    Open,
+    Recovery { until: u64, prr: Prr },
+    Loss { until: u64 },
+}
+
+/// What is needed to find out that a reduction was a mistake (RFC 3522, RFC 3708).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Undo {
+    /// When the first retransmission left.
+    pub(super) first_retransmission: Option<Instant>,
+    pub(super) retransmissions: u64,
+    pub(super) dsacked: u64,
+}
+
+/// The timer that comes before the retransmission timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Early {
+    Reordering,
+    Probe,
+}
+
+/// A segment to put on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outgoing {
+    /// First sequence number.
+    pub seq: u64,
+    /// Bytes of payload.
+    pub payload: u32,
+    /// Whether FIN follows them.
+    pub fin: bool,
+}
+
+impl Sender {
+    /// A sender after the handshake. `handshake_rtt` is absent if SYN was sent more than once.
+    pub fn new(cc: Controller, mss: u32, options: &Options, handshake: Option<(Duration, Instant)>) -> Self {
+        let mut rtt = RttEstimator::default();
+        if let Some((sample, now)) = handshake {
+            rtt.sample(sample, now);
+        }
+        Self {
+            cc,
+            mss: mss.max(1),
+            una: 1,
+            next: 1,
+            written: 1,
+            closing: false,
+            fin_sent: false,
+            window_end: 1,
+            board: Scoreboard::default(),
+            rack: Rack::default(),
+            rtt,
+            rate: DeliveryRate::default(),
+            phase: Phase::Open,
+            undo: None,
+            probe: None,
+            rto_at: None,
+            early: None,
+            timeouts_in_row: 0,
+            cwnd_limited_at: 0,
+            stats: TcpStats::default(),
+            paced: options.pacing,
+            probe_due: false,
+            forced: false,
+            pace_at: Instant::ZERO,
+            pace_blocked: false,
+            persist_at: None,
+            window_probe_due: false,
+            last_sent_at: None,
+        }
+    }
+
+    /// The application writes `bytes` more.
+    pub fn write(&mut self, bytes: u64) {
+        if !self.closing {
+            self.written = self.written.saturating_add(bytes);
+        }
+    }
+
+    /// The application writes no more; `abandon_unsent` also takes back what was never sent.
+    pub fn close(&mut self, abandon_unsent: bool) {
+        if abandon_unsent && !self.closing {
+            self.written = self.written.min(self.next);
+        }
+        self.closing = true;
+    }
+
+    /// Bytes written, and whether the application has closed: what a sender made after the handshake takes
+    /// over.
+    pub(super) fn intent(&self) -> (u64, bool) {
+        (self.written - 1, self.closing)
+    }
+
+    /// Whether everything including FIN was acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.fin_sent && self.una == self.next
+    }
+
+    /// Bytes written and not yet acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.written.saturating_sub(self.una)
+    }
+
+    /// The next segment to send, if any may go now; it counts as sent.
+    pub fn poll(&mut self, now: Instant) -> Option<Outgoing> {
+        self.pace_blocked = false;
+        if std::mem::take(&mut self.probe_due) && matches!(self.phase, Phase::Open) {
+            return self.send_probe(now);
+        }
+        let cwnd = self.cwnd_bytes();
+        let in_flight = self.board.in_flight_bytes();
+        if let Some(lost) = self.board.next_lost() {
+            if !self.forced && in_flight > 0 && in_flight + u64::from(lost.len) > cwnd {
+                return None;
+            }
+            if !self.forced && self.must_pace(now) {
+                return None;
+            }
+            self.forced = false;
+            return Some(self.retransmit(&lost, now));
+        }
+        let Some(segment) = self.next_new() else {
+            if self.next == self.written && in_flight < cwnd {
+                self.rate.on_app_limited(in_flight);
+            }
+            self.arm_persist(now);
+            return None;
+        };
+        if in_flight > 0 && in_flight + self.length(&segment) > cwnd {
+            self.cwnd_limited_at = self.next;
+            return None;
+        }
+        if self.must_pace(now) {
+            return None;
+        }
+        if self.board.is_empty()
+            && let Some(last) = self.last_sent_at
+        {
+            let idle = now.saturating_since(last);
+            if idle > self.rtt.rto() {
+                self.cc.on_idle(now, idle, self.rtt.rto());
+            }
+        }
+        Some(self.send_new(segment, now))
+    }
+
+    /// Whether a bare segment below the window should go, to learn whether the window has opened.
+    pub fn take_window_probe(&mut self) -> bool {
+        std::mem::take(&mut self.window_probe_due)
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if let Some((at, which)) = self.early
+            && at <= now
+        {
+            self.early = None;
+            match which {
+                Early::Reordering => {
+                    self.detect_losses(now);
+                }
+                Early::Probe => {
+                    self.probe_due = true;
+                    self.rto_at = Some(now + self.rtt.rto());
+                }
+            }
+        }
+        if self.rto_at.is_some_and(|at| at <= now) {
+            self.on_rto(now);
+        }
+        if self.persist_at.is_some_and(|at| at <= now) {
+            self.window_probe_due = true;
+            self.rtt.back_off();
+            self.persist_at = Some(now + self.rtt.rto());
+        }
+    }
+
+    /// The next timer.
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let early = self.early.map(|(at, which)| match which {
+            Early::Reordering => (at, "tcp reordering"),
+            Early::Probe => (at, "tcp tail loss probe"),
+        });
+        [
+            early,
+            self.rto_at.map(|at| (at, "tcp retransmission")),
+            self.persist_at.map(|at| (at, "tcp persist")),
+            self.pace_blocked.then_some((self.pace_at, "tcp pacing")),
+        ]
+        .into_iter()
+        .flatten()
+        .min_by_key(|(at, _)| *at)
+    }
+
+    /// Counters and estimates.
+    pub fn stats(&self) -> TcpStats {
+        TcpStats {
+            cwnd_bytes: self.cwnd_bytes(),
+            ssthresh_bytes: self.cc.ssthresh_bytes(),
+            in_flight_bytes: self.board.in_flight_bytes(),
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min(),
+            rto: self.rtt.rto(),
+            acked_bytes: self.una.min(self.written).saturating_sub(1),
+            ..self.stats
+        }
+    }
+
+    /// The window in force.
+    pub(super) fn cwnd_bytes(&self) -> u64 {
+        match &self.phase {
+            Phase::Recovery { prr, .. } if !self.cc.rules_recovery() => prr.cwnd(),
+            _ => self.cc.cwnd_bytes(),
+        }
+    }
+
+    pub(super) fn circumstances(&self, now: Instant) -> Circumstances {
+        Circumstances {
+            now,
+            min_rtt: self.rtt.min(),
+            srtt: self.rtt.srtt(),
+            in_recovery: !matches!(self.phase, Phase::Open),
+        }
+    }
+
+    /// Runs RACK, enters recovery on the first loss, sets the reordering timer. Returns the bytes found lost.
+    pub(super) fn detect_losses(&mut self, now: Instant) -> u64 {
+        let before = self.board.lost_bytes();
+        let circumstances = self.circumstances(now);
+        let again = self.rack.detect(&mut self.board, &circumstances);
+        let lost = self.board.lost_bytes() - before;
+        self.rate.on_lost(lost);
+        match (again, self.early) {
+            (Some(at), _) => self.early = Some((at, Early::Reordering)),
+            (None, Some((_, Early::Reordering))) => self.early = None,
+            _ => {}
+        }
+        if lost > 0 && matches!(self.phase, Phase::Open) {
+            self.stats.recoveries += 1;
+            let flight = self.next - self.una;
+            self.cc.on_loss(now, self.board.in_flight_bytes() + lost);
+            let mut prr = Prr::new(flight, self.cc.cwnd_bytes());
+            prr.on_ack(0, self.board.in_flight_bytes(), false, u64::from(self.mss));
+            self.phase = Phase::Recovery { until: self.next, prr };
+            self.undo = Some(Undo { first_retransmission: None, retransmissions: 0, dsacked: 0 });
+        }
+        lost
+    }
+
+    /// A probe is due two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        if matches!(self.early, Some((_, Early::Reordering))) {
+            return;
+        }
+        self.early = None;
+        let calm = matches!(self.phase, Phase::Open) && self.board.sacked_segments() == 0;
+        if calm && !self.board.is_empty() && self.probe.is_none() {
+            let srtt = self.rtt.has_sample().then(|| self.rtt.srtt());
+            let at = now + rack::probe_timeout(srtt, self.board.len());
+            self.early = Some((self.rto_at.map_or(at, |rto| at.min(rto)), Early::Probe));
+        }
+    }
+
+    fn on_rto(&mut self, now: Instant) {
+        if self.board.is_empty() {
+            self.rto_at = None;
+            return;
+        }
+        self.stats.timeouts += 1;
+        self.timeouts_in_row += 1;
+        self.probe = None;
+        self.probe_due = false;
+        self.early = None;
+        let first = matches!(self.phase, Phase::Open)
+            || matches!(self.phase, Phase::Loss { until } if self.una >= until);
+        self.cc.on_rto(now, self.board.in_flight_bytes(), first);
+        if first {
+            self.undo = Some(Undo { first_retransmission: None, retransmissions: 0, dsacked: 0 });
+        }
+        let circumstances = self.circumstances(now);
+        let sacked = self.board.sacked_segments();
+        let before = self.board.lost_bytes();
+        let rack = &self.rack;
+        self.board.lose_on_timeout(|s| rack.lost_on_timeout(s, &circumstances, sacked));
+        self.rate.on_lost(self.board.lost_bytes() - before);
+        self.phase = Phase::Loss { until: self.next };
+        self.forced = true;
+        self.pace_at = now;
+        self.rtt.back_off();
+        self.rto_at = Some(now + self.rtt.rto());
+    }
+
+    fn must_pace(&mut self, now: Instant) -> bool {
+        self.pace_blocked = self.paced && self.pace_at > now;
+        self.pace_blocked
+    }
+
+    fn send_probe(&mut self, now: Instant) -> Option<Outgoing> {
+        self.stats.probes += 1;
+        let (sent, retransmission) = match self.next_new() {
+            Some(fresh) => (self.send_new(fresh, now), false),
+            None => {
+                let last = self.board.last()?;
+                let sent = self.retransmit(&last, now);
+                self.stats.retransmitted_probe += 1;
+                (sent, true)
+            }
+        };
+        self.probe = Some(LossProbe { end: self.next, retransmission });
+        self.early = None;
+        Some(sent)
+    }
+
+    /// The next segment never sent before, as far as data and the receiver's window allow.
+    fn next_new(&self) -> Option<Outgoing> {
+        let unsent = self.written.saturating_sub(self.next);
+        let room = self.window_end.saturating_sub(self.next);
+        let payload = unsent.min(u64::from(self.mss)).min(room);
+        if payload < unsent.min(u64::from(self.mss)) && !self.board.is_empty() {
+            // Silly window avoidance: wait for room for a whole segment.
+            return None;
+        }
+        let fin = self.closing && !self.fin_sent && payload == unsent && room > payload;
+        (payload > 0 || fin).then_some(Outgoing { seq: self.next, payload: payload as u32, fin })
+    }
+
+    fn length(&self, segment: &Outgoing) -> u64 {
+        u64::from(segment.payload) + u64::from(segment.fin)
+    }
+
+    fn send_new(&mut self, segment: Outgoing, now: Instant) -> Outgoing {
+        let len = self.length(&segment);
+        let state = self.rate.on_sent(self.board.is_empty(), now);
+        self.board.push(segment.seq, len as u32, segment.fin, now, state);
+        self.next += len;
+        self.fin_sent |= segment.fin;
+        self.stats.segments_sent += 1;
+        self.stats.bytes_sent += u64::from(segment.payload);
+        self.on_sent(len, now);
+        self.arm_probe(now);
+        segment
+    }
+
+    fn retransmit(&mut self, segment: &Segment, now: Instant) -> Outgoing {
+        let state = self.rate.on_sent(false, now);
+        self.board.retransmit(segment.seq, now, state);
+        if let Some(undo) = &mut self.undo {
+            undo.first_retransmission.get_or_insert(now);
+            undo.retransmissions += 1;
+        }
+        self.stats.segments_sent += 1;
+        match self.phase {
+            Phase::Open => {}
+            Phase::Recovery { .. } => self.stats.retransmitted_fast += 1,
+            Phase::Loss { .. } => self.stats.retransmitted_timeout += 1,
+        }
+        self.on_sent(u64::from(segment.len), now);
+        Outgoing { seq: segment.seq, payload: segment.len - u32::from(segment.fin), fin: segment.fin }
+    }
+
+    fn on_sent(&mut self, len: u64, now: Instant) {
+        self.last_sent_at = Some(now);
+        self.persist_at = None;
+        self.rto_at.get_or_insert(now + self.rtt.rto());
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            prr.on_sent(len);
+        }
+        if self.paced
+            && let Some(bps) = self.pacing_bps()
+        {
+            // The header goes at the same pace; 52 bytes with timestamps.
+            let ns = (len + 52) * 8_000_000_000 / bps.max(1);
+            self.pace_at = self.pace_at.max(now) + Duration::from_nanos(ns);
+        }
+    }
+
+    /// What the controller asks for, or twice the window per RTT in slow start and 1.2 times after, as Linux.
+    fn pacing_bps(&self) -> Option<u64> {
+        if let Some(bps) = self.cc.pacing_bps() {
+            return Some(bps);
+        }
+        let srtt_ns = u128::from(nanos(self.rtt.srtt()));
+        let cwnd = self.cc.cwnd_bytes();
+        let percent = if cwnd < self.cc.ssthresh_bytes() / 2 { 200 } else { 120 };
+        let bps = u128::from(cwnd) * 8 * percent * 10_000_000 / (srtt_ns > 0).then_some(srtt_ns)?;
+        u64::try_from(bps).ok()
+    }
+
+    /// Data waits, nothing is in flight, and the receiver has no room: ask now and then.
+    fn arm_persist(&mut self, now: Instant) {
+        let waiting = self.next < self.written || (self.closing && !self.fin_sent);
+        if waiting && self.board.is_empty() {
+            self.persist_at.get_or_insert(now + self.rtt.rto());
+        } else {
+            self.persist_at = None;
+        }
+    }
+}
