@@ -12,3 +12,5 @@ pub mod net;
 pub mod packet;
 pub mod policy;
 pub mod time;
+pub mod ue;
+pub mod upf;

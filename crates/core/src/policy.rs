@@ -197,6 +197,16 @@ impl SteeringMode {
         }
     }
 
+    /// The accesses the mode names.
+    pub fn accesses(&self) -> impl Iterator<Item = &AccessName> {
+        let (primary, weights) = match self {
+            Self::ActiveStandby { primary } | Self::PriorityBased { primary, .. } => (Some(primary), &[][..]),
+            Self::LoadBalance { weights, .. } => (None, weights.as_slice()),
+            Self::SmallestDelay { .. } | Self::Redundant { .. } => (None, &[][..]),
+        };
+        primary.into_iter().chain(weights.iter().map(|w| &w.access))
+    }
+
     /// Whether packets of one flow may be on several paths at the same time.
     #[must_use]
     pub const fn splits(&self) -> bool {

@@ -5,6 +5,7 @@
 pub mod interface;
 pub mod packet;
 pub mod priority;
+pub mod reuseport;
 
 #[cfg(test)]
 mod tests {

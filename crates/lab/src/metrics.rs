@@ -166,8 +166,8 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
                 names.extend(case.derived.keys().map(|n| metric.name.replace("<name>", n)));
             }
             Some("memory") => {
-                let counts = case.memory.iter().flat_map(|m| &m.sessions_per_user);
-                names.extend(counts.map(|n| metric.name.replace("<n>", &n.to_string())));
+                let counts = case.memory.iter().flat_map(|_| ["1", "2", "4", "8"]);
+                names.extend(counts.map(|n| metric.name.replace("<n>", n)));
             }
             _ => {}
         }

@@ -4,16 +4,19 @@ use crate::claims::{Checked, Verdict, band};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
 use crate::scenario::file::PaperValue;
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{ContentArrangement, Table};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+
+/// A line under the heading.
+const PRESET: &str = "     ──            ";
 
 /// The table *claim · paper · measured · holds*, with a heading and the reasons of what differs.
 #[must_use]
 pub fn table(scenario: &Scenario, done: &Finished) -> String {
     let mut table = Table::new();
     table
-        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .load_preset(PRESET)
         .set_content_arrangement(ContentArrangement::Dynamic)
         // The same text every time, on a terminal and in a file.
         .set_width(120)
@@ -26,9 +29,6 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
             band(&checked.claim),
             holds(checked),
         ]);
-    }
-    if let Some(column) = table.column_mut(0) {
-        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Percentage(40)));
     }
     let seeds = match done.seeds {
         1 => format!("seed {}", done.seed),

@@ -13,6 +13,7 @@ mod cli;
 mod config;
 mod engine;
 mod link;
+mod netctl;
 #[cfg(test)]
 mod testing;
 

@@ -10,18 +10,14 @@
 //! for the first packet it can open under them (JUNCTION has no encryption; the law is WireGuard's,
 //! §6.3 of its paper). Packet numbers and replay windows are per epoch and per path.
 
-use crate::access::crypto::{Replay, ReplayWindow, SessionKeys};
+use crate::access::crypto::{
+    REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_PACKETS, Replay, ReplayWindow, SessionKeys,
+};
 use crate::access::drops::DropReason;
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::tunnel::{SECURE_OVERHEAD, SecureHeader};
 
-/// The UE starts a new handshake when its keys are this old.
-pub const REKEY_AFTER: Duration = Duration::from_secs(120);
-/// Keys older than this neither seal nor open.
-pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// The UE starts a new handshake after this many packets on one path.
-pub const REKEY_AFTER_PACKETS: u64 = 1 << 60;
 /// Old keys open packets still in flight for this long after the new ones are confirmed.
 const PREVIOUS_LIFE: Duration = Duration::from_secs(5);
 /// Keys whose peer never confirmed them are forgotten after this long.
@@ -68,14 +64,12 @@ impl Epoch {
         let receiver = self.peer_index;
         let lane = self.lane(path)?;
         let number = lane.next_number;
-        if number >= REKEY_AFTER_PACKETS * 2 {
-            return Err(DropReason::NoKeys);
-        }
         lane.next_number += 1;
         let (header, body) = buf.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
-        SecureHeader { path, receiver, packet_number: number }.emit(header).map_err(|_| DropReason::Malformed)?;
-        self.keys.tx.seal(path, number, header, body);
-        Ok(())
+        SecureHeader { path, receiver, packet_number: number }
+            .emit(header)
+            .map_err(|_| DropReason::Malformed)?;
+        self.keys.tx.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
     }
 
     /// Opens a datagram in place; returns its plaintext and whether it is the newest of its path.
@@ -89,8 +83,7 @@ impl Epoch {
             Replay::Duplicate => DropReason::Replayed,
             Replay::TooOld => DropReason::TooOld,
         })?;
-        let (aad, body) =
-            datagram.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
+        let (aad, body) = datagram.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
         let plaintext = self
             .keys
             .rx

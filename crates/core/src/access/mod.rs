@@ -3,13 +3,19 @@
 //! The leaf modules know nothing of one another's state; a session composes them.
 
 pub mod classify;
+pub mod config_channel;
 pub mod crypto;
 pub mod dns;
+pub mod document;
+pub mod drops;
+pub mod keyring;
 pub mod mtu;
 pub mod path;
 pub mod reorder;
+pub mod session;
 pub mod steer;
 pub mod table;
+pub(crate) mod tunnel_element;
 
 use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;

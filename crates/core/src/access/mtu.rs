@@ -101,6 +101,14 @@ impl PathMtu {
         self.phase
     }
 
+    /// UDP payload that user data may fill: the largest worth trying until a size has failed, then what
+    /// was acknowledged. Starting low instead would have senders cache a path MTU far too small.
+    #[must_use]
+    pub const fn usable(&self) -> u16 {
+        let nothing_failed = self.high > self.max;
+        if nothing_failed && !matches!(self.phase, Phase::Error) { self.max } else { self.low }
+    }
+
     /// The UDP payload size of the probe to send now, if one is due. It counts as sent.
     pub fn poll_probe(&mut self, now: Instant) -> Option<u16> {
         if self.in_flight || self.due > now {

@@ -26,7 +26,7 @@ impl<'a> AccessPackets<'a> {
         let (locals, now) = (self.locals, self.now);
         self.datagrams.into_iter().filter_map(move |(path, to, payload)| {
             let from = locals.get(usize::from(path)).copied().flatten()?;
-            let packet = Packet::new(now, ip::udp_datagram(from, to, &payload)?);
+            let packet = Packet::new(now, ip::udp_datagram(from, to, &payload).ok()?);
             Some((Port(1 + u16::from(path)), packet))
         })
     }

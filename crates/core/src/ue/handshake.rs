@@ -117,8 +117,9 @@ impl Ue {
     }
 
     fn usable(&self) -> impl Iterator<Item = PathId> + '_ {
-        (0..self.config.accesses.len() as u8)
-            .filter(|&p| self.session.path(p).is_some_and(|path| path.monitor.down_reason() != Some(DownReason::Carrier)))
+        (0..self.config.accesses.len() as u8).filter(|&p| {
+            self.session.path(p).is_some_and(|path| path.monitor.down_reason() != Some(DownReason::Carrier))
+        })
     }
 
     fn start_handshake(&mut self, now: Instant, out: &mut impl DatagramSink) {
@@ -154,7 +155,8 @@ impl Ue {
             self.drops.count(DropReason::HandshakeInvalid);
             return;
         };
-        self.handshake.waiting = Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
+        self.handshake.waiting =
+            Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
         let Some(remote) = self.session.path(path).and_then(|p| p.endpoint) else { return };
         match out.reserve(path, remote, datagram.len()) {
             Some(slot) => slot.copy_from_slice(&datagram),
@@ -183,7 +185,7 @@ impl Ue {
         let welcome = established.welcome;
         let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
         self.session.keys().install_now(epoch, now);
-        let addresses = Addresses { v4: welcome.ipv4, v6: welcome.ipv6 };
+        let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
         let mtu = welcome.inner_mtu.min(self.config.params.inner_mtu);
         let restarted = self.connected && self.instance != welcome.instance;
         let fresh = !self.connected || self.session.addresses() != addresses;

@@ -21,9 +21,12 @@ use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
+use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
-use crate::access::session::{Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic};
+use crate::access::session::{
+    Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic,
+};
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
@@ -72,7 +75,7 @@ pub struct UeConfig {
 }
 
 /// A configuration that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UeConfigError {
     /// There is nothing to send over.
     #[error("no access is configured: name at least one")]
@@ -148,6 +151,10 @@ pub enum UeEvent {
 /// Inner packets kept while no path is up.
 const MAX_PENDING: usize = 128;
 const MAX_EVENTS: usize = 512;
+/// Flow hints the UPF is told at a time; a flow it learned of keeps its rule there.
+const MAX_HINTS: usize = 64;
+/// Addresses remembered from DNS answers.
+const MAX_NAMES: usize = 4096;
 
 /// The UE's tunnel end.
 pub struct Ue {
@@ -159,10 +166,11 @@ pub struct Ue {
     drops: DropCounters,
     dns: DnsTable,
     upf_rules: Vec<Rule>,
+    hints: VecDeque<FlowHint>,
     pending: VecDeque<Vec<u8>>,
     events: VecDeque<UeEvent>,
     connected: bool,
-    instance: u64,
+    instance: u32,
     packets: element::Outbox,
 }
 
@@ -195,6 +203,10 @@ impl Ue {
             if let Some(path) = session.path_mut(id) {
                 path.security = access.security;
                 path.endpoint = Some(access.remote);
+                if config.params.max_payload > 0 && access.max_payload > 0 {
+                    let most = access.max_payload.min(config.params.max_payload);
+                    path.mtu = Some(Box::new(PathMtu::new(most, now)));
+                }
             }
         }
         Ok(Self {
@@ -203,8 +215,9 @@ impl Ue {
             rng,
             pool: Pool::new(PoolConfig::default()),
             drops: DropCounters::default(),
-            dns: DnsTable::default(),
+            dns: DnsTable::new(MAX_NAMES),
             upf_rules: Vec::new(),
+            hints: VecDeque::new(),
             pending: VecDeque::new(),
             events: VecDeque::new(),
             connected: false,
@@ -228,8 +241,12 @@ impl Ue {
     }
 
     fn send(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
-        let mut shared =
-            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: Some(&self.dns),
+        };
         // The reason is counted; the tunnel has nobody else to tell.
         let _ = self.session.send(packet, now, &mut shared, out);
     }
@@ -244,7 +261,7 @@ impl Ue {
         inner: &mut impl PacketSink,
     ) {
         let mut shared =
-            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         match classify(datagram) {
             Ok(MessageType::Secure) => {
@@ -266,9 +283,11 @@ impl Ue {
 
     /// Does what is due: handshakes, probes, answers, release of held packets (batch form).
     pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        // Nobody finds the UE by receiver index: what fell out needs no follow-up.
+        self.session.keys().expire(now);
         self.drive_handshake(now, out);
         let mut shared =
-            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         self.session.poll(now, &mut shared, out, &mut snoop);
         self.drain_session_events(now);
@@ -313,9 +332,8 @@ impl Ue {
                 self.offer_rules(now);
             }
             UeCommand::Owner { key, owner } => {
-                if let Some(rule) = self.session.assign_owner(&key, owner, &self.dns) {
-                    self.push_hint(FlowHint::new(&key, &rule), now);
-                }
+                self.session.assign_owner(&key, &owner, now, &self.dns);
+                self.drain_session_events(now);
             }
             UeCommand::Close => self.session.close(0),
         }
@@ -373,6 +391,7 @@ impl Ue {
             match event {
                 SessionEvent::Config(document) => self.on_document(&document, now),
                 SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
+                SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule), now),
                 event => self.event(UeEvent::Session(event)),
             }
         }
@@ -380,7 +399,7 @@ impl Ue {
 
     fn on_document(&mut self, bytes: &[u8], now: Instant) {
         match Document::decode(bytes) {
-            Ok(Document { rules: Some(rules), .. }) => {
+            Ok(Document { rules: Some(rules), .. }) if rules != self.upf_rules => {
                 self.upf_rules = rules;
                 self.recompile(now);
             }
@@ -392,7 +411,7 @@ impl Ue {
     /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
     fn recompile(&mut self, _now: Instant) {
         let all: Vec<Rule> = self.config.rules.iter().chain(&self.upf_rules).cloned().collect();
-        match RuleSet::compile(&all, self.session.accesses()) {
+        match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
             Ok(rules) => {
                 self.session.set_rules(Arc::new(rules));
                 self.event(UeEvent::Rules(all.len()));
@@ -401,14 +420,27 @@ impl Ue {
         }
     }
 
+    /// Access names that the UPF's rules may mention although this device lacks them.
+    fn known_accesses(&self) -> Vec<AccessName> {
+        self.upf_rules.iter().flat_map(|rule| rule.steering.accesses()).cloned().collect()
+    }
+
+    /// Tells the UPF our rules and what only we know of flows; the newest document says it all.
     fn offer_rules(&mut self, now: Instant) {
-        let document = Document { rules: Some(self.config.rules.clone()), flows: Vec::new() };
+        let document =
+            Document { rules: Some(self.config.rules.clone()), flows: self.hints.iter().cloned().collect() };
         self.session.push_config(document.encode(), now);
     }
 
     fn push_hint(&mut self, hint: FlowHint, now: Instant) {
-        let document = Document { rules: None, flows: vec![hint] };
-        self.session.push_config(document.encode(), now);
+        if self.hints.contains(&hint) {
+            return;
+        }
+        if self.hints.len() == MAX_HINTS {
+            self.hints.pop_front();
+        }
+        self.hints.push_back(hint);
+        self.offer_rules(now);
     }
 }
 

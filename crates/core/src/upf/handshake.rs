@@ -10,7 +10,7 @@
 //! ```
 
 use super::{Seat, Upf};
-use crate::access::crypto::{PendingInit, Verdict};
+use crate::access::crypto::{PendingInit, Refusal, Verdict};
 use crate::access::drops::DropReason;
 use crate::access::keyring::Epoch;
 use crate::access::path::Role;
@@ -85,17 +85,17 @@ impl Upf {
         }
         let pending = match self.responder.inspect(datagram, from, now, under_load) {
             Verdict::Refused(refusal) => {
-                if refusal.costs_computation() {
+                if matches!(refusal, Refusal::Authentication | Refusal::Hello | Refusal::Shard) {
                     self.limiter.may_compute();
                 }
-                return Err(refusal.into());
+                return Err(drop_reason(refusal));
             }
             Verdict::Cookie(reply) => {
                 let slot = out.reserve(access, from, reply.len()).ok_or(DropReason::NoRoom)?;
                 slot.copy_from_slice(&reply);
                 return Err(DropReason::HandshakeCookie);
             }
-            Verdict::Pending(pending) => pending,
+            Verdict::Pending(pending) => *pending,
         };
         self.limiter.may_compute();
         self.accept(access, from, pending, now, out)
@@ -150,17 +150,14 @@ impl Upf {
             record.slot = Some(slot);
         }
         let welcome = Welcome {
-            ipv4: addresses.v4,
-            ipv6: addresses.v6,
+            ipv4: addresses.v4.map(|a| (a, 32)),
+            ipv6: addresses.v6.map(|a| (a, 128)),
             inner_mtu: mtu,
             reorder_available: self.pool.available(),
             instance: self.instance,
         };
         let sender_index = pending.sender_index();
-        let (keys, response) = self
-            .responder
-            .respond(pending, index, path, &welcome, &mut self.rng)
-            .map_err(|_| DropReason::HandshakeInvalid)?;
+        let (keys, response) = pending.respond(index, &welcome).map_err(|_| DropReason::HandshakeInvalid)?;
         if let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) {
             let epoch = Epoch::new(index, sender_index, keys, now);
             if let Some(stale) = seat.session.keys().install_unconfirmed(epoch) {
@@ -208,8 +205,15 @@ impl Upf {
             self.by_address.insert(address, slot);
         }
         let hash_key = self.rng.next_u64();
-        let mut session =
-            Session::new(Role::Upf, Arc::clone(&accesses), entry.addresses, set, &self.config.params, hash_key, now);
+        let mut session = Session::new(
+            Role::Upf,
+            Arc::clone(&accesses),
+            entry.addresses,
+            set,
+            &self.config.params,
+            hash_key,
+            now,
+        );
         for (id, name) in (0u8..).zip(accesses.iter()) {
             let security = self.config.accesses.iter().find(|a| a.name == *name).map(|a| a.security);
             if let Some(path) = session.path_mut(id) {
@@ -254,3 +258,17 @@ impl Upf {
 /// Receiver indices a shard hands out at most.
 const MAX_INDICES: usize = 1 << 22;
 
+const fn drop_reason(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::Mac1 => DropReason::HandshakeMac,
+        Refusal::UnknownUe => DropReason::HandshakeUnknownUe,
+        Refusal::Replayed => DropReason::HandshakeReplayed,
+        Refusal::Full => DropReason::Exhausted,
+        Refusal::Malformed
+        | Refusal::Version
+        | Refusal::Suite
+        | Refusal::Authentication
+        | Refusal::Hello
+        | Refusal::Shard => DropReason::HandshakeInvalid,
+    }
+}

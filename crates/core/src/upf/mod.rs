@@ -18,15 +18,16 @@ mod timers;
 
 pub use element::N6_PORT;
 
+use crate::access::FixedHasher;
 use crate::access::classify::RuleSet;
 use crate::access::crypto::{PrivateKey, PublicKey, Responder};
 use crate::access::document::Document;
 use crate::access::drops::{DropCounters, DropReason};
-use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
-use crate::access::session::{Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic};
+use crate::access::session::{
+    Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic,
+};
 use crate::access::steer::PolicyError;
-use crate::access::FixedHasher;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
 use crate::policy::{AccessName, Rule};
@@ -100,7 +101,7 @@ pub enum UpfCommand {
 }
 
 /// A command that cannot be carried out; nothing has changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UpfError {
     /// The address belongs to another UE.
     #[error("address {address} of UE \"{name}\" already belongs to UE \"{other}\": give each its own")]
@@ -191,7 +192,7 @@ pub struct Upf {
     responder: Responder,
     rng: ChaCha20Rng,
     limiter: Limiter,
-    instance: u64,
+    instance: u32,
     ues: BTreeMap<PublicKey, UeRecord>,
     owners: BTreeMap<IpAddr, PublicKey>,
     seats: Vec<Option<Box<Seat>>>,
@@ -227,7 +228,7 @@ impl Upf {
         Ok(Self {
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::default(),
-            instance: rng.next_u64(),
+            instance: rng.next_u32(),
             ues: BTreeMap::new(),
             owners: BTreeMap::new(),
             seats: Vec::new(),
@@ -255,7 +256,8 @@ impl Upf {
             self.drops.count(DropReason::NoSession);
             return;
         };
-        let mut shared = Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
         let sent = seat.session.send(packet, now, &mut shared, out);
         if let Some(slot) = slot {
             if sent.is_err() {
@@ -300,7 +302,8 @@ impl Upf {
             return;
         };
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let mut shared = Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
         let _ = seat.session.receive_secure(access, from, datagram, now, &mut shared, inner);
         self.mark(slot);
     }
@@ -311,7 +314,8 @@ impl Upf {
             return;
         };
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let mut shared = Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+        let mut shared =
+            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
         let _ = seat.session.receive_plain(path, datagram, now, &mut shared, inner);
         self.mark(slot);
     }
@@ -324,8 +328,12 @@ impl Upf {
         for slot in core::mem::take(&mut self.dirty) {
             let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { continue };
             seat.dirty = false;
-            let mut shared =
-                Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params };
+            let mut shared = Shared {
+                pool: &mut self.pool,
+                drops: &mut self.drops,
+                params: &self.config.params,
+                dns: None,
+            };
             for index in seat.session.keys().expire(now) {
                 release_index(&mut self.indices, &mut self.free_indices, &self.config, index);
             }
@@ -374,8 +382,7 @@ impl Upf {
                 Ok(())
             }
             UpfCommand::Rules(rules) => {
-                let names: Vec<AccessName> = self.config.accesses.iter().map(|a| a.name.clone()).collect();
-                RuleSet::compile(&rules, &names)?;
+                RuleSet::compile(&rules, &self.access_names())?;
                 self.config.rules = rules;
                 self.rule_sets.clear();
                 for slot in 0..self.seats.len() as Slot {
@@ -393,8 +400,7 @@ impl Upf {
                 return Err(UpfError::AddressTaken { name: entry.name, address, other });
             }
         }
-        let names: Vec<AccessName> = self.config.accesses.iter().map(|a| a.name.clone()).collect();
-        RuleSet::compile(&entry.rules, &names)?;
+        RuleSet::compile(&entry.rules, &self.access_names())?;
         let key = entry.key;
         let old = self.ues.remove(&key);
         for address in old.iter().flat_map(|r| r.entry.addresses.iter()) {
@@ -538,14 +544,17 @@ impl Upf {
             Ok(document) => document,
             Err(error) => return self.event(UpfEvent::BadConfig { ue, error }),
         };
+        let known = self.access_names();
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let accepts = self.ues.get(&seat.key).is_some_and(|r| r.entry.accept_rules);
         if let Some(rules) = document.rules.filter(|_| accepts) {
-            if let Err(error) = RuleSet::compile(&rules, seat.session.accesses()) {
+            if let Err(error) = RuleSet::compile_for(&rules, seat.session.accesses(), &known) {
                 return self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
             }
-            seat.own_rules = rules;
-            self.refresh_rules(slot, now);
+            if seat.own_rules != rules {
+                seat.own_rules = rules;
+                self.refresh_rules(slot, now);
+            }
         }
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         for hint in &document.flows {
@@ -575,13 +584,17 @@ impl Upf {
         }
     }
 
+    fn access_names(&self) -> Vec<AccessName> {
+        self.config.accesses.iter().map(|a| a.name.clone()).collect()
+    }
+
     fn rule_set(&mut self, accesses: &[AccessName], rules: &[Rule]) -> Result<Arc<RuleSet>, PolicyError> {
         let text = serde_json::to_string(rules).unwrap_or_default();
         let key = (accesses.to_vec(), text);
         if let Some(set) = self.rule_sets.get(&key) {
             return Ok(Arc::clone(set));
         }
-        let set = Arc::new(RuleSet::compile(rules, accesses)?);
+        let set = Arc::new(RuleSet::compile_for(rules, accesses, &self.access_names())?);
         self.rule_sets.retain(|_, set| Arc::strong_count(set) > 1);
         self.rule_sets.insert(key, Arc::clone(&set));
         Ok(set)
@@ -603,6 +616,7 @@ impl Upf {
 
     fn end_session(&mut self, slot: Slot, ue: &str, reason: &'static str) {
         let Some(mut seat) = self.seats.get_mut(slot as usize).and_then(Option::take) else { return };
+        seat.session.release(&mut self.pool);
         for index in seat.session.keys().indices().collect::<Vec<_>>() {
             release_index(&mut self.indices, &mut self.free_indices, &self.config, index);
         }
@@ -632,12 +646,7 @@ impl Upf {
     }
 }
 
-fn release_index(
-    indices: &mut [Option<Slot>],
-    free: &mut VecDeque<u32>,
-    config: &UpfConfig,
-    index: u32,
-) {
+fn release_index(indices: &mut [Option<Slot>], free: &mut VecDeque<u32>, config: &UpfConfig, index: u32) {
     let position = index / config.shards;
     if let Some(entry) = indices.get_mut(position as usize)
         && entry.take().is_some()

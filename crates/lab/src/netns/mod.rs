@@ -2,5 +2,9 @@
 // This backend runs in real time, on real clocks; the virtual one does not.
 #![allow(clippy::disallowed_methods)]
 
+pub mod plan;
+pub mod program;
 pub mod sandbox;
+pub mod space;
 pub mod stop;
+pub mod topology;

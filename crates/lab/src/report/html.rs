@@ -6,6 +6,7 @@ use crate::claims::{Checked, Verdict, band};
 use crate::output::{holds, measured, paper, short};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
+use crate::scenario::file::PaperValue;
 use crate::scenario::model::{Case, LinkDirection};
 use std::fmt::Write as _;
 
@@ -25,7 +26,7 @@ pub fn page(scenario: &Scenario, done: &Finished, figures: &[Figure], source: &s
         facts(scenario, done)
     );
     if let Some(text) = &scenario.description {
-        let _ = write!(body, "<p class=lead>{}</p>", escape(text.trim()));
+        let _ = write!(body, "<p class=lead>{}</p>", emphasised(text.trim()));
     }
     body.push_str(&claims(&done.claims));
     for figure in figures {
@@ -131,8 +132,9 @@ fn claims(claims: &[Checked]) -> String {
         };
         let _ = write!(
             text,
-            "<tr><td>{}{why}<td>{}<td><b>{}</b><td>{}<td><span class=\"pill {class}\">{}</span>",
+            "<tr><td>{}{why}<td{}>{}<td><b>{}</b><td>{}<td><span class=\"pill {class}\">{}</span>",
             escape(&c.claim.what),
+            if matches!(c.claim.paper, Some(PaperValue::Text(_))) { " class=words" } else { "" },
             escape(&paper(c)),
             escape(&measured(c)),
             escape(&band(&c.claim)),
@@ -208,6 +210,18 @@ fn metrics(done: &Finished) -> String {
     }
     text.push_str("</tbody></table></details>");
     text
+}
+
+/// `*word*` of a description in italics.
+fn emphasised(text: &str) -> String {
+    let mut parts = text.split('*').collect::<Vec<_>>();
+    let odd = parts.len().is_multiple_of(2).then(|| parts.pop()).flatten();
+    let mut out = String::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let part = escape(part);
+        out += &if i % 2 == 1 { format!("<em>{part}</em>") } else { part };
+    }
+    out + &odd.map(|rest| format!("*{}", escape(rest))).unwrap_or_default()
 }
 
 fn escape(text: &str) -> String {

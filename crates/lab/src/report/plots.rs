@@ -44,7 +44,9 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
         }
         PlotKind::Cdf => {
             let lines: Vec<Line> = plot.series.iter().map(|s| cdf(&values(s))).collect();
-            let svg = svg::lines(&frame(first_unit, "share of values, %"), &lines, &[])?;
+            let mut frame = frame(first_unit, "share of values, %");
+            frame.y.1 = frame.y.1.or(Some(100.0));
+            let svg = svg::lines(&frame, &lines, &[])?;
             Figure { title, legend: labels, svg, note: "" }
         }
         PlotKind::Box => {
@@ -62,7 +64,7 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
                     value.and_then(Result::ok).unwrap_or(f64::NAN)
                 })
                 .collect();
-            let svg = svg::bars(&frame("", first_unit), &labels, &all)?;
+            let svg = svg::bars(&frame("", first_unit), &labels, &all, plot.cycle as usize)?;
             Figure { title, legend: Vec::new(), svg, note: "" }
         }
     })

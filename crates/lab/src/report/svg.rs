@@ -49,10 +49,10 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
     let y = range(frame.y, all().filter(|p| x.contains(&p.0)).map(|p| p.1), Some(0.0));
     draw(|area| {
         let mut chart = ChartBuilder::on(area)
-            .margin_top(20)
+            .margin_top(24)
             .margin_right(14)
-            .x_label_area_size(44)
-            .y_label_area_size(58)
+            .x_label_area_size(46)
+            .y_label_area_size(64)
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(wrong)?;
         let mut mesh = chart.configure_mesh();
@@ -73,9 +73,9 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
             let mut last = -1000;
             for (at, word) in marks.iter().filter(|(at, _)| x.contains(at)) {
                 let (px, py) = chart.backend_coord(&(*at, y.end));
-                let row = if px - last < 110 { -12 } else { -2 };
+                let row = if px - last < 130 { -14 } else { -2 };
                 last = px;
-                let style = (FONT, 11).into_font().color(&MARK);
+                let style = (FONT, 14).into_font().color(&MARK);
                 area.draw(&Text::new(word.clone(), (px + 3, py + row), style)).map_err(wrong)?;
             }
         }
@@ -121,21 +121,22 @@ pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<St
     })
 }
 
-/// One bar per value, with the value above it.
+/// One bar per value, with the value above it; colours repeat after `cycle` bars.
 ///
 /// # Errors
 /// What the drawing library has to say.
-pub fn bars(frame: &Frame, labels: &[String], values: &[f64]) -> Result<String> {
+pub fn bars(frame: &Frame, labels: &[String], values: &[f64], cycle: usize) -> Result<String> {
     let y = range(frame.y, values.iter().copied(), Some(0.0));
     draw(|area| {
         let mut chart = categories(area, frame, labels, y.clone())?;
         for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
             let x = i as f64;
             let (low, high) = (value.min(0.0).max(y.start), value.max(0.0).min(y.end));
-            let bar = Rectangle::new([(x - 0.3, low), (x + 0.3, high)], series_colour(i).filled());
+            let bar =
+                Rectangle::new([(x - 0.3, low), (x + 0.3, high)], series_colour(i % cycle.max(1)).filled());
             chart.draw_series([bar]).map_err(wrong)?;
             let (px, py) = chart.backend_coord(&(x, high));
-            let style = text_style(12).pos(plotters::style::text_anchor::Pos::new(
+            let style = text_style(15).pos(plotters::style::text_anchor::Pos::new(
                 plotters::style::text_anchor::HPos::Center,
                 plotters::style::text_anchor::VPos::Bottom,
             ));
@@ -158,10 +159,10 @@ fn categories<'a, 'b>(
 ) -> Result<Chart<'a, 'b>> {
     let count = labels.len().max(1);
     let mut chart = ChartBuilder::on(area)
-        .margin_top(20)
+        .margin_top(24)
         .margin_right(14)
-        .x_label_area_size(44)
-        .y_label_area_size(58)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
         .build_cartesian_2d(-0.5..count as f64 - 0.5, y.clone())
         .map_err(wrong)?;
     let mut mesh = chart.configure_mesh();
@@ -170,7 +171,7 @@ fn categories<'a, 'b>(
     drop(mesh);
     for (i, label) in labels.iter().enumerate() {
         let (px, py) = chart.backend_coord(&(i as f64, y.start));
-        let style = text_style(12).pos(plotters::style::text_anchor::Pos::new(
+        let style = text_style(15).pos(plotters::style::text_anchor::Pos::new(
             plotters::style::text_anchor::HPos::Center,
             plotters::style::text_anchor::VPos::Top,
         ));
@@ -183,8 +184,10 @@ fn styled(mesh: &mut plotters::chart::MeshStyle<'_, '_, Numbers, Numbers, SVGBac
     mesh.bold_line_style(GRID.stroke_width(1))
         .light_line_style(TRANSPARENT)
         .axis_style(GRID.stroke_width(1))
-        .label_style(text_style(12))
-        .axis_desc_style(text_style(13))
+        .label_style(text_style(15))
+        .axis_desc_style(text_style(15))
+        .x_labels(12)
+        .y_labels(6)
         .x_desc(frame.x_label.clone())
         .y_desc(frame.y_label.clone())
         .x_label_formatter(&|v| crate::output::short(tidy(*v)))
@@ -256,7 +259,7 @@ mod tests {
         for svg in [
             lines(&frame, &[line.clone(), vec![]], &[(20.0, "wifi down".into())]).unwrap(),
             boxes(&frame, &labels, &[vec![1.0, 2.0, 3.0], vec![]]).unwrap(),
-            bars(&frame, &labels, &[3.0, f64::NAN]).unwrap(),
+            bars(&frame, &labels, &[3.0, f64::NAN], 2).unwrap(),
         ] {
             assert!(svg.contains("f-ink") && svg.contains("-0\"") && !svg.contains("\"#"), "{svg}");
         }

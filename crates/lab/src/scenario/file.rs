@@ -117,6 +117,16 @@ choice! {
 }
 
 choice! {
+    /// The application part of a flat table's key.
+    pub enum FlatEntry {
+        /// The session's own filter, as in PFCP.
+        Filter = "filter",
+        /// The number of an application, found by a classifier that all share.
+        ApplicationId = "application-id",
+    }
+}
+
+choice! {
     /// How a plot is drawn.
     pub enum PlotKind {
         /// Series over time.
@@ -364,7 +374,7 @@ table! {
         /// Happens again every so many seconds; left out, once.
         every_s: Option<f64> = None, range(0.001, 86_400.0);
         /// Which link.
-        link: String = String::new(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        link: String = String::new(), required(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
         /// Which directions of the link.
         direction: Directions = Directions::Both, only(&["link_down", "link_up", "rate", "delay", "loss"]);
         /// How the link goes down.
@@ -387,10 +397,13 @@ table! {
 }
 
 table! {
-    /// How many users fit in the same memory with each design of the UPF's tables (JUNCTION Table V).
+    /// How many users of 1, 2, 4 and 8 sessions fit in the same memory with each design of the UPF's
+    /// tables (JUNCTION Table V; docs/atsss-memory.md).
     pub struct Memory {
-        /// ATSSS sessions per user to compute for.
-        sessions_per_user: Vec<u32> = vec![1, 2, 4, 8];
+        /// The memory, MiB.
+        budget_mib: f64 = 25.0, range(0.01, 1e6);
+        /// What an entry of the flat tables holds of the application.
+        flat: FlatEntry = FlatEntry::Filter;
     }
 }
 
@@ -450,6 +463,8 @@ table! {
         series: Vec<String> = Vec::new(), required();
         /// Legend, one per series; left out, the names.
         labels: Vec<String> = Vec::new();
+        /// Bars: colours repeat after so many bars, such as 2 for pairs.
+        cycle: u32 = 8, range(1.0, 8.0);
         /// Label of the x axis; left out, by kind.
         x_label: Option<String> = None;
         /// Label of the y axis; left out, by kind.

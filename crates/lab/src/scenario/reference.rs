@@ -41,20 +41,20 @@ fn table(text: &mut String, table_of: &Table, place: &str, done: &mut Vec<&'stat
         return;
     }
     done.push(table_of.name);
-    let _ = write!(text, "### {place}\n\n{}\n\n", table_of.doc);
+    let heading = if place == "The file" { place.to_owned() } else { format!("`{place}`") };
+    let _ = write!(text, "### {heading}\n\n{}\n\n", table_of.doc);
     text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
     for key in &table_of.keys {
         row(text, table_of, key);
     }
     text.push('\n');
+    let parent = if place == "The file" { String::new() } else { format!("{place}.") };
     for key in &table_of.keys {
-        if let Some((inner, suffix)) = inner(&key.shape) {
-            let parent = if place == "The file" { String::new() } else { format!("{place}.") };
-            let place = match suffix {
-                "" => format!("{parent}{}", key.name),
-                suffix => format!("{parent}{}{suffix}", key.name),
-            };
-            table(text, &inner, &place, done);
+        if let Some((of_key, suffix)) = inner(&key.shape) {
+            // Both directions of a link are one table.
+            let same = |k: &&Key| inner(&k.shape).is_some_and(|(t, _)| t.name == of_key.name);
+            let names: Vec<&str> = table_of.keys.iter().filter(same).map(|k| k.name).collect();
+            table(text, &of_key, &format!("{parent}{}{suffix}", names.join("|")), done);
         }
     }
 }
@@ -81,6 +81,7 @@ fn row(text: &mut String, table: &Table, key: &Key) {
             Shape::Integer => "list of whole numbers".into(),
             _ => "list of text".into(),
         },
+        Shape::Named(inner) if matches!(**inner, Shape::Text) => "named text".into(),
         Shape::Named(_) => "named tables".into(),
         Shape::Any => "table".into(),
         other => super::walk::describe(other),

@@ -323,9 +323,6 @@ impl Check {
         if file.measure_from_s >= file.duration_s {
             self.problem("measure_from_s", "is after the end of the run (duration_s)");
         }
-        if file.memory.as_ref().is_some_and(|m| m.sessions_per_user.iter().any(|n| !(1..=64).contains(n))) {
-            self.problem("memory.sessions_per_user", "1 to 64 sessions per user");
-        }
     }
 }
 

@@ -8,8 +8,8 @@ mod types;
 mod ue;
 mod upf;
 
-pub use keys::{encode_key, read_private_key, read_public_key};
+pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, Security};
-pub use ue::{UeAccess, UeConfig};
+pub use ue::{Cipher, UeAccess, UeConfig};
 pub use upf::{MAX_WORKERS, N6Mode, UpfAccess, UpfConfig, UpfUe, Workers, gateway_v4, gateway_v6};

@@ -2,6 +2,8 @@
 
 use super::load::Check;
 use super::types::{Api, Device, Metrics, RemoteAddr, Security, check_accesses, check_rules};
+use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::policy::Rule;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -24,6 +26,12 @@ pub struct UeConfig {
     /// `[[rule]]`, first match wins.
     #[serde(default)]
     pub rule: Vec<Rule>,
+    /// `[probe]`
+    #[serde(default)]
+    pub probe: ProbeParams,
+    /// `[flap]`
+    #[serde(default)]
+    pub flap: FlapParams,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -48,7 +56,23 @@ pub struct UeSection {
 #[serde(deny_unknown_fields)]
 pub struct UpfPeer {
     /// The UPF's public key, base64.
-    pub public_key: String,
+    pub public_key: PublicKey,
+    /// Cipher to propose: AES where the processor has instructions for it, else ChaCha20.
+    #[serde(default)]
+    pub cipher: Cipher,
+}
+
+/// Cipher of the secure form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cipher {
+    /// By what the processor does fastest.
+    #[default]
+    Auto,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    Chacha20Poly1305,
 }
 
 /// `[[access]]`
@@ -85,6 +109,8 @@ impl Check for UeConfig {
             }
         }
         check_rules(&self.rule, &names)?;
+        self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
+        self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
         self.api.check()
     }

@@ -2,6 +2,8 @@
 
 use super::load::Check;
 use super::types::{Api, Device, Metrics, Security, check_accesses, check_rules};
+use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::policy::Rule;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,12 @@ pub struct UpfConfig {
     /// `[[rule]]`, first match wins.
     #[serde(default)]
     pub rule: Vec<Rule>,
+    /// `[probe]`
+    #[serde(default)]
+    pub probe: ProbeParams,
+    /// `[flap]`
+    #[serde(default)]
+    pub flap: FlapParams,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -48,6 +56,9 @@ pub struct UpfSection {
     /// Data path threads.
     #[serde(default)]
     pub workers: Workers,
+    /// Most sessions at a time.
+    #[serde(default = "default_sessions")]
+    pub max_sessions: u32,
     /// Where addresses given from the pool, and UEs added over REST, are remembered.
     #[serde(default = "default_state")]
     pub state_file: PathBuf,
@@ -152,7 +163,8 @@ pub struct UpfUe {
     /// Unique name.
     pub name: String,
     /// The UE's public key, base64.
-    pub public_key: String,
+    #[schema(value_type = String)]
+    pub public_key: PublicKey,
     /// Fixed virtual IPv4 address, inside the pool; else one is given and kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -223,6 +235,8 @@ impl Check for UpfConfig {
                 }
             }
         }
+        self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
+        self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
         self.api.check()
     }
@@ -234,8 +248,6 @@ impl UpfConfig {
         if ue.name.is_empty() || ue.name.len() > 64 {
             return Err(format!("ue name \"{}\": use 1 to 64 bytes", ue.name));
         }
-        super::read_public_key(&ue.public_key)
-            .map_err(|e| format!("ue {}: public_key \"{}\" {e}", ue.name, ue.public_key))?;
         if let Some(a) = ue.address_v4
             && !self.pool.v4.is_some_and(|p| {
                 p.contains(&a) && Some(a) != gateway_v4(p) && a != p.broadcast() && a != p.network()
@@ -268,6 +280,10 @@ pub fn gateway_v4(pool: Ipv4Net) -> Option<Ipv4Addr> {
 /// The UPF's own address in an IPv6 pool: the first host after the subnet-router anycast address.
 pub fn gateway_v6(pool: Ipv6Net) -> Option<Ipv6Addr> {
     pool.hosts().find(|a| *a != pool.network())
+}
+
+fn default_sessions() -> u32 {
+    131_072
 }
 
 fn default_state() -> PathBuf {

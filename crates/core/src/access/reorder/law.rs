@@ -25,14 +25,22 @@
 //! an arrival on *p* fills, or its packet comes after it was given up, the time it took is a sample; the
 //! value jumps up to a larger sample and falls by 1/16 of the difference with a smaller one, and by 1/8
 //! with every RTT report. So the hold adapts when RTTs lie, in the direction that hurts (too short).
+//!
+//! A path is *live* if it is not reported down and carries data: one that brought nothing of the session
+//! while 256 packets and a second went by on the others is *quiet*, and nobody waits for it (the backup
+//! of a priority rule must not turn every loss on the primary into a stall) until it brings a packet
+//! again. A burst after a pause finds all paths live.
 
 use super::FlowLimits;
 use crate::access::{MAX_PATHS, PathId};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// Skew assumed against a path whose RTT is not known yet.
 const UNKNOWN_SKEW_US: u32 = 50_000;
 const BASE_MARGIN_US: u32 = 1_000;
+/// A path that brought nothing for this many packets of the session, and this long, is quiet.
+const QUIET_PACKETS: u32 = 256;
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct PathTiming {
@@ -40,6 +48,9 @@ struct PathTiming {
     var_us: u32,
     last_us: u32,
     late_us: u32,
+    /// The session's packet count, and the time, when it last brought a packet.
+    heard_count: u32,
+    heard: Instant,
 }
 
 /// The state of the law for one session.
@@ -49,6 +60,10 @@ pub(super) struct HoldLaw {
     hold_us: [u32; MAX_PATHS],
     live: u8,
     down: u8,
+    quiet: u8,
+    /// Packets of the session by any path.
+    count: u32,
+    now: Instant,
     min_us: u32,
     max_us: u32,
 }
@@ -57,15 +72,24 @@ impl HoldLaw {
     pub(super) fn new(limits: &FlowLimits) -> Self {
         let min_us = micros(limits.min_hold);
         let max_us = micros(limits.max_hold).max(min_us);
-        let mut law =
-            Self { paths: Default::default(), hold_us: [0; MAX_PATHS], live: 0, down: 0, min_us, max_us };
+        let mut law = Self {
+            paths: Default::default(),
+            hold_us: [0; MAX_PATHS],
+            live: 0,
+            down: 0,
+            quiet: 0,
+            count: 0,
+            now: Instant::ZERO,
+            min_us,
+            max_us,
+        };
         law.recompute();
         law
     }
 
     /// Bit mask of the paths a missing packet may still come by.
     pub(super) const fn live(&self) -> u8 {
-        self.live
+        self.live & !self.quiet
     }
 
     /// How long an arrival on `path` is held at most.
@@ -92,19 +116,32 @@ impl HoldLaw {
                 timing.srtt_us = timing.srtt_us - timing.srtt_us / 8 + rtt_us / 8;
             }
             timing.last_us = rtt_us;
+            if self.live & bit == 0 {
+                (timing.heard_count, timing.heard) = (self.count, self.now);
+                self.quiet &= !bit;
+            }
             self.live |= bit;
             self.down &= !bit;
         }
         self.recompute();
     }
 
-    /// A packet came by `path`: it is alive unless it was reported down (stragglers of a dead path do
-    /// not revive it).
-    pub(super) fn on_arrival(&mut self, path: PathId) {
+    /// A packet came by `path` (below [`MAX_PATHS`]): it is alive unless it was reported down
+    /// (stragglers of a dead path do not revive it).
+    pub(super) fn on_arrival(&mut self, path: PathId, now: Instant) {
         let bit = 1 << path;
-        if (self.live | self.down) & bit == 0 {
-            self.live |= bit;
+        self.now = now;
+        self.count = self.count.wrapping_add(1);
+        if let Some(timing) = self.paths.get_mut(usize::from(path)) {
+            (timing.heard_count, timing.heard) = (self.count, now);
+        }
+        if (self.live | self.down) & bit == 0 || self.quiet & bit != 0 {
+            self.live |= bit & !self.down;
+            self.quiet &= !bit;
             self.recompute();
+        }
+        if self.count.is_multiple_of(QUIET_PACKETS) {
+            self.find_quiet();
         }
     }
 
@@ -120,6 +157,19 @@ impl HoldLaw {
         }
     }
 
+    fn find_quiet(&mut self) {
+        let before = self.quiet;
+        for (path, timing) in self.paths.iter().enumerate() {
+            let packets = self.count.wrapping_sub(timing.heard_count);
+            if packets >= QUIET_PACKETS && self.now.saturating_since(timing.heard) >= QUIET {
+                self.quiet |= self.live & (1 << path);
+            }
+        }
+        if self.quiet != before {
+            self.recompute();
+        }
+    }
+
     fn recompute(&mut self) {
         for path in 0..MAX_PATHS {
             self.recompute_one(path);
@@ -131,7 +181,7 @@ impl HoldLaw {
         let early = own.srtt_us.min(own.last_us);
         let (mut skew, mut margin) = (0, 0);
         for (other, timing) in self.paths.iter().enumerate() {
-            if other != path && self.live & (1 << other) != 0 {
+            if other != path && self.live() & (1 << other) != 0 {
                 let known = own.srtt_us != 0 && timing.srtt_us != 0;
                 let late = timing.srtt_us.max(timing.last_us).saturating_add(timing.var_us.saturating_mul(2));
                 skew = skew.max(if known { late.saturating_sub(early) } else { UNKNOWN_SKEW_US });
@@ -171,7 +221,6 @@ fn micros(duration: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Instant;
 
     fn law() -> HoldLaw {
         HoldLaw::new(&FlowLimits::default())
@@ -192,16 +241,48 @@ mod tests {
         assert!((1.0..2.0).contains(&ms(law.hold(1))), "{:?}", law.hold(1));
         law.on_rtt(1, 0);
         assert!((1.0..2.0).contains(&ms(law.hold(0))), "nothing to wait for: {:?}", law.hold(0));
-        law.on_arrival(1);
+        law.on_arrival(1, Instant::ZERO);
         assert_eq!(law.live(), 1, "a straggler does not revive a dead path");
+    }
+
+    #[test]
+    fn a_quiet_path_is_not_waited_for_until_it_speaks() {
+        let mut law = law();
+        law.on_rtt(0, 10_000);
+        law.on_rtt(1, 40_000);
+        law.on_arrival(1, Instant::ZERO);
+        let hold = law.hold(0);
+        // A second of silence alone, or 256 packets alone, are not enough.
+        law.on_arrival(0, Instant::from_secs(5));
+        assert_eq!((law.live(), law.hold(0)), (3, hold));
+        for _ in 0..600 {
+            law.on_arrival(0, Instant::from_secs(5));
+        }
+        assert_eq!(law.live(), 1);
+        assert!(law.hold(0) < Duration::from_millis(8), "{:?}", law.hold(0));
+        law.on_rtt(1, 40_000);
+        assert_eq!(law.live(), 1, "an idle path is probed, too");
+        law.on_arrival(1, Instant::from_secs(5));
+        assert_eq!(law.live(), 3);
+        assert!(law.hold(0) > Duration::from_millis(25));
+    }
+
+    #[test]
+    fn packets_alone_do_not_make_a_path_quiet() {
+        let mut law = law();
+        law.on_arrival(1, Instant::ZERO);
+        for _ in 0..10_000 {
+            law.on_arrival(0, Instant::from_millis(999));
+        }
+        assert_eq!(law.live(), 3);
     }
 
     #[test]
     fn holds_are_clamped_and_unknown_paths_are_given_time() {
         let mut law = law();
-        law.on_arrival(0);
+        law.on_arrival(0, Instant::ZERO);
         assert_eq!(ms(law.hold(0)), 1.0);
-        law.on_arrival(1);
+        law.on_arrival(1, Instant::ZERO);
         assert_eq!(ms(law.hold(0)), 51.0);
         law.on_rtt(0, 1);
         law.on_rtt(1, u32::MAX);

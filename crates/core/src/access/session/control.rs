@@ -1,13 +1,13 @@
 //! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
 
 use super::{Session, SessionEvent, Shared, micros};
+use crate::access::config_channel::Fragment;
 use crate::access::drops::DropReason;
 use crate::access::path::{DownReason, FlapEvent, PathEvent, Role};
 use crate::access::steer::PathState;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::time::{Duration, Instant};
-use crate::access::config_channel::Fragment;
-use anabranch_wire::control::{Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe};
+use anabranch_wire::control::{Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify};
 
 /// A control message waiting to be sealed.
 #[derive(Debug, Clone)]
@@ -130,7 +130,12 @@ impl Session {
         }
     }
 
-    pub(super) fn send_control(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
+    pub(super) fn send_control(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared<'_>,
+        out: &mut impl DatagramSink,
+    ) {
         let available = shared.pool.available();
         for id in 0..self.paths.len() {
             let path = id as PathId;
@@ -183,7 +188,7 @@ impl Session {
         let Some(event) = event else { return };
         match event {
             PathEvent::Up => {
-                let rtt_us = self.path(path).map_or(0, |p| p.monitor.rtt().smoothed);
+                let rtt_us = self.path(path).map_or(0, |p| micros(p.monitor.rtt().smoothed));
                 self.event(SessionEvent::PathUp { path, rtt_us });
                 self.notify_peer(path, true, 0);
             }

@@ -21,6 +21,7 @@ pub use send::RuleState;
 
 use crate::access::classify::RuleSet;
 use crate::access::config_channel::{ConfigReceiver, ConfigSender};
+use crate::access::dns::DnsTable;
 use crate::access::drops::{DropCounters, DropReason};
 use crate::access::keyring::KeyRing;
 use crate::access::path::{DownReason, FlapControl, FlapParams, ProbeParams, Role};
@@ -30,6 +31,7 @@ use crate::access::table::flow::FlowTable;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::policy::AccessName;
 use crate::time::{Duration, Instant};
+use anabranch_wire::ip::FlowKey;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -67,6 +69,8 @@ pub struct Shared<'a> {
     pub drops: &'a mut DropCounters,
     /// Rates and intervals.
     pub params: &'a SessionParams,
+    /// Names learned from DNS answers; the UE only.
+    pub dns: Option<&'a DnsTable>,
 }
 
 /// Parameters common to all sessions of a tunnel end.
@@ -76,6 +80,9 @@ pub struct SessionParams {
     pub probe: ProbeParams,
     /// When a user counts as flapping.
     pub flap: FlapParams,
+    /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
+    /// 0 switches path MTU discovery off.
+    pub max_payload: u16,
     /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
     pub inner_mtu: u16,
     /// Expanded ciphers are freed after this long without a data packet.
@@ -84,7 +91,13 @@ pub struct SessionParams {
 
 impl Default for SessionParams {
     fn default() -> Self {
-        Self { probe: ProbeParams::default(), flap: FlapParams::default(), inner_mtu: 1400, cool_after: Duration::from_secs(10) }
+        Self {
+            probe: ProbeParams::default(),
+            flap: FlapParams::default(),
+            max_payload: 1472,
+            inner_mtu: 1400,
+            cool_after: Duration::from_secs(10),
+        }
     }
 }
 
@@ -125,6 +138,15 @@ pub enum SessionEvent {
         path: PathId,
         /// Where its datagrams come from now.
         address: std::net::SocketAddr,
+    },
+    /// A rule needs to know who owns this flow (UE).
+    OwnerWanted(FlowKey),
+    /// Only the UE could classify this flow: the UPF must be told (UE).
+    Hint {
+        /// The flow as seen from the UE.
+        key: FlowKey,
+        /// Name of its rule.
+        rule: String,
     },
     /// A complete CONFIG document arrived from the peer (UTF-8 JSON).
     Config(Vec<u8>),
@@ -180,8 +202,8 @@ pub struct Session {
     icmp: VecDeque<Vec<u8>>,
     traffic: Traffic,
     last_data: Instant,
+    max_payload: u16,
     notify_sequence: u32,
-    hash_key: u64,
 }
 
 /// Bounds of what may pile up between two polls.
@@ -201,7 +223,8 @@ impl Session {
         hash_key: u64,
         now: Instant,
     ) -> Self {
-        let paths = (0u8..).zip(accesses.iter()).map(|(id, _)| Path::new(role, id, &params.probe, now)).collect();
+        let paths =
+            (0u8..).zip(accesses.iter()).map(|(id, _)| Path::new(role, id, &params.probe, now)).collect();
         Self {
             role,
             addresses,
@@ -222,14 +245,20 @@ impl Session {
             icmp: VecDeque::new(),
             traffic: Traffic::default(),
             last_data: now,
+            max_payload: params.max_payload,
             notify_sequence: 0,
-            hash_key,
         }
     }
 
     /// The keys.
     pub fn keys(&mut self) -> &mut KeyRing {
         &mut self.keys
+    }
+
+    /// When the UE should change keys.
+    #[must_use]
+    pub fn rekey_at(&self) -> Option<Instant> {
+        self.keys.rekey_at()
     }
 
     /// The addresses the session owns inside the tunnel.
@@ -343,10 +372,15 @@ impl Session {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Forgets what was being put in order: the peer was restarted and counts from zero.
-    pub fn reset_receive(&mut self, pool: &mut Pool) {
+    /// Gives back what the session holds of the shared pool; call it before dropping the session.
+    pub fn release(&mut self, pool: &mut Pool) {
         self.flow_reorder.close(pool);
         self.stream_reorder.close(pool);
+    }
+
+    /// Forgets what was being put in order: the peer was restarted and counts from zero.
+    pub fn reset_receive(&mut self, pool: &mut Pool) {
+        self.release(pool);
         if let Some(channel) = self.channel.as_mut() {
             channel.receiver.reset();
         }

@@ -84,7 +84,8 @@ impl Path {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         self.endpoint?;
-        let mtu = self.mtu.as_ref().and_then(|m| m.poll_timeout());
+        let up = self.monitor.is_up();
+        let mtu = self.mtu.as_ref().filter(|_| up).and_then(|m| m.poll_timeout());
         [self.monitor.poll_timeout(), mtu].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
@@ -105,7 +106,7 @@ impl Path {
             tx_bytes: counters.tx_bytes,
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
-            mtu_bytes: self.mtu.as_ref().map_or(0, |m| m.current()),
+            mtu_bytes: self.mtu.as_ref().map_or(0, |m| m.usable()),
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::access::path::Role;
 use crate::access::reorder::Outcome;
 use crate::access::{PacketSink, PathId};
 use crate::time::Instant;
-use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::control::Control;
+use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::tunnel::{InnerHeader, InnerType, Order};
 use std::net::SocketAddr;
 
@@ -26,7 +26,8 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        self.try_secure(access, from, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
+        self.try_secure(access, from, datagram, now, shared, inner)
+            .inspect_err(|&reason| Self::count(shared, reason))
     }
 
     /// Takes a plain-form datagram that came from the bound endpoint of `path`.
@@ -58,7 +59,9 @@ impl Session {
         let path = opened.path;
         let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
         // Roaming: only the newest packet of a path tells where the path is now.
-        let moved = self.role == Role::Upf && opened.newest && (state.endpoint != Some(from) || state.access != access);
+        let moved = self.role == Role::Upf
+            && opened.newest
+            && (state.endpoint != Some(from) || state.access != access);
         if moved {
             state.endpoint = Some(from);
             state.access = access;

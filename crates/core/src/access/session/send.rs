@@ -1,8 +1,10 @@
 //! From the inner packet to the datagrams that carry it.
 
 use super::{MAX_ICMP, Security, Session, SessionEvent, Shared, micros};
-use crate::access::classify::RuleIndex;
+use crate::access::classify::{FlowOwner, RuleIndex};
+use crate::access::dns::DnsTable;
 use crate::access::drops::DropReason;
+use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{ModeState, PathSet, Pick};
@@ -79,9 +81,10 @@ impl Session {
 
         let flow = self.flows.entry(&key, now);
         if flow.generation() != Some(self.generation) {
-            let rule = self.rules.classify(&key);
-            flow.assign(rule, self.generation);
+            let rule = self.classify_flow(&key, None, now, shared.dns);
+            self.flows.entry(&key, now).assign(rule, self.generation);
         }
+        let flow = self.flows.entry(&key, now);
         let (rule, flow_hash) = (flow.rule(), flow.hash());
         self.last_data = now;
         self.traffic.tx_packets += 1;
@@ -104,10 +107,11 @@ impl Session {
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
-        let Pick::One(picked) = state.mode.pick(&policy.mode, &self.states, state.packets, flow_hash, now) else {
+        let Pick::One(picked) = state.mode.pick(&policy.mode, &self.states, state.packets, flow_hash, now)
+        else {
             return Err(DropReason::NoPath);
         };
-        if !policy.mode.switches() {
+        if policy.mode.per_flow() {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
             return self.emit_data(picked, Order::None, packet, now, out);
         }
@@ -120,14 +124,45 @@ impl Session {
         self.emit_data(path, Order::Stream(word), packet, now, out)
     }
 
-    /// Moves a switching rule to another path, if the far end can put the two streams in order.
-    fn switch(
+    /// The rule of a flow, by everything that is known at this end. The UE tells the UPF what the UPF
+    /// could not find out.
+    fn classify_flow(
         &mut self,
-        rule: RuleIndex,
-        to: PathId,
+        key: &FlowKey,
+        owner: Option<&FlowOwner>,
         now: Instant,
-        out: &mut impl DatagramSink,
-    ) -> PathId {
+        dns: Option<&DnsTable>,
+    ) -> RuleIndex {
+        let plain = self.rules.classify(key);
+        let Some(dns) = dns else { return plain };
+        let verdict = self.rules.classify_at_ue(key, owner, dns, now);
+        if verdict.owner_wanted {
+            self.event(SessionEvent::OwnerWanted(*key));
+        }
+        if verdict.rule != plain {
+            let rule = self.rules.get(verdict.rule).name.clone();
+            self.event(SessionEvent::Hint { key: *key, rule });
+        }
+        verdict.rule
+    }
+
+    /// The owner of a flow became known (UE): its next packet follows the rule that fits.
+    pub fn assign_owner(&mut self, key: &FlowKey, owner: &FlowOwner, now: Instant, dns: &DnsTable) {
+        let rule = self.classify_flow(key, Some(owner), now, Some(dns));
+        let generation = self.generation;
+        self.flows.entry(key, now).assign(rule, generation);
+    }
+
+    /// The UE told which rule a flow falls under (UPF). Unknown rules are ignored.
+    pub fn assign_hint(&mut self, key: &FlowKey, rule: &str, now: Instant) {
+        if let Some(rule) = self.rules.index_of(rule) {
+            let generation = self.generation;
+            self.flows.entry(key, now).assign(rule, generation);
+        }
+    }
+
+    /// Moves a switching rule to another path, if the far end can put the two streams in order.
+    fn switch(&mut self, rule: RuleIndex, to: PathId, now: Instant, out: &mut impl DatagramSink) -> PathId {
         let from = self.per_rule[usize::from(rule)].path;
         if let Some(ex) = from {
             let alive = self.states.get(ex).is_up();
@@ -163,7 +198,12 @@ impl Session {
     }
 
     fn peer_reorder_available(&self) -> u16 {
-        self.paths.iter().filter(|p| p.monitor.is_up()).map(|p| p.monitor.peer_reorder_available()).max().unwrap_or(0)
+        self.paths
+            .iter()
+            .filter(|p| p.monitor.is_up())
+            .map(|p| p.monitor.peer_reorder_available())
+            .max()
+            .unwrap_or(0)
     }
 
     fn emit_copies(
@@ -215,6 +255,9 @@ impl Session {
             self.keys.seal(path, slot, now)?;
             size
         };
+        if state.mtu.is_none() && self.max_payload > 0 {
+            state.mtu = Some(Box::new(PathMtu::new(self.max_payload, now)));
+        }
         state.monitor.on_data_sent(size, now);
         Ok(())
     }
@@ -245,7 +288,7 @@ impl Session {
             .iter()
             .filter(|p| p.monitor.is_up())
             .filter_map(|p| p.mtu.as_ref())
-            .map(|m| m.current().saturating_sub(overhead).max(MIN_INNER_MTU))
+            .map(|m| m.usable().saturating_sub(overhead).max(MIN_INNER_MTU))
             .fold(configured, u16::min)
     }
 

@@ -9,6 +9,7 @@
 //! `open.rs` and `slab.rs` are the containers underneath; `memory.rs` computes what they cost.
 
 pub mod flow;
+pub mod memory;
 mod open;
 pub mod session;
 mod slab;

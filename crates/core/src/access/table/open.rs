@@ -59,7 +59,7 @@ pub(super) struct OpenTable<K> {
 
 /// Slots for `limit` entries: the load never passes 3/4.
 pub(super) const fn slots_for(limit: usize) -> usize {
-    limit.saturating_mul(4).div_ceil(3) + 1
+    limit.saturating_mul(4).div_ceil(3).saturating_add(1)
 }
 
 impl<K: Key> OpenTable<K> {

@@ -234,14 +234,14 @@ impl SessionTable {
 #[must_use]
 pub const fn address_bytes(addresses: usize, v6: bool) -> usize {
     let slot = if v6 { OpenTable::<[u32; 4]>::SLOT_BYTES } else { OpenTable::<u32>::SLOT_BYTES };
-    slots_for(addresses) * slot
+    slots_for(addresses).saturating_mul(slot)
 }
 
 /// Bytes of the exception table for `exceptions` with all room reserved.
 #[must_use]
 pub const fn exception_bytes(exceptions: usize) -> usize {
-    let slots = slots_for(exceptions) * OpenTable::<ExceptionKey>::SLOT_BYTES;
-    slots + exceptions * size_of::<(ExceptionKey, Exception)>()
+    let slots = slots_for(exceptions).saturating_mul(OpenTable::<ExceptionKey>::SLOT_BYTES);
+    slots.saturating_add(exceptions.saturating_mul(size_of::<(ExceptionKey, Exception)>()))
 }
 
 fn words(address: std::net::Ipv6Addr) -> [u32; 4] {

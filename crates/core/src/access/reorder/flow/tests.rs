@@ -1,6 +1,7 @@
 //! Each rule by itself; properties over a random channel are in `properties.rs`.
 
-use super::super::PoolConfig;
+use super::super::flows::FLOW_BYTES;
+use super::super::{FlowLimits, PoolConfig, WINDOW};
 use super::*;
 
 mod properties;
@@ -93,6 +94,7 @@ fn in_order_goes_straight_through() {
 #[test]
 fn an_idle_session_is_three_words() {
     assert!(size_of::<FlowReorder>() <= 24);
+    assert!(FLOW_BYTES <= 800 && size_of::<Inner>() <= 1024, "{FLOW_BYTES} {}", size_of::<Inner>());
     let mut bed = Bed::two_paths();
     assert!(bed.reorder.inner.is_none() && bed.reorder.poll_timeout().is_none());
     bed.start(0);

@@ -1,0 +1,252 @@
+//! Programs: where they are, running ones with their logs, and an end to all of them.
+
+use super::space::Space;
+use super::stop::Stop;
+use crate::backend::Unable;
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a program may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often a condition is looked at while waiting for it.
+const LOOK: Duration = Duration::from_millis(5);
+/// How much of a log an error shows.
+const TAIL_BYTES: u64 = 2000;
+
+/// The `anabranch` program: `ANABRANCH_BIN`, or beside this one.
+///
+/// # Errors
+/// [`Unable`] with the remedy.
+pub fn anabranch() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("ANABRANCH_BIN") {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            bail!(Unable(format!("ANABRANCH_BIN={}: there is no such file", path.display())));
+        }
+        return Ok(path);
+    }
+    let own = std::env::current_exe().context("the path of this program")?;
+    // Tests run from target/<profile>/deps.
+    let places = [own.parent(), own.parent().and_then(Path::parent)];
+    let found = places.into_iter().flatten().map(|p| p.join("anabranch")).find(|p| p.is_file());
+    found.ok_or_else(|| {
+        anyhow!(Unable(format!(
+            "the program anabranch is not beside {}: build it (cargo build -p anabranch-node) or set ANABRANCH_BIN",
+            own.display()
+        )))
+    })
+}
+
+/// Checks that programs are installed: each with the Debian package that has it.
+///
+/// # Errors
+/// [`Unable`], with one line to install what is missing.
+pub fn require(programs: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<_> = programs.iter().filter(|(name, _)| find(name).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    bail!(Unable(format!("missing: {}; install: apt install {}", names.join(", "), packages.join(" "))))
+}
+
+/// Where a program is, in PATH or the system folders an ordinary user's PATH lacks.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// A command for an installed program, wherever it is.
+pub fn command(name: &str) -> Command {
+    Command::new(find(name).unwrap_or_else(|| name.into()))
+}
+
+/// A program running in a namespace, its output in a log. Killed when dropped.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Program {
+    /// Starts `command` in `space`. `name` is unique within the run; the log is `<folder>/<name>.log`, and
+    /// standard output goes to `output` if given, else to the log.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(
+        space: &Space,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+        output: Option<&Path>,
+    ) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let out = match output {
+            Some(path) => File::create(path).with_context(|| format!("{}", path.display()))?,
+            None => file.try_clone().context("log")?,
+        };
+        let child = space.spawn(command.stdin(Stdio::null()).stdout(out).stderr(file))?;
+        Ok(Self { name: name.to_owned(), child, log, ended: None })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id within the sandbox.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().with_context(|| self.name.clone())?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Waits until `ready` holds; an error if the program ends before or the time is over.
+    ///
+    /// # Errors
+    /// As said, with the end of its log; or a stop is requested.
+    pub fn wait_ready(
+        &mut self,
+        within: Duration,
+        stop: &Stop,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + within;
+        while !ready() {
+            if let Some(status) = self.ended()? {
+                bail!("{} ended before it was ready ({status}): {}", self.name, self.log_tail());
+            }
+            if Instant::now() > deadline {
+                bail!("{} was not ready within {} s: {}", self.name, within.as_secs(), self.log_tail());
+            }
+            if stop.sleep(LOOK) {
+                bail!(Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It fails or does not end in time (it is killed then), with the end of its log; or a stop is
+    /// requested.
+    pub fn wait_success(&mut self, until: Instant, stop: &Stop) -> Result<()> {
+        loop {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} failed ({status}): {}", self.name, self.log_tail()),
+                None if Instant::now() > until => {
+                    bail!("{} did not end in time: {}", self.name, self.log_tail())
+                }
+                None => {}
+            }
+            if stop.sleep(LOOK) {
+                bail!(Interrupted);
+            }
+        }
+    }
+
+    /// Asks it to end (SIGTERM) and waits; kills it if it does not.
+    pub fn stop(&mut self) -> Option<ExitStatus> {
+        if let Ok(Some(status)) = self.ended() {
+            return Some(status);
+        }
+        self.signal(Signal::SIGTERM);
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.ended() {
+                return Some(status);
+            }
+            std::thread::sleep(LOOK);
+        }
+        tracing::warn!("{} did not end within {} s of SIGTERM and is killed", self.name, GRACE.as_secs());
+        self.kill();
+        None
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended meanwhile.
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
+    }
+
+    /// The end of what it logged, on one line.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let text = tail(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        let from = lines.len().saturating_sub(5);
+        if lines.is_empty() { "its log is empty".to_owned() } else { lines[from..].join(" | ") }
+    }
+
+    fn kill(&mut self) {
+        // Both fail only if it has ended, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !matches!(self.ended(), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+}
+
+/// The user asked to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// The first line of what `name --version` (or the given flag) prints.
+#[must_use]
+pub fn version(name: &str, flag: &str) -> Option<String> {
+    let output = command(name).arg(flag).stdin(Stdio::null()).output().ok()?;
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    let text = String::from_utf8_lossy(&text);
+    Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+/// A unique path for a file of a run.
+#[must_use]
+pub fn path_in(folder: &Path, name: impl AsRef<OsStr>) -> PathBuf {
+    folder.join(name.as_ref())
+}
+
+fn tail(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,227 @@
+//! Makes the network of a [`Plan`] and runs its links.
+
+use super::plan::{EmulatedLink, Plan, Role};
+use super::program::{self, Program};
+use super::space::Space;
+use super::stop::Stop;
+use crate::scenario::model::Link;
+use anabranch_core::net::{Direction, LinkPatch, LinkSpec};
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a program may take until it is ready.
+pub const READY: Duration = Duration::from_secs(20);
+/// How long a link may take to answer a command.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Programs of the network itself.
+pub const PROGRAMS: &[(&str, &str)] = &[("ip", "iproute2"), ("ethtool", "ethtool")];
+
+/// A network that exists. Its processes end when it is dropped.
+#[derive(Debug)]
+pub struct Network {
+    /// Namespaces by name.
+    pub spaces: BTreeMap<String, Space>,
+    /// Access links by their name in the scenario.
+    pub links: BTreeMap<String, RunningLink>,
+    /// Links of servers.
+    server_links: Vec<RunningLink>,
+}
+
+impl Network {
+    /// Makes everything and waits until the links run.
+    ///
+    /// # Errors
+    /// The first step that fails.
+    pub fn make(plan: &Plan, seed: u64, folder: &Path, stop: &Stop) -> Result<Self> {
+        let mut spaces = BTreeMap::new();
+        for (name, role) in &plan.spaces {
+            let space = Space::create(name)?;
+            space.sysctl(parameters(*role))?;
+            spaces.insert(name.clone(), space);
+        }
+        let mut network = Self { spaces, links: BTreeMap::new(), server_links: Vec::new() };
+        network.interfaces(plan)?;
+        for (name, lines) in &plan.setup {
+            network.space(name)?.ip(lines)?;
+        }
+        let anabranch = program::anabranch()?;
+        let mut running = Vec::new();
+        for (number, link) in plan.links.iter().enumerate() {
+            let space = network.space(&link.space)?;
+            let seed = seed.wrapping_add(number as u64);
+            running.push(RunningLink::start(&anabranch, space, link, seed, folder)?);
+        }
+        for (mut one, link) in running.into_iter().zip(&plan.links) {
+            one.wait_ready(stop)?;
+            match &link.name {
+                Some(name) => drop(network.links.insert(name.clone(), one)),
+                None => network.server_links.push(one),
+            }
+        }
+        Ok(network)
+    }
+
+    /// A namespace by name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn space(&self, name: &str) -> Result<&Space> {
+        self.spaces.get(name).ok_or_else(|| anyhow!("no namespace {name}"))
+    }
+
+    /// An access link by its name in the scenario.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn link(&mut self, name: &str) -> Result<&mut RunningLink> {
+        self.links.get_mut(name).ok_or_else(|| anyhow!("no link {name}"))
+    }
+
+    fn interfaces(&self, plan: &Plan) -> Result<()> {
+        let lines: Vec<String> = plan
+            .veths
+            .iter()
+            .map(|[a, b]| {
+                format!(
+                    "link add {} netns {} address {} type veth peer name {} netns {} address {}",
+                    a.interface, a.space, a.mac, b.interface, b.space, b.mac
+                )
+            })
+            .collect();
+        let Some(first) = self.spaces.values().next() else { return Ok(()) };
+        first.ip(&lines.join("\n"))?;
+        for end in plan.veths.iter().flatten().filter(|e| e.plain) {
+            let mut ethtool = program::command("ethtool");
+            ethtool.args(["-K", &end.interface, "tso", "off", "gso", "off", "gro", "off", "tx", "off"]);
+            self.space(&end.space)?.output(&mut ethtool)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.links.clear();
+        self.server_links.clear();
+        for (_, space) in std::mem::take(&mut self.spaces) {
+            space.remove();
+        }
+    }
+}
+
+/// Kernel parameters of a namespace, before it has interfaces.
+fn parameters(role: Role) -> &'static [(&'static str, &'static str)] {
+    match role {
+        // Only a wire: it must say nothing of its own.
+        Role::Link => &[("net/ipv6/conf/default/disable_ipv6", "1")],
+        Role::Upf => &[
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            ("net/ipv6/conf/default/accept_dad", "0"),
+        ],
+        Role::Ue | Role::Server => &[
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            ("net/ipv6/conf/default/accept_dad", "0"),
+            ("net/ipv6/conf/default/accept_ra", "0"),
+            ("net/ipv6/conf/default/router_solicitations", "0"),
+            // A connection must not start with what another one learned.
+            ("net/ipv4/tcp_no_metrics_save", "1"),
+            ("net/mptcp/enabled", "1"),
+        ],
+    }
+}
+
+/// An `anabranch link` at work.
+#[derive(Debug)]
+pub struct RunningLink {
+    program: Program,
+    control: PathBuf,
+    connection: Option<BufReader<UnixStream>>,
+}
+
+impl RunningLink {
+    fn start(anabranch: &Path, space: &Space, link: &EmulatedLink, seed: u64, folder: &Path) -> Result<Self> {
+        let name = &link.space;
+        let control = folder.join(format!("{name}.sock"));
+        let keys = folder.join(format!("{name}.toml"));
+        std::fs::write(&keys, file(&link.link)?).with_context(|| keys.display().to_string())?;
+        let mut command = std::process::Command::new(anabranch);
+        command.arg("link");
+        for (flag, interfaces) in ["--a", "--b"].iter().zip(&link.sides) {
+            for interface in interfaces {
+                command.args([flag, interface.as_str()]);
+            }
+        }
+        command.args(["--seed", &seed.to_string()]);
+        command.arg("--file").arg(&keys).arg("--control").arg(&control);
+        let program = Program::start(space, name, &mut command, folder, None)?;
+        Ok(Self { program, control, connection: None })
+    }
+
+    fn wait_ready(&mut self, stop: &Stop) -> Result<()> {
+        let control = self.control.clone();
+        let mut found = None;
+        self.program.wait_ready(READY, stop, || {
+            found = UnixStream::connect(&control).ok();
+            found.is_some()
+        })?;
+        if let Some(stream) = found {
+            stream.set_read_timeout(Some(ANSWER)).context("control socket")?;
+            stream.set_write_timeout(Some(ANSWER)).context("control socket")?;
+            self.connection = Some(BufReader::new(stream));
+        }
+        self.stats().map(drop)
+    }
+
+    /// Changes keys of one direction (A to B is up) or both.
+    ///
+    /// # Errors
+    /// The link does not answer, or refuses.
+    pub fn set(&mut self, direction: Direction, change: &LinkPatch) -> Result<()> {
+        self.ask(&json!({ "op": "set", "direction": direction, "change": change })).map(drop)
+    }
+
+    /// Its counters.
+    ///
+    /// # Errors
+    /// The link does not answer.
+    pub fn stats(&mut self) -> Result<Value> {
+        self.ask(&json!({ "op": "stats" }))
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value> {
+        let name = self.program.name().to_owned();
+        let asked = self.connection.as_mut().map(|connection| {
+            connection.get_mut().write_all(format!("{request}\n").as_bytes())?;
+            let mut line = String::new();
+            connection.read_line(&mut line).map(|_| line)
+        });
+        let line = match asked {
+            Some(Ok(line)) if !line.is_empty() => line,
+            _ => bail!("{name} does not answer: {}", self.program.log_tail()),
+        };
+        let answer: Value = serde_json::from_str(&line).with_context(|| format!("answer of {name}"))?;
+        match answer.get("error") {
+            Some(error) => bail!("{name}: {error}"),
+            None => Ok(answer),
+        }
+    }
+}
+
+/// The file of an `anabranch link`.
+fn file(link: &Link) -> Result<String> {
+    let table = |direction: LinkSpec| toml::Value::try_from(direction).context("link as TOML");
+    let mut file = toml::Table::new();
+    file.insert("a_to_b".into(), table(link.up.spec())?);
+    file.insert("b_to_a".into(), table(link.down.spec())?);
+    toml::to_string(&file).context("link as TOML")
+}

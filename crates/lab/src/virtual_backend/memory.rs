@@ -1,0 +1,26 @@
+//! JUNCTION Table V: computed from the sizes of our own structures, no time passes.
+
+use crate::backend::Outcome;
+use crate::scenario::file::FlatEntry;
+use crate::scenario::model::Memory;
+use anabranch_core::access::table::memory::{Design, Flat, table5_with};
+
+/// Adds the users that fit, by sessions per user and design.
+pub fn compute(memory: &Memory, outcome: &mut Outcome) {
+    let flat = match memory.flat {
+        FlatEntry::Filter => Flat::Filter,
+        FlatEntry::ApplicationId => Flat::ApplicationId,
+    };
+    for row in table5_with((memory.budget_mib * 1024.0 * 1024.0) as u64, flat) {
+        for (design, users) in Design::ALL.into_iter().zip(row.users) {
+            let design = match design {
+                Design::Naive => "naive",
+                Design::Htl => "htl",
+                Design::Utss => "utss",
+                Design::Both => "junction",
+            };
+            outcome.metrics.insert(format!("memory.{}.{design}_users", row.sessions), users as f64);
+        }
+    }
+    outcome.facts.push(("memory".into(), format!("{} MiB, computed", memory.budget_mib)));
+}

@@ -1,0 +1,85 @@
+//! What the program changes in the kernel's network configuration, and how it is put back.
+//!
+//! A change is a plan of [`Step`]s. [`Net::apply`] executes it in order; if a step fails, those before it
+//! are undone and the error says which one it was. What was applied is a [`Layer`], undone in reverse when
+//! the program stops. A run that was killed leaves only what [`Net::clean`] recognises at the next start:
+//! by the names of device and table, and by the routing tables that the mark numbers.
+//!
+//! ```text
+//!  start ── clean ── apply(device) ──▶ running ── session up: apply(addresses, routes) ──▶ …
+//!    stop or failure: undo the layers, last first
+//! ```
+
+mod monitor;
+mod nat;
+mod owner;
+mod plan;
+mod socket;
+mod steps;
+
+pub use monitor::{Health, Monitor, Watched};
+pub use nat::Nat;
+pub use owner::Owners;
+pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use socket::{SocketSpec, bind_access};
+pub use steps::Step;
+
+use anyhow::Context;
+use rtnetlink::Handle;
+use steps::Undo;
+
+/// What was applied together, so that it can be undone together.
+#[derive(Default)]
+#[must_use = "a layer that is dropped cannot be undone"]
+pub struct Layer(Vec<Undo>);
+
+/// The kernel's network configuration of this namespace.
+#[derive(Clone)]
+pub struct Net {
+    handle: Handle,
+}
+
+impl Net {
+    /// Connects to rtnetlink; must be called inside the tokio runtime.
+    pub fn open() -> anyhow::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection().context("opening rtnetlink")?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// Executes a plan whole, or not at all.
+    pub async fn apply(&self, plan: Vec<Step>) -> anyhow::Result<Layer> {
+        let mut layer = Layer::default();
+        for step in plan {
+            let what = step.to_string();
+            tracing::debug!("network: {what}");
+            match steps::apply(&self.handle, step).await {
+                Ok(Some(undo)) => layer.0.push(undo),
+                Ok(None) => {}
+                Err(error) => {
+                    self.undo(layer).await;
+                    return Err(error.context(format!("network: {what}")));
+                }
+            }
+        }
+        Ok(layer)
+    }
+
+    /// Undoes a layer, last step first. What cannot be undone is logged and left.
+    pub async fn undo(&self, layer: Layer) {
+        for undo in layer.0.into_iter().rev() {
+            let what = format!("{undo:?}");
+            if let Err(error) = steps::undo(&self.handle, undo).await {
+                tracing::warn!("network: undoing {what}: {error:#}");
+            }
+        }
+    }
+
+    /// Removes what a killed run with this device name and mark may have left.
+    pub async fn clean(&self, device: &str, mark: u32) -> anyhow::Result<()> {
+        steps::clean(&self.handle, device, mark).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

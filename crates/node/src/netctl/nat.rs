@@ -1,0 +1,111 @@
+//! N6 with address translation: one nftables table of our own, gone with us.
+
+use anyhow::Context;
+use ipnet::IpNet;
+use nftables::batch::Batch;
+use nftables::expr::{Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix};
+use nftables::helper::{self, NftablesError};
+use nftables::schema::{Chain, NfListObject, Rule, Table};
+use nftables::stmt::{Match, Operator, Statement};
+use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
+
+/// What is translated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nat {
+    /// Name of the table.
+    pub table: String,
+    /// Inner sources.
+    pub sources: Vec<IpNet>,
+    /// The tunnel's own device: what goes back into it stays as it is.
+    pub device: String,
+    /// Only what leaves by this interface.
+    pub only_by: Option<String>,
+}
+
+impl Nat {
+    /// The table of the program that has `device`.
+    pub fn table_name(device: &str) -> String {
+        format!("anabranch_{}", device.replace('-', "_"))
+    }
+}
+
+/// Puts the table in place of any earlier one of its name, in one transaction.
+pub fn install(nat: &Nat) -> anyhow::Result<()> {
+    let mut batch = Batch::new();
+    // "add" makes sure that there is something to delete.
+    batch.add(table(&nat.table));
+    batch.delete(table(&nat.table));
+    batch.add(table(&nat.table));
+    batch.add(NfListObject::Chain(Chain {
+        family: NfFamily::INet,
+        table: nat.table.as_str().into(),
+        name: "postrouting".into(),
+        _type: Some(NfChainType::NAT),
+        hook: Some(NfHook::Postrouting),
+        prio: Some(100), // srcnat
+        policy: Some(NfChainPolicy::Accept),
+        ..Chain::default()
+    }));
+    for source in &nat.sources {
+        let mut rule = vec![compare(
+            Expression::Named(NamedExpression::Payload(Payload::PayloadField(PayloadField {
+                protocol: if source.addr().is_ipv4() { "ip" } else { "ip6" }.into(),
+                field: "saddr".into(),
+            }))),
+            Operator::EQ,
+            Expression::Named(NamedExpression::Prefix(Prefix {
+                addr: Box::new(Expression::String(source.network().to_string().into())),
+                len: u32::from(source.prefix_len()),
+            })),
+        )];
+        rule.push(by_interface(Operator::NEQ, &nat.device));
+        if let Some(name) = &nat.only_by {
+            rule.push(by_interface(Operator::EQ, name));
+        }
+        rule.push(Statement::Masquerade(None));
+        batch.add(NfListObject::Rule(Rule {
+            family: NfFamily::INet,
+            table: nat.table.as_str().into(),
+            chain: "postrouting".into(),
+            expr: rule.into(),
+            comment: Some("anabranch N6".into()),
+            ..Rule::default()
+        }));
+    }
+    helper::apply_ruleset(&batch.to_nftables()).map_err(explain)
+}
+
+/// Removes the table, if it is there. Where there is no `nft` there is no table of ours either.
+pub fn remove(name: &str) -> anyhow::Result<()> {
+    let mut batch = Batch::new();
+    batch.add(table(name));
+    batch.delete(table(name));
+    match helper::apply_ruleset(&batch.to_nftables()) {
+        Ok(()) | Err(NftablesError::NftExecution { .. }) => Ok(()),
+        Err(NftablesError::NftFailed { stderr, .. }) if stderr.contains("not permitted") => Ok(()),
+        Err(error) => Err(explain(error)).with_context(|| format!("removing nftables table {name}")),
+    }
+}
+
+fn table(name: &str) -> NfListObject<'_> {
+    NfListObject::Table(Table { family: NfFamily::INet, name: name.into(), handle: None })
+}
+
+fn by_interface<'a>(op: Operator, name: &'a str) -> Statement<'a> {
+    let left = Expression::Named(NamedExpression::Meta(Meta { key: MetaKey::Oifname }));
+    compare(left, op, Expression::String(name.into()))
+}
+
+fn compare<'a>(left: Expression<'a>, op: Operator, right: Expression<'a>) -> Statement<'a> {
+    Statement::Match(Match { left, right, op })
+}
+
+fn explain(error: NftablesError) -> anyhow::Error {
+    match error {
+        NftablesError::NftExecution { inner, .. } => {
+            anyhow::anyhow!("cannot run nft ({inner}): install nftables, or set [n6] mode = \"routed\"")
+        }
+        NftablesError::NftFailed { stderr, .. } => anyhow::anyhow!("nft: {}", stderr.trim()),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,184 @@
+//! Who owns a flow on this machine: user id and cgroup, from the kernel's socket tables.
+//!
+//! One exact query per new flow that a rule asks about (sock_diag(7), struct inet_diag_req_v2), never a
+//! dump; cgroup ids are inode numbers of /sys/fs/cgroup and are looked up once.
+
+use anabranch_core::access::classify::FlowOwner;
+use anabranch_wire::ip::FlowKey;
+use anyhow::{Context, bail};
+use nix::libc;
+use rtnetlink::sys::{Socket, SocketAddr, constants::NETLINK_SOCK_DIAG};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// Directories looked at when a cgroup id is new; a machine with more keeps some flows without cgroup.
+const MAX_CGROUPS: usize = 4096;
+
+const UDP: u8 = 17;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const INET_DIAG_CGROUP_ID: u16 = 21;
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = HEADER_BYTES + 56;
+const ANSWER_BYTES: usize = HEADER_BYTES + 72;
+const UID_AT: usize = HEADER_BYTES + 64;
+
+/// Looks owners up.
+pub struct Owners {
+    socket: Socket,
+    cgroups: BTreeMap<u64, String>,
+}
+
+impl Owners {
+    /// Opens the query socket.
+    pub fn open() -> anyhow::Result<Self> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG).context("opening sock_diag")?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // An answer comes at once or not at all; never hang the control plane on it.
+        socket.set_non_blocking(true)?;
+        Ok(Self { socket, cgroups: BTreeMap::new() })
+    }
+
+    /// The owner of a flow that starts here; empty if no socket of this machine has it.
+    pub fn owner(&mut self, flow: &FlowKey) -> FlowOwner {
+        match self.query(flow) {
+            Ok((uid, cgroup)) => FlowOwner { uid: Some(uid), cgroup: cgroup.and_then(|id| self.cgroup(id)) },
+            Err(error) => {
+                tracing::debug!("owner of {flow:?}: {error:#}");
+                FlowOwner::default()
+            }
+        }
+    }
+
+    fn query(&mut self, flow: &FlowKey) -> anyhow::Result<(u32, Option<u64>)> {
+        self.socket.send(&request(flow), 0)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        parse(&answer)
+    }
+
+    fn cgroup(&mut self, id: u64) -> Option<String> {
+        if !self.cgroups.contains_key(&id) {
+            self.cgroups = read_cgroups(Path::new(CGROUP_ROOT));
+        }
+        self.cgroups.get(&id).cloned()
+    }
+}
+
+/// struct nlmsghdr and struct inet_diag_req_v2.
+fn request(flow: &FlowKey) -> [u8; REQUEST_BYTES] {
+    let mut b = [0; REQUEST_BYTES];
+    b[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
+    b[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    b[6..8].copy_from_slice(&1u16.to_ne_bytes()); // NLM_F_REQUEST
+    b[16] = if flow.src.is_ipv6() { libc::AF_INET6 as u8 } else { libc::AF_INET as u8 };
+    b[17] = flow.protocol;
+    b[20..24].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
+    // For UDP the kernel swaps the two "for historical reasons" (net/ipv4/udp_diag.c).
+    let (from, to) = ((flow.src, flow.src_port), (flow.dst, flow.dst_port));
+    let (from, to) = if flow.protocol == UDP { (to, from) } else { (from, to) };
+    b[24..26].copy_from_slice(&from.1.to_be_bytes());
+    b[26..28].copy_from_slice(&to.1.to_be_bytes());
+    put_address(&mut b[28..44], from.0);
+    put_address(&mut b[44..60], to.0);
+    b[64..72].fill(0xff); // INET_DIAG_NOCOOKIE
+    b
+}
+
+fn put_address(to: &mut [u8], address: IpAddr) {
+    match address {
+        IpAddr::V4(a) => to[..4].copy_from_slice(&a.octets()),
+        IpAddr::V6(a) => to.copy_from_slice(&a.octets()),
+    }
+}
+
+/// struct inet_diag_msg and its attributes, or struct nlmsgerr.
+fn parse(answer: &[u8]) -> anyhow::Result<(u32, Option<u64>)> {
+    let word = |at: usize| answer.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    let kind = answer.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+    if kind != Some(SOCK_DIAG_BY_FAMILY) || answer.len() < ANSWER_BYTES {
+        let error = word(HEADER_BYTES).unwrap_or(0) as i32;
+        bail!("no such socket ({})", std::io::Error::from_raw_os_error(error.saturating_neg()));
+    }
+    let uid = word(UID_AT).context("answer cut short")?;
+    let mut at = ANSWER_BYTES;
+    while let Some(head) = answer.get(at..at + 4) {
+        let (len, kind) = (u16::from_ne_bytes([head[0], head[1]]), u16::from_ne_bytes([head[2], head[3]]));
+        if kind == INET_DIAG_CGROUP_ID
+            && let Some(value) = answer.get(at + 4..at + 12)
+        {
+            return Ok((uid, value.try_into().map(u64::from_ne_bytes).ok()));
+        }
+        if len < 4 {
+            break;
+        }
+        at += usize::from(len).next_multiple_of(4);
+    }
+    Ok((uid, None))
+}
+
+fn read_cgroups(root: &Path) -> BTreeMap<u64, String> {
+    let mut found = BTreeMap::new();
+    let mut waiting: Vec<PathBuf> = vec![root.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        if found.len() >= MAX_CGROUPS {
+            break;
+        }
+        if let (Ok(meta), Ok(name)) = (directory.metadata(), directory.strip_prefix(root)) {
+            found.insert(meta.ino(), name.to_string_lossy().into_owned());
+        }
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        waiting.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    fn key(src: std::net::SocketAddr, dst: std::net::SocketAddr, protocol: u8) -> FlowKey {
+        FlowKey { src: src.ip(), dst: dst.ip(), src_port: src.port(), dst_port: dst.port(), protocol }
+    }
+
+    #[test]
+    fn our_own_flows_are_ours() {
+        let mut owners = Owners::open().unwrap();
+        let ours = nix::unistd::getuid().as_raw();
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else { continue };
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let flow = key(stream.local_addr().unwrap(), stream.peer_addr().unwrap(), 6);
+            assert_eq!(owners.owner(&flow).uid, Some(ours), "{host}");
+            let udp = UdpSocket::bind(host).unwrap();
+            let flow = key(udp.local_addr().unwrap(), listener.local_addr().unwrap(), 17);
+            assert_eq!(owners.owner(&flow).uid, Some(ours), "{host}");
+            let nobody = key("192.0.2.1:5".parse().unwrap(), "192.0.2.2:6".parse().unwrap(), 6);
+            assert_eq!(owners.owner(&nobody), FlowOwner::default());
+            // The answer to the last question is not taken for one to the next.
+            assert_eq!(owners.owner(&flow).uid, Some(ours), "{host}");
+        }
+    }
+
+    #[test]
+    fn cgroups_have_the_names_that_rules_use() {
+        let root = tempfile::tempdir().unwrap();
+        let leaf = root.path().join("system.slice/backup.service");
+        std::fs::create_dir_all(&leaf).unwrap();
+        let found = read_cgroups(root.path());
+        assert_eq!(found[&leaf.metadata().unwrap().ino()], "system.slice/backup.service");
+        assert_eq!(found[&root.path().metadata().unwrap().ino()], "");
+    }
+
+    #[test]
+    fn any_answer_is_harmless() {
+        for len in 0..200 {
+            let _ = parse(&vec![0; len]);
+            let _ = parse(&vec![20; len]);
+            let _ = parse(&vec![255; len]);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The steps of a plan, each with its inverse.
+
+use super::nat::{self, Nat};
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo};
+use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use std::fmt;
+use std::net::IpAddr;
+use tokio_stream::StreamExt;
+
+/// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
+pub const PROTOCOL: u8 = 171;
+/// Priority of our first routing rule; the others follow it.
+pub const RULE_PRIORITY: u32 = 21_000;
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Creates a veth pair without neighbour discovery or offload.
+    Veth {
+        /// The end that carries addresses and routes.
+        outside: String,
+        /// The end the program opens.
+        inside: String,
+    },
+    /// Sets the MTU of a device and switches it on.
+    Up {
+        /// Which.
+        device: String,
+        /// In bytes.
+        mtu: u16,
+    },
+    /// Adds an address.
+    Address {
+        /// To which device.
+        device: String,
+        /// Address and prefix of its network.
+        address: IpNet,
+    },
+    /// Adds a route.
+    Route {
+        /// Through which device.
+        device: String,
+        /// Destination.
+        to: IpNet,
+        /// In which table.
+        table: u32,
+    },
+    /// Adds a routing rule for whatever does not carry the mark.
+    Rule {
+        /// For IPv6.
+        v6: bool,
+        /// Added to the first priority of ours.
+        order: u32,
+        /// Table looked up.
+        table: u32,
+        /// Firewall mark that is exempt.
+        unless_mark: u32,
+        /// Default routes of the table do not count.
+        suppress_default: bool,
+    },
+    /// Writes a sysctl and remembers what it was.
+    Sysctl {
+        /// Below /proc/sys.
+        key: String,
+        /// New value.
+        value: &'static str,
+        /// Only if it is this now; `None`: whatever it is.
+        only_from: Option<&'static str>,
+    },
+    /// Translates sources (nftables).
+    Masquerade(Nat),
+}
+
+/// What undoes a step.
+#[derive(Debug)]
+pub enum Undo {
+    Link(String),
+    Address(String, IpNet),
+    Route(Box<RouteMessage>),
+    Rule(Box<RuleMessage>),
+    Sysctl(String, String),
+    Table(String),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Veth { outside, inside } => write!(f, "create veth pair {outside}, {inside}"),
+            Self::Up { device, mtu } => write!(f, "switch {device} on with MTU {mtu}"),
+            Self::Address { device, address } => write!(f, "give {device} the address {address}"),
+            Self::Route { device, to, table } => write!(f, "route {to} through {device} (table {table})"),
+            Self::Rule { v6, order, table, .. } => {
+                let family = if *v6 { "IPv6" } else { "IPv4" };
+                write!(f, "{family} rule {} for table {table}", RULE_PRIORITY + order)
+            }
+            Self::Sysctl { key, value, .. } => write!(f, "set {key} = {value}"),
+            Self::Masquerade(nat) => write!(f, "translate addresses (nftables table {})", nat.table),
+        }
+    }
+}
+
+/// Executes one step. `None`: there is nothing to undo.
+pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> {
+    match step {
+        Step::Veth { outside, inside } => {
+            handle.link().add(LinkVeth::new(&outside, &inside).build()).execute().await.map_err(explain)?;
+            let undo = Undo::Link(outside.clone());
+            let rest = async {
+                for name in [&outside, &inside] {
+                    // Without addresses to resolve, whatever is sent arrives.
+                    let message = LinkUnspec::new_with_name(name).arp(false).build();
+                    handle.link().set(message).execute().await.map_err(explain)?;
+                    anabranch_kern::interface::disable_offloads(name)
+                        .with_context(|| format!("offloads of {name}"))?;
+                    // The interface's own chatter has no place in the tunnel.
+                    write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1").ok();
+                }
+                let message = LinkUnspec::new_with_name(&inside).up().build();
+                handle.link().set(message).execute().await.map_err(explain)
+            };
+            match rest.await {
+                Ok(()) => Ok(Some(undo)),
+                Err(error) => {
+                    self::undo(handle, undo).await.ok();
+                    Err(error)
+                }
+            }
+        }
+        Step::Up { device, mtu } => {
+            write_sysctl(&format!("net/ipv6/conf/{device}/addr_gen_mode"), "1").ok();
+            let message = LinkUnspec::new_with_name(&device).mtu(u32::from(mtu)).up().build();
+            handle.link().set(message).execute().await.map_err(explain)?;
+            Ok(None)
+        }
+        Step::Address { device, address } => {
+            let index = index(&device)?;
+            let add = handle.address().add(index, address.addr(), address.prefix_len()).replace();
+            add.execute().await.map_err(explain)?;
+            Ok(Some(Undo::Address(device, address)))
+        }
+        Step::Route { device, to, table } => {
+            let message = route(index(&device)?, to, table)?;
+            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
+            Ok(Some(Undo::Route(Box::new(message))))
+        }
+        Step::Rule { v6, order, table, unless_mark, suppress_default } => {
+            let message = rule(v6, order, table, unless_mark, suppress_default);
+            let mut add = handle.rule().add();
+            *add.message_mut() = message.clone();
+            add.execute().await.map_err(explain)?;
+            Ok(Some(Undo::Rule(Box::new(message))))
+        }
+        Step::Sysctl { key, value, only_from } => {
+            let old = read_sysctl(&key)?;
+            if old == value || only_from.is_some_and(|from| from != old) {
+                return Ok(None);
+            }
+            write_sysctl(&key, value)?;
+            Ok(Some(Undo::Sysctl(key, old)))
+        }
+        Step::Masquerade(nat) => {
+            let table = nat.table.clone();
+            tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
+            Ok(Some(Undo::Table(table)))
+        }
+    }
+}
+
+/// Undoes one step. What is gone already is as good as undone.
+pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
+    match undo {
+        Undo::Link(name) => match index(&name) {
+            Ok(index) => gone_is_fine(handle.link().del(index).execute().await),
+            Err(_) => Ok(()),
+        },
+        Undo::Address(device, address) => {
+            let Ok(index) = index(&device) else { return Ok(()) };
+            let mut add = handle.address().add(index, address.addr(), address.prefix_len());
+            let message = add.message_mut().clone();
+            gone_is_fine(handle.address().del(message).execute().await)
+        }
+        Undo::Route(message) => gone_is_fine(handle.route().del(*message).execute().await),
+        Undo::Rule(message) => gone_is_fine(handle.rule().del(*message).execute().await),
+        Undo::Sysctl(key, value) => write_sysctl(&key, &value),
+        Undo::Table(table) => tokio::task::spawn_blocking(move || nat::remove(&table)).await?,
+    }
+}
+
+/// Removes what a killed run may have left.
+pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<()> {
+    for version in [IpVersion::V4, IpVersion::V6] {
+        let mut rules = handle.rule().get(version).execute();
+        while let Some(rule) = rules.next().await {
+            // Without IPv6 in the kernel there are no rules to ask for.
+            let Ok(rule) = rule else { break };
+            let ours = |a: &RuleAttribute| matches!(a, RuleAttribute::FwMark(m) if *m == mark);
+            let numbered = |a: &RuleAttribute| matches!(a, RuleAttribute::Priority(p) if (RULE_PRIORITY..RULE_PRIORITY + 8).contains(p));
+            if rule.attributes.iter().any(ours) && rule.attributes.iter().any(numbered) {
+                tracing::info!("removing a routing rule that an earlier run left");
+                gone_is_fine(handle.rule().del(rule).execute().await)?;
+            }
+        }
+    }
+    if let Ok(index) = index(device) {
+        if !is_veth(handle, index).await {
+            bail!(
+                "device {device} exists already and is not ours: stop the program that has it, or choose another \
+                 [device] name"
+            );
+        }
+        tracing::info!("removing the device {device} that an earlier run left");
+        gone_is_fine(handle.link().del(index).execute().await)?;
+    }
+    let table = Nat::table_name(device);
+    tokio::task::spawn_blocking(move || nat::remove(&table)).await?
+}
+
+async fn is_veth(handle: &Handle, index: u32) -> bool {
+    let mut links = handle.link().get().match_index(index).execute();
+    let Some(Ok(link)) = links.next().await else { return false };
+    link.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
+        _ => false,
+    })
+}
+
+fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
+    let message = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(to.network(), to.prefix_len())
+        .with_context(|| format!("destination {to}"))?
+        .output_interface(index)
+        .table_id(table)
+        .protocol(RouteProtocol::Other(PROTOCOL))
+        .scope(if to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe })
+        .build();
+    Ok(message)
+}
+
+fn rule(v6: bool, order: u32, table: u32, unless_mark: u32, suppress_default: bool) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.action = RuleAction::ToTable;
+    message.header.flags = RuleFlags::Invert;
+    message.header.table = u8::try_from(table).unwrap_or(0);
+    message.attributes = vec![
+        RuleAttribute::Priority(RULE_PRIORITY + order),
+        RuleAttribute::FwMark(unless_mark),
+        RuleAttribute::Table(table),
+        RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
+    ];
+    if suppress_default {
+        message.attributes.push(RuleAttribute::SuppressPrefixLen(0));
+    }
+    message
+}
+
+fn index(device: &str) -> anyhow::Result<u32> {
+    Ok(anabranch_kern::interface::index(device)?)
+}
+
+fn read_sysctl(key: &str) -> anyhow::Result<String> {
+    let path = format!("/proc/sys/{key}");
+    Ok(std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?.trim().to_owned())
+}
+
+fn write_sysctl(key: &str, value: &str) -> anyhow::Result<()> {
+    let path = format!("/proc/sys/{key}");
+    std::fs::write(&path, value).with_context(|| format!("writing {value} to {path}"))
+}
+
+fn gone_is_fine(result: Result<(), rtnetlink::Error>) -> anyhow::Result<()> {
+    use nix::errno::Errno::{EADDRNOTAVAIL, ENODEV, ENOENT, ESRCH};
+    match result {
+        Err(rtnetlink::Error::NetlinkError(message))
+            if [ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL].iter().any(|&e| message.raw_code() == -(e as i32)) =>
+        {
+            Ok(())
+        }
+        other => other.map_err(explain),
+    }
+}
+
+fn explain(error: rtnetlink::Error) -> anyhow::Error {
+    match error {
+        rtnetlink::Error::NetlinkError(message)
+            if message.raw_code() == -(nix::errno::Errno::EPERM as i32) =>
+        {
+            anyhow::anyhow!("not permitted: run as root, or give the program CAP_NET_ADMIN")
+        }
+        rtnetlink::Error::NetlinkError(message) => message.to_io().into(),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,137 @@
+use super::*;
+use crate::config::{Device, UpfConfig, parse};
+use crate::testing::{in_private_network, sh};
+use std::time::{Duration, Instant};
+
+fn with_runtime<T>(body: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(body)
+}
+
+/// Everything of the namespace that a plan may change.
+fn picture() -> String {
+    sh("ip -o addr; ip -o link | grep -v anb || true; ip rule; ip -6 rule; ip route show table all | grep -v ' dev va' || true
+        nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/*/rp_filter")
+}
+
+fn upf_config() -> UpfConfig {
+    parse("upf.example.toml", include_str!("../../../../packaging/upf.example.toml")).unwrap()
+}
+
+#[test]
+fn everything_applied_is_undone() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let config = upf_config();
+            let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+            layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+            let during = picture();
+            assert!(during.contains("10.45.0.1/16") && during.contains("masquerade"), "{during}");
+            assert!(sh("nft list ruleset").contains("oifname != \"anb0\""));
+            net.undo(layer).await;
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn a_failed_step_undoes_those_before_it() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let mut plan = packet_device(&upf_config().device);
+            plan.extend(upf(&upf_config(), 1400));
+            plan.push(Step::Address { device: "nothing0".into(), address: "192.0.2.1/24".parse().unwrap() });
+            let error = net.apply(plan).await.err().unwrap();
+            let text = format!("{error:#}");
+            assert!(
+                text.contains("give nothing0 the address 192.0.2.1/24") && text.contains("no interface"),
+                "{text}"
+            );
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn the_default_route_takes_everything_but_the_tunnel_itself() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
+            ip route add default via 198.51.100.1; ip route add 203.0.113.0/24 via 198.51.100.1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let device = Device {
+                routes: vec!["0.0.0.0/0".parse().unwrap(), "203.0.113.128/25".parse().unwrap()],
+                ..Device::default()
+            };
+            let addresses = ["10.45.0.2".parse().unwrap()];
+            let mut layer = net.apply(packet_device(&device)).await.unwrap();
+            layer.0.extend(net.apply(session_of_ue(&device, &addresses, 1400)).await.unwrap().0);
+            let way = |to: &str| sh(&format!("ip route get {to}"));
+            assert!(way("8.8.8.8").contains("dev anb0"), "{}", way("8.8.8.8"));
+            assert!(way("203.0.113.200").contains("dev anb0"));
+            assert!(way("203.0.113.1").contains("dev va"), "a more specific local route stays");
+            assert!(way(&format!("8.8.8.8 mark {}", device.mark)).contains("dev va"), "no loop");
+            // Killed here: the next start removes the rules and the device.
+            std::mem::forget(layer);
+            net.clean(&device.name, device.mark).await.unwrap();
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn a_foreign_device_is_not_touched() {
+    in_private_network(|| {
+        sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");
+        with_runtime(async {
+            let error = Net::open().unwrap().clean("anb0", 7).await.unwrap_err().to_string();
+            assert!(error.contains("not ours"), "{error}");
+        });
+        sh("ip link show anb0");
+    });
+}
+
+#[test]
+fn losing_carrier_address_or_route_is_seen() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip addr add 192.0.2.2/24 dev va; ip link set va up; ip link set vb up
+            ip route add default via 192.0.2.1");
+        let watched = Watched {
+            interface: Some("va".into()),
+            local: None,
+            remote: "198.51.100.7:4500".parse().unwrap(),
+            mark: 77,
+        };
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let mut monitor = Monitor::open().unwrap();
+            assert_eq!(watched.health(&net).await.trouble, None);
+            let steps = [
+                ("ip link set vb down", Some("no carrier")),
+                ("ip link set vb up", None),
+                ("ip route del default", Some("no route to the UPF")),
+                ("ip route add default via 192.0.2.1", None),
+                ("ip addr del 192.0.2.2/24 dev va", Some("no address")),
+                ("ip addr add 192.0.2.2/24 dev va; ip route add default via 192.0.2.1", None),
+                ("ip link set va down", Some("interface is off")),
+                ("ip link del va", Some("no such interface")),
+            ];
+            for (command, want) in steps {
+                sh(command);
+                let changed = Instant::now();
+                loop {
+                    let health = watched.health(&net).await;
+                    if health.trouble == want {
+                        break;
+                    }
+                    assert!(changed.elapsed() < Duration::from_secs(3), "{command}: {health:?}");
+                    let _ = tokio::time::timeout(Duration::from_secs(1), monitor.changed()).await;
+                }
+            }
+        });
+    });
+}
