@@ -164,7 +164,7 @@ impl Initiator {
         let mut message =
             Init::emit(suite, public.shard_hint(), sender_index, NOISE_1_OVERHEAD + payload.len());
         let macs_at = message.len() - 2 * MAC_LEN;
-        let mut noise = noise::initiator(local, &public, remote, suite, &message[..Init::HEADER], seed(rng))
+        let mut noise = noise::initiator(local, remote, suite, &message[..Init::HEADER], seed(rng))
             .map_err(|_| HandshakeError::Library)?;
         noise
             .write_message(&payload, &mut message[Init::HEADER..macs_at])
@@ -266,7 +266,6 @@ pub enum Verdict {
 /// The UPF's end.
 pub struct Responder {
     private: PrivateKey,
-    public: PublicKey,
     labels: Labels,
     jar: CookieJar,
     /// Ephemeral keys come from here.
@@ -280,13 +279,13 @@ impl Responder {
         let public = private.public();
         let mut rng = ChaCha20Rng::from_seed(seed);
         let jar = CookieJar::new(ChaCha20Rng::from_rng(&mut rng));
-        Self { private, public, labels: Labels::new(&public), jar, rng }
+        Self { private, labels: Labels::new(&public), jar, rng }
     }
 
     /// The UPF's public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
-        self.public
+        self.private.public()
     }
 
     /// Looks at an init, cheapest check first; keeps no state whatever comes.
@@ -324,9 +323,8 @@ impl Responder {
             }
         }
         let header = &datagram[..Init::HEADER];
-        let mut noise =
-            noise::responder(&self.private, &self.public, init.suite(), header, seed(&mut self.rng))
-                .map_err(|_| Refusal::Full)?;
+        let mut noise = noise::responder(&self.private, init.suite(), header, seed(&mut self.rng))
+            .map_err(|_| Refusal::Full)?;
         let mut payload = [0; HANDSHAKE_MAX];
         let length = noise.read_message(init.noise(), &mut payload).map_err(|_| Refusal::Authentication)?;
         let peer = noise.get_remote_static().and_then(|key| key.try_into().ok()).map(PublicKey);

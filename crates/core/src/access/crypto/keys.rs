@@ -1,6 +1,6 @@
 //! Static keys: X25519, in base64 wherever a person sees them.
 
-use aws_lc_rs::agreement::{self, X25519};
+use aws_lc_rs::agreement::{self, UnparsedPublicKey, X25519};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,6 +8,7 @@ use core::fmt;
 use core::str::FromStr;
 use rand_core::CryptoRng;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -60,9 +61,17 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// A static private key: never shown, wiped when dropped.
+/// A private key: never shown, wiped when the last clone is dropped. Clones share it.
 #[derive(Clone)]
-pub struct PrivateKey(Zeroizing<[u8; 32]>);
+pub struct PrivateKey(Arc<Pair>);
+
+struct Pair {
+    raw: Zeroizing<[u8; 32]>,
+    /// The same as AWS-LC holds it: making this costs as much as an agreement. Any 32 bytes are a key, so
+    /// it is missing only if AWS-LC ran out of memory; then no agreement succeeds.
+    parsed: Option<agreement::PrivateKey>,
+    public: PublicKey,
+}
 
 impl PrivateKey {
     /// A fresh key.
@@ -72,29 +81,45 @@ impl PrivateKey {
         // X25519 ignores these bits (RFC 7748 §5); other tools expect them in the stored form.
         bytes[0] &= 0xF8;
         bytes[31] = bytes[31] & 0x7F | 0x40;
-        Self(bytes)
+        Self::new(bytes)
     }
 
     /// From 32 bytes; every value is a key.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(Zeroizing::new(bytes))
+        Self::new(Zeroizing::new(bytes))
+    }
+
+    pub(super) fn new(raw: Zeroizing<[u8; 32]>) -> Self {
+        let parsed = agreement::PrivateKey::from_private_key(&X25519, &*raw).ok();
+        let public = parsed.as_ref().and_then(|key| key.compute_public_key().ok());
+        let public = public.and_then(|key| key.as_ref().try_into().ok()).unwrap_or([0; 32]);
+        Self(Arc::new(Pair { raw, parsed, public: PublicKey(public) }))
     }
 
     /// The public key that belongs to it.
     #[must_use]
     pub fn public(&self) -> PublicKey {
-        PublicKey(public_of(&self.0))
+        self.0.public
     }
 
     /// In base64, for the file of its owner only.
     #[must_use]
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(*self.0))
+        Zeroizing::new(STANDARD.encode(*self.0.raw))
     }
 
     pub(super) fn bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.0.raw
+    }
+
+    /// The shared secret with the owner of `public`; `None` if that key is of low order.
+    pub(super) fn agree(&self, public: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+        let parsed = self.0.parsed.as_ref()?;
+        agreement::agree(parsed, UnparsedPublicKey::new(&X25519, public), None, |secret| {
+            secret.try_into().map(Zeroizing::new).map_err(|_| None::<()>)
+        })
+        .ok()
     }
 }
 
@@ -107,7 +132,7 @@ impl fmt::Debug for PrivateKey {
 impl FromStr for PrivateKey {
     type Err = KeyError;
     fn from_str(s: &str) -> Result<Self, KeyError> {
-        Ok(Self(decode(s)?))
+        decode(s).map(Self::new)
     }
 }
 
@@ -115,17 +140,6 @@ impl<'de> Deserialize<'de> for PrivateKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Zeroizing::new(String::deserialize(deserializer)?).parse().map_err(de::Error::custom)
     }
-}
-
-/// The X25519 public key of a private key.
-pub(super) fn public_of(private: &[u8; 32]) -> [u8; 32] {
-    // Any 32 bytes are a private key: this fails only if AWS-LC is out of memory, and then a key that
-    // agrees with nobody (its shared secrets are all refused) is the safe answer.
-    agreement::PrivateKey::from_private_key(&X25519, private)
-        .ok()
-        .and_then(|key| key.compute_public_key().ok())
-        .and_then(|public| public.as_ref().try_into().ok())
-        .unwrap_or([0; 32])
 }
 
 fn decode(s: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {

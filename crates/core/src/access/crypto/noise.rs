@@ -1,11 +1,10 @@
 //! The seam to `snow`: randomness from the caller, Diffie-Hellman from AWS-LC, the rest its own.
 //!
-//! AWS-LC's X25519 takes a third of the time of snow's and refuses keys of low order, whose shared
+//! AWS-LC's X25519 is faster than snow's own and refuses keys of low order, whose shared
 //! secret is zero whatever the private key (RFC 7748 §6.1).
 
 use super::Suite;
-use super::keys::{PrivateKey, PublicKey, public_of};
-use aws_lc_rs::agreement::{self, UnparsedPublicKey, X25519};
+use super::keys::{PrivateKey, PublicKey};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
@@ -19,13 +18,12 @@ const PROLOGUE: &[u8] = b"anabranch 1";
 /// Starts the exchange with a peer whose public key is known.
 pub(super) fn initiator(
     local: &PrivateKey,
-    public: &PublicKey,
     remote: &PublicKey,
     suite: Suite,
     header: &[u8],
     seed: Zeroizing<[u8; 32]>,
 ) -> Result<HandshakeState, Error> {
-    Builder::with_resolver(params(suite)?, resolver(local, public, seed))
+    Builder::with_resolver(params(suite)?, resolver(local, seed))
         .prologue(&prologue(header))?
         .local_private_key(local.bytes())?
         .remote_public_key(&remote.0)?
@@ -35,12 +33,11 @@ pub(super) fn initiator(
 /// Answers one.
 pub(super) fn responder(
     local: &PrivateKey,
-    public: &PublicKey,
     suite: Suite,
     header: &[u8],
     seed: Zeroizing<[u8; 32]>,
 ) -> Result<HandshakeState, Error> {
-    Builder::with_resolver(params(suite)?, resolver(local, public, seed))
+    Builder::with_resolver(params(suite)?, resolver(local, seed))
         .prologue(&prologue(header))?
         .local_private_key(local.bytes())?
         .build_responder()
@@ -58,14 +55,13 @@ fn prologue(header: &[u8]) -> Vec<u8> {
     [PROLOGUE, header].concat()
 }
 
-fn resolver(local: &PrivateKey, public: &PublicKey, seed: Zeroizing<[u8; 32]>) -> Box<Resolver> {
-    Box::new(Resolver { seed, private: local.clone(), public: *public })
+fn resolver(local: &PrivateKey, seed: Zeroizing<[u8; 32]>) -> Box<Resolver> {
+    Box::new(Resolver { seed, local: local.clone() })
 }
 
 struct Resolver {
     seed: Zeroizing<[u8; 32]>,
-    private: PrivateKey,
-    public: PublicKey,
+    local: PrivateKey,
 }
 
 impl CryptoResolver for Resolver {
@@ -75,11 +71,9 @@ impl CryptoResolver for Resolver {
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         match choice {
-            DHChoice::Curve25519 => Some(Box::new(X25519Dh {
-                known: (self.private.clone(), self.public),
-                private: Zeroizing::new([0; 32]),
-                public: [0; 32],
-            })),
+            DHChoice::Curve25519 => {
+                Some(Box::new(X25519 { local: self.local.clone(), key: None, public: [0; 32] }))
+            }
             _ => None,
         }
     }
@@ -103,14 +97,21 @@ impl Random for Seeded {
 }
 
 /// X25519 by AWS-LC.
-struct X25519Dh {
-    /// The static pair: its public half is not worked out again for every handshake.
-    known: (PrivateKey, PublicKey),
-    private: Zeroizing<[u8; 32]>,
+struct X25519 {
+    /// The static key, ready for use: snow hands it over as bytes for every handshake.
+    local: PrivateKey,
+    key: Option<PrivateKey>,
     public: [u8; 32],
 }
 
-impl Dh for X25519Dh {
+impl X25519 {
+    fn take(&mut self, key: PrivateKey) {
+        self.public = key.public().0;
+        self.key = Some(key);
+    }
+}
+
+impl Dh for X25519 {
     fn name(&self) -> &'static str {
         "25519"
     }
@@ -124,21 +125,17 @@ impl Dh for X25519Dh {
     }
 
     fn set(&mut self, private: &[u8]) {
-        for (to, from) in self.private.iter_mut().zip(private) {
-            *to = *from;
+        if super::mac::equal(private, self.local.bytes()) {
+            self.take(self.local.clone());
+        } else if let Ok(private) = private.try_into() {
+            self.take(PrivateKey::from_bytes(private));
         }
-        self.public = if super::mac::equal(self.private.as_slice(), self.known.0.bytes()) {
-            self.known.1.0
-        } else {
-            public_of(&self.private)
-        };
     }
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
         let mut bytes = Zeroizing::new([0; 32]);
         rng.try_fill_bytes(&mut *bytes)?;
-        self.public = public_of(&bytes);
-        self.private = bytes;
+        self.take(PrivateKey::new(bytes));
         Ok(())
     }
 
@@ -147,16 +144,13 @@ impl Dh for X25519Dh {
     }
 
     fn privkey(&self) -> &[u8] {
-        &*self.private
+        self.key.as_ref().map_or(&[], |key| key.bytes())
     }
 
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
-        let public = public.get(..32).ok_or(Error::Dh)?;
-        let private =
-            agreement::PrivateKey::from_private_key(&X25519, &*self.private).map_err(|_| Error::Dh)?;
-        agreement::agree(&private, UnparsedPublicKey::new(&X25519, public), Error::Dh, |secret| {
-            out.get_mut(..32).ok_or(Error::Dh)?.copy_from_slice(secret.get(..32).ok_or(Error::Dh)?);
-            Ok(())
-        })
+        let key = self.key.as_ref().ok_or(Error::Dh)?;
+        let secret = key.agree(public.get(..32).ok_or(Error::Dh)?).ok_or(Error::Dh)?;
+        out.get_mut(..32).ok_or(Error::Dh)?.copy_from_slice(&*secret);
+        Ok(())
     }
 }

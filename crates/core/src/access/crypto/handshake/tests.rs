@@ -200,8 +200,7 @@ fn a_lying_shard_hint_is_refused() {
         Init::emit(Suite::Aes256Gcm, public.shard_hint() ^ 1, 3, NOISE_1_OVERHEAD + payload.len());
     let end = message.len() - 32;
     let mut noise =
-        noise::initiator(&ends.ue, &public, &ends.upf.public(), ends.suite, &message[..8], seed(&mut rng(1)))
-            .unwrap();
+        noise::initiator(&ends.ue, &ends.upf.public(), ends.suite, &message[..8], seed(&mut rng(1))).unwrap();
     noise.write_message(&payload, &mut message[8..end]).unwrap();
     forge_mac1(&mut message, &ends.upf.public());
     assert_eq!(ends.refusal(&message), Refusal::Shard);
@@ -210,8 +209,7 @@ fn a_lying_shard_hint_is_refused() {
     let mut message = Init::emit(Suite::Aes256Gcm, public.shard_hint(), 3, NOISE_1_OVERHEAD + payload.len());
     let end = message.len() - 32;
     let mut noise =
-        noise::initiator(&ends.ue, &public, &ends.upf.public(), ends.suite, &message[..8], seed(&mut rng(1)))
-            .unwrap();
+        noise::initiator(&ends.ue, &ends.upf.public(), ends.suite, &message[..8], seed(&mut rng(1))).unwrap();
     noise.write_message(&payload, &mut message[8..end]).unwrap();
     forge_mac1(&mut message, &ends.upf.public());
     assert_eq!(ends.refusal(&message), Refusal::Hello);
