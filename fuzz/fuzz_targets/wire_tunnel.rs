@@ -1,0 +1,26 @@
+//! Whatever parses is emitted as the same bytes again.
+#![no_main]
+
+use anabranch_wire::tunnel::{InnerHeader, InnerType, MessageType, SecureHeader, StreamWord, classify};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let class = classify(data);
+    if let Ok((header, payload)) = InnerHeader::parse(data) {
+        let mut out = [0; InnerHeader::LEN];
+        header.emit(&mut out).expect("room");
+        assert_eq!(out[..], data[..InnerHeader::LEN]);
+        assert_eq!(payload, &data[InnerHeader::LEN..]);
+        if header.kind == InnerType::Data {
+            let order = header.order().expect("checked by parse");
+            assert_eq!(InnerHeader::data(payload, order), Some(header));
+            assert_eq!(class, Ok(MessageType::PlainData));
+        }
+        let word = StreamWord::from_u32(header.sequence);
+        assert_eq!(word.to_u32(), header.sequence);
+    }
+    if let Ok(header) = SecureHeader::parse(data) {
+        assert_eq!(header.to_bytes()[..], data[..SecureHeader::LEN]);
+        assert_eq!(class, Ok(MessageType::Secure));
+    }
+});
