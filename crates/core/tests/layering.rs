@@ -32,12 +32,13 @@ const LEAVES: [&str; 9] = [
 ];
 
 /// Modules that compose leaves, and may import any of them.
-const COMPOSERS: [&str; 9] = [
+const COMPOSERS: [&str; 10] = [
     "access::classify",
     "access::config_channel",
     "access::document",
     "access::drops",
     "access::keyring",
+    "access::memory",
     "access::session",
     "access::tunnel_element",
     "ue",

@@ -6,10 +6,10 @@
 //!   5-tuple of a packet -> flow.rs     flow -> rule, sequence number (bounded, least recently used)
 //! ```
 //!
-//! `open.rs` and `slab.rs` are the containers underneath; `memory.rs` computes what they cost.
+//! `open.rs` and `slab.rs` are the containers underneath; `access::memory` computes
+//! what they cost.
 
 pub mod flow;
-pub mod memory;
 mod open;
 pub mod session;
 mod slab;

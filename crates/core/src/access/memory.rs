@@ -22,9 +22,9 @@
 //! into a number. Keys, reordering and counters are the same in all designs and left out, as the paper
 //! does ("a simplified data plane program"). docs/atsss-memory.md discusses the result.
 
-use super::session::{address_bytes, exception_bytes};
 use crate::access::classify::{CompiledRule, MAX_RULES, Matcher};
 use crate::access::steer::{Mode, ModeState, PathStates};
+use crate::access::table::session::{address_bytes, exception_bytes};
 use std::net::{IpAddr, SocketAddr};
 
 /// The four designs, in the order of the paper's columns.
@@ -197,8 +197,8 @@ fn as_usize(n: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::session::{SessionLimits, SessionTable};
     use super::*;
+    use crate::access::table::session::{SessionLimits, SessionTable};
 
     /// The memory of the paper's switch, as far as its figures tell.
     const BUDGET: u64 = 25 << 20;
