@@ -8,3 +8,4 @@ pub mod sandbox;
 pub mod space;
 pub mod stop;
 pub mod topology;
+pub mod traffic;

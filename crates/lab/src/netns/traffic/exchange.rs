@@ -1,0 +1,135 @@
+//! Requests and answers over one TCP connection, one at a time.
+
+use super::{Exchange, LOOK, accept, dial, now_ns, pattern, sleep_until, timed_out, write_report};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// One answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// When the request was sent.
+    pub asked_ns: u64,
+    /// When the last byte of the answer was there.
+    pub answered_ns: u64,
+    /// Whether every byte was the one that belongs there.
+    pub intact: bool,
+}
+
+/// How much is read or written at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+pub fn listen(task: &Exchange) -> Result<()> {
+    let Some(mut stream) = accept(task.local, task.when.until_ns)? else { return Ok(()) };
+    prepare(&stream)?;
+    let mut offset = (0, 0);
+    while receive(&mut stream, &mut offset.0, task.request_bytes, task.when.until_ns).is_some()
+        && send(&mut stream, &mut offset.1, task.response_bytes, task.when.until_ns)
+    {}
+    Ok(())
+}
+
+pub fn connect(task: &Exchange) -> Result<()> {
+    sleep_until(task.when.start_ns);
+    let mut answers = Vec::new();
+    if let Ok(mut stream) = dial(task.local, task.to.context("a server")?, task.when.stop_ns) {
+        prepare(&stream)?;
+        let mut offset = (0, 0);
+        while now_ns() < task.when.stop_ns {
+            let asked_ns = now_ns();
+            if !send(&mut stream, &mut offset.0, task.request_bytes, task.when.until_ns) {
+                break;
+            }
+            let Some(intact) = receive(&mut stream, &mut offset.1, task.response_bytes, task.when.until_ns)
+            else {
+                break;
+            };
+            answers.push(Answer { asked_ns, answered_ns: now_ns(), intact });
+            std::thread::sleep(task.gap);
+        }
+    }
+    write_report(&task.report, &answers)
+}
+
+fn prepare(stream: &TcpStream) -> Result<()> {
+    // MPTCP of some kernels refuses it; then small requests may wait for an acknowledgement.
+    let _ = stream.set_nodelay(true);
+    stream.set_read_timeout(Some(LOOK)).context("timeout")?;
+    stream.set_write_timeout(Some(LOOK)).context("timeout")
+}
+
+/// False when the connection or the time is over.
+fn send(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns: u64) -> bool {
+    let mut buffer = vec![0; bytes.min(CHUNK_BYTES)];
+    while bytes > 0 {
+        let n = bytes.min(buffer.len());
+        pattern::fill(*offset, &mut buffer[..n]);
+        match stream.write(&buffer[..n]) {
+            Ok(n) => {
+                *offset += n as u64;
+                bytes -= n;
+            }
+            Err(e) if timed_out(&e) && now_ns() < until_ns => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Whether all was as sent; `None` when the connection or the time is over.
+fn receive(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns: u64) -> Option<bool> {
+    let mut buffer = vec![0; bytes.min(CHUNK_BYTES)];
+    let mut intact = true;
+    while bytes > 0 {
+        let room = bytes.min(buffer.len());
+        match stream.read(&mut buffer[..room]) {
+            Ok(0) => return None,
+            Ok(n) => {
+                intact &= pattern::matches(*offset, &buffer[..n]);
+                *offset += n as u64;
+                bytes -= n;
+            }
+            Err(e) if timed_out(&e) && now_ns() < until_ns => {}
+            Err(_) => return None,
+        }
+    }
+    Some(intact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Task, When, run};
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn every_request_gets_its_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start_ns = now_ns() + 20_000_000;
+        let when = When { start_ns, stop_ns: start_ns + 300_000_000, until_ns: start_ns + 5_000_000_000 };
+        let one = |local, to| Exchange {
+            local,
+            to,
+            when,
+            request_bytes: 300,
+            response_bytes: 200_000,
+            gap: Duration::from_millis(20),
+            report: dir.path().join("r"),
+        };
+        std::thread::scope(|scope| {
+            for task in [
+                Task::ExchangeListen(one(Some(server), None)),
+                Task::ExchangeConnect(one(None, Some(server))),
+            ] {
+                let task = serde_json::to_string(&task).unwrap();
+                scope.spawn(move || run(&super::super::Args { task }).unwrap());
+            }
+        });
+        let text = std::fs::read_to_string(dir.path().join("r")).unwrap();
+        let answers: Vec<Answer> = serde_json::from_str(&text).unwrap();
+        assert!(answers.len() >= 5, "{} answers", answers.len());
+        assert!(answers.iter().all(|a| a.intact && a.answered_ns > a.asked_ns));
+    }
+}

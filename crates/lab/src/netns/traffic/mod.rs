@@ -1,0 +1,248 @@
+//! Traffic sources and sinks of our own, for what no common program measures: each packet's delay, order
+//! and loss, each byte's value, and silences of milliseconds. They use the kernel's UDP and TCP through
+//! ordinary sockets and run as processes of their own (`anabranch-lab traffic`, hidden), so that `mptcpize`
+//! can turn their TCP into MPTCP.
+//!
+//! All times are nanoseconds of the wall clock (`CLOCK_REALTIME`), the clock the kernel stamps packets with.
+
+mod exchange;
+mod pattern;
+mod stream;
+mod udp;
+
+pub use exchange::Answer;
+pub use stream::Delivered;
+pub use udp::Arrival;
+
+use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Arguments of the hidden command: one task as JSON.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    task: String,
+}
+
+/// Runs the task.
+///
+/// # Errors
+/// It cannot be read, or fails.
+pub fn run(args: &Args) -> Result<()> {
+    // A late timer would show as delay of the network.
+    nix::sys::prctl::set_timerslack(1).context("timer slack")?;
+    match serde_json::from_str(&args.task).context("the task")? {
+        Task::UdpSend(task) => udp::send(&task),
+        Task::UdpReceive(task) => udp::receive(&task),
+        Task::StreamListen(task) => stream::listen(&task),
+        Task::StreamConnect(task) => stream::connect(&task),
+        Task::ExchangeListen(task) => exchange::listen(&task),
+        Task::ExchangeConnect(task) => exchange::connect(&task),
+    }
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+pub enum Task {
+    /// Sends UDP.
+    UdpSend(UdpSend),
+    /// Receives UDP.
+    UdpReceive(UdpReceive),
+    /// TCP server of a one-way stream.
+    StreamListen(Stream),
+    /// TCP client of a one-way stream.
+    StreamConnect(Stream),
+    /// TCP server that answers requests.
+    ExchangeListen(Exchange),
+    /// TCP client that asks.
+    ExchangeConnect(Exchange),
+}
+
+/// When something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct When {
+    /// First moment of sending.
+    pub start_ns: u64,
+    /// No data is sent from then on.
+    pub stop_ns: u64,
+    /// No data is waited for from then on.
+    pub until_ns: u64,
+}
+
+/// A UDP source.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UdpSend {
+    /// Own address.
+    pub bind: SocketAddr,
+    /// The sink's.
+    pub to: SocketAddr,
+    /// When.
+    pub when: When,
+    /// Payload bits per second while on.
+    pub rate_bps: u64,
+    /// Payload of a packet, at least 16.
+    pub payload_bytes: usize,
+    /// Mean lengths of bursts and silences, if not always on.
+    pub bursts: Option<Bursts>,
+    /// Where the number of packets sent is written.
+    pub report: PathBuf,
+}
+
+/// Exponential bursts and silences.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Bursts {
+    /// Mean length of a burst.
+    pub on: Duration,
+    /// Mean length of a silence.
+    pub off: Duration,
+    /// Of the lengths.
+    pub seed: u64,
+}
+
+/// A UDP sink.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UdpReceive {
+    /// Own address.
+    pub bind: SocketAddr,
+    /// When.
+    pub when: When,
+    /// Where the arrivals are written; see [`arrivals`].
+    pub report: PathBuf,
+}
+
+/// One end of a one-way TCP stream.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stream {
+    /// Own address: listened at, or (its IP part, if given) connected from.
+    pub local: Option<SocketAddr>,
+    /// The server, for the client.
+    pub to: Option<SocketAddr>,
+    /// When.
+    pub when: When,
+    /// Whether this end sends.
+    pub sends: bool,
+    /// How fast the application writes, bit/s; `None`: as fast as TCP takes it.
+    pub limit_bps: Option<u64>,
+    /// Where the receiving end writes what it got ([`Delivered`], JSON).
+    pub report: PathBuf,
+}
+
+/// One end of a TCP connection with requests and answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Own address: listened at, or (its IP part, if given) connected from.
+    pub local: Option<SocketAddr>,
+    /// The server, for the client.
+    pub to: Option<SocketAddr>,
+    /// When.
+    pub when: When,
+    /// Size of a request.
+    pub request_bytes: usize,
+    /// Size of an answer.
+    pub response_bytes: usize,
+    /// Silence after an answer.
+    pub gap: Duration,
+    /// Where the client writes what it got ([`Answer`]s, JSON).
+    pub report: PathBuf,
+}
+
+/// The wall clock.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads the file a [`UdpReceive`] wrote.
+///
+/// # Errors
+/// It cannot be read.
+pub fn arrivals(path: &Path) -> Result<Vec<Arrival>> {
+    udp::read(path)
+}
+
+fn sleep_until(ns: u64) {
+    let left = ns.saturating_sub(now_ns());
+    if left > 0 {
+        std::thread::sleep(Duration::from_nanos(left));
+    }
+}
+
+/// Longest a blocking call goes without a look at the clock.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A TCP connection to `to`, from `local` if given, made by `until_ns` however often it must be tried.
+fn dial(local: Option<SocketAddr>, to: SocketAddr, until_ns: u64) -> Result<std::net::TcpStream> {
+    use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
+    use std::os::fd::AsRawFd;
+    loop {
+        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        // By the libc calls that mptcpize intercepts, and bound before it connects, which the standard
+        // library does not offer.
+        let fd = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).context("socket")?;
+        if let Some(local) = local {
+            let any_port = SockaddrStorage::from(SocketAddr::new(local.ip(), 0));
+            socket::bind(fd.as_raw_fd(), &any_port).with_context(|| format!("bind to {}", local.ip()))?;
+        }
+        match socket::connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
+            Ok(()) => return Ok(fd.into()),
+            Err(_) if now_ns() < until_ns => std::thread::sleep(LOOK),
+            Err(error) => return Err(error).with_context(|| format!("connect to {to}")),
+        }
+    }
+}
+
+/// One connection, if it comes in time.
+fn accept(local: Option<SocketAddr>, until_ns: u64) -> Result<Option<std::net::TcpStream>> {
+    let local = local.context("an address to listen at")?;
+    let listener = std::net::TcpListener::bind(local).with_context(|| format!("listen at {local}"))?;
+    listener.set_nonblocking(true).context("listener")?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).context("connection")?;
+                return Ok(Some(stream));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && now_ns() < until_ns => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) => return Err(e).context("accept"),
+        }
+    }
+}
+
+fn timed_out(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind as K;
+    matches!(error.kind(), K::WouldBlock | K::TimedOut | K::Interrupted)
+}
+
+fn write_report(path: &Path, report: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(report).context("report")?;
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// Is anything listening at a TCP port, or bound to a UDP port, of the calling thread's namespace?
+#[must_use]
+pub fn port_in_use(port: u16, tcp: bool) -> bool {
+    let tables = if tcp { ["tcp", "tcp6"] } else { ["udp", "udp6"] };
+    tables.iter().any(|table| {
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().and_then(|f| f.rsplit(':').next()).unwrap_or_default();
+            let state = fields.nth(1).unwrap_or_default();
+            u16::from_str_radix(local, 16) == Ok(port) && (!tcp || state == "0A")
+        })
+    })
+}
+
+/// As [`SocketAddr::new`], for a port that does not matter.
+#[must_use]
+pub fn from_ip(ip: IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 0)
+}

@@ -1,0 +1,146 @@
+//! A TCP connection that carries data one way, known byte by byte.
+
+use super::{LOOK, Stream, accept, dial, now_ns, pattern, sleep_until, timed_out, write_report};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// What the receiving end got.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Delivered {
+    /// When, and how many bytes since the entry before.
+    pub deliveries: Vec<(u64, u64)>,
+    /// Whether every byte was the one that belongs there.
+    pub intact: bool,
+}
+
+/// Reads that are this close together are one entry.
+const SAME_NS: u64 = 1_000_000;
+/// How often a limited sender writes.
+const STEP: Duration = Duration::from_millis(1);
+
+pub fn listen(task: &Stream) -> Result<()> {
+    match accept(task.local, task.when.until_ns)? {
+        Some(stream) => run(task, stream),
+        // Nobody came: nothing was delivered, and nothing of it wrong.
+        None if task.sends => Ok(()),
+        None => write_report(&task.report, &Delivered { intact: true, ..Delivered::default() }),
+    }
+}
+
+pub fn connect(task: &Stream) -> Result<()> {
+    sleep_until(task.when.start_ns);
+    let to = task.to.context("a server")?;
+    match dial(task.local, to, task.when.stop_ns) {
+        Ok(stream) => run(task, stream),
+        Err(_) if task.sends => Ok(()),
+        Err(_) => write_report(&task.report, &Delivered { intact: true, ..Delivered::default() }),
+    }
+}
+
+fn run(task: &Stream, stream: TcpStream) -> Result<()> {
+    if task.sends { send(task, stream) } else { receive(task, stream) }
+}
+
+fn send(task: &Stream, mut stream: TcpStream) -> Result<()> {
+    stream.set_write_timeout(Some(LOOK)).context("timeout")?;
+    let started = now_ns();
+    let mut written = 0u64;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let now = now_ns();
+        if now >= task.when.stop_ns {
+            break;
+        }
+        let allowed = task.limit_bps.map_or(u64::MAX, |bps| {
+            let due = u128::from(bps) * u128::from(now - started) / 8_000_000_000;
+            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(written)
+        });
+        if allowed == 0 {
+            std::thread::sleep(STEP);
+            continue;
+        }
+        let n = usize::try_from(allowed).unwrap_or(usize::MAX).min(buffer.len());
+        pattern::fill(written, &mut buffer[..n]);
+        match stream.write(&buffer[..n]) {
+            Ok(n) => written += n as u64,
+            Err(e) if timed_out(&e) => {}
+            // The far end is gone; what it got is in its report.
+            Err(_) => return Ok(()),
+        }
+    }
+    if stream.shutdown(Shutdown::Write).is_err() {
+        return Ok(());
+    }
+    // The connection stays until the far end has read all, so that the kernel's counters can be read.
+    stream.set_read_timeout(Some(LOOK)).context("timeout")?;
+    while now_ns() < task.when.until_ns {
+        match stream.read(&mut buffer) {
+            Err(e) if timed_out(&e) => {}
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+fn receive(task: &Stream, mut stream: TcpStream) -> Result<()> {
+    stream.set_read_timeout(Some(LOOK)).context("timeout")?;
+    let mut report = Delivered { deliveries: Vec::new(), intact: true };
+    let mut total = 0u64;
+    let mut buffer = vec![0; 256 << 10];
+    while now_ns() < task.when.until_ns {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                let now = now_ns();
+                report.intact &= pattern::matches(total, &buffer[..n]);
+                total += n as u64;
+                match report.deliveries.last_mut() {
+                    Some((at, bytes)) if now.saturating_sub(*at) < SAME_NS => *bytes += n as u64,
+                    _ => report.deliveries.push((now, n as u64)),
+                }
+            }
+            Err(e) if timed_out(&e) => {}
+            Err(_) => break,
+        }
+    }
+    write_report(&task.report, &report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Task, When, run};
+    use super::*;
+
+    #[test]
+    fn a_limited_stream_keeps_its_rate_and_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start_ns = now_ns() + 50_000_000;
+        let when = When { start_ns, stop_ns: start_ns + 400_000_000, until_ns: start_ns + 5_000_000_000 };
+        let one = |sends, local, to, name: &str| Stream {
+            local,
+            to,
+            when,
+            sends,
+            limit_bps: Some(16_000_000),
+            report: dir.path().join(name),
+        };
+        let listen = Task::StreamListen(one(true, Some(server), None, "none"));
+        let client = Some("127.0.0.1:0".parse().unwrap());
+        let connect = Task::StreamConnect(one(false, client, Some(server), "in"));
+        std::thread::scope(|scope| {
+            for task in [listen, connect] {
+                let task = serde_json::to_string(&task).unwrap();
+                scope.spawn(move || run(&super::super::Args { task }).unwrap());
+            }
+        });
+        let text = std::fs::read_to_string(dir.path().join("in")).unwrap();
+        let report: Delivered = serde_json::from_str(&text).unwrap();
+        let bytes: u64 = report.deliveries.iter().map(|(_, n)| n).sum();
+        assert!(report.intact);
+        assert!((700_000..=800_000).contains(&bytes), "{bytes} bytes in 0.4 s at 16 Mbit/s");
+    }
+}
