@@ -10,6 +10,7 @@
 pub mod backend;
 pub mod claims;
 pub mod cli;
+pub mod measure;
 pub mod metrics;
 pub mod netns;
 pub mod output;
