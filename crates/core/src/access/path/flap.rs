@@ -16,11 +16,15 @@
 //! suspended or not.
 
 use super::params::{PathParamsError, check};
-use crate::access::PathId;
+use crate::access::{MAX_PATHS, PathId};
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
+/// A path is preferred to the one before when its RTT is smaller by more than this share of the old one
+/// and this much: two paths of the same length do not flap.
+const MARGIN_PERCENT: u32 = 10;
+const MARGIN_US: u32 = 1000;
 /// Most flips that can be remembered, and so the largest `flips`.
 const HISTORY: usize = 8;
 
@@ -110,10 +114,17 @@ impl FlapControl {
         }
     }
 
-    /// The path that the newest measurements prefer; call it while suspended too. `None` (no path is up)
-    /// is not a flip.
-    pub fn on_preferred(&mut self, preferred: Option<PathId>, now: Instant) -> Option<FlapEvent> {
-        let preferred = preferred?;
+    /// The newest measurements: RTT by path in microseconds, 0 for down. Call it while suspended too.
+    pub fn on_rtts(&mut self, rtt_us: impl Fn(PathId) -> u32, now: Instant) -> Option<FlapEvent> {
+        let up = (0..MAX_PATHS as PathId).filter(|p| rtt_us(*p) != 0);
+        let best = up.min_by_key(|p| rtt_us(*p))?;
+        let now_preferred = rtt_us(self.preferred);
+        let margin = (now_preferred / 100 * MARGIN_PERCENT).max(MARGIN_US);
+        let stays = self.known && now_preferred != 0 && now_preferred.saturating_sub(rtt_us(best)) <= margin;
+        self.on_preferred(if stays { self.preferred } else { best }, now)
+    }
+
+    fn on_preferred(&mut self, preferred: PathId, now: Instant) -> Option<FlapEvent> {
         let flip = self.known && preferred != self.preferred;
         (self.preferred, self.known) = (preferred, true);
         if !flip {
@@ -183,14 +194,14 @@ mod tests {
         (0..n).find_map(|i| {
             let t = at_ms + i * step_ms;
             let path = 1 - c.preferred.min(1);
-            c.on_preferred(Some(path), Instant::from_millis(t)).map(|e| (i, e))
+            c.on_preferred(path, Instant::from_millis(t)).map(|e| (i, e))
         })
     }
 
     #[test]
     fn slow_changes_are_not_flapping() {
         let mut c = FlapControl::new(&FlapParams::default());
-        c.on_preferred(Some(0), Instant::ZERO);
+        c.on_preferred(0, Instant::ZERO);
         assert_eq!(flip(&mut c, 100_000, 2_501, 100), None);
         assert!(!c.is_suspended() && c.poll_timeout().is_none());
     }
@@ -198,7 +209,7 @@ mod tests {
     #[test]
     fn the_fifth_flip_in_a_window_suspends_and_the_hold_doubles() {
         let mut c = FlapControl::new(&FlapParams::default());
-        c.on_preferred(Some(0), Instant::ZERO);
+        c.on_preferred(0, Instant::ZERO);
         for (round, hold_s) in [(0u64, 5u64), (1, 10), (2, 20), (3, 40), (4, 60), (5, 60)] {
             let t = 1_000 + round * 100_000;
             let (i, event) = flip(&mut c, t, 100, 20).unwrap();
@@ -220,13 +231,31 @@ mod tests {
     #[test]
     fn flapping_on_keeps_the_hold_until_stable() {
         let mut c = FlapControl::new(&FlapParams::default());
-        c.on_preferred(Some(0), Instant::ZERO);
+        c.on_preferred(0, Instant::ZERO);
         flip(&mut c, 0, 100, 20).unwrap();
         assert_eq!(flip(&mut c, 4_000, 1_000, 10), None);
         let (until, _) = c.poll_timeout().unwrap();
         assert_eq!(until, Instant::from_millis(13_000 + 5_000));
-        assert_eq!(c.on_preferred(None, until), None);
+        assert_eq!(c.on_rtts(|_| 0, until), None);
         assert_eq!(c.on_timeout(until), Some(FlapEvent::Resumed));
+    }
+
+    #[test]
+    fn paths_of_the_same_length_do_not_flap_and_ones_that_come_and_go_do() {
+        let mut c = FlapControl::new(&FlapParams::default());
+        for i in 0..1000u64 {
+            let noisy = |p: PathId| [10_000 + (i * 7919 % 900) as u32, 10_400][usize::from(p.min(1))];
+            let two = |p: PathId| if p < 2 { noisy(p) } else { 0 };
+            assert_eq!(c.on_rtts(two, Instant::from_millis(i * 40)), None);
+        }
+        let mut c = FlapControl::new(&FlapParams::default());
+        let bouncing = |i: u64| {
+            move |p: PathId| {
+                [if i.is_multiple_of(2) { 5_000 } else { 0 }, 30_000, 0, 0, 0, 0, 0, 0][usize::from(p)]
+            }
+        };
+        let event = (0..100u64).find_map(|i| c.on_rtts(bouncing(i), Instant::from_millis(i * 1000)));
+        assert_eq!(event, Some(FlapEvent::Suspended(Duration::from_secs(5))));
     }
 
     #[test]
@@ -247,12 +276,12 @@ mod tests {
         fn agrees_with_counting(gaps in prop::collection::vec(0u64..5_000, 1..60), k in 1u8..9) {
             let params = FlapParams { flips: k, ..FlapParams::default() };
             let mut c = FlapControl::new(&params);
-            c.on_preferred(Some(0), Instant::ZERO);
+            c.on_preferred(0, Instant::ZERO);
             let (mut t, mut times) = (0u64, Vec::new());
             for (i, gap) in gaps.iter().enumerate() {
                 t += gap;
                 times.push(t);
-                let event = c.on_preferred(Some((i as u8 + 1) % 2), Instant::from_millis(t));
+                let event = c.on_preferred((i as u8 + 1) % 2, Instant::from_millis(t));
                 let recent = times.iter().filter(|x| t - **x <= u64::from(params.window_ms)).count();
                 prop_assert_eq!(event.is_some(), recent > usize::from(k));
                 if event.is_some() {

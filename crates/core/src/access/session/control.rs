@@ -239,7 +239,7 @@ impl Session {
         }
         let mut newest = self.states;
         newest.set(path, fresh);
-        if let Some(FlapEvent::Suspended(pause)) = self.flap.on_preferred(newest.fastest(newest.up()), now) {
+        if let Some(FlapEvent::Suspended(pause)) = self.flap.on_rtts(|p| newest.get(p).rtt_us, now) {
             self.event(SessionEvent::Flapping { pause });
         }
         // A path that is gone is marked at once, whatever flap control says: packets must not die on it.
