@@ -268,7 +268,7 @@ impl InnerHeader {
 /// How a Data packet is to be ordered at the receiver: the meaning of flags and sequence together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Deliver at once.
+    /// Deliver at once. The sequence field is sent as 0 and ignored.
     None,
     /// Per-flow sequence: hold until what comes before is there, or time is up.
     Flow {
