@@ -52,6 +52,11 @@ enum Command {
         #[arg(default_value = "scenarios")]
         paths: Vec<PathBuf>,
     },
+    /// Measure the running programs beside their peers, in namespaces of their own.
+    Bench(crate::bench::Args),
+    /// A traffic source or sink; started by the others.
+    #[command(hide = true)]
+    Traffic(crate::netns::traffic::Args),
     /// Check scenario files without running them.
     Check {
         /// Scenario files, or folders searched for them.
@@ -108,6 +113,22 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => run_all(&args),
         Command::List { paths } => list(&paths),
         Command::Check { paths, set } => check(&paths, &set),
+        Command::Bench(args) => {
+            return match crate::bench::run(&args) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => {
+                    eprintln!("error: {error:#}");
+                    ExitCode::from(if error.is::<Unable>() { End::Unable } else { End::Failed } as u8)
+                }
+            };
+        }
+        Command::Traffic(args) => match crate::netns::traffic::run(&args) {
+            Ok(()) => End::Good,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                End::Failed
+            }
+        },
     };
     ExitCode::from(end as u8)
 }

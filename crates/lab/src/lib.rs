@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod bench;
 pub mod claims;
 pub mod cli;
 pub mod measure;

@@ -6,6 +6,7 @@
 //! All times are nanoseconds of the wall clock (`CLOCK_REALTIME`), the clock the kernel stamps packets with.
 
 mod exchange;
+mod messages;
 mod pattern;
 mod stream;
 mod udp;
@@ -37,6 +38,10 @@ pub fn run(args: &Args) -> Result<()> {
     match serde_json::from_str(&args.task).context("the task")? {
         Task::UdpSend(task) => udp::send(&task),
         Task::UdpReceive(task) => udp::receive(&task),
+        Task::UdpPing(task) => udp::ping(&task),
+        Task::UdpEcho(task) => udp::echo(&task),
+        Task::MessagesListen(task) => messages::listen(&task),
+        Task::MessagesConnect(task) => messages::connect(&task),
         Task::StreamListen(task) => stream::listen(&task),
         Task::StreamConnect(task) => stream::connect(&task),
         Task::ExchangeListen(task) => exchange::listen(&task),
@@ -52,6 +57,14 @@ pub enum Task {
     UdpSend(UdpSend),
     /// Receives UDP.
     UdpReceive(UdpReceive),
+    /// Sends UDP and keeps the answers.
+    UdpPing(UdpSend),
+    /// Sends UDP back.
+    UdpEcho(UdpEcho),
+    /// TCP server of many connections with messages.
+    MessagesListen(Messages),
+    /// TCP client with many connections, each with messages at a constant rate.
+    MessagesConnect(Messages),
     /// TCP server of a one-way stream.
     StreamListen(Stream),
     /// TCP client of a one-way stream.
@@ -114,6 +127,33 @@ pub struct UdpReceive {
     pub report: PathBuf,
 }
 
+/// A UDP source of answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UdpEcho {
+    /// Own address.
+    pub bind: SocketAddr,
+    /// The end.
+    pub until_ns: u64,
+}
+
+/// One end of many TCP connections, each with messages of one size at a constant rate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Messages {
+    /// Listened at, or connected to.
+    pub address: SocketAddr,
+    /// When.
+    pub when: When,
+    /// Connections.
+    pub flows: usize,
+    /// Size of a message, at least 8.
+    pub message_bytes: usize,
+    /// Time between two messages of a connection.
+    pub interval: Duration,
+    /// Where the server writes the delay of each message, in nanoseconds ([`delays`]), and the client how
+    /// many it sent.
+    pub report: PathBuf,
+}
+
 /// One end of a one-way TCP stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Stream {
@@ -165,6 +205,15 @@ pub fn arrivals(path: &Path) -> Result<Vec<Arrival>> {
     udp::read(path)
 }
 
+/// Reads the file the server of [`Messages`] wrote.
+///
+/// # Errors
+/// It cannot be read.
+pub fn delays(path: &Path) -> Result<Vec<u64>> {
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    Ok(bytes.as_chunks::<8>().0.iter().map(|b| u64::from_be_bytes(*b)).collect())
+}
+
 fn sleep_until(ns: u64) {
     let left = ns.saturating_sub(now_ns());
     if left > 0 {
@@ -214,6 +263,32 @@ fn accept(local: Option<SocketAddr>, until_ns: u64) -> Result<Option<std::net::T
             Err(e) => return Err(e).context("accept"),
         }
     }
+}
+
+/// So many connections, or an error if they do not come in time. They do not block.
+fn accept_all(
+    listener: &std::net::TcpListener,
+    count: usize,
+    until_ns: u64,
+) -> Result<Vec<std::net::TcpStream>> {
+    listener.set_nonblocking(true).context("listener")?;
+    let mut streams = Vec::new();
+    while streams.len() < count {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true).context("connection")?;
+                streams.push(stream);
+            }
+            Err(error) if timed_out(&error) && now_ns() < until_ns => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) if timed_out(&error) => {
+                anyhow::bail!("only {} of {count} connections came in time", streams.len())
+            }
+            Err(error) => return Err(error).context("accept"),
+        }
+    }
+    Ok(streams)
 }
 
 fn timed_out(error: &std::io::Error) -> bool {

@@ -1,12 +1,12 @@
 //! UDP at a constant rate or in bursts, every packet numbered and stamped.
 
-use super::{Bursts, LOOK, UdpReceive, UdpSend, now_ns, sleep_until, timed_out};
+use super::{Bursts, LOOK, UdpEcho, UdpReceive, UdpSend, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, ControlMessageOwned, MsgFlags, setsockopt, sockopt};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::io::{IoSliceMut, Write};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
@@ -30,8 +30,45 @@ const MAX_ARRIVALS: usize = 16 << 20;
 const BUFFER_BYTES: usize = 4 << 20;
 
 pub fn send(task: &UdpSend) -> Result<()> {
+    let sent = send_on(&bind(task.bind)?, task)?;
+    std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
+}
+
+/// Sends as [`send`] does, and keeps what comes back, as [`receive`] does: an [`Arrival`] is an answer.
+pub fn ping(task: &UdpSend) -> Result<()> {
+    let socket = bind(task.bind)?;
+    let answers = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive_on(&socket, task.when.until_ns));
+        send_on(&socket, task)?;
+        receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    write(&task.report, &answers)
+}
+
+/// Sends back what comes.
+pub fn echo(task: &UdpEcho) -> Result<()> {
+    let socket = bind(task.bind)?;
+    socket.set_read_timeout(Some(LOOK)).context("timeout")?;
+    let mut buffer = [0; 2048];
+    while now_ns() < task.until_ns {
+        match socket.recv_from(&mut buffer) {
+            Ok((length, from)) => {
+                // An answer the system does not take is one that is lost.
+                let _ = socket.send_to(&buffer[..length], from);
+            }
+            Err(error) if timed_out(&error) => {}
+            Err(error) => return Err(error).context("receive"),
+        }
+    }
+    Ok(())
+}
+
+fn bind(address: SocketAddr) -> Result<UdpSocket> {
+    UdpSocket::bind(address).with_context(|| format!("bind to {address}"))
+}
+
+fn send_on(socket: &UdpSocket, task: &UdpSend) -> Result<u64> {
     ensure!(task.payload_bytes >= HEADER_BYTES, "a packet has at least {HEADER_BYTES} bytes");
-    let socket = UdpSocket::bind(task.bind).with_context(|| format!("bind to {}", task.bind))?;
     let interval_ns = task.payload_bytes as f64 * 8e9 / task.rate_bps.max(1) as f64;
     let mut bursts = task.bursts.map(Switch::new);
     let mut packet = vec![0; task.payload_bytes];
@@ -53,20 +90,23 @@ pub fn send(task: &UdpSend) -> Result<()> {
         sent += 1;
         due += interval_ns;
     }
-    std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
+    Ok(sent)
 }
 
 pub fn receive(task: &UdpReceive) -> Result<()> {
-    let socket = UdpSocket::bind(task.bind).with_context(|| format!("bind to {}", task.bind))?;
+    write(&task.report, &receive_on(&bind(task.bind)?, task.when.until_ns)?)
+}
+
+fn receive_on(socket: &UdpSocket, until_ns: u64) -> Result<Vec<Arrival>> {
     socket.set_read_timeout(Some(LOOK)).context("timeout")?;
-    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
-        setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES).context("receive buffer")?;
+    if setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
+        setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES).context("receive buffer")?;
     }
-    setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("time stamps")?;
+    setsockopt(socket, sockopt::ReceiveTimestampns, &true).context("time stamps")?;
     let mut arrivals = Vec::new();
     let mut buffer = [0; 2048];
     let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
-    while now_ns() < task.when.until_ns {
+    while now_ns() < until_ns {
         let mut vector = [IoSliceMut::new(&mut buffer)];
         let received =
             socket::recvmsg::<()>(socket.as_raw_fd(), &mut vector, Some(&mut control), MsgFlags::empty());
@@ -90,7 +130,7 @@ pub fn receive(task: &UdpReceive) -> Result<()> {
             arrivals.push(Arrival { number, sent_ns, arrived_ns: stamp.unwrap_or_else(now_ns) });
         }
     }
-    write(&task.report, &arrivals)
+    Ok(arrivals)
 }
 
 fn write(path: &Path, arrivals: &[Arrival]) -> Result<()> {

@@ -1,0 +1,260 @@
+//! Benchmarks of the running programs beside their peers, in the same namespaces and the same run.
+//!
+//! ```text
+//!   [client] ── veth ── [server]             throughput, latency, sessions: one core each side
+//!   [client] ── veth ── [middle] ── veth ── [server]      proxies
+//! ```
+//!
+//! No figure here decides a test; the exit code says only whether everything ran.
+
+mod ends;
+mod latency;
+mod proxies;
+mod sessions;
+mod stats;
+mod swarm;
+mod throughput;
+mod wireguard;
+
+use crate::netns::program;
+use crate::netns::sandbox::{self, Entered, Sandbox};
+use crate::netns::space::Space;
+use anyhow::{Context, Result, ensure};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use comfy_table::{CellAlignment, Table};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch-lab bench tunnel                            everything, about ten minutes
+  anabranch-lab bench tunnel throughput --seconds 20    one part
+  anabranch-lab bench tunnel --peers target/peers/bin   where boringtun-cli, wireguard-go, sslocal and ssserver are
+
+./x bench tunnel builds the peers first. Exit codes: 0 everything ran, 1 something failed, 3 this machine cannot.";
+
+/// Arguments of `anabranch-lab bench`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The tunnel: goodput, added latency, many sessions, and TCP proxies beside it.
+    Tunnel(TunnelArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
+struct TunnelArgs {
+    /// Parts to run; all by default.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Length of one measurement, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Rounds of each throughput measurement; contenders take turns, medians are shown.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
+    rounds: u32,
+    /// Most sessions installed at the UPF.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    sessions: u32,
+    /// Folder with the peers' programs; a peer that is not there is left out, and said.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Only this contender (direct, secure, plain, boringtun, wireguard-go); may be given again.
+    #[arg(long, value_name = "CONTENDER")]
+    only: Vec<ends::Kind>,
+    /// One JSON object at the end instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// TCP goodput over one path beside boringtun and wireguard-go.
+    Throughput,
+    /// Added one-way latency at 1,000 packets/s.
+    Latency,
+    /// Ping-pong with 1, 1,000 and 100,000 sessions; memory per idle session.
+    Sessions,
+    /// Added latency of 1, 64 and 512 TCP flows beside nginx stream and shadowsocks-rust.
+    Proxies,
+}
+
+/// What the parts share.
+struct Bench {
+    sandbox: Sandbox,
+    anabranch: PathBuf,
+    peers: Option<PathBuf>,
+    seconds: Duration,
+    rounds: u32,
+    sessions: u32,
+    only: Vec<ends::Kind>,
+    quiet: bool,
+}
+
+impl Bench {
+    /// A folder of its own for a measurement.
+    fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = PathBuf::from(sandbox::WORK_DIR).join(name);
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        Ok(folder)
+    }
+
+    fn peer(&self, name: &str) -> Option<PathBuf> {
+        let own = self.peers.as_ref().map(|dir| dir.join(name)).filter(|path| path.is_file());
+        own.or_else(|| program::find(name))
+    }
+
+    fn doing(&self, what: &str) {
+        if !self.quiet {
+            eprintln!("bench: {what}");
+        }
+    }
+}
+
+/// A part's result: a table for people, an object for programs.
+struct Result1 {
+    name: &'static str,
+    table: Table,
+    json: Value,
+    notes: Vec<String>,
+}
+
+/// Runs the benchmark. Must be called while the process has only one thread.
+///
+/// # Errors
+/// No sandbox, or a part failed.
+pub fn run(args: &Args) -> Result<u8> {
+    let What::Tunnel(args) = &args.what;
+    let sandbox = match sandbox::enter() {
+        Ok(Entered::Done(code)) => return Ok(code),
+        Ok(Entered::Inside(sandbox)) => sandbox,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return Ok(sandbox::EXIT_NO_SANDBOX);
+        }
+    };
+    program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
+    let bench = Bench {
+        sandbox,
+        anabranch: program::anabranch()?,
+        peers: args.peers.clone(),
+        seconds: Duration::from_secs(args.seconds.into()),
+        rounds: args.rounds,
+        sessions: args.sessions,
+        only: args.only.clone(),
+        quiet: args.json,
+    };
+    let all = [Part::Throughput, Part::Latency, Part::Sessions, Part::Proxies];
+    let parts = if args.parts.is_empty() { &all[..] } else { &args.parts[..] };
+    let mut object = json!({ "machine": machine() });
+    for part in parts {
+        let result = match part {
+            Part::Throughput => throughput::run(&bench),
+            Part::Latency => latency::run(&bench),
+            Part::Sessions => sessions::run(&bench),
+            Part::Proxies => proxies::run(&bench),
+        }?;
+        if args.json {
+            object[result.name] = result.json;
+        } else {
+            println!("\n{}\n{}", result.name, result.table);
+            result.notes.iter().for_each(|note| println!("{note}"));
+        }
+    }
+    if args.json {
+        println!("{object}");
+    }
+    Ok(0)
+}
+
+/// What the figures were taken on.
+fn machine() -> Value {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    json!({ "cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores, "kernel": kernel.trim() })
+}
+
+/// Two namespaces joined by a veth pair. Everything on the client's side runs on one core and everything on
+/// the server's on another, so that no contender gains by threads.
+struct Pair {
+    client: Space,
+    server: Space,
+}
+
+/// Outer addresses.
+const CLIENT: &str = "192.0.2.1";
+const SERVER: &str = "192.0.2.2";
+
+impl Pair {
+    fn new(tag: &str) -> Result<Self> {
+        let client = Space::create(&format!("{tag}-client"))?;
+        let server = Space::create(&format!("{tag}-server"))?;
+        join(&client, &server, "wire", [CLIENT, SERVER], 30)?;
+        Ok(Self { client, server })
+    }
+
+    fn end(self) {
+        self.client.remove();
+        self.server.remove();
+    }
+}
+
+/// A veth pair called `name` at both ends.
+fn join(a: &Space, b: &Space, name: &str, addresses: [&str; 2], prefix: u8) -> Result<()> {
+    a.ip(&format!("link set lo up\nlink add {name} type veth peer name {name} netns {}", b.name()))?;
+    a.ip(&format!("addr add {}/{prefix} dev {name}\nlink set {name} up", addresses[0]))?;
+    b.ip(&format!("link set lo up\naddr add {}/{prefix} dev {name}\nlink set {name} up", addresses[1]))
+}
+
+/// Which core a side runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Core {
+    Client,
+    Server,
+}
+
+/// `program` on the core of one side; on a machine with a single core, on that.
+fn pinned(core: Core, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let number = if core == Core::Server && cores > 1 { "1" } else { "0" };
+    let mut command = program::command("taskset");
+    command.args(["-c", number]).arg(program);
+    command
+}
+
+/// A table with a left-aligned first column and right-aligned figures.
+fn figures(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset("     ──            ").set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The traffic program of this lab.
+fn traffic(core: Core, task: &crate::netns::traffic::Task) -> Result<Command> {
+    let own = std::env::current_exe().context("the path of this program")?;
+    let mut command = pinned(core, own);
+    command.arg("traffic").arg(serde_json::to_string(task).context("task")?);
+    Ok(command)
+}
+
+/// Waits for a condition.
+fn wait_for(what: &str, within: Duration, bench: &Bench, mut ready: impl FnMut() -> bool) -> Result<()> {
+    let deadline = std::time::Instant::now() + within;
+    while !ready() {
+        ensure!(std::time::Instant::now() < deadline, "{what}: not within {} s", within.as_secs());
+        ensure!(!bench.sandbox.stop.sleep(Duration::from_millis(20)), program::Interrupted);
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! TCP goodput of one flow through one tunnel, one core each side.
+
+use super::ends::{self, Kind};
+use super::{Bench, Core, Pair, Result1, figures, pinned, stats};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const KINDS: [Kind; 5] = [Kind::Direct, Kind::Secure, Kind::Plain, Kind::WireGuardGo, Kind::BoringTun];
+
+pub fn run(bench: &Bench) -> Result<Result1> {
+    let mut measured: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    let mut notes = Vec::new();
+    let here = |kind: &Kind| kind.program(bench).is_some();
+    for kind in KINDS.iter().filter(|k| !here(k) && (bench.only.is_empty() || bench.only.contains(k))) {
+        notes.push(format!("left out: {} is not installed (./x bench tunnel builds it)", kind.name()));
+    }
+    for round in 0..bench.rounds {
+        for kind in KINDS.into_iter().filter(here) {
+            bench.doing(&format!("goodput, round {} of {}: {}", round + 1, bench.rounds, kind.name()));
+            let up = once(bench, kind, round, false)?;
+            let down = once(bench, kind, round, true)?;
+            let entry = measured.entry(kind.key()).or_default();
+            entry.0.push(up);
+            entry.1.push(down);
+        }
+    }
+    let mut medians: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for (key, (up, down)) in &mut measured {
+        medians.insert(key, (stats::median(up), stats::median(down)));
+    }
+    let ratio = |of: &str, to: &str| {
+        let of = medians.get(of)?;
+        let to = medians.get(to)?;
+        Some((of.0 / to.0, of.1 / to.1))
+    };
+    let mut table = figures(&["one TCP flow", "up Mbit/s", "down Mbit/s", "× boringtun", "× wireguard-go"]);
+    for kind in KINDS {
+        let Some((up, down)) = medians.get(kind.key()) else { continue };
+        let cell = |to| ratio(kind.key(), to).map_or_else(String::new, |(u, d)| format!("{u:.2} / {d:.2}"));
+        table.add_row([
+            kind.name().to_owned(),
+            format!("{up:.0}"),
+            format!("{down:.0}"),
+            cell("boringtun"),
+            cell("wireguard_go"),
+        ]);
+    }
+    let json: serde_json::Map<String, Value> = medians
+        .iter()
+        .map(|(key, (up, down))| ((*key).to_owned(), json!({ "up_mbps": up, "down_mbps": down })))
+        .collect();
+    notes.push(format!(
+        "medians of {} rounds of {} s; CUBIC; ends, iperf3 and kernel of a side share one core",
+        bench.rounds,
+        bench.seconds.as_secs()
+    ));
+    Ok(Result1 { name: "throughput", table, json: json.into(), notes })
+}
+
+/// Mbit/s that arrived.
+fn once(bench: &Bench, kind: Kind, round: u32, down: bool) -> Result<f64> {
+    let direction = if down { "down" } else { "up" };
+    let tag = format!("t{round}{}{direction}", kind.key());
+    let folder = bench.folder(&tag)?;
+    let pair = Pair::new(&tag)?;
+    let tunnel = ends::establish(bench, &pair, kind, &folder)?;
+    let mut server = pinned(Core::Server, "iperf3");
+    server.args(["--server", "--one-off", "--bind", &tunnel.server]);
+    let mut server =
+        crate::netns::program::Program::start(&pair.server, "iperf3-server", &mut server, &folder, None)?;
+    let listening =
+        || pair.server.enter(|| Ok(crate::netns::traffic::port_in_use(5201, true))).unwrap_or(false);
+    server.wait_ready(std::time::Duration::from_secs(5), &bench.sandbox.stop, listening)?;
+    let mut client = pinned(Core::Client, "iperf3");
+    client.args(["--client", &tunnel.server, "--json", "--congestion", "cubic", "--omit", "1", "--time"]);
+    client.arg(bench.seconds.as_secs().to_string());
+    if down {
+        client.arg("--reverse");
+    }
+    let output =
+        pair.client.output(&mut client).with_context(|| format!("{}: {}", kind.name(), server.log_tail()))?;
+    let report: Value = serde_json::from_str(&output).context("iperf3's report")?;
+    let bps =
+        report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no goodput")?;
+    drop((server, tunnel));
+    pair.end();
+    Ok(bps * 1e-6)
+}
