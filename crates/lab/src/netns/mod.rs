@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod diag;
+pub mod observe;
 pub mod plan;
 pub mod program;
 pub mod sandbox;

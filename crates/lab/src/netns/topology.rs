@@ -144,14 +144,14 @@ fn parameters(role: Role) -> &'static [(&'static str, &'static str)] {
 #[derive(Debug)]
 pub struct RunningLink {
     program: Program,
-    control: PathBuf,
-    connection: Option<BufReader<UnixStream>>,
+    path: PathBuf,
+    control: Option<LinkControl>,
 }
 
 impl RunningLink {
     fn start(anabranch: &Path, space: &Space, link: &EmulatedLink, seed: u64, folder: &Path) -> Result<Self> {
         let name = &link.space;
-        let control = folder.join(format!("{name}.sock"));
+        let path = folder.join(format!("{name}.sock"));
         let keys = folder.join(format!("{name}.toml"));
         std::fs::write(&keys, file(&link.link)?).with_context(|| keys.display().to_string())?;
         let mut command = std::process::Command::new(anabranch);
@@ -162,24 +162,26 @@ impl RunningLink {
             }
         }
         command.args(["--seed", &seed.to_string()]);
-        command.arg("--file").arg(&keys).arg("--control").arg(&control);
+        command.arg("--file").arg(&keys).arg("--control").arg(&path);
         let program = Program::start(space, name, &mut command, folder, None)?;
-        Ok(Self { program, control, connection: None })
+        Ok(Self { program, path, control: None })
     }
 
     fn wait_ready(&mut self, stop: &Stop) -> Result<()> {
-        let control = self.control.clone();
-        let mut found = None;
-        self.program.wait_ready(READY, stop, || {
-            found = UnixStream::connect(&control).ok();
-            found.is_some()
-        })?;
-        if let Some(stream) = found {
-            stream.set_read_timeout(Some(ANSWER)).context("control socket")?;
-            stream.set_write_timeout(Some(ANSWER)).context("control socket")?;
-            self.connection = Some(BufReader::new(stream));
-        }
-        self.stats().map(drop)
+        let path = self.path.clone();
+        self.program.wait_ready(READY, stop, || UnixStream::connect(&path).is_ok())?;
+        self.control = Some(self.connect()?);
+        Ok(())
+    }
+
+    /// Another connection to it, for another thread.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn connect(&self) -> Result<LinkControl> {
+        let mut control = LinkControl::open(self.program.name(), &self.path)?;
+        control.stats()?;
+        Ok(control)
     }
 
     /// Changes keys of one direction (A to B is up) or both.
@@ -187,28 +189,49 @@ impl RunningLink {
     /// # Errors
     /// The link does not answer, or refuses.
     pub fn set(&mut self, direction: Direction, change: &LinkPatch) -> Result<()> {
+        let tail = self.program.log_tail();
+        match &mut self.control {
+            Some(control) => control.set(direction, change).context(tail),
+            None => bail!("{} is not ready", self.program.name()),
+        }
+    }
+}
+
+/// A connection to the control socket of an `anabranch link`.
+#[derive(Debug)]
+pub struct LinkControl {
+    name: String,
+    connection: BufReader<UnixStream>,
+}
+
+impl LinkControl {
+    fn open(name: &str, path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| format!("{name} does not listen"))?;
+        stream.set_read_timeout(Some(ANSWER)).context("control socket")?;
+        stream.set_write_timeout(Some(ANSWER)).context("control socket")?;
+        Ok(Self { name: name.to_owned(), connection: BufReader::new(stream) })
+    }
+
+    fn set(&mut self, direction: Direction, change: &LinkPatch) -> Result<()> {
         self.ask(&json!({ "op": "set", "direction": direction, "change": change })).map(drop)
     }
 
-    /// Its counters.
+    /// The counters of the link.
     ///
     /// # Errors
-    /// The link does not answer.
+    /// It does not answer.
     pub fn stats(&mut self) -> Result<Value> {
         self.ask(&json!({ "op": "stats" }))
     }
 
     fn ask(&mut self, request: &Value) -> Result<Value> {
-        let name = self.program.name().to_owned();
-        let asked = self.connection.as_mut().map(|connection| {
-            connection.get_mut().write_all(format!("{request}\n").as_bytes())?;
-            let mut line = String::new();
-            connection.read_line(&mut line).map(|_| line)
-        });
-        let line = match asked {
-            Some(Ok(line)) if !line.is_empty() => line,
-            _ => bail!("{name} does not answer: {}", self.program.log_tail()),
-        };
+        let name = &self.name;
+        let mut line = String::new();
+        let asked = self.connection.get_mut().write_all(format!("{request}\n").as_bytes());
+        match asked.and_then(|()| self.connection.read_line(&mut line)) {
+            Ok(n) if n > 0 => {}
+            _ => bail!("{name} does not answer"),
+        }
         let answer: Value = serde_json::from_str(&line).with_context(|| format!("answer of {name}"))?;
         match answer.get("error") {
             Some(error) => bail!("{name}: {error}"),
