@@ -218,6 +218,18 @@ impl SteeringMode {
     }
 }
 
+/// Lists of rules as one, in order; of rules with one name the first stands.
+#[must_use]
+pub fn chained<'a>(lists: impl IntoIterator<Item = &'a [Rule]>) -> Vec<Rule> {
+    let mut all: Vec<Rule> = Vec::new();
+    for rule in lists.into_iter().flatten() {
+        if all.iter().all(|other| other.name != rule.name) {
+            all.push(rule.clone());
+        }
+    }
+    all
+}
+
 const fn yes() -> bool {
     true
 }

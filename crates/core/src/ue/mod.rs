@@ -30,7 +30,7 @@ use crate::access::session::{
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
-use crate::policy::{AccessName, Rule};
+use crate::policy::{AccessName, Rule, chained};
 use crate::time::Instant;
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
@@ -410,7 +410,7 @@ impl Ue {
 
     /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
     fn recompile(&mut self, _now: Instant) {
-        let all: Vec<Rule> = self.config.rules.iter().chain(&self.upf_rules).cloned().collect();
+        let all = chained([self.config.rules.as_slice(), &self.upf_rules]);
         match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
             Ok(rules) => {
                 self.session.set_rules(Arc::new(rules));

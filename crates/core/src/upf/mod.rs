@@ -30,7 +30,7 @@ use crate::access::session::{
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
-use crate::policy::{AccessName, Rule};
+use crate::policy::{AccessName, Rule, chained};
 use crate::time::Instant;
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{MessageType, SecureHeader, classify};
@@ -534,7 +534,7 @@ impl Upf {
     fn push_rules(&mut self, slot: Slot, now: Instant) {
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let own = self.ues.get(&seat.key).map(|r| r.entry.rules.as_slice()).unwrap_or_default();
-        let rules = own.iter().chain(&self.config.rules).cloned().collect();
+        let rules = chained([own, &self.config.rules]);
         seat.session.push_config(Document { rules: Some(rules), flows: Vec::new() }.encode(), now);
     }
 
@@ -568,7 +568,7 @@ impl Upf {
     fn refresh_rules(&mut self, slot: Slot, now: Instant) {
         let Some(seat) = self.seats.get(slot as usize).and_then(Option::as_ref) else { return };
         let own = self.ues.get(&seat.key).map(|r| r.entry.rules.as_slice()).unwrap_or_default();
-        let rules: Vec<Rule> = seat.own_rules.iter().chain(own).chain(&self.config.rules).cloned().collect();
+        let rules = chained([&seat.own_rules, own, &self.config.rules]);
         let accesses = Arc::clone(seat.session.accesses());
         let set = self.rule_set(&accesses, &rules);
         let ue = self.name_of(slot);

@@ -270,6 +270,25 @@ fn rules_of_the_upf_reach_the_ue() {
 }
 
 #[test]
+fn traffic_that_new_rules_move_arrives_in_order() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), delays_ms: [5, 40], ..Setup::default() });
+    w.tap.clear();
+    for i in 0..1200 {
+        if i % 300 == 150 {
+            let primary = if i % 600 == 150 { "5g" } else { "wifi" };
+            w.ue.on_command(UeCommand::Rules(standby(primary)), w.now);
+        }
+        w.up(i, 1000);
+        w.down(i, 1000);
+        w.run_ms(1);
+    }
+    w.run_ms(300);
+    assert_eq!(w.server_numbers(), (0..1200).collect::<Vec<_>>());
+    assert_eq!(w.device_numbers(), (0..1200).collect::<Vec<_>>());
+    assert_eq!(w.tapped(true, 1000), [600, 600]);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_bytes() {
     let run = || {
         let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });

@@ -278,11 +278,14 @@ impl Session {
         &self.accesses
     }
 
-    /// Replaces the rules; every flow is classified again with its next packet.
+    /// Replaces the rules; every flow is classified again with its next packet. Streams go on where they
+    /// are, so that traffic which new rules move arrives in order.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
+        for (index, state) in (0..).zip(&mut self.per_rule) {
+            state.renew(self.rules.get(index).name == rules.get(index).name);
+        }
         self.rules = rules;
         self.generation = self.generation.wrapping_add(1);
-        self.per_rule.clear();
     }
 
     /// The rules in force.

@@ -40,6 +40,15 @@ impl RuleState {
         }
     }
 
+    /// The rule has changed, or (not `same`) is another one. The far end knows the stream by its number and
+    /// goes on counting its epochs.
+    pub(super) fn renew(&mut self, same: bool) {
+        self.mode = ModeState::new();
+        if !same {
+            (self.denied, self.switches) = (0, 0);
+        }
+    }
+
     /// The path a switching rule is on.
     #[must_use]
     pub const fn path(&self) -> Option<PathId> {
