@@ -9,6 +9,7 @@
 // This program runs in real time, on real clocks; `core` and `lab` do not.
 #![allow(clippy::disallowed_methods)]
 
+mod api;
 mod cli;
 mod config;
 mod engine;

@@ -1,0 +1,29 @@
+//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events.
+//!
+//! ```text
+//!  client ── HTTP over unix socket or TCP ──▶ axum ── Ask + oneshot ──▶ control loop ──▶ workers
+//!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
+//! ```
+//!
+//! The same paths serve UE and UPF; what only one of them can do answers 405 at the other. The OpenAPI
+//! description is generated from the handlers, served at `/openapi.json` and committed as
+//! `openapi/agent.json`.
+
+mod ask;
+mod events;
+mod problem;
+mod routes;
+mod schema;
+mod serve;
+mod types;
+
+pub use ask::{Ask, Asker, Reply};
+pub use events::EventLog;
+pub use problem::Problem;
+pub use serve::{Server, serve};
+pub use types::{
+    Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
+};
+
+#[cfg(test)]
+mod tests;

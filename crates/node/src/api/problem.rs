@@ -1,0 +1,66 @@
+//! Errors as RFC 9457 problem details, with the field at fault and the remedy.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What went wrong, and what to do about it (`application/problem+json`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// The kind of problem, in a few words.
+    pub title: String,
+    /// What happened.
+    pub detail: String,
+    /// The field of the request at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Problem {
+    /// A problem with this status.
+    pub fn new(status: StatusCode, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            status: status.as_u16(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            detail: detail.into(),
+            field: None,
+            remedy: remedy.into(),
+        }
+    }
+
+    /// Names the field at fault.
+    pub fn field(mut self, field: &str) -> Self {
+        self.field = Some(field.to_owned());
+        self
+    }
+
+    /// There is no such thing.
+    pub fn not_found(what: &str, name: &str, remedy: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("there is no {what} \"{name}\""), remedy)
+    }
+
+    /// The other part can do it, this one cannot.
+    pub fn not_here(what: &str, remedy: &str) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, what, remedy)
+    }
+
+    /// The data path does not answer.
+    pub fn unavailable(detail: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_string(), "try again in a moment; see the log")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self)).into_response();
+        let kind = header::HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}

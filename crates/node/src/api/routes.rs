@@ -1,0 +1,252 @@
+//! The paths of the interface.
+
+use super::ask::{Ask, Asker};
+use super::events::EventLog;
+use super::problem::Problem;
+use super::types::{Event, PathList, Reloaded, Rules, Session, SessionList, Status};
+use crate::config::UpfUe;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use std::convert::Infallible;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::{Stream, StreamExt};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{IntoParams, Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The control loop.
+    pub asker: Asker,
+    /// Events.
+    pub events: EventLog,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "anabranch agent",
+        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    modifiers(&Bearer)
+)]
+struct Description;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("Needed only if [api] has a token_file."))
+            .build();
+        openapi.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+/// The routes and their description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(status))
+        .routes(routes!(sessions, create_session))
+        .routes(routes!(session, delete_session))
+        .routes(routes!(session_paths))
+        .routes(routes!(paths))
+        .routes(routes!(rules, set_rules))
+        .routes(routes!(events))
+        .routes(routes!(reload))
+        .routes(routes!(metrics))
+}
+
+/// The description as committed in `openapi/agent.json`.
+#[cfg(test)]
+pub fn description() -> String {
+    let mut text = routes().into_openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+type Answer<T> = Result<Json<T>, Problem>;
+
+/// The program as a whole.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
+async fn status(State(shared): State<Shared>) -> Answer<Status> {
+    shared.asker.ask(Ask::Status).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    /// How many to skip; default 0.
+    #[serde(default)]
+    offset: usize,
+    /// How many to show, 1 to 1000; default 100.
+    #[serde(default = "hundred")]
+    limit: usize,
+}
+
+fn hundred() -> usize {
+    100
+}
+
+/// Sessions, a page at a time.
+#[utoipa::path(get, path = "/v1/sessions", params(Page), responses((status = 200, body = SessionList)))]
+async fn sessions(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<SessionList> {
+    let limit = page.limit.clamp(1, 1000);
+    shared.asker.ask(|reply| Ask::Sessions { offset: page.offset, limit, reply }).await.map(Json)
+}
+
+/// Adds a UE (UPF only). It stays across restarts.
+#[utoipa::path(
+    post,
+    path = "/v1/sessions",
+    request_body = UpfUe,
+    responses(
+        (status = 201, body = Session),
+        (status = 400, body = Problem),
+        (status = 405, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+async fn create_session(
+    State(shared): State<Shared>,
+    body: Result<Json<UpfUe>, JsonRejection>,
+) -> Result<Response, Problem> {
+    let Json(ue) = body.map_err(bad_body)?;
+    let session = shared.asker.ask(|reply| Ask::Create(Box::new(ue), reply)).await?;
+    Ok((StatusCode::CREATED, Json(session)).into_response())
+}
+
+/// One session.
+#[utoipa::path(
+    get,
+    path = "/v1/sessions/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 200, body = Session), (status = 404, body = Problem))
+)]
+async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<Session> {
+    shared.asker.ask(|reply| Ask::Session(ue, reply)).await.map(Json)
+}
+
+/// Ends the session of a UE and forgets the UE (UPF only).
+#[utoipa::path(
+    delete,
+    path = "/v1/sessions/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 204), (status = 404, body = Problem), (status = 405, body = Problem), (status = 409, body = Problem))
+)]
+async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) -> Result<StatusCode, Problem> {
+    shared.asker.ask(|reply| Ask::Delete(ue, reply)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The paths of one session.
+#[utoipa::path(
+    get,
+    path = "/v1/sessions/{ue}/paths",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 200, body = PathList), (status = 404, body = Problem))
+)]
+async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<PathList> {
+    let session = shared.asker.ask(|reply| Ask::Session(ue, reply)).await?;
+    Ok(Json(PathList { paths: session.paths }))
+}
+
+/// The paths of a page of sessions.
+#[utoipa::path(get, path = "/v1/paths", params(Page), responses((status = 200, body = PathList)))]
+async fn paths(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<PathList> {
+    let limit = page.limit.clamp(1, 1000);
+    let list = shared.asker.ask(|reply| Ask::Sessions { offset: page.offset, limit, reply }).await?;
+    Ok(Json(PathList { paths: list.sessions.into_iter().flat_map(|s| s.paths).collect() }))
+}
+
+/// The rules in force.
+#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
+async fn rules(State(shared): State<Shared>) -> Answer<Rules> {
+    shared.asker.ask(Ask::Rules).await.map(Json)
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewRules {
+    /// The new rules, first match first.
+    #[schema(value_type = Vec<super::schema::RuleSchema>)]
+    rules: Vec<anabranch_core::policy::Rule>,
+}
+
+/// Replaces our rules (UE: its own; UPF: the shared ones) until the next reload. Sessions go on.
+#[utoipa::path(
+    put,
+    path = "/v1/rules",
+    request_body = NewRules,
+    responses((status = 200, body = Rules), (status = 400, body = Problem))
+)]
+async fn set_rules(
+    State(shared): State<Shared>,
+    body: Result<Json<NewRules>, JsonRejection>,
+) -> Answer<Rules> {
+    let Json(NewRules { rules }) = body.map_err(bad_body)?;
+    shared.asker.ask(|reply| Ask::SetRules(rules, reply)).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Since {
+    /// Begin after the event with this id (also as header Last-Event-ID); default: the last 256.
+    #[serde(default)]
+    since: Option<u64>,
+}
+
+/// Events as they happen (server-sent events; the data of each is an `Event`).
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    params(Since),
+    responses((status = 200, body = Event, content_type = "text/event-stream"))
+)]
+async fn events(
+    State(shared): State<Shared>,
+    Query(query): Query<Since>,
+    headers: HeaderMap,
+) -> Sse<impl Stream<Item = Result<axum::response::sse::Event, Infallible>>> {
+    let header = headers.get("last-event-id").and_then(|v| v.to_str().ok()?.parse().ok());
+    let (kept, receiver) = shared.events.since(query.since.or(header).unwrap_or(0));
+    // Who falls behind by more than the channel holds misses events; the ids show the gap.
+    let live = BroadcastStream::new(receiver).filter_map(Result::ok);
+    let stream = tokio_stream::iter(kept).chain(live).map(|event: Event| {
+        let data = serde_json::to_string(&event).unwrap_or_default();
+        Ok(axum::response::sse::Event::default().id(event.id.to_string()).event(event.kind).data(data))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::default())
+}
+
+/// Reads the configuration file again.
+#[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = Reloaded), (status = 400, body = Problem)))]
+async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
+    shared.asker.ask(Ask::Reload).await.map(Json)
+}
+
+/// Counters in Prometheus text format.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+pub async fn metrics(State(shared): State<Shared>) -> Result<Response, Problem> {
+    let text = shared.asker.ask(Ask::Metrics).await?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+fn bad_body(rejection: JsonRejection) -> Problem {
+    let detail = rejection.body_text();
+    // serde names the field in backquotes, or as a path before the colon.
+    let field = detail.split('`').nth(1).map(str::to_owned);
+    let mut problem = Problem::new(rejection.status(), detail, "see /openapi.json for what the body must be");
+    problem.field = field;
+    problem
+}

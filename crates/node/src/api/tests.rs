@@ -1,0 +1,149 @@
+use super::routes::{Shared, description};
+use super::serve::router;
+use super::*;
+use axum::http::StatusCode;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// A control loop with one session, `phone`.
+async fn control_loop(mut asks: mpsc::Receiver<Ask>) {
+    let session = |name: &str| Session {
+        ue: name.to_owned(),
+        public_key: String::new(),
+        addresses: vec!["10.45.0.2".into()],
+        connected: true,
+        tx_packets: 1,
+        tx_bytes: 2,
+        rx_packets: 3,
+        rx_bytes: 4,
+        paths: Vec::new(),
+    };
+    while let Some(ask) = asks.recv().await {
+        match ask {
+            Ask::Session(name, reply) if name == "phone" => drop(reply.send(Ok(session("phone")))),
+            Ask::Session(name, reply) => {
+                drop(reply.send(Err(Problem::not_found(
+                    "session",
+                    &name,
+                    "list them with GET /v1/sessions",
+                ))));
+            }
+            Ask::Create(ue, reply) => drop(reply.send(Ok(session(&ue.name)))),
+            Ask::Sessions { offset, limit, reply } => {
+                assert_eq!((offset, limit), (5, 1000));
+                drop(reply.send(Ok(SessionList { total: 1, sessions: vec![session("phone")] })));
+            }
+            Ask::SetRules(rules, reply) => drop(reply.send(Ok(Rules { rules, uses: Vec::new() }))),
+            Ask::Delete(_, reply) => drop(reply.send(Err(Problem::not_here("no", "ask the UPF")))),
+            _ => {}
+        }
+    }
+}
+
+async fn start(token: Option<&str>) -> (String, EventLog) {
+    let (sender, asks) = mpsc::channel(8);
+    tokio::spawn(control_loop(asks));
+    let events = EventLog::default();
+    let shared = Shared { asker: Asker::new(sender), events: events.clone() };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = router(shared, token.map(Arc::from));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (format!("http://{address}"), events)
+}
+
+#[test]
+fn the_committed_description_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/agent.json");
+    if std::env::var_os("ANABRANCH_WRITE_OPENAPI").is_some() {
+        std::fs::create_dir_all(std::path::Path::new(path).parent().unwrap()).unwrap();
+        std::fs::write(path, description()).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == description(),
+        "openapi/agent.json is out of date: ANABRANCH_WRITE_OPENAPI=1 cargo test -p anabranch-node description"
+    );
+}
+
+#[tokio::test]
+async fn requests_are_answered_and_mistakes_name_field_and_remedy() {
+    let (base, _) = start(None).await;
+    let client = reqwest::Client::new();
+    let get = async |path: &str| client.get(format!("{base}{path}")).send().await.unwrap();
+
+    let session: Session = get("/v1/sessions/phone").await.json().await.unwrap();
+    assert_eq!(session.addresses, ["10.45.0.2"]);
+    let list: SessionList = get("/v1/sessions?offset=5&limit=100000").await.json().await.unwrap();
+    assert_eq!(list.total, 1);
+
+    let missing = get("/v1/sessions/tablet").await;
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    assert_eq!(missing.headers()["content-type"], "application/problem+json");
+    let problem: Problem = missing.json().await.unwrap();
+    assert!(problem.detail.contains("tablet") && problem.remedy.contains("/v1/sessions"), "{problem:?}");
+    assert_eq!(get("/v2").await.json::<Problem>().await.unwrap().status, 404);
+    let wrong_method = client.put(format!("{base}/v1/status")).send().await.unwrap();
+    assert_eq!(wrong_method.json::<Problem>().await.unwrap().status, 405);
+
+    let post = async |body: &'static str| {
+        let request = client.post(format!("{base}/v1/sessions")).header("content-type", "application/json");
+        request.body(body).send().await.unwrap()
+    };
+    let key = r#"{"name":"tv","public_key":"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o="}"#;
+    assert_eq!(post(key).await.status(), StatusCode::CREATED);
+    let unknown: Problem = post(r#"{"name":"tv","pubic_key":"x"}"#).await.json().await.unwrap();
+    assert_eq!((unknown.status, unknown.field.as_deref()), (422, Some("pubic_key")), "{unknown:?}");
+    assert_eq!(post("{").await.json::<Problem>().await.unwrap().status, 400);
+
+    let rules = r#"{"rules":[{"name":"all","steering":{"mode":"redundant"}}]}"#;
+    let put = client.put(format!("{base}/v1/rules")).header("content-type", "application/json").body(rules);
+    let rules: Rules = put.send().await.unwrap().json().await.unwrap();
+    assert_eq!(rules.rules[0].steering.name(), "redundant");
+    let openapi: serde_json::Value = get("/openapi.json").await.json().await.unwrap();
+    assert!(openapi["paths"]["/v1/sessions/{ue}"]["delete"].is_object());
+}
+
+#[tokio::test]
+async fn a_token_is_needed_where_one_is_set() {
+    let (base, _) = start(Some("correct horse battery")).await;
+    let client = reqwest::Client::new();
+    let get = async |token: Option<&str>| {
+        let mut request = client.get(format!("{base}/v1/sessions/phone"));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(get(None).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(get(Some("correct horse batterz")).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(get(Some("correct horse battery")).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn events_arrive_without_gap_from_where_one_left_off() {
+    let (base, log) = start(None).await;
+    let event = |message: &str| Event {
+        id: 0,
+        time_unix_ms: 0,
+        kind: "path-up".into(),
+        ue: None,
+        access: Some("5g".into()),
+        rule: None,
+        message: message.into(),
+    };
+    for i in 1..=300 {
+        log.push(event(&i.to_string()));
+    }
+    let client = reqwest::Client::new();
+    let mut response =
+        client.get(format!("{base}/v1/events")).header("last-event-id", "298").send().await.unwrap();
+    log.push(event("late"));
+    let mut text = String::new();
+    while !text.contains("late") {
+        text.push_str(&String::from_utf8_lossy(&response.chunk().await.unwrap().unwrap()));
+    }
+    let ids: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("id: ")).collect();
+    assert_eq!(ids, ["299", "300", "301"]);
+    assert_eq!(log.since(0).0.len(), 256);
+}

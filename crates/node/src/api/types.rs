@@ -1,0 +1,211 @@
+//! What the interface shows. Units are in the names; times are Unix milliseconds.
+
+use super::schema::RuleSchema;
+use anabranch_core::policy::Rule;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// The program as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// `ue` or `upf`.
+    #[schema(example = "ue")]
+    pub part: String,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Its own public key.
+    pub public_key: String,
+    /// Name of the inner interface.
+    pub device: String,
+    /// MTU of the inner interface, in bytes.
+    pub mtu_bytes: u16,
+    /// Sessions configured (UE: 1).
+    pub sessions: u64,
+    /// Sessions that are up.
+    pub connected: u64,
+    /// Dropped packets by reason, over all sessions.
+    pub drops: BTreeMap<String, u64>,
+    /// One per data-path thread.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// Counters of a data-path thread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerStatus {
+    /// Sockets, by access.
+    pub accesses: BTreeMap<String, Counters>,
+    /// Packets read from the inner interface.
+    pub device_rx_packets: u64,
+    /// Packets delivered to the inner interface.
+    pub device_tx_packets: u64,
+    /// Frames the inner interface refused.
+    pub device_errors: u64,
+    /// Packets given to the worker that has their session.
+    pub handed_over: u64,
+    /// Packets dropped because that worker had no room.
+    pub handover_full: u64,
+    /// Events nobody took in time.
+    pub events_lost: u64,
+}
+
+/// Counters of a socket.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Counters {
+    /// Datagrams received.
+    pub rx_datagrams: u64,
+    /// Bytes received, without IP and UDP headers.
+    pub rx_bytes: u64,
+    /// Datagrams sent.
+    pub tx_datagrams: u64,
+    /// Bytes sent, without IP and UDP headers.
+    pub tx_bytes: u64,
+    /// System calls the sending took.
+    pub tx_batches: u64,
+    /// Datagrams dropped because the socket was full.
+    pub tx_full: u64,
+    /// Datagrams the kernel refused.
+    pub tx_errors: u64,
+}
+
+/// A session with a UE (or, at the UE, with the UPF).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    /// Name of the UE.
+    pub ue: String,
+    /// Public key of the peer.
+    pub public_key: String,
+    /// Virtual addresses.
+    pub addresses: Vec<String>,
+    /// Whether it carries traffic.
+    pub connected: bool,
+    /// Inner packets sent to the peer.
+    pub tx_packets: u64,
+    /// Inner bytes sent to the peer.
+    pub tx_bytes: u64,
+    /// Inner packets received from the peer.
+    pub rx_packets: u64,
+    /// Inner bytes received from the peer.
+    pub rx_bytes: u64,
+    /// Its paths.
+    pub paths: Vec<Path>,
+}
+
+/// One access path of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Path {
+    /// Name of the UE.
+    pub ue: String,
+    /// Path id.
+    pub id: u8,
+    /// Name of the access.
+    pub access: String,
+    /// Whether it carries traffic.
+    pub up: bool,
+    /// Why not, or what is wrong with the interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Peer address in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// `secure` or `plain`.
+    pub security: String,
+    /// Smoothed round-trip time in milliseconds; absent when unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// Smallest round-trip time seen, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_min_ms: Option<f64>,
+    /// Loss towards the peer, in percent.
+    pub loss_tx_percent: f64,
+    /// Loss from the peer, in percent.
+    pub loss_rx_percent: f64,
+    /// Datagrams with user data sent.
+    pub tx_packets: u64,
+    /// Their bytes, tunnel headers included.
+    pub tx_bytes: u64,
+    /// Datagrams with user data received.
+    pub rx_packets: u64,
+    /// Their bytes, tunnel headers included.
+    pub rx_bytes: u64,
+    /// Largest UDP payload the path is known to carry, in bytes; 0 when not searched.
+    pub mtu_bytes: u16,
+}
+
+/// A page of sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionList {
+    /// How many there are.
+    pub total: u64,
+    /// Those asked for, by public key.
+    pub sessions: Vec<Session>,
+}
+
+/// Paths of one or all sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PathList {
+    /// By session, then path id.
+    pub paths: Vec<Path>,
+}
+
+/// The rules in force, first match first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Rules {
+    /// Rules.
+    #[schema(value_type = Vec<RuleSchema>)]
+    pub rules: Vec<Rule>,
+    /// UE: what each rule does now, by rule; the UPF's rules and the default included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<RuleUse>,
+}
+
+/// What a rule does now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RuleUse {
+    /// Name of the rule.
+    pub rule: String,
+    /// Steering mode.
+    pub mode: String,
+    /// Access its traffic is on; absent for splitting modes and rules without traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+    /// Moves from one access to another so far.
+    pub switches: u64,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Counts up by one; also the id in the event stream.
+    pub id: u64,
+    /// When.
+    pub time_unix_ms: u64,
+    /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
+    /// `rules`, `carrier`, `handshake-timeout`, `bad-config`, `reloaded`.
+    #[schema(example = "path-down")]
+    pub kind: String,
+    /// UE it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ue: Option<String>,
+    /// Access it is about; for `moved` the one traffic is on now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+    /// Rule it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// For people.
+    pub message: String,
+}
+
+/// What a reload did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Reloaded {
+    /// What took effect.
+    pub changed: Vec<String>,
+    /// What is different in the file but takes effect only after a restart.
+    pub needs_restart: Vec<String>,
+}
