@@ -98,6 +98,9 @@ pub enum SteeringSchema {
         /// How much smaller a new RTT must be, in percent; default 10.
         #[serde(default)]
         hysteresis_percent: u8,
+        /// Least time between two changes, in milliseconds; default 500.
+        #[serde(default)]
+        dwell_ms: u32,
     },
     /// The high-priority access until its RTT or loss passes a threshold, then overflow.
     PriorityBased {
@@ -152,7 +155,7 @@ mod tests {
         let all = [
             r#"{"name":"a","filter":{"protocol":"tcp","local":"10.0.0.0/8","remote":"2001:db8::/32","local_port":"1-2","remote_port":443,"domain":"a.example","uid":7,"cgroup":"x"},"steering":{"mode":"active-standby","primary":"5g"},"reorder":false}"#,
             r#"{"name":"b","filter":{"protocol":"udp"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":100}],"per":"flow","autonomous":true},"reorder":true}"#,
-            r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20},"reorder":true}"#,
+            r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500},"reorder":true}"#,
             r#"{"name":"d","filter":{},"steering":{"mode":"priority-based","primary":"5g","rtt_ms":5.5,"loss_percent":1.0},"reorder":true}"#,
             r#"{"name":"e","filter":{},"steering":{"mode":"redundant","above_loss_percent":2.0},"reorder":true}"#,
         ];

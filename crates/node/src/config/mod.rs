@@ -10,6 +10,7 @@ mod upf;
 
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
-pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, Security};
+pub use anabranch_core::access::session::Security;
+pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr};
 pub use ue::{Cipher, UeAccess, UeConfig};
 pub use upf::{MAX_WORKERS, N6Mode, UpfAccess, UpfConfig, UpfUe, Workers, gateway_v4, gateway_v6};

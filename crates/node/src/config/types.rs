@@ -1,19 +1,10 @@
 //! Values both files share.
 
+use anabranch_core::access::classify::RuleSet;
+use anabranch_core::policy::Rule;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// How user data is protected on an access.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Security {
-    /// Encrypted and authenticated.
-    #[default]
-    Secure,
-    /// In the clear; control stays sealed.
-    Plain,
-}
 
 /// The network interface that inner packets go through.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -216,36 +207,10 @@ impl std::fmt::Display for RemoteAddr {
     }
 }
 
-/// Rules may only name accesses that exist, and each name once.
-pub fn check_rules(rules: &[anabranch_core::policy::Rule], accesses: &[&str]) -> Result<(), String> {
-    use anabranch_core::policy::SteeringMode as Mode;
-    for (i, rule) in rules.iter().enumerate() {
-        if rules[..i].iter().any(|other| other.name == rule.name) {
-            return Err(format!("two rules are named \"{}\": names must be unique", rule.name));
-        }
-        let named: Vec<&str> = match &rule.steering {
-            Mode::ActiveStandby { primary } | Mode::PriorityBased { primary, .. } => vec![primary],
-            Mode::LoadBalance { weights, .. } => weights.iter().map(|w| w.access.as_str()).collect(),
-            Mode::SmallestDelay { .. } | Mode::Redundant { .. } => Vec::new(),
-        };
-        if let Some(missing) = named.iter().find(|n| !accesses.contains(n)) {
-            return Err(format!(
-                "rule {} steers to access \"{missing}\", which is not configured; there are: {}",
-                rule.name,
-                accesses.join(", ")
-            ));
-        }
-        if let Mode::LoadBalance { weights, .. } = &rule.steering {
-            let sum: u32 = weights.iter().map(|w| u32::from(w.percent)).sum();
-            if !weights.is_empty() && (sum != 100 || weights.iter().any(|w| w.percent % 10 != 0)) {
-                return Err(format!(
-                    "rule \"{}\": weights are percent in steps of 10 and sum to 100, not {sum}",
-                    rule.name
-                ));
-            }
-        }
-    }
-    Ok(())
+/// Rules must fit the accesses.
+pub fn check_rules(rules: &[Rule], accesses: &[&str]) -> Result<(), String> {
+    let accesses: Vec<String> = accesses.iter().map(|&name| name.to_owned()).collect();
+    RuleSet::compile(rules, &accesses).map(drop).map_err(|error| error.to_string())
 }
 
 /// Names must be unique and there may be at most [`anabranch_core::access::MAX_PATHS`] of them.

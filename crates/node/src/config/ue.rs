@@ -1,9 +1,10 @@
 //! `ue.toml`.
 
 use super::load::Check;
-use super::types::{Api, Device, Metrics, RemoteAddr, Security, check_accesses, check_rules};
+use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
+use anabranch_core::access::session::Security;
 use anabranch_core::policy::Rule;
 use serde::Deserialize;
 use std::net::IpAddr;

@@ -1,9 +1,10 @@
 //! `upf.toml`.
 
 use super::load::Check;
-use super::types::{Api, Device, Metrics, Security, check_accesses, check_rules};
+use super::types::{Api, Device, Metrics, check_accesses, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
+use anabranch_core::access::session::Security;
 use anabranch_core::policy::Rule;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod device;
+pub mod ends;
 pub mod handover;
 pub mod offload;
 pub mod udp;

@@ -51,11 +51,11 @@ pub trait End: Send + 'static {
     /// The next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
     /// The worker that has the session of this datagram, if it is known; asked only if there are several.
-    fn owner_of_datagram(&self, _datagram: &[u8]) -> Option<usize> {
+    fn owner_of_datagram(&mut self, _datagram: &[u8]) -> Option<usize> {
         None
     }
     /// The worker that has the session of this inner packet.
-    fn owner_of_packet(&self, _packet: &[u8]) -> Option<usize> {
+    fn owner_of_packet(&mut self, _packet: &[u8]) -> Option<usize> {
         None
     }
 }

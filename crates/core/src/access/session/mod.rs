@@ -17,7 +17,7 @@ mod receive;
 mod send;
 
 pub use path::{Path, PathView, Security};
-pub use send::RuleState;
+pub use send::{RuleState, RuleView};
 
 use crate::access::classify::RuleSet;
 use crate::access::config_channel::{ConfigReceiver, ConfigSender};

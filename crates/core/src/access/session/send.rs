@@ -56,7 +56,33 @@ impl RuleState {
     }
 }
 
+/// What a rule does now, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleView {
+    /// The rule's name.
+    pub rule: String,
+    /// Its steering mode, as written in configuration.
+    pub mode: &'static str,
+    /// Path of a switching rule that has traffic.
+    pub path: Option<PathId>,
+    /// Moves from one path to another.
+    pub switches: u64,
+}
+
 impl Session {
+    /// One row per rule in force, the one of last resort last.
+    pub fn rule_views(&self) -> impl Iterator<Item = RuleView> + '_ {
+        self.rules.iter().enumerate().map(|(i, rule)| {
+            let state = self.per_rule.get(i);
+            RuleView {
+                rule: rule.name.clone(),
+                mode: rule.mode.name(),
+                path: state.and_then(RuleState::path),
+                switches: state.map_or(0, |s| s.switches),
+            }
+        })
+    }
+
     /// Sends one inner packet to the peer.
     ///
     /// # Errors

@@ -1,0 +1,120 @@
+//! The tunnel ends of `core` as the data path drives them.
+
+use super::worker::End;
+use anabranch_core::access::{DatagramSink, FixedHasher, PacketSink, PathId};
+use anabranch_core::time::Instant;
+use anabranch_core::ue::{Ue, UeEvent};
+use anabranch_core::upf::{Upf, UpfEvent};
+use anabranch_wire::ip;
+use arc_swap::{ArcSwap, Cache};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+impl End for Ue {
+    type Event = UeEvent;
+
+    fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        self.uplink(packet, now, out);
+    }
+
+    fn datagram(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        _out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) {
+        Ue::datagram(self, access, from, datagram, now, inner);
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        Ue::poll(self, now, out, inner);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Ue::poll_timeout(self).map(|(at, _)| at)
+    }
+
+    fn poll_event(&mut self) -> Option<UeEvent> {
+        Ue::poll_event(self)
+    }
+}
+
+/// Which worker has the UE with this virtual address.
+pub type OwnerTable = HashMap<IpAddr, u8, FixedHasher>;
+
+/// One shard of the UPF, and what it must know of the others.
+pub struct UpfEnd {
+    /// The shard.
+    pub upf: Upf,
+    workers: usize,
+    owners: Option<Cache<Arc<ArcSwap<OwnerTable>>, Arc<OwnerTable>>>,
+}
+
+impl UpfEnd {
+    /// A shard among `workers`; `owners` is asked only if there are several.
+    pub fn new(upf: Upf, workers: usize, owners: &Arc<ArcSwap<OwnerTable>>) -> Self {
+        let owners = (workers > 1).then(|| Cache::new(owners.clone()));
+        Self { upf, workers, owners }
+    }
+
+    fn owner_of_address(&mut self, address: IpAddr) -> Option<usize> {
+        self.owners.as_mut()?.load().get(&address).map(|&worker| usize::from(worker))
+    }
+}
+
+impl End for UpfEnd {
+    type Event = UpfEvent;
+
+    fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        self.upf.downlink(packet, now, out);
+    }
+
+    fn datagram(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) {
+        self.upf.datagram(access, from, datagram, now, out, inner);
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        self.upf.poll(now, out, inner);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.upf.poll_timeout().map(|(at, _)| at)
+    }
+
+    fn poll_event(&mut self) -> Option<UpfEvent> {
+        self.upf.poll_event()
+    }
+
+    /// As `kern::reuseport` does, except that plain data is looked up rather than guessed.
+    fn owner_of_datagram(&mut self, datagram: &[u8]) -> Option<usize> {
+        match datagram.first()? >> 4 {
+            0x4 => {
+                let index = datagram.get(4..8)?.try_into().map(u32::from_be_bytes).ok()?;
+                Some(index as usize % self.workers)
+            }
+            0x1 => Some(usize::from(*datagram.get(3)?) % self.workers),
+            0x8 => {
+                let (source, _) = ip::addresses(datagram.get(8..)?)?;
+                self.owner_of_address(source)
+            }
+            _ => None,
+        }
+    }
+
+    fn owner_of_packet(&mut self, packet: &[u8]) -> Option<usize> {
+        let (_, destination) = ip::addresses(packet)?;
+        self.owner_of_address(destination)
+    }
+}
