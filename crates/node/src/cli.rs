@@ -1,6 +1,6 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
-use crate::link;
+use crate::{agent, keygen, link};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -20,6 +20,12 @@ pub struct Cli {
 /// The parts.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The tunnel end on a device: one session over all of its accesses.
+    Ue(agent::UeArgs),
+    /// The tunnel end at the operator, for many UEs.
+    Upf(agent::UpfArgs),
+    /// Make a key pair.
+    Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
     Link(link::Args),
 }
@@ -27,6 +33,9 @@ pub enum Command {
 /// Runs the chosen part to its end.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
+        Command::Ue(args) => agent::run_ue(&args),
+        Command::Upf(args) => agent::run_upf(&args),
+        Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
     }
 }
@@ -45,6 +54,6 @@ pub fn init_logs(filter: &str) {
 }
 
 /// The exit code for an error: 2 when the user's input is at fault, else 1.
-pub fn exit_code(_error: &anyhow::Error) -> u8 {
-    1
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if agent::is_config_error(error) { 2 } else { 1 }
 }

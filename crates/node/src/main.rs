@@ -9,10 +9,12 @@
 // This program runs in real time, on real clocks; `core` and `lab` do not.
 #![allow(clippy::disallowed_methods)]
 
+mod agent;
 mod api;
 mod cli;
 mod config;
 mod engine;
+mod keygen;
 mod link;
 mod netctl;
 #[cfg(test)]

@@ -144,11 +144,6 @@ impl RuleSet {
         self.rules.get(usize::from(rule)).unwrap_or(&self.rules[self.rules.len() - 1])
     }
 
-    /// Every rule, first match first, the one of last resort last.
-    pub fn iter(&self) -> impl Iterator<Item = &CompiledRule> {
-        self.rules.iter()
-    }
-
     /// The position of the rule with this name.
     #[must_use]
     pub fn index_of(&self, name: &str) -> Option<RuleIndex> {

@@ -111,7 +111,8 @@ impl Upf {
     ) -> Result<(), DropReason> {
         let key = pending.peer();
         let record = self.ues.get_mut(&key).ok_or(DropReason::HandshakeUnknownUe)?;
-        if pending.timestamp_ns() <= record.last_timestamp_ns {
+        let timestamp_ns = pending.timestamp_ns();
+        if timestamp_ns <= record.last_timestamp_ns {
             return Err(DropReason::HandshakeReplayed);
         }
         let (addresses, existing) = (record.entry.addresses, record.slot);
@@ -146,7 +147,7 @@ impl Upf {
             return Err(DropReason::Exhausted);
         };
         if let Some(record) = self.ues.get_mut(&key) {
-            record.last_timestamp_ns = pending.timestamp_ns();
+            record.last_timestamp_ns = timestamp_ns;
             record.slot = Some(slot);
         }
         let welcome = Welcome {
@@ -165,6 +166,7 @@ impl Upf {
             }
         }
         self.rearm(slot);
+        self.event(super::UpfEvent::Handshake { key, timestamp_ns });
         let room = out.reserve(access, from, response.len()).ok_or(DropReason::NoRoom)?;
         room.copy_from_slice(&response);
         Ok(())

@@ -98,6 +98,13 @@ pub enum UpfCommand {
     CloseSession(PublicKey),
     /// New rules for every UE.
     Rules(Vec<Rule>),
+    /// Handshakes of a UE up to this timestamp are recordings: what was seen before a restart.
+    NotBefore {
+        /// The UE.
+        key: PublicKey,
+        /// Newest timestamp seen, in nanoseconds of Unix time.
+        timestamp_ns: u64,
+    },
 }
 
 /// A command that cannot be carried out; nothing has changed.
@@ -124,6 +131,13 @@ pub enum UpfError {
 /// Telemetry out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpfEvent {
+    /// A handshake was accepted; to be remembered across restarts (see [`UpfCommand::NotBefore`]).
+    Handshake {
+        /// The UE.
+        key: PublicKey,
+        /// Its timestamp, in nanoseconds of Unix time.
+        timestamp_ns: u64,
+    },
     /// A UE proved its keys: its session carries traffic.
     SessionUp {
         /// The UE.
@@ -147,6 +161,8 @@ pub enum UpfEvent {
     Session {
         /// The UE.
         ue: String,
+        /// Names of its accesses, by path id.
+        accesses: Arc<[AccessName]>,
         /// What happened.
         event: SessionEvent,
     },
@@ -203,6 +219,7 @@ pub struct Upf {
     by_endpoint: HashMap<SocketAddr, (Slot, PathId), FixedHasher>,
     timers: Timers,
     dirty: Vec<Slot>,
+    connected: usize,
     rule_sets: BTreeMap<RuleKey, Arc<RuleSet>>,
     pool: Pool,
     drops: DropCounters,
@@ -239,6 +256,7 @@ impl Upf {
             by_endpoint: HashMap::with_hasher(hasher),
             timers: Timers::default(),
             dirty: Vec::new(),
+            connected: 0,
             rule_sets: BTreeMap::new(),
             pool: Pool::new(PoolConfig::default()),
             drops: DropCounters::default(),
@@ -390,6 +408,11 @@ impl Upf {
                 }
                 Ok(())
             }
+            UpfCommand::NotBefore { key, timestamp_ns } => {
+                let record = self.ues.get_mut(&key).ok_or(UpfError::UnknownUe(key))?;
+                record.last_timestamp_ns = record.last_timestamp_ns.max(timestamp_ns);
+                Ok(())
+            }
         }
     }
 
@@ -430,17 +453,31 @@ impl Upf {
 
     /// One row per known UE, by public key.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView> + '_ {
-        self.ues.values().map(|record| {
-            let seat = record.slot.and_then(|s| self.seats.get(s as usize)).and_then(Option::as_ref);
-            SessionView {
-                ue: record.entry.name.clone(),
-                key: record.entry.key,
-                addresses: record.entry.addresses,
-                connected: seat.is_some_and(|s| s.confirmed),
-                traffic: seat.map(|s| s.session.traffic()).unwrap_or_default(),
-                paths: seat.map(|s| s.session.path_views().collect()).unwrap_or_default(),
-            }
-        })
+        self.ues.values().map(|record| self.view_of(record))
+    }
+
+    /// The row of one UE.
+    #[must_use]
+    pub fn view(&self, key: &PublicKey) -> Option<SessionView> {
+        self.ues.get(key).map(|record| self.view_of(record))
+    }
+
+    fn view_of(&self, record: &UeRecord) -> SessionView {
+        let seat = record.slot.and_then(|s| self.seats.get(s as usize)).and_then(Option::as_ref);
+        SessionView {
+            ue: record.entry.name.clone(),
+            key: record.entry.key,
+            addresses: record.entry.addresses,
+            connected: seat.is_some_and(|s| s.confirmed),
+            traffic: seat.map(|s| s.session.traffic()).unwrap_or_default(),
+            paths: seat.map(|s| s.session.path_views().collect()).unwrap_or_default(),
+        }
+    }
+
+    /// Number of sessions whose UE proved its keys.
+    #[must_use]
+    pub const fn connected_count(&self) -> usize {
+        self.connected
     }
 
     /// Number of sessions.
@@ -502,6 +539,7 @@ impl Upf {
         loop {
             let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
             let Some(event) = seat.session.poll_event() else { return };
+            let accesses = Arc::clone(seat.session.accesses());
             let ue = self.name_of(slot);
             match event {
                 SessionEvent::Config(document) => self.on_document(slot, &document, now),
@@ -511,13 +549,15 @@ impl Upf {
                 }
                 SessionEvent::Endpoint { path, address } => {
                     self.bind_endpoint(slot, path, address);
-                    self.event(UpfEvent::Session { ue, event: SessionEvent::Endpoint { path, address } });
+                    let event = SessionEvent::Endpoint { path, address };
+                    self.event(UpfEvent::Session { ue, accesses, event });
                 }
                 SessionEvent::Rekeyed { local_index } => {
                     self.on_confirmed(slot, now);
-                    self.event(UpfEvent::Session { ue, event: SessionEvent::Rekeyed { local_index } });
+                    let event = SessionEvent::Rekeyed { local_index };
+                    self.event(UpfEvent::Session { ue, accesses, event });
                 }
-                event => self.event(UpfEvent::Session { ue, event }),
+                event => self.event(UpfEvent::Session { ue, accesses, event }),
             }
         }
     }
@@ -525,6 +565,7 @@ impl Upf {
     fn on_confirmed(&mut self, slot: Slot, now: Instant) {
         let Some(seat) = self.seats.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         if !core::mem::replace(&mut seat.confirmed, true) {
+            self.connected += 1;
             let ue = self.name_of(slot);
             self.event(UpfEvent::SessionUp { ue });
             self.push_rules(slot, now);
@@ -616,6 +657,7 @@ impl Upf {
 
     fn end_session(&mut self, slot: Slot, ue: &str, reason: &'static str) {
         let Some(mut seat) = self.seats.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.connected -= usize::from(seat.confirmed);
         seat.session.release(&mut self.pool);
         for index in seat.session.keys().indices().collect::<Vec<_>>() {
             release_index(&mut self.indices, &mut self.free_indices, &self.config, index);

@@ -17,12 +17,12 @@ mod schema;
 mod serve;
 mod types;
 
-pub use ask::{Ask, Asker, Reply};
+pub use ask::{Ask, Asker};
 pub use events::EventLog;
 pub use problem::Problem;
-pub use serve::{Server, serve};
+pub use serve::serve;
 pub use types::{
-    Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
+    Counters, Event, Path, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };
 
 #[cfg(test)]

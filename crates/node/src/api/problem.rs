@@ -39,6 +39,16 @@ impl Problem {
         self
     }
 
+    /// The request, or the file it makes us read, is wrong; the detail says what would be right.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail, "correct it and send it again; nothing has changed")
+    }
+
+    /// It cannot be done in the present state.
+    pub fn conflict(detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail, remedy)
+    }
+
     /// There is no such thing.
     pub fn not_found(what: &str, name: &str, remedy: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} \"{name}\""), remedy)

@@ -41,8 +41,12 @@ pub struct WorkerStatus {
     pub accesses: BTreeMap<String, Counters>,
     /// Packets read from the inner interface.
     pub device_rx_packets: u64,
+    /// Frames they came in (segmentation offload).
+    pub device_rx_frames: u64,
     /// Packets delivered to the inner interface.
     pub device_tx_packets: u64,
+    /// Frames they were delivered in.
+    pub device_tx_frames: u64,
     /// Frames the inner interface refused.
     pub device_errors: u64,
     /// Packets given to the worker that has their session.
@@ -68,6 +72,8 @@ pub struct Counters {
     pub tx_batches: u64,
     /// Datagrams dropped because the socket was full.
     pub tx_full: u64,
+    /// Datagrams larger than the interface takes; path MTU probes among them.
+    pub tx_too_big: u64,
     /// Datagrams the kernel refused.
     pub tx_errors: u64,
 }

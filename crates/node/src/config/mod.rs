@@ -9,8 +9,9 @@ mod ue;
 mod upf;
 
 pub use keys::read_private_key;
-pub use load::{Check, ConfigError, load, parse};
-pub use anabranch_core::access::session::Security;
-pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr};
+#[cfg(test)]
+pub use load::parse;
+pub use load::{ConfigError, load};
+pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
 pub use ue::{Cipher, UeAccess, UeConfig};
-pub use upf::{MAX_WORKERS, N6Mode, UpfAccess, UpfConfig, UpfUe, Workers, gateway_v4, gateway_v6};
+pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

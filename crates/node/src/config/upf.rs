@@ -1,7 +1,7 @@
 //! `upf.toml`.
 
 use super::load::Check;
-use super::types::{Api, Device, Metrics, check_accesses, check_rules};
+use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
@@ -236,6 +236,9 @@ impl Check for UpfConfig {
                 }
             }
         }
+        if self.device.kind == DeviceKind::Packet && self.upf.workers.0.is_some_and(|n| n > 1) {
+            return Err("[device] kind = \"packet\" has one queue: set [upf] workers = 1".to_owned());
+        }
         self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
@@ -244,6 +247,14 @@ impl Check for UpfConfig {
 }
 
 impl UpfConfig {
+    /// The number of data-path threads. A veth pair has one queue only.
+    pub fn workers(&self) -> usize {
+        match self.device.kind {
+            DeviceKind::Tun => self.upf.workers.count(),
+            DeviceKind::Packet => 1,
+        }
+    }
+
     /// The first thing wrong with one UE, by itself. Used by the REST interface too.
     pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
         if ue.name.is_empty() || ue.name.len() > 64 {

@@ -3,6 +3,8 @@
 use super::offload::{
     Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, complete_checksum, for_each_packet,
 };
+use crate::config::DeviceKind;
+use crate::netctl::inside_name;
 use anabranch_core::access::PacketSink;
 use anabranch_kern::packet::{Framing, Options, PacketSocket};
 use anyhow::Context;
@@ -36,6 +38,19 @@ pub struct Device {
 enum Port {
     Tun(SyncDevice),
     Packet(PacketSocket),
+}
+
+/// Opens the configured interface with one queue per worker. For the packet kind its veth pair must be there
+/// already ([`crate::netctl::packet_device`]), and there is one queue.
+pub fn open(config: &crate::config::Device, mtu: u16, queues: usize) -> anyhow::Result<Vec<Device>> {
+    match config.kind {
+        DeviceKind::Tun => Device::tun(&config.name, mtu, queues),
+        DeviceKind::Packet => {
+            let peer = anabranch_kern::interface::mac(&config.name)
+                .with_context(|| format!("device {}", config.name))?;
+            Ok(vec![Device::packet(&inside_name(&config.name), peer, mtu)?])
+        }
+    }
 }
 
 impl Device {

@@ -106,7 +106,7 @@ impl End for UpfEnd {
             }
             0x1 => Some(usize::from(*datagram.get(3)?) % self.workers),
             0x8 => {
-                let (source, _) = ip::addresses(datagram.get(8..)?)?;
+                let (source, _) = ip::src_dst(datagram.get(8..)?).ok()?;
                 self.owner_of_address(source)
             }
             _ => None,
@@ -114,7 +114,7 @@ impl End for UpfEnd {
     }
 
     fn owner_of_packet(&mut self, packet: &[u8]) -> Option<usize> {
-        let (_, destination) = ip::addresses(packet)?;
+        let (_, destination) = ip::src_dst(packet).ok()?;
         self.owner_of_address(destination)
     }
 }

@@ -68,8 +68,9 @@ struct Batch {
 }
 
 impl AccessSocket {
-    /// Takes over a bound socket.
-    pub fn new(socket: UdpSocket) -> io::Result<Self> {
+    /// Takes over a bound socket. `replies`: it serves many peers, each of which is to be answered from the
+    /// address it used.
+    pub fn new(socket: UdpSocket, replies: bool) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let local = socket.local_addr()?;
         Ok(Self {
@@ -82,7 +83,7 @@ impl AccessSocket {
                 to: local,
                 closed: false,
             },
-            sources: local.ip().is_unspecified().then(|| vec![None; SOURCES].into_boxed_slice()),
+            sources: (replies && local.ip().is_unspecified()).then(|| vec![None; SOURCES].into_boxed_slice()),
             socket,
             counters: SocketCounters::default(),
             last_error: None,
@@ -325,7 +326,7 @@ mod tests {
     use super::*;
 
     fn pair() -> (Sockets, AccessSocket, SocketAddr) {
-        let bind = || AccessSocket::new(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let bind = || AccessSocket::new(UdpSocket::bind("127.0.0.1:0").unwrap(), true).unwrap();
         let (a, b) = (bind(), bind());
         let to = b.socket.local_addr().unwrap();
         (Sockets::new(vec![Some(a)]), b, to)

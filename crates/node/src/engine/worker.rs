@@ -127,6 +127,11 @@ impl<E: End> Handle<E> {
         answered.await.map_err(|_| Unreachable)
     }
 
+    /// What wakes the worker.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
     /// Makes the worker return.
     pub fn stop(&self) -> Result<(), Unreachable> {
         self.run(|context| *context.stop = true)

@@ -18,7 +18,6 @@ mod socket;
 mod steps;
 
 pub use monitor::{Health, Monitor, Watched};
-pub use nat::Nat;
 pub use owner::Owners;
 pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use socket::{SocketSpec, bind_access};

@@ -47,6 +47,8 @@ pub struct PathView {
     pub security: Security,
     /// Whether it carries traffic.
     pub up: bool,
+    /// Why it does not, as [`crate::access::path::DownReason::as_str`] says it.
+    pub down: Option<&'static str>,
     /// Smoothed RTT, in microseconds; 0 when unknown.
     pub rtt_us: u32,
     /// Smallest RTT seen, in microseconds; 0 when unknown.
@@ -98,6 +100,7 @@ impl Path {
             endpoint: self.endpoint,
             security: self.security,
             up: self.monitor.is_up(),
+            down: self.monitor.down_reason().map(|reason| reason.as_str()),
             rtt_us: super::micros(rtt.smoothed),
             rtt_min_us: super::micros(rtt.minimum),
             loss_tx_ppm: self.monitor.loss_tx_ppm(),

@@ -72,7 +72,7 @@ pub struct RuleView {
 impl Session {
     /// One row per rule in force, the one of last resort last.
     pub fn rule_views(&self) -> impl Iterator<Item = RuleView> + '_ {
-        self.rules.iter().enumerate().map(|(i, rule)| {
+        self.rules.rules().iter().enumerate().map(|(i, rule)| {
             let state = self.per_rule.get(i);
             RuleView {
                 rule: rule.name.clone(),

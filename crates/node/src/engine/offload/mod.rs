@@ -20,7 +20,7 @@ mod header;
 mod segment;
 
 pub use coalesce::{Coalescer, FrameSink};
-pub use header::{VNET_BYTES, VnetHeader};
+pub use header::VNET_BYTES;
 pub use segment::{complete_checksum, for_each_packet};
 
 /// Longest IP packet.

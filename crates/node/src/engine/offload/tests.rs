@@ -1,7 +1,7 @@
 //! Segmentation and coalescing against each other and against naive copies.
 
 use super::checksum::{fold, pseudo, sum};
-use super::header::{GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM};
+use super::header::{GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VnetHeader};
 use super::*;
 use proptest::prelude::*;
 

@@ -1,0 +1,180 @@
+//! Prometheus text: the state of a moment, built when it is asked for.
+
+use crate::api::{Session, Status};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+/// Sessions whose paths get metrics of their own; with more, the sums per access and worker remain.
+pub const MAX_SESSIONS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: String,
+    name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfWorker {
+    worker: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAccess {
+    worker: u32,
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfSession {
+    ue: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPath {
+    ue: String,
+    access: String,
+}
+
+type Number = Gauge<f64, AtomicU64>;
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
+pub fn text(status: &Status, sessions: &[Session]) -> String {
+    let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
+    let build = Build { version: status.version.clone(), name: status.name.clone() };
+    gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
+    let uptime = status.uptime_s as f64;
+    one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
+    one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
+    one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
+    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    count(&mut registry, "dropped_packets", "Packets dropped, by reason", drops);
+    workers(&mut registry, status);
+    if sessions.len() <= MAX_SESSIONS {
+        paths(&mut registry, sessions);
+    }
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = encode(&mut out, &registry);
+    out
+}
+
+fn workers(registry: &mut Registry, status: &Status) {
+    let rows = || (0u32..).zip(&status.workers);
+    let counters: [(&str, &str, fn(&crate::api::WorkerStatus) -> u64); 7] = [
+        ("device_rx_packets", "Packets read from the inner interface", |w| w.device_rx_packets),
+        ("device_rx_frames", "Frames they came in", |w| w.device_rx_frames),
+        ("device_tx_packets", "Packets delivered to the inner interface", |w| w.device_tx_packets),
+        ("device_tx_frames", "Frames they were delivered in", |w| w.device_tx_frames),
+        ("device_errors", "Frames the inner interface refused", |w| w.device_errors),
+        ("handover_packets", "Packets given to the worker that has their session", |w| w.handed_over),
+        ("handover_drops", "Packets dropped because that worker had no room", |w| w.handover_full),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(worker, w)| (OfWorker { worker }, value(w))));
+    }
+    let counters: [(&str, &str, fn(&crate::api::Counters) -> u64); 8] = [
+        ("socket_rx_datagrams", "Datagrams received", |c| c.rx_datagrams),
+        ("socket_rx_bytes", "Bytes received, without IP and UDP headers", |c| c.rx_bytes),
+        ("socket_tx_datagrams", "Datagrams sent", |c| c.tx_datagrams),
+        ("socket_tx_bytes", "Bytes sent, without IP and UDP headers", |c| c.tx_bytes),
+        ("socket_tx_batches", "System calls the sending took", |c| c.tx_batches),
+        ("socket_tx_full", "Datagrams dropped because the socket was full", |c| c.tx_full),
+        ("socket_tx_too_big", "Datagrams larger than the interface takes", |c| c.tx_too_big),
+        ("socket_tx_errors", "Datagrams the kernel refused", |c| c.tx_errors),
+    ];
+    for (name, help, value) in counters {
+        let rows = rows().flat_map(|(worker, w)| {
+            w.accesses.iter().map(move |(access, c)| (OfAccess { worker, access: access.clone() }, value(c)))
+        });
+        count(registry, name, help, rows);
+    }
+}
+
+fn paths(registry: &mut Registry, sessions: &[Session]) {
+    let label = |s: &Session| OfSession { ue: s.ue.clone() };
+    let connected = sessions.iter().map(|s| (label(s), f64::from(u8::from(s.connected))));
+    gauge(registry, "session_connected", "1 while the session is up", None, connected);
+    let counters: [(&str, &str, fn(&Session) -> u64); 4] = [
+        ("session_tx_packets", "Inner packets sent to the peer", |s| s.tx_packets),
+        ("session_tx_bytes", "Inner bytes sent to the peer", |s| s.tx_bytes),
+        ("session_rx_packets", "Inner packets received from the peer", |s| s.rx_packets),
+        ("session_rx_bytes", "Inner bytes received from the peer", |s| s.rx_bytes),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, sessions.iter().map(|s| (label(s), value(s))));
+    }
+
+    let rows = || sessions.iter().flat_map(|s| &s.paths);
+    let label = |p: &crate::api::Path| OfPath { ue: p.ue.clone(), access: p.access.clone() };
+    let up = rows().map(|p| (label(p), f64::from(u8::from(p.up))));
+    gauge(registry, "path_up", "1 while the path carries traffic", None, up);
+    let rtt = rows().filter_map(|p| Some((label(p), p.rtt_ms? / 1000.0)));
+    gauge(registry, "path_rtt", "Smoothed round-trip time", Some(Unit::Seconds), rtt);
+    let loss = rows().map(|p| (label(p), p.loss_tx_percent / 100.0));
+    gauge(registry, "path_loss_tx", "Loss towards the peer", Some(Unit::Ratios), loss);
+    let loss = rows().map(|p| (label(p), p.loss_rx_percent / 100.0));
+    gauge(registry, "path_loss_rx", "Loss from the peer", Some(Unit::Ratios), loss);
+    let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
+    gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
+    let counters: [(&str, &str, fn(&crate::api::Path) -> u64); 4] = [
+        ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
+        ("path_tx_bytes", "Their bytes, tunnel headers included", |p| p.tx_bytes),
+        ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),
+        ("path_rx_bytes", "Their bytes, tunnel headers included", |p| p.rx_bytes),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|p| (label(p), value(p))));
+    }
+}
+
+trait Label: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static {}
+impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
+
+fn count<L: Label>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = (L, u64)>,
+) {
+    let family = Family::<L, Counter>::default();
+    for (label, value) in rows {
+        family.get_or_create(&label).inc_by(value);
+    }
+    registry.register(name, help, family);
+}
+
+fn gauge<L: Label>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: impl IntoIterator<Item = (L, f64)>,
+) {
+    let family = Family::<L, Number>::default();
+    for (label, value) in rows {
+        family.get_or_create(&label).set(value);
+    }
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, family),
+        None => registry.register(name, help, family),
+    }
+}
+
+fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
+    let number = Number::default();
+    number.set(value);
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, number),
+        None => registry.register(name, help, number),
+    }
+}

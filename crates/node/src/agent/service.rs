@@ -1,0 +1,60 @@
+//! What the service manager and the terminal see: signals in, readiness out.
+
+use anyhow::Context;
+use std::os::unix::net::UnixDatagram;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+/// Signals of this process.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    pub fn open() -> anyhow::Result<Self> {
+        let open = |kind| signal(kind).context("taking over signals");
+        Ok(Self {
+            interrupt: open(SignalKind::interrupt())?,
+            terminate: open(SignalKind::terminate())?,
+            hangup: open(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.interrupt.recv() => Wish::Stop,
+            _ = self.terminate.recv() => Wish::Stop,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+}
+
+/// Tells systemd (sd_notify(3)), if it wants to know, that the program is `READY=1`, `RELOADING=1` or
+/// `STOPPING=1`. Abstract sockets ("@…") are what systemd uses for user services in containers.
+pub fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = || -> std::io::Result<()> {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::ffi::OsStrExt;
+        let address = match path.as_bytes() {
+            [b'@', name @ ..] => std::os::unix::net::SocketAddr::from_abstract_name(name)?,
+            _ => std::os::unix::net::SocketAddr::from_pathname(&path)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+    };
+    if let Err(error) = send() {
+        tracing::debug!("NOTIFY_SOCKET: {error}");
+    }
+}

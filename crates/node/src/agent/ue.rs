@@ -1,0 +1,567 @@
+//! `anabranch ue`: set-up, control loop, tear-down.
+
+use super::Common;
+use super::crew::Crew;
+use super::service::{Signals, Wish, notify};
+use super::ue_access::{self, Access, Change};
+use super::{metrics, views};
+use crate::api::{self, Ask, Asker, EventLog, Problem};
+use crate::config::{self, Cipher, Device, DeviceKind, Metrics, Mtu, UeConfig, check_rules};
+use crate::engine::clock::{Clock, unix_ns};
+use crate::engine::device;
+use crate::engine::worker::{Handle, Worker};
+use crate::keygen::random_seed;
+use crate::netctl::{self, Layer, Monitor, Net, Owners};
+use anabranch_core::access::PathId;
+use anabranch_core::access::crypto::{PublicKey, Suite};
+use anabranch_core::access::session::{Addresses, PathView, RuleView, SessionParams, Traffic};
+use anabranch_core::policy::Rule;
+use anabranch_core::ue::{self, Ue, UeCommand, UeEvent};
+use anabranch_wire::tunnel::SECURE_OVERHEAD;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// How often the accesses are looked at although nothing was heard of a change, and names resolved again.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Largest inner MTU; [device] mtu allows no more either.
+const MAX_MTU: u16 = 9000;
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
+    let mut config: UeConfig = config::load(&args.config)?;
+    if let Some(listen) = &args.api {
+        config.api.listen = listen.clone();
+        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
+    }
+    if let Some(listen) = &args.metrics {
+        config.metrics = Some(Metrics { listen: listen.clone() });
+    }
+    Ok(config)
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let key = config::read_private_key(&config.ue.private_key_file)?;
+    let net = Net::open()?;
+    net.clean(&config.device.name, config.device.mark).await?;
+
+    let mut accesses: Vec<Access> =
+        config.access.iter().map(|a| Access::new(a.clone(), config.device.mark)).collect();
+    for access in accesses.iter_mut().filter(|a| a.remote.is_none()) {
+        let config::UeAccess { remote, local, .. } = access.config.clone();
+        access.remote = ue_access::resolve(remote, local).await;
+    }
+    let mtu = mtu(&config.device, &accesses);
+
+    let mut plan = netctl::ue_accesses(config.access.iter().filter_map(|a| a.interface.as_deref()));
+    if config.device.kind == DeviceKind::Packet {
+        plan.extend(netctl::packet_device(&config.device));
+    }
+    let base = net.apply(plan).await?;
+    let result = serve(args, config, key, &net, accesses, mtu, &mut signals).await;
+    net.undo(base).await;
+    result
+}
+
+async fn serve(
+    args: &Common,
+    config: UeConfig,
+    key: anabranch_core::access::crypto::PrivateKey,
+    net: &Net,
+    mut accesses: Vec<Access>,
+    mtu: u16,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let device = device::open(&config.device, mtu, 1)?.remove(0);
+    let clock = Clock::start();
+    let now = clock.now();
+    let own_key = key.public();
+    let core_config = ue::UeConfig {
+        private_key: key,
+        upf_key: config.upf.public_key,
+        suite: suite(config.upf.cipher),
+        accesses: accesses
+            .iter()
+            .map(|a| ue::UeAccess {
+                name: a.config.name.clone(),
+                remote: a.remote_or_any(),
+                local: None,
+                security: a.config.security,
+                max_payload: a.max_payload(),
+            })
+            .collect(),
+        rules: config.rule.clone(),
+        params: SessionParams {
+            probe: config.probe,
+            flap: config.flap,
+            max_payload: accesses.iter().map(Access::max_payload).max().unwrap_or(0),
+            inner_mtu: mtu,
+            ..SessionParams::default()
+        },
+        unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
+    };
+    let mut end = Ue::new(core_config, random_seed()?, now)?;
+    let mut sockets = Vec::new();
+    for (path, access) in (0..).zip(&mut accesses) {
+        let Change { socket, .. } = access.look(net).await;
+        if access.trouble().is_some() {
+            end.on_command(UeCommand::Carrier { path, up: false }, now);
+        }
+        sockets.push(socket.flatten());
+    }
+    let (told, events) = mpsc::channel(1024);
+    let crew = Crew::start(vec![Worker::new(end, clock, device, sockets, told)?])?;
+
+    let (asker, asks) = mpsc::channel(64);
+    let log = EventLog::default();
+    let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone()).await;
+    let mut agent = Agent {
+        file: args.config.clone(),
+        own_key,
+        worker: crew.handles()[0].clone(),
+        net: net.clone(),
+        accesses,
+        session: Layer::default(),
+        addresses: Addresses::default(),
+        mtu,
+        owners: None,
+        log,
+        started: Instant::now(),
+        config,
+    };
+    let mut crew = crew;
+    let result = match server {
+        Ok(_server) => agent.serve(signals, &mut crew, events, asks).await,
+        Err(error) => Err(error),
+    };
+    notify("STOPPING=1");
+    // The peer is told, then routes go before the device they point to.
+    let _ = agent.worker.run(|inside| inside.end.on_command(UeCommand::Close, inside.now));
+    net.undo(std::mem::take(&mut agent.session)).await;
+    let stopped = crew.stop();
+    result.and(stopped)
+}
+
+struct Agent {
+    file: PathBuf,
+    config: UeConfig,
+    own_key: PublicKey,
+    worker: Handle<Ue>,
+    net: Net,
+    accesses: Vec<Access>,
+    /// Addresses and routes of the session.
+    session: Layer,
+    addresses: Addresses,
+    mtu: u16,
+    owners: Option<Owners>,
+    log: EventLog,
+    started: Instant,
+}
+
+/// What the worker says of itself in one go.
+struct Snapshot {
+    paths: Vec<PathView>,
+    traffic: Traffic,
+    rules: Vec<RuleView>,
+    drops: BTreeMap<String, u64>,
+    worker: api::WorkerStatus,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        crew: &mut Crew<Ue>,
+        mut events: mpsc::Receiver<UeEvent>,
+        mut asks: mpsc::Receiver<Ask>,
+    ) -> anyhow::Result<()> {
+        let changed = Arc::new(Notify::new());
+        watch(changed.clone())?;
+        let (resolved, mut addresses) = mpsc::channel(8);
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
+        notify("READY=1");
+        loop {
+            tokio::select! {
+                biased;
+                () = changed.notified() => self.look().await,
+                Some(event) = events.recv() => self.on_event(event).await?,
+                wish = signals.next() => match wish {
+                    Wish::Stop => return Ok(()),
+                    Wish::Reload => {
+                        notify("RELOADING=1");
+                        if let Err(problem) = self.reload().await {
+                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
+                        }
+                        notify("READY=1");
+                    }
+                },
+                Some(ask) = asks.recv() => self.on_ask(ask).await,
+                Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
+                _ = tick.tick() => {
+                    self.look().await;
+                    self.resolve(&resolved);
+                    self.report_send_errors().await;
+                }
+                error = crew.failed() => return Err(error),
+            }
+        }
+    }
+
+    /// Looks at every access and passes on what changed.
+    async fn look(&mut self) {
+        for path in 0..self.accesses.len() {
+            let change = self.accesses[path].look(&self.net).await;
+            self.tell(path, change);
+        }
+    }
+
+    fn tell(&mut self, path: usize, change: Change) {
+        if change.socket.is_none() && change.usable.is_none() {
+            return;
+        }
+        let name = self.accesses[path].config.name.clone();
+        let done = self.worker.run(move |inside| {
+            if let Some(socket) = change.socket
+                && let Err(error) = inside.replace_socket(path, socket)
+            {
+                tracing::error!(access = name, "cannot watch the new socket: {error}");
+            }
+            if let Some(up) = change.usable {
+                inside.end.on_command(UeCommand::Carrier { path: path as PathId, up }, inside.now);
+            }
+        });
+        if let Err(error) = done {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
+    fn resolve(&self, resolved: &mpsc::Sender<(usize, SocketAddr)>) {
+        for (path, access) in self.accesses.iter().enumerate() {
+            if ue_access::is_name(&access.config.remote) {
+                let (remote, local, resolved) =
+                    (access.config.remote.clone(), access.config.local, resolved.clone());
+                tokio::spawn(async move {
+                    if let Some(address) = ue_access::resolve(remote, local).await {
+                        let _ = resolved.send((path, address)).await;
+                    }
+                });
+            }
+        }
+    }
+
+    async fn on_resolved(&mut self, path: usize, remote: SocketAddr) {
+        let Some(access) = self.accesses.get_mut(path) else { return };
+        if !access.set_remote(remote) {
+            return;
+        }
+        tracing::info!(access = access.config.name, %remote, "the UPF's address");
+        let command = UeCommand::Remote { path: path as PathId, remote };
+        if let Err(error) = self.worker.run(|inside| inside.end.on_command(command, inside.now)) {
+            tracing::error!("{error}");
+        }
+        self.look().await;
+    }
+
+    async fn report_send_errors(&self) {
+        let Ok(errors) = self.worker.ask(|inside| inside.send_errors()).await else { return };
+        for (path, error) in errors {
+            let access = self.name_of(path as PathId);
+            tracing::warn!(access, "datagrams could not be sent: {error}");
+        }
+    }
+
+    async fn on_event(&mut self, event: UeEvent) -> anyhow::Result<()> {
+        let ue = self.config.ue.name.clone();
+        match event {
+            UeEvent::Connected { addresses, mtu } => {
+                let list: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+                let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
+                self.log.push(views::event("session-up", Some(&ue), message));
+                (self.addresses, self.mtu) = (addresses, mtu);
+                self.apply_session().await?;
+            }
+            UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
+                let access = self.name_of(path);
+                let message = format!("no answer from the UPF by {access} ({tries} tries)");
+                let event = views::event("handshake-timeout", Some(&ue), message);
+                self.log.push(api::Event { access: Some(access), ..event });
+            }
+            UeEvent::HandshakeTimeout { .. } => {}
+            UeEvent::Rules(count) => {
+                self.log.push(views::event("rules", Some(&ue), format!("{count} rules in force")));
+            }
+            UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
+            UeEvent::OwnerWanted(key) => {
+                if self.owners.is_none() {
+                    self.owners = Some(Owners::open()?);
+                }
+                if let Some(owners) = &mut self.owners {
+                    let owner = owners.owner(&key);
+                    let command = UeCommand::Owner { key, owner };
+                    // If the worker is too busy, the flow stays with the rule it has.
+                    let _ = self.worker.run(|inside| inside.end.on_command(command, inside.now));
+                }
+            }
+            UeEvent::Session(event) => {
+                if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {
+                    self.log.push(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts addresses and routes of the session in place of those there were.
+    async fn apply_session(&mut self) -> anyhow::Result<()> {
+        self.net.undo(std::mem::take(&mut self.session)).await;
+        let addresses: Vec<IpAddr> = self.addresses.iter().collect();
+        let plan = netctl::session_of_ue(&self.config.device, &addresses, self.mtu);
+        self.session = self.net.apply(plan).await?;
+        Ok(())
+    }
+
+    async fn on_ask(&mut self, ask: Ask) {
+        // Whoever asked and went away does not care for the answer.
+        match ask {
+            Ask::Status(reply) => drop(reply.send(self.status().await)),
+            Ask::Sessions { offset, limit, reply } => {
+                let answer = self.session_view().await.map(|session| api::SessionList {
+                    total: 1,
+                    sessions: std::iter::once(session).skip(offset).take(limit).collect(),
+                });
+                drop(reply.send(answer));
+            }
+            Ask::Session(name, reply) if name == self.config.ue.name => {
+                drop(reply.send(self.session_view().await));
+            }
+            Ask::Session(name, reply) => {
+                let remedy = format!("the only session of this UE is \"{}\"", self.config.ue.name);
+                drop(reply.send(Err(Problem::not_found("session", &name, &remedy))));
+            }
+            Ask::Create(_, reply) => drop(reply.send(Err(not_here()))),
+            Ask::Delete(_, reply) => drop(reply.send(Err(not_here()))),
+            Ask::Rules(reply) => drop(reply.send(self.rules().await)),
+            Ask::SetRules(rules, reply) => {
+                let answer = match self.set_rules(rules) {
+                    Ok(()) => self.rules().await,
+                    Err(problem) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+            Ask::Reload(reply) => drop(reply.send(self.reload().await)),
+            Ask::Metrics(reply) => {
+                let answer = match (self.status().await, self.session_view().await) {
+                    (Ok(status), Ok(session)) => Ok(metrics::text(&status, &[session])),
+                    (Err(problem), _) | (_, Err(problem)) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, Problem> {
+        let names: Vec<String> = self.accesses.iter().map(|a| a.config.name.clone()).collect();
+        let ask = self.worker.ask(move |inside| {
+            let counters = inside.counters();
+            let mut drops = BTreeMap::new();
+            views::add_drops(&mut drops, inside.end.drops());
+            Snapshot {
+                paths: inside.end.paths(),
+                traffic: inside.end.traffic(),
+                rules: inside.end.session().rule_views().collect(),
+                drops,
+                worker: views::worker(&counters, names.iter().map(String::as_str)),
+            }
+        });
+        ask.await.map_err(Problem::unavailable)
+    }
+
+    async fn status(&self) -> Result<api::Status, Problem> {
+        let snapshot = self.snapshot().await?;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        Ok(api::Status {
+            part: "ue".to_owned(),
+            name: self.config.ue.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            public_key: self.own_key.to_string(),
+            device: self.config.device.name.clone(),
+            mtu_bytes: self.mtu,
+            sessions: 1,
+            connected: u64::from(connected),
+            drops: snapshot.drops,
+            workers: vec![snapshot.worker],
+        })
+    }
+
+    async fn session_view(&self) -> Result<api::Session, Problem> {
+        let snapshot = self.snapshot().await?;
+        let ue = &self.config.ue.name;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        let key = self.config.upf.public_key.to_string();
+        let mut session = views::session(ue, key, &self.addresses, connected, snapshot.traffic);
+        let troubles = self.accesses.iter().map(Access::trouble);
+        session.paths = snapshot
+            .paths
+            .iter()
+            .zip(troubles)
+            .map(|(view, trouble)| views::path(ue, view, trouble))
+            .collect();
+        Ok(session)
+    }
+
+    async fn rules(&self) -> Result<api::Rules, Problem> {
+        let snapshot = self.snapshot().await?;
+        let uses = snapshot.rules.into_iter().map(|rule| api::RuleUse {
+            access: rule.path.map(|path| self.name_of(path)),
+            rule: rule.rule,
+            mode: rule.mode.to_owned(),
+            switches: rule.switches,
+        });
+        Ok(api::Rules { rules: self.config.rule.clone(), uses: uses.collect() })
+    }
+
+    fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
+        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
+        let command = UeCommand::Rules(rules.clone());
+        self.worker.run(|inside| inside.end.on_command(command, inside.now)).map_err(Problem::unavailable)?;
+        self.config.rule = rules;
+        Ok(())
+    }
+
+    /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
+    /// different waits for a restart. If anything fails, everything stays as it was.
+    async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
+        let mut new: UeConfig =
+            config::load(&self.file).map_err(|error| Problem::invalid(error.to_string()))?;
+        let mut done = api::Reloaded::default();
+        let old = self.config.clone();
+        // What a flag said still holds.
+        (new.api, new.metrics) = (old.api.clone(), old.metrics.clone());
+        if new.device.routes != old.device.routes {
+            self.config.device.routes.clone_from(&new.device.routes);
+            if self.addresses != Addresses::default()
+                && let Err(error) = self.apply_session().await
+            {
+                self.config.device.routes.clone_from(&old.device.routes);
+                // The routes that were there a moment ago.
+                self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
+            }
+            done.changed.push("device.routes".to_owned());
+        }
+        if new.rule != old.rule {
+            if let Err(problem) = self.set_rules(new.rule.clone()) {
+                if self.config.device.routes != old.device.routes {
+                    self.config.device.routes.clone_from(&old.device.routes);
+                    self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                }
+                return Err(problem);
+            }
+            done.changed.push("rule".to_owned());
+        }
+        let same_accesses = new.access.len() == self.accesses.len()
+            && new.access.iter().zip(&self.accesses).all(|(new, old)| {
+                config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
+            });
+        if same_accesses {
+            for (path, access) in new.access.iter().enumerate() {
+                if access.remote == self.accesses[path].config.remote {
+                    continue;
+                }
+                self.accesses[path].config.remote = access.remote.clone();
+                if let Some(remote) = ue_access::resolve(access.remote.clone(), access.local).await {
+                    self.on_resolved(path, remote).await;
+                }
+                done.changed.push(format!("access {} remote", access.name));
+            }
+            self.config.access.clone_from(&new.access);
+        }
+        done.needs_restart = needs_restart(&new, &self.config, same_accesses);
+        let message =
+            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+        self.log.push(views::event("reloaded", None, message));
+        Ok(done)
+    }
+
+    fn name_of(&self, path: PathId) -> String {
+        self.accesses.get(usize::from(path)).map_or_else(|| path.to_string(), |a| a.config.name.clone())
+    }
+}
+
+fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec<String> {
+    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
+    let differs = [
+        ("ue", new.ue != running.ue),
+        ("upf", new.upf != running.upf),
+        ("access", !same_accesses),
+        ("device", device != running.device),
+        ("probe", new.probe != running.probe),
+        ("flap", new.flap != running.flap),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+/// Names in a sentence.
+pub fn list(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+fn not_here() -> Problem {
+    Problem::not_here("a UE has one session, made by its configuration", "ask the UPF's agent")
+}
+
+/// Wakes `changed` whenever links, addresses or routes change.
+fn watch(changed: Arc<Notify>) -> anyhow::Result<()> {
+    let mut monitor = Monitor::open()?;
+    tokio::spawn(async move {
+        loop {
+            match monitor.changed().await {
+                Ok(()) => changed.notify_one(),
+                Err(error) => {
+                    // The periodic look goes on.
+                    tracing::error!("link changes are noticed late from now on: {error:#}");
+                    return;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+fn suite(cipher: Cipher) -> Suite {
+    match cipher {
+        Cipher::Aes256Gcm => Suite::Aes256Gcm,
+        Cipher::Chacha20Poly1305 => Suite::ChaCha20Poly1305,
+        Cipher::Auto if has_aes() => Suite::Aes256Gcm,
+        Cipher::Auto => Suite::ChaCha20Poly1305,
+    }
+}
+
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+/// The inner MTU: as configured, or what the narrowest access carries.
+fn mtu(device: &Device, accesses: &[Access]) -> u16 {
+    match device.mtu {
+        Mtu::Bytes(bytes) => bytes,
+        Mtu::Auto => {
+            let narrowest = accesses.iter().map(Access::max_payload).min().unwrap_or(1472);
+            narrowest.saturating_sub(SECURE_OVERHEAD as u16).clamp(1280, MAX_MTU)
+        }
+    }
+}

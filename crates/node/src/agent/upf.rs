@@ -1,0 +1,409 @@
+//! `anabranch upf`: set-up, control loop, tear-down. What the REST interface asks for is in `upf_api`.
+
+use super::Common;
+use super::crew::Crew;
+use super::leases::{self, Leases};
+use super::service::{Signals, Wish, notify};
+use super::ue_access::interface_of;
+use super::views;
+use crate::api::{self, Ask, Asker, EventLog};
+use crate::config::{self, DeviceKind, Metrics, Mtu, UpfConfig, UpfUe};
+use crate::engine::clock::Clock;
+use crate::engine::device;
+use crate::engine::ends::{OwnerTable, UpfEnd};
+use crate::engine::udp::AccessSocket;
+use crate::engine::worker::{Handle, Worker};
+use crate::keygen::random_seed;
+use crate::netctl::{self, Net, SocketSpec, bind_access};
+use anabranch_core::access::FixedHasher;
+use anabranch_core::access::crypto::{PrivateKey, PublicKey};
+use anabranch_core::access::session::{Addresses, SessionParams};
+use anabranch_core::time::Instant as CoreInstant;
+use anabranch_core::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Inner MTU where the file says "auto": what a path of 1500 bytes carries, with room for one more tunnel.
+const AUTO_MTU: u16 = 1400;
+/// How often what changed is written to the state file, and send errors are looked at.
+const TICK: Duration = Duration::from_secs(5);
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
+    let mut config: UpfConfig = config::load(&args.config)?;
+    if let Some(listen) = &args.api {
+        config.api.listen = listen.clone();
+        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
+    }
+    if let Some(listen) = &args.metrics {
+        config.metrics = Some(Metrics { listen: listen.clone() });
+    }
+    Ok(config)
+}
+
+/// A UE the UPF serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Known {
+    /// As configured.
+    pub ue: UpfUe,
+    /// What it was given.
+    pub addresses: Addresses,
+    /// From the file, not over REST.
+    pub from_file: bool,
+}
+
+/// UEs by name.
+pub type Directory = BTreeMap<String, Known>;
+
+impl Known {
+    /// The worker that has it.
+    pub fn shard(&self, workers: usize) -> usize {
+        usize::from(self.ue.public_key.shard_hint()) % workers
+    }
+
+    /// The core's form.
+    pub fn entry(&self) -> UeEntry {
+        UeEntry {
+            name: self.ue.name.clone(),
+            key: self.ue.public_key,
+            addresses: self.addresses,
+            rules: self.ue.rule.clone(),
+            accept_rules: self.ue.accept_rules,
+        }
+    }
+}
+
+/// Everybody in the file and in the state file, with addresses.
+pub fn directory(config: &UpfConfig, leases: &mut Leases) -> Result<Directory, String> {
+    // A UE that was added over REST and is in the file now belongs to the file.
+    leases.added.retain(|added| config.ue.iter().all(|ue| ue.public_key != added.public_key));
+    for added in &leases.added {
+        config.check_ue(added).map_err(|e| format!("{e} (added over REST, in the state file)"))?;
+        if config.ue.iter().any(|ue| ue.name == added.name) {
+            return Err(format!(
+                "ue \"{}\" is in the file, and another one of that name was added over REST: rename it, or \
+                 remove the other with DELETE /v1/sessions/{}",
+                added.name, added.name
+            ));
+        }
+        let same = |ue: &&UpfUe| {
+            ue.address_v4.is_some_and(|a| added.address_v4 == Some(a))
+                || ue.address_v6.is_some_and(|a| added.address_v6 == Some(a))
+        };
+        if let Some(ue) = config.ue.iter().find(same) {
+            return Err(format!(
+                "ue \"{}\" has the fixed address of UE {}, which was added over REST: choose another",
+                ue.name, added.name
+            ));
+        }
+    }
+    let added = std::mem::take(&mut leases.added);
+    let all = || config.ue.iter().chain(&added);
+    let given = leases.assign(all());
+    let directory = given.map(|given| {
+        let known = |ue: &UpfUe, from_file| Known {
+            addresses: given.get(&ue.public_key).copied().unwrap_or_default(),
+            ue: ue.clone(),
+            from_file,
+        };
+        let file = config.ue.iter().map(|ue| (ue.name.clone(), known(ue, true)));
+        file.chain(added.iter().map(|ue| (ue.name.clone(), known(ue, false)))).collect()
+    });
+    leases.added = added;
+    directory
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub async fn run(args: &Common, config: UpfConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let key = config::read_private_key(&config.upf.private_key_file)?;
+    let mut leases = Leases::load(&config.upf.state_file, &config.pool)?;
+    let ues = directory(&config, &mut leases)
+        .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
+    let net = Net::open()?;
+    net.clean(&config.device.name, config.device.mark).await?;
+    let mut plan = Vec::new();
+    if config.device.kind == DeviceKind::Packet {
+        plan = netctl::packet_device(&config.device);
+    }
+    let base = net.apply(plan).await?;
+    let result = serve(args, config, key, &net, leases, ues, &mut signals).await;
+    net.undo(base).await;
+    result
+}
+
+async fn serve(
+    args: &Common,
+    config: UpfConfig,
+    key: PrivateKey,
+    net: &Net,
+    leases: Leases,
+    ues: Directory,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let workers = config.workers();
+    let mtu = match config.device.mtu {
+        Mtu::Bytes(bytes) => bytes,
+        Mtu::Auto => AUTO_MTU,
+    };
+    let own_key = key.public();
+    let owners = Arc::new(ArcSwap::from_pointee(owner_table(&ues, workers)?));
+    let clock = Clock::start();
+    let mut sockets = sockets(&config, workers)?;
+    let (told, events) = mpsc::channel(8192);
+    let mut crew = Vec::new();
+    for (shard, device) in device::open(&config.device, mtu, workers)?.into_iter().enumerate() {
+        let mut upf = shard_of(&config, &key, mtu, shard, workers, clock.now())?;
+        for known in ues.values().filter(|known| known.shard(workers) == shard) {
+            for command in add(known, &leases) {
+                upf.command(command, clock.now())?;
+            }
+        }
+        let end = UpfEnd::new(upf, workers, &owners);
+        let own = sockets.iter_mut().map(|of_access| of_access.pop_front()).collect();
+        crew.push(Worker::new(end, clock, device, own, told.clone())?);
+    }
+    let layer = net.apply(netctl::upf(&config, mtu)).await?;
+
+    let result = async {
+        let crew = Crew::start(crew)?;
+        let (asker, asks) = mpsc::channel(64);
+        let log = EventLog::default();
+        let mut agent = Agent {
+            file: args.config.clone(),
+            own_key,
+            shards: crew.handles().to_vec(),
+            ues,
+            leases,
+            owners,
+            owners_due: None,
+            mtu,
+            log: log.clone(),
+            started: Instant::now(),
+            config,
+        };
+        let mut crew = crew;
+        let api = (&agent.config.api, agent.config.metrics.as_ref());
+        let served = match api::serve(api.0, api.1, Asker::new(asker), log).await {
+            Ok(_server) => agent.serve(signals, &mut crew, events, asks).await,
+            Err(error) => Err(error),
+        };
+        notify("STOPPING=1");
+        let stopped = crew.stop();
+        let saved = agent.save().await;
+        served.and(stopped).and(saved)
+    }
+    .await;
+    net.undo(layer).await;
+    result
+}
+
+/// The control plane's state.
+pub struct Agent {
+    pub(super) file: PathBuf,
+    pub(super) config: UpfConfig,
+    pub(super) own_key: PublicKey,
+    pub(super) shards: Vec<Handle<UpfEnd>>,
+    pub(super) ues: Directory,
+    pub(super) leases: Leases,
+    pub(super) owners: Arc<ArcSwap<OwnerTable>>,
+    /// When to tell the workers about new addresses.
+    pub(super) owners_due: Option<tokio::time::Instant>,
+    pub(super) mtu: u16,
+    pub(super) log: EventLog,
+    pub(super) started: Instant,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        crew: &mut Crew<UpfEnd>,
+        mut events: mpsc::Receiver<UpfEvent>,
+        mut asks: mpsc::Receiver<Ask>,
+    ) -> anyhow::Result<()> {
+        self.save().await?;
+        let mut tick = tokio::time::interval(TICK);
+        tracing::info!(public_key = %self.own_key, ues = self.ues.len(), workers = self.shards.len(), "upf runs");
+        notify("READY=1");
+        loop {
+            let owners_due = self.owners_due;
+            tokio::select! {
+                Some(event) = events.recv() => self.on_event(event),
+                wish = signals.next() => match wish {
+                    Wish::Stop => return Ok(()),
+                    Wish::Reload => {
+                        notify("RELOADING=1");
+                        if let Err(problem) = self.reload().await {
+                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
+                        }
+                        notify("READY=1");
+                    }
+                },
+                Some(ask) = asks.recv() => self.on_ask(ask).await,
+                () = sleep_until(owners_due) => self.publish_owners()?,
+                _ = tick.tick() => {
+                    if let Err(error) = self.save().await {
+                        tracing::error!("{error:#}");
+                    }
+                    self.report_send_errors().await;
+                }
+                error = crew.failed() => return Err(error),
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: UpfEvent) {
+        match event {
+            UpfEvent::Handshake { key, timestamp_ns } => self.leases.saw(key, timestamp_ns),
+            UpfEvent::SessionUp { ue } => {
+                let addresses = self.ues.get(&ue).map(|known| known.addresses).unwrap_or_default();
+                let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+                let message = format!("connected as {}", addresses.join(" and "));
+                self.log.push(views::event("session-up", Some(&ue), message));
+            }
+            UpfEvent::SessionDown { ue, reason } => {
+                self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
+            }
+            UpfEvent::BadConfig { ue, error } => self.log.push(views::event("bad-config", Some(&ue), error)),
+            UpfEvent::Session { ue, accesses, event } => {
+                let access = |path: u8| {
+                    accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
+                };
+                if let Some(event) = views::session_event(&ue, event, access) {
+                    self.log.push(event);
+                }
+            }
+        }
+    }
+
+    /// Writes the state file if something changed.
+    pub(super) async fn save(&mut self) -> anyhow::Result<()> {
+        if std::mem::take(&mut self.leases.dirty) {
+            let (path, text) = (self.config.upf.state_file.clone(), self.leases.to_text());
+            let saved = tokio::task::spawn_blocking(move || leases::save(&path, &text)).await?;
+            self.leases.dirty = saved.is_err();
+            saved?;
+        }
+        Ok(())
+    }
+
+    fn publish_owners(&mut self) -> anyhow::Result<()> {
+        self.owners_due = None;
+        self.owners.store(Arc::new(owner_table(&self.ues, self.shards.len())?));
+        Ok(())
+    }
+
+    async fn report_send_errors(&self) {
+        for shard in &self.shards {
+            let Ok(errors) = shard.ask(|inside| inside.send_errors()).await else { continue };
+            for (access, error) in errors {
+                let access = self.config.access.get(access).map_or("?", |a| &a.name);
+                tracing::warn!(access, "datagrams could not be sent: {error}");
+            }
+        }
+    }
+}
+
+/// The commands that make a UE known to its shard.
+pub fn add(known: &Known, leases: &Leases) -> [UpfCommand; 2] {
+    let key = known.ue.public_key;
+    let timestamp_ns = leases.timestamp_ns(&key);
+    [UpfCommand::AddUe(known.entry()), UpfCommand::NotBefore { key, timestamp_ns }]
+}
+
+/// Which worker has which virtual address; empty if there is only one.
+fn owner_table(ues: &Directory, workers: usize) -> anyhow::Result<OwnerTable> {
+    let seed = random_seed()?;
+    let hash_key = seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let mut table = OwnerTable::with_hasher(FixedHasher::new(hash_key));
+    if workers > 1 {
+        for known in ues.values() {
+            let shard = u8::try_from(known.shard(workers)).unwrap_or(0);
+            table.extend(known.addresses.iter().map(|address| (address, shard)));
+        }
+    }
+    Ok(table)
+}
+
+fn shard_of(
+    config: &UpfConfig,
+    key: &PrivateKey,
+    mtu: u16,
+    shard: usize,
+    workers: usize,
+    now: CoreInstant,
+) -> anyhow::Result<Upf> {
+    let core_config = upf::UpfConfig {
+        private_key: key.clone(),
+        accesses: config
+            .access
+            .iter()
+            .map(|a| upf::UpfAccess { name: a.name.clone(), security: a.security, local: None })
+            .collect(),
+        rules: config.rule.clone(),
+        params: SessionParams {
+            probe: config.probe,
+            flap: config.flap,
+            max_payload: max_payload(config),
+            inner_mtu: mtu,
+            ..SessionParams::default()
+        },
+        shard: shard as u32,
+        shards: workers as u32,
+        max_sessions: config.upf.max_sessions.div_ceil(workers as u32),
+    };
+    Ok(Upf::new(core_config, random_seed()?, now)?)
+}
+
+/// The largest UDP payload that every access's interface takes, in bytes.
+fn max_payload(config: &UpfConfig) -> u16 {
+    let of_access = |access: &config::UpfAccess| {
+        let interface = access.interface.clone().or_else(|| interface_of(access.listen.ip()));
+        let mtu = interface.and_then(|name| anabranch_kern::interface::mtu(&name).ok()).unwrap_or(1500);
+        let headers = if access.listen.is_ipv6() { 48 } else { 28 };
+        u16::try_from(mtu.min(9216)).unwrap_or(1500).saturating_sub(headers)
+    };
+    config.access.iter().map(of_access).min().unwrap_or(1472)
+}
+
+/// A socket per access and worker.
+fn sockets(
+    config: &UpfConfig,
+    workers: usize,
+) -> anyhow::Result<Vec<std::collections::VecDeque<AccessSocket>>> {
+    let mut all = Vec::new();
+    for access in &config.access {
+        let spec = SocketSpec {
+            local: access.listen,
+            interface: access.interface.clone(),
+            mark: None,
+            shared: workers > 1,
+        };
+        let place = || format!("access {}: listen {}", access.name, access.listen);
+        let mut of_access = std::collections::VecDeque::new();
+        for worker in 0..workers {
+            let socket = bind_access(&spec).with_context(place)?;
+            if workers > 1 && worker + 1 == workers {
+                anabranch_kern::reuseport::spread(&socket, workers as u32)
+                    .with_context(place)
+                    .context("spreading datagrams over workers")?;
+            }
+            of_access.push_back(AccessSocket::new(socket, true).with_context(place)?);
+        }
+        all.push(of_access);
+    }
+    Ok(all)
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,333 @@
+//! What the REST interface, and SIGHUP, make a UPF do: look, add and remove UEs, change rules, reload.
+
+use super::leases::Leases;
+use super::upf::{Agent, Directory, Known, add, directory};
+use super::{metrics, ue, views};
+use crate::api::{self, Ask, Problem};
+use crate::config::{self, Device, UpfConfig, UpfUe, check_rules};
+use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::policy::Rule;
+use anabranch_core::upf::{UpfCommand, UpfError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Commands a worker carries out between two batches: a few hundred microseconds at most.
+const CHUNK: usize = 100;
+/// New addresses are told to the workers together, this much later at the latest.
+const OWNERS_WITHIN: Duration = Duration::from_millis(20);
+
+impl Agent {
+    pub(super) async fn on_ask(&mut self, ask: Ask) {
+        // Whoever asked and went away does not care for the answer.
+        match ask {
+            Ask::Status(reply) => drop(reply.send(self.status().await)),
+            Ask::Sessions { offset, limit, reply } => drop(reply.send(self.sessions(offset, limit).await)),
+            Ask::Session(name, reply) => drop(reply.send(self.session(&name).await)),
+            Ask::Create(ue, reply) => drop(reply.send(self.create(*ue).await)),
+            Ask::Delete(name, reply) => drop(reply.send(self.delete(&name).await)),
+            Ask::Rules(reply) => drop(reply.send(Ok(self.rules()))),
+            Ask::SetRules(rules, reply) => drop(reply.send(self.set_rules(rules).await)),
+            Ask::Reload(reply) => drop(reply.send(self.reload().await)),
+            Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
+        }
+    }
+
+    async fn status(&self) -> Result<api::Status, Problem> {
+        let names: Vec<String> = self.config.access.iter().map(|a| a.name.clone()).collect();
+        let (mut drops, mut connected, mut workers) = (BTreeMap::new(), 0, Vec::new());
+        for shard in &self.shards {
+            let ask = shard.ask(|inside| {
+                let counters = inside.counters();
+                (counters, inside.end.upf.drops().clone(), inside.end.upf.connected_count())
+            });
+            let (counters, dropped, up) = ask.await.map_err(Problem::unavailable)?;
+            views::add_drops(&mut drops, &dropped);
+            connected += up as u64;
+            workers.push(views::worker(&counters, names.iter().map(String::as_str)));
+        }
+        Ok(api::Status {
+            part: "upf".to_owned(),
+            name: "upf".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            public_key: self.own_key.to_string(),
+            device: self.config.device.name.clone(),
+            mtu_bytes: self.mtu,
+            sessions: self.ues.len() as u64,
+            connected,
+            drops,
+            workers,
+        })
+    }
+
+    async fn sessions(&self, offset: usize, limit: usize) -> Result<api::SessionList, Problem> {
+        let page: Vec<&Known> = self.ues.values().skip(offset).take(limit).collect();
+        Ok(api::SessionList { total: self.ues.len() as u64, sessions: self.look_at(&page).await? })
+    }
+
+    async fn session(&self, name: &str) -> Result<api::Session, Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        self.look_at(&[known]).await?.pop().ok_or_else(|| no_session(name))
+    }
+
+    /// The sessions of these UEs, in their order.
+    async fn look_at(&self, page: &[&Known]) -> Result<Vec<api::Session>, Problem> {
+        let mut found: BTreeMap<PublicKey, api::Session> = BTreeMap::new();
+        for (number, shard) in self.shards.iter().enumerate() {
+            let keys: Vec<PublicKey> = page
+                .iter()
+                .filter(|known| known.shard(self.shards.len()) == number)
+                .map(|known| known.ue.public_key)
+                .collect();
+            for keys in keys.chunks(CHUNK) {
+                let keys = keys.to_vec();
+                let ask = shard.ask(move |inside| {
+                    keys.iter().filter_map(|key| inside.end.upf.view(key)).collect::<Vec<_>>()
+                });
+                for view in ask.await.map_err(Problem::unavailable)? {
+                    let key = view.key.to_string();
+                    let mut session =
+                        views::session(&view.ue, key, &view.addresses, view.connected, view.traffic);
+                    session.paths = view.paths.iter().map(|path| views::path(&view.ue, path, None)).collect();
+                    found.insert(view.key, session);
+                }
+            }
+        }
+        Ok(page.iter().filter_map(|known| found.remove(&known.ue.public_key)).collect())
+    }
+
+    async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
+        self.config.check_ue(&ue).map_err(Problem::invalid)?;
+        let taken = |field: &str, value: &dyn std::fmt::Display| {
+            let detail = format!("{field} {value} belongs to another UE");
+            Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
+        };
+        if self.ues.contains_key(&ue.name) {
+            return taken("name", &ue.name);
+        }
+        let key = ue.public_key;
+        if self.ues.values().any(|known| known.ue.public_key == key) {
+            return taken("public_key", &key);
+        }
+        for address in [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten() {
+            let owner = self.leases.owner(address).filter(|owner| *owner != key);
+            if owner.is_some_and(|owner| self.ues.values().any(|known| known.ue.public_key == owner)) {
+                return taken(if address.is_ipv4() { "address_v4" } else { "address_v6" }, &address);
+            }
+        }
+        let mut leases = self.leases.clone();
+        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.ue.public_key).collect();
+        let addresses = leases
+            .assign_one(&ue, |key| keys.contains(key))
+            .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
+        leases.added.push(ue.clone());
+        leases.dirty = true;
+        let known = Known { ue, addresses, from_file: false };
+        let shard = known.shard(self.shards.len());
+        self.order(shard, add(&known, &leases).into(), Vec::new()).await?;
+        self.leases = leases;
+        let name = known.ue.name.clone();
+        self.ues.insert(name.clone(), known);
+        self.addresses_changed();
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        self.session(&name).await
+    }
+
+    async fn delete(&mut self, name: &str) -> Result<(), Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        if known.from_file {
+            let remedy = "remove its [[ue]] section and reload";
+            return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
+        }
+        let (key, shard) = (known.ue.public_key, known.shard(self.shards.len()));
+        self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await?;
+        self.ues.remove(name);
+        self.leases.added.retain(|ue| ue.public_key != key);
+        self.leases.dirty = true;
+        self.addresses_changed();
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        Ok(())
+    }
+
+    fn rules(&self) -> api::Rules {
+        api::Rules { rules: self.config.rule.clone(), uses: Vec::new() }
+    }
+
+    async fn set_rules(&mut self, rules: Vec<Rule>) -> Result<api::Rules, Problem> {
+        let names: Vec<&str> = self.config.access.iter().map(|a| a.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
+        let change = Change {
+            commands: vec![vec![UpfCommand::Rules(rules.clone())]; self.shards.len()],
+            inverse: vec![vec![UpfCommand::Rules(self.config.rule.clone())]; self.shards.len()],
+        };
+        self.execute(change).await?;
+        self.config.rule = rules;
+        Ok(self.rules())
+    }
+
+    async fn metrics(&self) -> Result<String, Problem> {
+        let status = self.status().await?;
+        let sessions = if self.ues.len() <= metrics::MAX_SESSIONS {
+            self.sessions(0, metrics::MAX_SESSIONS).await?.sessions
+        } else {
+            Vec::new()
+        };
+        Ok(metrics::text(&status, &sessions))
+    }
+
+    /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
+    /// The change is planned whole before anything is done, and undone whole if any of it fails.
+    pub(super) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
+        let mut new: UpfConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
+        // What a flag said still holds.
+        new.api.listen = self.config.api.listen.clone();
+        new.metrics.clone_from(&self.config.metrics);
+        let needs_restart = needs_restart(&new, &self.config);
+        // Addresses come from the pool that is in use.
+        let running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
+        let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
+        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.file.display()));
+        check_rules(&running.rule, &names).map_err(invalid)?;
+        for ue in &running.ue {
+            running.check_ue(ue).map_err(invalid)?;
+        }
+        let mut leases = self.leases.clone();
+        let ues = directory(&running, &mut leases).map_err(invalid)?;
+
+        let workers = self.shards.len();
+        let mut change = Change {
+            commands: commands(&self.ues, &ues, &leases, workers),
+            inverse: commands(&ues, &self.ues, &self.leases, workers),
+        };
+        if running.rule != self.config.rule {
+            for (forth, back) in change.commands.iter_mut().zip(&mut change.inverse) {
+                forth.push(UpfCommand::Rules(running.rule.clone()));
+                back.push(UpfCommand::Rules(self.config.rule.clone()));
+            }
+        }
+        let mut changed = Vec::new();
+        if ues != self.ues {
+            changed.push("ue".to_owned());
+        }
+        if running.rule != self.config.rule {
+            changed.push("rule".to_owned());
+        }
+        self.execute(change).await?;
+        (self.config, self.ues, self.leases) = (running, ues, leases);
+        self.addresses_changed();
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        let (did, waits) = (ue::list(&changed), ue::list(&needs_restart));
+        let message = format!("changed: {did}; waits for a restart: {waits}");
+        self.log.push(views::event("reloaded", None, message));
+        Ok(api::Reloaded { changed, needs_restart })
+    }
+
+    /// Carries out a change on every shard, or on none.
+    async fn execute(&self, change: Change) -> Result<(), Problem> {
+        let mut done = Vec::new();
+        for (shard, (commands, inverse)) in change.commands.into_iter().zip(change.inverse).enumerate() {
+            if let Err(problem) = self.order(shard, commands, inverse.clone()).await {
+                for (shard, inverse) in done {
+                    if let Err(problem) = self.order(shard, inverse, Vec::new()).await {
+                        tracing::error!("undoing a change: {}", problem.detail);
+                    }
+                }
+                return Err(problem);
+            }
+            done.push((shard, inverse));
+        }
+        Ok(())
+    }
+
+    /// Carries out commands on one shard; if one fails, `inverse` undoes them all.
+    async fn order(
+        &self,
+        shard: usize,
+        commands: Vec<UpfCommand>,
+        inverse: Vec<UpfCommand>,
+    ) -> Result<(), Problem> {
+        let Some(handle) = self.shards.get(shard) else { return Ok(()) };
+        let mut commands = commands.into_iter().peekable();
+        while commands.peek().is_some() {
+            let chunk: Vec<UpfCommand> = commands.by_ref().take(CHUNK).collect();
+            let ask = handle.ask(move |inside| -> Result<(), UpfError> {
+                chunk.into_iter().try_for_each(|command| inside.end.upf.command(command, inside.now))
+            });
+            let problem = match ask.await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => Problem::invalid(error.to_string()),
+                Err(error) => Problem::unavailable(error),
+            };
+            let undo = handle.run(move |inside| {
+                for command in inverse {
+                    // What was not done need not be undone.
+                    let _ = inside.end.upf.command(command, inside.now);
+                }
+            });
+            if let Err(error) = undo {
+                tracing::error!("undoing a change: {error}");
+            }
+            return Err(problem);
+        }
+        Ok(())
+    }
+
+    fn addresses_changed(&mut self) {
+        if self.shards.len() > 1 && self.owners_due.is_none() {
+            self.owners_due = Some(tokio::time::Instant::now() + OWNERS_WITHIN);
+        }
+    }
+}
+
+/// Commands per shard, and what undoes them.
+struct Change {
+    commands: Vec<Vec<UpfCommand>>,
+    inverse: Vec<Vec<UpfCommand>>,
+}
+
+/// What makes `new` out of `old`: first whoever is gone or has other addresses goes, so that addresses can
+/// change hands, then whoever is new or different comes.
+fn commands(old: &Directory, new: &Directory, leases: &Leases, workers: usize) -> Vec<Vec<UpfCommand>> {
+    let by_key = |ues: &'_ Directory| -> BTreeMap<PublicKey, Known> {
+        ues.values().map(|known| (known.ue.public_key, known.clone())).collect()
+    };
+    let (old, new) = (by_key(old), by_key(new));
+    let mut commands = vec![Vec::new(); workers];
+    for (key, known) in &old {
+        if new.get(key).is_none_or(|new| new.addresses != known.addresses) {
+            commands[known.shard(workers)].push(UpfCommand::RemoveUe(*key));
+        }
+    }
+    for (key, known) in &new {
+        let same = |old: &Known| old.entry() == known.entry();
+        if !old.get(key).is_some_and(same) {
+            commands[known.shard(workers)].extend(add(known, leases));
+        }
+    }
+    commands
+}
+
+fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
+    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
+    let differs = [
+        ("upf", new.upf != running.upf),
+        ("access", new.access != running.access),
+        ("device", device != running.device),
+        ("n6", new.n6 != running.n6),
+        ("pool", new.pool != running.pool),
+        ("probe", new.probe != running.probe),
+        ("flap", new.flap != running.flap),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+fn no_session(name: &str) -> Problem {
+    Problem::not_found("session", name, "list them with GET /v1/sessions")
+}

@@ -1,0 +1,151 @@
+//! The core's state as the REST interface shows it.
+
+use crate::api;
+use crate::engine::udp::SocketCounters;
+use crate::engine::worker::WorkerCounters;
+use anabranch_core::access::drops::DropCounters;
+use anabranch_core::access::session::{Addresses, PathView, Security, SessionEvent, Traffic};
+use std::collections::BTreeMap;
+
+/// A path; `trouble` is what the operating system says of its interface.
+pub fn path(ue: &str, view: &PathView, trouble: Option<&str>) -> api::Path {
+    let milliseconds = |us: u32| (us > 0).then(|| f64::from(us) / 1000.0);
+    let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
+    let why = match (view.up, trouble) {
+        (true, _) => None,
+        (false, Some(trouble)) => Some(trouble.to_owned()),
+        (false, None) => Some(view.down.unwrap_or("not used yet").to_owned()),
+    };
+    api::Path {
+        ue: ue.to_owned(),
+        id: view.path,
+        access: view.access.clone(),
+        up: view.up,
+        why,
+        endpoint: view.endpoint.map(|e| e.to_string()),
+        security: security(view.security).to_owned(),
+        rtt_ms: milliseconds(view.rtt_us),
+        rtt_min_ms: milliseconds(view.rtt_min_us),
+        loss_tx_percent: percent(view.loss_tx_ppm),
+        loss_rx_percent: percent(view.loss_rx_ppm),
+        tx_packets: view.tx_packets,
+        tx_bytes: view.tx_bytes,
+        rx_packets: view.rx_packets,
+        rx_bytes: view.rx_bytes,
+        mtu_bytes: view.mtu_bytes,
+    }
+}
+
+/// A session without its paths.
+pub fn session(
+    ue: &str,
+    key: String,
+    addresses: &Addresses,
+    connected: bool,
+    traffic: Traffic,
+) -> api::Session {
+    api::Session {
+        ue: ue.to_owned(),
+        public_key: key,
+        addresses: addresses.iter().map(|a| a.to_string()).collect(),
+        connected,
+        tx_packets: traffic.tx_packets,
+        tx_bytes: traffic.tx_bytes,
+        rx_packets: traffic.rx_packets,
+        rx_bytes: traffic.rx_bytes,
+        paths: Vec::new(),
+    }
+}
+
+/// Counters of one worker; `accesses` names its sockets.
+pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a str>) -> api::WorkerStatus {
+    let accesses = accesses.zip(&counters.sockets).map(|(name, c)| (name.to_owned(), socket(*c))).collect();
+    api::WorkerStatus {
+        accesses,
+        device_rx_packets: counters.device.rx_packets,
+        device_rx_frames: counters.device.rx_frames,
+        device_tx_packets: counters.device.tx_packets,
+        device_tx_frames: counters.device.tx_frames,
+        device_errors: counters.device.errors,
+        handed_over: counters.handed_over,
+        handover_full: counters.handover_full,
+        events_lost: counters.events_lost,
+    }
+}
+
+/// Reasons that were counted, added to `sum`.
+pub fn add_drops(sum: &mut BTreeMap<String, u64>, drops: &DropCounters) {
+    for (reason, count) in drops.iter().filter(|(_, count)| *count > 0) {
+        *sum.entry(reason.name().to_owned()).or_default() += count;
+    }
+}
+
+/// An event without id and time, which the log fills in.
+pub fn event(kind: &str, ue: Option<&str>, message: String) -> api::Event {
+    api::Event {
+        id: 0,
+        time_unix_ms: 0,
+        kind: kind.to_owned(),
+        ue: ue.map(str::to_owned),
+        access: None,
+        rule: None,
+        message,
+    }
+}
+
+/// What a session event is to people; `None` for those that only programs care about. `access` gives the
+/// name of a path id.
+pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> String) -> Option<api::Event> {
+    let about = |kind: &str, path: u8, message: String| api::Event {
+        access: Some(access(path)),
+        ..self::event(kind, Some(ue), message)
+    };
+    Some(match event {
+        SessionEvent::PathUp { path, rtt_us } => {
+            let ms = f64::from(rtt_us) / 1000.0;
+            about("path-up", path, format!("{} is up, RTT {ms:.1} ms", access(path)))
+        }
+        SessionEvent::PathDown { path, reason } => {
+            about("path-down", path, format!("{} is down: {}", access(path), reason.as_str()))
+        }
+        SessionEvent::Moved { rule, from, to } => {
+            let message = match from {
+                Some(from) => format!("rule {rule} moved from {} to {}", access(from), access(to)),
+                None => format!("rule {rule} starts on {}", access(to)),
+            };
+            api::Event { rule: Some(rule), ..about("moved", to, message) }
+        }
+        SessionEvent::Flapping { pause } => {
+            let ms = pause.as_millis();
+            self::event("flapping", Some(ue), format!("paths flap: no direct updates for {ms} ms"))
+        }
+        SessionEvent::Endpoint { path, address } => {
+            about("endpoint", path, format!("{} is reached at {address}", access(path)))
+        }
+        SessionEvent::Closed { reason } => {
+            self::event("session-down", Some(ue), format!("closed by the peer (reason {reason})"))
+        }
+        SessionEvent::Rekeyed { .. } => self::event("rekeyed", Some(ue), "new keys in use".to_owned()),
+        SessionEvent::OwnerWanted(_) | SessionEvent::Hint { .. } | SessionEvent::Config(_) => return None,
+    })
+}
+
+fn security(security: Security) -> &'static str {
+    match security {
+        Security::Secure => "secure",
+        Security::Plain => "plain",
+    }
+}
+
+fn socket(c: SocketCounters) -> api::Counters {
+    api::Counters {
+        rx_datagrams: c.rx_datagrams,
+        rx_bytes: c.rx_bytes,
+        tx_datagrams: c.tx_datagrams,
+        tx_bytes: c.tx_bytes,
+        tx_batches: c.tx_batches,
+        tx_full: c.tx_full,
+        tx_too_big: c.tx_too_big,
+        tx_errors: c.tx_errors,
+    }
+}

@@ -1,0 +1,89 @@
+//! `anabranch keygen`: a key pair.
+
+use anabranch_core::access::crypto::PrivateKey;
+use anyhow::Context;
+use rand_core::{OsRng, TryRngCore};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Arguments of `anabranch keygen`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The private key goes into a file only its owner can read; the public key is printed, for the other side's
+configuration.
+
+Example:
+  anabranch keygen --out /etc/anabranch/ue.key
+  anabranch keygen --public /etc/anabranch/ue.key      print it again")]
+pub struct Args {
+    /// File for the new private key; it must not exist yet. Its folder is made if need be.
+    #[arg(long, value_name = "FILE", required_unless_present = "public")]
+    out: Option<PathBuf>,
+    /// Make no key: print the public key of this private key file.
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    public: Option<PathBuf>,
+}
+
+/// Writes a private key and prints its public key.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let key = match (&args.public, &args.out) {
+        (Some(file), _) => crate::config::read_private_key(file)?,
+        (None, Some(file)) => {
+            let key = generate()?;
+            write(file, &key).with_context(|| format!("private key {}", file.display()))?;
+            key
+        }
+        (None, None) => anyhow::bail!("give --out FILE or --public FILE"),
+    };
+    println!("{}", key.public());
+    Ok(())
+}
+
+/// 32 bytes nobody can guess.
+pub fn random_seed() -> anyhow::Result<[u8; 32]> {
+    let mut seed = [0; 32];
+    OsRng.try_fill_bytes(&mut seed).context("the operating system's random numbers")?;
+    Ok(seed)
+}
+
+fn generate() -> anyhow::Result<PrivateKey> {
+    let mut bytes = Zeroizing::new(random_seed()?);
+    // X25519 ignores these bits (RFC 7748 §5); other tools expect them in the stored form.
+    bytes[0] &= 0xf8;
+    bytes[31] = bytes[31] & 0x7f | 0x40;
+    Ok(PrivateKey::from_bytes(*bytes))
+}
+
+fn write(file: &Path, key: &PrivateKey) -> anyhow::Result<()> {
+    if let Some(folder) = file.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mut open = std::fs::OpenOptions::new();
+    let mut file =
+        open.write(true).create_new(true).mode(0o600).open(file).context(
+            "cannot be made; an existing key is never overwritten: remove it, or choose another file",
+        )?;
+    let text = Zeroizing::new(format!("{}\n", *key.to_base64()));
+    file.write_all(text.as_bytes())?;
+    file.sync_all().map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_key_is_the_owners_alone_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/ue.key");
+        let key = generate().unwrap();
+        write(&file, &key).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(crate::config::read_private_key(&file).unwrap().public(), key.public());
+        assert!(write(&file, &generate().unwrap()).unwrap_err().to_string().contains("never overwritten"));
+        assert_ne!(generate().unwrap().public(), generate().unwrap().public());
+    }
+}

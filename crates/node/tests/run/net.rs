@@ -1,0 +1,330 @@
+//! Network namespaces of the test's own, and the real binary inside them.
+//!
+//! ```text
+//!        ue                          upf                     server
+//!   5g0  10.1.0.2 ──────────── 10.1.0.1  5g0
+//!   wifi0 10.2.0.2 ─────────── 10.2.0.1  wifi0
+//!         fd02::2               fd02::1
+//!                                  n6 192.0.2.1 ──────────── 192.0.2.2 n6
+//!                                     2001:db8:6::1           2001:db8:6::2
+//! ```
+//!
+//! A namespace is a thread that moved into it; it and every interface in it go away with the thread and the
+//! processes it started.
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A namespace.
+pub struct Namespace {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    tid: i32,
+}
+
+impl Namespace {
+    /// A new one with loopback up; `None` where that is not allowed.
+    pub fn new() -> Option<Self> {
+        let (jobs, take) = mpsc::channel::<Job>();
+        let (made, is_made) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let result = unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
+            let ok = result.is_ok();
+            made.send(result).unwrap();
+            while ok && let Ok(job) = take.recv() {
+                job();
+            }
+        });
+        match is_made.recv().unwrap() {
+            Ok(tid) => {
+                let namespace = Self { jobs: Some(jobs), thread: Some(thread), tid };
+                namespace.sh("ip link set lo up");
+                Some(namespace)
+            }
+            Err(error) => {
+                assert!(
+                    std::env::var_os("CI").is_none(),
+                    "CI must be able to make a network namespace: {error}"
+                );
+                eprintln!("skipped: needs root to make a network namespace ({error})");
+                None
+            }
+        }
+    }
+
+    /// Runs `body` inside.
+    pub fn run<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
+        let (answer, answered) = mpsc::channel();
+        let job = Box::new(move || drop(answer.send(body())));
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        answered.recv().expect("the job panicked")
+    }
+
+    /// Runs shell commands inside; standard output and whether they succeeded.
+    pub fn try_sh(&self, commands: &str) -> (String, bool) {
+        let commands = commands.to_owned();
+        self.run(move || {
+            let output = Command::new("sh").args(["-ec", &commands]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            (text, output.status.success())
+        })
+    }
+
+    /// Runs shell commands inside that must succeed.
+    #[track_caller]
+    pub fn sh(&self, commands: &str) -> String {
+        let (text, ok) = self.try_sh(commands);
+        assert!(ok, "{commands}\n{text}");
+        text
+    }
+
+    /// Starts a program inside.
+    pub fn spawn(&self, program: &str, args: &[&str], log: &Path) -> Program {
+        let mut command = Command::new(program);
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        command.args(args).stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        let name = format!("{program} {}", args.join(" "));
+        Program { child: self.run(move || command.spawn().unwrap()), name, log: log.to_owned() }
+    }
+
+    /// Everything in it that a program of ours may have changed.
+    pub fn picture(&self) -> String {
+        self.sh(
+            "ip -o link | sed 's/ state .*//; s/<.*>//'; ip -o addr | awk '{print $2,$3,$4}'; ip rule; ip -6 rule
+             ip -o route show table all; ip -o -6 route show table all | grep -v 'expires' | awk '{print $1,$2,$3}'
+             nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding
+             cat /proc/sys/net/ipv4/conf/*/rp_filter",
+        )
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A running program; killed when dropped.
+pub struct Program {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Program {
+    /// What it wrote so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end; exit code.
+    #[track_caller]
+    pub fn wait(&mut self, within: Duration) -> i32 {
+        let start = Instant::now();
+        while start.elapsed() < within {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{} still runs after {within:?}\n{}", self.name, self.log());
+    }
+
+    /// SIGTERM; it must end well.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let code = self.wait(Duration::from_secs(10));
+        assert_eq!(code, 0, "{}\n{}", self.name, self.log());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The three namespaces, keys and files.
+pub struct World {
+    pub ue: Namespace,
+    pub upf: Namespace,
+    pub server: Namespace,
+    folder: tempfile::TempDir,
+    upf_key: String,
+    ue_key: String,
+}
+
+pub const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
+
+/// What differs between worlds.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub device: &'static str,
+    pub security_5g: &'static str,
+    pub workers: u32,
+    /// Appended to ue.toml.
+    pub ue_rules: &'static str,
+    /// Appended to upf.toml.
+    pub upf_more: &'static str,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { device: "tun", security_5g: "secure", workers: 1, ue_rules: "", upf_more: "" }
+    }
+}
+
+impl World {
+    /// `None` where namespaces are not allowed.
+    pub fn new() -> Option<Self> {
+        let (ue, upf, server) = (Namespace::new()?, Namespace::new()?, Namespace::new()?);
+        let pid = std::process::id();
+        let into = |ns: &Namespace| format!("/proc/{pid}/task/{}/ns/net", ns.tid);
+        // By path, so that threads can be named: `ip link set netns` takes process ids only.
+        let veth = |a: &Namespace, name_a: &str, b: &Namespace, name_b: &str| {
+            let (tid, ns) = (b.tid, into(b));
+            a.sh(&format!(
+                "ip link add {name_a} type veth peer name x{tid} && ip link set x{tid} netns {tid}
+                 nsenter --net={ns} ip link set x{tid} name {name_b}
+                 ip link set {name_a} up; nsenter --net={ns} ip link set {name_b} up"
+            ));
+        };
+        for ns in [&ue, &upf, &server] {
+            ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0");
+        }
+        veth(&ue, "5g0", &upf, "5g0");
+        veth(&ue, "wifi0", &upf, "wifi0");
+        veth(&upf, "n6", &server, "n6");
+        ue.sh("ip addr add 10.1.0.2/24 dev 5g0; ip addr add 10.2.0.2/24 dev wifi0; ip addr add fd02::2/64 dev wifi0");
+        upf.sh("ip addr add 10.1.0.1/24 dev 5g0; ip addr add 10.2.0.1/24 dev wifi0; ip addr add fd02::1/64 dev wifi0
+                ip addr add 192.0.2.1/24 dev n6; ip addr add 2001:db8:6::1/64 dev n6");
+        server.sh("ip addr add 192.0.2.2/24 dev n6; ip addr add 2001:db8:6::2/64 dev n6");
+        let folder = tempfile::tempdir().unwrap();
+        let key = |name: &str| {
+            let file = folder.path().join(name);
+            let made = Command::new(ANABRANCH).args(["keygen", "--out"]).arg(&file).output().unwrap();
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            String::from_utf8(made.stdout).unwrap().trim().to_owned()
+        };
+        let (upf_key, ue_key) = (key("upf.key"), key("ue.key"));
+        Some(Self { ue, upf, server, folder, upf_key, ue_key })
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes both configurations.
+    pub fn configure(&self, options: &Options) {
+        let folder = self.folder.path().display();
+        let Options { device, security_5g, workers, ue_rules, upf_more } = options;
+        let ue = format!(
+            "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
+             [[access]]\nname = \"5g\"\ninterface = \"5g0\"\nremote = \"10.1.0.1:4500\"\nsecurity = \"{security_5g}\"\n\
+             [[access]]\nname = \"wifi\"\ninterface = \"wifi0\"\nremote = \"[fd02::1]:4501\"\n\
+             [device]\nkind = \"{device}\"\nroutes = [\"0.0.0.0/0\", \"::/0\"]\n\
+             [api]\nlisten = \"unix:{folder}/ue.sock\"\n{ue_rules}",
+            self.upf_key
+        );
+        let upf = format!(
+            "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nworkers = {workers}\nstate_file = \"{folder}/state.json\"\n\
+             [[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\nsecurity = \"{security_5g}\"\n\
+             [[access]]\nname = \"wifi\"\nlisten = \"[::]:4501\"\n\
+             [device]\nkind = \"{device}\"\n[pool]\nv4 = \"10.45.0.0/24\"\nv6 = \"fd45::/64\"\n\
+             [[ue]]\nname = \"phone\"\npublic_key = \"{}\"\n[api]\nlisten = \"unix:{folder}/upf.sock\"\n{upf_more}",
+            self.ue_key
+        );
+        std::fs::write(self.file("ue.toml"), ue).unwrap();
+        std::fs::write(self.file("upf.toml"), upf).unwrap();
+    }
+
+    pub fn start_upf(&self) -> Program {
+        let config = self.file("upf.toml");
+        let program =
+            self.upf.spawn(ANABRANCH, &["upf", "--config", config.to_str().unwrap()], &self.file("upf.log"));
+        self.until("the UPF listens", || {
+            self.file("upf.sock").exists() && program.log().contains("upf runs")
+        });
+        program
+    }
+
+    pub fn start_ue(&self) -> Program {
+        let config = self.file("ue.toml");
+        let program =
+            self.ue.spawn(ANABRANCH, &["ue", "--config", config.to_str().unwrap()], &self.file("ue.log"));
+        self.until("the UE is connected", || self.file("ue.sock").exists() && self.paths_up("ue") == 2);
+        program
+    }
+
+    /// The answer to a GET at one of the agents; null if it does not answer.
+    pub fn get(&self, part: &str, path: &str) -> serde_json::Value {
+        self.ask(part, &["-X", "GET"], path)
+    }
+
+    /// The answer to a request; `args` are curl's.
+    pub fn ask(&self, part: &str, args: &[&str], path: &str) -> serde_json::Value {
+        let socket = self.file(&format!("{part}.sock"));
+        let output = Command::new("curl")
+            .args(["-s", "--max-time", "5", "--unix-socket"])
+            .arg(socket)
+            .args(args)
+            .arg(format!("http://localhost{path}"))
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    pub fn paths_up(&self, part: &str) -> usize {
+        let paths = self.get(part, "/v1/paths");
+        paths["paths"].as_array().map_or(0, |p| p.iter().filter(|p| p["up"] == true).count())
+    }
+
+    /// Waits for something to become true.
+    #[track_caller]
+    pub fn until(&self, what: &str, mut is: impl FnMut() -> bool) -> Duration {
+        let start = Instant::now();
+        while !is() {
+            if start.elapsed() > Duration::from_secs(15) {
+                panic!("not after 15 s: {what}\n{}", self.logs());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        start.elapsed()
+    }
+
+    pub fn logs(&self) -> String {
+        let read = |name: &str| {
+            let mut text = String::new();
+            if let Ok(mut file) = std::fs::File::open(self.file(name)) {
+                let _ = file.read_to_string(&mut text);
+            }
+            format!("--- {name}\n{text}\n")
+        };
+        read("ue.log") + &read("upf.log")
+    }
+}
