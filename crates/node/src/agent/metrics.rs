@@ -1,6 +1,6 @@
 //! Prometheus text: the state of a moment, built when it is asked for.
 
-use crate::api::{Session, Status};
+use crate::api::{Counters, Path, Session, Status, WorkerStatus};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -45,6 +45,8 @@ struct OfPath {
     access: String,
 }
 
+/// Name, help, value.
+type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Number = Gauge<f64, AtomicU64>;
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
@@ -70,7 +72,7 @@ pub fn text(status: &Status, sessions: &[Session]) -> String {
 
 fn workers(registry: &mut Registry, status: &Status) {
     let rows = || (0u32..).zip(&status.workers);
-    let counters: [(&str, &str, fn(&crate::api::WorkerStatus) -> u64); 7] = [
+    let counters: [Column<WorkerStatus>; 7] = [
         ("device_rx_packets", "Packets read from the inner interface", |w| w.device_rx_packets),
         ("device_rx_frames", "Frames they came in", |w| w.device_rx_frames),
         ("device_tx_packets", "Packets delivered to the inner interface", |w| w.device_tx_packets),
@@ -82,7 +84,7 @@ fn workers(registry: &mut Registry, status: &Status) {
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(worker, w)| (OfWorker { worker }, value(w))));
     }
-    let counters: [(&str, &str, fn(&crate::api::Counters) -> u64); 8] = [
+    let counters: [Column<Counters>; 8] = [
         ("socket_rx_datagrams", "Datagrams received", |c| c.rx_datagrams),
         ("socket_rx_bytes", "Bytes received, without IP and UDP headers", |c| c.rx_bytes),
         ("socket_tx_datagrams", "Datagrams sent", |c| c.tx_datagrams),
@@ -104,7 +106,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     let label = |s: &Session| OfSession { ue: s.ue.clone() };
     let connected = sessions.iter().map(|s| (label(s), f64::from(u8::from(s.connected))));
     gauge(registry, "session_connected", "1 while the session is up", None, connected);
-    let counters: [(&str, &str, fn(&Session) -> u64); 4] = [
+    let counters: [Column<Session>; 4] = [
         ("session_tx_packets", "Inner packets sent to the peer", |s| s.tx_packets),
         ("session_tx_bytes", "Inner bytes sent to the peer", |s| s.tx_bytes),
         ("session_rx_packets", "Inner packets received from the peer", |s| s.rx_packets),
@@ -115,7 +117,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     }
 
     let rows = || sessions.iter().flat_map(|s| &s.paths);
-    let label = |p: &crate::api::Path| OfPath { ue: p.ue.clone(), access: p.access.clone() };
+    let label = |p: &Path| OfPath { ue: p.ue.clone(), access: p.access.clone() };
     let up = rows().map(|p| (label(p), f64::from(u8::from(p.up))));
     gauge(registry, "path_up", "1 while the path carries traffic", None, up);
     let rtt = rows().filter_map(|p| Some((label(p), p.rtt_ms? / 1000.0)));
@@ -126,7 +128,7 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     gauge(registry, "path_loss_rx", "Loss from the peer", Some(Unit::Ratios), loss);
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
     gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
-    let counters: [(&str, &str, fn(&crate::api::Path) -> u64); 4] = [
+    let counters: [Column<Path>; 4] = [
         ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
         ("path_tx_bytes", "Their bytes, tunnel headers included", |p| p.tx_bytes),
         ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),

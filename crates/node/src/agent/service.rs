@@ -11,6 +11,8 @@ pub enum Wish {
     Stop,
     /// SIGHUP.
     Reload,
+    /// SIGUSR1: stop, another one follows at once.
+    MakeWay,
 }
 
 /// Signals of this process.
@@ -18,6 +20,7 @@ pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+    user: Signal,
 }
 
 impl Signals {
@@ -28,6 +31,7 @@ impl Signals {
             interrupt: open(SignalKind::interrupt())?,
             terminate: open(SignalKind::terminate())?,
             hangup: open(SignalKind::hangup())?,
+            user: open(SignalKind::user_defined1())?,
         })
     }
 
@@ -37,6 +41,7 @@ impl Signals {
             _ = self.interrupt.recv() => Wish::Stop,
             _ = self.terminate.recv() => Wish::Stop,
             _ = self.hangup.recv() => Wish::Reload,
+            _ = self.user.recv() => Wish::MakeWay,
         }
     }
 }

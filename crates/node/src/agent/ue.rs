@@ -48,7 +48,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.ue.private_key_file)?;
     let net = Net::open()?;
-    net.clean(&config.device.name, config.device.mark).await?;
+    net.clean(&config.device.name, config.device.mark, false).await?;
 
     let mut accesses: Vec<Access> =
         config.access.iter().map(|a| Access::new(a.clone(), config.device.mark)).collect();
@@ -192,7 +192,7 @@ impl Agent {
                 () = changed.notified() => self.look().await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 wish = signals.next() => match wish {
-                    Wish::Stop => return Ok(()),
+                    Wish::Stop | Wish::MakeWay => return Ok(()),
                     Wish::Reload => {
                         notify("RELOADING=1");
                         if let Err(problem) = self.reload().await {

@@ -7,7 +7,7 @@ use super::service::{Signals, Wish, notify};
 use super::ue_access::interface_of;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
-use crate::config::{self, DeviceKind, Metrics, Mtu, UpfConfig, UpfUe};
+use crate::config::{self, DeviceKind, Metrics, Mtu, N6Mode, UpfConfig, UpfUe};
 use crate::engine::clock::Clock;
 use crate::engine::device;
 use crate::engine::ends::{OwnerTable, UpfEnd};
@@ -126,7 +126,10 @@ pub async fn run(args: &Common, config: UpfConfig) -> anyhow::Result<()> {
     let ues = directory(&config, &mut leases)
         .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
     let net = Net::open()?;
-    net.clean(&config.device.name, config.device.mark).await?;
+    // A table of the same name is replaced in one step; without it, the kernel would answer packets of
+    // flows it translated a moment ago as if they were its own, and end them.
+    let keep_table = config.n6.mode == N6Mode::Nat;
+    net.clean(&config.device.name, config.device.mark, keep_table).await?;
     let mut plan = Vec::new();
     if config.device.kind == DeviceKind::Packet {
         plan = netctl::packet_device(&config.device);
@@ -196,11 +199,14 @@ async fn serve(
         notify("STOPPING=1");
         let stopped = crew.stop();
         let saved = agent.save().await;
-        served.and(stopped).and(saved)
+        stopped.and(saved).and(served)
     }
     .await;
-    net.undo(layer).await;
-    result
+    match result {
+        Ok(Wish::MakeWay) => net.make_way(layer).await,
+        _ => net.undo(layer).await,
+    }
+    result.map(drop)
 }
 
 /// The control plane's state.
@@ -226,7 +232,7 @@ impl Agent {
         crew: &mut Crew<UpfEnd>,
         mut events: mpsc::Receiver<UpfEvent>,
         mut asks: mpsc::Receiver<Ask>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Wish> {
         self.save().await?;
         let mut tick = tokio::time::interval(TICK);
         tracing::info!(public_key = %self.own_key, ues = self.ues.len(), workers = self.shards.len(), "upf runs");
@@ -236,7 +242,8 @@ impl Agent {
             tokio::select! {
                 Some(event) = events.recv() => self.on_event(event),
                 wish = signals.next() => match wish {
-                    Wish::Stop => return Ok(()),
+                    Wish::Stop => return Ok(Wish::Stop),
+                    Wish::MakeWay => return Ok(Wish::MakeWay),
                     Wish::Reload => {
                         notify("RELOADING=1");
                         if let Err(problem) = self.reload().await {

@@ -52,10 +52,13 @@ pub struct AccessSocket {
     state: UdpSocketState,
     batch: Batch,
     /// Address each peer used, by a hash of the peer; only when bound to every address.
-    sources: Option<Box<[Option<(SocketAddr, IpAddr)>]>>,
+    sources: Option<Box<[Option<Source>]>>,
     counters: SocketCounters,
     last_error: Option<i32>,
 }
+
+/// A peer and the address it used.
+type Source = (SocketAddr, IpAddr);
 
 struct Batch {
     bytes: Box<[u8]>,

@@ -257,7 +257,7 @@ impl<E: End> Worker<E> {
             if device_ready {
                 device_ready = self.uplink()?;
             }
-            self.from_other_workers();
+            self.handed_over();
             self.housekeeping(&mut stop, &mut sockets_ready);
         }
         Ok((self.end, self.sockets))
@@ -327,7 +327,7 @@ impl<E: End> Worker<E> {
         Ok(more)
     }
 
-    fn from_other_workers(&mut self) {
+    fn handed_over(&mut self) {
         let Self { end, sockets, device, handover, .. } = self;
         let Some(handover) = handover else { return };
         handover.wake_receivers();

@@ -24,6 +24,7 @@ pub use socket::{SocketSpec, bind_access};
 pub use steps::Step;
 
 use anyhow::Context;
+use nat::Nat;
 use rtnetlink::Handle;
 use steps::Undo;
 
@@ -74,9 +75,21 @@ impl Net {
         }
     }
 
-    /// Removes what a killed run with this device name and mark may have left.
-    pub async fn clean(&self, device: &str, mark: u32) -> anyhow::Result<()> {
-        steps::clean(&self.handle, device, mark).await
+    /// As [`Net::undo`], but leaves the address translation to the run that follows at once: flows live on.
+    pub async fn make_way(&self, mut layer: Layer) {
+        layer.0.retain(|undo| !matches!(undo, Undo::Table(_)));
+        self.undo(layer).await;
+    }
+
+    /// Removes what a killed run with this device name and mark may have left; not the address
+    /// translation if it will be replaced (`keep_table`).
+    pub async fn clean(&self, device: &str, mark: u32, keep_table: bool) -> anyhow::Result<()> {
+        steps::clean(&self.handle, device, mark).await?;
+        if keep_table {
+            Ok(())
+        } else {
+            steps::undo(&self.handle, Undo::Table(Nat::table_name(device))).await
+        }
     }
 }
 

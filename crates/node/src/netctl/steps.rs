@@ -216,8 +216,7 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
         tracing::info!("removing the device {device} that an earlier run left");
         gone_is_fine(handle.link().del(index).execute().await)?;
     }
-    let table = Nat::table_name(device);
-    tokio::task::spawn_blocking(move || nat::remove(&table)).await?
+    Ok(())
 }
 
 async fn is_veth(handle: &Handle, index: u32) -> bool {

@@ -77,7 +77,7 @@ fn the_default_route_takes_everything_but_the_tunnel_itself() {
             assert!(way(&format!("8.8.8.8 mark {}", device.mark)).contains("dev va"), "no loop");
             // Killed here: the next start removes the rules and the device.
             std::mem::forget(layer);
-            net.clean(&device.name, device.mark).await.unwrap();
+            net.clean(&device.name, device.mark, false).await.unwrap();
             assert_eq!(picture(), before);
         });
     });
@@ -88,7 +88,7 @@ fn a_foreign_device_is_not_touched() {
     in_private_network(|| {
         sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");
         with_runtime(async {
-            let error = Net::open().unwrap().clean("anb0", 7).await.unwrap_err().to_string();
+            let error = Net::open().unwrap().clean("anb0", 7, false).await.unwrap_err().to_string();
             assert!(error.contains("not ours"), "{error}");
         });
         sh("ip link show anb0");

@@ -1,8 +1,12 @@
 //! The real programs in namespaces of their own: two accesses, a UPF with NAT, a server behind it.
 
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
 mod net;
 
-use net::{Namespace, Options, World};
+use net::{Namespace, Options, Program, World};
+use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// iperf3 from the UE through the tunnel; bits per second.
@@ -14,7 +18,7 @@ fn iperf(world: &World, args: &str) -> f64 {
     received.as_f64().unwrap_or_else(|| panic!("{text}"))
 }
 
-fn everything_works(options: &Options) {
+fn everything_works(options: &Options<'_>) {
     let Some(world) = World::new() else { return };
     world.configure(options);
     let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
@@ -128,4 +132,148 @@ fn without_an_access_it_starts_and_waits() {
     let paths = world.get("ue", "/v1/paths");
     assert_eq!(paths["paths"][0]["why"], "no such interface", "{paths}");
     ue.stop();
+}
+
+/// Downloads `mib` MiB at about 40 Mbit/s from the server, in the background of the UE.
+fn download(world: &World, mib: u32) -> (Program, Program) {
+    let server = format!(
+        "import socket,time,os
+s=socket.create_server(('192.0.2.2',8080)); c,_=s.accept()
+for i in range({mib}*16):
+    c.sendall(bytes([i%251])*65536); time.sleep(0.013)
+c.close()"
+    );
+    let client = format!(
+        "import socket
+c=socket.create_connection(('192.0.2.2',8080),timeout=20); got=b''; n=0
+while True:
+    d=c.recv(1<<16)
+    if not d: break
+    for i in (0,len(d)-1):
+        assert d[i]==((n+i)//65536)%251, (n,i)
+    n+=len(d)
+assert n=={mib}<<20, n
+print('intact')"
+    );
+    let server = world.server.spawn("python3", &["-c", &server], &world.file("server.log"));
+    std::thread::sleep(Duration::from_millis(300));
+    let client = world.ue.spawn("python3", &["-c", &client], &world.file("client.log"));
+    (server, client)
+}
+
+#[test]
+fn tcp_survives_a_restart_of_the_upf() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options { workers: 2, ..Options::default() });
+    // A killed run cannot say what these were before; here they are on already.
+    world.upf.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    let upf_before = world.upf.picture();
+    let mut upf = world.start_upf();
+    let ue = world.start_ue();
+    let addresses = world.get("upf", "/v1/sessions/phone")["addresses"].clone();
+    let (_server, mut client) = download(&world, 20);
+    for signal in [Signal::SIGKILL, Signal::SIGUSR1] {
+        std::thread::sleep(Duration::from_millis(700));
+        upf.signal(signal);
+        upf.wait(Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(300));
+        upf = world.start_upf();
+        let took = world.until("the UE is back", || world.paths_up("upf") == 2);
+        println!("{signal}: both paths back {took:?} after the new UPF listens");
+        assert!(client.is_running(), "{}", client.log());
+    }
+    assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
+    assert_eq!(world.get("upf", "/v1/sessions/phone")["addresses"], addresses);
+    ue.stop();
+    upf.stop();
+    assert_eq!(world.upf.picture(), upf_before);
+}
+
+#[test]
+fn reload_changes_rules_routes_and_ues_under_traffic() {
+    let Some(world) = World::new() else { return };
+    let rule = |primary: &str| {
+        format!(
+            "[[rule]]\nname = \"all\"\nsteering = {{ mode = \"active-standby\", primary = \"{primary}\" }}\n"
+        )
+    };
+    world.configure(&Options { ue_rules: &rule("wifi"), ..Options::default() });
+    let upf = world.start_upf();
+    let ue = world.start_ue();
+    let (_server, mut client) = download(&world, 8);
+    std::thread::sleep(Duration::from_millis(300));
+    let sent = world.get("ue", "/v1/sessions/phone")["tx_packets"].as_u64().unwrap();
+    assert!(sent > 0);
+
+    let on = |access: &str| {
+        let rules = world.get("ue", "/v1/rules");
+        rules["uses"]
+            .as_array()
+            .is_some_and(|u| u.iter().any(|u| u["rule"] == "all" && u["access"] == access))
+    };
+    world.until("traffic is on wifi", || on("wifi"));
+    world.configure(&Options { ue_rules: &rule("5g"), ..Options::default() });
+    let ue_toml = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+    std::fs::write(world.file("ue.toml"), ue_toml.replace(", \"::/0\"]", "]")).unwrap();
+    ue.signal(Signal::SIGHUP);
+    world.until("traffic is on 5g", || on("5g"));
+    assert!(!world.ue.sh("ip -6 rule").contains("21002"));
+
+    // A file that is wrong changes nothing, and says why.
+    std::fs::write(world.file("ue.toml"), ue_toml.replace("\"5g\" }", "\"lte\" }")).unwrap();
+    let problem = world.ask("ue", &["-X", "POST"], "/v1/reload");
+    assert_eq!(problem["status"], 400, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("lte"), "{problem}");
+    assert!(on("5g"));
+
+    // Another UE and another rule at the UPF; what cannot change now is named.
+    let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
+    let more =
+        format!("[[ue]]\nname = \"tv\"\npublic_key = \"{key}\"\naddress_v4 = \"10.45.0.9\"\n{}", rule("5g"));
+    world.configure(&Options { upf_more: &more, workers: 3, ue_rules: &rule("5g"), ..Options::default() });
+    let done = world.ask("upf", &["-X", "POST"], "/v1/reload");
+    assert_eq!(done["changed"], serde_json::json!(["ue", "rule"]), "{done}");
+    assert_eq!(done["needs_restart"], serde_json::json!(["upf"]), "{done}");
+    assert_eq!(world.get("upf", "/v1/sessions/tv")["addresses"][0], "10.45.0.9");
+    assert_eq!(client.wait(Duration::from_secs(30)), 0, "{}\n{}", client.log(), world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn ues_come_and_go_over_rest() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    // The UE is not in the file.
+    let text = std::fs::read_to_string(world.file("upf.toml")).unwrap();
+    let (head, tail) = text.split_once("[[ue]]").unwrap();
+    let key = tail.split('"').nth(3).unwrap().to_owned();
+    let api = &tail[tail.find("[api]").unwrap()..];
+    std::fs::write(world.file("upf.toml"), format!("{head}{api}")).unwrap();
+    let upf = world.start_upf();
+    let body =
+        serde_json::json!({"name": "phone", "public_key": key, "address_v4": "10.45.0.77"}).to_string();
+    let post: [&str; 4] = ["-H", "content-type: application/json", "-d", &body];
+    assert_eq!(world.ask("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.77");
+    assert_eq!(world.ask("upf", &post, "/v1/sessions")["status"], 409);
+    let ue = world.start_ue();
+    world.ue.sh("ping -c 1 -W 2 192.0.2.2; ip addr show anb0 | grep 10.45.0.77");
+
+    // It is remembered.
+    upf.stop();
+    let upf = world.start_upf();
+    world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
+    let metrics = std::process::Command::new("curl")
+        .args(["-s", "--unix-socket", world.file("upf.sock").to_str().unwrap(), "http://x/metrics"])
+        .output()
+        .unwrap();
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    assert!(metrics.contains("anabranch_upf_sessions_connected 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_upf_path_up{ue=\"phone\",access=\"wifi\"}"), "{metrics}");
+
+    world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
+    assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
+    world.until("the UE lost its paths", || world.paths_up("ue") == 0);
+    ue.stop();
+    upf.stop();
 }

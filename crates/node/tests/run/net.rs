@@ -183,17 +183,17 @@ pub const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 
 /// What differs between worlds.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct Options<'a> {
     pub device: &'static str,
     pub security_5g: &'static str,
     pub workers: u32,
     /// Appended to ue.toml.
-    pub ue_rules: &'static str,
+    pub ue_rules: &'a str,
     /// Appended to upf.toml.
-    pub upf_more: &'static str,
+    pub upf_more: &'a str,
 }
 
-impl Default for Options {
+impl Default for Options<'_> {
     fn default() -> Self {
         Self { device: "tun", security_5g: "secure", workers: 1, ue_rules: "", upf_more: "" }
     }
@@ -240,7 +240,7 @@ impl World {
     }
 
     /// Writes both configurations.
-    pub fn configure(&self, options: &Options) {
+    pub fn configure(&self, options: &Options<'_>) {
         let folder = self.folder.path().display();
         let Options { device, security_5g, workers, ue_rules, upf_more } = options;
         let ue = format!(
