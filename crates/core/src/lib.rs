@@ -11,6 +11,7 @@ pub mod element;
 pub mod net;
 pub mod packet;
 pub mod policy;
+pub mod ran;
 pub mod time;
 pub mod ue;
 pub mod upf;

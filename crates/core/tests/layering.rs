@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 const CONTRACT: [&str; 4] = ["element", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 9] = [
+const LEAVES: [&str; 10] = [
     "access::crypto",
     "access::dns",
     "access::mtu",
@@ -29,6 +29,7 @@ const LEAVES: [&str; 9] = [
     "access::table",
     "cc",
     "net",
+    "ran",
 ];
 
 /// Modules that compose leaves, and may import any of them.

@@ -1,0 +1,274 @@
+//! Queue disciplines of a bearer: a [`Limiter`] between SDAP and RLC, and a [`Buffer`] in RLC.
+//!
+//! ```text
+//!   SDAP queues ──▶ admits(next)? ──▶ push ▯▯▯▯▯▯ pop ──▶ segmentation ──▶ MAC
+//!                     Limiter            Buffer                             │
+//!                        ▲                                                  │
+//!                        └── on_tti(report) ◀──────── once per TTI ─────────┘
+//! ```
+//!
+//! A name picks both ([`Algorithm`]): `codel`, `fq_codel` and `l4s` are buffers behind an open gate, the
+//! pacers are gates before a FIFO, `vanilla` is an open gate before a FIFO. The parameters of a name are one
+//! struct in its file; [`QueueConfig`] is how a person writes them:
+//!
+//! ```toml
+//! queue = "e5g_bdp"                                  # the defaults
+//! queue = { algorithm = "codel", target_ms = 5.0 }   # or some of them changed
+//! ```
+//!
+//! What a limiter sees, in the order in which it happens:
+//!
+//! 1. [`Limiter::admits`] for the packet that SDAP's scheduler would send next, each time a packet arrives
+//!    and at each poll of SDAP. It may answer differently later; nothing else wakes it.
+//! 2. [`Limiter::on_forwarded`] when that packet went down.
+//! 3. At each TTI the MAC pulls: [`Limiter::on_sent`] for each SDU of which the last byte left the buffer,
+//!    then one [`Limiter::on_tti`].
+//!
+//! To add an algorithm: a file with its parameters and an implementation of one of the traits; a variant of
+//! [`Algorithm`], [`QueueConfig`], and [`AnyLimiter`] or [`AnyBuffer`].
+
+pub mod vanilla;
+
+mod config;
+
+pub use config::{Algorithm, QueueConfig, QueueError, UnknownAlgorithm};
+
+use crate::packet::Packet;
+use crate::time::{Duration, Instant};
+use vanilla::Fifo;
+
+/// A packet below SDAP, with what its way has cost so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sdu {
+    /// The bytes RLC carries. Its `at` is when the packet got to where it is.
+    pub packet: Packet,
+    /// Bytes in front of the IP packet (SDAP and PDCP headers), for whoever marks ECN or reads the flow.
+    pub ip_offset: u8,
+    /// QoS flow identifier, 0..=63.
+    pub qfi: u8,
+    /// When it entered SDAP.
+    pub arrived: Instant,
+    /// When SDAP let it down to RLC.
+    pub forwarded: Instant,
+}
+
+impl Sdu {
+    /// An IP packet that entered at `packet.at` and went down at once.
+    #[must_use]
+    pub fn new(packet: Packet, qfi: u8) -> Self {
+        let at = packet.at;
+        Self { packet, ip_offset: 0, qfi, arrived: at, forwarded: at }
+    }
+
+    /// Its size in bytes as RLC counts it.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        u32::try_from(self.packet.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The IP packet inside; empty if `ip_offset` says there is none.
+    #[must_use]
+    pub fn ip(&self) -> &[u8] {
+        self.packet.get(usize::from(self.ip_offset)..).unwrap_or_default()
+    }
+
+    /// The IP packet inside, to change.
+    pub fn ip_mut(&mut self) -> &mut [u8] {
+        self.packet.get_mut(usize::from(self.ip_offset)..).unwrap_or_default()
+    }
+}
+
+/// The packet SDAP would send down next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its size in bytes as RLC will count it.
+    pub bytes: u32,
+    /// When it entered SDAP.
+    pub arrived: Instant,
+    /// Bytes that wait in SDAP for this bearer, the candidate included.
+    pub backlog_bytes: u64,
+}
+
+impl Candidate {
+    /// A packet of `bytes` that came at `arrived` and is all there is.
+    #[must_use]
+    pub fn alone(bytes: u32, arrived: Instant) -> Self {
+        Self { bytes, arrived, backlog_bytes: u64::from(bytes) }
+    }
+}
+
+/// What the MAC and RLC tell about one bearer after each TTI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TtiReport {
+    /// The tick at which the MAC pulled.
+    pub at: Instant,
+    /// TTIs since the last report of this bearer; 0 is taken as 1.
+    pub elapsed_ttis: u32,
+    /// Bytes the MAC had room for in this bearer's share of the transport block, RLC headers included.
+    pub granted_bytes: u32,
+    /// SDU bytes that left the buffer, headers not counted.
+    pub served_bytes: u32,
+    /// SDU bytes that stayed in the buffer, the rest of a segmented SDU included.
+    pub buffer_bytes: u32,
+    /// SDUs that stayed, a partly sent one included.
+    pub buffer_sdus: u32,
+    /// RBs allocated to the bearer's UE.
+    pub rbs: u16,
+    /// RBs of the UE's slice that nobody used.
+    pub unused_rbs: u16,
+    /// What the MAC expects to give next, if it says.
+    pub next: Option<Forecast>,
+}
+
+/// The MAC's own expectation of its next pull from a bearer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forecast {
+    /// When it will pull.
+    pub at: Instant,
+    /// Bytes it would then take, RLC headers included, if the bearer had that much: the TBS of the RBs that
+    /// are this UE's share and not taken by HARQ retransmissions already due, at the MCS now in force.
+    pub bytes: u32,
+}
+
+/// Decides when SDAP's next packet goes down to RLC. One per bearer.
+pub trait Limiter {
+    /// Whether `next` may go down at `now`. A refusal must not be for ever: with an empty RLC buffer and
+    /// TTIs passing, every packet of any size is admitted in the end.
+    fn admits(&mut self, next: &Candidate, now: Instant) -> bool;
+    /// `bytes` went down to the RLC buffer.
+    fn on_forwarded(&mut self, bytes: u32, now: Instant);
+    /// The last byte of an SDU left the RLC buffer, `sojourn` after it went down.
+    fn on_sent(&mut self, _bytes: u32, _sojourn: Duration, _now: Instant) {}
+    /// A TTI passed.
+    fn on_tti(&mut self, _report: &TtiReport) {}
+    /// Whether the answer of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
+    fn wants_polls(&self) -> bool {
+        true
+    }
+}
+
+/// Where SDUs wait. It counts everything it drops: `pushed = popped + dropped + still here`.
+pub trait Buffer {
+    /// Takes an SDU in, or drops it or another for lack of room.
+    fn push(&mut self, sdu: Sdu, now: Instant);
+    /// The next SDU to send; `None` only if there is none. May drop or mark others on the way.
+    fn pop(&mut self, now: Instant) -> Option<Sdu>;
+    /// SDUs waiting.
+    fn len_sdus(&self) -> usize;
+    /// Bytes waiting.
+    fn len_bytes(&self) -> u64;
+    /// Appends the sizes in bytes of the SDUs that would be popped next, nearest first, until `max_sdus`
+    /// are named; a guess where the discipline drops or reorders.
+    fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>);
+    /// What happened so far.
+    fn stats(&self) -> BufferStats;
+}
+
+/// Counters of a [`Buffer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct BufferStats {
+    /// SDUs offered.
+    pub pushed_sdus: u64,
+    /// SDUs handed on.
+    pub popped_sdus: u64,
+    /// SDUs dropped because the buffer was full.
+    pub full_drops: u64,
+    /// SDUs dropped by the discipline to tell the sender.
+    pub aqm_drops: u64,
+    /// SDUs marked with CE in place of a drop.
+    pub ce_marks: u64,
+    /// Most bytes that ever waited.
+    pub max_bytes: u64,
+}
+
+/// How much may wait in a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferLimit {
+    /// Most bytes waiting.
+    pub bytes: u64,
+    /// Most SDUs waiting.
+    pub sdus: usize,
+}
+
+impl Default for BufferLimit {
+    /// 1 MB as OAI's LTE, and as many SDUs of 64 bytes. srsRAN has 6.17 MB, OAI's NR 100 MB, ns-3 10 kB.
+    fn default() -> Self {
+        Self { bytes: 1_000_000, sdus: 15_625 }
+    }
+}
+
+/// What a limiter or buffer is built with, besides its own parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BearerParams {
+    /// Time between two pulls of the MAC.
+    pub tti: Duration,
+    /// Largest SDU in bytes, at least 1; packets may exceed it, only shares of it are used.
+    pub mtu_bytes: u32,
+    /// Bounds of the buffer.
+    pub limit: BufferLimit,
+    /// For whatever the discipline draws or hashes.
+    pub seed: u64,
+}
+
+impl Default for BearerParams {
+    fn default() -> Self {
+        Self { tti: Duration::from_millis(1), mtu_bytes: 1500, limit: BufferLimit::default(), seed: 0 }
+    }
+}
+
+/// Any of the limiters, without a virtual call.
+#[derive(Debug, Clone)]
+pub enum AnyLimiter {
+    /// Lets everything down at once.
+    Open,
+}
+
+impl Limiter for AnyLimiter {
+    fn admits(&mut self, _next: &Candidate, _now: Instant) -> bool {
+        match self {
+            Self::Open => true,
+        }
+    }
+    fn on_forwarded(&mut self, _bytes: u32, _now: Instant) {}
+    fn wants_polls(&self) -> bool {
+        match self {
+            Self::Open => false,
+        }
+    }
+}
+
+/// Any of the buffers, without a virtual call.
+#[derive(Debug, Clone)]
+pub enum AnyBuffer {
+    /// First in, first out.
+    Fifo(Fifo),
+}
+
+macro_rules! buffer {
+    ($self:ident, $b:ident => $call:expr) => {
+        match $self {
+            AnyBuffer::Fifo($b) => $call,
+        }
+    };
+}
+
+impl Buffer for AnyBuffer {
+    fn push(&mut self, sdu: Sdu, now: Instant) {
+        buffer!(self, b => b.push(sdu, now));
+    }
+    fn pop(&mut self, now: Instant) -> Option<Sdu> {
+        buffer!(self, b => b.pop(now))
+    }
+    fn len_sdus(&self) -> usize {
+        buffer!(self, b => b.len_sdus())
+    }
+    fn len_bytes(&self) -> u64 {
+        buffer!(self, b => b.len_bytes())
+    }
+    fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
+        buffer!(self, b => b.sizes(max_sdus, out));
+    }
+    fn stats(&self) -> BufferStats {
+        buffer!(self, b => b.stats())
+    }
+}
