@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_name_or_a_table() {
-        let parse = serde_json::from_str::<QueueConfig>;
+        let parse = |text: &str| serde_json::from_str::<QueueConfig>(text);
         assert_eq!(parse("\"vanilla\"").unwrap(), QueueConfig::Vanilla);
         assert_eq!(parse("{\"algorithm\": \"vanilla\"}").unwrap(), QueueConfig::Vanilla);
         assert!(parse("\"vanila\"").unwrap_err().to_string().contains("did you mean \"vanilla\"?"));
