@@ -122,6 +122,10 @@ pub enum SteeringMode {
     ActiveStandby {
         /// Preferred access.
         primary: AccessName,
+        /// Moves on to the next access that is up after so many packets; 0: stays. Not of TS 24.193: it
+        /// exercises the reordering of switches (JUNCTION §VI-C). What a UE asks for holds for its uplink.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        rotate_packets: u32,
     },
     /// A share per access; an access that is down is skipped and its share redistributed.
     LoadBalance {
@@ -200,7 +204,9 @@ impl SteeringMode {
     /// The accesses the mode names.
     pub fn accesses(&self) -> impl Iterator<Item = &AccessName> {
         let (primary, weights) = match self {
-            Self::ActiveStandby { primary } | Self::PriorityBased { primary, .. } => (Some(primary), &[][..]),
+            Self::ActiveStandby { primary, .. } | Self::PriorityBased { primary, .. } => {
+                (Some(primary), &[][..])
+            }
             Self::LoadBalance { weights, .. } => (None, weights.as_slice()),
             Self::SmallestDelay { .. } | Self::Redundant { .. } => (None, &[][..]),
         };
@@ -216,6 +222,11 @@ impl SteeringMode {
             Self::ActiveStandby { .. } | Self::SmallestDelay { .. } => false,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// Lists of rules as one, in order; of rules with one name the first stands.

@@ -310,7 +310,7 @@ mod tests {
 
     fn rule(name: &str, filter: &str) -> Rule {
         let filter = serde_json::from_str(filter).unwrap();
-        let steering = SteeringMode::ActiveStandby { primary: "5g".into() };
+        let steering = SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 };
         Rule { name: name.into(), filter, steering, reorder: true }
     }
 

@@ -30,7 +30,7 @@ use crate::access::session::{
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
-use crate::policy::{AccessName, Rule, chained};
+use crate::policy::{AccessName, Rule, SteeringMode, chained};
 use crate::time::Instant;
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
@@ -427,8 +427,13 @@ impl Ue {
 
     /// Tells the UPF our rules and what only we know of flows; the newest document says it all.
     fn offer_rules(&mut self, now: Instant) {
-        let document =
-            Document { rules: Some(self.config.rules.clone()), flows: self.hints.iter().cloned().collect() };
+        let mut rules = self.config.rules.clone();
+        for rule in &mut rules {
+            if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut rule.steering {
+                *rotate_packets = 0;
+            }
+        }
+        let document = Document { rules: Some(rules), flows: self.hints.iter().cloned().collect() };
         self.session.push_config(document.encode(), now);
     }
 

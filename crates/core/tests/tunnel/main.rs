@@ -21,7 +21,7 @@ fn balance(a: u8, b: u8) -> Vec<Rule> {
 }
 
 fn standby(primary: &str) -> Vec<Rule> {
-    rule(SteeringMode::ActiveStandby { primary: primary.into() })
+    rule(SteeringMode::ActiveStandby { primary: primary.into(), rotate_packets: 0 })
 }
 
 fn connected(setup: Setup) -> World {

@@ -22,6 +22,7 @@ use crate::netns::space::Space;
 use anyhow::{Context, Result, ensure};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
@@ -141,6 +142,9 @@ pub fn run(args: &Args) -> Result<u8> {
         }
     };
     program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
+    // Proxies hold two descriptors per flow, the swarm one per UE; what is started inherits the limit.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("limit of open files")?;
     let bench = Bench {
         sandbox,
         anabranch: program::anabranch()?,

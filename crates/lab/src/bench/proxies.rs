@@ -200,14 +200,17 @@ fn through(bench: &Bench, kind: Kind, folder: &Path, client: &Space, middle: &Sp
             });
             let local = json!({
                 "server": SERVER, "server_port": 8388, "password": "bench", "method": SS_METHOD, "no_delay": true,
-                "protocol": "tunnel", "mode": "tcp_only", "local_address": "127.0.0.1",
-                "local_port": PROXY_PORT, "forward_address": FAR, "forward_port": PORT,
+                "mode": "tcp_only",
+                "locals": [{
+                    "protocol": "tunnel", "mode": "tcp_only", "local_address": "127.0.0.1",
+                    "local_port": PROXY_PORT, "forward_address": FAR, "forward_port": PORT,
+                }],
             });
             let start =
                 |core, name: &str, space: &Space, config: serde_json::Value, port| -> Result<Program> {
                     let path = write(&format!("{name}.json"), config.to_string())?;
                     let mut command = pinned(core, bench.peer(name).context("shadowsocks-rust")?);
-                    command.arg("--config").arg(path).arg("--single-threaded");
+                    command.arg("--config").arg(path);
                     let mut program = Program::start(space, name, &mut command, folder, None)?;
                     listening(&mut program, space, port)?;
                     Ok(program)

@@ -132,7 +132,7 @@ impl Check {
                 rules.extend(accesses.first().map(|first| Rule {
                     name: "all".into(),
                     filter: Filter::default(),
-                    steering: SteeringMode::ActiveStandby { primary: first.name.clone() },
+                    steering: SteeringMode::ActiveStandby { primary: first.name.clone(), rotate_packets: 0 },
                     reorder: true,
                 }));
             }
@@ -145,7 +145,7 @@ impl Check {
         let names = accesses.iter().map(|a| a.name.as_str());
         let path = format!("{path}.steering");
         match mode {
-            SteeringMode::ActiveStandby { primary } => {
+            SteeringMode::ActiveStandby { primary, .. } => {
                 self.known(&format!("{path}.primary"), "access", primary, names);
             }
             SteeringMode::PriorityBased { primary, rtt_ms, loss_percent } => {

@@ -80,6 +80,9 @@ pub enum SteeringSchema {
     ActiveStandby {
         /// Preferred access.
         primary: String,
+        /// Moves on to the next access after so many packets, for experiments; 0 (default): stays.
+        #[serde(default)]
+        rotate_packets: u32,
     },
     /// A share per access.
     LoadBalance {

@@ -13,6 +13,9 @@
 //! With more than one standby the paper has no rule: the one with the smallest RTT is taken, and kept
 //! for as long as it is up, so that standbys do not take turns. Return to the primary is immediate;
 //! flap control (JUNCTION §V-E) decides when a path counts as up, not the mode.
+//!
+//! *Rotating* is for experiments with switching (JUNCTION §VI-C): after every so many packets the next path
+//! that is up has its turn, the primary first.
 
 use super::{Input, ModeState, Pick, Steer};
 use crate::access::PathId;
@@ -22,13 +25,30 @@ use crate::access::PathId;
 pub struct ActiveStandby {
     /// Preferred path; `None` if the user does not have the preferred access.
     primary: Option<PathId>,
+    /// Packets per turn; 0: no turns.
+    rotate_packets: u32,
 }
 
 impl ActiveStandby {
     /// Prefers `primary`; with `None` every path is a standby.
     #[must_use]
     pub const fn new(primary: Option<PathId>) -> Self {
-        Self { primary }
+        Self { primary, rotate_packets: 0 }
+    }
+
+    /// The same, but each path that is up has its turn of so many packets; 0: none has.
+    #[must_use]
+    pub const fn rotating(self, packets: u32) -> Self {
+        Self { rotate_packets: packets, ..self }
+    }
+
+    /// The path whose turn it is.
+    fn turn(&self, input: &Input<'_>) -> Option<PathId> {
+        let turn = input.sequence.checked_div(self.rotate_packets)?;
+        let primary = self.primary.filter(|path| input.up.contains(*path));
+        let others = input.up.iter().filter(|path| Some(*path) != primary);
+        let count = input.up.len() as u32;
+        primary.into_iter().chain(others).nth(turn.checked_rem(count)? as usize)
     }
 
     /// The preferred path.
@@ -42,8 +62,8 @@ impl Steer for ActiveStandby {
     fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
         let up = |path: &PathId| input.up.contains(*path);
         let path = self
-            .primary
-            .filter(up)
+            .turn(input)
+            .or(self.primary.filter(up))
             .or_else(|| state.current().filter(up))
             .or_else(|| input.paths.fastest(input.up));
         state.set_current(path, input.now);

@@ -117,8 +117,8 @@ impl Mode {
         let names = Names { mode: policy.name(), accesses, known };
         names.check()?;
         Ok(match policy {
-            SteeringMode::ActiveStandby { primary } => {
-                Self::ActiveStandby(ActiveStandby::new(names.path(primary)?))
+            SteeringMode::ActiveStandby { primary, rotate_packets } => {
+                Self::ActiveStandby(ActiveStandby::new(names.path(primary)?).rotating(*rotate_packets))
             }
             SteeringMode::LoadBalance { weights, per, autonomous } => {
                 let tenths = names.tenths(weights)?;
@@ -283,13 +283,17 @@ mod tests {
 
     #[test]
     fn an_access_the_user_lacks_is_not_an_error_in_a_shared_policy() {
-        let policy = SteeringMode::ActiveStandby { primary: "lte".into() };
+        let policy = SteeringMode::ActiveStandby { primary: "lte".into(), rotate_packets: 0 };
         let known = ["lte".to_string(), "wifi".to_string()];
         let mode = Mode::compile_for(&policy, &two(), &known).unwrap();
         assert_eq!(mode, Mode::ActiveStandby(ActiveStandby::new(None)));
-        let text = Mode::compile_for(&SteeringMode::ActiveStandby { primary: "x".into() }, &two(), &known)
-            .unwrap_err()
-            .to_string();
+        let text = Mode::compile_for(
+            &SteeringMode::ActiveStandby { primary: "x".into(), rotate_packets: 0 },
+            &two(),
+            &known,
+        )
+        .unwrap_err()
+        .to_string();
         assert!(text.contains("5g, lte, wifi"), "{text}");
     }
 }

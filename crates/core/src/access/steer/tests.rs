@@ -56,6 +56,19 @@ fn active_standby_leaves_the_primary_only_while_it_is_down() {
 }
 
 #[test]
+fn active_standby_can_take_turns() {
+    let mode = compile(r#"{"mode":"active-standby","primary":"a1","rotate_packets":2}"#, 3);
+    let take = |paths: &PathStates| -> Vec<PathId> {
+        let mut state = ModeState::new();
+        let pick = |sequence| state.pick(&mode, paths, sequence, 0, Instant::ZERO).paths().iter().next();
+        (0..8).filter_map(pick).collect()
+    };
+    assert_eq!(take(&paths(&[5, 90, 7])), [1, 1, 0, 0, 2, 2, 1, 1]);
+    assert_eq!(take(&paths(&[5, 0, 7])), [0, 0, 2, 2, 0, 0, 2, 2], "only those that are up");
+    assert_eq!(take(&paths(&[0, 3, 0])), [1; 8]);
+}
+
+#[test]
 fn load_balance_follows_the_papers_example() {
     let mode = weighted(&[3, 7], Granularity::Packet);
     let both = paths(&[10, 20]);
@@ -181,7 +194,7 @@ fn any_mode() -> impl Strategy<Value = SteeringMode> {
     let access = (0u8..8).prop_map(|p| format!("a{p}"));
     let per = prop_oneof![Just(Granularity::Packet), Just(Granularity::Flow)];
     prop_oneof![
-        access.clone().prop_map(|primary| SteeringMode::ActiveStandby { primary }),
+        access.clone().prop_map(|primary| SteeringMode::ActiveStandby { primary, rotate_packets: 0 }),
         (tenths(), per, any::<bool>()).prop_map(|(tenths, per, autonomous)| {
             let weight = |(i, t): (usize, &u8)| Weight { access: format!("a{i}"), percent: t * 10 };
             let weights = tenths.iter().enumerate().map(weight).collect();
