@@ -1,12 +1,14 @@
 //! Inner and outer IP packets: who talks to whom, and the few bytes a tunnel must change or make.
 
 mod checksum;
+mod ecn;
 mod flow;
 mod mss;
 mod too_big;
 mod udp;
 
 pub use checksum::{fold, internet_checksum, pseudo_header_sum, sum, update_u16};
+pub use ecn::{Ecn, ecn, set_ce};
 pub use flow::{FlowKey, HashKey, IpPacket, src_dst};
 pub use mss::clamp_mss;
 pub use too_big::{may_fragment, packet_too_big};

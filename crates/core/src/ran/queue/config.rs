@@ -1,10 +1,17 @@
 //! Queue disciplines by name, and their parameters as a person writes them.
 
+use super::bdp::Bdp;
+use super::codel::{CoDelParams, CoDelQueue};
+use super::drql::Drql;
+use super::dynrlc::{DynRlc, DynRlcParams};
+use super::e5g_bdp::{E5gBdp, E5gBdpParams};
+use super::fq_codel::{FqCoDel, FqCoDelParams};
+use super::l4s::{L4s, L4sParams};
 use super::vanilla::Fifo;
 use super::{AnyBuffer, AnyLimiter, BearerParams};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,17 +21,47 @@ use std::str::FromStr;
 pub enum Algorithm {
     /// Everything at once into a FIFO.
     Vanilla,
+    /// Controlled delay in RLC.
+    CoDel,
+    /// Flow queueing with controlled delay in RLC.
+    FqCoDel,
+    /// Limit in SDUs by sojourn.
+    DynRlc,
+    /// Limit in bytes by what the MAC leaves.
+    Drql,
+    /// Pace of the last TTI.
+    Bdp,
+    /// Pace by average bandwidth and packet size.
+    E5gBdp,
+    /// Dual-queue coupled AQM in RLC.
+    L4s,
 }
 
 impl Algorithm {
-    /// Every discipline, in the order of the paper's tables.
-    pub const ALL: [Self; 1] = [Self::Vanilla];
+    /// Every discipline.
+    pub const ALL: [Self; 8] = [
+        Self::Vanilla,
+        Self::CoDel,
+        Self::FqCoDel,
+        Self::DynRlc,
+        Self::Drql,
+        Self::Bdp,
+        Self::E5gBdp,
+        Self::L4s,
+    ];
 
     /// Its name in files and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vanilla => "vanilla",
+            Self::CoDel => "codel",
+            Self::FqCoDel => "fq_codel",
+            Self::DynRlc => "dynrlc",
+            Self::Drql => "drql",
+            Self::Bdp => "5g_bdp",
+            Self::E5gBdp => "e5g_bdp",
+            Self::L4s => "l4s",
         }
     }
 }
@@ -79,18 +116,45 @@ fn nearest(name: &str) -> String {
         .map_or_else(String::new, |(_, a)| format!(", did you mean \"{a}\"?"))
 }
 
+/// No parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoParams {}
+
 /// A discipline and its parameters, as written: a name, or a table with `algorithm` and some of its
 /// parameters. What is left out has the default of the discipline's own file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "algorithm", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self", tag = "algorithm")]
 pub enum QueueConfig {
-    /// Everything at once into a FIFO; no parameters.
-    Vanilla,
+    /// See [`super::vanilla`].
+    #[serde(rename = "vanilla")]
+    Vanilla(NoParams),
+    /// See [`super::codel`].
+    #[serde(rename = "codel")]
+    CoDel(CoDelParams),
+    /// See [`super::fq_codel`].
+    #[serde(rename = "fq_codel")]
+    FqCoDel(FqCoDelParams),
+    /// See [`super::dynrlc`].
+    #[serde(rename = "dynrlc")]
+    DynRlc(DynRlcParams),
+    /// See [`super::drql`].
+    #[serde(rename = "drql")]
+    Drql(NoParams),
+    /// See [`super::bdp`].
+    #[serde(rename = "5g_bdp")]
+    Bdp(NoParams),
+    /// See [`super::e5g_bdp`].
+    #[serde(rename = "e5g_bdp")]
+    E5gBdp(E5gBdpParams),
+    /// See [`super::l4s`].
+    #[serde(rename = "l4s")]
+    L4s(L4sParams),
 }
 
 /// A parameter out of its range.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("queue {algorithm}: {key} = {value}: {remedy}")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("queue {algorithm}: {key} = {value}: must be {remedy}")]
 pub struct QueueError {
     /// The discipline.
     pub algorithm: Algorithm,
@@ -107,18 +171,77 @@ impl QueueConfig {
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self {
-            Self::Vanilla => Algorithm::Vanilla,
+            Self::Vanilla(_) => Algorithm::Vanilla,
+            Self::CoDel(_) => Algorithm::CoDel,
+            Self::FqCoDel(_) => Algorithm::FqCoDel,
+            Self::DynRlc(_) => Algorithm::DynRlc,
+            Self::Drql(_) => Algorithm::Drql,
+            Self::Bdp(_) => Algorithm::Bdp,
+            Self::E5gBdp(_) => Algorithm::E5gBdp,
+            Self::L4s(_) => Algorithm::L4s,
+        }
+    }
+
+    /// Whether every parameter is in its range.
+    ///
+    /// # Errors
+    /// The first that is not, with the range.
+    pub fn check(&self) -> Result<(), QueueError> {
+        let check = |key, value: &dyn fmt::Display, ok: bool, remedy| {
+            let error = || QueueError { algorithm: self.algorithm(), key, value: value.to_string(), remedy };
+            if ok { Ok(()) } else { Err(error()) }
+        };
+        let micros = |key, us: u32| check(key, &us, us > 0, "at least 1");
+        match self {
+            Self::Vanilla(_) | Self::Drql(_) | Self::Bdp(_) => Ok(()),
+            Self::CoDel(p) => {
+                micros("target_us", p.target_us)?;
+                micros("interval_us", p.interval_us)
+            }
+            Self::FqCoDel(p) => {
+                check("flows", &p.flows, (1..=1 << 16).contains(&p.flows), "1 to 65536")?;
+                micros("target_us", p.target_us)?;
+                micros("interval_us", p.interval_us)
+            }
+            Self::DynRlc(p) => {
+                micros("interval_us", p.interval_us)?;
+                check("min_sdus", &p.min_sdus, p.min_sdus >= 1, "at least 1")?;
+                check("max_sdus", &p.max_sdus, p.max_sdus >= p.min_sdus, "at least min_sdus")?;
+                check("alpha", &p.alpha, (0.0..=1.0).contains(&p.alpha), "0 to 1")
+            }
+            Self::E5gBdp(p) => {
+                check("alpha", &p.alpha, p.alpha > 0.0 && p.alpha <= 1.0, "above 0, up to 1")?;
+                let c = p.reduce_const;
+                check("reduce_const", &c, (0.0..=1.0).contains(&c), "0 to 1")
+            }
+            Self::L4s(p) => {
+                micros("update_us", p.update_us)?;
+                let gain = |hz: f64| (0.0..=1e3).contains(&hz);
+                check("alpha_hz", &p.alpha_hz, gain(p.alpha_hz), "0 to 1000")?;
+                check("beta_hz", &p.beta_hz, gain(p.beta_hz), "0 to 1000")?;
+                let wrong = p.low_latency_qfis.iter().find(|qfi| **qfi > 63);
+                check("low_latency_qfis", &wrong.unwrap_or(&0), wrong.is_none(), "QFIs of 0 to 63")
+            }
         }
     }
 
     /// The limiter and the buffer of a bearer.
     ///
     /// # Errors
-    /// A parameter is out of its range; the error names it and the range.
-    pub fn build(&self, params: BearerParams) -> Result<(AnyLimiter, AnyBuffer), QueueError> {
-        let fifo = || AnyBuffer::Fifo(Fifo::new(params.limit));
+    /// As [`check`](Self::check).
+    pub fn build(&self, bearer: BearerParams) -> Result<(AnyLimiter, AnyBuffer), QueueError> {
+        self.check()?;
+        let paced = |limiter| (limiter, AnyBuffer::Fifo(Fifo::new(bearer.limit)));
+        let open = |buffer| (AnyLimiter::Open, buffer);
         Ok(match self {
-            Self::Vanilla => (AnyLimiter::Open, fifo()),
+            Self::Vanilla(_) => paced(AnyLimiter::Open),
+            Self::CoDel(p) => open(AnyBuffer::CoDel(CoDelQueue::new(*p, bearer))),
+            Self::FqCoDel(p) => open(AnyBuffer::FqCoDel(Box::new(FqCoDel::new(*p, bearer)))),
+            Self::DynRlc(p) => paced(AnyLimiter::DynRlc(DynRlc::new(*p, bearer))),
+            Self::Drql(_) => paced(AnyLimiter::Drql(Drql::new(bearer))),
+            Self::Bdp(_) => paced(AnyLimiter::Bdp(Bdp::new(bearer))),
+            Self::E5gBdp(p) => paced(AnyLimiter::E5gBdp(E5gBdp::new(*p, bearer))),
+            Self::L4s(p) => open(AnyBuffer::L4s(Box::new(L4s::new(p, bearer)))),
         })
     }
 }
@@ -126,7 +249,14 @@ impl QueueConfig {
 impl From<Algorithm> for QueueConfig {
     fn from(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::Vanilla => Self::Vanilla,
+            Algorithm::Vanilla => Self::Vanilla(NoParams {}),
+            Algorithm::CoDel => Self::CoDel(CoDelParams::default()),
+            Algorithm::FqCoDel => Self::FqCoDel(FqCoDelParams::default()),
+            Algorithm::DynRlc => Self::DynRlc(DynRlcParams::default()),
+            Algorithm::Drql => Self::Drql(NoParams {}),
+            Algorithm::Bdp => Self::Bdp(NoParams {}),
+            Algorithm::E5gBdp => Self::E5gBdp(E5gBdpParams::default()),
+            Algorithm::L4s => Self::L4s(L4sParams::default()),
         }
     }
 }
@@ -138,14 +268,14 @@ impl FromStr for QueueConfig {
     }
 }
 
+impl Serialize for QueueConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
 impl<'de> Deserialize<'de> for QueueConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// The table form; the name is checked first, for a better error than serde's.
-        #[derive(Deserialize)]
-        #[serde(tag = "algorithm", rename_all = "snake_case", deny_unknown_fields)]
-        enum Table {
-            Vanilla {},
-        }
         struct NameOrTable;
         impl<'de> Visitor<'de> for NameOrTable {
             type Value = QueueConfig;
@@ -156,9 +286,7 @@ impl<'de> Deserialize<'de> for QueueConfig {
                 name.parse().map_err(E::custom)
             }
             fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<QueueConfig, M::Error> {
-                Ok(match Table::deserialize(MapAccessDeserializer::new(map))? {
-                    Table::Vanilla {} => QueueConfig::Vanilla,
-                })
+                QueueConfig::deserialize(MapAccessDeserializer::new(map))
             }
         }
         deserializer.deserialize_any(NameOrTable)
@@ -169,20 +297,56 @@ impl<'de> Deserialize<'de> for QueueConfig {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<QueueConfig, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
     #[test]
     fn a_name_or_a_table() {
-        let parse = |text: &str| serde_json::from_str::<QueueConfig>(text);
-        assert_eq!(parse("\"vanilla\"").unwrap(), QueueConfig::Vanilla);
-        assert_eq!(parse("{\"algorithm\": \"vanilla\"}").unwrap(), QueueConfig::Vanilla);
-        assert!(parse("\"vanila\"").unwrap_err().to_string().contains("did you mean \"vanilla\"?"));
-        assert!(parse("{\"algorithm\": \"vanilla\", \"target_ms\": 1}").is_err());
-        assert!(parse("3").unwrap_err().to_string().contains("a queue discipline"));
+        assert_eq!(parse("\"e5g_bdp\"").unwrap(), QueueConfig::from(Algorithm::E5gBdp));
+        let codel = parse("{\"algorithm\": \"codel\", \"target_us\": 1000}").unwrap();
+        assert_eq!(
+            codel,
+            QueueConfig::CoDel(CoDelParams { target_us: 1000, interval_us: 100_000, ecn: false })
+        );
         for algorithm in Algorithm::ALL {
             let config = QueueConfig::from(algorithm);
             assert_eq!(config.algorithm(), algorithm);
+            assert_eq!(parse(&format!("\"{algorithm}\"")).unwrap(), config);
             let written = serde_json::to_string(&config).unwrap();
+            assert!(written.contains(algorithm.name()));
             assert_eq!(parse(&written).unwrap(), config);
             config.build(BearerParams::default()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let why = |text: &str| parse(text).unwrap_err().to_string();
+        assert!(why("\"vanila\"").contains("did you mean \"vanilla\"?"));
+        assert!(why("3").contains("a queue discipline"));
+        assert!(why("{\"algorithm\": \"vanilla\", \"target_us\": 1}").contains("target_us"));
+        assert!(why("{\"algorithm\": \"codel\", \"targt_us\": 1}").contains("`targt_us`, expected one of"));
+        assert!(why("{\"algorithm\": \"red\"}").contains("expected one of `vanilla`, `codel`"));
+        for (config, message) in [
+            (
+                QueueConfig::E5gBdp(E5gBdpParams { alpha: f64::NAN, ..Default::default() }),
+                "queue e5g_bdp: alpha = NaN: must be above 0, up to 1",
+            ),
+            (
+                QueueConfig::DynRlc(DynRlcParams { max_sdus: 0, ..Default::default() }),
+                "queue dynrlc: max_sdus = 0: must be at least min_sdus",
+            ),
+            (
+                QueueConfig::FqCoDel(FqCoDelParams { flows: 0, ..Default::default() }),
+                "queue fq_codel: flows = 0: must be 1 to 65536",
+            ),
+            (
+                QueueConfig::L4s(L4sParams { low_latency_qfis: vec![5, 64], ..Default::default() }),
+                "queue l4s: low_latency_qfis = 64: must be QFIs of 0 to 63",
+            ),
+        ] {
+            assert_eq!(config.build(BearerParams::default()).unwrap_err().to_string(), message);
         }
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! ```toml
 //! queue = "e5g_bdp"                                  # the defaults
-//! queue = { algorithm = "codel", target_ms = 5.0 }   # or some of them changed
+//! queue = { algorithm = "codel", target_us = 5000 }   # or some of them changed
 //! ```
 //!
 //! What a limiter sees, in the order in which it happens:
@@ -27,14 +27,30 @@
 //! To add an algorithm: a file with its parameters and an implementation of one of the traits; a variant of
 //! [`Algorithm`], [`QueueConfig`], and [`AnyLimiter`] or [`AnyBuffer`].
 
+pub mod bdp;
+pub mod codel;
+pub mod drql;
+pub mod dynrlc;
+pub mod e5g_bdp;
+pub mod fq_codel;
+pub mod l4s;
 pub mod vanilla;
 
 mod config;
+#[cfg(test)]
+mod tests;
 
-pub use config::{Algorithm, QueueConfig, QueueError, UnknownAlgorithm};
+pub use config::{Algorithm, NoParams, QueueConfig, QueueError, UnknownAlgorithm};
 
 use crate::packet::Packet;
 use crate::time::{Duration, Instant};
+use bdp::Bdp;
+use codel::CoDelQueue;
+use drql::Drql;
+use dynrlc::DynRlc;
+use e5g_bdp::E5gBdp;
+use fq_codel::FqCoDel;
+use l4s::L4s;
 use vanilla::Fifo;
 
 /// A packet below SDAP, with what its way has cost so far.
@@ -221,19 +237,43 @@ impl Default for BearerParams {
 pub enum AnyLimiter {
     /// Lets everything down at once.
     Open,
+    /// `dynrlc`.
+    DynRlc(DynRlc),
+    /// `drql`.
+    Drql(Drql),
+    /// `5g_bdp`.
+    Bdp(Bdp),
+    /// `e5g_bdp`.
+    E5gBdp(E5gBdp),
+}
+
+macro_rules! limiter {
+    ($self:ident, $l:ident => $call:expr, else $open:expr) => {
+        match $self {
+            AnyLimiter::Open => $open,
+            AnyLimiter::DynRlc($l) => $call,
+            AnyLimiter::Drql($l) => $call,
+            AnyLimiter::Bdp($l) => $call,
+            AnyLimiter::E5gBdp($l) => $call,
+        }
+    };
 }
 
 impl Limiter for AnyLimiter {
-    fn admits(&mut self, _next: &Candidate, _now: Instant) -> bool {
-        match self {
-            Self::Open => true,
-        }
+    fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
+        limiter!(self, l => l.admits(next, now), else true)
     }
-    fn on_forwarded(&mut self, _bytes: u32, _now: Instant) {}
+    fn on_forwarded(&mut self, bytes: u32, now: Instant) {
+        limiter!(self, l => l.on_forwarded(bytes, now), else ());
+    }
+    fn on_sent(&mut self, bytes: u32, sojourn: Duration, now: Instant) {
+        limiter!(self, l => l.on_sent(bytes, sojourn, now), else ());
+    }
+    fn on_tti(&mut self, report: &TtiReport) {
+        limiter!(self, l => l.on_tti(report), else ());
+    }
     fn wants_polls(&self) -> bool {
-        match self {
-            Self::Open => false,
-        }
+        limiter!(self, l => l.wants_polls(), else false)
     }
 }
 
@@ -242,12 +282,21 @@ impl Limiter for AnyLimiter {
 pub enum AnyBuffer {
     /// First in, first out.
     Fifo(Fifo),
+    /// `codel`.
+    CoDel(CoDelQueue),
+    /// `fq_codel`.
+    FqCoDel(Box<FqCoDel>),
+    /// `l4s`.
+    L4s(Box<L4s>),
 }
 
 macro_rules! buffer {
     ($self:ident, $b:ident => $call:expr) => {
         match $self {
             AnyBuffer::Fifo($b) => $call,
+            AnyBuffer::CoDel($b) => $call,
+            AnyBuffer::FqCoDel($b) => $call,
+            AnyBuffer::L4s($b) => $call,
         }
     };
 }
