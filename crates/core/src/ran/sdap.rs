@@ -1,0 +1,400 @@
+//! SDAP with queues and a scheduler, RLC §II (Fig. 1); the map from QoS flows to bearers is TS 37.324 §5.2.
+//!
+//! ```text
+//!   QFI 1 ─▶ ▯▯▯▯ ─┐
+//!   QFI 2 ─▶ ▯     ─┼─ scheduler ─ limiter ─▶ DRB 1      one scheduler and one limiter per bearer
+//!   QFI 5 ─▶ ▯▯    ─┘
+//!   QFI 9 ─▶ ▯▯▯▯▯ ─── scheduler ─ limiter ─▶ DRB 2
+//! ```
+//!
+//! TS 37.324 has neither queues nor a scheduler: a packet goes to its bearer's RLC at once. Here it waits
+//! until the bearer's limiter ([`crate::ran::queue`]) lets it down, and can be overtaken until then.
+//!
+//! The scheduler names the one packet that is next; if the limiter keeps that one, all others of the bearer
+//! wait as well. It is asked when a packet arrives and at each poll, 200 µs apart in RLC §V-A. How far the
+//! polls are from the MAC's tick decides how many packets still make the next TTI: that phase is a parameter.
+//!
+//! Per packet: `Sdu::arrived` to `Sdu::forwarded` is its wait here; per flow [`FlowStats`] sums them up.
+
+mod config;
+#[cfg(test)]
+mod tests;
+
+pub use config::{DrbConfig, FlowConfig, MAX_DRBS, SchedulerKind, SdapConfig, SdapError};
+
+use super::queue::{AnyBuffer, AnyLimiter, Buffer, BufferStats, Candidate, Limiter, Sdu, TtiReport};
+use crate::element::Reason;
+use crate::packet::Packet;
+use crate::time::{Duration, Instant, nanos};
+
+/// QoS flow identifiers are 6 bits.
+pub const QFIS: usize = 64;
+/// Largest packet a bearer carries (TS 38.323 §4.3.1).
+pub const MAX_SDU_BYTES: usize = 9000;
+
+/// Identity of a data radio bearer, 1 to 32 (TS 38.331).
+pub type DrbId = u8;
+
+/// Why a packet was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SdapDrop {
+    /// No flow has this QFI, and there is none for what is left over.
+    #[error("QFI {0} is not mapped; add a flow with it, or one with unmapped = true")]
+    Unmapped(u8),
+    /// Larger than [`MAX_SDU_BYTES`].
+    #[error("packet of {0} bytes exceeds 9000")]
+    TooLarge(usize),
+}
+
+/// Counters of one QoS flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct FlowStats {
+    /// Packets let down.
+    pub forwarded_sdus: u64,
+    /// Their bytes, without SDAP header.
+    pub forwarded_bytes: u64,
+    /// Sum of their waits, nanoseconds.
+    pub wait_total_ns: u64,
+    /// Longest wait, nanoseconds.
+    pub wait_max_ns: u64,
+    /// Packets waiting now.
+    pub waiting_sdus: u64,
+    /// Bytes waiting now.
+    pub waiting_bytes: u64,
+    /// The flow's queue; `popped_sdus` is one ahead of `forwarded_sdus` while the head is looked at.
+    #[serde(flatten)]
+    pub queue: BufferStats,
+}
+
+/// One SDAP entity: one direction of one PDU session.
+#[derive(Debug, Clone)]
+pub struct Sdap {
+    flows: Vec<Flow>,
+    drbs: Vec<Drb>,
+    /// Flow of each QFI.
+    by_qfi: [Option<u8>; QFIS],
+    scheduler: SchedulerKind,
+    poll: Duration,
+    phase: Duration,
+    polled_at: Option<Instant>,
+    /// Bearers to ask, in turn.
+    turn: usize,
+    unmapped_drops: u64,
+    too_large_drops: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Flow {
+    config: FlowConfig,
+    drb: usize,
+    queue: AnyBuffer,
+    /// The packet the scheduler looks at: out of its queue, not yet let down.
+    head: Option<Sdu>,
+    deficit: i64,
+    stats: FlowStats,
+}
+
+#[derive(Debug, Clone)]
+struct Drb {
+    config: DrbConfig,
+    limiter: AnyLimiter,
+    /// Flows of this bearer, in the order of the configuration.
+    flows: Vec<u8>,
+    /// Position in `flows` of the flow whose round it is.
+    round: usize,
+    backlog_sdus: u64,
+    backlog_bytes: u64,
+    /// Something happened that may let a packet go.
+    ask: bool,
+}
+
+impl Sdap {
+    /// An entity with empty queues. `limiter` makes the limiter of each bearer.
+    ///
+    /// # Errors
+    /// What [`SdapConfig::check`] finds.
+    pub fn new(config: &SdapConfig, mut limiter: impl FnMut(DrbId) -> AnyLimiter) -> Result<Self, SdapError> {
+        config.check()?;
+        let mut drbs: Vec<Drb> = Vec::with_capacity(config.drbs.len());
+        for drb in &config.drbs {
+            drbs.push(Drb {
+                config: *drb,
+                limiter: limiter(drb.id),
+                flows: Vec::new(),
+                round: 0,
+                backlog_sdus: 0,
+                backlog_bytes: 0,
+                ask: false,
+            });
+        }
+        let mut flows = Vec::with_capacity(config.flows.len());
+        let mut by_qfi = [None; QFIS];
+        for (index, flow) in config.flows.iter().enumerate() {
+            let drb = config.drbs.iter().position(|d| d.id == flow.drb).unwrap_or_default();
+            drbs[drb].flows.push(index as u8);
+            by_qfi[usize::from(flow.qfi) % QFIS] = Some(index as u8);
+            flows.push(Flow {
+                queue: flow.build_queue()?,
+                config: flow.clone(),
+                drb,
+                head: None,
+                deficit: 0,
+                stats: FlowStats::default(),
+            });
+        }
+        if let Some(index) = config.flows.iter().position(|f| f.unmapped) {
+            for entry in &mut by_qfi {
+                entry.get_or_insert(index as u8);
+            }
+        }
+        let poll = Duration::from_micros(config.poll_us.into());
+        Ok(Self {
+            flows,
+            drbs,
+            by_qfi,
+            scheduler: config.scheduler,
+            poll,
+            phase: Duration::from_micros(u64::from(config.poll_phase_us % config.poll_us.max(1))),
+            polled_at: None,
+            turn: 0,
+            unmapped_drops: 0,
+            too_large_drops: 0,
+        })
+    }
+
+    /// A packet of QoS flow `qfi` (its low 6 bits) arrives at `packet.at`. Call
+    /// [`poll_forward`](Self::poll_forward) next.
+    ///
+    /// # Errors
+    /// Why it was dropped; drops of a full queue are in its counters only.
+    pub fn enqueue(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(), SdapDrop> {
+        if packet.len() > MAX_SDU_BYTES {
+            self.too_large_drops += 1;
+            return Err(SdapDrop::TooLarge(packet.len()));
+        }
+        let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else {
+            self.unmapped_drops += 1;
+            return Err(SdapDrop::Unmapped(qfi));
+        };
+        let flow = &mut self.flows[usize::from(index)];
+        let before = flow.waiting();
+        flow.queue.push(Sdu::new(packet, qfi), now);
+        let drb = &mut self.drbs[flow.drb];
+        drb.account(before, flow.waiting());
+        drb.ask = true;
+        Ok(())
+    }
+
+    /// The next packet that goes down now, and the bearer it goes to. Call until there is none.
+    pub fn poll_forward(&mut self, now: Instant) -> Option<(DrbId, Sdu)> {
+        for _ in 0..self.drbs.len() {
+            let turn = self.turn;
+            if self.drbs[turn].ask {
+                if let Some(sdu) = self.forward(turn, now) {
+                    return Some((self.drbs[turn].config.id, sdu));
+                }
+                self.drbs[turn].ask = false;
+            }
+            self.turn = (turn + 1) % self.drbs.len();
+        }
+        None
+    }
+
+    /// Asks the limiters again if a poll is due. Call [`poll_forward`](Self::poll_forward) next.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if self.polled_at.is_some_and(|at| self.poll_after(at) > now) {
+            return;
+        }
+        self.polled_at = Some(now);
+        for drb in &mut self.drbs {
+            drb.ask |= drb.wants_polls();
+        }
+    }
+
+    /// When the next poll is due; none while nothing waits for time to pass.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let next = || self.polled_at.map_or(Instant::ZERO + self.phase, |at| self.poll_after(at));
+        self.drbs.iter().any(Drb::wants_polls).then(|| (next(), "sdap poll"))
+    }
+
+    /// The MAC served `drb`, see [`Limiter::on_tti`].
+    pub fn on_tti(&mut self, drb: DrbId, report: &TtiReport) {
+        if let Some(drb) = self.drb_mut(drb) {
+            drb.limiter.on_tti(report);
+        }
+    }
+
+    /// An SDU left `drb`'s RLC buffer, see [`Limiter::on_sent`].
+    pub fn on_sent(&mut self, drb: DrbId, bytes: u32, sojourn: Duration, now: Instant) {
+        if let Some(drb) = self.drb_mut(drb) {
+            drb.limiter.on_sent(bytes, sojourn, now);
+        }
+    }
+
+    /// Changes how `drb` is paced; whether there is such a bearer. What RLC holds is told to the new limiter
+    /// by the next report.
+    pub fn set_limiter(&mut self, drb: DrbId, limiter: AnyLimiter) -> bool {
+        self.drb_mut(drb).map(|drb| (drb.limiter, drb.ask) = (limiter, true)).is_some()
+    }
+
+    /// The limiter of a bearer.
+    #[must_use]
+    pub fn limiter(&self, drb: DrbId) -> Option<&AnyLimiter> {
+        self.drbs.iter().find(|d| d.config.id == drb).map(|d| &d.limiter)
+    }
+
+    /// Bytes that wait for `drb`.
+    #[must_use]
+    pub fn backlog_bytes(&self, drb: DrbId) -> u64 {
+        self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
+    }
+
+    /// Counters of each flow, in the order of the configuration.
+    pub fn flow_stats(&self) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
+        self.flows.iter().map(|f| {
+            let (waiting_sdus, waiting_bytes) = f.waiting();
+            let stats = FlowStats { waiting_sdus, waiting_bytes, queue: f.queue.stats(), ..f.stats };
+            (f.config.qfi, stats)
+        })
+    }
+
+    /// Packets dropped because no flow has their QFI, and because they were too large.
+    #[must_use]
+    pub fn drops(&self) -> (u64, u64) {
+        (self.unmapped_drops, self.too_large_drops)
+    }
+
+    fn drb_mut(&mut self, id: DrbId) -> Option<&mut Drb> {
+        self.drbs.iter_mut().find(|d| d.config.id == id)
+    }
+
+    /// The first point of the grid `phase + k · poll` after `at`.
+    fn poll_after(&self, at: Instant) -> Instant {
+        let (poll, phase) = (nanos(self.poll).max(1), nanos(self.phase));
+        match at.as_nanos().checked_sub(phase) {
+            Some(since) => Instant::from_nanos((since / poll + 1).saturating_mul(poll).saturating_add(phase)),
+            None => Instant::from_nanos(phase),
+        }
+    }
+
+    /// Lets down the packet that is next for a bearer, if its limiter does.
+    fn forward(&mut self, drb: usize, now: Instant) -> Option<Sdu> {
+        let chosen = self.choose(drb, now)?;
+        let flow = &mut self.flows[chosen];
+        let header = self.drbs[drb].config.header;
+        let head = flow.head.as_ref()?;
+        let (own_bytes, arrived) = (head.bytes(), head.arrived);
+        let bytes = own_bytes + u32::from(header);
+        let drb = &mut self.drbs[drb];
+        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes };
+        if !drb.limiter.admits(&next, now) {
+            return None;
+        }
+        let mut sdu = flow.head.take()?;
+        drb.limiter.on_forwarded(bytes, now);
+        drb.account((1, own_bytes.into()), (0, 0));
+        flow.deficit = flow.deficit.saturating_sub(own_bytes.into());
+        sdu.forwarded = now;
+        let wait = nanos(now.saturating_since(arrived));
+        flow.stats.forwarded_sdus += 1;
+        flow.stats.forwarded_bytes += u64::from(own_bytes);
+        flow.stats.wait_total_ns = flow.stats.wait_total_ns.saturating_add(wait);
+        flow.stats.wait_max_ns = flow.stats.wait_max_ns.max(wait);
+        if header {
+            // Downlink: RDI 0, RQI 0, QFI (TS 37.324 §6.2.2.2).
+            sdu.packet.push_front(1)[0] = sdu.qfi % QFIS as u8;
+            sdu.ip_offset = sdu.ip_offset.saturating_add(1);
+        }
+        Some(sdu)
+    }
+
+    /// The flow whose head goes next, its head looked at.
+    fn choose(&mut self, drb: usize, now: Instant) -> Option<usize> {
+        for i in 0..self.drbs[drb].flows.len() {
+            self.look_at_head(usize::from(self.drbs[drb].flows[i]), now);
+        }
+        let of_drb = &self.drbs[drb].flows;
+        let waiting = of_drb.iter().map(|f| usize::from(*f)).filter(|f| self.flows[*f].head.is_some());
+        match self.scheduler {
+            SchedulerKind::Priority => waiting.min_by_key(|f| self.flows[*f].config.priority),
+            SchedulerKind::Edf => waiting.min_by_key(|f| {
+                let flow = &self.flows[*f];
+                let budget = Duration::from_micros(flow.config.delay_budget_us.into());
+                flow.head.as_ref().map_or(Instant::MAX, |sdu| sdu.arrived + budget)
+            }),
+            SchedulerKind::Drr => self.round_robin(drb),
+        }
+    }
+
+    /// Takes the next packet of a flow out of its queue, which may drop others.
+    fn look_at_head(&mut self, flow: usize, now: Instant) {
+        let flow = &mut self.flows[flow];
+        if flow.head.is_none() && flow.queue.len_sdus() > 0 {
+            let before = flow.waiting();
+            flow.head = flow.queue.pop(now);
+            self.drbs[flow.drb].account(before, flow.waiting());
+        }
+    }
+
+    /// Deficit round robin (Shreedhar and Varghese 1996): a flow's turn lasts while its deficit covers its
+    /// head; the next flow with packets then gets its quantum.
+    fn round_robin(&mut self, drb: usize) -> Option<usize> {
+        let drb = &mut self.drbs[drb];
+        // One pass finds a flow if the quanta cover the packets; otherwise as many rounds as the nearest
+        // flow needs are given at once, and a second pass finds it.
+        for _ in 0..2 {
+            for _ in 0..=drb.flows.len() {
+                let index = usize::from(*drb.flows.get(drb.round)?);
+                let flow = &mut self.flows[index];
+                match &flow.head {
+                    None => flow.deficit = 0,
+                    Some(head) if flow.deficit >= i64::from(head.bytes()) => return Some(index),
+                    Some(_) => {}
+                }
+                drb.round = (drb.round + 1) % drb.flows.len();
+                let entered = &mut self.flows[usize::from(drb.flows[drb.round])];
+                if entered.head.is_some() {
+                    entered.deficit += i64::from(entered.config.quantum_bytes);
+                }
+            }
+            let flows = || drb.flows.iter().map(|f| usize::from(*f));
+            let rounds = flows().filter_map(|f| self.flows[f].rounds_needed()).min()?;
+            for f in flows() {
+                let flow = &mut self.flows[f];
+                if flow.head.is_some() {
+                    flow.deficit += i64::from(flow.config.quantum_bytes) * rounds.saturating_sub(1);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Flow {
+    /// Packets and bytes waiting.
+    fn waiting(&self) -> (u64, u64) {
+        let head = self.head.as_ref();
+        let sdus = self.queue.len_sdus() as u64 + u64::from(head.is_some());
+        (sdus, self.queue.len_bytes() + head.map_or(0, |sdu| u64::from(sdu.bytes())))
+    }
+
+    /// Rounds of DRR until the head may go.
+    fn rounds_needed(&self) -> Option<i64> {
+        let missing = i64::from(self.head.as_ref()?.bytes()) - self.deficit;
+        let quantum = i64::from(self.config.quantum_bytes.max(1));
+        Some((missing + quantum - 1) / quantum)
+    }
+}
+
+impl Drb {
+    /// A flow of this bearer went from `before` to `after` packets and bytes.
+    fn account(&mut self, before: (u64, u64), after: (u64, u64)) {
+        self.backlog_sdus = (self.backlog_sdus + after.0).saturating_sub(before.0);
+        self.backlog_bytes = (self.backlog_bytes + after.1).saturating_sub(before.1);
+    }
+
+    fn wants_polls(&self) -> bool {
+        self.backlog_sdus > 0 && self.limiter.wants_polls()
+    }
+}
