@@ -8,11 +8,13 @@
 //! [`Ack`]; a controller that also rules the window during recovery says so with
 //! [`CongestionController::rules_recovery`].
 
+pub mod bbr;
 pub mod cubic;
 pub mod hystart;
 pub mod reno;
 
 use crate::time::{Duration, Instant};
+use bbr::Bbr;
 use cubic::Cubic;
 use reno::Reno;
 use std::fmt;
@@ -28,6 +30,8 @@ pub struct Ack {
     pub acked_bytes: u64,
     /// Bytes newly known to be delivered, cumulatively or by SACK.
     pub delivered_bytes: u64,
+    /// Bytes newly marked lost because of it.
+    pub lost_bytes: u64,
     /// Bytes in flight after it was taken in.
     pub in_flight_bytes: u64,
     /// First byte of the stream not yet acknowledged.
@@ -114,7 +118,8 @@ pub trait CongestionController {
     fn cwnd_bytes(&self) -> u64;
     /// Slow-start threshold in bytes; `u64::MAX` before the first congestion.
     fn ssthresh_bytes(&self) -> u64;
-    /// Rate to pace at in bit/s, if the algorithm has an opinion.
+    /// Rate to pace payload at in bit/s, if the algorithm has an opinion; the sender then paces whatever
+    /// its own settings say.
     fn pacing_bps(&self) -> Option<u64> {
         None
     }
@@ -134,6 +139,8 @@ pub trait CongestionController {
 )]
 #[serde(try_from = "String", into = "String")]
 pub enum Algorithm {
+    /// BBR, version 1.
+    Bbr,
     /// CUBIC, RFC 9438.
     #[default]
     Cubic,
@@ -143,12 +150,13 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in alphabetical order.
-    pub const ALL: [Self; 2] = [Self::Cubic, Self::Reno];
+    pub const ALL: [Self; 3] = [Self::Bbr, Self::Cubic, Self::Reno];
 
     /// Its name in files and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Bbr => "bbr",
             Self::Cubic => "cubic",
             Self::Reno => "reno",
         }
@@ -158,6 +166,7 @@ impl Algorithm {
     #[must_use]
     pub fn build(self, config: CcConfig) -> Controller {
         match self {
+            Self::Bbr => Controller::Bbr(Bbr::new(config)),
             Self::Cubic => Controller::Cubic(Cubic::new(config)),
             Self::Reno => Controller::Reno(Reno::new(config)),
         }
@@ -218,6 +227,8 @@ fn nearest(name: &str) -> String {
 #[expect(clippy::large_enum_variant, reason = "one per connection; an indirection per ACK would cost more")]
 #[derive(Debug, Clone)]
 pub enum Controller {
+    /// BBR.
+    Bbr(Bbr),
     /// CUBIC.
     Cubic(Cubic),
     /// NewReno.
@@ -227,6 +238,7 @@ pub enum Controller {
 macro_rules! dispatch {
     ($self:ident, $c:ident => $call:expr) => {
         match $self {
+            Controller::Bbr($c) => $call,
             Controller::Cubic($c) => $call,
             Controller::Reno($c) => $call,
         }
@@ -264,6 +276,9 @@ impl CongestionController for Controller {
     fn rules_recovery(&self) -> bool {
         dispatch!(self, c => c.rules_recovery())
     }
+    fn in_slow_start(&self) -> bool {
+        dispatch!(self, c => c.in_slow_start())
+    }
 }
 
 /// RFC 2861: halve the window for every RTO of idleness, not below the initial window, and remember
@@ -294,11 +309,11 @@ mod tests {
         assert_eq!("cubic".parse(), Ok(Algorithm::Cubic));
         assert_eq!(
             "Cubik".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: cubic, reno"
+            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: bbr, cubic, reno"
         );
         assert_eq!(
             "xyz".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"xyz\"; there are: cubic, reno"
+            "no congestion control \"xyz\"; there are: bbr, cubic, reno"
         );
         let parsed: Result<Algorithm, _> = serde_json::from_str("\"reno\"");
         assert_eq!(parsed.unwrap(), Algorithm::Reno);

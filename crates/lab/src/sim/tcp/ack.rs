@@ -86,7 +86,7 @@ impl Sender {
             prr.on_ack(delivered.bytes, in_flight, safe, u64::from(self.mss));
         }
         if advanced || delivered.bytes > 0 {
-            self.tell_controller(advanced, &delivered, now);
+            self.tell_controller(advanced, &delivered, lost, now);
         }
         self.set_timers(advanced, now);
     }
@@ -167,7 +167,7 @@ impl Sender {
         }
     }
 
-    fn tell_controller(&mut self, advanced: bool, d: &Delivered, now: Instant) {
+    fn tell_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
         let rate = self.rate.sample(self.rtt.min());
         let newest = match (d.acked.filter(|_| !d.resent_acked), d.sacked) {
             (Some((_, a)), Some((_, s))) => Some(a.max(s)),
@@ -177,6 +177,7 @@ impl Sender {
             now,
             acked_bytes: if advanced { d.bytes } else { 0 },
             delivered_bytes: d.bytes,
+            lost_bytes: lost,
             in_flight_bytes: self.board.in_flight_bytes(),
             unacknowledged: self.una,
             next_to_send: self.next,

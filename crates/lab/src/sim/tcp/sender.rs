@@ -102,6 +102,7 @@ impl Sender {
         if let Some((sample, now)) = handshake {
             rtt.sample(sample, now);
         }
+        let paced = options.pacing || cc.pacing_bps().is_some();
         Self {
             cc,
             mss: mss.max(1),
@@ -123,7 +124,7 @@ impl Sender {
             timeouts_in_row: 0,
             cwnd_limited_at: 0,
             stats: TcpStats::default(),
-            paced: options.pacing,
+            paced,
             probe_due: false,
             forced: false,
             pace_at: Instant::ZERO,
@@ -430,24 +431,24 @@ impl Sender {
             prr.on_sent(len);
         }
         if self.paced
-            && let Some(bps) = self.pacing_bps()
+            && let Some(ns) = self.pacing_ns(len)
         {
-            // The header goes at the same pace; 52 bytes with timestamps.
-            let ns = (len + 52) * 8_000_000_000 / bps.max(1);
             self.pace_at = self.pace_at.max(now) + Duration::from_nanos(ns);
         }
     }
 
-    /// What the controller asks for, or twice the window per RTT in slow start and 1.2 times after, as Linux.
-    fn pacing_bps(&self) -> Option<u64> {
+    /// Time for `len` bytes of payload at the rate the controller asks for, or at twice the window per RTT in
+    /// slow start and 1.2 times after, as Linux.
+    fn pacing_ns(&self, len: u64) -> Option<u64> {
         if let Some(bps) = self.cc.pacing_bps() {
-            return Some(bps);
+            return Some(len * 8_000_000_000 / bps.max(1));
         }
         let srtt_ns = u128::from(nanos(self.rtt.srtt()));
         let cwnd = self.cc.cwnd_bytes();
         let percent = if cwnd < self.cc.ssthresh_bytes() / 2 { 200 } else { 120 };
         let bps = u128::from(cwnd) * 8 * percent * 10_000_000 / (srtt_ns > 0).then_some(srtt_ns)?;
-        u64::try_from(bps).ok()
+        // The header goes at the same pace; 52 bytes with timestamps.
+        u64::try_from(u128::from(len + 52) * 8_000_000_000 / bps.max(1)).ok()
     }
 
     /// Data waits, nothing is in flight, and the receiver has no room: ask now and then.

@@ -179,6 +179,47 @@ fn a_clean_transfer_needs_no_retransmission() {
     }
 }
 
+/// Seconds it takes to send 20 MB over a bottleneck of 20 Mbit/s with a RTT of 40 ms and a deep queue, every
+/// n-th packet lost on the way; and the longest wait in the queue.
+fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64, Duration, TcpStats) {
+    let mut pair = upload(Options { congestion_control, ..Options::default() }, 20_000_000);
+    let (mut free, mut waited, mut n) = (Instant::ZERO, Duration::ZERO, 0);
+    let mut last = TcpStats::default();
+    let fate = |now: Instant, end| {
+        if end == 1 {
+            return Fate::Pass;
+        }
+        n += 1;
+        if lose_every > 0 && n % lose_every == 0 {
+            return Fate::Lose;
+        }
+        free = free.max(now) + Duration::from_nanos(1500 * 8_000_000_000 / 20_000_000);
+        let wait = free.saturating_since(now);
+        waited = waited.max(wait);
+        Fate::Delay(wait.as_micros() as u64)
+    };
+    pair.run_timed(fate, |_, stats| last = stats);
+    assert_eq!(pair.received, [0, 20_000_000]);
+    (pair.now.as_secs_f64(), waited, last)
+}
+
+#[test]
+fn bbr_paces_at_the_bottleneck_and_does_not_mind_loss() {
+    // 20 MB in segments of 1448 of 1500 bytes at 20 Mbit/s.
+    let least = 20e6 * 8.0 / 20e6 * 1500.0 / 1448.0;
+    let (seconds, waited, stats) = through_a_bottleneck(Algorithm::Bbr, 0);
+    assert!(seconds < least * 1.05, "{seconds} s of at least {least}");
+    assert!(waited < ms(120), "startup makes two BDPs, more would be wrong: {waited:?}");
+    assert_eq!((stats.retransmissions(), stats.timeouts), (0, 0));
+    let (_, with_cubic, _) = through_a_bottleneck(Algorithm::Cubic, 0);
+    assert!(with_cubic > waited * 2, "a deep queue: {with_cubic:?}");
+    let (seconds, _, stats) = through_a_bottleneck(Algorithm::Bbr, 50);
+    assert!(seconds < least * 1.15, "2 % lost: {seconds} s of at least {least}, {stats:?}");
+    assert_eq!(stats.timeouts, 0);
+    let (with_reno, _, _) = through_a_bottleneck(Algorithm::Reno, 50);
+    assert!(with_reno > 3.0 * seconds, "{with_reno} s");
+}
+
 #[test]
 fn both_directions_at_once() {
     let mut pair = Pair::new(Options::default(), ms(20));
