@@ -20,6 +20,9 @@ pub enum Kind {
     Direct,
     /// `anabranch ue` and `anabranch upf`, encrypted.
     Secure,
+    /// The same, looking for packets for 20 ms before it sleeps (`busy_poll_us`).
+    #[value(name = "secure-polling")]
+    SecurePolling,
     /// The same in the clear.
     Plain,
     /// Cloudflare's user-space WireGuard.
@@ -35,6 +38,7 @@ impl Kind {
         match self {
             Self::Direct => "veth, no tunnel",
             Self::Secure => "anabranch, secure",
+            Self::SecurePolling => "anabranch, secure, polling",
             Self::Plain => "anabranch, plain",
             Self::BoringTun => "boringtun",
             Self::WireGuardGo => "wireguard-go",
@@ -45,9 +49,19 @@ impl Kind {
         match self {
             Self::Direct => "direct",
             Self::Secure => "secure",
+            Self::SecurePolling => "secure_polling",
             Self::Plain => "plain",
             Self::BoringTun => "boringtun",
             Self::WireGuardGo => "wireguard_go",
+        }
+    }
+
+    /// `security` of the access and `busy_poll_us` of the device.
+    fn keys(self) -> (&'static str, u32) {
+        match self {
+            Self::Plain => ("plain", 0),
+            Self::SecurePolling => ("secure", 20_000),
+            _ => ("secure", 0),
         }
     }
 
@@ -57,7 +71,7 @@ impl Kind {
             return None;
         }
         match self {
-            Self::Direct | Self::Secure | Self::Plain => Some(bench.anabranch.clone()),
+            Self::Direct | Self::Secure | Self::SecurePolling | Self::Plain => Some(bench.anabranch.clone()),
             Self::BoringTun => bench.peer("boringtun-cli"),
             Self::WireGuardGo => bench.peer("wireguard-go").or_else(|| bench.peer("wireguard")),
         }
@@ -82,9 +96,8 @@ const DEVICE: &str = "bench0";
 pub fn establish(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {
     let tunnel = match kind {
         Kind::Direct => Tunnel { client: CLIENT.into(), server: SERVER.into(), far: None, _near: None },
-        Kind::Secure | Kind::Plain => {
-            let upf =
-                Upf::configure(bench, folder, &[], if kind == Kind::Plain { "plain" } else { "secure" })?;
+        Kind::Secure | Kind::SecurePolling | Kind::Plain => {
+            let upf = Upf::configure(bench, folder, &[], kind)?;
             upf.connect(bench, &pair.client, &pair.server)?
         }
         Kind::BoringTun | Kind::WireGuardGo => peer(bench, pair, kind, folder)?,
@@ -157,7 +170,7 @@ pub struct Upf {
     pub key: PrivateKey,
     /// The key of the UE that measures.
     pub ue: PrivateKey,
-    security: String,
+    kind: Kind,
 }
 
 /// Where UPFs of benchmarks listen.
@@ -165,18 +178,19 @@ pub const PORT: u16 = 4500;
 
 impl Upf {
     /// Writes configuration and keys for a UPF that knows one UE to measure with, and `more`.
-    pub fn configure(_bench: &Bench, folder: &Path, more: &[PrivateKey], security: &str) -> Result<Self> {
+    pub fn configure(_bench: &Bench, folder: &Path, more: &[PrivateKey], kind: Kind) -> Result<Self> {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let (key, ue) = (PrivateKey::generate(&mut rng), PrivateKey::generate(&mut rng));
-        let upf = Self { folder: folder.to_owned(), key, ue, security: security.to_owned() };
+        let upf = Self { folder: folder.to_owned(), key, ue, kind };
         upf.write_key("upf.key", &upf.key)?;
         upf.write_key("ue.key", &upf.ue)?;
         let folder = folder.display();
+        let (security, busy_poll_us) = kind.keys();
         let mut text = format!(
             "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nworkers = 1\nmax_sessions = {sessions}\n\
              state_file = \"{folder}/state.json\"\n\
              [[access]]\nname = \"wire\"\nlisten = \"0.0.0.0:{PORT}\"\nsecurity = \"{security}\"\n\
-             [device]\nname = \"{DEVICE}\"\nmtu = 1420\n[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.64.0.0/12\"\n\
+             [device]\nname = \"{DEVICE}\"\nmtu = 1420\nbusy_poll_us = {busy_poll_us}\n[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.64.0.0/12\"\n\
              [api]\nlisten = \"unix:{folder}/upf.sock\"\n\
              [[rule]]\nname = \"all\"\nsteering = {{ mode = \"smallest-delay\" }}\n",
             sessions = more.len() + 1,
@@ -219,13 +233,13 @@ impl Upf {
         routes: &str,
     ) -> Result<Tunnel> {
         let folder = self.folder.display();
+        let (security, busy_poll_us) = self.kind.keys();
         let text = format!(
             "[ue]\nname = \"bench\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
-             [[access]]\nname = \"wire\"\ninterface = \"wire\"\nremote = \"{remote}:{PORT}\"\nsecurity = \"{}\"\n\
-             [device]\nname = \"{DEVICE}\"\nmtu = 1420\nroutes = [\"{routes}\"]\n\
+             [[access]]\nname = \"wire\"\ninterface = \"wire\"\nremote = \"{remote}:{PORT}\"\nsecurity = \"{security}\"\n\
+             [device]\nname = \"{DEVICE}\"\nmtu = 1420\nbusy_poll_us = {busy_poll_us}\nroutes = [\"{routes}\"]\n\
              [api]\nlisten = \"unix:{folder}/ue.sock\"\n",
             self.key.public(),
-            self.security,
         );
         self.write("ue.toml", &text)?;
         let mut command = pinned(Core::Client, &bench.anabranch);

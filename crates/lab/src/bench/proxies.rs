@@ -34,6 +34,7 @@ const SS_METHOD: &str = "aes-256-gcm";
 enum Kind {
     Direct,
     Anabranch,
+    Polling,
     Nginx,
     Shadowsocks,
 }
@@ -43,6 +44,7 @@ impl Kind {
         match self {
             Self::Direct => "routed, no proxy",
             Self::Anabranch => "anabranch, secure",
+            Self::Polling => "anabranch, secure, polling",
             Self::Nginx => "nginx stream",
             Self::Shadowsocks => "shadowsocks-rust",
         }
@@ -50,7 +52,7 @@ impl Kind {
 
     fn is_here(self, bench: &Bench) -> bool {
         match self {
-            Self::Direct | Self::Anabranch => true,
+            Self::Direct | Self::Anabranch | Self::Polling => true,
             Self::Nginx => bench.peer("nginx").is_some() && stream_module().is_some(),
             Self::Shadowsocks => bench.peer("sslocal").is_some() && bench.peer("ssserver").is_some(),
         }
@@ -64,7 +66,7 @@ fn stream_module() -> Option<&'static str> {
 }
 
 pub fn run(bench: &Bench) -> Result<Result1> {
-    let kinds = [Kind::Direct, Kind::Anabranch, Kind::Nginx, Kind::Shadowsocks];
+    let kinds = [Kind::Direct, Kind::Anabranch, Kind::Polling, Kind::Nginx, Kind::Shadowsocks];
     let mut notes: Vec<String> = kinds
         .iter()
         .filter(|kind| !kind.is_here(bench))
@@ -119,7 +121,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
 
     let _running = through(bench, kind, &folder, &client, &middle)?;
     let to: SocketAddr = match kind {
-        Kind::Direct | Kind::Anabranch => format!("{FAR}:{PORT}"),
+        Kind::Direct | Kind::Anabranch | Kind::Polling => format!("{FAR}:{PORT}"),
         Kind::Nginx => format!("{SERVER}:{PROXY_PORT}"),
         Kind::Shadowsocks => format!("127.0.0.1:{PROXY_PORT}"),
     }
@@ -172,8 +174,13 @@ fn through(bench: &Bench, kind: Kind, folder: &Path, client: &Space, middle: &Sp
     };
     match kind {
         Kind::Direct => Ok(Running::Nothing),
-        Kind::Anabranch => {
-            let upf = Upf::configure(bench, folder, &[], "secure")?;
+        Kind::Anabranch | Kind::Polling => {
+            let form = if kind == Kind::Polling {
+                super::ends::Kind::SecurePolling
+            } else {
+                super::ends::Kind::Secure
+            };
+            let upf = Upf::configure(bench, folder, &[], form)?;
             let far = upf.start(bench, middle)?;
             upf.join_at(bench, client, far, SERVER, &format!("{FAR}/32")).map(Running::Tunnel)
         }

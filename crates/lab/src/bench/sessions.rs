@@ -20,7 +20,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let keys: Vec<PrivateKey> = (1..bench.sessions).map(|_| PrivateKey::generate(&mut rng)).collect();
     let folder = bench.folder("sessions")?;
     let pair = Pair::new("sessions")?;
-    let upf = Upf::configure(bench, &folder, &keys, "secure")?;
+    let upf = Upf::configure(bench, &folder, &keys, super::ends::Kind::Secure)?;
     let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
     let far = tunnel.far.as_ref().context("the UPF")?;
     let mut table =

@@ -115,7 +115,9 @@ async fn serve(
         sockets.push(socket.flatten());
     }
     let (told, events) = mpsc::channel(1024);
-    let crew = Crew::start(vec![Worker::new(end, clock, device, sockets, told)?])?;
+    let (mut worker, handle) = Worker::new(end, clock, device, sockets, told)?;
+    worker.spin(config.device.busy_poll());
+    let crew = Crew::start(vec![(worker, handle)])?;
 
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();

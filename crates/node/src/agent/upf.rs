@@ -169,7 +169,9 @@ async fn serve(
         }
         let end = UpfEnd::new(upf, workers, &owners);
         let own = sockets.iter_mut().map(|of_access| of_access.pop_front()).collect();
-        crew.push(Worker::new(end, clock, device, own, told.clone())?);
+        let (mut worker, handle) = Worker::new(end, clock, device, own, told.clone())?;
+        worker.spin(config.device.busy_poll());
+        crew.push((worker, handle));
     }
     let layer = net.apply(netctl::upf(&config, mtu)).await?;
 

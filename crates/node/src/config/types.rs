@@ -18,6 +18,8 @@ pub struct Device {
     pub mtu: Mtu,
     /// UE: destinations that go through the tunnel.
     pub routes: Vec<ipnet::IpNet>,
+    /// How long the data path looks for more after each packet before it sleeps, in microseconds.
+    pub busy_poll_us: u32,
     /// UE: firewall mark of the tunnel's own datagrams; also numbers the routing tables.
     pub mark: u32,
 }
@@ -29,12 +31,21 @@ impl Default for Device {
             name: "anb0".to_owned(),
             mtu: Mtu::Auto,
             routes: Vec::new(),
+            busy_poll_us: 0,
             mark: 0xab5a,
         }
     }
 }
 
+/// Longest time to spin, in microseconds: traffic that comes every second keeps the core for itself.
+const MAX_BUSY_POLL_US: u32 = 1_000_000;
+
 impl Device {
+    /// How long the data path spins.
+    pub fn busy_poll(&self) -> std::time::Duration {
+        std::time::Duration::from_micros(self.busy_poll_us.into())
+    }
+
     /// The first thing wrong.
     pub fn check(&self) -> Result<(), String> {
         let fits = (1..=13).contains(&self.name.len())
@@ -44,6 +55,12 @@ impl Device {
         }
         if self.mark == 0 {
             return Err("[device] mark = 0 marks nothing: choose another number".to_owned());
+        }
+        if self.busy_poll_us > MAX_BUSY_POLL_US {
+            return Err(format!(
+                "[device] busy_poll_us = {}: give 0 to {MAX_BUSY_POLL_US}",
+                self.busy_poll_us
+            ));
         }
         match self.mtu {
             Mtu::Bytes(bytes) if !(1280..=9000).contains(&bytes) => {

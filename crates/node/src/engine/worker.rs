@@ -177,6 +177,9 @@ const ROUND_PACKETS: usize = 256;
 /// Frames per round.
 const ROUND_FRAMES: usize = 64;
 
+/// Whoever keeps a spinning worker from its core for this long needs it.
+const CONTENDED: Duration = Duration::from_micros(200);
+
 /// A worker, ready to run.
 pub struct Worker<E: End> {
     end: E,
@@ -190,6 +193,9 @@ pub struct Worker<E: End> {
     events: mpsc::Sender<E::Event>,
     handover: Option<Handover>,
     counters: WorkerCounters,
+    /// How long to look for more instead of sleeping.
+    spin: Option<Duration>,
+    spin_until: Option<Instant>,
 }
 
 impl<E: End> Worker<E> {
@@ -222,8 +228,15 @@ impl<E: End> Worker<E> {
             events,
             handover: None,
             counters: WorkerCounters::default(),
+            spin: None,
+            spin_until: None,
         };
         Ok((worker, handle))
+    }
+
+    /// Looks for more for this long after each packet instead of sleeping.
+    pub fn spin(&mut self, time: Duration) {
+        self.spin = (time > Duration::ZERO).then_some(time);
     }
 
     /// Makes it one of several (see [`Handover::mesh`]).
@@ -239,8 +252,14 @@ impl<E: End> Worker<E> {
         let mut sockets_ready = u32::MAX;
         let mut stop = false;
         while !stop {
-            let busy = device_ready || sockets_ready != 0;
-            let timeout = if busy { Some(Duration::ZERO) } else { self.until_deadline() };
+            let mut timeout = Some(Duration::ZERO);
+            if !device_ready && sockets_ready == 0 {
+                let spin = self.spin_until.is_some_and(|until| self.clock.now() < until);
+                if !(spin && self.core_is_free()) {
+                    timeout = self.until_deadline();
+                }
+            }
+            let slept = timeout != Some(Duration::ZERO);
             match self.poll.poll(&mut epoll, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -255,7 +274,7 @@ impl<E: End> Worker<E> {
             }
             self.downlink(&mut sockets_ready)?;
             if device_ready {
-                device_ready = self.uplink()?;
+                device_ready = self.uplink(slept)?;
             }
             self.handed_over();
             self.housekeeping(&mut stop, &mut sockets_ready);
@@ -266,7 +285,7 @@ impl<E: End> Worker<E> {
     /// Receives once from every socket that is ready.
     fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
         let Self { end, sockets, device, inbox, handover, counters, .. } = self;
-        let mut left = *ready;
+        let (mut left, mut worked) = (*ready, None);
         while left != 0 {
             let access = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -295,16 +314,21 @@ impl<E: End> Worker<E> {
             });
             device.flush();
             sockets.flush();
+            worked = Some(now);
+        }
+        if let Some(now) = worked {
+            self.worked(now);
         }
         Ok(())
     }
 
-    /// Reads the interface; whether there may be more.
-    fn uplink(&mut self) -> anyhow::Result<bool> {
+    /// Reads the interface; whether there may be more. What woke a sleeping worker goes out at once, so that
+    /// the peer wakes up while the rest is read.
+    fn uplink(&mut self, slept: bool) -> anyhow::Result<bool> {
         let Self { end, sockets, device, handover, counters, .. } = self;
         let now = self.clock.now();
         let (mut packets, mut more) = (0, true);
-        for _ in 0..ROUND_FRAMES {
+        for frame in 0..ROUND_FRAMES {
             let n = device
                 .receive(|packet| {
                     if let Some(handover) = handover
@@ -319,12 +343,37 @@ impl<E: End> Worker<E> {
                 .context("reading the device; was it removed?")?;
             packets += n;
             more = n > 0;
+            if slept && frame == 0 {
+                sockets.flush();
+            }
             if !more || packets >= ROUND_PACKETS {
                 break;
             }
         }
         sockets.flush();
+        if packets > 0 {
+            self.worked(now);
+        }
         Ok(more)
+    }
+
+    /// Lets whoever shares the core go first. If that took long the core is not ours to spend: a thread that
+    /// sleeps is woken sooner than one that used up its share.
+    fn core_is_free(&mut self) -> bool {
+        let before = self.clock.now();
+        std::thread::yield_now();
+        let free = self.clock.now().saturating_since(before) < CONTENDED;
+        if !free {
+            self.spin_until = None;
+        }
+        free
+    }
+
+    /// Something came in: more may follow soon.
+    fn worked(&mut self, now: Instant) {
+        if let Some(spin) = self.spin {
+            self.spin_until = Some(now + spin);
+        }
     }
 
     fn handed_over(&mut self) {
