@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_mirror_shows_what_core_speaks() {
         let all = [
-            r#"{"name":"a","filter":{"protocol":"tcp","local":"10.0.0.0/8","remote":"2001:db8::/32","local_port":"1-2","remote_port":443,"domain":"a.example","uid":7,"cgroup":"x"},"steering":{"mode":"active-standby","primary":"5g"},"reorder":false}"#,
+            r#"{"name":"a","filter":{"protocol":"tcp","local":"10.0.0.0/8","remote":"2001:db8::/32","local_port":"1-2","remote_port":443,"domain":"a.example","uid":7,"cgroup":"x"},"steering":{"mode":"active-standby","primary":"5g","rotate_packets":7},"reorder":false}"#,
             r#"{"name":"b","filter":{"protocol":"udp"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":100}],"per":"flow","autonomous":true},"reorder":true}"#,
             r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500},"reorder":true}"#,
             r#"{"name":"d","filter":{},"steering":{"mode":"priority-based","primary":"5g","rtt_ms":5.5,"loss_percent":1.0},"reorder":true}"#,
