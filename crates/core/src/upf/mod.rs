@@ -258,7 +258,7 @@ impl Upf {
             dirty: Vec::new(),
             connected: 0,
             rule_sets: BTreeMap::new(),
-            pool: Pool::new(PoolConfig::default()),
+            pool: Pool::new(PoolConfig { queues: config.params.reorder_queues, ..PoolConfig::default() }),
             drops: DropCounters::default(),
             events: VecDeque::new(),
             packets: element::Outbox::default(),

@@ -85,6 +85,8 @@ pub struct SessionParams {
     pub max_payload: u16,
     /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
     pub inner_mtu: u16,
+    /// Pausable queues of the pool for stream-wise reordering; see [`crate::access::reorder::PoolConfig`].
+    pub reorder_queues: u16,
     /// Expanded ciphers are freed after this long without a data packet.
     pub cool_after: Duration,
 }
@@ -96,6 +98,7 @@ impl Default for SessionParams {
             flap: FlapParams::default(),
             max_payload: 1472,
             inner_mtu: 1400,
+            reorder_queues: 127,
             cool_after: Duration::from_secs(10),
         }
     }

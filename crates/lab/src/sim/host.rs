@@ -1,0 +1,181 @@
+//! A host: applications with sockets, and a port per way out.
+//!
+//! ```text
+//!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
+//! ```
+
+use super::tcp_app::TcpApp;
+use super::udp_app::UdpApp;
+use anabranch_core::element::{Element, Port, Reason};
+use anabranch_core::packet::Packet;
+use anabranch_core::time::Instant;
+use anabranch_wire::ip::FlowKey;
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+/// IP protocol numbers.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// What runs on a host.
+#[derive(Debug)]
+pub enum App {
+    /// Something over UDP.
+    Udp(UdpApp),
+    /// One end of a TCP connection.
+    Tcp(Box<TcpApp>),
+}
+
+impl App {
+    fn protocol(&self) -> u8 {
+        match self {
+            Self::Udp(_) => UDP,
+            Self::Tcp(_) => TCP,
+        }
+    }
+
+    fn local(&self) -> SocketAddr {
+        match self {
+            Self::Udp(app) => app.local(),
+            Self::Tcp(app) => app.local(),
+        }
+    }
+
+    fn on_packet(&mut self, packet: &Packet, now: Instant) {
+        match self {
+            Self::Udp(app) => app.on_packet(packet, now),
+            Self::Tcp(app) => app.on_packet(packet, now),
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        match self {
+            Self::Udp(app) => app.poll_transmit(now),
+            Self::Tcp(app) => app.poll_transmit(now),
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        match self {
+            // A source looks at the clock when it is asked for packets.
+            Self::Udp(_) => {}
+            Self::Tcp(app) => app.on_timeout(now),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        match self {
+            Self::Udp(app) => app.poll_timeout(),
+            Self::Tcp(app) => app.poll_timeout(),
+        }
+    }
+}
+
+/// A place on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppId(usize);
+
+struct Slot {
+    app: App,
+    way_out: Port,
+    /// It may have packets to send.
+    awake: bool,
+}
+
+/// See the top of this file.
+#[derive(Default)]
+pub struct Host {
+    apps: Vec<Slot>,
+    by_port: BTreeMap<(u8, u16), usize>,
+    /// Applications that may have packets to send, in the order in which they were woken.
+    awake: VecDeque<usize>,
+    unclaimed: u64,
+}
+
+impl Host {
+    /// A host where nothing runs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts an application whose packets leave by `way_out`. Its protocol and local port must be its own
+    /// on this host; of two with the same, the later one gets the packets.
+    pub fn run(&mut self, app: App, way_out: Port) -> AppId {
+        let index = self.apps.len();
+        self.by_port.insert((app.protocol(), app.local().port()), index);
+        self.apps.push(Slot { app, way_out, awake: false });
+        self.wake(index);
+        AppId(index)
+    }
+
+    /// An application.
+    #[must_use]
+    pub fn app(&self, id: AppId) -> Option<&App> {
+        self.apps.get(id.0).map(|slot| &slot.app)
+    }
+
+    /// Packets that no application wanted.
+    #[must_use]
+    pub fn unclaimed(&self) -> u64 {
+        self.unclaimed
+    }
+
+    fn wake(&mut self, index: usize) {
+        let slot = &mut self.apps[index];
+        if !slot.awake {
+            slot.awake = true;
+            self.awake.push_back(index);
+        }
+    }
+}
+
+impl Element for Host {
+    type Command = Infallible;
+    type Event = Infallible;
+
+    fn on_packet(&mut self, _: Port, packet: Packet, now: Instant) {
+        let key = FlowKey::parse(&packet).ok();
+        let index = key.and_then(|key| self.by_port.get(&(key.protocol, key.dst_port)).copied());
+        let Some(index) = index else {
+            self.unclaimed += 1;
+            return;
+        };
+        self.apps[index].app.on_packet(&packet, now);
+        self.wake(index);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)> {
+        while let Some(&index) = self.awake.front() {
+            let slot = &mut self.apps[index];
+            if let Some(packet) = slot.app.poll_transmit(now) {
+                return Some((slot.way_out, packet));
+            }
+            slot.awake = false;
+            self.awake.pop_front();
+        }
+        None
+    }
+
+    fn on_command(&mut self, command: Infallible, _: Instant) {
+        match command {}
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        for index in 0..self.apps.len() {
+            if self.apps[index].app.poll_timeout().is_some_and(|(at, _)| at <= now) {
+                self.apps[index].app.on_timeout(now);
+                self.wake(index);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        self.apps.iter().filter_map(|slot| slot.app.poll_timeout()).min_by_key(|(at, _)| *at)
+    }
+}

@@ -1,0 +1,213 @@
+//! An IP router: longest prefix, hop limit, packet size per port.
+
+use anabranch_core::element::{Element, Port, Reason};
+use anabranch_core::packet::Packet;
+use anabranch_core::time::Instant;
+use anabranch_wire::ip::{packet_too_big, src_dst, update_u16};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::net::IpAddr;
+
+/// Forwards by destination. A packet without a route, or out of hops, is dropped and counted.
+#[derive(Debug, Default)]
+pub struct Router {
+    /// The longest prefix first.
+    routes: Vec<(IpNet, Port)>,
+    mtu: BTreeMap<Port, (u16, IpAddr)>,
+    out: VecDeque<(Port, Packet)>,
+    stats: RouterStats,
+}
+
+/// What a router counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RouterStats {
+    /// Packets forwarded.
+    pub forwarded: u64,
+    /// Packets without a route, or that are no IP.
+    pub no_route: u64,
+    /// Packets out of hops.
+    pub expired: u64,
+    /// Packets larger than the next port takes.
+    pub too_big: u64,
+}
+
+/// A change of a router's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouterCommand {
+    /// Sends a prefix out of a port from now on.
+    Route(IpNet, Port),
+    /// Forgets a prefix.
+    Forget(IpNet),
+}
+
+impl Router {
+    /// A router without routes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a route, in place of one for the same prefix.
+    #[must_use]
+    pub fn route(mut self, prefix: IpNet, port: Port) -> Self {
+        self.set(prefix, port);
+        self
+    }
+
+    /// Bounds the packets that leave by a port; the source of a larger one is told, from `address`
+    /// (RFC 1191, RFC 8201).
+    #[must_use]
+    pub fn mtu(mut self, port: Port, bytes: u16, address: IpAddr) -> Self {
+        self.mtu.insert(port, (bytes, address));
+        self
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> RouterStats {
+        self.stats
+    }
+
+    fn set(&mut self, prefix: IpNet, port: Port) {
+        self.forget(&prefix);
+        let place = self.routes.partition_point(|(other, _)| other.prefix_len() >= prefix.prefix_len());
+        self.routes.insert(place, (prefix.trunc(), port));
+    }
+
+    fn forget(&mut self, prefix: &IpNet) {
+        self.routes.retain(|(other, _)| *other != prefix.trunc());
+    }
+
+    fn find(&self, to: IpAddr) -> Option<Port> {
+        self.routes.iter().find(|(prefix, _)| prefix.contains(&to)).map(|(_, port)| *port)
+    }
+}
+
+impl Element for Router {
+    type Command = RouterCommand;
+    type Event = Infallible;
+
+    fn on_packet(&mut self, _: Port, mut packet: Packet, now: Instant) {
+        let Some((from, to)) = src_dst(&packet).ok() else {
+            self.stats.no_route += 1;
+            return;
+        };
+        let Some(port) = self.find(to) else {
+            self.stats.no_route += 1;
+            return;
+        };
+        if !take_hop(&mut packet) {
+            self.stats.expired += 1;
+            return;
+        }
+        if let Some(&(mtu, address)) = self.mtu.get(&port)
+            && packet.len() > usize::from(mtu)
+        {
+            self.stats.too_big += 1;
+            if let (Some(back), Some(bytes)) = (self.find(from), packet_too_big(&packet, mtu, address)) {
+                self.out.push_back((back, Packet::new(now, bytes)));
+            }
+            return;
+        }
+        self.stats.forwarded += 1;
+        self.out.push_back((port, packet));
+    }
+
+    fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
+        self.out.pop_front()
+    }
+
+    fn on_command(&mut self, command: RouterCommand, _: Instant) {
+        match command {
+            RouterCommand::Route(prefix, port) => self.set(prefix, port),
+            RouterCommand::Forget(prefix) => self.forget(&prefix),
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+
+    fn on_timeout(&mut self, _: Instant) {}
+
+    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        None
+    }
+}
+
+/// Takes one from TTL or hop limit; false if it is used up.
+fn take_hop(packet: &mut Packet) -> bool {
+    // `src_dst` has seen a whole fixed header.
+    match packet.first().map(|b| b >> 4) {
+        Some(4) if packet[8] > 1 => {
+            let old = u16::from_be_bytes([packet[8], packet[9]]);
+            packet[8] -= 1;
+            let new = u16::from_be_bytes([packet[8], packet[9]]);
+            let checksum = update_u16(u16::from_be_bytes([packet[10], packet[11]]), old, new);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+            true
+        }
+        Some(6) if packet[7] > 1 => {
+            packet[7] -= 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::ip::{parse_udp, udp_datagram};
+
+    fn net(s: &str) -> IpNet {
+        s.parse().unwrap()
+    }
+
+    fn udp(to: &str, len: usize) -> Packet {
+        let to: std::net::SocketAddr = to.parse().unwrap();
+        let from = if to.is_ipv4() { "10.0.0.1:1" } else { "[fd00::1]:1" };
+        Packet::new(Instant::ZERO, udp_datagram(from.parse().unwrap(), to, &vec![7; len]).unwrap())
+    }
+
+    fn pass(r: &mut Router, packet: Packet) -> Option<(Port, Packet)> {
+        r.on_packet(Port(9), packet, Instant::ZERO);
+        r.poll_transmit(Instant::ZERO)
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_and_hops_run_out() {
+        let mut r = Router::new()
+            .route(net("0.0.0.0/0"), Port(0))
+            .route(net("10.1.0.0/16"), Port(1))
+            .route(net("10.1.2.0/24"), Port(2))
+            .route(net("fd00::/16"), Port(3));
+        for (to, port) in [("1.1.1.1:1", 0), ("10.1.9.9:1", 1), ("10.1.2.9:1", 2), ("[fd00::2]:1", 3)] {
+            let (out, mut packet) = pass(&mut r, udp(to, 10)).unwrap();
+            assert_eq!(out, Port(port));
+            for _ in 0..62 {
+                assert!(parse_udp(&packet).is_ok(), "the checksum is kept right");
+                packet = pass(&mut r, packet).unwrap().1;
+            }
+            assert!(pass(&mut r, packet).is_none());
+        }
+        r.on_command(RouterCommand::Forget(net("10.1.2.0/24")), Instant::ZERO);
+        assert_eq!(pass(&mut r, udp("10.1.2.9:1", 10)).unwrap().0, Port(1));
+        assert!(pass(&mut r, udp("[2001::1]:1", 1)).is_none());
+        assert!(pass(&mut r, Packet::new(Instant::ZERO, vec![1, 2, 3])).is_none());
+        assert_eq!((r.stats().expired, r.stats().no_route), (4, 2));
+    }
+
+    #[test]
+    fn the_source_of_a_packet_too_big_is_told() {
+        let mut r = Router::new().route(net("10.0.0.0/24"), Port(0)).route(net("10.1.0.0/16"), Port(1)).mtu(
+            Port(1),
+            576,
+            "10.1.0.254".parse().unwrap(),
+        );
+        assert_eq!(pass(&mut r, udp("10.1.0.1:1", 548)).unwrap().0, Port(1));
+        let (port, told) = pass(&mut r, udp("10.1.0.1:1", 549)).unwrap();
+        assert_eq!((port, told[9]), (Port(0), 1), "ICMP, back to where it came from");
+    }
+}

@@ -1,0 +1,385 @@
+//! What applications do with one TCP connection: a transfer, a paced stream, requests and answers. Every
+//! byte that arrives is compared with the one that was sent.
+
+use super::stream::SeededStream;
+use super::tcp::{Connection, Options, TcpStats};
+use anabranch_core::element::Reason;
+use anabranch_core::packet::Packet;
+use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_wire::tcp::{TcpFlags, parse_packet};
+use std::net::SocketAddr;
+
+/// How much an application without a limit keeps written ahead.
+const AHEAD_BYTES: u64 = 64 << 20;
+/// How often a paced application writes.
+const TICK: Duration = Duration::from_millis(1);
+/// Most deliveries kept; those of one instant count as one.
+const MAX_DELIVERIES: usize = 16 << 20;
+
+/// What an end does once the connection stands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Script {
+    /// Takes what comes.
+    Receive,
+    /// Sends.
+    Send {
+        /// How much; `None`: until `stop`.
+        bytes: Option<u64>,
+        /// What it writes per second, bits; `None`: all TCP takes.
+        limit_bps: Option<u64>,
+    },
+    /// Asks, waits for the whole answer, waits for the gap, asks again.
+    Ask {
+        /// Size of a request.
+        request_bytes: u64,
+        /// Size of an answer.
+        response_bytes: u64,
+        /// Silence after an answer.
+        gap: Duration,
+    },
+    /// Answers every whole request.
+    Answer {
+        /// Size of a request.
+        request_bytes: u64,
+        /// Size of an answer.
+        response_bytes: u64,
+    },
+}
+
+/// One end of a connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// Own address.
+    pub local: SocketAddr,
+    /// The far end, if this one opens the connection.
+    pub connect_to: Option<SocketAddr>,
+    /// When it opens the connection.
+    pub start: Instant,
+    /// It writes nothing from then on, and ends the stream.
+    pub stop: Instant,
+    /// What it does.
+    pub script: Script,
+    /// How its TCP behaves.
+    pub options: Options,
+    /// Seed of the stream it sends, and of its initial numbers.
+    pub seed: u64,
+    /// Seed of the stream it expects.
+    pub expects: u64,
+}
+
+/// An application with one TCP connection.
+#[derive(Debug)]
+pub struct TcpApp {
+    end: End,
+    connection: Option<Connection>,
+    expects: SeededStream,
+    /// Time and bytes of what was delivered.
+    deliveries: Vec<(Instant, u64)>,
+    received: u64,
+    intact: bool,
+    written: u64,
+    closed: bool,
+    /// When the application writes next.
+    write_at: Option<Instant>,
+    asked_at: Option<Instant>,
+    answers: Vec<(Instant, Duration)>,
+}
+
+impl TcpApp {
+    /// An end that opens its connection at `start`, or waits for one.
+    #[must_use]
+    pub fn new(end: End) -> Self {
+        Self {
+            expects: SeededStream::new(end.expects),
+            connection: None,
+            deliveries: Vec::new(),
+            received: 0,
+            intact: true,
+            written: 0,
+            closed: false,
+            write_at: None,
+            asked_at: None,
+            answers: Vec::new(),
+            end,
+        }
+    }
+
+    /// Own address.
+    #[must_use]
+    pub const fn local(&self) -> SocketAddr {
+        self.end.local
+    }
+
+    /// Time and bytes of what was delivered, in order.
+    #[must_use]
+    pub fn deliveries(&self) -> &[(Instant, u64)] {
+        &self.deliveries
+    }
+
+    /// Bytes delivered.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether every byte delivered was the byte sent.
+    #[must_use]
+    pub const fn is_intact(&self) -> bool {
+        self.intact
+    }
+
+    /// Whether all the far end wrote has arrived, its end included.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_received)
+    }
+
+    /// When each answer was there, and how long it took.
+    #[must_use]
+    pub fn answers(&self) -> &[(Instant, Duration)] {
+        &self.answers
+    }
+
+    /// Counters of what this end sends.
+    #[must_use]
+    pub fn stats(&self) -> TcpStats {
+        self.connection.as_ref().map_or_else(TcpStats::default, Connection::stats)
+    }
+
+    /// A packet for this socket.
+    pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
+        let Ok(segment) = parse_packet(packet) else { return };
+        if self.connection.is_none() {
+            let flags = segment.header.flags;
+            if self.end.connect_to.is_some()
+                || !flags.contains(TcpFlags::SYN)
+                || flags.contains(TcpFlags::ACK)
+            {
+                return;
+            }
+            self.connection = Some(Connection::accept(
+                self.end.local,
+                segment.src,
+                &segment.header,
+                self.end.options.clone(),
+                SeededStream::new(self.end.seed),
+                self.end.seed,
+                now,
+            ));
+            return;
+        }
+        let Some(connection) = &mut self.connection else { return };
+        let stood = connection.is_established();
+        let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
+        let expects = self.expects;
+        connection.on_segment(&segment.header, &packet[segment.payload], now, &mut |bytes| {
+            *intact &= expects.matches(*received, bytes);
+            *received += bytes.len() as u64;
+            let room = deliveries.len() < MAX_DELIVERIES;
+            match deliveries.last_mut() {
+                Some((at, sum)) if *at == now => *sum += bytes.len() as u64,
+                _ if room => deliveries.push((now, bytes.len() as u64)),
+                _ => {}
+            }
+        });
+        if !stood && connection.is_established() {
+            self.write_at = Some(now);
+        }
+        self.act(now);
+    }
+
+    /// The next packet.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        if self.connection.is_none() && self.end.start <= now {
+            let to = self.end.connect_to?;
+            self.connection = Some(Connection::connect(
+                self.end.local,
+                to,
+                self.end.options.clone(),
+                SeededStream::new(self.end.seed),
+                self.end.seed,
+                now,
+            ));
+        }
+        self.act(now);
+        self.connection.as_mut()?.poll_transmit(now)
+    }
+
+    /// Timers of the connection.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if let Some(connection) = &mut self.connection {
+            connection.on_timeout(now);
+        }
+        self.act(now);
+    }
+
+    /// The next timer.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let Some(connection) = &self.connection else {
+            return self.end.connect_to.map(|_| (self.end.start, "tcp connect"));
+        };
+        let stop = (connection.is_established() && !self.closed && self.ends_at_stop())
+            .then_some((self.end.stop, "end of the flow"));
+        let write = self.write_at.map(|at| (at, "application writes"));
+        connection.poll_timeout().into_iter().chain(stop).chain(write).min_by_key(|(at, _)| *at)
+    }
+
+    fn ends_at_stop(&self) -> bool {
+        !matches!(self.end.script, Script::Receive | Script::Answer { .. })
+    }
+
+    /// Does what the application does at this moment.
+    fn act(&mut self, now: Instant) {
+        if !self.connection.as_ref().is_some_and(Connection::is_established) || self.ends_at_stop_now(now) {
+            return;
+        }
+        let Some(connection) = &mut self.connection else { return };
+        match &self.end.script {
+            Script::Receive => self.write_at = None,
+            Script::Send { bytes: Some(bytes), limit_bps: None } => {
+                if !self.closed {
+                    connection.write(*bytes);
+                    connection.close(false);
+                    self.written = *bytes;
+                    self.closed = true;
+                }
+                self.write_at = None;
+            }
+            Script::Send { bytes: None, limit_bps: None } => {
+                if connection.unacknowledged_bytes() < AHEAD_BYTES / 2 {
+                    connection.write(AHEAD_BYTES);
+                    self.written += AHEAD_BYTES;
+                }
+                self.write_at = None;
+            }
+            Script::Send { bytes, limit_bps: Some(rate) } => {
+                let elapsed = nanos(now.saturating_since(self.end.start));
+                let due = (u128::from(elapsed) * u128::from(*rate) / 8_000_000_000) as u64;
+                let due = bytes.map_or(due, |most| due.min(most));
+                if due > self.written {
+                    connection.write(due - self.written);
+                    self.written = due;
+                }
+                let over = Some(due) == *bytes;
+                if over && !self.closed {
+                    connection.close(false);
+                    self.closed = true;
+                }
+                if self.write_at.is_some_and(|at| at <= now) {
+                    self.write_at = (!over).then(|| now + TICK);
+                }
+            }
+            Script::Ask { request_bytes, response_bytes, gap } => {
+                let asked = self.written / (*request_bytes).max(1);
+                if let Some(at) = self.asked_at
+                    && self.received >= asked * response_bytes
+                {
+                    self.answers.push((now, now.saturating_since(at)));
+                    self.asked_at = None;
+                    self.write_at = Some(now + *gap);
+                }
+                if self.asked_at.is_none() && self.write_at.is_some_and(|at| at <= now) {
+                    connection.write(*request_bytes);
+                    self.written += request_bytes;
+                    self.asked_at = Some(now);
+                    self.write_at = None;
+                }
+            }
+            Script::Answer { request_bytes, response_bytes } => {
+                let due = self.received / (*request_bytes).max(1) * response_bytes;
+                if due > self.written {
+                    connection.write(due - self.written);
+                    self.written = due;
+                }
+                self.write_at = None;
+            }
+        }
+    }
+
+    /// Ends the stream when its time is over; then there is nothing more to write.
+    fn ends_at_stop_now(&mut self, now: Instant) -> bool {
+        if now < self.end.stop || !self.ends_at_stop() {
+            return false;
+        }
+        if let Some(connection) = self.connection.as_mut().filter(|_| !self.closed) {
+            connection.close(true);
+            self.closed = true;
+        }
+        self.write_at = None;
+        // A transfer of so many bytes that has been written goes on to its end.
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(client: Script, server: Script) -> (TcpApp, TcpApp) {
+        let (a, b) = ("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+        let end = |local, connect_to, script, seed, expects| End {
+            local,
+            connect_to,
+            start: Instant::from_millis(10),
+            stop: Instant::from_secs(2),
+            script,
+            options: Options::default(),
+            seed,
+            expects,
+        };
+        (TcpApp::new(end(a, Some(b), client, 1, 2)), TcpApp::new(end(b, None, server, 2, 1)))
+    }
+
+    /// Runs both with 5 ms each way until `until`.
+    fn run(a: &mut TcpApp, b: &mut TcpApp, until: Instant) {
+        let mut wire: std::collections::BTreeMap<(Instant, u64), (bool, Packet)> = Default::default();
+        let (mut now, mut serial) = (Instant::ZERO, 0);
+        while now <= until {
+            while let Some(entry) = wire.first_entry().filter(|e| e.key().0 <= now) {
+                let (to_b, packet) = entry.remove();
+                if to_b { b.on_packet(&packet, now) } else { a.on_packet(&packet, now) }
+            }
+            for (app, to_b) in [(&mut *a, true), (&mut *b, false)] {
+                if app.poll_timeout().is_some_and(|(at, _)| at <= now) {
+                    app.on_timeout(now);
+                }
+                while let Some(packet) = app.poll_transmit(now) {
+                    serial += 1;
+                    wire.insert((now + Duration::from_millis(5), serial), (to_b, packet));
+                }
+            }
+            now = now + Duration::from_micros(500);
+        }
+    }
+
+    #[test]
+    fn a_transfer_arrives_whole() {
+        let (mut a, mut b) = pair(Script::Send { bytes: Some(500_000), limit_bps: None }, Script::Receive);
+        run(&mut a, &mut b, Instant::from_secs(1));
+        assert_eq!((b.received(), b.is_intact(), b.is_complete()), (500_000, true, true));
+        assert_eq!(b.deliveries().iter().map(|(_, n)| n).sum::<u64>(), 500_000);
+        assert_eq!(a.stats().retransmissions(), 0);
+    }
+
+    #[test]
+    fn a_paced_stream_keeps_its_rate_and_ends() {
+        let (mut a, mut b) = pair(Script::Receive, Script::Send { bytes: None, limit_bps: Some(8_000_000) });
+        run(&mut a, &mut b, Instant::from_secs(3));
+        let megabytes = a.received() as f64 * 1e-6;
+        assert!((1.9..2.0).contains(&megabytes), "{megabytes}");
+        assert!(a.is_complete() && a.is_intact());
+    }
+
+    #[test]
+    fn answers_are_timed() {
+        let gap = Duration::from_millis(80);
+        let (mut a, mut b) = pair(
+            Script::Ask { request_bytes: 100, response_bytes: 1000, gap },
+            Script::Answer { request_bytes: 100, response_bytes: 1000 },
+        );
+        run(&mut a, &mut b, Instant::from_secs(3));
+        assert!((20..=23).contains(&a.answers().len()), "{}", a.answers().len());
+        assert!(a.answers().iter().all(|(_, took)| (10..13).contains(&took.as_millis())));
+    }
+}

@@ -1,0 +1,106 @@
+//! Who has which address. Nobody outside ever sees them.
+//!
+//! | what | address |
+//! |---|---|
+//! | UE number k on link number L: tunnel, applications without tunnel | 10.128.0.0 + L·4096 + 16 + 2k, + 1 |
+//! | UPF p, access a | 172.16.p.(1+a), port 4500 |
+//! | UE u inside the tunnel of UPF p | 10.(45+p).0.0 + 2 + u |
+//! | server s | 10.3.s.1 |
+
+use anyhow::{Result, ensure};
+use ipnet::{IpNet, Ipv4Net};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Port of the tunnel.
+const TUNNEL_PORT: u16 = 4500;
+const LINK_BITS: u32 = 12;
+const MAX_LINKS: usize = 1 << 11;
+const MAX_UES: usize = 2000;
+const MAX_UPFS: usize = 16;
+const MAX_SERVERS: usize = 256;
+
+/// Checks that there are addresses for all of them.
+///
+/// # Errors
+/// There are too many of one kind.
+pub fn enough(links: usize, ues: usize, upfs: usize, servers: usize) -> Result<()> {
+    let kinds = [
+        ("links", links, MAX_LINKS),
+        ("UEs", ues, MAX_UES),
+        ("UPFs", upfs, MAX_UPFS),
+        ("servers", servers, MAX_SERVERS),
+    ];
+    for (what, have, most) in kinds {
+        ensure!(have <= most, "{have} {what}: the virtual backend has addresses for {most}");
+    }
+    Ok(())
+}
+
+/// A UE on a link: the tunnel's end.
+pub fn tunnel(link: usize, ue: usize) -> SocketAddr {
+    SocketAddr::new(access(link, 2 * ue).into(), TUNNEL_PORT)
+}
+
+/// A UE on a link: applications without tunnel.
+pub fn direct(link: usize, ue: usize) -> Ipv4Addr {
+    access(link, 2 * ue + 1)
+}
+
+fn access(link: usize, host: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a80_0000 + ((link as u32) << LINK_BITS) + 16 + host as u32)
+}
+
+/// Everything on a link.
+pub fn link(link: usize) -> IpNet {
+    let first = Ipv4Addr::from(0x0a80_0000 + ((link as u32) << LINK_BITS));
+    net(first, 32 - LINK_BITS as u8)
+}
+
+/// Where a UPF serves an access.
+pub fn upf(upf: usize, access: usize) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::new(172, 16, upf as u8, 1 + access as u8).into(), TUNNEL_PORT)
+}
+
+/// A UE inside the tunnel.
+pub fn inner(upf: usize, ue: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a00_0000 + ((45 + upf as u32) << 16) + 2 + ue as u32)
+}
+
+/// All UEs inside the tunnel of a UPF.
+pub fn pool(upf: usize) -> IpNet {
+    net(Ipv4Addr::new(10, 45 + upf as u8, 0, 0), 16)
+}
+
+/// A server.
+pub fn server(server: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 3, server as u8, 1)
+}
+
+/// One address as a prefix.
+pub fn host(address: Ipv4Addr) -> IpNet {
+    net(address, 32)
+}
+
+/// Everything.
+pub fn anywhere() -> IpNet {
+    net(Ipv4Addr::UNSPECIFIED, 0)
+}
+
+fn net(address: Ipv4Addr, bits: u8) -> IpNet {
+    // A length above 32 does not occur here; it would be cut to one address.
+    Ipv4Net::new(address, bits.min(32)).unwrap_or_else(|_| Ipv4Net::from(address)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_are_the_same() {
+        assert!(!link(0).contains(&link(1).addr()));
+        assert!(link(MAX_LINKS - 1).contains(&std::net::IpAddr::V4(direct(MAX_LINKS - 1, MAX_UES - 1))));
+        assert_ne!(tunnel(3, 4).ip(), direct(3, 4));
+        assert!(pool(2).contains(&std::net::IpAddr::V4(inner(2, 700))));
+        assert!(enough(1, 1, 17, 1).unwrap_err().to_string().contains("17 UPFs"));
+    }
+}

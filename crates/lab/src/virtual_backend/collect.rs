@@ -1,0 +1,181 @@
+//! From what was seen to the metrics and series of [`crate::metrics`].
+
+use super::run::Seen;
+use super::world::World;
+use crate::backend::{Outcome, Series};
+use crate::measure::{self, Times, increments, rate_mbps};
+use crate::scenario::Case;
+use crate::scenario::model::{Direction, Flow, Traffic};
+use crate::sim::host::{App, Host};
+use crate::sim::tcp_app::TcpApp;
+use anabranch_core::time::Instant;
+use anyhow::{Context, Result};
+
+/// Adds everything about the run to `out`.
+///
+/// # Errors
+/// A flow has no application, which is a fault of this program.
+pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
+    for (name, flow) in &case.flows {
+        let node = world.flows.get(name).context("a flow")?;
+        let times = times(case, flow);
+        // Both ends are looked at one after the other: they may be on hosts of one network.
+        let mut ends = [node.ue, node.server];
+        if receives_at_server(&flow.traffic) {
+            ends.reverse();
+        }
+        let [receiver, sender] = ends;
+        let sent = match app(world, sender)? {
+            App::Udp(udp) => udp.sent(),
+            App::Tcp(_) => 0,
+        };
+        let sender_stats = match app(world, sender)? {
+            App::Tcp(tcp) => Some(tcp.stats()),
+            App::Udp(_) => None,
+        };
+        match (&flow.traffic, app(world, receiver)?) {
+            (Traffic::Ping { payload_bytes, .. }, App::Udp(udp)) => {
+                // The pinging end is both: it sends, and it receives the answers.
+                measure::packets(out, name, udp.sent(), u64::from(*payload_bytes), udp.arrivals(), &times);
+                out.metrics.insert(format!("flow.{name}.responses"), udp.arrivals().len() as f64);
+            }
+            (Traffic::Cbr { payload_bytes, .. } | Traffic::OnOff { payload_bytes, .. }, App::Udp(udp)) => {
+                measure::packets(out, name, sent, u64::from(*payload_bytes), udp.arrivals(), &times);
+            }
+            (traffic, App::Tcp(tcp)) => {
+                self::tcp(out, name, traffic, tcp, &times);
+                if let Some(stats) = sender_stats {
+                    let of_both = stats.retransmissions() as f64;
+                    out.metrics.insert(format!("flow.{name}.retransmissions"), of_both);
+                    out.metrics.insert(format!("flow.{name}.timeouts"), stats.timeouts as f64);
+                }
+            }
+            (_, App::Udp(_)) => {}
+        }
+        if let Some(points) = seen.windows.get(name) {
+            out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: points.clone() });
+        }
+    }
+    paths(case, seen, out);
+    links(seen, out);
+    out.events.extend(seen.events.iter().cloned());
+    Ok(())
+}
+
+fn app(
+    world: &mut World,
+    (host, app): (crate::sim::network::NodeId, crate::sim::host::AppId),
+) -> Result<&App> {
+    world.net.get_mut::<Host>(host).and_then(|host| host.app(app)).context("an application")
+}
+
+/// Whether what the flow is measured by arrives at the server.
+fn receives_at_server(traffic: &Traffic) -> bool {
+    match traffic {
+        Traffic::Cbr { direction, .. }
+        | Traffic::OnOff { direction, .. }
+        | Traffic::BulkTcp { direction, .. } => *direction == Direction::Up,
+        Traffic::RequestResponse { .. } | Traffic::Ping { .. } => false,
+    }
+}
+
+fn times(case: &Case, flow: &Flow) -> Times {
+    Times {
+        start_s: flow.start.as_secs_f64(),
+        stop_s: flow.stop.min(case.duration).as_secs_f64(),
+        window_from_s: case.measure_from.as_secs_f64(),
+        end_s: case.duration.as_secs_f64(),
+        sample_s: case.sample.as_secs_f64(),
+    }
+}
+
+fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &Times) {
+    let deliveries: Vec<(f64, u64)> = tcp.deliveries().iter().map(|(at, n)| (at.as_secs_f64(), *n)).collect();
+    let last = deliveries.last().map(|(at, _)| *at);
+    let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
+    put("intact", f64::from(u8::from(tcp.is_intact())));
+    let mut times = *times;
+    match traffic {
+        Traffic::BulkTcp { bytes: Some(bytes), .. } => {
+            let whole = tcp.received() == *bytes && tcp.is_complete();
+            put("completed", f64::from(u8::from(whole)));
+            if let Some(last) = last.filter(|_| whole) {
+                put("completion_s", last - times.start_s);
+                // After its last byte a transfer is not silent, it is over.
+                times.stop_s = times.stop_s.min(last);
+            }
+        }
+        Traffic::RequestResponse { .. } => {
+            put("responses", tcp.answers().len() as f64);
+            let took: Vec<(f64, f64)> = tcp
+                .answers()
+                .iter()
+                .map(|(at, took): &(Instant, _)| (at.as_secs_f64(), took.as_secs_f64() * 1e3))
+                .collect();
+            measure::delay_metrics(out, name, "response", &took, &times);
+        }
+        _ => {}
+    }
+    measure::deliveries(out, name, &deliveries, &times);
+}
+
+fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {
+    let (from, end) = (case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
+    let sample_s = case.sample.as_secs_f64();
+    for (ue, of) in &case.ues {
+        let mut window = vec![[0u64; 2]; of.accesses.len()];
+        for (path, access) in of.accesses.iter().enumerate() {
+            let samples = seen.paths.get(&(ue.clone(), path)).map_or(&[][..], Vec::as_slice);
+            let name = |what: &str| format!("ue.{ue}.path.{}.{what}", access.name);
+            let last = samples.last();
+            out.metrics.insert(name("up_bytes"), last.map_or(0.0, |s| s.up_bytes as f64));
+            out.metrics.insert(name("down_bytes"), last.map_or(0.0, |s| s.down_bytes as f64));
+            let failed = seen.failures.get(&(ue.clone(), path)).copied().unwrap_or_default();
+            out.metrics.insert(name("failures"), failed.into_iter().max().unwrap_or(0) as f64);
+            let first = samples.iter().find(|s| s.at_s >= from);
+            if let (Some(first), Some(last)) = (first, last) {
+                window[path] = [last.up_bytes - first.up_bytes, last.down_bytes - first.down_bytes];
+            }
+            let rtts: Vec<f64> =
+                samples.iter().filter(|s| s.at_s >= from && s.rtt_ms > 0.0).map(|s| s.rtt_ms).collect();
+            if !rtts.is_empty() {
+                out.metrics.insert(name("rtt_ms"), rtts.iter().sum::<f64>() / rtts.len() as f64);
+            }
+            // The bytes between two looks belong to the sample before the second.
+            let middle = |s: f64| (s - sample_s / 2.0).max(0.0);
+            let up: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.up_bytes)).collect();
+            let down: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.down_bytes)).collect();
+            out.series.insert(name("up_mbps"), rate_mbps(&increments(&up), end, sample_s));
+            out.series.insert(name("down_mbps"), rate_mbps(&increments(&down), end, sample_s));
+            let points = samples.iter().map(|s| (s.at_s, s.rtt_ms)).collect();
+            out.series.insert(name("rtt_ms"), Series { points });
+        }
+        for (direction, what) in ["up_share_percent", "down_share_percent"].into_iter().enumerate() {
+            let sum: u64 = window.iter().map(|w| w[direction]).sum();
+            for (access, bytes) in of.accesses.iter().zip(&window) {
+                let share = if sum == 0 { 0.0 } else { bytes[direction] as f64 * 100.0 / sum as f64 };
+                out.metrics.insert(format!("ue.{ue}.path.{}.{what}", access.name), share);
+            }
+        }
+    }
+}
+
+fn links(seen: &Seen, out: &mut Outcome) {
+    for (link, stats) in &seen.links {
+        for (direction, stats) in ["up", "down"].into_iter().zip(stats) {
+            let mut put = |what: &str, value: u64| {
+                out.metrics.insert(format!("link.{link}.{direction}.{what}"), value as f64);
+            };
+            put("carried_bytes", stats.bytes_out);
+            put("queue_drops", stats.queue_drops);
+            put("random_losses", stats.random_drops);
+            put("down_losses", stats.down_drops + stats.black_hole_drops);
+        }
+    }
+    for (link, samples) in &seen.queues {
+        for (i, direction) in ["up", "down"].into_iter().enumerate() {
+            let points = samples.iter().map(|(at, queued)| (*at, queued[i] as f64)).collect();
+            out.series.insert(format!("link.{link}.{direction}.queue_bytes"), Series { points });
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Runs the network of a scenario: what happens when, and a sample at every tick.
+
+use super::world::{UeNode, World};
+use crate::backend::Progress;
+use crate::scenario::Case;
+use crate::scenario::model::{Action, Directions, DownHow};
+use crate::sim::host::{App, Host};
+use crate::sim::network::Stuck;
+use anabranch_core::access::session::SessionEvent;
+use anabranch_core::element::Port;
+use anabranch_core::net::{Direction, DuplexLink, LinkChange, LinkCommand, LinkStats, Rate};
+use anabranch_core::policy::{Rule, SteeringMode};
+use anabranch_core::time::{Duration, Instant};
+use anabranch_core::ue::{Ue, UeCommand, UeEvent};
+use anabranch_core::upf::{Upf, UpfEvent};
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+
+/// What was seen of the network while it ran.
+#[derive(Default)]
+pub struct Seen {
+    /// Per UE and access: time, bytes sent and received so far, RTT in milliseconds (0: down).
+    pub paths: BTreeMap<(String, usize), Vec<PathSample>>,
+    /// Per link: time and bytes waiting, up and down.
+    pub queues: BTreeMap<String, Vec<(f64, [u64; 2])>>,
+    /// Per TCP flow: time and congestion window of its sender.
+    pub windows: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Times a path failed, as the UE and as the UPF saw it.
+    pub failures: BTreeMap<(String, usize), [u64; 2]>,
+    /// What happened.
+    pub events: Vec<(f64, String)>,
+    /// Counters of the links at the end, up and down.
+    pub links: BTreeMap<String, [LinkStats; 2]>,
+}
+
+/// A look at a path.
+#[derive(Debug, Clone, Copy)]
+pub struct PathSample {
+    /// When, seconds.
+    pub at_s: f64,
+    /// IP bytes the UE sent so far.
+    pub up_bytes: u64,
+    /// IP bytes the UE received so far.
+    pub down_bytes: u64,
+    /// RTT by the UE's probes; 0 while the path is down.
+    pub rtt_ms: f64,
+}
+
+/// Most events told in a report.
+const MAX_EVENTS: usize = 2000;
+
+/// Runs to the end.
+///
+/// # Errors
+/// The network goes round in circles, which is a fault of this program.
+pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let end = Instant::ZERO + case.duration;
+    let mut actions = case.timeline(seed).into_iter().peekable();
+    let mut sample_at = Instant::ZERO;
+    loop {
+        let action_at = actions.peek().map(|(at, _)| Instant::ZERO + *at);
+        let next = action_at.into_iter().chain([sample_at, end]).min().unwrap_or(end);
+        world.net.run_until(next)?;
+        if next >= end {
+            break;
+        }
+        if action_at == Some(next) {
+            if let Some((_, action)) = actions.next() {
+                seen.note(next, action.label());
+                act(world, &action)?;
+            }
+        } else {
+            seen.look(world, next);
+            progress.at(next.as_secs_f64() / end.as_secs_f64().max(1e-9));
+            sample_at += case.sample.max(Duration::from_micros(100));
+        }
+    }
+    seen.look(world, end);
+    for (name, id) in &world.links {
+        let stats = world.net.get_mut::<DuplexLink>(*id).context("a link")?.stats(end);
+        seen.links.insert(name.clone(), stats);
+    }
+    seen.events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(seen)
+}
+
+impl Seen {
+    fn note(&mut self, at: Instant, what: String) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push((at.as_secs_f64(), what));
+        }
+    }
+
+    fn look(&mut self, world: &mut World, now: Instant) {
+        let at_s = now.as_secs_f64();
+        let ues: Vec<(&String, &UeNode)> = world.ues.iter().collect();
+        for (name, ue) in ues {
+            let rtts: Vec<f64> = world.net.get_mut::<Ue>(ue.tunnel).map_or_else(Vec::new, |element| {
+                let paths = element.paths();
+                paths.iter().map(|p| if p.up { f64::from(p.rtt_us) * 1e-3 } else { 0.0 }).collect()
+            });
+            for (path, rtt_ms) in rtts.into_iter().enumerate() {
+                let port = Port(1 + path as u16);
+                let (tunnel, direct) =
+                    (world.net.port_count((ue.tunnel, port)), world.net.port_count((ue.host, port)));
+                self.paths.entry((name.clone(), path)).or_default().push(PathSample {
+                    at_s,
+                    up_bytes: tunnel.out_bytes + direct.out_bytes,
+                    down_bytes: tunnel.in_bytes + direct.in_bytes,
+                    rtt_ms,
+                });
+            }
+            for (at, event) in world.net.take_events::<Ue>(ue.tunnel) {
+                if let UeEvent::Session(event) = event {
+                    self.session_event(at, name, ue, &event, 0);
+                }
+            }
+        }
+        for id in world.upfs.values() {
+            for (at, event) in world.net.take_events::<Upf>(*id) {
+                if let UpfEvent::Session { ue: name, event, .. } = event
+                    && let Some(ue) = world.ues.get(&name)
+                {
+                    self.session_event(at, &name, ue, &event, 1);
+                }
+            }
+        }
+        for (name, id) in &world.links {
+            if let Some(link) = world.net.get_mut::<DuplexLink>(*id) {
+                let queued = link.stats(now).map(|stats| stats.queue_bytes);
+                self.queues.entry(name.clone()).or_default().push((at_s, queued));
+            }
+        }
+        for (name, flow) in &world.flows {
+            let mut window = 0;
+            for (host, app) in [flow.ue, flow.server] {
+                if let Some(App::Tcp(app)) = world.net.get_mut::<Host>(host).and_then(|h| h.app(app)) {
+                    let stats = app.stats();
+                    if stats.segments_sent > 0 {
+                        window = window.max(stats.cwnd_bytes);
+                    }
+                }
+            }
+            if window > 0 {
+                self.windows.entry(name.clone()).or_default().push((at_s, window as f64));
+            }
+        }
+    }
+
+    fn session_event(&mut self, at: Instant, name: &str, ue: &UeNode, event: &SessionEvent, side: usize) {
+        let who = ["UE", "UPF"][side];
+        let access = |path: u8| ue.links.get(usize::from(path)).cloned().unwrap_or_default();
+        match event {
+            SessionEvent::PathDown { path, reason } => {
+                self.failures.entry((name.to_owned(), usize::from(*path))).or_default()[side] += 1;
+                self.note(at, format!("{name}: {who} sees {} down ({})", access(*path), reason.as_str()));
+            }
+            SessionEvent::PathUp { path, .. } => {
+                self.note(at, format!("{name}: {who} sees {} up", access(*path)));
+            }
+            SessionEvent::Flapping { .. } => self.note(at, format!("{name}: flapping")),
+            _ => {}
+        }
+    }
+}
+
+/// Does what is due.
+fn act(world: &mut World, action: &Action) -> Result<()> {
+    match action {
+        Action::LinkDown { link, directions, how: DownHow::Carrier } => {
+            change(world, link, *directions, &LinkChange::Up(false))
+        }
+        Action::LinkDown { link, directions, how: DownHow::BlackHole } => {
+            change(world, link, *directions, &LinkChange::BlackHole(true))
+        }
+        Action::LinkUp { link, directions } => {
+            change(world, link, *directions, &LinkChange::BlackHole(false))?;
+            change(world, link, *directions, &LinkChange::Up(true))
+        }
+        Action::Rate { link, directions, rate_bps } => {
+            change(world, link, *directions, &LinkChange::Rate(Rate::Fixed(*rate_bps)))
+        }
+        Action::Delay { link, directions, delay } => {
+            change(world, link, *directions, &LinkChange::Delay(*delay))
+        }
+        Action::Loss { link, directions, loss } => {
+            change(world, link, *directions, &LinkChange::Loss(loss.model()))
+        }
+        Action::Steering { ue, rule, steering } => rules(world, ue, |r| {
+            if r.name == *rule {
+                r.steering = steering.clone();
+            }
+        }),
+        Action::SwitchEvery { ue, packets } => rules(world, ue, |r| {
+            if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut r.steering {
+                *rotate_packets = *packets;
+            }
+        }),
+    }
+}
+
+fn rules(world: &mut World, ue: &str, change: impl Fn(&mut Rule)) -> Result<()> {
+    let node = world.ues.get_mut(ue).with_context(|| format!("UE {ue}"))?;
+    node.rules.iter_mut().for_each(change);
+    let (tunnel, rules) = (node.tunnel, node.rules.clone());
+    world.net.command::<Ue>(tunnel, UeCommand::Rules(rules))?;
+    Ok(())
+}
+
+/// Changes a link; UEs on it see its carrier come and go.
+fn change(world: &mut World, link: &str, directions: Directions, change: &LinkChange) -> Result<()> {
+    let id = *world.links.get(link).with_context(|| format!("link {link}"))?;
+    let direction = match directions {
+        Directions::Both => Direction::Both,
+        Directions::Up => Direction::AToB,
+        Directions::Down => Direction::BToA,
+    };
+    let before = world.net.get_mut::<DuplexLink>(id).is_some_and(|link| link.has_carrier());
+    world.net.command::<DuplexLink>(id, LinkCommand { direction, change: change.clone() })?;
+    let up = world.net.get_mut::<DuplexLink>(id).is_some_and(|link| link.has_carrier());
+    if up == before {
+        return Ok(());
+    }
+    let on_link: Vec<_> = world
+        .ues
+        .values()
+        .flat_map(|ue| ue.links.iter().enumerate().map(move |(path, name)| (ue.tunnel, path, name)))
+        .filter(|(_, _, name)| *name == link)
+        .map(|(tunnel, path, _)| (tunnel, path as u8))
+        .collect();
+    on_link.into_iter().try_for_each(|(tunnel, path)| -> Result<(), Stuck> {
+        world.net.command::<Ue>(tunnel, UeCommand::Carrier { path, up }).map(|_| ())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,439 @@
+//! From a scenario to a virtual network.
+//!
+//! ```text
+//!   ue.host ──0── ue.tunnel ──1+path──┐
+//!      └──1+path (no tunnel) ─────── link.near ── link ── core ──1+access── upf
+//!                                                          ├──────0 (N6)────┘
+//!                                                          └── server link ── server
+//! ```
+//!
+//! `link.near` joins all that is on the UEs' side of a link, `core` all that is on the other side; both take
+//! no time. Several UEs on one link share its queue.
+
+use super::addresses;
+use crate::scenario::Case;
+use crate::scenario::model::{self, CongestionControl, Direction, Flow, Traffic, Via, bps};
+use crate::sim::host::{App, AppId, Host};
+use crate::sim::network::{Network, NodeId};
+use crate::sim::router::Router;
+use crate::sim::tcp::Options;
+use crate::sim::tcp_app::{End, Script, TcpApp};
+use crate::sim::udp_app::{Schedule, UdpApp};
+use anabranch_core::access::crypto::{PrivateKey, Suite};
+use anabranch_core::access::session::{Addresses, Security, SessionParams};
+use anabranch_core::cc::Algorithm;
+use anabranch_core::element::Port;
+use anabranch_core::net::{DuplexLink, LinkConfig, QueueLimit, Rate};
+use anabranch_core::policy::Rule;
+use anabranch_core::time::{Duration, Instant};
+use anabranch_core::ue::{Ue, UeAccess, UeConfig};
+use anabranch_core::upf::UpfCommand;
+use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfConfig};
+use anyhow::{Context, Result, bail};
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Ethernet's, on every link.
+const LINK_MTU: u16 = 1500;
+/// Outer IPv4 and UDP.
+const OUTER_BYTES: u16 = 28;
+/// What the secure and the plain form of the tunnel add to a packet.
+const SECURE_BYTES: u16 = 40;
+const PLAIN_BYTES: u16 = 8;
+/// First port of the UEs' applications.
+const FIRST_PORT: u16 = 20_000;
+/// Unix time at the start of every run: handshakes carry time stamps.
+const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
+/// Queue of a server's link, which is no bottleneck by design.
+const SERVER_QUEUE: QueueLimit = QueueLimit { packets: 10_000, bytes: usize::MAX };
+
+/// A UE in the network.
+pub struct UeNode {
+    /// Its tunnel end.
+    pub tunnel: NodeId,
+    /// Its applications.
+    pub host: NodeId,
+    /// Its rules as they are now.
+    pub rules: Vec<Rule>,
+    /// Link of each access.
+    pub links: Vec<String>,
+}
+
+/// A flow in the network: its two ends.
+pub struct FlowNode {
+    /// Host and application at the UE.
+    pub ue: (NodeId, AppId),
+    /// Host and application at the server.
+    pub server: (NodeId, AppId),
+}
+
+/// The network of a scenario.
+pub struct World {
+    /// It runs.
+    pub net: Network,
+    /// Access links.
+    pub links: BTreeMap<String, NodeId>,
+    /// UEs.
+    pub ues: BTreeMap<String, UeNode>,
+    /// UPFs.
+    pub upfs: BTreeMap<String, NodeId>,
+    /// Flows.
+    pub flows: BTreeMap<String, FlowNode>,
+}
+
+/// Ports of a node in the order in which they are taken.
+struct Junction {
+    router: Router,
+    wires: Vec<(NodeId, Port)>,
+}
+
+impl Junction {
+    fn new() -> Self {
+        Self { router: Router::new(), wires: Vec::new() }
+    }
+
+    fn join(&mut self, to: (NodeId, Port), prefixes: impl IntoIterator<Item = ipnet::IpNet>) {
+        let port = Port(self.wires.len() as u16);
+        self.wires.push(to);
+        for prefix in prefixes {
+            self.router = std::mem::take(&mut self.router).route(prefix, port);
+        }
+    }
+
+    fn build(self, net: &mut Network, name: String) {
+        let id = net.add(name, self.router);
+        for (port, to) in self.wires.into_iter().enumerate() {
+            net.connect((id, Port(port as u16)), to);
+        }
+    }
+}
+
+/// Builds the network of `case` for the run with this seed.
+///
+/// # Errors
+/// A trace that cannot be read; what this backend cannot do.
+pub fn build(case: &Case, seed: u64) -> Result<World> {
+    addresses::enough(case.links.len(), case.ues.len(), case.upfs.len(), case.servers.len())?;
+    let mut seeds = ChaCha12Rng::seed_from_u64(seed);
+    let mut net = Network::new();
+    let mut core = Junction::new();
+    let (mut links, mut near) = (BTreeMap::new(), Vec::new());
+    for (number, (name, link)) in case.links.iter().enumerate() {
+        let config =
+            |direction: &model::LinkDirection| direction.config().with_context(|| format!("link {name}"));
+        let id = net.add(name, DuplexLink::new(config(&link.up)?, config(&link.down)?, seeds.next_u64()));
+        links.insert(name.clone(), id);
+        core.join((id, DuplexLink::B), [addresses::link(number)]);
+        let mut junction = Junction::new();
+        junction.join((id, DuplexLink::A), [addresses::anywhere()]);
+        near.push(junction);
+    }
+    let number = |map: &BTreeMap<String, NodeId>, name: &str| map.keys().position(|key| key == name);
+
+    let mut upfs = BTreeMap::new();
+    let mut upf_keys = BTreeMap::new();
+    let mut upf_accesses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (p, (name, upf)) in case.upfs.iter().enumerate() {
+        let mut names: Vec<(String, model::Security)> = Vec::new();
+        for access in case.ues.values().filter(|ue| ue.upf == *name).flat_map(|ue| &ue.accesses) {
+            match names.iter_mut().find(|(known, _)| *known == access.name) {
+                // Where one UE may speak in the clear, the UPF must; a UE that may not still seals.
+                Some((_, security)) if access.security == model::Security::Plain => {
+                    *security = access.security
+                }
+                Some(_) => {}
+                None => names.push((access.name.clone(), access.security)),
+            }
+        }
+        let key = PrivateKey::generate(&mut seeds_for_keys(&mut seeds));
+        let config = UpfConfig {
+            private_key: key.clone(),
+            accesses: names
+                .iter()
+                .enumerate()
+                .map(|(a, (name, security))| UpfAccess {
+                    name: name.clone(),
+                    security: protection(*security),
+                    local: Some(addresses::upf(p, a)),
+                })
+                .collect(),
+            rules: Vec::new(),
+            params: params(LINK_MTU - OUTER_BYTES - PLAIN_BYTES, upf.reorder_queues),
+            shard: 0,
+            shards: 1,
+            max_sessions: 1 << 16,
+        };
+        let element =
+            Upf::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UPF {name}"))?;
+        let id = net.add(name, element);
+        core.join((id, Port(0)), [addresses::pool(p)]);
+        for a in 0..names.len() {
+            core.join((id, Port(1 + a as u16)), [host_of(addresses::upf(p, a))]);
+        }
+        upfs.insert(name.clone(), id);
+        upf_keys.insert(name.clone(), key);
+        upf_accesses.insert(name.clone(), names.into_iter().map(|(name, _)| name).collect());
+    }
+
+    let mut servers = BTreeMap::new();
+    for (s, (name, server)) in case.servers.iter().enumerate() {
+        let config = LinkConfig {
+            rate: Rate::Fixed(bps(server.rate_mbps)),
+            delay: model::ms(server.delay_ms),
+            queue: SERVER_QUEUE,
+            ..LinkConfig::default()
+        };
+        let link = net.add(format!("{name}.link"), DuplexLink::new(config.clone(), config, seeds.next_u64()));
+        let host = net.add(name, Host::new());
+        core.join((link, DuplexLink::A), [addresses::host(addresses::server(s))]);
+        net.connect((link, DuplexLink::B), (host, Port(0)));
+        servers.insert(name.clone(), (host, addresses::server(s)));
+    }
+
+    let mut ues = BTreeMap::new();
+    for (u, (name, ue)) in case.ues.iter().enumerate() {
+        let p = number(&upfs, &ue.upf).with_context(|| format!("UPF {}", ue.upf))?;
+        let key = PrivateKey::generate(&mut seeds_for_keys(&mut seeds));
+        let mut accesses = Vec::new();
+        let mut overhead = PLAIN_BYTES;
+        for access in &ue.accesses {
+            let link = number(&links, &access.link).with_context(|| format!("link {}", access.link))?;
+            let a = upf_accesses[&ue.upf].iter().position(|n| *n == access.name).context("access")?;
+            if access.security == model::Security::Secure {
+                overhead = SECURE_BYTES;
+            }
+            accesses.push(UeAccess {
+                name: access.name.clone(),
+                remote: addresses::upf(p, a),
+                local: Some(addresses::tunnel(link, u)),
+                security: protection(access.security),
+                max_payload: LINK_MTU - OUTER_BYTES,
+            });
+        }
+        let upf = upfs[&ue.upf];
+        let entry = UeEntry {
+            name: name.clone(),
+            key: key.public(),
+            addresses: Addresses { v4: Some(addresses::inner(p, u)), v6: None },
+            rules: Vec::new(),
+            accept_rules: true,
+        };
+        net.command::<Upf>(upf, UpfCommand::AddUe(entry))?;
+        let config = UeConfig {
+            private_key: key,
+            upf_key: upf_keys[&ue.upf].public(),
+            suite: Suite::Aes256Gcm,
+            accesses,
+            rules: ue.rules.clone(),
+            params: params(LINK_MTU - OUTER_BYTES - overhead, 0),
+            unix_epoch_ns: EPOCH_NS,
+        };
+        let element =
+            Ue::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UE {name}"))?;
+        let tunnel = net.add(format!("{name}.tunnel"), element);
+        let host = net.add(name, Host::new());
+        net.connect((host, Port(0)), (tunnel, Port(0)));
+        for (path, access) in ue.accesses.iter().enumerate() {
+            let link = number(&links, &access.link).with_context(|| format!("link {}", access.link))?;
+            let port = Port(1 + path as u16);
+            near[link].join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
+            near[link].join((host, port), [addresses::host(addresses::direct(link, u))]);
+        }
+        let node = UeNode {
+            tunnel,
+            host,
+            rules: ue.rules.clone(),
+            links: ue.accesses.iter().map(|a| a.link.clone()).collect(),
+        };
+        ues.insert(name.clone(), node);
+    }
+    for (junction, name) in near.into_iter().zip(case.links.keys()) {
+        junction.build(&mut net, format!("{name}.near"));
+    }
+    core.build(&mut net, "core".to_owned());
+
+    let mut world = World { net, links, ues, upfs, flows: BTreeMap::new() };
+    for (index, (name, flow)) in case.flows.iter().enumerate() {
+        let node =
+            world.flow(case, index, flow, &servers, &mut seeds).with_context(|| format!("flow {name}"))?;
+        world.flows.insert(name.clone(), node);
+    }
+    Ok(world)
+}
+
+impl World {
+    fn flow(
+        &mut self,
+        case: &Case,
+        index: usize,
+        flow: &Flow,
+        servers: &BTreeMap<String, (NodeId, Ipv4Addr)>,
+        seeds: &mut ChaCha12Rng,
+    ) -> Result<FlowNode> {
+        let &(server_host, server_address) = servers.get(&flow.server).context("its server")?;
+        let ue = case.ues.get(&flow.ue).context("its UE")?;
+        let u = case.ues.keys().position(|name| *name == flow.ue).context("its UE")?;
+        let (ue_address, way_out) = match &flow.via {
+            Via::Atsss => {
+                let p = case.upfs.keys().position(|name| *name == ue.upf).context("its UPF")?;
+                (addresses::inner(p, u), Port(0))
+            }
+            Via::Direct(access) => {
+                let path = ue.path_of(access).context("its access")?;
+                let link = &ue.accesses[usize::from(path)].link;
+                let link = case.links.keys().position(|name| name == link).context("its link")?;
+                (addresses::direct(link, u), Port(1 + u16::from(path)))
+            }
+            Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
+        };
+        let port = FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
+        let ue_end = SocketAddr::new(IpAddr::V4(ue_address), port.context("too many flows")?);
+        let server_end = SocketAddr::new(IpAddr::V4(server_address), flow.port);
+        let ends = Ends { ue: ue_end, server: server_end, flow, case, seeds };
+        let (ue_app, server_app) = ends.apps()?;
+        let ue_host = self.ues[&flow.ue].host;
+        let run = |net: &mut Network, host, app, way_out| -> Result<(NodeId, AppId)> {
+            let element = net.get_mut::<Host>(host).context("a host")?;
+            let app = element.run(app, way_out);
+            net.wake(host)?;
+            Ok((host, app))
+        };
+        let server = run(&mut self.net, server_host, server_app, Port(0))?;
+        let ue = run(&mut self.net, ue_host, ue_app, way_out)?;
+        Ok(FlowNode { ue, server })
+    }
+}
+
+struct Ends<'a> {
+    ue: SocketAddr,
+    server: SocketAddr,
+    flow: &'a Flow,
+    case: &'a Case,
+    seeds: &'a mut ChaCha12Rng,
+}
+
+impl Ends<'_> {
+    /// What runs at the UE and at the server.
+    fn apps(mut self) -> Result<(App, App)> {
+        match &self.flow.traffic {
+            Traffic::Cbr { direction, rate_bps, payload_bytes } => {
+                Ok(self.one_way(*direction, *rate_bps, *payload_bytes, None))
+            }
+            Traffic::OnOff { direction, rate_bps, payload_bytes, on, off } => {
+                let bursts = (*on, *off, self.seeds.next_u64());
+                Ok(self.one_way(*direction, *rate_bps, *payload_bytes, Some(bursts)))
+            }
+            Traffic::Ping { interval, payload_bytes } => {
+                let source = self.schedule(self.server, *interval, *payload_bytes, None);
+                Ok((App::Udp(UdpApp::source(self.ue, source)), App::Udp(UdpApp::echo(self.server))))
+            }
+            Traffic::BulkTcp { direction, bytes, limit_bps, congestion_control } => {
+                let send = Script::Send { bytes: *bytes, limit_bps: *limit_bps };
+                let (ue, server) = match direction {
+                    Direction::Up => (send, Script::Receive),
+                    Direction::Down => (Script::Receive, send),
+                };
+                self.tcp(ue, server, *congestion_control)
+            }
+            Traffic::RequestResponse { request_bytes, response_bytes, gap, congestion_control } => {
+                let (request_bytes, response_bytes) = (u64::from(*request_bytes), u64::from(*response_bytes));
+                let ask = Script::Ask { request_bytes, response_bytes, gap: *gap };
+                self.tcp(ask, Script::Answer { request_bytes, response_bytes }, *congestion_control)
+            }
+        }
+    }
+
+    fn schedule(
+        &self,
+        to: SocketAddr,
+        interval: Duration,
+        payload_bytes: u32,
+        bursts: Option<(Duration, Duration, u64)>,
+    ) -> Schedule {
+        Schedule {
+            to,
+            start: Instant::ZERO + self.flow.start,
+            stop: Instant::ZERO + self.stop(),
+            interval,
+            payload_bytes: payload_bytes as usize,
+            bursts,
+        }
+    }
+
+    fn stop(&self) -> Duration {
+        self.flow.stop.min(self.case.duration)
+    }
+
+    fn one_way(
+        &self,
+        direction: Direction,
+        rate_bps: u64,
+        payload_bytes: u32,
+        bursts: Option<(Duration, Duration, u64)>,
+    ) -> (App, App) {
+        let interval = Duration::from_secs_f64(f64::from(payload_bytes) * 8.0 / rate_bps.max(1) as f64);
+        let (from, to) = match direction {
+            Direction::Up => (self.ue, self.server),
+            Direction::Down => (self.server, self.ue),
+        };
+        let source = App::Udp(UdpApp::source(from, self.schedule(to, interval, payload_bytes, bursts)));
+        let sink = App::Udp(UdpApp::sink(to));
+        if direction == Direction::Up { (source, sink) } else { (sink, source) }
+    }
+
+    fn tcp(&mut self, ue: Script, server: Script, cc: CongestionControl) -> Result<(App, App)> {
+        let congestion_control = match cc {
+            CongestionControl::Cubic => Algorithm::Cubic,
+            CongestionControl::Reno => Algorithm::Reno,
+            CongestionControl::Bbr => bail!("congestion control bbr runs on the netns backend only"),
+        };
+        let options = Options { congestion_control, mtu_bytes: LINK_MTU, ..Options::default() };
+        let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());
+        let end = |local, connect_to, script, seed, expects| End {
+            local,
+            connect_to,
+            start: Instant::ZERO + self.flow.start,
+            stop: Instant::ZERO + self.stop(),
+            script,
+            options: options.clone(),
+            seed,
+            expects,
+        };
+        let ue = end(self.ue, Some(self.server), ue, ue_seed, server_seed);
+        let server = end(self.server, None, server, server_seed, ue_seed);
+        Ok((App::Tcp(Box::new(TcpApp::new(ue))), App::Tcp(Box::new(TcpApp::new(server)))))
+    }
+}
+
+fn params(inner_mtu: u16, reorder_queues: u16) -> SessionParams {
+    SessionParams {
+        max_payload: LINK_MTU - OUTER_BYTES,
+        inner_mtu,
+        reorder_queues,
+        ..SessionParams::default()
+    }
+}
+
+fn protection(security: model::Security) -> Security {
+    match security {
+        model::Security::Secure => Security::Secure,
+        model::Security::Plain => Security::Plain,
+    }
+}
+
+fn host_of(address: SocketAddr) -> ipnet::IpNet {
+    address.ip().into()
+}
+
+fn seed_bytes(seeds: &mut ChaCha12Rng) -> [u8; 32] {
+    let mut seed = [0; 32];
+    seeds.fill_bytes(&mut seed);
+    seed
+}
+
+/// Keys are drawn from the stream that keys are drawn from everywhere.
+fn seeds_for_keys(seeds: &mut ChaCha12Rng) -> rand_chacha::ChaCha20Rng {
+    rand_chacha::ChaCha20Rng::from_seed(seed_bytes(seeds))
+}
