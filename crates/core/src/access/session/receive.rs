@@ -133,7 +133,8 @@ impl Session {
         self.traffic.rx_bytes += packet.len() as u64;
         self.last_data = now;
         // The far end clamped towards its MTU already; ours may be smaller.
-        ip::clamp_mss(packet, shared.params.inner_mtu);
+        // What the peer's host may send is what this end can carry back.
+        ip::clamp_mss(packet, self.inner_mtu(shared.params.inner_mtu));
         match order {
             Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
                 let hold = matches!(order, Order::Flow { .. });

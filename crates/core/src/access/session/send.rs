@@ -317,13 +317,16 @@ impl Session {
     }
 
     /// Largest inner packet every live path carries whole.
-    fn inner_mtu(&self, configured: u16) -> u16 {
-        let overhead = SECURE_OVERHEAD as u16;
+    pub(super) fn inner_mtu(&self, configured: u16) -> u16 {
+        let overhead = |security| match security {
+            Security::Secure => SECURE_OVERHEAD as u16,
+            Security::Plain => PLAIN_OVERHEAD as u16,
+        };
         self.paths
             .iter()
             .filter(|p| p.monitor.is_up())
-            .filter_map(|p| p.mtu.as_ref())
-            .map(|m| m.usable().saturating_sub(overhead).max(MIN_INNER_MTU))
+            .filter_map(|p| Some(p.mtu.as_ref()?.usable().saturating_sub(overhead(p.security))))
+            .map(|mtu| mtu.max(MIN_INNER_MTU))
             .fold(configured, u16::min)
     }
 
