@@ -53,11 +53,11 @@ fn once(bench: &Bench, kind: Kind) -> Result<(Vec<u64>, u64)> {
     let when = When { start_ns, stop_ns, until_ns: stop_ns + 300_000_000 };
     let to = format!("{}:7000", tunnel.server).parse().context("address")?;
     let (sent, got) = (folder.join("sent"), folder.join("got"));
-    let receive = Task::UdpReceive(UdpReceive { bind: to, when, report: got.clone() });
+    let receive = Task::UdpReceive(UdpReceive { bind: to, when: when.into(), report: got.clone() });
     let send = Task::UdpSend(UdpSend {
         bind: format!("{}:0", tunnel.client).parse().context("address")?,
         to,
-        when,
+        when: when.into(),
         rate_bps: PAYLOAD_BYTES as u64 * 8 * RATE,
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,

@@ -100,11 +100,11 @@ fn ping_pong(
     let when = When { start_ns, stop_ns, until_ns: stop_ns + 200_000_000 };
     let to: SocketAddr = format!("{}:7001", tunnel.server).parse().context("address")?;
     let report = folder.join(format!("answers-{tag}"));
-    let echo = Task::UdpEcho(UdpEcho { bind: to, until_ns: when.until_ns });
+    let echo = Task::UdpEcho(UdpEcho { bind: to, when: when.into() });
     let ping = Task::UdpPing(UdpSend {
         bind: format!("{}:0", tunnel.client).parse().context("address")?,
         to,
-        when,
+        when: when.into(),
         rate_bps: PAYLOAD_BYTES as u64 * 8 * RATE,
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,

@@ -1,6 +1,6 @@
 //! Requests and answers over one TCP connection, one at a time.
 
-use super::{Exchange, LOOK, accept, dial, now_ns, pattern, sleep_until, timed_out, write_report};
+use super::{Exchange, LOOK, Listener, dial, now_ns, pattern, sleep_until, timed_out, write_report};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -21,28 +21,31 @@ pub struct Answer {
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub fn listen(task: &Exchange) -> Result<()> {
-    let Some(mut stream) = accept(task.local, task.when.until_ns)? else { return Ok(()) };
+    let listener = Listener::bind(task.local, task.mptcp)?;
+    let when = task.when.begin()?;
+    let Some(mut stream) = listener.accept(when.until_ns)? else { return Ok(()) };
     prepare(&stream)?;
     let mut offset = (0, 0);
-    while receive(&mut stream, &mut offset.0, task.request_bytes, task.when.until_ns).is_some()
-        && send(&mut stream, &mut offset.1, task.response_bytes, task.when.until_ns)
+    while receive(&mut stream, &mut offset.0, task.request_bytes, when.until_ns).is_some()
+        && send(&mut stream, &mut offset.1, task.response_bytes, when.until_ns)
     {}
     Ok(())
 }
 
 pub fn connect(task: &Exchange) -> Result<()> {
-    sleep_until(task.when.start_ns);
+    let to = task.to.context("a server")?;
+    let when = task.when.begin()?;
+    sleep_until(when.start_ns);
     let mut answers = Vec::new();
-    if let Ok(mut stream) = dial(task.local, task.to.context("a server")?, task.when.stop_ns) {
+    if let Ok(mut stream) = dial(task.local, to, task.mptcp, when.stop_ns) {
         prepare(&stream)?;
         let mut offset = (0, 0);
-        while now_ns() < task.when.stop_ns {
+        while now_ns() < when.stop_ns {
             let asked_ns = now_ns();
-            if !send(&mut stream, &mut offset.0, task.request_bytes, task.when.until_ns) {
+            if !send(&mut stream, &mut offset.0, task.request_bytes, when.until_ns) {
                 break;
             }
-            let Some(intact) = receive(&mut stream, &mut offset.1, task.response_bytes, task.when.until_ns)
-            else {
+            let Some(intact) = receive(&mut stream, &mut offset.1, task.response_bytes, when.until_ns) else {
                 break;
             };
             answers.push(Answer { asked_ns, answered_ns: now_ns(), intact });
@@ -112,10 +115,11 @@ mod tests {
         let one = |local, to| Exchange {
             local,
             to,
-            when,
+            when: when.into(),
             request_bytes: 300,
             response_bytes: 200_000,
             gap: Duration::from_millis(20),
+            mptcp: false,
             report: dir.path().join("r"),
         };
         std::thread::scope(|scope| {

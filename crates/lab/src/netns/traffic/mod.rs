@@ -1,7 +1,11 @@
 //! Traffic sources and sinks of our own, for what no common program measures: each packet's delay, order
 //! and loss, each byte's value, and silences of milliseconds. They use the kernel's UDP and TCP through
-//! ordinary sockets and run as processes of their own (`anabranch-lab traffic`, hidden), so that `mptcpize`
-//! can turn their TCP into MPTCP.
+//! ordinary sockets (TCP or MPTCP) and run as processes of their own (`anabranch-lab traffic`, hidden).
+//!
+//! ```text
+//!  lab ─▶ task as JSON ─▶ process binds and listens ─▶ "ready" ─▶ lab
+//!  lab ─▶ when the run began ─▶ process works ─▶ report file
+//! ```
 //!
 //! All times are nanoseconds of the wall clock (`CLOCK_REALTIME`), the clock the kernel stamps packets with.
 
@@ -18,7 +22,8 @@ pub use udp::Arrival;
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +91,50 @@ pub struct When {
     pub until_ns: u64,
 }
 
+/// When something happens, as far as it is known when the process starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Schedule {
+    /// At these times.
+    At(When),
+    /// So long after a beginning that is told once everything is ready; see [`READY`].
+    Told {
+        /// First moment of sending.
+        start: Duration,
+        /// No data is sent from then on.
+        stop: Duration,
+        /// No data is waited for from then on.
+        until: Duration,
+    },
+}
+
+/// What a process with a [`Schedule::Told`] writes to standard output when it can begin. It then reads the
+/// beginning from standard input, in nanoseconds of the wall clock.
+pub const READY: &str = "ready";
+
+impl From<When> for Schedule {
+    fn from(when: When) -> Self {
+        Self::At(when)
+    }
+}
+
+impl Schedule {
+    /// The times. Called when the process is ready.
+    fn begin(&self) -> Result<When> {
+        match *self {
+            Self::At(when) => Ok(when),
+            Self::Told { start, stop, until } => {
+                println!("{READY}");
+                let mut line = String::new();
+                std::io::stdin().read_line(&mut line).context("standard input")?;
+                let begin: u64 = line.trim().parse().context("the beginning of the run")?;
+                let at = |d: Duration| begin.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+                Ok(When { start_ns: at(start), stop_ns: at(stop), until_ns: at(until) })
+            }
+        }
+    }
+}
+
 /// A UDP source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UdpSend {
@@ -94,7 +143,7 @@ pub struct UdpSend {
     /// The sink's.
     pub to: SocketAddr,
     /// When.
-    pub when: When,
+    pub when: Schedule,
     /// Payload bits per second while on.
     pub rate_bps: u64,
     /// Payload of a packet, at least 16.
@@ -122,7 +171,7 @@ pub struct UdpReceive {
     /// Own address.
     pub bind: SocketAddr,
     /// When.
-    pub when: When,
+    pub when: Schedule,
     /// Where the arrivals are written; see [`arrivals`].
     pub report: PathBuf,
 }
@@ -132,8 +181,8 @@ pub struct UdpReceive {
 pub struct UdpEcho {
     /// Own address.
     pub bind: SocketAddr,
-    /// The end.
-    pub until_ns: u64,
+    /// When; only the end matters.
+    pub when: Schedule,
 }
 
 /// One end of many TCP connections, each with messages of one size at a constant rate.
@@ -162,11 +211,15 @@ pub struct Stream {
     /// The server, for the client.
     pub to: Option<SocketAddr>,
     /// When.
-    pub when: When,
+    pub when: Schedule,
     /// Whether this end sends.
     pub sends: bool,
+    /// How much it sends; `None`: until its time is over.
+    pub bytes: Option<u64>,
     /// How fast the application writes, bit/s; `None`: as fast as TCP takes it.
     pub limit_bps: Option<u64>,
+    /// MPTCP instead of TCP.
+    pub mptcp: bool,
     /// Where the receiving end writes what it got ([`Delivered`], JSON).
     pub report: PathBuf,
 }
@@ -179,13 +232,15 @@ pub struct Exchange {
     /// The server, for the client.
     pub to: Option<SocketAddr>,
     /// When.
-    pub when: When,
+    pub when: Schedule,
     /// Size of a request.
     pub request_bytes: usize,
     /// Size of an answer.
     pub response_bytes: usize,
     /// Silence after an answer.
     pub gap: Duration,
+    /// MPTCP instead of TCP.
+    pub mptcp: bool,
     /// Where the client writes what it got ([`Answer`]s, JSON).
     pub report: PathBuf,
 }
@@ -225,52 +280,68 @@ fn sleep_until(ns: u64) {
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A TCP connection to `to`, from `local` if given, made by `until_ns` however often it must be tried.
-fn dial(local: Option<SocketAddr>, to: SocketAddr, until_ns: u64) -> Result<std::net::TcpStream> {
-    use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
-    use std::os::fd::AsRawFd;
+fn dial(local: Option<SocketAddr>, to: SocketAddr, mptcp: bool, until_ns: u64) -> Result<TcpStream> {
     loop {
-        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        // By the libc calls that mptcpize intercepts, and bound before it connects, which the standard
-        // library does not offer.
-        let fd = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).context("socket")?;
+        let socket = tcp_socket(to, mptcp)?;
         if let Some(local) = local {
-            let any_port = SockaddrStorage::from(SocketAddr::new(local.ip(), 0));
-            socket::bind(fd.as_raw_fd(), &any_port).with_context(|| format!("bind to {}", local.ip()))?;
+            let any_port = SocketAddr::new(local.ip(), 0);
+            socket.bind(&any_port.into()).with_context(|| format!("bind to {}", local.ip()))?;
         }
-        match socket::connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
-            Ok(()) => return Ok(fd.into()),
+        let left = Duration::from_nanos(until_ns.saturating_sub(now_ns())).max(LOOK);
+        match socket.connect_timeout(&to.into(), left) {
+            Ok(()) => return Ok(socket.into()),
             Err(_) if now_ns() < until_ns => std::thread::sleep(LOOK),
             Err(error) => return Err(error).with_context(|| format!("connect to {to}")),
         }
     }
 }
 
-/// One connection, if it comes in time.
-fn accept(local: Option<SocketAddr>, until_ns: u64) -> Result<Option<std::net::TcpStream>> {
-    let local = local.context("an address to listen at")?;
-    let listener = std::net::TcpListener::bind(local).with_context(|| format!("listen at {local}"))?;
-    listener.set_nonblocking(true).context("listener")?;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false).context("connection")?;
-                return Ok(Some(stream));
+/// A listener for one connection.
+struct Listener(TcpListener);
+
+impl Listener {
+    fn bind(local: Option<SocketAddr>, mptcp: bool) -> Result<Self> {
+        let local = local.context("an address to listen at")?;
+        let socket = tcp_socket(local, mptcp)?;
+        let bound = socket
+            .set_reuse_address(true)
+            .and_then(|()| socket.bind(&local.into()))
+            .and_then(|()| socket.listen(1))
+            .and_then(|()| socket.set_nonblocking(true));
+        bound.with_context(|| format!("listen at {local}"))?;
+        Ok(Self(socket.into()))
+    }
+
+    /// The connection, if it comes in time.
+    fn accept(&self, until_ns: u64) -> Result<Option<TcpStream>> {
+        loop {
+            match self.0.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).context("connection")?;
+                    return Ok(Some(stream));
+                }
+                Err(e) if timed_out(&e) && now_ns() < until_ns => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) if timed_out(&e) => return Ok(None),
+                Err(e) => return Err(e).context("accept"),
             }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && now_ns() < until_ns => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
-            Err(e) => return Err(e).context("accept"),
         }
     }
 }
 
+fn tcp_socket(address: SocketAddr, mptcp: bool) -> Result<Socket> {
+    let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let what = if mptcp { "an MPTCP socket (the kernel needs CONFIG_MPTCP)" } else { "a TCP socket" };
+    Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol)).context(what)
+}
+
 /// So many connections, or an error if they do not come in time. They do not block.
 fn accept_all(
-    listener: &std::net::TcpListener,
+    listener: &TcpListener,
     count: usize,
     until_ns: u64,
-) -> Result<Vec<std::net::TcpStream>> {
+) -> Result<Vec<TcpStream>> {
     listener.set_nonblocking(true).context("listener")?;
     let mut streams = Vec::new();
     while streams.len() < count {

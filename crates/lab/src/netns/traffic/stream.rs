@@ -1,6 +1,6 @@
 //! A TCP connection that carries data one way, known byte by byte.
 
-use super::{LOOK, Stream, accept, dial, now_ns, pattern, sleep_until, timed_out, write_report};
+use super::{LOOK, Listener, Stream, When, dial, now_ns, pattern, sleep_until, timed_out, write_report};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -20,38 +20,41 @@ pub struct Delivered {
 const SAME_NS: u64 = 1_000_000;
 /// How often a limited sender writes.
 const STEP: Duration = Duration::from_millis(1);
+/// How long a connection that is over is kept: several readings of the kernel's counters.
+const LINGER: Duration = Duration::from_millis(50);
 
 pub fn listen(task: &Stream) -> Result<()> {
-    match accept(task.local, task.when.until_ns)? {
-        Some(stream) => run(task, stream),
-        // Nobody came: nothing was delivered, and nothing of it wrong.
+    let listener = Listener::bind(task.local, task.mptcp)?;
+    let when = task.when.begin()?;
+    run(task, when, listener.accept(when.until_ns)?)
+}
+
+pub fn connect(task: &Stream) -> Result<()> {
+    let to = task.to.context("a server")?;
+    let when = task.when.begin()?;
+    sleep_until(when.start_ns);
+    run(task, when, dial(task.local, to, task.mptcp, when.stop_ns).ok())
+}
+
+fn run(task: &Stream, when: When, stream: Option<TcpStream>) -> Result<()> {
+    match stream {
+        Some(stream) if task.sends => send(task, when, stream),
+        Some(stream) => receive(task, when, stream),
         None if task.sends => Ok(()),
+        // Nobody came: nothing was delivered, and nothing of it wrong.
         None => write_report(&task.report, &Delivered { intact: true, ..Delivered::default() }),
     }
 }
 
-pub fn connect(task: &Stream) -> Result<()> {
-    sleep_until(task.when.start_ns);
-    let to = task.to.context("a server")?;
-    match dial(task.local, to, task.when.stop_ns) {
-        Ok(stream) => run(task, stream),
-        Err(_) if task.sends => Ok(()),
-        Err(_) => write_report(&task.report, &Delivered { intact: true, ..Delivered::default() }),
-    }
-}
-
-fn run(task: &Stream, stream: TcpStream) -> Result<()> {
-    if task.sends { send(task, stream) } else { receive(task, stream) }
-}
-
-fn send(task: &Stream, mut stream: TcpStream) -> Result<()> {
+fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
     stream.set_write_timeout(Some(LOOK)).context("timeout")?;
     let started = now_ns();
+    let total = task.bytes.unwrap_or(u64::MAX);
     let mut written = 0u64;
     let mut buffer = vec![0; 64 << 10];
-    loop {
+    while written < total {
         let now = now_ns();
-        if now >= task.when.stop_ns {
+        if now >= when.stop_ns {
             break;
         }
         let allowed = task.limit_bps.map_or(u64::MAX, |bps| {
@@ -62,7 +65,7 @@ fn send(task: &Stream, mut stream: TcpStream) -> Result<()> {
             std::thread::sleep(STEP);
             continue;
         }
-        let n = usize::try_from(allowed).unwrap_or(usize::MAX).min(buffer.len());
+        let n = usize::try_from(allowed.min(total - written)).unwrap_or(usize::MAX).min(buffer.len());
         pattern::fill(written, &mut buffer[..n]);
         match stream.write(&buffer[..n]) {
             Ok(n) => written += n as u64,
@@ -76,7 +79,7 @@ fn send(task: &Stream, mut stream: TcpStream) -> Result<()> {
     }
     // The connection stays until the far end has read all, so that the kernel's counters can be read.
     stream.set_read_timeout(Some(LOOK)).context("timeout")?;
-    while now_ns() < task.when.until_ns {
+    while now_ns() < when.until_ns {
         match stream.read(&mut buffer) {
             Err(e) if timed_out(&e) => {}
             _ => break,
@@ -85,12 +88,12 @@ fn send(task: &Stream, mut stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
-fn receive(task: &Stream, mut stream: TcpStream) -> Result<()> {
+fn receive(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(LOOK)).context("timeout")?;
     let mut report = Delivered { deliveries: Vec::new(), intact: true };
     let mut total = 0u64;
     let mut buffer = vec![0; 256 << 10];
-    while now_ns() < task.when.until_ns {
+    while now_ns() < when.until_ns {
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(n) => {
@@ -106,6 +109,8 @@ fn receive(task: &Stream, mut stream: TcpStream) -> Result<()> {
             Err(_) => break,
         }
     }
+    // Time for the counters of the sender to be read once more before its socket closes.
+    std::thread::sleep(LINGER);
     write_report(&task.report, &report)
 }
 
@@ -123,9 +128,11 @@ mod tests {
         let one = |sends, local, to, name: &str| Stream {
             local,
             to,
-            when,
+            when: when.into(),
             sends,
+            bytes: None,
             limit_bps: Some(16_000_000),
+            mptcp: false,
             report: dir.path().join(name),
         };
         let listen = Task::StreamListen(one(true, Some(server), None, "none"));

@@ -1,6 +1,6 @@
 //! UDP at a constant rate or in bursts, every packet numbered and stamped.
 
-use super::{Bursts, LOOK, UdpEcho, UdpReceive, UdpSend, now_ns, sleep_until, timed_out};
+use super::{Bursts, LOOK, UdpEcho, UdpReceive, UdpSend, When, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, ControlMessageOwned, MsgFlags, setsockopt, sockopt};
 use rand_chacha::ChaCha12Rng;
@@ -30,16 +30,19 @@ const MAX_ARRIVALS: usize = 16 << 20;
 const BUFFER_BYTES: usize = 4 << 20;
 
 pub fn send(task: &UdpSend) -> Result<()> {
-    let sent = send_on(&bind(task.bind)?, task)?;
+    let socket = bind(task.bind)?;
+    let sent = send_on(&socket, task, task.when.begin()?)?;
     std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
 }
 
 /// Sends as [`send`] does, and keeps what comes back, as [`receive`] does: an [`Arrival`] is an answer.
 pub fn ping(task: &UdpSend) -> Result<()> {
     let socket = bind(task.bind)?;
+    set_up(&socket)?;
+    let when = task.when.begin()?;
     let answers = std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| receive_on(&socket, task.when.until_ns));
-        send_on(&socket, task)?;
+        let receiver = scope.spawn(|| receive_on(&socket, when.until_ns));
+        send_on(&socket, task, when)?;
         receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     write(&task.report, &answers)
@@ -49,8 +52,9 @@ pub fn ping(task: &UdpSend) -> Result<()> {
 pub fn echo(task: &UdpEcho) -> Result<()> {
     let socket = bind(task.bind)?;
     socket.set_read_timeout(Some(LOOK)).context("timeout")?;
+    let when = task.when.begin()?;
     let mut buffer = [0; 2048];
-    while now_ns() < task.until_ns {
+    while now_ns() < when.until_ns {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
                 // An answer the system does not take is one that is lost.
@@ -67,13 +71,13 @@ fn bind(address: SocketAddr) -> Result<UdpSocket> {
     UdpSocket::bind(address).with_context(|| format!("bind to {address}"))
 }
 
-fn send_on(socket: &UdpSocket, task: &UdpSend) -> Result<u64> {
+fn send_on(socket: &UdpSocket, task: &UdpSend, when: When) -> Result<u64> {
     ensure!(task.payload_bytes >= HEADER_BYTES, "a packet has at least {HEADER_BYTES} bytes");
     let interval_ns = task.payload_bytes as f64 * 8e9 / task.rate_bps.max(1) as f64;
     let mut bursts = task.bursts.map(Switch::new);
     let mut packet = vec![0; task.payload_bytes];
     // From the start: as a wall clock time it would not fit a float to the nanosecond.
-    let length_ns = task.when.stop_ns.saturating_sub(task.when.start_ns) as f64;
+    let length_ns = when.stop_ns.saturating_sub(when.start_ns) as f64;
     let (mut sent, mut due) = (0u64, 0.0);
     loop {
         if let Some(bursts) = &mut bursts {
@@ -82,7 +86,7 @@ fn send_on(socket: &UdpSocket, task: &UdpSend) -> Result<u64> {
         if due >= length_ns {
             break;
         }
-        sleep_until(task.when.start_ns + due as u64);
+        sleep_until(when.start_ns + due as u64);
         packet[..8].copy_from_slice(&sent.to_be_bytes());
         packet[8..HEADER_BYTES].copy_from_slice(&now_ns().to_be_bytes());
         // A packet the system does not take (no route just now, no buffer) is one the flow lost.
@@ -94,15 +98,22 @@ fn send_on(socket: &UdpSocket, task: &UdpSend) -> Result<u64> {
 }
 
 pub fn receive(task: &UdpReceive) -> Result<()> {
-    write(&task.report, &receive_on(&bind(task.bind)?, task.when.until_ns)?)
+    let socket = bind(task.bind)?;
+    // From now on, so that nothing that comes early is missed.
+    set_up(&socket)?;
+    let when = task.when.begin()?;
+    write(&task.report, &receive_on(&socket, when.until_ns)?)
 }
 
-fn receive_on(socket: &UdpSocket, until_ns: u64) -> Result<Vec<Arrival>> {
+fn set_up(socket: &UdpSocket) -> Result<()> {
     socket.set_read_timeout(Some(LOOK)).context("timeout")?;
     if setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
         setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES).context("receive buffer")?;
     }
-    setsockopt(socket, sockopt::ReceiveTimestampns, &true).context("time stamps")?;
+    setsockopt(socket, sockopt::ReceiveTimestampns, &true).context("time stamps")
+}
+
+fn receive_on(socket: &UdpSocket, until_ns: u64) -> Result<Vec<Arrival>> {
     let mut arrivals = Vec::new();
     let mut buffer = [0; 2048];
     let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
@@ -124,9 +135,8 @@ fn receive_on(socket: &UdpSocket, until_ns: u64) -> Result<Vec<Arrival>> {
         let field = |at: usize| {
             buffer[..length].get(at..)?.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes))
         };
-        if let (Some(number), Some(sent_ns)) = (field(0), field(8))
-            && arrivals.len() < MAX_ARRIVALS
-        {
+        if let (Some(number), Some(sent_ns)) = (field(0), field(8)) {
+            ensure!(arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} packets: make the run shorter");
             arrivals.push(Arrival { number, sent_ns, arrived_ns: stamp.unwrap_or_else(now_ns) });
         }
     }
@@ -187,7 +197,7 @@ impl Switch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Task, When, run};
+    use super::super::{Task, run};
     use super::*;
 
     #[test]
@@ -197,11 +207,11 @@ mod tests {
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let start_ns = now_ns() + 50_000_000;
         let when = When { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 300_000_000 };
-        let receive = Task::UdpReceive(UdpReceive { bind: port, when, report: file("in") });
+        let receive = Task::UdpReceive(UdpReceive { bind: port, when: when.into(), report: file("in") });
         let send = Task::UdpSend(UdpSend {
             bind: "127.0.0.1:0".parse().unwrap(),
             to: port,
-            when,
+            when: when.into(),
             rate_bps: 8_000_000,
             payload_bytes: 1000,
             bursts: None,
