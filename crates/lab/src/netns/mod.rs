@@ -2,6 +2,7 @@
 // This backend runs in real time, on real clocks; the virtual one does not.
 #![allow(clippy::disallowed_methods)]
 
+pub mod agent;
 pub mod diag;
 pub mod observe;
 pub mod plan;

@@ -4,11 +4,13 @@ use super::space::Space;
 use super::stop::Stop;
 use crate::backend::Unable;
 use anyhow::{Context, Result, anyhow, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -105,6 +107,40 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, log, ended: None })
     }
 
+    /// As [`Program::start`], for one that is talked to: [`Program::says`], [`Program::tell`].
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_told(space: &Space, name: &str, command: &mut Command, folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let child = space.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file))?;
+        Ok(Self { name: name.to_owned(), child, log, ended: None })
+    }
+
+    /// Whether it has written something that begins with `word`. Does not wait.
+    pub fn says(&mut self, word: &str) -> bool {
+        let Some(output) = &mut self.child.stdout else { return false };
+        let mut fds = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
+        if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0) {
+            return false;
+        }
+        let mut said = [0; 64];
+        output.read(&mut said).is_ok_and(|n| said[..n].starts_with(word.as_bytes()))
+    }
+
+    /// Writes a line to its standard input.
+    ///
+    /// # Errors
+    /// It does not read; with the end of its log.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let told = self.child.stdin.as_mut().map(|input| writeln!(input, "{line}"));
+        match told {
+            Some(Ok(())) => Ok(()),
+            _ => bail!("{} does not listen: {}", self.name, self.log_tail()),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -196,6 +232,20 @@ impl Program {
     pub fn signal(&self, signal: Signal) {
         // It may have ended meanwhile.
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
+    }
+
+    /// Where its log is.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Its resident memory, if it runs.
+    #[must_use]
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
 
     /// The end of what it logged, on one line.

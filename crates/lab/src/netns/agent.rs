@@ -1,0 +1,290 @@
+//! The REST interface of a running `anabranch ue` or `anabranch upf`, on its Unix socket.
+//!
+//! HTTP/1.0: the answer ends where the connection ends, which needs no library.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long it may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Longest answer, bytes.
+const MAX_ANSWER_BYTES: u64 = 16 << 20;
+
+/// An agent that can be asked.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    name: String,
+    socket: PathBuf,
+}
+
+/// Of `/v1/status`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Sessions that are up.
+    pub connected: u64,
+}
+
+/// Of a path in `/v1/paths`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct PathState {
+    /// Name of the UE.
+    pub ue: String,
+    /// Name of the access.
+    pub access: String,
+    /// Whether it carries traffic.
+    pub up: bool,
+    /// Smoothed round-trip time, if known.
+    #[serde(default)]
+    pub rtt_ms: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Paths {
+    paths: Vec<PathState>,
+}
+
+/// Of a rule's use in `/v1/rules`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RuleUse {
+    /// Name of the rule.
+    pub rule: String,
+    /// Steering mode.
+    pub mode: String,
+    /// Access its traffic is on; `None` for splitting modes.
+    #[serde(default)]
+    pub access: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Rules {
+    #[serde(default)]
+    uses: Vec<RuleUse>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Event {
+    /// Wall clock.
+    pub time_unix_ms: u64,
+    /// What, such as `path-down` or `moved`.
+    pub kind: String,
+    /// Access it is about.
+    #[serde(default)]
+    pub access: Option<String>,
+    /// For people.
+    pub message: String,
+}
+
+impl Agent {
+    /// The agent of `name` that listens at `socket`.
+    #[must_use]
+    pub fn new(name: &str, socket: &Path) -> Self {
+        Self { name: name.to_owned(), socket: socket.to_owned() }
+    }
+
+    /// The program as a whole.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn status(&self) -> Result<Status> {
+        self.get("/v1/status")
+    }
+
+    /// Its paths: those of all sessions, at most 1000.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn paths(&self) -> Result<Vec<PathState>> {
+        self.get::<Paths>("/v1/paths?limit=1000").map(|p| p.paths)
+    }
+
+    /// What its rules do.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn uses(&self) -> Result<Vec<RuleUse>> {
+        self.get::<Rules>("/v1/rules").map(|r| r.uses)
+    }
+
+    /// Replaces its rules.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn set_rules(&self, rules: &[anabranch_core::policy::Rule]) -> Result<()> {
+        let body = serde_json::json!({ "rules": rules }).to_string();
+        self.ask("PUT", "/v1/rules", &body).map(drop)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let text = self.ask("GET", path, "")?;
+        serde_json::from_str(&text).with_context(|| format!("answer of {} to GET {path}", self.name))
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
+        let what = || format!("{method} {path} of {}", self.name);
+        let mut stream = self.request(method, path, body).with_context(what)?;
+        stream.set_read_timeout(Some(ANSWER)).with_context(what)?;
+        let mut answer = Vec::new();
+        Read::by_ref(&mut stream).take(MAX_ANSWER_BYTES).read_to_end(&mut answer).with_context(what)?;
+        parse(&String::from_utf8_lossy(&answer)).with_context(what)
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> std::io::Result<UnixStream> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nHost: anabranch\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )?;
+        Ok(stream)
+    }
+
+    /// Its events, the last ones first and then as they happen.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn events(&self) -> Result<Events> {
+        let what = || format!("events of {}", self.name);
+        let stream = self.request("GET", "/v1/events", "").with_context(what)?;
+        stream.set_read_timeout(Some(LOOK)).with_context(what)?;
+        Ok(Events { reader: BufReader::new(stream), line: Vec::new() })
+    }
+}
+
+/// Longest wait for an event.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest line of an event stream, bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// A stream of events.
+#[derive(Debug)]
+pub struct Events {
+    reader: BufReader<UnixStream>,
+    line: Vec<u8>,
+}
+
+/// What came of waiting for an event.
+#[derive(Debug)]
+pub enum Next {
+    /// This one.
+    Event(Event),
+    /// None so far.
+    Nothing,
+    /// The program is gone.
+    End,
+}
+
+impl Events {
+    /// The next event, if it comes within some 50 ms.
+    ///
+    /// # Errors
+    /// What comes is no event stream.
+    pub fn next(&mut self) -> Result<Next> {
+        loop {
+            match self.reader.read_until(b'\n', &mut self.line) {
+                Ok(0) => return Ok(Next::End),
+                Ok(_) if !self.line.ends_with(b"\n") => return Ok(Next::End),
+                Ok(_) => {
+                    let line = String::from_utf8_lossy(&self.line).into_owned();
+                    self.line.clear();
+                    // The rest is the head of the answer, ids, names, comments that keep it alive.
+                    if let Some(data) = line.strip_prefix("data:") {
+                        return serde_json::from_str(data).map(Next::Event).context("an event");
+                    }
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return Ok(Next::Nothing);
+                }
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(Next::End),
+                Err(e) => return Err(e).context("events"),
+            }
+            if self.line.len() > MAX_LINE_BYTES {
+                bail!("a line of the event stream does not end");
+            }
+        }
+    }
+}
+
+/// The body of an answer; what it says if it is a refusal.
+fn parse(answer: &str) -> Result<String> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer in HTTP")?;
+    let code = head.split_whitespace().nth(1).and_then(|c| c.parse::<u16>().ok()).context("no answer in HTTP")?;
+    if (200..300).contains(&code) {
+        return Ok(body.to_owned());
+    }
+    let problem: Value = serde_json::from_str(body).unwrap_or_default();
+    let says = ["detail", "title"].iter().find_map(|k| problem.get(*k)?.as_str());
+    bail!("refused ({code}): {}", says.unwrap_or(body.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// An agent that answers each request with the next of these.
+    fn answering(answers: Vec<String>, body: impl FnOnce(Agent)) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for answer in answers {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+                    while head.next().is_some_and(|l| !l.unwrap().is_empty()) {}
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+            body(Agent::new("test", &socket));
+        });
+    }
+
+    fn ok(body: &str) -> String {
+        format!("HTTP/1.0 200 OK\r\ncontent-type: x\r\n\r\n{body}")
+    }
+
+    #[test]
+    fn answers_and_refusals_are_told_apart() {
+        let refusal = "HTTP/1.0 400 Bad Request\r\n\r\n{\"detail\":\"no access lte\"}".to_owned();
+        let path = r#"{"paths":[{"ue":"a","access":"5g","up":true,"rtt_ms":7.5,"new":1},{"ue":"a","access":"w","up":false}]}"#;
+        answering(vec![ok(path), refusal, String::new()], |agent| {
+            let paths = agent.paths().unwrap();
+            assert_eq!((paths[0].rtt_ms, paths[1].up), (Some(7.5), false));
+            let error = format!("{:#}", agent.set_rules(&[]).unwrap_err());
+            assert!(error.contains("PUT /v1/rules of test") && error.contains("no access lte"), "{error}");
+            assert!(agent.status().is_err());
+        });
+    }
+
+    #[test]
+    fn events_are_read_one_by_one() {
+        let event = r#"{"id":1,"time_unix_ms":5,"kind":"path-down","access":"wifi","message":"m"}"#;
+        let stream = ok(&format!(":\n\nid: 1\nevent: path-down\ndata: {event}\n\ndata:{event}\n\n"));
+        answering(vec![stream], |agent| {
+            let mut events = agent.events().unwrap();
+            let mut seen = 0;
+            loop {
+                match events.next().unwrap() {
+                    Next::Event(e) => {
+                        assert_eq!((e.kind.as_str(), e.access.as_deref()), ("path-down", Some("wifi")));
+                        seen += 1;
+                    }
+                    Next::Nothing => {}
+                    Next::End => break,
+                }
+            }
+            assert_eq!(seen, 2);
+        });
+    }
+}
