@@ -2,6 +2,9 @@
 
 use crate::backend::{Backend, Progress, Unable};
 use crate::claims::Verdict;
+use crate::netns::backend::NetnsBackend;
+use crate::netns::program::Interrupted;
+use crate::netns::sandbox::{self, Entered, Sandbox};
 use crate::runner::{self, Watch};
 use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
@@ -31,6 +34,7 @@ Exit codes:
   1  a claim does not hold, or a run failed
   2  the command line or a file is wrong
   3  this machine cannot do it; the message says what is missing
+130  interrupted
 
 The scenario format is described in docs/scenarios.md.";
 
@@ -92,6 +96,9 @@ struct RunArgs {
     /// Write a report (HTML, self-contained) and the metrics (JSON) into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// netns: copy the logs and configuration of every program into this folder.
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
     /// Say only what does not hold.
     #[arg(long, short)]
     quiet: bool,
@@ -104,13 +111,20 @@ enum End {
     Failed = 1,
     BadInput = 2,
     Unable = 3,
+    Interrupted = 130,
+}
+
+impl From<End> for ExitCode {
+    fn from(end: End) -> Self {
+        Self::from(end as u8)
+    }
 }
 
 /// Does what the command line says.
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     let end = match cli.command {
-        Command::Run(args) => run_all(&args),
+        Command::Run(args) => return run_all(&args),
         Command::List { paths } => list(&paths),
         Command::Check { paths, set } => check(&paths, &set),
         Command::Bench(args) => {
@@ -130,30 +144,57 @@ pub fn run(cli: Cli) -> ExitCode {
             }
         },
     };
-    ExitCode::from(end as u8)
+    end.into()
 }
 
-fn run_all(args: &RunArgs) -> End {
-    let Some(scenarios) = load_all(&args.paths, &args.set) else { return End::BadInput };
-    if args.paths.len() == 1 && scenarios.is_empty() {
-        return End::BadInput;
+fn run_all(args: &RunArgs) -> ExitCode {
+    let Some(scenarios) = load_all(&args.paths, &args.set) else { return End::BadInput.into() };
+    let jobs: Vec<(&Scenario, Choice)> =
+        scenarios.iter().map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario))).collect();
+    let mut sandbox = None;
+    if jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns)) {
+        match sandbox::enter() {
+            Ok(Entered::Done(code)) => return ExitCode::from(code),
+            Ok(Entered::Inside(inside)) => sandbox = Some(inside),
+            Err(error) => {
+                eprintln!("error: {error}");
+                return End::Unable.into();
+            }
+        }
     }
     let mut end = End::Good;
     let mut reports = Vec::new();
-    for (given, scenario) in &scenarios {
-        let Some(backend) = choose(args.backend, *given, scenario, &mut end) else { continue };
-        let result = one(args, scenario, backend).and_then(|(one_end, report)| {
+    for (scenario, choice) in jobs {
+        let backend = match choice {
+            Choice::Run(backend) => backend,
+            Choice::Skip(says) => {
+                eprintln!("skipped: {says}");
+                continue;
+            }
+            Choice::Refuse(says) => {
+                eprintln!("error: {says}");
+                end = end.max(End::BadInput);
+                continue;
+            }
+        };
+        let result = one(args, scenario, backend, sandbox.as_ref()).and_then(|(one_end, report)| {
             reports.extend(report);
             Ok(one_end)
         });
         end = end.max(result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
-            if error.is::<Unable>() || error.chain().any(|c| c.is::<Unable>()) {
+            let is = |what: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(what);
+            if is(|c| c.is::<Interrupted>()) {
+                End::Interrupted
+            } else if is(|c| c.is::<Unable>()) {
                 End::Unable
             } else {
                 End::Failed
             }
         }));
+        if end == End::Interrupted {
+            break;
+        }
     }
     if let Some(folder) = &args.out
         && reports.len() > 1
@@ -162,39 +203,42 @@ fn run_all(args: &RunArgs) -> End {
         eprintln!("error: {error:#}");
         end = end.max(End::Failed);
     }
-    end
+    end.into()
 }
 
-/// The backend to use, or `None` (said why) where the scenario does not run on the one asked for.
-fn choose(
-    asked: Option<BackendName>,
-    given: bool,
-    scenario: &Scenario,
-    end: &mut End,
-) -> Option<BackendName> {
-    let Some(backend) = asked else { return scenario.backends.first().copied() };
+/// What becomes of a scenario.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    /// It runs there.
+    Run(BackendName),
+    /// It is left out, for this reason.
+    Skip(String),
+    /// It cannot be what was meant, for this reason.
+    Refuse(String),
+}
+
+fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario) -> Choice {
+    let backend = asked.or_else(|| scenario.backends.first().copied()).unwrap_or(BackendName::Virtual);
     if scenario.backends.contains(&backend) {
-        return Some(backend);
+        return Choice::Run(backend);
     }
     let names = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
     let says = format!("{} does not run on {backend}, only on {names}", scenario.file.display());
-    if given {
-        eprintln!("error: {says}");
-        *end = (*end).max(End::BadInput);
-    } else {
-        eprintln!("skipped: {says}");
-    }
-    None
+    if given { Choice::Refuse(says) } else { Choice::Skip(says) }
 }
 
 fn one(
     args: &RunArgs,
     scenario: &Scenario,
     name: BackendName,
+    sandbox: Option<&Sandbox>,
 ) -> anyhow::Result<(End, Option<report::Written>)> {
-    let backend: Box<dyn Backend> = match name {
-        BackendName::Virtual => Box::new(VirtualBackend),
-        BackendName::Netns => anyhow::bail!(Unable("this build has no netns backend yet".into())),
+    let backend: Box<dyn Backend> = match (name, sandbox) {
+        (BackendName::Virtual, _) => Box::new(VirtualBackend),
+        (BackendName::Netns, Some(sandbox)) => {
+            Box::new(NetnsBackend::new(sandbox.clone(), args.logs.as_deref())?)
+        }
+        (BackendName::Netns, None) => anyhow::bail!(Unable("there is no sandbox".into())),
     };
     let bar = Bar::new(scenario, args.quiet);
     let done =

@@ -7,7 +7,7 @@ use crate::scenario::schema::nearest;
 /// A metric: what it is called, its unit and what it says.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Name; `<flow>`, `<ue>`, `<access>`, `<link>`, `<dir>`, `<n>` stand for names of the scenario.
+    /// Name; `<flow>`, `<ue>`, `<access>`, `<upf>`, `<link>`, `<dir>`, `<n>` stand for names of the scenario.
     pub name: &'static str,
     /// Unit of its values.
     pub unit: &'static str,
@@ -81,6 +81,14 @@ pub const METRICS: &[Metric] = &[
         "mean of the RTTs the UE's probes measured within the window",
     ),
     metric("ue.<ue>.path.<access>.failures", "", "times the UE or the UPF saw the path fail"),
+    metric(
+        "ue.<ue>.memory_growth_percent",
+        "%",
+        "netns: memory of its process in the last tenth of the run, over that in the second tenth",
+    ),
+    metric("ue.<ue>.log_errors", "", "netns: warnings and errors in its log; a path that fails is neither"),
+    metric("upf.<upf>.memory_growth_percent", "%", "the same of the UPF"),
+    metric("upf.<upf>.log_errors", "", "the same of the UPF"),
     metric("link.<link>.<dir>.carried_bytes", "bytes", "IP bytes that arrived at the far end of the link"),
     metric("link.<link>.<dir>.queue_drops", "packets", "packets dropped because the queue was full"),
     metric("link.<link>.<dir>.random_losses", "packets", "packets the loss model took"),
@@ -88,6 +96,11 @@ pub const METRICS: &[Metric] = &[
         "link.<link>.<dir>.down_losses",
         "packets",
         "packets lost because the link was down or a black hole",
+    ),
+    metric(
+        "link.<link>.late_p99_us",
+        "µs",
+        "netns: how much later than the model says packets left the emulated link, 99th percentile",
     ),
     metric("metric.<name>", "", "a metric of your own, from `[metric]`"),
     metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
@@ -156,6 +169,7 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
                     names.extend(of.accesses.iter().map(|a| one.replace("<access>", &a.name)));
                 }
             }
+            Some("upf") => names.extend(case.upfs.keys().map(|u| metric.name.replace("<upf>", u))),
             Some("link") => {
                 for link in case.links.keys() {
                     let one = metric.name.replace("<link>", link);

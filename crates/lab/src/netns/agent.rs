@@ -76,6 +76,9 @@ pub struct Event {
     pub time_unix_ms: u64,
     /// What, such as `path-down` or `moved`.
     pub kind: String,
+    /// UE it is about.
+    #[serde(default)]
+    pub ue: Option<String>,
     /// Access it is about.
     #[serde(default)]
     pub access: Option<String>,
@@ -241,8 +244,15 @@ mod tests {
             scope.spawn(move || {
                 for answer in answers {
                     let (mut stream, _) = listener.accept().unwrap();
-                    let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
-                    while head.next().is_some_and(|l| !l.unwrap().is_empty()) {}
+                    let mut reader = BufReader::new(stream.try_clone().unwrap());
+                    let (mut line, mut length) = (String::new(), 0);
+                    while reader.read_line(&mut line).unwrap() > 2 {
+                        if let Some(n) = line.strip_prefix("Content-Length: ") {
+                            length = n.trim().parse().unwrap();
+                        }
+                        line.clear();
+                    }
+                    reader.read_exact(&mut vec![0; length]).unwrap();
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
             });

@@ -1,7 +1,6 @@
-//! What the kernel says about TCP and MPTCP connections: sock_diag(7), the interface of `ss -ti`.
+//! What the kernel says about TCP connections and the subflows of MPTCP: sock_diag(7), the interface of `ss -ti`.
 //!
-//! One request lists the sockets of a namespace that have a given port, with `struct tcp_info` or
-//! `struct mptcp_info`. The namespaces of the sandbox have small socket tables (see
+//! One request lists the sockets of a namespace that have a given port, with `struct tcp_info`. The namespaces of the sandbox have small socket tables (see
 //! [`super::sandbox`]), so asking every few milliseconds costs little.
 
 use super::space::Space;
@@ -20,15 +19,6 @@ pub enum Side {
     Local(u16),
     /// The far end's: at the client.
     Remote(u16),
-}
-
-/// Which protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP; of MPTCP its subflows.
-    Tcp,
-    /// MPTCP connections as the application sees them.
-    Mptcp,
 }
 
 /// The counters of one connected socket.
@@ -58,8 +48,6 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const INET_DIAG_INFO: u16 = 2;
-const INET_DIAG_REQ_PROTOCOL: u16 = 2;
-const IPPROTO_MPTCP: u32 = 262;
 /// All states but LISTEN and TIME_WAIT (which has no counters).
 const CONNECTED: u32 = 0xfff & !(1 << 10) & !(1 << 6);
 const HEADER: usize = 16;
@@ -86,15 +74,15 @@ impl Diag {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn list(&mut self, protocol: Protocol, side: Side, found: &mut Vec<Counters>) -> Result<()> {
+    pub fn list(&mut self, side: Side, found: &mut Vec<Counters>) -> Result<()> {
         for family in [nix::libc::AF_INET, nix::libc::AF_INET6] {
-            let request = request(family as u8, protocol, side);
+            let request = request(family as u8, side);
             let kernel = NetlinkAddr::new(0, 0);
             sendto(self.socket.as_raw_fd(), &request, &kernel, MsgFlags::empty()).context("sock_diag")?;
             loop {
                 let n = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
                     .context("sock_diag")?;
-                if parse(&self.buffer[..n], protocol, found)? {
+                if parse(&self.buffer[..n], found)? {
                     break;
                 }
             }
@@ -103,7 +91,7 @@ impl Diag {
     }
 }
 
-fn request(family: u8, protocol: Protocol, side: Side) -> Vec<u8> {
+fn request(family: u8, side: Side) -> Vec<u8> {
     let (source, destination) = match side {
         Side::Local(port) => (port, 0),
         Side::Remote(port) => (0, port),
@@ -114,7 +102,7 @@ fn request(family: u8, protocol: Protocol, side: Side) -> Vec<u8> {
     message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
     message.extend([0; 8]);
-    // struct inet_diag_req_v2; an MPTCP number does not fit it and comes as an attribute.
+    // struct inet_diag_req_v2.
     let tcp = nix::libc::IPPROTO_TCP as u8;
     message.extend([family, tcp, 1 << (INET_DIAG_INFO - 1), 0]);
     message.extend(CONNECTED.to_ne_bytes());
@@ -122,18 +110,13 @@ fn request(family: u8, protocol: Protocol, side: Side) -> Vec<u8> {
     message.extend(source.to_be_bytes());
     message.extend(destination.to_be_bytes());
     message.extend([0; 32 + 4 + 8]);
-    if protocol == Protocol::Mptcp {
-        message.extend(8u16.to_ne_bytes());
-        message.extend(INET_DIAG_REQ_PROTOCOL.to_ne_bytes());
-        message.extend(IPPROTO_MPTCP.to_ne_bytes());
-    }
     let length = message.len() as u32;
     message[..4].copy_from_slice(&length.to_ne_bytes());
     message
 }
 
 /// True when the list is complete.
-fn parse(mut bytes: &[u8], protocol: Protocol, found: &mut Vec<Counters>) -> Result<bool> {
+fn parse(mut bytes: &[u8], found: &mut Vec<Counters>) -> Result<bool> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let length = length as usize;
         let Some(message) = bytes.get(..length).filter(|m| m.len() >= HEADER) else { break };
@@ -143,7 +126,7 @@ fn parse(mut bytes: &[u8], protocol: Protocol, found: &mut Vec<Counters>) -> Res
                 let code = u32_at(message, HEADER).unwrap_or(0).cast_signed();
                 bail!("sock_diag: {}", std::io::Error::from_raw_os_error(-code));
             }
-            SOCK_DIAG_BY_FAMILY => found.extend(socket_of(message, protocol)),
+            SOCK_DIAG_BY_FAMILY => found.extend(socket_of(message)),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -151,17 +134,14 @@ fn parse(mut bytes: &[u8], protocol: Protocol, found: &mut Vec<Counters>) -> Res
     Ok(false)
 }
 
-fn socket_of(message: &[u8], protocol: Protocol) -> Option<Counters> {
+fn socket_of(message: &[u8]) -> Option<Counters> {
     // struct inet_diag_msg: family, state, timer, retrans, then the id, whose last 8 bytes are the cookie.
     let cookie = u64_at(message, HEADER + 4 + 40)?;
     let mut attributes = message.get(HEADER + MESSAGE..)?;
     while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
         let attribute = attributes.get(4..usize::from(length))?;
         if kind == INET_DIAG_INFO {
-            let mut counters = match protocol {
-                Protocol::Tcp => tcp_info(attribute)?,
-                Protocol::Mptcp => mptcp_info(attribute)?,
-            };
+            let mut counters = tcp_info(attribute)?;
             counters.cookie = cookie;
             return Some(counters);
         }
@@ -182,11 +162,6 @@ fn tcp_info(info: &[u8]) -> Option<Counters> {
     })
 }
 
-/// struct mptcp_info, linux/mptcp.h.
-fn mptcp_info(info: &[u8]) -> Option<Counters> {
-    Some(Counters { bytes_received: u64_at(info, 64)?, ..Counters::default() })
-}
-
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b))
 }
@@ -197,29 +172,6 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|b| u64::from_ne_bytes(*b))
-}
-
-/// The TCP counters of a whole namespace: retransmitted segments and retransmission timeouts.
-///
-/// # Errors
-/// /proc is not there.
-pub fn totals(space: &Space) -> Result<[u64; 2]> {
-    space.enter(|| {
-        let read = |name: &str| {
-            let path = format!("/proc/thread-self/net/{name}");
-            std::fs::read_to_string(&path).context(path)
-        };
-        let retransmissions = column(&read("snmp")?, "Tcp:", "RetransSegs");
-        let timeouts = column(&read("netstat")?, "TcpExt:", "TCPTimeouts");
-        Ok([retransmissions.unwrap_or(0), timeouts.unwrap_or(0)])
-    })
-}
-
-/// A value of a file with a line of names and a line of values.
-fn column(text: &str, prefix: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|l| l.starts_with(prefix));
-    let at = lines.next()?.split_whitespace().position(|n| n == name)?;
-    lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -245,20 +197,13 @@ mod tests {
         message[..4].copy_from_slice(&length.to_ne_bytes());
         message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         let mut found = Vec::new();
-        assert!(!parse(&message, Protocol::Tcp, &mut found).unwrap());
+        assert!(!parse(&message, &mut found).unwrap());
         let expected =
             Counters { cookie: 5, bytes_received: 99, retransmissions: 7, timeouts: 2, cwnd_bytes: 14480 };
         assert_eq!(found, [expected]);
         // Whatever is cut off is not read.
         for n in 0..message.len() {
-            let _ = parse(&message[..n], Protocol::Tcp, &mut found);
+            let _ = parse(&message[..n], &mut found);
         }
-    }
-
-    #[test]
-    fn totals_are_found_by_name() {
-        let text = "Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs OutRsts\nTcp: 10 3 0\n";
-        assert_eq!(column(text, "Tcp:", "RetransSegs"), Some(3));
-        assert_eq!(column(text, "Udp:", "RetransSegs"), None);
     }
 }

@@ -3,12 +3,17 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod agent;
+pub mod backend;
 pub mod diag;
+pub mod flows;
 pub mod observe;
+pub mod outcome;
 pub mod plan;
 pub mod program;
 pub mod sandbox;
 pub mod space;
 pub mod stop;
+pub mod timeline;
 pub mod topology;
 pub mod traffic;
+pub mod tunnels;

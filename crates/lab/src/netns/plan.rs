@@ -330,7 +330,7 @@ impl Build<'_> {
         self.ip(&space, &format!("route add default via {gateway4} dev {interface} table {table}"));
         self.ip(
             &space,
-            &format!("-6 route add default via {net6}:{gateway:x} dev {interface} table {table}"),
+            &format!("route add default via {net6}:{gateway:x} dev {interface} table {table}"),
         );
         if self.uses_mptcp(ue) {
             self.ip(&space, "mptcp limits set subflow 8 add_addr_accepted 8");
@@ -452,7 +452,7 @@ impl Build<'_> {
             );
         }
         self.ip(&upf_space, &format!("route add 10.3.{s}.0/24 via 10.2.{net}.2 dev {at_upf}"));
-        self.ip(&upf_space, &format!("-6 route add fd00:3:{s:x}::/64 via fd00:2:{net:x}::2 dev {at_upf}"));
+        self.ip(&upf_space, &format!("route add fd00:3:{s:x}::/64 via fd00:2:{net:x}::2 dev {at_upf}"));
         // Back to the pool of this UPF, and to the UEs of this UPF without tunnel.
         let mut targets = vec![pool(p)];
         let mut targets6 = vec![format!("fd45:{p:x}::/64")];
@@ -479,7 +479,7 @@ impl Build<'_> {
         }
         for target in targets6 {
             let line =
-                format!("-6 route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl lock cubic");
+                format!("route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl lock cubic");
             self.ip(space, &line);
         }
     }
@@ -506,7 +506,7 @@ impl Build<'_> {
             plan.inner = Ipv4Addr::new(10, 45 + p as u8, 0, 2 + u as u8);
             plan.inner6 = format!("fd45:{p:x}::{:x}", 2 + u);
             plan.tunnel_routes =
-                format!("{routes}\n-6 route add fd00:3::/32 dev {TUNNEL} congctl lock cubic");
+                format!("{routes}\nroute add fd00:3::/32 dev {TUNNEL} congctl lock cubic");
         }
     }
 

@@ -240,14 +240,6 @@ impl Program {
         &self.log
     }
 
-    /// Its resident memory, if it runs.
-    #[must_use]
-    pub fn resident_bytes(&self) -> Option<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
-        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
-    }
-
     /// The end of what it logged, on one line.
     #[must_use]
     pub fn log_tail(&self) -> String {
@@ -270,6 +262,14 @@ impl Drop for Program {
             self.kill();
         }
     }
+}
+
+/// Resident memory of a process, if it runs.
+#[must_use]
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// The user asked to stop.

@@ -92,20 +92,28 @@ impl Space {
         })
     }
 
-    /// Runs the lines through `ip -batch`.
+    /// Runs the lines through `ip -batch`; those that begin with `-6` after the others.
     ///
     /// # Errors
     /// The line that failed, and what `ip` says.
     pub fn ip(&self, lines: &str) -> Result<()> {
-        if lines.trim().is_empty() {
+        let (of_6, others): (Vec<&str>, Vec<&str>) =
+            lines.lines().filter(|l| !l.trim().is_empty()).partition(|l| l.starts_with("-6 "));
+        self.ip_batch(&[], &others)?;
+        self.ip_batch(&["-6"], &of_6.iter().map(|l| l.trim_start_matches("-6 ")).collect::<Vec<_>>())
+    }
+
+    fn ip_batch(&self, flags: &[&str], lines: &[&str]) -> Result<()> {
+        if lines.is_empty() {
             return Ok(());
         }
-        let mut command = Command::new("ip");
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut command = super::program::command("ip");
+        command.args(flags).args(["-batch", "-"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.spawn(&mut command)?;
         if let Some(mut stdin) = child.stdin.take() {
             // Should `ip` stop reading, its exit status says why.
-            let _ = stdin.write_all(lines.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
+            let _ = writeln!(stdin, "{}", lines.join("\n"));
         }
         let output = child.wait_with_output().context("ip")?;
         if output.status.success() {
@@ -113,7 +121,7 @@ impl Space {
         }
         let says = String::from_utf8_lossy(&output.stderr);
         let number = says.rsplit("Command failed -:").next().and_then(|n| n.trim().parse::<usize>().ok());
-        let line = number.and_then(|n| lines.lines().nth(n.saturating_sub(1))).unwrap_or(lines);
+        let line = number.and_then(|n| lines.get(n.saturating_sub(1))).copied().unwrap_or_default();
         bail!("in namespace {}: ip {}: {}", self.name, line.trim(), says.lines().next().unwrap_or("failed"))
     }
 

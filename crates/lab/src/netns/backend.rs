@@ -1,0 +1,281 @@
+//! One run of a scenario in namespaces, from nothing to its metrics.
+
+use super::agent::Event;
+use super::flows::Flows;
+use super::observe::{NetworkSeen, NetworkWatch, TcpSeen, ends, network, tcp};
+use super::outcome;
+use super::plan::{self, Plan};
+use super::program::{self, Interrupted};
+use super::sandbox::{Sandbox, WORK_DIR};
+use super::stop::Stop;
+use super::timeline::Timeline;
+use super::topology::{self, Network};
+use super::traffic;
+use super::tunnels::{Device, Tunnels};
+use crate::backend::{Backend, Outcome, Progress};
+use crate::scenario::Case;
+use crate::scenario::file::BackendName;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Runs scenarios with the real programs and the kernel's TCP.
+#[derive(Debug)]
+pub struct NetnsBackend {
+    sandbox: Sandbox,
+    device: Device,
+    /// Where logs are copied to.
+    logs: Option<PathBuf>,
+    runs: AtomicU32,
+}
+
+/// From the order to begin to the beginning.
+const LEAD: Duration = Duration::from_millis(50);
+/// How often the run is looked after.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long processes may take to write their reports.
+const REPORTS: Duration = Duration::from_secs(10);
+
+impl NetnsBackend {
+    /// In this sandbox; `logs` is a folder for the logs of all programs.
+    ///
+    /// # Errors
+    /// A program is missing.
+    pub fn new(sandbox: Sandbox, logs: Option<&Path>) -> Result<Self> {
+        program::require(topology::PROGRAMS)?;
+        program::anabranch()?;
+        Ok(Self {
+            sandbox,
+            device: Device::best(),
+            logs: logs.map(Path::to_owned),
+            runs: AtomicU32::new(0),
+        })
+    }
+}
+
+impl Backend for NetnsBackend {
+    fn name(&self) -> BackendName {
+        BackendName::Netns
+    }
+
+    fn parallel(&self) -> bool {
+        false
+    }
+
+    fn run(&self, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Outcome> {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let folder = PathBuf::from(WORK_DIR).join(format!("run-{number}"));
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let variant = case.variant.as_deref().unwrap_or("run");
+        let result = self.run_in(&folder, case, seed, progress);
+        if let Some(logs) = &self.logs {
+            keep_logs(&folder, &logs.join(format!("{}-{variant}-{number}", case.scenario)))?;
+        }
+        // It is in memory, and gone with the sandbox at the latest.
+        let _ = std::fs::remove_dir_all(&folder);
+        result
+    }
+}
+
+/// A run that can be looked at.
+struct Run<'a> {
+    case: &'a Case,
+    plan: Plan,
+    network: Network,
+    tunnels: Tunnels,
+    flows: Flows,
+}
+
+/// Everything that was seen.
+pub(super) struct Seen {
+    /// The beginning on the wall clock.
+    pub begin_ns: u64,
+    /// What happened when.
+    pub events: Vec<(f64, String)>,
+    /// Interfaces and links.
+    pub network: NetworkSeen,
+    /// TCP senders.
+    pub tcp: BTreeMap<String, TcpSeen>,
+    /// RTTs of paths.
+    pub rtts: ends::Rtts,
+    /// Events of each tunnel end by its name; UEs and UPFs apart.
+    pub told: [BTreeMap<String, Vec<Event>>; 2],
+    /// Memory of processes.
+    pub memory: BTreeMap<u32, Vec<(f64, u64)>>,
+}
+
+impl NetnsBackend {
+    fn run_in(&self, folder: &Path, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Outcome> {
+        let stop = &*self.sandbox.stop;
+        progress.doing("making the network");
+        let plan = plan::lay_out(case)?;
+        let network = Network::make(&plan, seed, folder, stop)?;
+        progress.doing("connecting");
+        let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
+        let flows = Flows::start(case, &plan, &network, seed, folder, stop)?;
+        progress.doing(case.variant.as_deref().unwrap_or("running"));
+        let mut run = Run { case, plan, network, tunnels, flows };
+        let seen = run.observe(seed, stop, progress)?;
+        let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
+        run.flows.measure(case, seen.begin_ns, &seen.tcp, &mut out)?;
+        outcome::network(case, &seen, &mut out);
+        outcome::ends(case, &run.tunnels, &seen, &mut out)?;
+        out.events = seen.events;
+        Ok(out)
+    }
+
+    /// What a reader must know to judge the numbers.
+    fn facts(&self, case: &Case) -> Result<Vec<(String, String)>> {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let anabranch = program::anabranch()?;
+        let version = program::version(&anabranch.to_string_lossy(), "--version").unwrap_or_default();
+        let build = if anabranch.components().any(|c| c.as_os_str() == "debug") { " (debug build)" } else { "" };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut controls: Vec<String> =
+            case.flows.values().filter_map(|f| f.traffic.congestion_control()).map(|cc| cc.to_string()).collect();
+        controls.sort_unstable();
+        controls.dedup();
+        let user = if self.sandbox.rootless { "an ordinary user, in a user namespace" } else { "root" };
+        let mut facts = vec![
+            ("kernel".to_owned(), format!("Linux {}", read("/proc/sys/kernel/osrelease"))),
+            ("machine".to_owned(), format!("{cores} cores")),
+            ("programs".to_owned(), format!("{version}{build}")),
+            ("tunnel device".to_owned(), self.device.name().to_owned()),
+            ("user".to_owned(), user.to_owned()),
+        ];
+        if !controls.is_empty() {
+            facts.push(("congestion control".to_owned(), format!("{} of the kernel", controls.join(", "))));
+        }
+        Ok(facts)
+    }
+}
+
+impl Run<'_> {
+    /// Begins, looks after everything until it is over, and puts together what was seen.
+    fn observe(&mut self, seed: u64, stop: &Stop, progress: &dyn Progress) -> Result<Seen> {
+        let case = self.case;
+        let timeline = Timeline::new(case, &self.plan, &self.network, &self.tunnels, seed)?;
+        let watch = self.network_watch()?;
+        let tcp_watches = self.flows.watches(case, &self.plan, &self.network)?;
+        let agents: Vec<_> = self.tunnels.ues.values().map(|r| r.agent.clone()).collect();
+        let told = [&self.tunnels.ues, &self.tunnels.upfs]
+            .map(|ends| ends.iter().map(|(name, r)| (name.clone(), r.agent.clone())).collect::<Vec<_>>());
+        let pids: Vec<u32> = self.tunnels.all().map(|(_, r)| r.program.pid()).collect();
+
+        let begin_ns = traffic::now_ns() + u64::try_from(LEAD.as_nanos()).unwrap_or(0);
+        let start = Instant::now() + LEAD;
+        self.flows.begin(begin_ns)?;
+        let end = Stop::default();
+        let Self { network, tunnels, flows, .. } = self;
+        std::thread::scope(|scope| {
+            let end = &end;
+            let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
+            let network = scope.spawn(move || ending(end, || network::watch(watch, start, case.sample, end)));
+            let tcp = scope.spawn(move || ending(end, || tcp::watch(tcp_watches, start, end)));
+            let agents = &agents;
+            let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));
+            let memory = scope.spawn(move || ends::memory(&pids, start, end));
+            let told = told.map(|agents| {
+                let listen = |(name, agent): (String, super::agent::Agent)| {
+                    let events =
+                        move || ending(end, || ends::events(&agent, begin_ns / 1_000_000, end));
+                    (name, scope.spawn(events))
+                };
+                agents.into_iter().map(listen).collect::<Vec<_>>()
+            });
+            let looked = look_after(tunnels, flows, start, end, stop, progress);
+            end.request();
+            let told = told.map(|threads| {
+                let joined = threads.into_iter().map(|(name, t)| Ok((name, join(t)??)));
+                joined.collect::<Result<BTreeMap<_, _>>>()
+            });
+            let [ues, upfs] = told;
+            let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
+            // The first cause is told: what ended a program shows in its log better than in a lost answer.
+            looked?;
+            let (events, network, tcp, rtts, memory) = seen;
+            Ok(Seen {
+                begin_ns,
+                events: events?,
+                network: network?,
+                tcp: tcp?,
+                rtts: rtts?,
+                told: [ues?, upfs?],
+                memory,
+            })
+        })
+    }
+
+    fn network_watch(&self) -> Result<NetworkWatch> {
+        let mut ues = Vec::new();
+        for (name, plan) in &self.plan.ues {
+            let interfaces = plan.accesses.iter().map(|a| (a.name.clone(), a.interface.clone())).collect();
+            ues.push((name.clone(), self.network.space(&plan.space)?.clone(), interfaces));
+        }
+        let mut links = BTreeMap::new();
+        for (name, link) in &self.network.links {
+            links.insert(name.clone(), link.connect()?);
+        }
+        Ok(NetworkWatch { ues, links })
+    }
+}
+
+/// Waits until all flows are over.
+fn look_after(
+    tunnels: &mut Tunnels,
+    flows: &mut Flows,
+    start: Instant,
+    end: &Stop,
+    stop: &Stop,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let until = flows.until();
+    loop {
+        if stop.sleep(LOOK) {
+            bail!(Interrupted);
+        }
+        tunnels.check()?;
+        let elapsed = start.elapsed();
+        progress.at(elapsed.as_secs_f64() / until.as_secs_f64());
+        if flows.over()? {
+            return Ok(());
+        }
+        if end.requested() {
+            // Somebody else has failed, and says why.
+            return Ok(());
+        }
+        if elapsed > until + REPORTS {
+            bail!("traffic did not end {} s after it should have", REPORTS.as_secs());
+        }
+    }
+}
+
+/// Runs `body`; if it fails, everybody is to stop.
+fn ending<T>(end: &Stop, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let result = body();
+    if result.is_err() {
+        end.request();
+    }
+    result
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> Result<T> {
+    thread.join().map_err(|panic| {
+        let what = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        anyhow::anyhow!("an observer panicked: {}", what.unwrap_or_default())
+    })
+}
+
+fn keep_logs(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to).with_context(|| format!("--logs: {}", to.display()))?;
+    for entry in std::fs::read_dir(from).context("logs")? {
+        let path = entry.context("logs")?.path();
+        let kept = path.extension().is_some_and(|e| e == "log" || e == "toml");
+        if let (true, Some(name)) = (kept, path.file_name()) {
+            std::fs::copy(&path, to.join(name)).with_context(|| format!("--logs: {}", to.display()))?;
+        }
+    }
+    Ok(())
+}

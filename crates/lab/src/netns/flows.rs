@@ -1,0 +1,376 @@
+//! The traffic of a scenario: its processes, what to watch of it in the kernel, and its metrics.
+
+use super::diag::{Diag, Side};
+use super::observe::{TcpSeen, TcpWatch};
+use super::plan::{Plan, ServerPlan, UePlan};
+use super::program::{Interrupted, Program};
+use super::stop::Stop;
+use super::topology::{Network, READY};
+use super::traffic::{
+    self, Answer, Bursts, Delivered, Exchange, Schedule, Stream, Task, UdpEcho, UdpReceive, UdpSend,
+};
+use crate::backend::{Outcome, Series};
+use crate::measure::{self, Arrival, Times};
+use crate::scenario::file::{CongestionControl, Direction};
+use crate::scenario::model::{Case, Flow, Traffic, Via, run_seed};
+use anyhow::{Context, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// All flows of a scenario, ready or at work. Their processes end when it is dropped.
+#[derive(Debug)]
+pub struct Flows {
+    running: Vec<RunningFlow>,
+    /// When the last of them is over, from the beginning of the run.
+    until: Duration,
+}
+
+#[derive(Debug)]
+struct RunningFlow {
+    name: String,
+    flow: Flow,
+    /// The end that listens first.
+    programs: Vec<Program>,
+    /// Whether the processes end of themselves when all is transferred.
+    finite: bool,
+    received: PathBuf,
+    sent: PathBuf,
+}
+
+/// The two ends of a flow in the network.
+struct Ends<'a> {
+    ue_space: &'a str,
+    server_space: &'a str,
+    ue: SocketAddr,
+    server: SocketAddr,
+}
+
+impl Flows {
+    /// Starts the processes of all flows; when it returns they are ready to be told the beginning.
+    ///
+    /// # Errors
+    /// One does not start.
+    pub fn start(
+        case: &Case,
+        plan: &Plan,
+        network: &Network,
+        seed: u64,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let until = case.duration + drain(case);
+        let mut flows = Self { running: Vec::new(), until };
+        let own = std::env::current_exe().context("the path of this program")?;
+        for (number, (name, flow)) in (0..).zip(&case.flows) {
+            let ends = ends(case, plan, flow)?;
+            let file = |what: &str| folder.join(format!("flow-{name}.{what}"));
+            let (received, sent) = (file("received"), file("sent"));
+            let when = Schedule::Told { start: flow.start, stop: flow.stop, until };
+            let tasks = tasks(flow, &ends, when, run_seed(seed, number), &received, &sent);
+            let mut programs = Vec::new();
+            for (end, space, task) in
+                [("server", ends.server_space, &tasks[0]), ("ue", ends.ue_space, &tasks[1])]
+            {
+                let mut command = Command::new(&own);
+                command.arg("traffic").arg(serde_json::to_string(task).context("task")?);
+                let name = format!("flow-{name}-{end}");
+                programs.push(Program::start_told(network.space(space)?, &name, &mut command, folder)?);
+            }
+            let finite = matches!(flow.traffic, Traffic::BulkTcp { bytes: Some(_), .. });
+            flows.running.push(RunningFlow {
+                name: name.clone(),
+                flow: flow.clone(),
+                programs,
+                finite,
+                received,
+                sent,
+            });
+        }
+        for program in flows.running.iter_mut().flat_map(|f| &mut f.programs) {
+            let mut ready = false;
+            // What it says can be read once only; `wait_ready` needs the process for itself.
+            let deadline = Instant::now() + READY;
+            while !ready {
+                ready = program.says(traffic::READY);
+                if !ready && (program.ended()?.is_some() || Instant::now() > deadline) {
+                    bail!("{} did not get ready: {}", program.name(), program.log_tail());
+                }
+                if !ready && stop.sleep(Duration::from_millis(2)) {
+                    bail!(Interrupted);
+                }
+            }
+        }
+        Ok(flows)
+    }
+
+    /// The run began then, on the wall clock.
+    ///
+    /// # Errors
+    /// A process does not listen.
+    pub fn begin(&mut self, begin_ns: u64) -> Result<()> {
+        let mut programs = self.running.iter_mut().flat_map(|f| &mut f.programs);
+        programs.try_for_each(|p| p.tell(&begin_ns.to_string()))
+    }
+
+    /// When the last packets have been waited for.
+    #[must_use]
+    pub const fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// Whether all have ended; an error if one failed.
+    ///
+    /// # Errors
+    /// Which, and the end of its log.
+    pub fn over(&mut self) -> Result<bool> {
+        let mut over = true;
+        for program in self.running.iter_mut().flat_map(|f| &mut f.programs) {
+            match program.ended()? {
+                None => over = false,
+                Some(status) if status.success() => {}
+                Some(status) => bail!("{} failed ({status}): {}", program.name(), program.log_tail()),
+            }
+        }
+        Ok(over)
+    }
+
+    /// Whether there is nothing but transfers of a size, so that the run is over when they are.
+    #[must_use]
+    pub fn finite(&self) -> bool {
+        self.running.iter().all(|f| f.finite)
+    }
+
+    /// What to watch of TCP flows in the kernel.
+    ///
+    /// # Errors
+    /// The kernel has no sock_diag.
+    pub fn watches(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<TcpWatch>> {
+        let mut watches = Vec::new();
+        for of in &self.running {
+            if !of.flow.traffic.is_tcp() {
+                continue;
+            }
+            let ends = ends(case, plan, &of.flow)?;
+            let port = of.flow.port;
+            // The server sends the answers, and what goes down; its sockets are known by their own port.
+            let up = matches!(of.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
+            let (space, side) =
+                if up { (ends.ue_space, Side::Remote(port)) } else { (ends.server_space, Side::Local(port)) };
+            watches.push(TcpWatch {
+                flow: of.name.clone(),
+                sender: (Diag::open(network.space(space)?)?, side),
+                mptcp: of.flow.via == Via::Mptcp,
+            });
+        }
+        Ok(watches)
+    }
+
+    /// Metrics and series of all flows; `begin_ns` is the beginning on the wall clock.
+    ///
+    /// # Errors
+    /// A process left no report.
+    pub fn measure(
+        &self,
+        case: &Case,
+        begin_ns: u64,
+        tcp: &std::collections::BTreeMap<String, TcpSeen>,
+        out: &mut Outcome,
+    ) -> Result<()> {
+        for of in &self.running {
+            of.measure(case, begin_ns, tcp.get(&of.name), out).with_context(|| format!("flow {}", of.name))?;
+        }
+        Ok(())
+    }
+}
+
+impl RunningFlow {
+    fn measure(&self, case: &Case, begin_ns: u64, tcp: Option<&TcpSeen>, out: &mut Outcome) -> Result<()> {
+        let seconds = |ns: u64| (i128::from(ns) - i128::from(begin_ns)) as f64 * 1e-9;
+        let mut times = Times {
+            start_s: self.flow.start.as_secs_f64(),
+            stop_s: self.flow.stop.as_secs_f64(),
+            window_from_s: case.measure_from.as_secs_f64(),
+            end_s: case.duration.as_secs_f64(),
+            sample_s: case.sample.as_secs_f64(),
+        };
+        let name = &self.name;
+        match &self.flow.traffic {
+            Traffic::Cbr { payload_bytes, .. } | Traffic::OnOff { payload_bytes, .. } => {
+                let sent = std::fs::read_to_string(&self.sent).context("the sender's report")?;
+                let sent = sent.trim().parse().context("the sender's report")?;
+                let arrivals = self.arrivals(seconds)?;
+                measure::packets(out, name, sent, u64::from(*payload_bytes), &arrivals, &times);
+            }
+            Traffic::Ping { payload_bytes, .. } => {
+                let answers = self.arrivals(seconds)?;
+                put(out, name, "responses", answers.len() as f64);
+                let delays: Vec<(f64, f64)> =
+                    answers.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
+                measure::delay_metrics(out, name, "delay", &delays, &times);
+                let delivered: Vec<(f64, u64)> =
+                    answers.iter().map(|a| (a.arrived_s, u64::from(*payload_bytes))).collect();
+                measure::deliveries(out, name, &delivered, &times);
+            }
+            Traffic::BulkTcp { bytes, .. } => {
+                let report: Delivered = self.report()?;
+                let delivered: Vec<(f64, u64)> =
+                    report.deliveries.iter().map(|(ns, n)| (seconds(*ns), *n)).collect();
+                let total: u64 = delivered.iter().map(|(_, n)| n).sum();
+                put(out, name, "intact", f64::from(u8::from(report.intact)));
+                if let Some(bytes) = bytes {
+                    let completed = total >= *bytes;
+                    put(out, name, "completed", f64::from(u8::from(completed)));
+                    if let (true, Some((last, _))) = (completed, delivered.last()) {
+                        put(out, name, "completion_s", last - times.start_s);
+                        times.stop_s = times.stop_s.min(*last);
+                    }
+                }
+                measure::deliveries(out, name, &delivered, &times);
+            }
+            Traffic::RequestResponse { response_bytes, .. } => {
+                let answers: Vec<Answer> = self.report()?;
+                put(out, name, "responses", answers.len() as f64);
+                put(out, name, "intact", f64::from(u8::from(answers.iter().all(|a| a.intact))));
+                let delays: Vec<(f64, f64)> = answers
+                    .iter()
+                    .map(|a| {
+                        (seconds(a.answered_ns), a.answered_ns.saturating_sub(a.asked_ns) as f64 * 1e-6)
+                    })
+                    .collect();
+                measure::delay_metrics(out, name, "response", &delays, &times);
+                let delivered: Vec<(f64, u64)> =
+                    delays.iter().map(|(t, _)| (*t, u64::from(*response_bytes))).collect();
+                measure::deliveries(out, name, &delivered, &times);
+            }
+        }
+        if let Some(seen) = tcp {
+            put(out, name, "retransmissions", seen.resent[0] as f64);
+            put(out, name, "timeouts", seen.resent[1] as f64);
+            out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: seen.cwnd.clone() });
+        }
+        Ok(())
+    }
+
+    fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {
+        let arrivals = traffic::arrivals(&self.received)?;
+        let place = |a: &traffic::Arrival| Arrival {
+            number: a.number,
+            sent_s: seconds(a.sent_ns),
+            arrived_s: seconds(a.arrived_ns),
+        };
+        Ok(arrivals.iter().map(place).collect())
+    }
+
+    fn report<T: DeserializeOwned>(&self) -> Result<T> {
+        let text = std::fs::read_to_string(&self.received).context("the receiver's report")?;
+        serde_json::from_str(&text).context("the receiver's report")
+    }
+}
+
+fn put(out: &mut Outcome, flow: &str, name: &str, value: f64) {
+    out.metrics.insert(format!("flow.{flow}.{name}"), value);
+}
+
+/// How long what is under way at the end may take: a full queue, the delay behind it, and reordering.
+fn drain(case: &Case) -> Duration {
+    let directions = case.links.values().flat_map(|l| [&l.up, &l.down]);
+    let longest = directions.map(|d| d.queue_ms.min(1000.0) + d.delay_ms + d.jitter_ms).fold(0.0, f64::max);
+    crate::scenario::model::ms((longest + 200.0).clamp(300.0, 3000.0))
+}
+
+fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
+    let ue: &UePlan = plan.ues.get(&flow.ue).ok_or_else(|| anyhow!("no UE {}", flow.ue))?;
+    let server: &ServerPlan =
+        plan.servers.get(&flow.server).ok_or_else(|| anyhow!("no server {}", flow.server))?;
+    let access = |name: &str| ue.accesses.iter().find(|a| a.name == name).map(|a| a.address);
+    let own = match &flow.via {
+        Via::Atsss => Some(ue.inner),
+        Via::Direct(name) => access(name),
+        Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
+    };
+    let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
+    let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);
+    Ok(Ends {
+        ue_space: &ue.space,
+        server_space: &server.space,
+        ue: SocketAddr::new(IpAddr::V4(own), flow.port),
+        server: SocketAddr::new(IpAddr::V4(server.address(cc)), flow.port),
+    })
+}
+
+/// What the processes of a flow do: first that at the server, then that at the UE.
+fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Path, sent: &Path) -> [Task; 2] {
+    let (received, sent) = (received.to_owned(), sent.to_owned());
+    let udp = |direction: Direction, rate_bps, payload_bytes: u32, bursts| {
+        let down = direction == Direction::Down;
+        let (from, to) = if down { (ends.server, ends.ue) } else { (ends.ue, ends.server) };
+        let payload_bytes = payload_bytes as usize;
+        let send = Task::UdpSend(UdpSend {
+            bind: from,
+            to,
+            when,
+            rate_bps,
+            payload_bytes,
+            bursts,
+            report: sent.clone(),
+        });
+        let receive = Task::UdpReceive(UdpReceive { bind: to, when, report: received.clone() });
+        if down { [send, receive] } else { [receive, send] }
+    };
+    match flow.traffic.clone() {
+        Traffic::Cbr { direction, rate_bps, payload_bytes } => udp(direction, rate_bps, payload_bytes, None),
+        Traffic::OnOff { direction, rate_bps, payload_bytes, on, off } => {
+            udp(direction, rate_bps, payload_bytes, Some(Bursts { on, off, seed }))
+        }
+        Traffic::Ping { interval, payload_bytes } => {
+            let payload_bytes = payload_bytes as usize;
+            let rate_bps = (payload_bytes as f64 * 8.0 / interval.as_secs_f64()).round().max(1.0) as u64;
+            let ask = UdpSend {
+                bind: ends.ue,
+                to: ends.server,
+                when,
+                rate_bps,
+                payload_bytes,
+                bursts: None,
+                report: received,
+            };
+            [Task::UdpEcho(UdpEcho { bind: ends.server, when }), Task::UdpPing(ask)]
+        }
+        Traffic::BulkTcp { direction, bytes, limit_bps, .. } => {
+            let one = |sends, local, to| Stream {
+                local: Some(local),
+                to,
+                when,
+                sends,
+                bytes,
+                limit_bps,
+                mptcp: flow.via == Via::Mptcp,
+                report: received.clone(),
+            };
+            let down = direction == Direction::Down;
+            [
+                Task::StreamListen(one(down, ends.server, None)),
+                Task::StreamConnect(one(!down, ends.ue, Some(ends.server))),
+            ]
+        }
+        Traffic::RequestResponse { request_bytes, response_bytes, gap, .. } => {
+            let one = |local, to| Exchange {
+                local: Some(local),
+                to,
+                when,
+                request_bytes: request_bytes as usize,
+                response_bytes: response_bytes as usize,
+                gap,
+                mptcp: flow.via == Via::Mptcp,
+                report: received.clone(),
+            };
+            [
+                Task::ExchangeListen(one(ends.server, None)),
+                Task::ExchangeConnect(one(ends.ue, Some(ends.server))),
+            ]
+        }
+    }
+}

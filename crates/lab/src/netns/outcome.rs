@@ -1,0 +1,159 @@
+//! From what was seen of the network and the tunnel ends to metrics and series.
+
+use super::backend::Seen;
+use super::program::Program;
+use super::tunnels::Tunnels;
+use crate::backend::{Outcome, Series};
+use crate::measure::{increments, rate_mbps};
+use crate::scenario::Case;
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// Metrics of accesses and links.
+pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
+    let (end_s, sample_s) = (case.duration.as_secs_f64(), case.sample.as_secs_f64());
+    let from_s = case.measure_from.as_secs_f64();
+    // What was counted since the reading before is put in the middle between the two.
+    let deltas = |readings: &[(f64, [u64; 2])], way: usize| {
+        let one: Vec<(f64, u64)> = readings.iter().map(|(t, both)| (t - sample_s / 2.0, both[way])).collect();
+        increments(&one)
+    };
+    let in_window = |deltas: &[(f64, u64)]| -> u64 {
+        deltas.iter().filter(|(t, _)| *t >= from_s && *t <= end_s).map(|(_, n)| n).sum()
+    };
+    for (ue, of) in &case.ues {
+        for (way, name) in ["up", "down"].into_iter().enumerate() {
+            let all: Vec<_> = of
+                .accesses
+                .iter()
+                .filter_map(|a| {
+                    let readings = seen.network.accesses.get(&(ue.clone(), a.name.clone()))?;
+                    let within: Vec<_> = readings.iter().filter(|(t, _)| *t <= end_s + sample_s).copied().collect();
+                    Some((&a.name, within))
+                })
+                .collect();
+            let sum: u64 = all.iter().map(|(_, r)| in_window(&deltas(r, way))).sum();
+            for (access, readings) in &all {
+                let path = format!("ue.{ue}.path.{access}");
+                let deltas = deltas(readings, way);
+                let bytes = readings.last().map_or(0, |(_, both)| both[way]);
+                out.metrics.insert(format!("{path}.{name}_bytes"), bytes as f64);
+                if sum > 0 {
+                    let share = in_window(&deltas) as f64 * 100.0 / sum as f64;
+                    out.metrics.insert(format!("{path}.{name}_share_percent"), share);
+                }
+                out.series.insert(format!("{path}.{name}_mbps"), rate_mbps(&deltas, end_s, sample_s));
+            }
+        }
+    }
+    for (link, both) in &seen.network.links {
+        for (name, c) in ["up", "down"].into_iter().zip(both) {
+            let mut put =
+                |what: &str, value: u64| out.metrics.insert(format!("link.{link}.{name}.{what}"), value as f64);
+            put("carried_bytes", c.bytes_out);
+            put("queue_drops", c.queue_drops);
+            put("random_losses", c.random_drops);
+            put("down_losses", c.down_drops + c.black_hole_drops);
+        }
+    }
+    for (link, late) in &seen.network.late_p99_us {
+        out.metrics.insert(format!("link.{link}.late_p99_us"), *late);
+    }
+    for (link, readings) in &seen.network.queues {
+        for (way, name) in ["up", "down"].into_iter().enumerate() {
+            let points = readings.iter().map(|(t, both)| (*t, both[way] as f64)).collect();
+            out.series.insert(format!("link.{link}.{name}.queue_bytes"), Series { points });
+        }
+    }
+}
+
+/// Metrics of the tunnel ends.
+///
+/// # Errors
+/// A log cannot be read.
+pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcome) -> Result<()> {
+    let (from_s, end_s) = (case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
+    for ((ue, access), rtts) in &seen.rtts {
+        let path = format!("ue.{ue}.path.{access}");
+        let measured: Vec<f64> = rtts
+            .iter()
+            .filter(|(t, rtt)| *t >= from_s && *t <= end_s && *rtt > 0.0)
+            .map(|(_, rtt)| *rtt)
+            .collect();
+        if !measured.is_empty() {
+            let mean = measured.iter().sum::<f64>() / measured.len() as f64;
+            out.metrics.insert(format!("{path}.rtt_ms"), mean);
+        }
+        out.series.insert(format!("{path}.rtt_ms"), Series { points: rtts.clone() });
+    }
+    for ue in tunnels.ues.keys() {
+        for access in case.ues.get(ue).iter().flat_map(|u| &u.accesses) {
+            let failures = |events: &Vec<super::agent::Event>| {
+                let of_path = events.iter().filter(|e| {
+                    e.kind == "path-down"
+                        && e.access.as_ref() == Some(&access.name)
+                        && e.ue.as_ref().is_none_or(|name| name == ue)
+                });
+                of_path.count()
+            };
+            let at_ue = seen.told[0].get(ue).map_or(0, failures);
+            let at_upf = case.ues.get(ue).and_then(|u| seen.told[1].get(&u.upf)).map_or(0, failures);
+            // A failure that one end sees and tells the other is one failure.
+            out.metrics.insert(format!("ue.{ue}.path.{}.failures", access.name), at_ue.max(at_upf) as f64);
+        }
+    }
+    for (kind, ends) in [("ue", &tunnels.ues), ("upf", &tunnels.upfs)] {
+        for (name, running) in ends {
+            let program: &Program = &running.program;
+            if let Some(growth) = seen.memory.get(&program.pid()).and_then(|m| growth_percent(m, end_s)) {
+                out.metrics.insert(format!("{kind}.{name}.memory_growth_percent"), growth);
+            }
+            out.metrics.insert(format!("{kind}.{name}.log_errors"), log_errors(program.log())? as f64);
+        }
+    }
+    Ok(())
+}
+
+/// How much more memory there is at the end than when a fifth of the run was over, by which time buffers
+/// have found their size.
+fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
+    let mean = |from: f64, to: f64| {
+        let all: Vec<f64> =
+            readings.iter().filter(|(t, _)| *t >= from * end_s && *t <= to * end_s).map(|(_, b)| *b as f64).collect();
+        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+    };
+    let (early, late) = (mean(0.1, 0.2)?, mean(0.9, 1.0)?);
+    Some((late / early - 1.0) * 100.0)
+}
+
+/// Lines of level WARN or ERROR.
+fn log_errors(log: &Path) -> Result<usize> {
+    let text = std::fs::read(log).with_context(|| log.display().to_string())?;
+    let text = String::from_utf8_lossy(&text);
+    let bad = |line: &&str| line.split_whitespace().take(2).any(|word| word == "WARN" || word == "ERROR");
+    Ok(text.lines().filter(bad).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_growth_is_from_the_fifth_to_the_end() {
+        let steady: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), if i < 10 { 5 } else { 100 })).collect();
+        assert_eq!(growth_percent(&steady, 100.0), Some(0.0));
+        let leak: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), 1000 + i as u64 * 10)).collect();
+        assert!(growth_percent(&leak, 100.0).unwrap() > 60.0);
+        assert_eq!(growth_percent(&[], 100.0), None);
+    }
+
+    #[test]
+    fn errors_are_found_by_their_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("l");
+        let text = "2026-01-01T00:00:00Z  WARN anabranch: a\n2026-01-01T00:00:00Z  INFO anabranch: no WARN here\n\
+                    2026-01-01T00:00:00Z ERROR anabranch: b\n";
+        std::fs::write(&log, text).unwrap();
+        assert_eq!(log_errors(&log).unwrap(), 2);
+    }
+}

@@ -1,0 +1,288 @@
+//! UEs and UPFs of a scenario: keys, configuration files, processes, and waiting until they are connected.
+
+use super::agent::Agent;
+use super::plan::{AccessPlan, Plan, TUNNEL, UePlan, UpfPlan};
+use super::program::{self, Program};
+use super::stop::Stop;
+use super::topology::{Network, READY};
+use crate::backend::Unable;
+use crate::scenario::model::{Action, Case, Ue, Via};
+use anabranch_core::access::crypto::PrivateKey;
+use anyhow::{Context, Result, bail};
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use toml::{Table, Value};
+
+/// How packets get into the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// A TUN interface.
+    Tun,
+    /// A veth pair and a packet socket.
+    Packet,
+}
+
+impl Device {
+    /// TUN where this user may have it.
+    #[must_use]
+    pub fn best() -> Self {
+        let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun");
+        if tun.is_ok() { Self::Tun } else { Self::Packet }
+    }
+
+    /// As configuration files have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tun => "tun",
+            Self::Packet => "packet",
+        }
+    }
+}
+
+/// Tunnel ends at work. They end when it is dropped, UEs first.
+#[derive(Debug, Default)]
+pub struct Tunnels {
+    /// UEs by name.
+    pub ues: BTreeMap<String, Running>,
+    /// UPFs by name.
+    pub upfs: BTreeMap<String, Running>,
+}
+
+/// A tunnel end at work.
+#[derive(Debug)]
+pub struct Running {
+    /// The process.
+    pub program: Program,
+    /// Its REST interface.
+    pub agent: Agent,
+}
+
+impl Tunnels {
+    /// Starts the UEs that have traffic for the tunnel, and their UPFs; waits until every path is up and
+    /// sets the routes.
+    ///
+    /// # Errors
+    /// One does not start or does not connect.
+    pub fn start(
+        case: &Case,
+        plan: &Plan,
+        network: &Network,
+        seed: u64,
+        device: Device,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let users: BTreeSet<&String> =
+            case.flows.values().filter(|f| f.via == Via::Atsss).map(|f| &f.ue).collect();
+        let mut tunnels = Self::default();
+        if users.is_empty() {
+            return Ok(tunnels);
+        }
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let ue_keys: BTreeMap<&String, PrivateKey> =
+            users.iter().map(|ue| (*ue, PrivateKey::generate(&mut rng))).collect();
+        let start = Start { case, plan, network, device, folder, stop, anabranch: program::anabranch()? };
+        let mut upf_keys = BTreeMap::new();
+        for (name, of) in &plan.upfs {
+            if !of.ues.iter().any(|ue| users.contains(ue)) {
+                continue;
+            }
+            let key = PrivateKey::generate(&mut rng);
+            let known = ue_keys.iter().filter(|(ue, _)| of.ues.contains(ue)).map(|(ue, key)| (*ue, key));
+            let file = start.upf_file(name, of, known)?;
+            let running = start.run("upf", &of.space, &file, &key)?;
+            tunnels.upfs.insert(name.clone(), running);
+            upf_keys.insert(name, key);
+        }
+        for (ue, key) in &ue_keys {
+            let (Some(of), Some(upf)) = (plan.ues.get(*ue), upf_keys.get(&case.ues[*ue].upf)) else {
+                bail!("UE {ue} has no UPF");
+            };
+            let file = start.ue_file(ue, of, &case.ues[*ue], upf)?;
+            tunnels.ues.insert((*ue).clone(), start.run("ue", &of.space, &file, key)?);
+        }
+        for (ue, running) in &mut tunnels.ues {
+            let accesses = case.ues[ue].accesses.len();
+            let agent = running.agent.clone();
+            let connected =
+                || agent.paths().is_ok_and(|paths| paths.iter().filter(|p| p.up).count() == accesses);
+            running
+                .program
+                .wait_ready(READY, stop, connected)
+                .with_context(|| format!("UE {ue} does not connect over all its accesses"))?;
+            let of = &plan.ues[ue];
+            network.space(&of.space)?.ip(&of.tunnel_routes)?;
+        }
+        Ok(tunnels)
+    }
+
+    /// All of them, UEs first.
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Running)> {
+        self.ues.iter().chain(&self.upfs)
+    }
+
+    /// An error if one has ended.
+    ///
+    /// # Errors
+    /// Which, and the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        for running in self.ues.values_mut().chain(self.upfs.values_mut()) {
+            if let Some(status) = running.program.ended()? {
+                bail!("{} ended ({status}): {}", running.program.name(), running.program.log_tail());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tunnels {
+    fn drop(&mut self) {
+        for running in self.ues.values_mut().chain(self.upfs.values_mut()) {
+            running.program.signal(nix::sys::signal::Signal::SIGTERM);
+        }
+        for running in self.ues.values_mut().chain(self.upfs.values_mut()) {
+            running.program.stop();
+        }
+    }
+}
+
+struct Start<'a> {
+    case: &'a Case,
+    plan: &'a Plan,
+    network: &'a Network,
+    device: Device,
+    folder: &'a Path,
+    stop: &'a Stop,
+    anabranch: PathBuf,
+}
+
+impl Start<'_> {
+    /// Runs `part` with the configuration `file` and waits until it answers.
+    fn run(&self, part: &str, space: &str, file: &Table, key: &PrivateKey) -> Result<Running> {
+        let name = format!("{part}-{space}");
+        let path = self.path(space, "toml");
+        let text = toml::to_string(file).context("configuration")?;
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        let secret = self.path(space, "key");
+        let mut options = std::fs::File::options();
+        let opened = options.write(true).create_new(true).mode(0o600).open(&secret);
+        let written = opened.and_then(|mut f| writeln!(f, "{}", &*key.to_base64()));
+        written.with_context(|| secret.display().to_string())?;
+        let mut command = Command::new(&self.anabranch);
+        command.arg(part).arg("--config").arg(&path);
+        let mut program =
+            Program::start(self.network.space(space)?, &name, &mut command, self.folder, None)?;
+        let agent = Agent::new(&name, &self.path(space, "sock"));
+        program.wait_ready(READY, self.stop, || agent.status().is_ok())?;
+        Ok(Running { program, agent })
+    }
+
+    fn ue_file(&self, name: &str, plan: &UePlan, ue: &Ue, upf: &PrivateKey) -> Result<Table> {
+        let access = |(plan, of): (&AccessPlan, &crate::scenario::model::Access)| {
+            table([
+                ("name", of.name.clone().into()),
+                ("interface", plan.interface.clone().into()),
+                ("remote", format!("{}:{}", plan.gateway, plan.port).into()),
+                ("security", of.security.to_string().into()),
+            ])
+        };
+        Ok(table([
+            ("ue", table([("name", name.into()), ("private_key_file", self.file(&plan.space, "key"))]).into()),
+            ("upf", table([("public_key", upf.public().to_string().into())]).into()),
+            ("access", list(plan.accesses.iter().zip(&ue.accesses).map(access))),
+            ("device", self.device_table().into()),
+            ("rule", Value::try_from(&ue.rules).context("rules")?),
+            ("api", self.api(&plan.space).into()),
+        ]))
+    }
+
+    fn upf_file<'k>(
+        &self,
+        name: &str,
+        plan: &UpfPlan,
+        ues: impl Iterator<Item = (&'k String, &'k PrivateKey)>,
+    ) -> Result<Table> {
+        let queues = self.case.upfs.get(name).map_or_else(Default::default, |u| u.clone()).reorder_queues;
+        if queues != crate::scenario::file::Upf::default().reorder_queues {
+            bail!(Unable(format!("upf.{name}.reorder_queues = {queues}: `anabranch upf` has a fixed number")));
+        }
+        // Either name of an access is plain if one of the UEs says so; each UE decides for itself.
+        let security = |access: &String| {
+            let plain = self.case.ues.values().flat_map(|u| &u.accesses).any(|a| {
+                a.name == *access && a.security == crate::scenario::file::Security::Plain
+            });
+            if plain { "plain" } else { "secure" }
+        };
+        let access = |(access, port): (&String, &u16)| {
+            table([
+                ("name", access.clone().into()),
+                ("listen", format!("0.0.0.0:{port}").into()),
+                ("security", security(access).into()),
+            ])
+        };
+        let mut known = Vec::new();
+        for (ue, key) in ues {
+            let of = &self.plan.ues[ue];
+            let mut entry = table([
+                ("name", ue.clone().into()),
+                ("public_key", key.public().to_string().into()),
+                ("address_v4", of.inner.to_string().into()),
+                ("address_v6", of.inner6.clone().into()),
+            ]);
+            if self.switches_uplink(ue) {
+                // Its rules change for the uplink only.
+                entry.insert("accept_rules".into(), false.into());
+                entry.insert("rule".into(), Value::try_from(&self.case.ues[ue].rules).context("rules")?);
+            }
+            known.push(entry);
+        }
+        let upf = table([
+            ("private_key_file", self.file(&plan.space, "key")),
+            ("state_file", self.file(&plan.space, "state.json")),
+        ]);
+        let pool = table([("v4", plan.pool.clone().into()), ("v6", plan.pool6.clone().into())]);
+        Ok(table([
+            ("upf", upf.into()),
+            ("access", list(plan.accesses.iter().map(access))),
+            ("device", self.device_table().into()),
+            ("n6", table([("mode", "routed".into())]).into()),
+            ("pool", pool.into()),
+            ("ue", list(known.into_iter())),
+            ("api", self.api(&plan.space).into()),
+        ]))
+    }
+
+    fn switches_uplink(&self, name: &str) -> bool {
+        self.case.events.iter().any(|e| matches!(&e.action, Action::SwitchEvery { ue, .. } if ue == name))
+    }
+
+    fn device_table(&self) -> Table {
+        table([("kind", self.device.name().into()), ("name", TUNNEL.into())])
+    }
+
+    fn api(&self, space: &str) -> Table {
+        table([("listen", format!("unix:{}", self.path(space, "sock").display()).into())])
+    }
+
+    fn file(&self, space: &str, ending: &str) -> Value {
+        self.path(space, ending).display().to_string().into()
+    }
+
+    fn path(&self, space: &str, ending: &str) -> PathBuf {
+        self.folder.join(format!("{space}.{ending}"))
+    }
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+    entries.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
+}
+
+fn list(tables: impl Iterator<Item = Table>) -> Value {
+    Value::Array(tables.map(Value::Table).collect())
+}
