@@ -8,7 +8,7 @@ use crate::netns::sandbox::{self, Entered, Sandbox};
 use crate::runner::{self, Watch};
 use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
-use crate::scenario::{self, Case, Scenario};
+use crate::scenario::{self, Case, Form, Scenario};
 use crate::virtual_backend::VirtualBackend;
 use crate::{output, report};
 use anyhow::Context;
@@ -90,6 +90,9 @@ struct RunArgs {
     /// Change a key: `link.wifi.down.rate_mbps=30`. May be given again.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The shorter form of scenarios that have one (their `[quick]`): fewer runs, less time, same claims.
+    #[arg(long)]
+    quick: bool,
     /// One JSON object per scenario instead of tables.
     #[arg(long)]
     json: bool,
@@ -148,7 +151,7 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn run_all(args: &RunArgs) -> ExitCode {
-    let Some(scenarios) = load_all(&args.paths, &args.set) else { return End::BadInput.into() };
+    let Some(scenarios) = load_all(&args.paths, &args.set, if args.quick { Form::Quick } else { Form::Full }) else { return End::BadInput.into() };
     let jobs: Vec<(&Scenario, Choice)> =
         scenarios.iter().map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario))).collect();
     let mut sandbox = None;
@@ -265,7 +268,10 @@ fn say(text: &str) {
 }
 
 fn check(paths: &[PathBuf], sets: &[String]) -> End {
-    let Some(scenarios) = load_all(paths, sets) else { return End::BadInput };
+    let Some(scenarios) = load_all(paths, sets, Form::Full) else { return End::BadInput };
+    if load_all(paths, sets, Form::Quick).is_none() {
+        return End::BadInput;
+    }
     for (_, scenario) in &scenarios {
         let claims = scenario.claims.len();
         say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
@@ -274,7 +280,7 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
 }
 
 fn list(paths: &[PathBuf]) -> End {
-    let Some(scenarios) = load_all(paths, &[]) else { return End::BadInput };
+    let Some(scenarios) = load_all(paths, &[], Form::Full) else { return End::BadInput };
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(["scenario", "shows", "from", "backends"]);
     for (_, scenario) in &scenarios {
@@ -287,7 +293,7 @@ fn list(paths: &[PathBuf]) -> End {
 }
 
 /// All scenarios of the paths, and whether each was named itself; `None` (said why) if one is wrong.
-fn load_all(paths: &[PathBuf], sets: &[String]) -> Option<Vec<(bool, Scenario)>> {
+fn load_all(paths: &[PathBuf], sets: &[String], form: Form) -> Option<Vec<(bool, Scenario)>> {
     let mut files = Vec::new();
     let mut good = true;
     for path in paths {
@@ -304,7 +310,7 @@ fn load_all(paths: &[PathBuf], sets: &[String]) -> Option<Vec<(bool, Scenario)>>
     }
     let mut scenarios = Vec::new();
     for (given, file) in files {
-        match scenario::load(&file, sets) {
+        match scenario::load(&file, sets, form) {
             Ok(scenario) => scenarios.push((given, scenario)),
             Err(problems) => {
                 print_problems(&problems);

@@ -35,7 +35,9 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
         n => format!("{n} seeds from {}", done.seed),
     };
     let runs = if scenario.runs > 1 { format!(", {} runs", scenario.runs) } else { String::new() };
-    let mut text = format!("{} · {} · {}, {seeds}{runs}\n", scenario.name, scenario.title, done.backend);
+    let form = if scenario.quick { ", quick form" } else { "" };
+    let mut text =
+        format!("{} · {} · {}, {seeds}{runs}{form}\n", scenario.name, scenario.title, done.backend);
     if done.claims.is_empty() {
         text.push_str("no claims on this backend\n");
     } else {

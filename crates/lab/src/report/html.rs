@@ -104,6 +104,9 @@ fn facts(scenario: &Scenario, done: &Finished) -> String {
     if scenario.runs > 1 {
         rows.push(("runs", scenario.runs.to_string()));
     }
+    if scenario.quick {
+        rows.push(("form", "quick".to_owned()));
+    }
     rows.extend(done.facts.iter().map(|(k, v)| (k.as_str(), v.clone())));
     let mut text = String::from("<dl class=facts>");
     for (key, value) in rows {

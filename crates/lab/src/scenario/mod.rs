@@ -24,26 +24,52 @@ use schema::Described;
 use std::path::Path;
 use walk::{Problem, Problems};
 
+/// Which form of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As the file stands.
+    Full,
+    /// With the changes of its `[quick]`, if it has any.
+    Quick,
+}
+
 /// Reads and checks a scenario file; `sets` are `key=value` changes from the command line.
 ///
 /// # Errors
 /// Everything that is wrong with the file, each with its line.
-pub fn load(path: &Path, sets: &[String]) -> Result<Scenario, Problems> {
+pub fn load(path: &Path, sets: &[String], form: Form) -> Result<Scenario, Problems> {
     let text = std::fs::read_to_string(path).map_err(|e| {
         let message = format!("cannot be read: {e}");
         Problems::new(path, vec![Problem { line: None, path: String::new(), message }])
     })?;
-    parse(path, &text, sets).map_err(|problems| Problems::new(path, problems))
+    parse_form(path, &text, sets, form).map_err(|problems| Problems::new(path, problems))
 }
 
-/// As [`load`], from text; `path` gives the name and where traces are.
+/// As [`load`], from text, in its full form; `path` gives the name and where traces are.
 ///
 /// # Errors
 /// Everything that is wrong with the text.
 pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<Scenario, Vec<Problem>> {
+    parse_form(path, text, sets, Form::Full)
+}
+
+fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Scenario, Vec<Problem>> {
     let shape = File::shape();
     walk::check(text, &shape)?;
     let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
+    // The short form is checked even when it is not asked for.
+    let quick = match base.remove("quick") {
+        Some(toml::Value::Table(changes)) => {
+            let mut changed = base.clone();
+            let merged = overlay::merge(&mut changed, &changes).map_err(|m| format!("quick: {m}"));
+            merged.map_err(|message| vec![without_place(message)])?;
+            typed(&changed).map_err(|ps| in_file(ps, text, None))?;
+            (form == Form::Quick).then_some(changed)
+        }
+        _ => None,
+    };
+    let is_quick = quick.is_some();
+    base = quick.unwrap_or(base);
     for set in sets {
         overlay::assign(&mut base, set).map_err(|message| vec![without_place(message)])?;
     }
@@ -80,6 +106,7 @@ pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<Scenario, Vec<P
         description: whole.description,
         seed: whole.seed,
         runs: whole.runs,
+        quick: is_quick,
         backends: whole.backends,
         cases,
         claims: whole.claim,
@@ -88,8 +115,8 @@ pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<Scenario, Vec<P
 }
 
 /// Keys a variant may not change: they concern all variants together.
-const OF_THE_WHOLE: [&str; 9] =
-    ["title", "paper", "description", "seed", "runs", "backends", "variant", "claim", "plot"];
+const OF_THE_WHOLE: [&str; 10] =
+    ["title", "paper", "description", "seed", "runs", "backends", "quick", "variant", "claim", "plot"];
 
 fn variant_names(file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -217,6 +244,18 @@ link = "wifi"
         assert_eq!(scenario.cases[0].ues["phone"].accesses[0].security, file::Security::Plain);
         assert_eq!(scenario.cases[1].flows["down"].via, Via::Direct("5g".into()));
         assert!(scenario.cases.iter().all(|c| c.links["nr"].up.rate_mbps == 3.0));
+    }
+
+    #[test]
+    fn the_quick_form_changes_what_it_says() {
+        let text = format!("{SMALL}\n[quick]\nruns = 3\n\"event.0.at_s\" = 1\nduration_s = 2\n");
+        let path = Path::new("small.toml");
+        let quick = parse_form(path, &text, &["runs=4".into()], Form::Quick).unwrap();
+        assert!(quick.quick && quick.runs == 4 && quick.cases[0].timeline(1)[0].0.as_secs() == 1);
+        let full = parse(path, &text, &[]).unwrap();
+        assert!(!full.quick && full.runs == 1 && full.cases[0].duration.as_secs() == 10);
+        let wrong = text.replace("runs = 3", "run = 3");
+        assert!(parse_text(&wrong, &[]).unwrap_err().contains("did you mean"));
     }
 
     #[test]

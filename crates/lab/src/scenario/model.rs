@@ -29,6 +29,8 @@ pub struct Scenario {
     pub seed: u64,
     /// How often it is run.
     pub runs: u32,
+    /// Whether this is the file's shorter form.
+    pub quick: bool,
     /// Where it can run.
     pub backends: Vec<BackendName>,
     /// What is run: each variant, or the file as it stands.

@@ -19,7 +19,7 @@ pub struct Delivered {
 /// Reads that are this close together are one entry.
 const SAME_NS: u64 = 1_000_000;
 /// How often a limited sender writes.
-const STEP: Duration = Duration::from_millis(1);
+const STEPS_PER_S: u64 = 1000;
 /// How long a connection that is over is kept: several readings of the kernel's counters.
 const LINGER: Duration = Duration::from_millis(50);
 
@@ -61,8 +61,9 @@ fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
             let due = u128::from(bps) * u128::from(now - started) / 8_000_000_000;
             u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(written)
         });
-        if allowed == 0 {
-            std::thread::sleep(STEP);
+        // In pieces of a step, so that it does not write byte by byte.
+        if allowed < task.limit_bps.map_or(0, |bps| bps / STEPS_PER_S / 8).min(total - written) {
+            std::thread::sleep(Duration::from_secs(1) / STEPS_PER_S as u32);
             continue;
         }
         let n = usize::try_from(allowed.min(total - written)).unwrap_or(usize::MAX).min(buffer.len());
