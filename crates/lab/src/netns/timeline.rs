@@ -171,7 +171,7 @@ impl Device {
             return Ok(());
         }
         for rule in &mut self.rules {
-            if let SteeringMode::ActiveStandby { primary } = &mut rule.steering {
+            if let SteeringMode::ActiveStandby { primary, .. } = &mut rule.steering {
                 let at = self.accesses.iter().position(|a| a == primary).unwrap_or(0);
                 primary.clone_from(&self.accesses[(at + 1) % self.accesses.len()]);
             }
