@@ -26,15 +26,20 @@ pub enum Replay {
 
 /// Which packet numbers of one path have arrived: the last 1024 are told apart.
 ///
-/// At rest it is 16 bytes; the bits, 128 bytes on the heap, exist between the first packet and
-/// [`ReplayWindow::cool_down`].
+/// At rest it is 24 bytes and tells the last 64 apart; the other bits, 128 bytes on the heap, exist between
+/// the first packet and [`ReplayWindow::cool_down`].
 #[derive(Debug, Clone, Default)]
 pub struct ReplayWindow {
     /// One more than the highest number that arrived.
     next: u64,
-    /// Bit `pn % 1024`: whether `pn` of the window has arrived. `None`: all below `next` count as such.
+    /// At rest, bit `n`: whether `next - 1 - n` has arrived. Numbers older than that count as such.
+    recent: u64,
+    /// Bit `pn % 1024`: whether `pn` of the window has arrived. `None`: at rest.
     bits: Option<Box<[u64; WORDS]>>,
 }
+
+/// Packets told apart at rest.
+const RECENT: u64 = u64::BITS as u64;
 
 impl ReplayWindow {
     /// Whether `pn` may be new. Ask before opening the packet: it is cheap.
@@ -46,13 +51,16 @@ impl ReplayWindow {
         if pn >= self.next {
             return Ok(());
         }
-        match &self.bits {
-            Some(bits) if self.next - pn <= WINDOW => {
+        let age = self.next - pn;
+        let arrived = match &self.bits {
+            Some(bits) if age <= WINDOW => {
                 let (word, bit) = place(pn);
-                if bits[word] & bit == 0 { Ok(()) } else { Err(Replay::Duplicate) }
+                bits[word] & bit != 0
             }
-            _ => Err(Replay::TooOld),
-        }
+            None if age <= RECENT => self.recent >> (age - 1) & 1 != 0,
+            _ => return Err(Replay::TooOld),
+        };
+        if arrived { Err(Replay::Duplicate) } else { Ok(()) }
     }
 
     /// Notes that `pn` arrived, once its packet is authenticated. Returns whether it is the highest so
@@ -64,9 +72,8 @@ impl ReplayWindow {
         if self.check(pn).is_err() {
             return false;
         }
-        // What is gone with the bits counts as arrived.
-        let bits =
-            self.bits.get_or_insert_with(|| Box::new([if self.next == 0 { 0 } else { u64::MAX }; WORDS]));
+        let (next, recent) = (self.next, self.recent);
+        let bits = self.bits.get_or_insert_with(|| awake(next, recent));
         let highest = pn >= self.next;
         if highest {
             // The numbers skipped over have not arrived; their bits still tell of older ones.
@@ -85,10 +92,15 @@ impl ReplayWindow {
         highest
     }
 
-    /// Frees the bits: from now on everything up to the highest number counts as too old. For a path on
-    /// which nothing is under way.
+    /// Frees the bits: from now on everything older than the last 64 counts as too old. For a path on
+    /// which little is under way.
     pub fn cool_down(&mut self) {
-        self.bits = None;
+        let Some(bits) = self.bits.take() else { return };
+        self.recent = 0;
+        for age in 1..=RECENT.min(self.next) {
+            let (word, bit) = place(self.next - age);
+            self.recent |= u64::from(bits[word] & bit != 0) << (age - 1);
+        }
     }
 
     /// One more than the highest number that arrived.
@@ -96,6 +108,21 @@ impl ReplayWindow {
     pub fn next(&self) -> u64 {
         self.next
     }
+}
+
+/// The bits of a window that was at rest; what went with them counts as arrived.
+#[cold]
+fn awake(next: u64, recent: u64) -> Box<[u64; WORDS]> {
+    let mut bits = Box::new([if next <= RECENT { 0 } else { u64::MAX }; WORDS]);
+    for age in 1..=RECENT.min(next) {
+        let (word, bit) = place(next - age);
+        if recent >> (age - 1) & 1 == 0 {
+            bits[word] &= !bit;
+        } else {
+            bits[word] |= bit;
+        }
+    }
+    bits
 }
 
 #[inline]
@@ -158,22 +185,30 @@ mod tests {
     }
 
     #[test]
-    fn cooling_forgets_nothing_that_arrived() {
+    fn cooling_forgets_nothing_that_arrived_and_little_that_did_not() {
         let mut w = ReplayWindow::default();
-        w.commit(1);
-        w.commit(7);
-        w.cool_down();
-        for pn in 0..8 {
-            assert_eq!(w.check(pn), Err(Replay::TooOld));
+        for pn in (0..200).filter(|pn| pn % 3 != 0) {
+            w.commit(pn);
         }
-        assert!(w.commit(10));
-        assert_eq!(w.check(7), Err(Replay::Duplicate));
-        assert_eq!(w.check(9), Ok(()), "skipped after waking");
+        w.cool_down();
+        for pn in 0..200 {
+            let expected = match pn {
+                0..136 => Err(Replay::TooOld),
+                _ if pn % 3 != 0 => Err(Replay::Duplicate),
+                _ => Ok(()),
+            };
+            assert_eq!(w.check(pn), expected, "{pn}");
+        }
+        assert!(w.commit(210));
+        assert_eq!(w.check(135), Err(Replay::Duplicate), "counts as arrived");
+        assert_eq!(w.check(199), Err(Replay::Duplicate));
+        assert_eq!(w.check(198), Ok(()));
+        assert_eq!(w.check(209), Ok(()), "skipped after waking");
         let mut fresh = ReplayWindow::default();
         fresh.cool_down();
         assert!(fresh.commit(3));
         assert_eq!(fresh.check(0), Ok(()));
-        assert_eq!(size_of::<ReplayWindow>(), 16);
+        assert_eq!(size_of::<ReplayWindow>(), 24);
     }
 
     #[test]
@@ -190,11 +225,26 @@ mod tests {
     proptest! {
         /// Against a set that remembers everything.
         #[test]
-        fn agrees_with_a_set(steps in proptest::collection::vec((0u64..3000, any::<bool>()), 1..300)) {
+        fn agrees_with_a_set(
+            steps in proptest::collection::vec((0u64..3000, any::<bool>(), 0u8..10), 1..300),
+            naps: bool,
+        ) {
             let mut window = ReplayWindow::default();
-            let mut seen = BTreeSet::new();
+            let mut seen: BTreeSet<u64> = BTreeSet::new();
             let mut base = 0;
-            for (offset, advance) in steps {
+            for (offset, advance, nap) in steps {
+                if naps && nap == 0 {
+                    window.cool_down();
+                    let next = seen.last().map_or(0u64, |h| h + 1);
+                    let (oldest, recent) = (next.saturating_sub(WINDOW), next.saturating_sub(RECENT));
+                    for pn in 0..next {
+                        prop_assert_eq!(window.check(pn).is_ok(), pn >= recent && !seen.contains(&pn));
+                    }
+                    // What has been forgotten counts as arrived.
+                    seen.extend(oldest..recent);
+                    prop_assert!(window.commit(next));
+                    seen.insert(next);
+                }
                 let pn = base + offset;
                 if advance {
                     base += offset / 4;
