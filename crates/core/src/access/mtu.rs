@@ -34,6 +34,8 @@ const MAX_PROBES: u8 = 3;
 const GRANULARITY: u16 = 8;
 const CONFIRM: Duration = Duration::from_secs(30);
 const RAISE: Duration = Duration::from_secs(600);
+/// Between a confirmation and the next one on suspicion.
+const SUSPECT_AGAIN: Duration = Duration::from_secs(1);
 /// Between attempts at the base in ERROR.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,15 @@ pub enum Phase {
     Complete,
     /// Not even the base passes.
     Error,
+}
+
+/// What a search has found, for as long as the path is not used: four bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Largest size acknowledged; 0: never searched.
+    low: u16,
+    /// Smallest size that failed.
+    high: u16,
 }
 
 /// Path MTU state of one path in one direction.
@@ -86,6 +97,27 @@ impl PathMtu {
             attempts: 0,
             in_flight: false,
             phase: Phase::Base,
+        }
+    }
+
+    /// A path whose search had found this: it goes on from there, and confirms it first.
+    #[must_use]
+    pub fn resume(found: Found, max: u16, now: Instant) -> Self {
+        let mut mtu = Self::new(max, now);
+        if found.low > 0 && found.low <= mtu.max && found.low < found.high {
+            mtu.low = found.low;
+            mtu.high = found.high.min(mtu.max + 1);
+            mtu.phase = if found.low < BASE_BYTES.min(mtu.max) { Phase::Error } else { Phase::Searching };
+        }
+        mtu
+    }
+
+    /// What the search has found so far.
+    #[must_use]
+    pub const fn found(&self) -> Found {
+        match self.phase {
+            Phase::Base if self.high > self.max => Found { low: 0, high: 0 },
+            _ => Found { low: self.low, high: self.high },
         }
     }
 
@@ -175,9 +207,11 @@ impl PathMtu {
         Some((self.due, if self.in_flight { "mtu probe lost" } else { "mtu probe" }))
     }
 
-    /// Large packets seem to vanish: confirm the current size now.
+    /// Large packets seem to vanish: confirm the current size now, unless that was done within a second.
     pub fn suspect(&mut self, now: Instant) {
-        if matches!(self.phase, Phase::Searching | Phase::Complete) && self.probe != self.low {
+        let lately = self.confirm_at > now + (CONFIRM - SUSPECT_AGAIN);
+        let settled = matches!(self.phase, Phase::Searching | Phase::Complete);
+        if settled && !lately && self.probe != self.low {
             self.settled(now);
             self.confirm_at = now;
             self.due = now;
@@ -359,11 +393,32 @@ mod tests {
         assert!(bed.mtu.current() <= 1250);
         bed.run(40);
         assert!((1242..=1250).contains(&bed.mtu.current()), "{:?}", bed.mtu);
-        // A wrong suspicion costs one probe.
+        // A wrong suspicion costs one probe, and no more than one a second.
         let (before, sent) = (bed.mtu.current(), bed.sent.len());
-        bed.mtu.suspect(bed.now);
-        bed.run(1);
+        for _ in 0..10 {
+            bed.mtu.suspect(bed.now);
+            bed.now += Duration::from_millis(50);
+            bed.run(0);
+        }
         assert_eq!((bed.mtu.current(), bed.sent.len()), (before, sent + 1));
+    }
+
+    #[test]
+    fn what_was_found_survives_a_rest_and_is_confirmed_after_it() {
+        for carries in [1000, 1232, 1380, 1472] {
+            let mut bed = Bed::new(1472, carries);
+            bed.run(40);
+            let (found, usable) = (bed.mtu.found(), bed.mtu.usable());
+            bed.now += Duration::from_secs(3600);
+            bed.mtu = PathMtu::resume(found, 1472, bed.now);
+            assert_eq!(bed.mtu.usable(), usable, "no packet is sent that was too large before");
+            bed.sent.clear();
+            bed.run(40);
+            assert_eq!((bed.mtu.usable(), bed.sent[0]), (usable, usable.max(BASE_BYTES)));
+        }
+        let fresh = PathMtu::resume(Found::default(), 1472, Instant::ZERO);
+        assert_eq!((fresh.usable(), fresh.phase()), (1472, Phase::Base));
+        assert_eq!(size_of::<Found>(), 4);
     }
 
     #[test]

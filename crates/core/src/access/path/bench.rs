@@ -8,6 +8,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 pub(super) const UE: usize = 0;
 pub(super) const UPF: usize = 1;
@@ -80,7 +81,8 @@ impl Bench {
     }
 
     pub fn with(params: &ProbeParams, rtt: Duration, seed: u64) -> Self {
-        let mut ends = [Role::Ue, Role::Upf].map(|role| PathMonitor::new(role, params, Instant::ZERO));
+        let params = Arc::new(*params);
+        let mut ends = [Role::Ue, Role::Upf].map(|role| PathMonitor::new(role, &params, Instant::ZERO));
         for end in &mut ends {
             assert_eq!(end.confirm(Some(rtt), Instant::ZERO), Some(PathEvent::Up));
         }

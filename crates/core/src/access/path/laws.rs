@@ -5,6 +5,7 @@ use super::{DownReason, PathEvent, PathMonitor, ProbeParams, Role};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const MS: Duration = Duration::from_millis(1);
 const FOREVER: Instant = Instant::MAX;
@@ -26,12 +27,12 @@ fn spread(mut values: Vec<Duration>) -> (f64, f64) {
 
 #[test]
 fn a_monitor_fits_the_memory_budget() {
-    assert!(size_of::<PathMonitor>() <= 192, "{}", size_of::<PathMonitor>());
+    assert!(size_of::<PathMonitor>() <= 136, "{}", size_of::<PathMonitor>());
 }
 
 #[test]
 fn three_legs_give_both_ends_the_round_trip_time() {
-    let p = ProbeParams::default();
+    let p = Arc::new(ProbeParams::default());
     let (mut ue, mut upf) = (PathMonitor::new(Role::Ue, &p, at(0)), PathMonitor::new(Role::Upf, &p, at(0)));
     assert!(!ue.is_up() && !upf.is_up());
     let request = ue.poll_probe(1, at(0)).unwrap();
@@ -287,7 +288,7 @@ fn a_carrier_decides_at_once_and_its_return_asks_at_once() {
 
 #[test]
 fn admin_off_is_silent_and_final_until_on() {
-    let mut m = PathMonitor::new(Role::Ue, &ProbeParams::default(), at(0));
+    let mut m = PathMonitor::new(Role::Ue, &Arc::default(), at(0));
     m.confirm(None, at(0));
     assert_eq!(m.set_admin(false, at(10)), Some(PathEvent::Down(DownReason::Admin)));
     assert_eq!((m.poll_probe(0, at(99_000)), m.poll_timeout()), (None, None));
@@ -352,7 +353,7 @@ fn loss_is_measured_per_direction_even_with_reordering() {
 
 #[test]
 fn a_peer_whose_counters_start_again_does_not_look_lossy() {
-    let p = ProbeParams::default();
+    let p = Arc::new(ProbeParams::default());
     let mut upf = PathMonitor::new(Role::Upf, &p, at(0));
     let ask = |id: u32, tx_packets: u64, ms: u64| Probe {
         kind: ProbeKind::Request,
@@ -373,9 +374,9 @@ fn a_peer_whose_counters_start_again_does_not_look_lossy() {
 
 #[test]
 fn a_stalled_process_does_not_mistake_its_own_sleep_for_silence() {
-    let mut m = PathMonitor::new(Role::Ue, &ProbeParams::default(), at(0));
+    let mut m = PathMonitor::new(Role::Ue, &Arc::default(), at(0));
     m.confirm(Some(10 * MS), at(0));
-    let mut upf = PathMonitor::new(Role::Upf, &ProbeParams::default(), at(0));
+    let mut upf = PathMonitor::new(Role::Upf, &Arc::default(), at(0));
     for i in 0..10u64 {
         m.on_data_sent(1000, at(i * 40));
         if let Some(request) = m.poll_probe(0, at(i * 40)) {
@@ -436,7 +437,7 @@ proptest! {
             packets_per_probe, ..ProbeParams::default()
         };
         let role = if ue { Role::Ue } else { Role::Upf };
-        let mut m = PathMonitor::new(role, &params, Instant::ZERO);
+        let mut m = PathMonitor::new(role, &Arc::new(params), Instant::ZERO);
         let mut now = Instant::ZERO;
         let (mut told_up, mut admin, mut last) = (false, true, None::<Probe>);
         for (op, step) in ops {

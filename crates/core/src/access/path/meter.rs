@@ -5,7 +5,88 @@
 //! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
 //! out (should it be a young counter that started again, nothing is measured until it has caught up).
 
+use super::monitor::ID_WINDOW;
 use crate::time::Instant;
+use anabranch_wire::control::{PathCounters, Probe};
+
+/// Everything that is measured of a path in use.
+///
+/// One probe in flight has its departure remembered: what the far end had received when it answered is
+/// compared with what had been sent then, so that what is under way is not counted as lost.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Meters {
+    pub(super) tx_loss: LossMeter,
+    pub(super) rx_loss: LossMeter,
+    pub(super) rate: RateMeter,
+    hole: HoleMeter,
+    mark_id: u32,
+    mark_packets: u32,
+    mark_bytes: u32,
+    marked: bool,
+    /// The path seems to carry probes but no larger packets.
+    pub(super) suspicion: bool,
+}
+
+impl Meters {
+    /// Meters that start from a loss measured before, in parts per million.
+    pub(super) fn from_ppm(tx: u32, rx: u32) -> Self {
+        Self { tx_loss: LossMeter::from_ppm(tx), rx_loss: LossMeter::from_ppm(rx), ..Self::default() }
+    }
+
+    /// A probe with this id leaves, counted in `counters`.
+    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters) {
+        if !self.marked {
+            (self.mark_id, self.marked) = (id, true);
+            (self.mark_packets, self.mark_bytes) = (counters.tx_packets as u32, counters.tx_bytes as u32);
+        }
+    }
+
+    /// The far end answered a probe of ours.
+    pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
+        if self.marked && msg.id == self.mark_id {
+            let received = msg.counters.rx_bytes as u32;
+            self.tx_loss.update(self.mark_packets, msg.counters.rx_packets as u32, now);
+            self.rate.update(received, (msg.timestamp_ns / 1000) as u32);
+            self.suspicion |= self.hole.update(self.mark_bytes, received);
+        }
+        // A later answer than the mark's: the mark's was lost.
+        self.marked &= (1..=ID_WINDOW).contains(&self.mark_id.wrapping_sub(msg.id));
+    }
+
+    /// The path went down: what was lost meanwhile says nothing of its quality.
+    pub(super) fn interrupted(&mut self) {
+        self.marked = false;
+        self.rate = RateMeter::default();
+        self.hole = HoleMeter::default();
+        self.tx_loss.skip_interval();
+        self.rx_loss.skip_interval();
+    }
+}
+
+/// User data, in bytes, after which the hole meter looks: two full-size packets.
+const HOLE_BYTES: u32 = 2500;
+
+/// Finds black holes of a path MTU that shrank: most user data is lost while probes, which are small, pass.
+#[derive(Debug, Clone, Copy, Default)]
+struct HoleMeter {
+    sent: u32,
+    got: u32,
+    based: bool,
+}
+
+impl HoleMeter {
+    /// `sent` bytes of user data had left and `got` of them arrived (both modulo 2³²). `true`: most of the
+    /// last few packets are missing.
+    fn update(&mut self, sent: u32, got: u32) -> bool {
+        let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
+        let believable = self.based && sent_step < 1 << 31 && got_step < 1 << 31;
+        if believable && sent_step < HOLE_BYTES {
+            return false;
+        }
+        (self.sent, self.got, self.based) = (sent, got, true);
+        believable && got_step < sent_step / 2
+    }
+}
 
 /// Packets between two probes beyond which a difference is not believed.
 const MAX_STEP: u32 = 1 << 24;
@@ -45,6 +126,11 @@ const BASED: u8 = 1;
 const SKIP: u8 = 2;
 
 impl LossMeter {
+    /// A meter that starts from a loss measured before.
+    fn from_ppm(ppm: u32) -> Self {
+        Self { smoothed_ppm: ppm.min(1_000_000) as i32, ..Self::default() }
+    }
+
     /// `sent` packets had left and `got` of them arrived, since the start.
     pub(super) fn update(&mut self, sent: u32, got: u32, now: Instant) {
         let now = (now.as_millis() / TICK_MS) as u16;
@@ -132,11 +218,6 @@ impl RateMeter {
     pub(super) fn bps(&self) -> u64 {
         u64::from(self.kbps) * 1000
     }
-
-    /// Starts afresh: nothing is delivered over a path that is down.
-    pub(super) fn reset(&mut self) {
-        *self = Self::default();
-    }
 }
 
 #[cfg(test)]
@@ -196,6 +277,18 @@ mod tests {
         m.skip_interval();
         m.update(200, 100, ms(5000));
         assert_eq!((m.lost(), m.ppm()), (100, 0));
+    }
+
+    #[test]
+    fn a_hole_is_suspected_when_most_bytes_are_missing() {
+        let mut m = HoleMeter::default();
+        assert!(!m.update(1_000_000, 7_000), "the first one is the base");
+        assert!(!m.update(1_002_000, 7_000), "too few to tell");
+        assert!(m.update(1_003_000, 7_000));
+        assert!(!m.update(1_006_000, 9_000));
+        assert!(m.update(1_009_000, 10_000));
+        assert!(!m.update(5_000, 10_000), "a counter that starts again is a new base");
+        assert!(m.update(10_000, 10_000));
     }
 
     #[test]

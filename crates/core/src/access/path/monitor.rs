@@ -1,12 +1,13 @@
 //! One path of one session, as one end sees it.
 
-use super::meter::{LossMeter, RateMeter};
+use super::meter::Meters;
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
 use super::{DownReason, PathEvent, Role};
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
+use std::sync::Arc;
 
 /// Requests that must have gone unanswered before a silence is a verdict, idle and in traffic. The pace of
 /// the repeats makes them more as a rule, but not after a stall of the whole process: the clock has run on,
@@ -14,7 +15,7 @@ use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
 const FEWEST_IDLE: u16 = 4;
 const FEWEST_IN_TRAFFIC: u16 = 16;
 /// An acknowledgement whose id is further off than this is from a peer that started again.
-const ID_WINDOW: u32 = 1024;
+pub(super) const ID_WINDOW: u32 = 1024;
 
 /// Whether the path may be used (drawing in [the module](super)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ enum State {
 /// that is already here counts.
 #[derive(Debug, Clone)]
 pub struct PathMonitor {
-    params: ProbeParams,
+    params: Arc<ProbeParams>,
     counters: PathCounters,
     /// UE: when the newest request left. UPF: unused.
     sent_at: Instant,
@@ -42,15 +43,12 @@ pub struct PathMonitor {
     /// UE: since when a reply is due. UPF: since when `silence_datagrams` have been out without a proof.
     waiting_since: Instant,
     rtt: RttMeter,
-    tx_loss: LossMeter,
-    rx_loss: LossMeter,
-    rate: RateMeter,
+    /// Loss and rate; `None` while the session rests.
+    meters: Option<Box<Meters>>,
+    /// What the loss meters showed when the session went to rest, in parts per million.
+    loss_at_rest_ppm: [u32; 2],
     /// UE: data packets in both directions since the newest request. UPF: datagrams sent since proof.
     activity: u32,
-    /// One probe in flight whose departure `mark_tx` remembers: what the far end had received when it
-    /// answered is compared with what had been sent then.
-    mark_id: u32,
-    mark_tx: u32,
     /// UE: id of the next request.
     next_id: u32,
     /// Newest id answered.
@@ -76,27 +74,24 @@ pub struct PathMonitor {
     steady: bool,
     /// UE: ask at once, whatever the interval.
     urgent: bool,
-    marked: bool,
 }
 
 impl PathMonitor {
     /// A path not proven yet. Parameters out of range are moved into it
     /// ([`ProbeParams::validate`] tells which).
     #[must_use]
-    pub fn new(role: Role, params: &ProbeParams, now: Instant) -> Self {
+    pub fn new(role: Role, params: &Arc<ProbeParams>, now: Instant) -> Self {
+        let valid = params.validate().is_ok();
         Self {
-            params: params.clamped(),
+            params: if valid { Arc::clone(params) } else { Arc::new(params.clamped()) },
             counters: PathCounters::default(),
             sent_at: now,
             proof_at: now,
             waiting_since: now,
             rtt: RttMeter::default(),
-            tx_loss: LossMeter::default(),
-            rx_loss: LossMeter::default(),
-            rate: RateMeter::default(),
+            meters: Some(Box::default()),
+            loss_at_rest_ppm: [0; 2],
             activity: 0,
-            mark_id: 0,
-            mark_tx: 0,
             next_id: 0,
             answered_id: u32::MAX,
             peer_rx: 0,
@@ -112,8 +107,27 @@ impl PathMonitor {
             linger: 0,
             steady: false,
             urgent: true,
-            marked: false,
         }
+    }
+
+    /// Gives back what only a path in use needs: loss and rate are not measured until [`Self::wake`], and
+    /// the loss known stays as it is.
+    pub fn rest(&mut self) {
+        if let Some(meters) = self.meters.take() {
+            self.loss_at_rest_ppm = [meters.tx_loss.ppm(), meters.rx_loss.ppm()];
+        }
+    }
+
+    /// Measures everything again.
+    pub fn wake(&mut self) {
+        let [tx, rx] = self.loss_at_rest_ppm;
+        self.meters.get_or_insert_with(|| Box::new(Meters::from_ppm(tx, rx)));
+    }
+
+    /// Whether, since this was asked last, most user data sent was lost while probes passed: larger packets
+    /// than probes may no longer fit the path.
+    pub fn take_suspicion(&mut self) -> bool {
+        self.meters.as_mut().is_some_and(|meters| core::mem::take(&mut meters.suspicion))
     }
 
     /// Whether traffic may be sent on this path.
@@ -184,7 +198,9 @@ impl PathMonitor {
         if !expected || !self.admin || (msg.kind != ProbeKind::Request && !plausible_echo(msg, now)) {
             return (None, None);
         }
-        self.rx_loss.update(msg.counters.tx_packets as u32, self.counters.rx_packets as u32, now);
+        if let Some(meters) = &mut self.meters {
+            meters.rx_loss.update(msg.counters.tx_packets as u32, self.counters.rx_packets as u32, now);
+        }
         self.peer_reorder = msg.reorder_available;
         match msg.kind {
             ProbeKind::Request => {
@@ -348,26 +364,26 @@ impl PathMonitor {
     /// Smoothed loss of what this end sends, in parts per million.
     #[must_use]
     pub fn loss_tx_ppm(&self) -> u32 {
-        self.tx_loss.ppm()
+        self.meters.as_ref().map_or(self.loss_at_rest_ppm[0], |meters| meters.tx_loss.ppm())
     }
 
     /// Smoothed loss of what this end receives, in parts per million.
     #[must_use]
     pub fn loss_rx_ppm(&self) -> u32 {
-        self.rx_loss.ppm()
+        self.meters.as_ref().map_or(self.loss_at_rest_ppm[1], |meters| meters.rx_loss.ppm())
     }
 
-    /// Packets lost so far: sent by this end, and sent to it (data and probes).
+    /// Packets lost since the path was last woken: sent by this end, and sent to it (data and probes).
     #[must_use]
     pub fn lost_packets(&self) -> (u32, u32) {
-        (self.tx_loss.lost(), self.rx_loss.lost())
+        self.meters.as_ref().map_or((0, 0), |meters| (meters.tx_loss.lost(), meters.rx_loss.lost()))
     }
 
     /// Rate at which user data of this end reaches the far one over this path, in bit/s, over about the
     /// last 300 ms.
     #[must_use]
     pub fn delivery_rate_bps(&self) -> u64 {
-        self.rate.bps()
+        self.meters.as_ref().map_or(0, |meters| meters.rate.bps())
     }
 
     /// Reorder queues free at the far end, as of its newest probe.
@@ -480,12 +496,9 @@ impl PathMonitor {
     fn answered(&mut self, msg: &Probe, now: Instant) -> Option<PathEvent> {
         let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
         self.rtt.sample(rtt, now);
-        if self.marked && msg.id == self.mark_id {
-            self.tx_loss.update(self.mark_tx, msg.counters.rx_packets as u32, now);
-            self.rate.update(msg.counters.rx_bytes as u32, (msg.timestamp_ns / 1000) as u32);
+        if let Some(meters) = &mut self.meters {
+            meters.answered(msg, now);
         }
-        // A later answer than the mark's: the mark's was lost.
-        self.marked &= (1..=ID_WINDOW).contains(&self.mark_id.wrapping_sub(msg.id));
         let follows = msg.id == self.answered_id.wrapping_add(1);
         self.answered_id = msg.id;
         self.proof_at = now;
@@ -519,15 +532,14 @@ impl PathMonitor {
         self.outstanding = 0;
         self.linger = 0;
         self.urgent = true;
-        self.marked = false;
         // Only answers to what is asked from now on count.
         if self.role == Role::Ue {
             self.answered_id = self.next_id.wrapping_sub(1);
         }
         self.rtt.restart();
-        self.rate.reset();
-        self.tx_loss.skip_interval();
-        self.rx_loss.skip_interval();
+        if let Some(meters) = &mut self.meters {
+            meters.interrupted();
+        }
         PathEvent::Down(reason)
     }
 
@@ -564,8 +576,8 @@ impl PathMonitor {
         now: Instant,
     ) -> Probe {
         self.counters.tx_packets += 1;
-        if kind != ProbeKind::Ack && !self.marked {
-            (self.mark_id, self.mark_tx, self.marked) = (id, self.counters.tx_packets as u32, true);
+        if let Some(meters) = self.meters.as_mut().filter(|_| kind != ProbeKind::Ack) {
+            meters.departs(id, &self.counters);
         }
         Probe {
             kind,

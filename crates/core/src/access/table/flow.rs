@@ -18,6 +18,7 @@
 
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
+use core::num::NonZeroU32;
 
 /// Flows per session unless told otherwise.
 pub const DEFAULT_FLOWS: u32 = 4096;
@@ -32,7 +33,8 @@ pub struct FlowTable(Form);
 
 #[derive(Debug)]
 enum Form {
-    Unused { key: u64, limit: u32 },
+    /// `counter` as in [`Flows`]: it outlives the flows.
+    Unused { key: u64, limit: NonZeroU32, counter: u32 },
     Used(Box<Flows>),
 }
 
@@ -46,6 +48,7 @@ pub struct FlowEntry {
     rule: u16,
     assigned: bool,
     started: bool,
+    pinned: bool,
 }
 
 impl FlowEntry {
@@ -66,6 +69,18 @@ impl FlowEntry {
         self.rule = rule;
         self.generation = generation;
         self.assigned = true;
+    }
+
+    /// As [`Self::assign`], by something that packets do not tell: the entry outlives [`FlowTable::rest`].
+    pub const fn pin(&mut self, rule: u16, generation: u32) {
+        self.assign(rule, generation);
+        self.pinned = true;
+    }
+
+    /// Whether the rule was set with [`Self::pin`].
+    #[must_use]
+    pub const fn is_pinned(&self) -> bool {
+        self.pinned
     }
 
     /// Keyed hash of the flow, well mixed; equal for as long as the session lives.
@@ -123,7 +138,7 @@ struct Flows {
     oldest: u32,
     /// Where the next new flow starts.
     counter: u32,
-    limit: u32,
+    limit: NonZeroU32,
     key: u64,
     evicted: u64,
 }
@@ -138,8 +153,12 @@ impl FlowTable {
     /// An empty table of up to `limit` flows (at least 1, at most 2^24).
     #[must_use]
     pub const fn with_limit(hash_key: u64, limit: u32) -> Self {
-        let limit = if limit == 0 { 1 } else { limit };
-        Self(Form::Unused { key: hash_key, limit: if limit > 1 << 24 { 1 << 24 } else { limit } })
+        let limit = if limit > 1 << 24 { 1 << 24 } else { limit };
+        let limit = match NonZeroU32::new(limit) {
+            Some(limit) => limit,
+            None => NonZeroU32::MIN,
+        };
+        Self(Form::Unused { key: hash_key, limit, counter: 0 })
     }
 
     /// The entry of a flow, made if it is new, evicting the least recently used one if need be.
@@ -184,6 +203,42 @@ impl FlowTable {
             (flows.nodes, flows.index) = (Vec::new(), vec![EMPTY]);
         }
         expired
+    }
+
+    /// Forgets every flow whose rule can be found again, and pinned ones without a packet for `idle`; gives
+    /// back all memory that is not needed for the rest. Sequence numbers are never used again. Takes time in
+    /// proportion to the number of flows.
+    pub fn rest(&mut self, idle: Duration, now: Instant) {
+        let Form::Used(flows) = &mut self.0 else { return };
+        let mut at = 0;
+        while let Some(node) = flows.nodes.get(at) {
+            if node.entry.pinned && now.saturating_since(node.entry.last_used) < idle {
+                at += 1;
+            } else {
+                let (key, hash) = (node.key, node.entry.hash);
+                // The last node takes the place of the one removed: the same place is looked at again.
+                match flows.find(&key, hash) {
+                    Some((slot, node)) => flows.remove(slot, node),
+                    None => return, // not so: every node is in the index
+                };
+            }
+        }
+        if flows.nodes.is_empty() {
+            self.0 = Form::Unused { key: flows.key, limit: flows.limit, counter: flows.counter };
+        } else {
+            flows.fit(flows.nodes.len());
+        }
+    }
+
+    /// Gives pinned flows another rule, or none, when the rules have changed: `rule` maps the old to the new.
+    pub fn renumber_pinned(&mut self, generation: u32, rule: impl Fn(u16) -> Option<u16>) {
+        let Form::Used(flows) = &mut self.0 else { return };
+        for entry in flows.nodes.iter_mut().map(|node| &mut node.entry).filter(|entry| entry.pinned) {
+            match rule(entry.rule) {
+                Some(rule) => entry.pin(rule, generation),
+                None => (entry.pinned, entry.assigned) = (false, false),
+            }
+        }
     }
 
     /// Flows, most recently used first.
@@ -232,8 +287,8 @@ impl FlowTable {
     }
 
     fn flows(&mut self) -> &mut Flows {
-        if let Form::Unused { key, limit } = self.0 {
-            self.0 = Form::Used(Box::new(Flows::new(key, limit)));
+        if let Form::Unused { key, limit, counter } = self.0 {
+            self.0 = Form::Used(Box::new(Flows::new(key, limit, counter)));
         }
         match &mut self.0 {
             Form::Used(flows) => flows,
@@ -243,13 +298,13 @@ impl FlowTable {
 }
 
 impl Flows {
-    fn new(key: u64, limit: u32) -> Self {
+    fn new(key: u64, limit: NonZeroU32, counter: u32) -> Self {
         Self {
             index: vec![EMPTY],
             nodes: Vec::new(),
             newest: NONE,
             oldest: NONE,
-            counter: 0,
+            counter,
             limit,
             key,
             evicted: 0,
@@ -279,7 +334,7 @@ impl Flows {
 
     /// Adds a flow that is not there; it is not linked yet.
     fn add(&mut self, key: &FlowKey, hash: u64) -> u32 {
-        if self.nodes.len() >= self.limit as usize {
+        if self.nodes.len() >= self.limit.get() as usize {
             self.evict();
         }
         if (self.nodes.len() + 1) * 4 > self.index.len() * 3 {
@@ -293,6 +348,7 @@ impl Flows {
             rule: 0,
             assigned: false,
             started: false,
+            pinned: false,
         };
         let at = u32::try_from(self.nodes.len()).unwrap_or(NONE);
         self.nodes.push(Node { key: *key, entry, newer: NONE, older: NONE });
@@ -330,9 +386,14 @@ impl Flows {
     }
 
     fn grow(&mut self) {
-        let entries = (self.nodes.len() * 2).max(FIRST);
+        self.fit((self.nodes.len() * 2).max(FIRST).min(self.limit.get() as usize));
+    }
+
+    /// Makes room for this many entries, and no more.
+    fn fit(&mut self, entries: usize) {
         let slots = (entries * 4).div_ceil(3).next_power_of_two();
-        self.nodes.reserve_exact(entries.min(self.limit as usize) - self.nodes.len());
+        self.nodes.reserve_exact(entries.saturating_sub(self.nodes.len()));
+        self.nodes.shrink_to(entries);
         self.index = vec![EMPTY; slots];
         for at in 0..self.nodes.len() {
             let slot = Slot { tag: tag(self.nodes[at].entry.hash), node: u32::try_from(at).unwrap_or(NONE) };
@@ -483,6 +544,31 @@ mod tests {
     }
 
     #[test]
+    fn at_rest_only_pinned_flows_stay_and_numbers_go_on() {
+        let mut table = FlowTable::new(1);
+        for n in 0..100 {
+            let entry = table.entry(&flow(n), Instant::from_secs(u64::from(n)));
+            for _ in 0..=n {
+                entry.next_sequence();
+            }
+            if n % 10 == 0 {
+                entry.pin(n, 1);
+            }
+        }
+        table.rest(Duration::from_secs(50), Instant::from_secs(100));
+        let kept: Vec<_> = table.iter().map(|(_, e)| e.rule()).collect();
+        assert_eq!(kept, [90, 80, 70, 60]);
+        assert!(table.bytes() < 600, "{}", table.bytes());
+        assert_eq!(table.entry(&flow(3), Instant::from_secs(100)).next_sequence(), (100, true));
+        table.renumber_pinned(2, |rule| (rule > 70).then_some(rule + 1));
+        assert_eq!(table.get(&flow(80)).map(|e| (e.rule(), e.generation())), Some((81, Some(2))));
+        assert_eq!(table.get(&flow(60)).and_then(FlowEntry::generation), None);
+        table.rest(Duration::ZERO, Instant::from_secs(100));
+        assert_eq!((table.len(), table.bytes()), (0, 0));
+        assert_eq!(table.entry(&flow(3), Instant::from_secs(100)).next_sequence(), (101, true));
+    }
+
+    #[test]
     fn the_counter_follows_a_flow_that_runs_ahead() {
         let mut table = FlowTable::new(1);
         for _ in 0..10 {
@@ -500,6 +586,8 @@ mod tests {
         Use(u16),
         Remove(u16),
         Expire(u64),
+        Rest(u64),
+        Pin(u16),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -507,6 +595,8 @@ mod tests {
             8 => (0u16..30).prop_map(Step::Use),
             2 => (0u16..30).prop_map(Step::Remove),
             1 => (0u64..60).prop_map(Step::Expire),
+            1 => (0u64..60).prop_map(Step::Rest),
+            1 => (0u16..30).prop_map(Step::Pin),
         ];
         proptest::collection::vec(step, 0..200)
     }
@@ -518,6 +608,7 @@ mod tests {
             // Flow -> (step of last use, packets so far).
             let mut model: BTreeMap<u16, (u64, u16)> = BTreeMap::new();
             let mut highest: BTreeMap<u16, u32> = BTreeMap::new();
+            let mut pinned = BTreeMap::new();
             let mut clock = 0;
             for step in steps {
                 clock += 1;
@@ -533,6 +624,10 @@ mod tests {
                         (*used, *packets) = (clock, *packets + 1);
                         let entry = table.entry(&flow(n), now);
                         prop_assert_eq!(entry.generation().is_none(), fresh);
+                        prop_assert!(!fresh || !entry.is_pinned());
+                        if fresh {
+                            pinned.remove(&n);
+                        }
                         entry.assign(n, 7);
                         let (sequence, first) = entry.next_sequence();
                         prop_assert_eq!(first, fresh);
@@ -550,6 +645,16 @@ mod tests {
                         model.retain(|_, (used, _)| clock - *used < age);
                         let expired = table.expire(Duration::from_nanos(age), now);
                         prop_assert_eq!(expired, before - model.len());
+                    }
+                    Step::Pin(n) => {
+                        if let Some(entry) = table.get_mut(&flow(n)) {
+                            entry.pin(n, 7);
+                            pinned.insert(n, ());
+                        }
+                    }
+                    Step::Rest(age) => {
+                        table.rest(Duration::from_nanos(age), now);
+                        model.retain(|n, (used, _)| pinned.contains_key(n) && clock - *used < age);
                     }
                 }
                 let mut order: Vec<_> = model.iter().map(|(n, (used, _))| (*used, *n)).collect();
