@@ -363,7 +363,7 @@ pub struct Welcome {
     pub inner_mtu: u16,
     /// Free reordering queues at the UPF (JUNCTION §V-D, admission control).
     pub reorder_available: u16,
-    /// Drawn anew at every start of the UPF: a UE that sees another value knows that its state there is gone.
+    /// Drawn anew for every session of the UPF: a UE that sees another value knows that its state there is gone.
     pub instance: u32,
 }
 
@@ -373,6 +373,47 @@ mod welcome_tlv {
     pub const INNER_MTU: u8 = 3;
     pub const REORDER: u8 = 4;
     pub const INSTANCE: u8 = 5;
+    pub const REFUSED: u8 = 6;
+}
+
+/// The UPF knows the UE and will not have it now: in the place of a [`Welcome`], so that nobody else can say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Refused(
+    /// Why, as a code; see [`Refused::as_str`].
+    pub u8,
+);
+
+impl Refused {
+    /// There are as many sessions as the UPF was told to have.
+    pub const FULL: Self = Self(1);
+    /// The paths the UE announces do not fit together.
+    pub const ACCESSES: Self = Self(2);
+
+    /// The reason for people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FULL => "the UPF has no room for another session",
+            Self::ACCESSES => "the UPF cannot use the accesses announced",
+            _ => "the UPF refused, with a reason unknown to this version",
+        }
+    }
+
+    /// Payload of Noise message 2: no sender index, as there is no session, and the reason.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        vec![0, 0, 0, 0, welcome_tlv::REFUSED, 1, self.0]
+    }
+
+    /// The refusal in the payload of a Noise message 2, if it is one.
+    #[must_use]
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut tlvs = Tlvs(payload.get(4..)?);
+        tlvs.find_map(|tlv| match tlv {
+            Ok((welcome_tlv::REFUSED, &[reason])) => Some(Self(reason)),
+            _ => None,
+        })
+    }
 }
 
 impl Welcome {

@@ -123,6 +123,12 @@ impl ConfigChannel {
         self.work.is_none()
     }
 
+    /// Whether everything that was sent was acknowledged.
+    #[must_use]
+    pub fn is_delivered(&self) -> bool {
+        self.work.as_ref().is_none_or(|work| work.sender.unacked.is_empty())
+    }
+
     fn tidy(&mut self) {
         if self.work.as_ref().is_some_and(|w| w.sender.unacked.is_empty() && w.receiver.parts.is_empty()) {
             self.work = None;

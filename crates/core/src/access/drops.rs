@@ -61,8 +61,10 @@ reasons! {
     HandshakeMac = "handshake_mac",
     /// Handshake: under load, and the sender has not proved its address yet.
     HandshakeCookie = "handshake_cookie",
-    /// Handshake: the message does not decrypt, or the version or suite is unknown.
+    /// Handshake: the message does not decrypt, or the suite is unknown.
     HandshakeInvalid = "handshake_invalid",
+    /// Handshake: a version of the protocol that is not spoken here.
+    HandshakeVersion = "handshake_version",
     /// Handshake: the UE's key is not configured.
     HandshakeUnknownUe = "handshake_unknown_ue",
     /// Handshake: the timestamp is not newer than the last one of this UE.

@@ -316,7 +316,8 @@ impl KeyRing {
     /// When [`KeyRing::expire`] has something to do.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
-        let previous = self.previous.as_ref().map(|e| if e.older.is_some() { Instant::ZERO } else { e.until });
+        let previous =
+            self.previous.as_ref().map(|e| if e.older.is_some() { Instant::ZERO } else { e.until });
         let next = self.next.as_ref().map(|e| e.created + NEXT_LIFE);
         let current = self.current.as_ref().map(|e| e.until);
         [previous, next, current].into_iter().flatten().min()
@@ -352,8 +353,13 @@ mod tests {
             Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
         let from = "192.0.2.1:1".parse().unwrap();
         let Verdict::Pending(pending) = responder.inspect(&init, from, now, false) else { panic!() };
-        let welcome =
-            Welcome { ipv4: None, ipv6: None, inner_mtu: 1400, reorder_available: 0, instance: 0 };
+        let welcome = Welcome {
+            ipv4: Some(([10, 0, 0, 1].into(), 32)),
+            ipv6: None,
+            inner_mtu: 1400,
+            reorder_available: 0,
+            instance: 0,
+        };
         let (keys, response) = pending.respond(index, &welcome).unwrap();
         let established = initiator.finish(&response).unwrap();
         (Epoch::new(7, index, established.keys, now), Epoch::new(index, 7, keys, now))

@@ -61,6 +61,14 @@ pub struct Found {
     high: u16,
 }
 
+impl Found {
+    /// The largest UDP payload that is known to pass, in bytes; 0 if that was never searched.
+    #[must_use]
+    pub const fn low_bytes(self) -> u16 {
+        self.low
+    }
+}
+
 /// Path MTU state of one path in one direction.
 #[derive(Debug, Clone)]
 pub struct PathMtu {

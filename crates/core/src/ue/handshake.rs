@@ -1,7 +1,7 @@
 //! The UE's side of the handshake: when to start one, on which access, and what to do with answers.
 
 use super::{Ue, UeEvent};
-use crate::access::crypto::{Cookie, Initiator};
+use crate::access::crypto::{Cookie, HandshakeError, Initiator};
 use crate::access::drops::DropReason;
 use crate::access::keyring::Epoch;
 use crate::access::path::DownReason;
@@ -18,6 +18,8 @@ const MAX_RETRY: Duration = Duration::from_secs(4);
 /// A session none of whose paths is up is given up and built anew after this long: the UPF may have
 /// been restarted and have forgotten it.
 const ALL_DOWN: Duration = Duration::from_millis(100);
+/// First pause after a refusal; doubles up to 16 times this.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A cookie is worth trying for this long (its secret rotates every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
 
@@ -25,6 +27,7 @@ pub(super) struct Handshake {
     waiting: Option<Waiting>,
     next_try: Instant,
     tries: u32,
+    refusals: u32,
     access: PathId,
     cookie: Option<(Cookie, Instant)>,
     all_down_since: Option<Instant>,
@@ -44,6 +47,7 @@ impl Handshake {
             waiting: None,
             next_try: now,
             tries: 0,
+            refusals: 0,
             access: 0,
             cookie: None,
             all_down_since: None,
@@ -137,8 +141,8 @@ impl Ue {
                 .zip(&self.config.accesses)
                 .map(|(path, a)| Access { path, name: a.name.clone() })
                 .collect(),
-            mtu: self.config.params.inner_mtu,
-            resume: None,
+            mtu: self.own_mtu,
+            resume: self.session.keys().peer_index(),
         };
         let cookie = self.handshake.cookie.as_ref().filter(|(_, until)| now < *until).map(|(c, _)| c);
         let started = Initiator::start(
@@ -157,7 +161,7 @@ impl Ue {
         };
         self.handshake.waiting =
             Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
-        let Some(remote) = self.session.path(path).and_then(|p| p.endpoint) else { return };
+        let Some(remote) = self.session.path(path).and_then(|p| p.endpoint()) else { return };
         match out.reserve(path, remote, datagram.len()) {
             Some(slot) => slot.copy_from_slice(&datagram),
             None => self.drops.count(DropReason::NoRoom),
@@ -171,6 +175,7 @@ impl Ue {
         };
         let established = match waiting.initiator.finish(datagram) {
             Ok(established) => established,
+            Err(HandshakeError::Refused(refused)) => return self.on_refused(refused.as_str(), now),
             Err(_) => {
                 // A forged or late answer must not end the wait for the right one.
                 self.drops.count(DropReason::HandshakeInvalid);
@@ -180,29 +185,50 @@ impl Ue {
         let (local_index, rtt) = (waiting.local_index, now - waiting.sent);
         self.handshake.waiting = None;
         self.handshake.tries = 0;
+        self.handshake.refusals = 0;
         self.handshake.all_down_since = None;
         self.handshake.next_try = now + RETRY;
         let welcome = established.welcome;
         let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
         self.session.keys().install_now(epoch, now);
         let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
-        let mtu = welcome.inner_mtu.min(self.config.params.inner_mtu);
-        let restarted = self.connected && self.instance != welcome.instance;
-        let fresh = !self.connected || self.session.addresses() != addresses;
+        let mtu = welcome.inner_mtu.min(self.own_mtu);
+        let restarted = self.instance.is_some_and(|instance| instance != welcome.instance);
+        let changed = self.session.addresses() != addresses || self.config.params.inner_mtu != mtu;
+        let fresh = !self.connected || changed;
         self.session.set_addresses(addresses);
         self.config.params.inner_mtu = mtu;
-        self.instance = welcome.instance;
+        self.instance = Some(welcome.instance);
         self.connected = true;
         self.session.confirm_path(established.path, Some(rtt), now);
         if fresh {
             self.event(UeEvent::Connected { addresses, mtu });
         }
         if restarted {
-            self.session.reset_receive(&mut self.pool);
+            self.session.peer_restarted(now, &mut self.pool);
         }
-        if (fresh || restarted) && !self.config.rules.is_empty() {
-            self.offer_rules(now);
+        if fresh || restarted {
+            // The UPF has none; saying so is needed only if there are some.
+            self.rules_untold = !self.config.rules.is_empty();
         }
+    }
+
+    /// The UPF will not have us now: it is asked again, ever more rarely.
+    fn on_refused(&mut self, reason: &'static str, now: Instant) {
+        let retry_in = REFUSED_RETRY.saturating_mul(1 << self.handshake.refusals.min(4));
+        self.handshake.waiting = None;
+        self.handshake.tries = 0;
+        self.handshake.refusals = self.handshake.refusals.saturating_add(1);
+        self.handshake.next_try = now + retry_in;
+        self.event(UeEvent::Refused { reason, retry_in });
+    }
+
+    /// The UPF ended the session: nothing more can be sent, and a new one is asked for.
+    pub(super) fn on_closed(&mut self, now: Instant) {
+        self.session.peer_left(now);
+        self.connected = false;
+        self.handshake.waiting = None;
+        self.handshake.next_try = now + RETRY;
     }
 
     pub(super) fn on_cookie(&mut self, datagram: &[u8], now: Instant) {

@@ -21,17 +21,16 @@ use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
-use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{
-    Addresses, PathView, Security, Session, SessionEvent, SessionParams, Shared, Traffic,
+    Addresses, PathView, Profile, Security, Session, SessionEvent, SessionParams, Shared, Traffic,
 };
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
 use crate::policy::{AccessName, Rule, SteeringMode, chained};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
 use rand_chacha::ChaCha20Rng;
@@ -138,6 +137,13 @@ pub enum UeEvent {
         /// How many in a row.
         tries: u32,
     },
+    /// The UPF knows us and gives us no session now; we ask again later.
+    Refused {
+        /// Why.
+        reason: &'static str,
+        /// When we ask again.
+        retry_in: Duration,
+    },
     /// The UPF's rules arrived and are in force.
     Rules(usize),
     /// A document of the UPF, or the rules in it, could not be used.
@@ -151,8 +157,10 @@ pub enum UeEvent {
 /// Inner packets kept while no path is up.
 const MAX_PENDING: usize = 128;
 const MAX_EVENTS: usize = 512;
-/// Flow hints the UPF is told at a time; a flow it learned of keeps its rule there.
-const MAX_HINTS: usize = 64;
+/// Flow hints that may wait to be told to the UPF; a flow it learned of keeps its rule there.
+const MAX_HINTS: usize = 256;
+/// Hints told at a time.
+const HINTS_AT_A_TIME: usize = 64;
 /// Addresses remembered from DNS answers.
 const MAX_NAMES: usize = 4096;
 
@@ -166,11 +174,16 @@ pub struct Ue {
     drops: DropCounters,
     dns: DnsTable,
     upf_rules: Vec<Rule>,
+    /// What the UPF has still to be told, in one document after the other.
     hints: VecDeque<FlowHint>,
+    rules_untold: bool,
     pending: VecDeque<Vec<u8>>,
     events: VecDeque<UeEvent>,
     connected: bool,
-    instance: u32,
+    /// That of the session the UPF has, or last had, for us.
+    instance: Option<u32>,
+    /// The largest inner packet we can take; the UPF may want smaller ones.
+    own_mtu: u16,
     packets: element::Outbox,
 }
 
@@ -194,20 +207,14 @@ impl Ue {
             }
         }
         let mut rng = ChaCha20Rng::from_seed(seed);
-        let accesses: Arc<[AccessName]> = config.accesses.iter().map(|a| a.name.clone()).collect();
-        let rules = Arc::new(RuleSet::compile(&config.rules, &accesses)?);
-        let hash_key = rng.next_u64();
-        let mut session =
-            Session::new(Role::Ue, accesses, Addresses::default(), rules, &config.params, hash_key, now);
+        let accesses = config.accesses.iter().map(|a| (a.name.clone(), a.security));
+        let probe = Arc::new(config.params.probe);
+        let profile = Profile::new(Role::Ue, accesses, &probe, &config.params);
+        let rules = Arc::new(RuleSet::compile(&config.rules, profile.accesses())?);
+        let mut session = Session::new(Arc::new(profile), Addresses::default(), rules, rng.next_u64(), now);
         for (id, access) in (0u8..).zip(&config.accesses) {
-            if let Some(path) = session.path_mut(id) {
-                path.security = access.security;
-                path.endpoint = Some(access.remote);
-                if config.params.max_payload > 0 && access.max_payload > 0 {
-                    let most = access.max_payload.min(config.params.max_payload);
-                    path.mtu = Some(Box::new(PathMtu::new(most, now)));
-                }
-            }
+            session.bind(id, access.remote, id, now);
+            session.search_mtu(id, access.max_payload, now);
         }
         Ok(Self {
             session,
@@ -218,10 +225,12 @@ impl Ue {
             dns: DnsTable::new(MAX_NAMES),
             upf_rules: Vec::new(),
             hints: VecDeque::new(),
+            rules_untold: false,
             pending: VecDeque::new(),
             events: VecDeque::new(),
             connected: false,
-            instance: 0,
+            instance: None,
+            own_mtu: config.params.inner_mtu,
             packets: element::Outbox::default(),
             config,
         })
@@ -246,6 +255,7 @@ impl Ue {
             drops: &mut self.drops,
             params: &self.config.params,
             dns: Some(&self.dns),
+            exceptions: None,
         };
         // The reason is counted; the tunnel has nobody else to tell.
         let _ = self.session.send(packet, now, &mut shared, out);
@@ -260,15 +270,20 @@ impl Ue {
         now: Instant,
         inner: &mut impl PacketSink,
     ) {
-        let mut shared =
-            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: None,
+            exceptions: None,
+        };
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         match classify(datagram) {
             Ok(MessageType::Secure) => {
                 let _ = self.session.receive_secure(path, from, datagram, now, &mut shared, &mut snoop);
             }
             Ok(MessageType::PlainData) => {
-                if self.session.path(path).is_some_and(|p| p.endpoint == Some(from)) {
+                if self.session.path(path).is_some_and(|p| p.endpoint() == Some(from)) {
                     let _ = self.session.receive_plain(path, datagram, now, &mut shared, &mut snoop);
                 } else {
                     self.drops.count(DropReason::UnknownEndpoint);
@@ -286,11 +301,17 @@ impl Ue {
         // Nobody finds the UE by receiver index: what fell out needs no follow-up.
         self.session.keys().expire(now);
         self.drive_handshake(now, out);
-        let mut shared =
-            Shared { pool: &mut self.pool, drops: &mut self.drops, params: &self.config.params, dns: None };
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: None,
+            exceptions: None,
+        };
         let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
         self.session.poll(now, &mut shared, out, &mut snoop);
         self.drain_session_events(now);
+        self.tell_upf(now);
         if !self.pending.is_empty() && !self.session.states().up().is_empty() {
             for mut packet in core::mem::take(&mut self.pending) {
                 self.send(&mut packet, now, out);
@@ -301,9 +322,12 @@ impl Ue {
     /// When [`Ue::poll`] has something to do next, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let untold = self.rules_untold || !self.hints.is_empty();
+        let tell = (untold && self.connected && self.session.is_config_delivered())
+            .then_some((Instant::ZERO, "news for the UPF"));
         let pending = (!self.pending.is_empty() && !self.session.states().up().is_empty())
             .then_some((Instant::ZERO, "pending packets"));
-        [Some(self.handshake_timeout()), self.session.poll_timeout(), pending]
+        [Some(self.handshake_timeout()), self.session.poll_timeout(), pending, tell]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)
@@ -319,20 +343,25 @@ impl Ue {
                 }
             }
             UeCommand::Remote { path, remote } => {
-                if let Some(p) = self.session.path_mut(path) {
-                    p.endpoint = Some(remote);
-                }
+                self.session.bind(path, remote, path, now);
                 if let Some(access) = self.config.accesses.get_mut(usize::from(path)) {
                     access.remote = remote;
                 }
             }
             UeCommand::Rules(rules) => {
                 self.config.rules = rules;
-                self.recompile(now);
-                self.offer_rules(now);
+                self.rules_untold = true;
+                self.recompile();
             }
             UeCommand::Owner { key, owner } => {
-                self.session.assign_owner(&key, &owner, now, &self.dns);
+                let shared = Shared {
+                    pool: &mut self.pool,
+                    drops: &mut self.drops,
+                    params: &self.config.params,
+                    dns: Some(&self.dns),
+                    exceptions: None,
+                };
+                self.session.assign_owner(&key, &owner, now, &shared);
                 self.drain_session_events(now);
             }
             UeCommand::Close => self.session.close(0),
@@ -389,19 +418,23 @@ impl Ue {
     fn drain_session_events(&mut self, now: Instant) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                SessionEvent::Config(document) => self.on_document(&document, now),
+                SessionEvent::Config(document) => self.on_document(&document),
                 SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
-                SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule), now),
+                SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule)),
+                SessionEvent::Closed { reason } => {
+                    self.on_closed(now);
+                    self.event(UeEvent::Session(SessionEvent::Closed { reason }));
+                }
                 event => self.event(UeEvent::Session(event)),
             }
         }
     }
 
-    fn on_document(&mut self, bytes: &[u8], now: Instant) {
+    fn on_document(&mut self, bytes: &[u8]) {
         match Document::decode(bytes) {
             Ok(Document { rules: Some(rules), .. }) if rules != self.upf_rules => {
                 self.upf_rules = rules;
-                self.recompile(now);
+                self.recompile();
             }
             Ok(_) => {}
             Err(error) => self.event(UeEvent::BadConfig(error)),
@@ -409,7 +442,7 @@ impl Ue {
     }
 
     /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
-    fn recompile(&mut self, _now: Instant) {
+    fn recompile(&mut self) {
         let all = chained([self.config.rules.as_slice(), &self.upf_rules]);
         match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
             Ok(rules) => {
@@ -425,27 +458,35 @@ impl Ue {
         self.upf_rules.iter().flat_map(|rule| rule.steering.accesses()).cloned().collect()
     }
 
-    /// Tells the UPF our rules and what only we know of flows; the newest document says it all.
-    fn offer_rules(&mut self, now: Instant) {
+    /// Tells the UPF our rules and what only we know of flows. One document waits for the other to be
+    /// delivered, so none supersedes what another said.
+    fn tell_upf(&mut self, now: Instant) {
+        let something = self.rules_untold || !self.hints.is_empty();
+        if !something || !self.connected || !self.session.is_config_delivered() {
+            return;
+        }
+        let rules = core::mem::take(&mut self.rules_untold).then(|| self.rules_for_the_upf());
+        let flows = self.hints.drain(..self.hints.len().min(HINTS_AT_A_TIME)).collect();
+        self.session.push_config(Document { rules, flows }.encode(), now);
+    }
+
+    /// Our rules, as they are meant for the downlink: only the uplink rotates.
+    fn rules_for_the_upf(&self) -> Vec<Rule> {
         let mut rules = self.config.rules.clone();
         for rule in &mut rules {
             if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut rule.steering {
                 *rotate_packets = 0;
             }
         }
-        let document = Document { rules: Some(rules), flows: self.hints.iter().cloned().collect() };
-        self.session.push_config(document.encode(), now);
+        rules
     }
 
-    fn push_hint(&mut self, hint: FlowHint, now: Instant) {
-        if self.hints.contains(&hint) {
-            return;
-        }
+    fn push_hint(&mut self, hint: FlowHint) {
+        self.hints.retain(|other| other.key() != hint.key());
         if self.hints.len() == MAX_HINTS {
             self.hints.pop_front();
         }
         self.hints.push_back(hint);
-        self.offer_rules(now);
     }
 }
 

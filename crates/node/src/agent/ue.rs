@@ -286,8 +286,14 @@ impl Agent {
                 let list: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
                 let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
-                (self.addresses, self.mtu) = (addresses, mtu);
-                self.apply_session().await?;
+                if (self.addresses, self.mtu) != (addresses, mtu) {
+                    (self.addresses, self.mtu) = (addresses, mtu);
+                    self.apply_session().await?;
+                }
+            }
+            UeEvent::Refused { reason, retry_in } => {
+                let message = format!("{reason}; asking again in {} s", retry_in.as_secs());
+                self.log.push(views::event("refused", Some(&ue), message));
             }
             UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
                 let access = self.name_of(path);

@@ -276,6 +276,9 @@ impl Agent {
                 let message = format!("connected as {}", addresses.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
             }
+            UpfEvent::Refused { ue, reason } => {
+                self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
+            }
             UpfEvent::SessionDown { ue, reason } => {
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }

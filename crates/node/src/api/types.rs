@@ -191,7 +191,7 @@ pub struct Event {
     /// When.
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
-    /// `rules`, `carrier`, `handshake-timeout`, `bad-config`, `reloaded`.
+    /// `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`.
     #[schema(example = "path-down")]
     pub kind: String,
     /// UE it is about.

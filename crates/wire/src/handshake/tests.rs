@@ -21,6 +21,17 @@ fn welcome() -> Welcome {
 }
 
 #[test]
+fn a_refusal_is_not_a_welcome() {
+    for refused in [Refused::FULL, Refused::ACCESSES, Refused(200)] {
+        let payload = refused.encode();
+        assert_eq!(Refused::decode(&payload), Some(refused));
+        assert!(Welcome::decode(&payload).is_err() && !refused.as_str().is_empty());
+    }
+    assert_eq!(Refused::decode(&welcome().encode(7).unwrap()), None);
+    assert_eq!((Refused::decode(&[]), Refused::decode(&[0, 0, 0, 0, 6])), (None, None));
+}
+
+#[test]
 fn hello_golden() {
     let bytes = hello().encode(0x0102).unwrap();
     let golden = [

@@ -8,8 +8,8 @@ use crate::access::PathId;
 use crate::time::Instant;
 use anabranch_wire::WireError;
 use anabranch_wire::handshake::{
-    CookieMessage, HANDSHAKE_MAX, Hello, Init, MAC_LEN, NOISE_1_OVERHEAD, NOISE_2_OVERHEAD, Response,
-    VERSION, Welcome,
+    CookieMessage, HANDSHAKE_MAX, Hello, Init, MAC_LEN, NOISE_1_OVERHEAD, NOISE_2_OVERHEAD, Refused,
+    Response, VERSION, Welcome,
 };
 use core::fmt;
 use rand_chacha::ChaCha20Rng;
@@ -20,7 +20,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 /// Why the UE's end of a handshake did not go on. The handshake survives all but
-/// [`HandshakeError::Finished`]: a forged answer does not end it.
+/// [`HandshakeError::Finished`] and [`HandshakeError::Refused`]: a forged answer does not end it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HandshakeError {
     /// Not a well-formed message of its type, or a value that cannot be sent.
@@ -38,6 +38,9 @@ pub enum HandshakeError {
     /// Forged or damaged, or the key is not the peer's.
     #[error("answer does not authenticate")]
     Authentication,
+    /// The UPF knows this UE and will not have it now. The handshake is over.
+    #[error("{}", .0.as_str())]
+    Refused(Refused),
     /// The handshake has been finished already.
     #[error("handshake is finished already")]
     Finished,
@@ -70,13 +73,15 @@ pub enum Refusal {
     UnknownUe,
     /// The timestamp is not greater than the last: a replay, or a UE whose clock went back.
     Replayed,
+    /// Its network has had its share of what the UPF computes.
+    Rate,
     /// No room for another session.
     Full,
 }
 
 impl Refusal {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Malformed,
         Self::Version,
         Self::Suite,
@@ -86,6 +91,7 @@ impl Refusal {
         Self::Shard,
         Self::UnknownUe,
         Self::Replayed,
+        Self::Rate,
         Self::Full,
     ];
 
@@ -102,6 +108,7 @@ impl Refusal {
             Self::Shard => "shard",
             Self::UnknownUe => "unknown_ue",
             Self::Replayed => "replayed",
+            Self::Rate => "rate",
             Self::Full => "full",
         }
     }
@@ -192,7 +199,7 @@ impl Initiator {
     ///
     /// # Errors
     /// [`HandshakeError`]; none of them means that the true response may not still come, except
-    /// [`HandshakeError::Finished`], and [`HandshakeError::Malformed`] for a welcome that cannot be read.
+    /// [`HandshakeError::Finished`], [`HandshakeError::Refused`], and [`HandshakeError::Malformed`] for a welcome that cannot be read.
     pub fn finish(&mut self, datagram: &[u8]) -> Result<Established, HandshakeError> {
         if self.noise.is_handshake_finished() {
             return Err(HandshakeError::Finished);
@@ -214,8 +221,12 @@ impl Initiator {
             .noise
             .read_message(response.noise(), &mut payload)
             .map_err(|_| HandshakeError::Authentication)?;
+        let payload = payload.get(..length).unwrap_or_default();
+        if let Some(refused) = Refused::decode(payload) {
+            return Err(HandshakeError::Refused(refused));
+        }
         // The index in the header is for those who only watch; this one is authenticated.
-        let (index, welcome) = Welcome::decode(payload.get(..length).unwrap_or_default())?;
+        let (index, welcome) = Welcome::decode(payload)?;
         let (to_upf, to_ue) = split(&mut self.noise);
         Ok(Established {
             keys: SessionKeys::new(self.suite, to_upf, to_ue),
@@ -292,7 +303,20 @@ impl Responder {
     ///
     /// `under_load`: answer with a cookie, which is no longer than the init, unless the init carries one.
     pub fn inspect(&mut self, datagram: &[u8], from: SocketAddr, now: Instant, under_load: bool) -> Verdict {
-        match self.try_inspect(datagram, from, now, under_load) {
+        self.inspect_if(datagram, from, now, under_load, || true)
+    }
+
+    /// As [`Self::inspect`]; `may_compute` is asked before anything costly is done, when the sender has proved
+    /// all it has to. If it says no, the init is refused with [`Refusal::Rate`].
+    pub fn inspect_if(
+        &mut self,
+        datagram: &[u8],
+        from: SocketAddr,
+        now: Instant,
+        under_load: bool,
+        may_compute: impl FnOnce() -> bool,
+    ) -> Verdict {
+        match self.try_inspect(datagram, from, now, under_load, may_compute) {
             Ok(verdict) => verdict,
             Err(refusal) => Verdict::Refused(refusal),
         }
@@ -304,6 +328,7 @@ impl Responder {
         from: SocketAddr,
         now: Instant,
         under_load: bool,
+        may_compute: impl FnOnce() -> bool,
     ) -> Result<Verdict, Refusal> {
         match *datagram {
             [0x10, VERSION, suite, ..] => Suite::try_from(suite).map_err(|_| Refusal::Suite)?,
@@ -321,6 +346,9 @@ impl Responder {
                 let cookie = self.jar.bake(&self.labels, init.sender(), mac1, from, now);
                 return Ok(Verdict::Cookie(cookie.ok_or(Refusal::Full)?.to_bytes().to_vec()));
             }
+        }
+        if !may_compute() {
+            return Err(Refusal::Rate);
         }
         let header = &datagram[..Init::HEADER];
         let mut noise = noise::responder(&self.private, init.suite(), header, seed(&mut self.rng))
@@ -400,18 +428,30 @@ impl PendingInit {
         local_index: u32,
         welcome: &Welcome,
     ) -> Result<(SessionKeys, Vec<u8>), HandshakeError> {
-        let payload = welcome.encode(local_index)?;
+        let message = self.message(local_index, &welcome.encode(local_index)?)?;
+        let (to_upf, to_ue) = split(&mut self.noise);
+        Ok((SessionKeys::new(self.suite, to_ue, to_upf), message))
+    }
+
+    /// Makes the response that tells the UE why it gets no session.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Library`] for a UE whose ephemeral key is of low order.
+    pub fn refuse(mut self, refused: Refused) -> Result<Vec<u8>, HandshakeError> {
+        self.message(0, &refused.encode())
+    }
+
+    fn message(&mut self, local_index: u32, payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         let noise_len = NOISE_2_OVERHEAD + payload.len();
         let mut message =
             Response::emit(self.suite, self.hello.path, local_index, self.sender_index, noise_len);
         let macs_at = message.len() - 2 * MAC_LEN;
         self.noise
-            .write_message(&payload, &mut message[Response::HEADER..macs_at])
+            .write_message(payload, &mut message[Response::HEADER..macs_at])
             .map_err(|_| HandshakeError::Library)?;
         let mac1 = Labels::new(&self.peer).mac1(&message[..macs_at]);
         message[macs_at..macs_at + MAC_LEN].copy_from_slice(&mac1);
-        let (to_upf, to_ue) = split(&mut self.noise);
-        Ok((SessionKeys::new(self.suite, to_ue, to_upf), message))
+        Ok(message)
     }
 }
 

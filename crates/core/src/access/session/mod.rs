@@ -1,7 +1,7 @@
 //! One user's tunnel end: keys, paths, steering, sequencing and reordering, composed.
 //!
 //! The same type serves the UE (one session) and the UPF (many). It knows nothing of sockets or of
-//! other sessions; its owner finds it by receiver index, endpoint or virtual address.
+//! other sessions; its owner finds it by receiver index or virtual address.
 //!
 //! ```text
 //!  inner packet ─▶ flow table ─▶ rule ─▶ mode.pick(path states) ─▶ mark / number ─▶ seal ─▶ datagram
@@ -10,246 +10,84 @@
 //!  datagram ─▶ open ─▶ Data ──▶ as it is │ flow reorder │ stream reorder ─▶ inner packet
 //!                  └─▶ Probe, Notify, Config, MtuProbe, Close ─▶ path states, events, answers
 //! ```
+//!
+//! Most sessions of a UPF are idle. A session that saw no data for a while *rests* (`rest.rs`): it keeps what
+//! cannot be made again, and goes on answering probes.
 
+mod active;
 mod control;
 mod path;
+mod profile;
 mod receive;
+mod rest;
 mod send;
+mod types;
 
 pub use path::{Path, PathView, Security};
+pub use profile::Profile;
 pub use send::{RuleState, RuleView};
+pub use types::{Addresses, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
 
 use crate::access::classify::RuleSet;
-use crate::access::config_channel::{ConfigReceiver, ConfigSender};
-use crate::access::dns::DnsTable;
-use crate::access::drops::{DropCounters, DropReason};
+use crate::access::config_channel::ConfigChannel;
+use crate::access::drops::DropReason;
 use crate::access::keyring::KeyRing;
-use crate::access::path::{DownReason, FlapControl, FlapParams, ProbeParams, Role};
-use crate::access::reorder::{FlowReorder, Pool, StreamReorder};
+use crate::access::mtu::PathMtu;
+use crate::access::path::Role;
+use crate::access::reorder::{FlowStats, Pool, StreamStats};
 use crate::access::steer::PathStates;
 use crate::access::table::flow::FlowTable;
 use crate::access::{DatagramSink, PacketSink, PathId};
+use crate::element::Reason;
 use crate::policy::AccessName;
 use crate::time::{Duration, Instant};
-use anabranch_wire::ip::FlowKey;
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use active::Active;
+use path::Paths;
+use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// The addresses a session owns inside the tunnel; they are its identity at the UPF (JUNCTION §V-C).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// Virtual IPv4 address.
-    pub v4: Option<Ipv4Addr>,
-    /// Virtual IPv6 address.
-    pub v6: Option<Ipv6Addr>,
-}
-
-impl Addresses {
-    /// Whether `address` is one of them.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(a) => self.v4 == Some(a),
-            IpAddr::V6(a) => self.v6 == Some(a),
-        }
-    }
-
-    /// Both, IPv4 first.
-    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
-        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
-    }
-}
-
-/// What the owner lends a session for the time of one call.
-pub struct Shared<'a> {
-    /// Reorder buffers, bounded over all sessions.
-    pub pool: &'a mut Pool,
-    /// Drop counters of the whole tunnel end.
-    pub drops: &'a mut DropCounters,
-    /// Rates and intervals.
-    pub params: &'a SessionParams,
-    /// Names learned from DNS answers; the UE only.
-    pub dns: Option<&'a DnsTable>,
-}
-
-/// Parameters common to all sessions of a tunnel end.
-#[derive(Debug, Clone)]
-pub struct SessionParams {
-    /// Path probing and failure detection.
-    pub probe: ProbeParams,
-    /// When a user counts as flapping.
-    pub flap: FlapParams,
-    /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
-    /// 0 switches path MTU discovery off.
-    pub max_payload: u16,
-    /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
-    pub inner_mtu: u16,
-    /// Pausable queues of the pool for stream-wise reordering; see [`crate::access::reorder::PoolConfig`].
-    pub reorder_queues: u16,
-    /// Expanded ciphers are freed after this long without a data packet.
-    pub cool_after: Duration,
-}
-
-impl Default for SessionParams {
-    fn default() -> Self {
-        Self {
-            probe: ProbeParams::default(),
-            flap: FlapParams::default(),
-            max_payload: 1472,
-            inner_mtu: 1400,
-            reorder_queues: 127,
-            cool_after: Duration::from_secs(10),
-        }
-    }
-}
-
-/// Something a session wants known.
-#[derive(Debug, Clone, PartialEq)]
-pub enum SessionEvent {
-    /// A path can carry traffic.
-    PathUp {
-        /// Which.
-        path: PathId,
-        /// Its RTT, in microseconds.
-        rtt_us: u32,
-    },
-    /// A path stopped carrying traffic.
-    PathDown {
-        /// Which.
-        path: PathId,
-        /// How it was found out.
-        reason: DownReason,
-    },
-    /// Traffic of a switching rule moved.
-    Moved {
-        /// The rule's name.
-        rule: String,
-        /// Path it was on; `None` for the first packet.
-        from: Option<PathId>,
-        /// Path it is on now.
-        to: PathId,
-    },
-    /// The preferred path changed too often; direct updates pause for this long.
-    Flapping {
-        /// Pause.
-        pause: Duration,
-    },
-    /// A path was bound to, or moved to, this endpoint.
-    Endpoint {
-        /// Which.
-        path: PathId,
-        /// Where its datagrams come from now.
-        address: std::net::SocketAddr,
-    },
-    /// A rule needs to know who owns this flow (UE).
-    OwnerWanted(FlowKey),
-    /// Only the UE could classify this flow: the UPF must be told (UE).
-    Hint {
-        /// The flow as seen from the UE.
-        key: FlowKey,
-        /// Name of its rule.
-        rule: String,
-    },
-    /// A complete CONFIG document arrived from the peer (UTF-8 JSON).
-    Config(Vec<u8>),
-    /// The peer ended the session.
-    Closed {
-        /// Reason code of the CLOSE message.
-        reason: u8,
-    },
-    /// The peer confirmed new keys; receiver indices listed no longer open anything.
-    Rekeyed {
-        /// Receiver index of the keys now in use.
-        local_index: u32,
-    },
-}
-
-/// What both tunnel ends count per session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Inner packets sent to the peer.
-    pub tx_packets: u64,
-    /// Inner bytes sent to the peer.
-    pub tx_bytes: u64,
-    /// Inner packets received from the peer, before reordering.
-    pub rx_packets: u64,
-    /// Inner bytes received from the peer, before reordering.
-    pub rx_bytes: u64,
-}
-
-#[derive(Default)]
-struct Channel {
-    sender: ConfigSender,
-    receiver: ConfigReceiver,
-}
 
 /// One user's tunnel end.
 pub struct Session {
-    role: Role,
-    addresses: Addresses,
-    accesses: Arc<[AccessName]>,
-    keys: KeyRing,
-    paths: Vec<Path>,
-    states: PathStates,
-    flap: FlapControl,
+    profile: Arc<Profile>,
     rules: Arc<RuleSet>,
-    generation: u32,
+    /// What can be made again from the rest; at rest there only between a packet and the next poll.
+    active: Option<Box<Active>>,
+    keys: KeyRing,
+    paths: Paths,
     flows: FlowTable,
-    per_rule: Vec<RuleState>,
-    flow_reorder: FlowReorder,
-    stream_reorder: StreamReorder,
-    channel: Option<Box<Channel>>,
-    outbox: VecDeque<(PathId, control::Message)>,
-    events: VecDeque<SessionEvent>,
-    icmp: VecDeque<Vec<u8>>,
     traffic: Traffic,
     last_data: Instant,
-    max_payload: u16,
+    config: ConfigChannel,
+    addresses: Addresses,
+    generation: u32,
     notify_sequence: u32,
+    resting: bool,
 }
 
-/// Bounds of what may pile up between two polls.
-const MAX_OUTBOX: usize = 256;
-const MAX_EVENTS: usize = 256;
-const MAX_ICMP: usize = 16;
-
 impl Session {
-    /// A session with these accesses, not yet connected. `hash_key` seeds its flow hash.
+    /// A session not yet connected. `hash_key` seeds its flow hash.
     #[must_use]
     pub fn new(
-        role: Role,
-        accesses: Arc<[AccessName]>,
+        profile: Arc<Profile>,
         addresses: Addresses,
         rules: Arc<RuleSet>,
-        params: &SessionParams,
         hash_key: u64,
         now: Instant,
     ) -> Self {
-        let paths =
-            (0u8..).zip(accesses.iter()).map(|(id, _)| Path::new(role, id, &params.probe, now)).collect();
         Self {
-            role,
-            addresses,
-            accesses,
-            keys: KeyRing::default(),
-            paths,
-            states: PathStates::default(),
-            flap: FlapControl::new(&params.flap),
+            profile,
             rules,
-            generation: 0,
+            active: None,
+            keys: KeyRing::default(),
+            paths: Paths::default(),
             flows: FlowTable::new(hash_key),
-            per_rule: Vec::new(),
-            flow_reorder: FlowReorder::new(),
-            stream_reorder: StreamReorder::new(),
-            channel: None,
-            outbox: VecDeque::new(),
-            events: VecDeque::new(),
-            icmp: VecDeque::new(),
             traffic: Traffic::default(),
             last_data: now,
-            max_payload: params.max_payload,
+            config: ConfigChannel::default(),
+            addresses,
+            generation: 0,
             notify_sequence: 0,
+            resting: false,
         }
     }
 
@@ -275,19 +113,34 @@ impl Session {
         self.addresses = addresses;
     }
 
+    /// What it has in common with others.
+    #[must_use]
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
+    }
+
     /// Names of the accesses, by path id.
     #[must_use]
     pub fn accesses(&self) -> &Arc<[AccessName]> {
-        &self.accesses
+        self.profile.accesses()
     }
 
-    /// Replaces the rules; every flow is classified again with its next packet. Streams go on where they
-    /// are, so that traffic which new rules move arrives in order.
+    /// Replaces the rules; every flow is classified again with its next packet, but for those whose rule
+    /// only the UE could tell: they follow it by its name. Streams go on where they are, so that traffic
+    /// which new rules move arrives in order.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
-        for (index, state) in (0..).zip(&mut self.per_rule) {
-            state.renew(self.rules.get(index).name == rules.get(index).name);
+        let old = core::mem::replace(&mut self.rules, rules);
+        if let Some(active) = &mut self.active {
+            for (index, state) in (0..).zip(&mut active.per_rule) {
+                state.renew(old.get(index).name == self.rules.get(index).name);
+            }
         }
-        self.rules = rules;
+        self.classify_again();
+        self.flows.renumber_pinned(self.generation, |rule| self.rules.index_of(&old.get(rule).name));
+    }
+
+    /// Every flow is classified again with its next packet.
+    pub fn classify_again(&mut self) {
         self.generation = self.generation.wrapping_add(1);
     }
 
@@ -305,30 +158,33 @@ impl Session {
 
     /// The unified steering structure: what every rule decides from.
     #[must_use]
-    pub fn states(&self) -> &PathStates {
-        &self.states
+    pub fn states(&self) -> PathStates {
+        match &self.active {
+            Some(active) if !self.resting => active.states,
+            _ => self.paths.states(),
+        }
     }
 
-    /// The reordering engines, for their statistics.
+    /// Counters of the reordering engines since the session last woke.
     #[must_use]
-    pub fn reordering(&self) -> (&FlowReorder, &StreamReorder) {
-        (&self.flow_reorder, &self.stream_reorder)
+    pub fn reordering(&self) -> (FlowStats, StreamStats) {
+        let active = self.active.as_deref();
+        active.map(|a| (a.flow_reorder.stats(), a.stream_reorder.stats())).unwrap_or_default()
     }
 
-    /// One row per path.
+    /// One row per path in use.
     pub fn path_views(&self) -> impl Iterator<Item = PathView> + '_ {
-        self.paths.iter().zip(self.accesses.iter()).enumerate().map(|(id, (path, name))| path.view(id, name))
+        self.paths.iter().map(|path| {
+            let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).map(PathMtu::usable);
+            let name = self.accesses().get(usize::from(path.id)).map_or("", |name| name.as_str());
+            path.view(name, self.profile.security(path.id), mtu.unwrap_or(path.found.low_bytes()))
+        })
     }
 
-    /// The path with this id.
-    pub fn path_mut(&mut self, path: PathId) -> Option<&mut Path> {
-        self.paths.get_mut(usize::from(path))
-    }
-
-    /// The path with this id.
+    /// The path with this id, if it is in use.
     #[must_use]
     pub fn path(&self, path: PathId) -> Option<&Path> {
-        self.paths.get(usize::from(path))
+        self.paths.get(path)
     }
 
     /// Number of paths that are up.
@@ -337,9 +193,44 @@ impl Session {
         self.paths.iter().filter(|p| p.monitor.is_up()).count()
     }
 
-    /// The next event, oldest first.
+    /// Takes a path into use, or moves it: the far end is at `address`, our access is number `access`
+    /// (UE: the path id). Ids that are not among the session's accesses are ignored.
+    pub fn bind(&mut self, path: PathId, address: SocketAddr, access: PathId, now: Instant) {
+        if self.profile.has(path) && self.paths.get(path).is_none() {
+            self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+        }
+        if let Some(path) = self.paths.get_mut(path) {
+            path.bind(address, access);
+        }
+    }
+
+    /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes (UE; the UPF does so by
+    /// itself on every path it sends data on).
+    pub fn search_mtu(&mut self, path: PathId, max_payload: u16, now: Instant) {
+        let max = max_payload.min(self.profile.max_payload);
+        if max > 0 {
+            self.active().set_mtu(path, PathMtu::new(max, now));
+        }
+    }
+
+    /// The path on which plain data from this address, arrived by our access `access`, is accepted.
+    #[must_use]
+    pub fn plain_path(&self, address: SocketAddr, access: PathId) -> Option<PathId> {
+        let plain = |path: &&Path| {
+            self.profile.security(path.id) == Security::Plain && path.is_bound_to(address, access)
+        };
+        self.paths.iter().find(plain).map(|path| path.id)
+    }
+
+    /// The next event: what the owner must act on first, then the others, oldest first.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        self.events.pop_front()
+        self.active.as_mut()?.poll_event()
+    }
+
+    /// Whether something waits for the next poll, or for the owner to take it.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| !active.is_empty())
     }
 
     /// Sends what is due and releases what waited long enough.
@@ -352,61 +243,53 @@ impl Session {
     ) {
         self.on_timeout(now, shared, inner);
         self.send_control(now, shared, out);
-        while let Some(mut packet) = self.icmp.pop_front() {
+        while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
             inner.deliver(&mut packet);
         }
     }
 
     /// When [`Session::poll`] has something to do next, and why.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<(Instant, crate::element::Reason)> {
-        let paths = self.paths.iter().filter_map(Path::poll_timeout);
-        let config = self
-            .channel
-            .as_ref()
-            .filter(|_| self.paths_up() > 0)
-            .and_then(|c| c.sender.poll_timeout())
-            .map(|at| (at, "config repeat"));
-        let soon = (!self.outbox.is_empty() || !self.icmp.is_empty()).then_some((Instant::ZERO, "outbox"));
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let paths = self.paths.iter().filter(|p| p.is_bound()).filter_map(|p| p.monitor.poll_timeout());
+        let repeat = self.config.poll_timeout().filter(|_| self.paths_up() > 0);
         paths
-            .chain(self.flow_reorder.poll_timeout())
-            .chain(self.stream_reorder.poll_timeout())
-            .chain(config)
-            .chain(soon)
-            .chain(self.flap.poll_timeout())
+            .chain(repeat.map(|at| (at, "config repeat")))
             .chain(self.keys.expires_at().map(|at| (at, "key expiry")))
+            .chain(self.active_timeout())
             .min_by_key(|(at, _)| *at)
     }
 
     /// Gives back what the session holds of the shared pool; call it before dropping the session.
     pub fn release(&mut self, pool: &mut Pool) {
-        self.flow_reorder.close(pool);
-        self.stream_reorder.close(pool);
+        if let Some(active) = &mut self.active {
+            active.flow_reorder.close(pool);
+            active.stream_reorder.close(pool);
+        }
     }
 
-    /// Forgets what was being put in order: the peer was restarted and counts from zero.
-    pub fn reset_receive(&mut self, pool: &mut Pool) {
+    /// The peer was started again: it counts from zero, and knows nothing of what it was told.
+    pub fn peer_restarted(&mut self, now: Instant, pool: &mut Pool) {
         self.release(pool);
-        if let Some(channel) = self.channel.as_mut() {
-            channel.receiver.reset();
+        self.config.peer_restarted();
+        if self.is_ue() {
+            // What a UPF sent before it was restarted counts no more. (A UPF has put such keys aside.)
+            self.keys.forget_previous();
         }
+        self.flows.rest(Duration::ZERO, now);
+        let rtts: Vec<_> = self.paths.iter().map(|path| (path.id, path.state().rtt_us)).collect();
+        for (path, rtt_us) in rtts {
+            self.active().flow_reorder.set_path_rtt(path, rtt_us);
+        }
+        self.classify_again();
     }
 
-    fn event(&mut self, event: SessionEvent) {
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
+    fn active(&mut self) -> &mut Active {
+        Active::of(&mut self.active, &self.profile)
     }
 
-    fn queue(&mut self, path: PathId, message: control::Message) {
-        if self.outbox.len() < MAX_OUTBOX {
-            self.outbox.push_back((path, message));
-        }
-    }
-
-    fn channel(&mut self) -> &mut Channel {
-        self.channel.get_or_insert_with(Box::default)
+    fn is_ue(&self) -> bool {
+        self.profile.role == Role::Ue
     }
 
     fn count(shared: &mut Shared<'_>, reason: DropReason) {

@@ -1,12 +1,13 @@
 //! One access path of a session: where it leads, how it is protected, how it is doing.
 
 use crate::access::PathId;
-use crate::access::mtu::PathMtu;
+use crate::access::mtu::Found;
 use crate::access::path::{PathMonitor, ProbeParams, Role};
-use crate::element::Reason;
+use crate::access::steer::{PathSet, PathState, PathStates};
 use crate::time::Instant;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
 
 /// How user data is protected on a path. Control is always sealed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,17 +22,54 @@ pub enum Security {
 
 /// One access path of a session.
 pub struct Path {
-    /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
-    pub endpoint: Option<SocketAddr>,
-    /// Which of our own accesses (sockets) they leave by. At the UE this is the path id; at the UPF
-    /// the access the path's newest packet came in by.
-    pub access: PathId,
-    /// How user data is protected.
-    pub security: Security,
     /// Probes, RTT, loss and availability.
     pub monitor: PathMonitor,
-    /// Path MTU search; only the UE probes.
-    pub mtu: Option<Box<PathMtu>>,
+    endpoint: Endpoint,
+    /// What the path MTU search had found when the session went to rest.
+    pub(super) found: Found,
+    /// Its path id.
+    pub(super) id: PathId,
+}
+
+/// Where a path's datagrams go and by which of our own accesses (sockets); 24 bytes where a `SocketAddr`
+/// and a number have 36.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Endpoint {
+    address: [u8; 16],
+    scope: u32,
+    port: u16,
+    /// Address family: 4, 6, or 0 for none.
+    family: u8,
+    access: PathId,
+}
+
+impl Endpoint {
+    fn new(address: SocketAddr, access: PathId) -> Self {
+        let mut this = Self { port: address.port(), access, ..Self::default() };
+        match address {
+            SocketAddr::V4(a) => {
+                this.address[..4].copy_from_slice(&a.ip().octets());
+                this.family = 4;
+            }
+            SocketAddr::V6(a) => {
+                this.address = a.ip().octets();
+                (this.scope, this.family) = (a.scope_id(), 6);
+            }
+        }
+        this
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        let v6 = Ipv6Addr::from(self.address);
+        match self.family {
+            4 => {
+                let [a, b, c, d, ..] = self.address;
+                Some(SocketAddr::from(([a, b, c, d], self.port)))
+            }
+            6 => Some(SocketAddrV6::new(v6, self.port, 0, self.scope).into()),
+            _ => None,
+        }
+    }
 }
 
 /// A path as shown to people and metrics.
@@ -71,34 +109,54 @@ pub struct PathView {
 
 impl Path {
     /// A path that leads nowhere yet.
-    #[must_use]
-    pub fn new(role: Role, access: PathId, params: &ProbeParams, now: Instant) -> Self {
+    pub(super) fn new(role: Role, id: PathId, params: &Arc<ProbeParams>, now: Instant) -> Self {
         Self {
-            endpoint: None,
-            access,
-            security: Security::Secure,
             monitor: PathMonitor::new(role, params, now),
-            mtu: None,
+            endpoint: Endpoint { access: id, ..Endpoint::default() },
+            found: Found::default(),
+            id,
         }
     }
 
-    /// When the path wants attention, and why.
+    /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        self.endpoint?;
-        let up = self.monitor.is_up();
-        let mtu = self.mtu.as_ref().filter(|_| up).and_then(|m| m.poll_timeout());
-        [self.monitor.poll_timeout(), mtu].into_iter().flatten().min_by_key(|(at, _)| *at)
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint.address()
     }
 
-    pub(super) fn view(&self, id: usize, access: &str) -> PathView {
+    /// Which of our own accesses (sockets) they leave by. At the UE this is the path id; at the UPF the
+    /// access the path's newest packet came in by.
+    #[must_use]
+    pub const fn access(&self) -> PathId {
+        self.endpoint.access
+    }
+
+    /// Whether datagrams have somewhere to go.
+    #[must_use]
+    pub const fn is_bound(&self) -> bool {
+        self.endpoint.family != 0
+    }
+
+    /// Binds the path to the far end's address and our access. Returns whether that is new.
+    pub fn bind(&mut self, address: SocketAddr, access: PathId) -> bool {
+        let endpoint = Endpoint::new(address, access);
+        core::mem::replace(&mut self.endpoint, endpoint) != endpoint
+    }
+
+    /// Whether the path is bound to this address and access.
+    #[must_use]
+    pub fn is_bound_to(&self, address: SocketAddr, access: PathId) -> bool {
+        self.endpoint == Endpoint::new(address, access)
+    }
+
+    pub(super) fn view(&self, access: &str, security: Security, mtu_bytes: u16) -> PathView {
         let rtt = self.monitor.rtt();
         let counters = self.monitor.counters();
         PathView {
-            path: PathId::try_from(id).unwrap_or(PathId::MAX),
+            path: self.id,
             access: access.to_owned(),
-            endpoint: self.endpoint,
-            security: self.security,
+            endpoint: self.endpoint(),
+            security,
             up: self.monitor.is_up(),
             down: self.monitor.down_reason().map(|reason| reason.as_str()),
             rtt_us: super::micros(rtt.smoothed),
@@ -109,7 +167,109 @@ impl Path {
             tx_bytes: counters.tx_bytes,
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
-            mtu_bytes: self.mtu.as_ref().map_or(0, |m| m.usable()),
+            mtu_bytes,
         }
+    }
+}
+
+/// The paths a session uses, by path id; a path nobody uses costs nothing.
+#[derive(Default)]
+pub(super) struct Paths(Vec<Path>);
+
+impl Paths {
+    #[inline]
+    pub fn get(&self, id: PathId) -> Option<&Path> {
+        // Mostly the paths in use are the first ones, and in order.
+        match self.0.get(usize::from(id)) {
+            Some(path) if path.id == id => Some(path),
+            _ => self.0.iter().find(|path| path.id == id),
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        let at = match self.0.get(usize::from(id)) {
+            Some(path) if path.id == id => usize::from(id),
+            _ => self.0.iter().position(|path| path.id == id)?,
+        };
+        self.0.get_mut(at)
+    }
+
+    /// Adds a path that is not there.
+    #[cold]
+    pub fn add(&mut self, path: Path) {
+        self.0.reserve_exact(1);
+        let at = self.0.partition_point(|other| other.id < path.id);
+        self.0.insert(at, path);
+    }
+
+    /// In order of path ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter()
+    }
+
+    /// In order of path ids.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.0.iter_mut()
+    }
+
+    /// Path ids, in order.
+    pub fn ids(&self) -> PathSet {
+        self.0.iter().map(|path| path.id).collect()
+    }
+
+    /// What steering may know of the paths.
+    pub fn states(&self) -> PathStates {
+        let mut states = PathStates::default();
+        for path in &self.0 {
+            states.set(path.id, path.state());
+        }
+        states
+    }
+}
+
+impl Path {
+    /// What steering may know of the path.
+    pub(super) fn state(&self) -> PathState {
+        let up = self.monitor.is_up() && self.is_bound();
+        PathState {
+            rtt_us: if up { super::micros(self.monitor.rtt().smoothed).max(1) } else { 0 },
+            loss_ppm: self.monitor.loss_tx_ppm(),
+            delivery_bps: self.monitor.delivery_rate_bps(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_come_back_as_they_were() {
+        for text in ["192.0.2.1:500", "[2001:db8::1]:65535", "[fe80::1%7]:1", "[::ffff:192.0.2.1]:9"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let mut path = Path::new(Role::Upf, 3, &Arc::default(), Instant::ZERO);
+            assert_eq!((path.endpoint(), path.access(), path.is_bound()), (None, 3, false));
+            assert!(path.bind(address, 1));
+            assert!(!path.bind(address, 1));
+            assert_eq!((path.endpoint(), path.access(), path.is_bound()), (Some(address), 1, true));
+            assert!(path.is_bound_to(address, 1) && !path.is_bound_to(address, 2));
+        }
+    }
+
+    #[test]
+    fn paths_are_found_by_id_whatever_the_order_they_came_in() {
+        let mut paths = Paths::default();
+        for id in [5, 0, 7, 1] {
+            assert!(paths.get(id).is_none());
+            paths.add(Path::new(Role::Upf, id, &Arc::default(), Instant::ZERO));
+        }
+        for id in 0..9 {
+            let there = [0, 1, 5, 7].contains(&id);
+            assert_eq!(paths.get(id).map(|p| p.id), there.then_some(id));
+            assert_eq!(paths.get_mut(id).map(|p| p.id), there.then_some(id));
+        }
+        assert_eq!(paths.ids().iter().collect::<Vec<_>>(), [0, 1, 5, 7]);
+        assert_eq!(paths.0.capacity(), 4);
     }
 }

@@ -1,8 +1,8 @@
 //! From a datagram to the inner packets it releases.
 
-use super::{Security, Session, SessionEvent, Shared};
+use super::active::Active;
+use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
-use crate::access::path::Role;
 use crate::access::reorder::Outcome;
 use crate::access::{PacketSink, PathId};
 use crate::time::Instant;
@@ -26,8 +26,15 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        self.try_secure(access, from, datagram, now, shared, inner)
-            .inspect_err(|&reason| Self::count(shared, reason))
+        let received = self.try_secure(access, from, datagram, now, shared, inner);
+        if let Err(reason) = received {
+            Self::count(shared, reason);
+            if self.resting {
+                // Forged packets must not keep the ciphers of resting sessions expanded.
+                self.keys.cool_down();
+            }
+        }
+        received
     }
 
     /// Takes a plain-form datagram that came from the bound endpoint of `path`.
@@ -56,26 +63,18 @@ impl Session {
     ) -> Result<(), DropReason> {
         let size = datagram.len();
         let opened = self.keys.open(datagram, now)?;
-        let path = opened.path;
-        let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
-        // Roaming: only the newest packet of a path tells where the path is now.
-        let moved = self.role == Role::Upf
-            && opened.newest
-            && (state.endpoint != Some(from) || state.access != access);
-        if moved {
-            state.endpoint = Some(from);
-            state.access = access;
-        }
-        let plaintext = opened.plaintext;
+        let (path, plaintext) = (opened.path, opened.plaintext);
         if let Some(confirmed) = opened.confirmed {
-            self.event(SessionEvent::Rekeyed { local_index: confirmed.local_index });
-            let channel = self.channel.as_mut();
-            if let Some(channel) = channel {
-                channel.sender.restart(now);
+            if confirmed.fresh_peer {
+                self.peer_restarted(now, shared.pool);
             }
+            self.active().confirm(confirmed);
         }
-        if moved {
-            self.event(SessionEvent::Endpoint { path, address: from });
+        if !self.profile.has(path) {
+            return Err(DropReason::UnknownPath);
+        }
+        if !self.is_ue() {
+            self.follow(path, from, access, opened.newest, now);
         }
         let (header, body) = InnerHeader::parse(plaintext).map_err(|_| DropReason::Malformed)?;
         if header.kind == InnerType::Data {
@@ -95,15 +94,32 @@ impl Session {
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
         let size = datagram.len();
-        let state = self.path(path).ok_or(DropReason::UnknownPath)?;
-        if state.security != Security::Plain {
+        if self.profile.security(path) != Security::Plain {
             return Err(DropReason::PlainRefused);
         }
         let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
-        if header.kind != InnerType::Data {
+        // Control is always sealed, and so are markers: a forged one would end the wait for order.
+        let marker = matches!(header.order(), Ok(Order::Mark(_)));
+        if header.kind != InnerType::Data || marker {
             return Err(DropReason::PlainRefused);
         }
         self.data(path, &header, &mut datagram[InnerHeader::LEN..], size, now, shared, inner)
+    }
+
+    /// Takes a path into use, or follows it to where the peer is now (UPF). Only the newest packet of a path
+    /// tells where it is.
+    fn follow(&mut self, path: PathId, from: SocketAddr, access: PathId, newest: bool, now: Instant) {
+        let state = match self.paths.get_mut(path) {
+            Some(state) => state,
+            None => {
+                self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+                let Some(state) = self.paths.get_mut(path) else { return };
+                state
+            }
+        };
+        if (newest || !state.is_bound()) && state.bind(from, access) {
+            self.active().event(SessionEvent::Endpoint { path, address: from });
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
@@ -117,28 +133,33 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        if let Some(state) = self.path_mut(path) {
+        // What arrived is not lost, whatever becomes of it.
+        if let Some(state) = self.paths.get_mut(path) {
             state.monitor.on_data_received(size, now);
         }
         let order = header.order().map_err(|_| DropReason::Malformed)?;
         if let Order::Mark(word) = order {
-            self.stream_reorder.on_marker(word, now, shared.pool, inner);
+            let active = Active::of(&mut self.active, &self.profile);
+            active.stream_reorder.on_marker(word, now, shared.pool, inner);
             return Ok(());
         }
         let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
-        if self.role == Role::Upf && !self.addresses.contains(key.src) {
+        if !self.is_ue() && !self.addresses.contains(key.src) {
             return Err(DropReason::SpoofedSource);
+        }
+        if self.resting {
+            self.wake(now);
         }
         self.traffic.rx_packets += 1;
         self.traffic.rx_bytes += packet.len() as u64;
         self.last_data = now;
-        // The far end clamped towards its MTU already; ours may be smaller.
         // What the peer's host may send is what this end can carry back.
         ip::clamp_mss(packet, self.inner_mtu(shared.params.inner_mtu));
         match order {
             Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
                 let hold = matches!(order, Order::Flow { .. });
-                let outcome = self.flow_reorder.on_packet(
+                let active = Active::of(&mut self.active, &self.profile);
+                let outcome = active.flow_reorder.on_packet(
                     &key,
                     sequence,
                     start,
@@ -154,7 +175,8 @@ impl Session {
                 }
             }
             Order::Stream(word) => {
-                self.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
+                let active = Active::of(&mut self.active, &self.profile);
+                active.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
             }
             Order::None | Order::Mark(_) => inner.deliver(packet),
         }

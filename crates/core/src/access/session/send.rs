@@ -1,11 +1,10 @@
 //! From the inner packet to the datagrams that carry it.
 
-use super::{MAX_ICMP, Security, Session, SessionEvent, Shared, micros};
+use super::active::Active;
+use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::{FlowOwner, RuleIndex};
-use crate::access::dns::DnsTable;
 use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
-use crate::access::path::Role;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{ModeState, PathSet, Pick};
 use crate::access::{DatagramSink, PathId};
@@ -40,6 +39,23 @@ impl RuleState {
         }
     }
 
+    /// The state of `rule` in `states`, made if there is none.
+    #[inline]
+    fn of(states: &mut Vec<Self>, rule: RuleIndex) -> &mut Self {
+        let index = usize::from(rule);
+        if states.len() <= index {
+            Self::extend(states, index + 1);
+        }
+        &mut states[index]
+    }
+
+    #[cold]
+    fn extend(states: &mut Vec<Self>, len: usize) {
+        states.reserve_exact(len - states.len());
+        let mut next = states.len() as RuleIndex..;
+        states.resize_with(len, || Self::new(next.next().unwrap_or(RuleIndex::MAX)));
+    }
+
     /// The rule has changed, or (not `same`) is another one. The far end knows the stream by its number and
     /// goes on counting its epochs.
     pub(super) fn renew(&mut self, same: bool) {
@@ -65,7 +81,7 @@ pub struct RuleView {
     pub mode: &'static str,
     /// Path of a switching rule that has traffic.
     pub path: Option<PathId>,
-    /// Moves from one path to another.
+    /// Moves from one path to another since the session last woke.
     pub switches: u64,
 }
 
@@ -73,7 +89,7 @@ impl Session {
     /// One row per rule in force, the one of last resort last.
     pub fn rule_views(&self) -> impl Iterator<Item = RuleView> + '_ {
         self.rules.rules().iter().enumerate().map(|(i, rule)| {
-            let state = self.per_rule.get(i);
+            let state = self.active.as_ref().and_then(|active| active.per_rule.get(i));
             RuleView {
                 rule: rule.name.clone(),
                 mode: rule.mode.name(),
@@ -106,34 +122,35 @@ impl Session {
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        if self.resting {
+            self.wake(now);
+        }
         let mtu = self.inner_mtu(shared.params.inner_mtu);
         if packet.len() > usize::from(mtu) {
             self.refuse_too_big(packet, mtu);
             return Err(DropReason::TooBig);
         }
         ip::clamp_mss(packet, mtu);
-        let key = if self.role == Role::Ue { key } else { key.reversed() };
+        let key = if self.is_ue() { key } else { key.reversed() };
 
-        let flow = self.flows.entry(&key, now);
-        if flow.generation() != Some(self.generation) {
-            let rule = self.classify_flow(&key, None, now, shared.dns);
-            self.flows.entry(&key, now).assign(rule, self.generation);
+        let at = self.flows.touch(&key, now);
+        if self.flows.at(at).and_then(|flow| flow.generation()) != Some(self.generation) {
+            let rule = self.classify_flow(&key, None, now, shared);
+            let generation = self.generation;
+            self.flows.entry(&key, now).assign(rule, generation);
         }
-        let flow = self.flows.entry(&key, now);
-        let (rule, flow_hash) = (flow.rule(), flow.hash());
         self.last_data = now;
         self.traffic.tx_packets += 1;
         self.traffic.tx_bytes += packet.len() as u64;
 
-        if self.per_rule.len() <= usize::from(rule) {
-            let mut next = self.per_rule.len() as RuleIndex..;
-            self.per_rule.resize_with(usize::from(rule) + 1, || RuleState::new(next.next().unwrap_or(rule)));
-        }
+        let flow = self.flows.at(at).ok_or(DropReason::NoPath)?; // always there
+        let (rule, flow_hash) = (flow.rule(), flow.hash());
+        let active = Active::of(&mut self.active, &self.profile);
+        let state = RuleState::of(&mut active.per_rule, rule);
         let policy = self.rules.get(rule);
-        let state = &mut self.per_rule[usize::from(rule)];
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
-            let pick = state.mode.pick(&policy.mode, &self.states, sequence, flow_hash, now);
+            let pick = state.mode.pick(&policy.mode, &active.states, sequence, flow_hash, now);
             let order = if policy.reorder {
                 Order::Flow { sequence, start }
             } else {
@@ -142,7 +159,7 @@ impl Session {
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
-        let Pick::One(picked) = state.mode.pick(&policy.mode, &self.states, state.packets, flow_hash, now)
+        let Pick::One(picked) = state.mode.pick(&policy.mode, &active.states, state.packets, flow_hash, now)
         else {
             return Err(DropReason::NoPath);
         };
@@ -154,9 +171,16 @@ impl Session {
             self.note_move(rule, picked);
             return self.emit_data(picked, Order::None, packet, now, out);
         }
-        let path = if state.path == Some(picked) { picked } else { self.switch(rule, picked, now, out) };
-        let word = self.per_rule[usize::from(rule)].stream.stamp();
+        let mut path = picked;
+        if state.path != Some(picked) {
+            path = self.switch(rule, picked, now, out);
+        }
+        let word = self.rule_state(rule).stream.stamp();
         self.emit_data(path, Order::Stream(word), packet, now, out)
+    }
+
+    fn rule_state(&mut self, rule: RuleIndex) -> &mut RuleState {
+        RuleState::of(&mut Active::of(&mut self.active, &self.profile).per_rule, rule)
     }
 
     /// The rule of a flow, by everything that is known at this end. The UE tells the UPF what the UPF
@@ -166,24 +190,28 @@ impl Session {
         key: &FlowKey,
         owner: Option<&FlowOwner>,
         now: Instant,
-        dns: Option<&DnsTable>,
+        shared: &Shared<'_>,
     ) -> RuleIndex {
         let plain = self.rules.classify(key);
-        let Some(dns) = dns else { return plain };
+        let Some(dns) = shared.dns else {
+            // At the UPF: the application is known, is there an exception for this user?
+            return shared.exceptions.map_or(plain, |exceptions| exceptions.rule(plain));
+        };
         let verdict = self.rules.classify_at_ue(key, owner, dns, now);
+        let active = Active::of(&mut self.active, &self.profile);
         if verdict.owner_wanted {
-            self.event(SessionEvent::OwnerWanted(*key));
+            active.event(SessionEvent::OwnerWanted(*key));
         }
         if verdict.rule != plain {
             let rule = self.rules.get(verdict.rule).name.clone();
-            self.event(SessionEvent::Hint { key: *key, rule });
+            active.event(SessionEvent::Hint { key: *key, rule });
         }
         verdict.rule
     }
 
     /// The owner of a flow became known (UE): its next packet follows the rule that fits.
-    pub fn assign_owner(&mut self, key: &FlowKey, owner: &FlowOwner, now: Instant, dns: &DnsTable) {
-        let rule = self.classify_flow(key, Some(owner), now, Some(dns));
+    pub fn assign_owner(&mut self, key: &FlowKey, owner: &FlowOwner, now: Instant, shared: &Shared<'_>) {
+        let rule = self.classify_flow(key, Some(owner), now, shared);
         let generation = self.generation;
         self.flows.entry(key, now).assign(rule, generation);
     }
@@ -192,19 +220,19 @@ impl Session {
     pub fn assign_hint(&mut self, key: &FlowKey, rule: &str, now: Instant) {
         if let Some(rule) = self.rules.index_of(rule) {
             let generation = self.generation;
-            self.flows.entry(key, now).assign(rule, generation);
+            self.flows.entry(key, now).pin(rule, generation);
         }
     }
 
     /// Moves a switching rule to another path, if the far end can put the two streams in order.
     fn switch(&mut self, rule: RuleIndex, to: PathId, now: Instant, out: &mut impl DatagramSink) -> PathId {
-        let from = self.per_rule[usize::from(rule)].path;
+        let from = self.rule_state(rule).path;
         if let Some(ex) = from {
-            let alive = self.states.get(ex).is_up();
-            let rtt = self.path(ex).map(|p| p.monitor.rtt()).unwrap_or_default();
+            let alive = self.active().states.get(ex).is_up();
+            let rtt = self.paths.get(ex).map(|p| p.monitor.rtt()).unwrap_or_default();
             let hold = hold_timeout(micros(rtt.smoothed), micros(rtt.variance));
             let available = self.peer_reorder_available();
-            let state = &mut self.per_rule[usize::from(rule)];
+            let state = self.rule_state(rule);
             match state.stream.switch(alive, hold, available) {
                 Switch::Stay => {
                     state.denied += 1;
@@ -222,23 +250,19 @@ impl Session {
     }
 
     fn note_move(&mut self, rule: RuleIndex, to: PathId) {
-        let state = &mut self.per_rule[usize::from(rule)];
+        let state = self.rule_state(rule);
         if state.path == Some(to) {
             return;
         }
         let from = state.path.replace(to);
         state.switches += u64::from(from.is_some());
         let rule = self.rules.get(rule).name.clone();
-        self.event(SessionEvent::Moved { rule, from, to });
+        self.active().event(SessionEvent::Moved { rule, from, to });
     }
 
     fn peer_reorder_available(&self) -> u16 {
-        self.paths
-            .iter()
-            .filter(|p| p.monitor.is_up())
-            .map(|p| p.monitor.peer_reorder_available())
-            .max()
-            .unwrap_or(0)
+        let up = self.paths.iter().filter(|p| p.monitor.is_up());
+        up.map(|p| p.monitor.peer_reorder_available()).max().unwrap_or(0)
     }
 
     fn emit_copies(
@@ -269,12 +293,14 @@ impl Session {
         now: Instant,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
-        let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
-        let to = state.endpoint.ok_or(DropReason::NoPath)?;
+        let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
+        let to = state.endpoint().ok_or(DropReason::NoPath)?;
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
-        let size = if state.security == Security::Plain {
+        // Markers are always sealed: a forged one would end the wait for order.
+        let marker = matches!(order, Order::Mark(_));
+        let size = if self.profile.security(path) == Security::Plain && !marker {
             let size = PLAIN_OVERHEAD + payload.len();
-            let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
+            let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
             header.emit(slot).map_err(|_| DropReason::NoRoom)?;
             slot[InnerHeader::LEN..].copy_from_slice(payload);
             size
@@ -283,17 +309,21 @@ impl Session {
                 return Err(DropReason::NoKeys);
             }
             let size = SECURE_OVERHEAD + payload.len();
-            let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
+            let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
             let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
             header.emit(body).map_err(|_| DropReason::NoRoom)?;
             body[InnerHeader::LEN..].copy_from_slice(payload);
             self.keys.seal(path, slot, now)?;
             size
         };
-        if state.mtu.is_none() && self.max_payload > 0 {
-            state.mtu = Some(Box::new(PathMtu::new(self.max_payload, now)));
-        }
         state.monitor.on_data_sent(size, now);
+        let max = self.profile.max_payload;
+        if max > 0 {
+            let active = Active::of(&mut self.active, &self.profile);
+            if active.mtu(path).is_none() {
+                active.set_mtu(path, PathMtu::new(max, now));
+            }
+        }
         Ok(())
     }
 
@@ -305,27 +335,26 @@ impl Session {
         now: Instant,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
-        let state = self.paths.get_mut(usize::from(path)).ok_or(DropReason::UnknownPath)?;
-        let to = state.endpoint.ok_or(DropReason::NoPath)?;
+        let state = self.paths.get(path).ok_or(DropReason::UnknownPath)?;
+        let to = state.endpoint().ok_or(DropReason::NoPath)?;
         if !self.keys.can_seal(now) {
             return Err(DropReason::NoKeys);
         }
         let size = SecureHeader::LEN + message.encoded_len() + TAG_LEN;
-        let slot = out.reserve(state.access, to, size).ok_or(DropReason::NoRoom)?;
+        let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
         message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
         self.keys.seal(path, slot, now)
     }
 
     /// Largest inner packet every live path carries whole.
     pub(super) fn inner_mtu(&self, configured: u16) -> u16 {
-        let overhead = |security| match security {
+        let Some(active) = &self.active else { return configured };
+        let overhead = |path| match self.profile.security(path) {
             Security::Secure => SECURE_OVERHEAD as u16,
             Security::Plain => PLAIN_OVERHEAD as u16,
         };
-        self.paths
-            .iter()
-            .filter(|p| p.monitor.is_up())
-            .filter_map(|p| Some(p.mtu.as_ref()?.usable().saturating_sub(overhead(p.security))))
+        let up = self.paths.iter().filter(|p| p.monitor.is_up());
+        up.filter_map(|p| Some(active.mtu(p.id)?.usable().saturating_sub(overhead(p.id))))
             .map(|mtu| mtu.max(MIN_INNER_MTU))
             .fold(configured, u16::min)
     }
@@ -335,11 +364,8 @@ impl Session {
             Some(6) => self.addresses.v6.map(Into::into),
             _ => self.addresses.v4.map(Into::into),
         };
-        if self.icmp.len() < MAX_ICMP
-            && let Some(from) = from
-            && let Some(message) = ip::packet_too_big(packet, mtu, from)
-        {
-            self.icmp.push_back(message);
+        if let Some(from) = from {
+            self.active().queue_icmp(|| ip::packet_too_big(packet, mtu, from));
         }
     }
 }

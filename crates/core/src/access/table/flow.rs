@@ -34,9 +34,17 @@ pub struct FlowTable(Form);
 #[derive(Debug)]
 enum Form {
     /// `counter` as in [`Flows`]: it outlives the flows.
-    Unused { key: u64, limit: NonZeroU32, counter: u32 },
+    Unused {
+        key: u64,
+        limit: NonZeroU32,
+        counter: u32,
+    },
     Used(Box<Flows>),
 }
+
+/// Where the entry of a flow is, for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowPlace(u32);
 
 /// What is remembered of one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,6 +172,20 @@ impl FlowTable {
     /// The entry of a flow, made if it is new, evicting the least recently used one if need be.
     pub fn entry(&mut self, key: &FlowKey, now: Instant) -> &mut FlowEntry {
         self.flows().entry(key, now)
+    }
+
+    /// As [`Self::entry`]; the place of the entry, for [`Self::at`]. It holds until the next call that takes
+    /// a flow, or forgets some.
+    #[inline]
+    pub fn touch(&mut self, key: &FlowKey, now: Instant) -> FlowPlace {
+        FlowPlace(self.flows().touch(key, now))
+    }
+
+    /// The entry at a place.
+    #[inline]
+    pub fn at(&mut self, place: FlowPlace) -> Option<&mut FlowEntry> {
+        let Form::Used(flows) = &mut self.0 else { return None };
+        flows.nodes.get_mut(place.0 as usize).map(|node| &mut node.entry)
     }
 
     /// The entry of a flow that is there, without using it.
@@ -312,6 +334,28 @@ impl Flows {
     }
 
     fn entry(&mut self, key: &FlowKey, now: Instant) -> &mut FlowEntry {
+        let at = self.touch(key, now);
+        &mut self.nodes[at as usize].entry
+    }
+
+    fn touch(&mut self, key: &FlowKey, now: Instant) -> u32 {
+        // Packets come in bursts of one flow: the newest one is asked first.
+        let at = match self.nodes.get(self.newest as usize) {
+            Some(node) if node.key == *key => self.newest,
+            _ => self.make_newest(key),
+        };
+        let counter = &mut self.counter;
+        let entry = &mut self.nodes[at as usize].entry;
+        entry.last_used = now;
+        // Keep the counter near the leaders, so that "behind" stays meaningful in 32 bits.
+        let ahead = entry.sequence.wrapping_sub(*counter);
+        if (1 << 30..1 << 31).contains(&ahead) {
+            *counter = entry.sequence;
+        }
+        at
+    }
+
+    fn make_newest(&mut self, key: &FlowKey) -> u32 {
         let hash = self.hash(key);
         let at = match self.find(key, hash) {
             Some((_, node)) => {
@@ -321,15 +365,7 @@ impl Flows {
             None => self.add(key, hash),
         };
         self.link_newest(at);
-        let counter = &mut self.counter;
-        let entry = &mut self.nodes[at as usize].entry;
-        entry.last_used = now;
-        // Keep the counter near the leaders, so that "behind" stays meaningful in 32 bits.
-        let ahead = entry.sequence.wrapping_sub(*counter);
-        if (1 << 30..1 << 31).contains(&ahead) {
-            *counter = entry.sequence;
-        }
-        entry
+        at
     }
 
     /// Adds a flow that is not there; it is not linked yet.

@@ -6,14 +6,16 @@
 //!   5-tuple of a packet -> flow.rs     flow -> rule, sequence number (bounded, least recently used)
 //! ```
 //!
-//! `open.rs` and `slab.rs` are the containers underneath; `access::memory` computes
+//! `open.rs`, `slab.rs` and `index.rs` are the containers underneath; `access::memory` computes
 //! what they cost.
 
 pub mod flow;
+mod index;
 mod open;
 pub mod session;
 mod slab;
 
+pub use index::HashIndex;
 pub use slab::{Slab, SlabLayout};
 
 use thiserror::Error;

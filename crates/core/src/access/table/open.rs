@@ -1,9 +1,9 @@
 //! An open-addressing hash table: keys in the slots, linear probing, deletion by shifting back.
 //!
 //! The slots are one allocation: no pointer to follow, and a hit costs one cache line in nearly all
-//! cases at the highest load of 3/4 (2.5 probes on average, 8.5 for a miss). The table doubles until it
+//! cases at the highest load of 3/4 (2.5 probes on average, 8.5 for a miss). The table grows by half until it
 //! reaches its limit, or is reserved whole at the start, which leaves no pause for later. A slot index is
-//! `hash * slots / 2^32`, so the size need not be a power of two and the last doubling wastes nothing.
+//! `hash * slots / 2^32`, so the size need not be a power of two and the last step wastes nothing.
 //!
 //! Keys are virtual addresses and session ids, which this end assigns; the hash is a seeded
 //! multiply-fold, which is enough for keys a stranger cannot choose (flows have a keyed SipHash).
@@ -123,7 +123,7 @@ impl<K: Key> OpenTable<K> {
             return Err(TableError::Full { what: self.what, limit: self.limit });
         }
         if slots_for(self.len + 1) > self.slots.len() {
-            self.resize((self.len * 2).clamp(FIRST, self.limit.max(FIRST)).min(self.limit));
+            self.resize((self.len + self.len / 2).clamp(FIRST, self.limit.max(FIRST)).min(self.limit));
         }
         self.place(Slot { key, value });
         self.len += 1;

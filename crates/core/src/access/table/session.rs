@@ -161,6 +161,19 @@ impl SessionTable {
         Ok(())
     }
 
+    /// Whether one more exception fits.
+    ///
+    /// # Errors
+    /// [`TableError::Full`] at the limit.
+    pub const fn room_for_exception(&self) -> Result<(), TableError> {
+        let limit = self.exceptions.limit();
+        if self.exceptions.len() < limit {
+            Ok(())
+        } else {
+            Err(TableError::Full { what: "exceptions", limit })
+        }
+    }
+
     /// Ends an exception and returns it.
     pub fn remove_exception(&mut self, user: u32, application: u16) -> Option<Exception> {
         let at = self.exceptions.remove(&ExceptionKey { user, application }).ok()?;
@@ -178,6 +191,17 @@ impl SessionTable {
             let application = key.application;
             self.remove_exception(user, application);
         }
+    }
+
+    /// The exception for one application of a user.
+    #[must_use]
+    #[inline]
+    pub fn exception(&self, user: u32, application: u16) -> Option<&Exception> {
+        if self.exception_list.is_empty() {
+            return None;
+        }
+        let at = self.exceptions.get(&ExceptionKey { user, application })?;
+        self.exception_list.get(at as usize).map(|(_, exception)| exception)
     }
 
     /// The exception for one application of a user, for changing.

@@ -191,6 +191,12 @@ impl<T> Slab<T> {
         (0..self.used).filter_map(|number| self.at_slot(number))
     }
 
+    /// Slots that were ever used: [`Self::at_slot`] finds nothing from here on.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        self.used
+    }
+
     /// The slot part of an index.
     #[must_use]
     pub const fn slot_number(index: u32) -> u32 {

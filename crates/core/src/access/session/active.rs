@@ -1,0 +1,147 @@
+//! What a session needs while it is in use: path states, per-rule state, reordering, queues.
+
+use super::control::Message;
+use super::send::RuleState;
+use super::{Profile, SessionEvent};
+use crate::access::keyring::Confirmed;
+use crate::access::mtu::PathMtu;
+use crate::access::path::FlapControl;
+use crate::access::reorder::{FlowReorder, StreamReorder};
+use crate::access::steer::PathStates;
+use crate::access::{MAX_PATHS, PathId};
+use crate::time::Instant;
+use std::collections::VecDeque;
+
+/// Bounds of what may pile up between two polls.
+const MAX_OUTBOX: usize = 256;
+const MAX_EVENTS: usize = 256;
+const MAX_ICMP: usize = 16;
+const MAX_DOCUMENTS: usize = 4;
+
+/// See the module's head. Everything in it is derived from the session, or is worth a few packets of
+/// learning.
+pub(super) struct Active {
+    /// The unified steering structure (JUNCTION §V-C2). Not kept up to date at rest.
+    pub states: PathStates,
+    pub flap: FlapControl,
+    pub per_rule: Vec<RuleState>,
+    pub flow_reorder: FlowReorder,
+    pub stream_reorder: StreamReorder,
+    mtu: [Option<Box<PathMtu>>; MAX_PATHS],
+    pub outbox: VecDeque<(PathId, Message)>,
+    pub icmp: VecDeque<Vec<u8>>,
+    events: VecDeque<SessionEvent>,
+    /// Documents of the peer, complete.
+    documents: VecDeque<Vec<u8>>,
+    confirmed: Option<Confirmed>,
+    closed: Option<u8>,
+    /// When unused flows are looked for next.
+    pub sweep_at: Instant,
+}
+
+impl Active {
+    /// The one in `slot`, made if there is none.
+    #[inline]
+    pub fn of<'a>(slot: &'a mut Option<Box<Self>>, profile: &Profile) -> &'a mut Self {
+        slot.get_or_insert_with(|| Self::new(profile))
+    }
+
+    #[cold]
+    fn new(profile: &Profile) -> Box<Self> {
+        Box::new(Self {
+            states: PathStates::default(),
+            flap: FlapControl::new(&profile.flap),
+            per_rule: Vec::new(),
+            flow_reorder: FlowReorder::new(),
+            stream_reorder: StreamReorder::new(),
+            mtu: Default::default(),
+            outbox: VecDeque::new(),
+            icmp: VecDeque::new(),
+            events: VecDeque::new(),
+            documents: VecDeque::new(),
+            confirmed: None,
+            closed: None,
+            sweep_at: Instant::ZERO,
+        })
+    }
+
+    /// Whether nothing waits for the next poll, or for the owner.
+    pub fn is_empty(&self) -> bool {
+        self.outbox.is_empty()
+            && self.icmp.is_empty()
+            && self.events.is_empty()
+            && self.documents.is_empty()
+            && self.confirmed.is_none()
+            && self.closed.is_none()
+    }
+
+    pub fn mtu(&self, path: PathId) -> Option<&PathMtu> {
+        self.mtu.get(usize::from(path))?.as_deref()
+    }
+
+    pub fn mtu_mut(&mut self, path: PathId) -> Option<&mut PathMtu> {
+        self.mtu.get_mut(usize::from(path))?.as_deref_mut()
+    }
+
+    #[cold]
+    pub fn set_mtu(&mut self, path: PathId, mtu: PathMtu) {
+        if let Some(slot) = self.mtu.get_mut(usize::from(path)) {
+            *slot = Some(Box::new(mtu));
+        }
+    }
+
+    /// Puts a message up for sending with the next poll.
+    pub fn queue(&mut self, path: PathId, message: impl Into<Message>) {
+        if self.outbox.len() < MAX_OUTBOX {
+            self.outbox.push_back((path, message.into()));
+        }
+    }
+
+    /// An answer to an inner packet that cannot be sent.
+    pub fn queue_icmp(&mut self, message: impl FnOnce() -> Option<Vec<u8>>) {
+        if self.icmp.len() < MAX_ICMP {
+            self.icmp.extend(message());
+        }
+    }
+
+    /// Something to be told. When too much is told at once, the oldest is lost; what the owner must act on
+    /// has a place of its own.
+    pub fn event(&mut self, event: SessionEvent) {
+        if let SessionEvent::Endpoint { path, .. } = event {
+            let same = |e: &SessionEvent| matches!(e, SessionEvent::Endpoint { path: p, .. } if *p == path);
+            self.events.retain(|e| !same(e));
+        }
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    pub fn confirm(&mut self, confirmed: Confirmed) {
+        let fresh_peer = confirmed.fresh_peer || self.confirmed.is_some_and(|c| c.fresh_peer);
+        self.confirmed = Some(Confirmed { fresh_peer, ..confirmed });
+    }
+
+    pub fn close(&mut self, reason: u8) {
+        self.closed = Some(reason);
+    }
+
+    /// Whether one more document may be completed.
+    pub fn takes_document(&self) -> bool {
+        self.documents.len() < MAX_DOCUMENTS
+    }
+
+    pub fn document(&mut self, document: Vec<u8>) {
+        self.documents.push_back(document);
+    }
+
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        if let Some(Confirmed { local_index, fresh_peer }) = self.confirmed.take() {
+            return Some(SessionEvent::Rekeyed { local_index, fresh_peer });
+        }
+        let document = self.documents.pop_front().map(SessionEvent::Config);
+        document
+            .or_else(|| self.events.pop_front())
+            .or_else(|| self.closed.take().map(|reason| SessionEvent::Closed { reason }))
+    }
+}

@@ -1,0 +1,164 @@
+//! A hash index over entries that are kept elsewhere: eight bytes a slot, whatever the key.
+//!
+//! ```text
+//!   hash --> slot (upper half of the hash, entry number) --> entry, which has the key
+//! ```
+//!
+//! Open addressing, linear probing, deletion by shifting back, at most 3/4 full; grows by half, so that on
+//! average 5/8 is in use. The caller hashes (keyed, where strangers choose keys) and compares.
+
+/// One slot; `NONE` in `entry`: empty.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    tag: u32,
+    entry: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const EMPTY: Slot = Slot { tag: 0, entry: NONE };
+
+/// The index. Entries are numbers below `u32::MAX`.
+#[derive(Debug, Clone, Default)]
+pub struct HashIndex {
+    slots: Vec<Slot>,
+    len: usize,
+}
+
+impl HashIndex {
+    /// The entry with this hash that `is_it`.
+    #[must_use]
+    pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        self.search(hash, is_it).map(|i| self.slots[i].entry)
+    }
+
+    /// Adds an entry that is not there.
+    pub fn insert(&mut self, hash: u64, entry: u32) {
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            let slots = vec![EMPTY; (self.slots.len() + self.slots.len() / 2).max(8)];
+            let old = core::mem::replace(&mut self.slots, slots);
+            old.into_iter().filter(|slot| slot.entry != NONE).for_each(|slot| self.place(slot));
+        }
+        self.place(Slot { tag: tag(hash), entry });
+        self.len += 1;
+    }
+
+    /// Removes an entry; nothing happens if it is not there.
+    pub fn remove(&mut self, hash: u64, entry: u32) {
+        let Some(mut hole) = self.search(hash, |other| other == entry) else { return };
+        let mut i = hole;
+        loop {
+            i = self.after(i);
+            let slot = self.slots[i];
+            if slot.entry == NONE {
+                break;
+            }
+            if self.distance(self.home(slot.tag), i) >= self.distance(hole, i) {
+                self.slots[hole] = slot;
+                hole = i;
+            }
+        }
+        self.slots[hole] = EMPTY;
+        self.len -= 1;
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+    }
+
+    fn search(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mut i = self.home(tag(hash));
+        // Ends: at least a quarter of the slots is empty.
+        loop {
+            let slot = self.slots[i];
+            if slot.entry == NONE {
+                return None;
+            }
+            if slot.tag == tag(hash) && is_it(slot.entry) {
+                return Some(i);
+            }
+            i = self.after(i);
+        }
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let mut i = self.home(slot.tag);
+        while self.slots[i].entry != NONE {
+            i = self.after(i);
+        }
+        self.slots[i] = slot;
+    }
+
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    const fn after(&self, i: usize) -> usize {
+        if i + 1 == self.slots.len() { 0 } else { i + 1 }
+    }
+
+    const fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.slots.len() - from }
+    }
+}
+
+const fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Few different tags, so that runs are long.
+    fn hash(key: u32) -> u64 {
+        u64::from(key % 7) << 61
+    }
+
+    #[test]
+    fn a_slot_is_eight_bytes_and_an_empty_index_none() {
+        let mut index = HashIndex::default();
+        assert_eq!((index.bytes(), index.find(1, |_| true), size_of::<Slot>()), (0, None, 8));
+        for key in 0..100_000u32 {
+            index.insert(u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15), key);
+        }
+        assert!(index.bytes() <= 16 * index.len() + 64, "{}", index.bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set(steps in proptest::collection::vec((0u32..40, any::<bool>()), 0..300)) {
+            let (mut index, mut model) = (HashIndex::default(), BTreeSet::new());
+            for (key, insert) in steps {
+                if insert && model.insert(key) {
+                    index.insert(hash(key), key);
+                } else if !insert {
+                    model.remove(&key);
+                    index.remove(hash(key), key);
+                }
+                prop_assert_eq!((index.len(), index.is_empty()), (model.len(), model.is_empty()));
+                for key in 0..40 {
+                    prop_assert_eq!(index.find(hash(key), |e| e == key), model.get(&key).copied());
+                }
+            }
+        }
+    }
+}
