@@ -1,0 +1,121 @@
+//! The same seed gives the same bytes: every scenario of the paper and the short ones of our own, run twice
+//! in virtual time, and compared with the snapshots in `tests/snapshots`.
+//!
+//! After a change that is meant to move figures: `ANABRANCH_WRITE_SNAPSHOTS=1 cargo test -p anabranch-lab
+//! --test snapshots`, then read the difference before committing it.
+
+use anabranch_lab::backend::{Progress, Quiet};
+use anabranch_lab::runner::{self, Watch};
+use anabranch_lab::scenario::{self, Case};
+use anabranch_lab::virtual_backend::VirtualBackend;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+struct Nobody;
+
+impl Watch for Nobody {
+    fn begin(&self, _: usize) {}
+    fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
+        Box::new(Quiet)
+    }
+    fn done(&self) {}
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every metric on a line of its own, with nine significant digits: enough to see any change, few enough to
+/// survive another mathematical library.
+fn run(file: &str, sets: &[&str]) -> String {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let path = repository().join("scenarios").join(file);
+    let scenario = scenario::load(&path, &sets).unwrap_or_else(|problems| panic!("{problems}"));
+    let done = runner::run(&scenario, &VirtualBackend, scenario.seed, 1, &Nobody)
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    let mut text = String::new();
+    for (name, value) in &done.metrics {
+        writeln!(text, "{name} {}", format!("{value:.8e}").parse::<f64>().unwrap_or(f64::NAN)).unwrap();
+    }
+    for (name, series) in &done.series {
+        let sum: f64 = series.points.iter().map(|(x, y)| x * y).sum();
+        let sum = format!("{sum:.8e}").parse::<f64>().unwrap_or(f64::NAN);
+        writeln!(text, "series {name} {} points, checksum {sum}", series.points.len()).unwrap();
+    }
+    text
+}
+
+fn check(file: &str, sets: &[&str]) {
+    let first = run(file, sets);
+    assert_eq!(first, run(file, sets), "{file}: two runs with one seed differ");
+    let name = file.rsplit('/').next().unwrap_or(file).replace(".toml", ".txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("ANABRANCH_WRITE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &first).unwrap();
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs: Vec<String> = first
+        .lines()
+        .filter(|line| !kept.lines().any(|old| old == *line))
+        .take(8)
+        .map(|new| {
+            let name = new.rsplit_once(' ').map_or(new, |(name, _)| name);
+            let old = kept.lines().find(|old| old.starts_with(name)).unwrap_or("(not there)");
+            format!("  was {old}\n  is  {new}")
+        })
+        .collect();
+    assert!(
+        first == kept,
+        "{file} gives other figures than {}; if that is meant, write them anew \
+         (ANABRANCH_WRITE_SNAPSHOTS=1) and read the difference:\n{}",
+        path.display(),
+        differs.join("\n")
+    );
+}
+
+#[test]
+fn fig11_handover() {
+    check("papers/junction/fig11-handover.toml", &[]);
+}
+
+#[test]
+fn fig12_aggregation() {
+    check("papers/junction/fig12-aggregation.toml", &["duration_s=10"]);
+}
+
+#[test]
+fn fig13_smallest_delay() {
+    check("papers/junction/fig13-smallest-delay.toml", &[]);
+}
+
+#[test]
+fn table4_reordering() {
+    check("papers/junction/table4-reordering.toml", &["runs=5"]);
+}
+
+#[test]
+fn table5_memory() {
+    check("papers/junction/table5-memory.toml", &[]);
+}
+
+#[test]
+fn priority_overflow() {
+    check("atsss/priority-overflow.toml", &[]);
+}
+
+#[test]
+fn redundant() {
+    check("atsss/redundant.toml", &[]);
+}
+
+#[test]
+fn no_cross_flow_stall() {
+    check("atsss/no-cross-flow-stall.toml", &[]);
+}
+
+#[test]
+fn another_seed_gives_other_figures() {
+    let one = run("atsss/redundant.toml", &["seed=1"]);
+    assert_ne!(one, run("atsss/redundant.toml", &["seed=2"]));
+}
