@@ -6,7 +6,7 @@
 
 use anabranch_lab::backend::{Progress, Quiet};
 use anabranch_lab::runner::{self, Watch};
-use anabranch_lab::scenario::{self, Case};
+use anabranch_lab::scenario::{self, Case, Form};
 use anabranch_lab::virtual_backend::VirtualBackend;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn repository() -> PathBuf {
 fn run(file: &str, sets: &[&str]) -> String {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let path = repository().join("scenarios").join(file);
-    let scenario = scenario::load(&path, &sets).unwrap_or_else(|problems| panic!("{problems}"));
+    let scenario = scenario::load(&path, &sets, Form::Full).unwrap_or_else(|problems| panic!("{problems}"));
     let done = runner::run(&scenario, &VirtualBackend, scenario.seed, 1, &Nobody)
         .unwrap_or_else(|error| panic!("{error:#}"));
     let mut text = String::new();
