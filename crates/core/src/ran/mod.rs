@@ -18,5 +18,6 @@
 //! Source of the whole: Irazabal et al., *Preventing RLC Buffer Sojourn Delays in 5G*, IEEE Access 2021,
 //! called RLC from here on; TS 37.324 (SDAP), TS 38.322 (RLC), TS 38.321 (MAC), TS 38.214 and 36.213 (PHY).
 
+pub mod amc;
 pub mod queue;
 pub mod sdap;
