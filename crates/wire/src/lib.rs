@@ -11,14 +11,18 @@
 //! | [`control`] | probes, notifications, configuration, MTU probes, close |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
 //! | [`tcp`] | TCP segments for the simulated hosts |
+//! | [`rlc`] | RLC data and STATUS PDUs of the radio access |
+//! | [`gtpu`] | GTP-U with the PDU session container: N3 |
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod control;
 mod error;
+pub mod gtpu;
 pub mod handshake;
 pub mod ip;
 mod read;
+pub mod rlc;
 pub mod tcp;
 pub mod tunnel;
 
