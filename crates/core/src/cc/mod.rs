@@ -224,7 +224,6 @@ fn nearest(name: &str) -> String {
 }
 
 /// Any of the algorithms, without a virtual call.
-#[expect(clippy::large_enum_variant, reason = "one per connection; an indirection per ACK would cost more")]
 #[derive(Debug, Clone)]
 pub enum Controller {
     /// BBR.
