@@ -106,6 +106,8 @@ struct Drb {
     backlog_bytes: u64,
     /// Something happened that may let a packet go.
     ask: bool,
+    /// When the limiter wants to be asked.
+    wake_at: Option<Instant>,
 }
 
 impl Sdap {
@@ -125,6 +127,7 @@ impl Sdap {
                 backlog_sdus: 0,
                 backlog_bytes: 0,
                 ask: false,
+                wake_at: None,
             });
         }
         let mut flows = Vec::with_capacity(config.flows.len());
@@ -194,6 +197,7 @@ impl Sdap {
                     return Some((self.drbs[turn].config.id, sdu));
                 }
                 self.drbs[turn].ask = false;
+                self.drbs[turn].settle(now);
             }
             self.turn = (turn + 1) % self.drbs.len();
         }
@@ -202,26 +206,28 @@ impl Sdap {
 
     /// Asks the limiters again if a poll is due. Call [`poll_forward`](Self::poll_forward) next.
     pub fn on_timeout(&mut self, now: Instant) {
-        if self.polled_at.is_some_and(|at| self.poll_after(at) > now) {
-            return;
+        let poll = self.next_poll() <= now;
+        if poll {
+            self.polled_at = Some(now);
         }
-        self.polled_at = Some(now);
         for drb in &mut self.drbs {
-            drb.ask |= drb.wants_polls();
+            drb.ask |= (poll && drb.wants_polls()) || drb.wake_at.is_some_and(|at| at <= now);
         }
     }
 
     /// When the next poll is due; none while nothing waits for time to pass.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let next = || self.polled_at.map_or(Instant::ZERO + self.phase, |at| self.poll_after(at));
-        self.drbs.iter().any(Drb::wants_polls).then(|| (next(), "sdap poll"))
+        let poll = self.drbs.iter().any(Drb::wants_polls).then(|| (self.next_poll(), "sdap poll"));
+        let wake = self.drbs.iter().filter_map(|d| d.wake_at).min().map(|at| (at, "sdap limiter"));
+        poll.into_iter().chain(wake).min()
     }
 
     /// The MAC served `drb`, see [`Limiter::on_tti`].
     pub fn on_tti(&mut self, drb: DrbId, report: &TtiReport) {
         if let Some(drb) = self.drb_mut(drb) {
             drb.limiter.on_tti(report);
+            drb.settle(report.at);
         }
     }
 
@@ -269,10 +275,10 @@ impl Sdap {
         self.drbs.iter_mut().find(|d| d.config.id == id)
     }
 
-    /// The first point of the grid `phase + k · poll` after `at`.
-    fn poll_after(&self, at: Instant) -> Instant {
+    /// The first point of the grid `phase + k · poll` after the last poll.
+    fn next_poll(&self) -> Instant {
         let (poll, phase) = (nanos(self.poll).max(1), nanos(self.phase));
-        match at.as_nanos().checked_sub(phase) {
+        match self.polled_at.and_then(|at| at.as_nanos().checked_sub(phase)) {
             Some(since) => Instant::from_nanos((since / poll + 1).saturating_mul(poll).saturating_add(phase)),
             None => Instant::from_nanos(phase),
         }
@@ -281,13 +287,13 @@ impl Sdap {
     /// Lets down the packet that is next for a bearer, if its limiter does.
     fn forward(&mut self, drb: usize, now: Instant) -> Option<Sdu> {
         let chosen = self.choose(drb, now)?;
-        let flow = &mut self.flows[chosen];
         let header = self.drbs[drb].config.header;
-        let head = flow.head.as_ref()?;
+        let head = self.flows[chosen].head.as_ref()?;
         let (own_bytes, arrived) = (head.bytes(), head.arrived);
         let bytes = own_bytes + u32::from(header);
-        let drb = &mut self.drbs[drb];
-        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes };
+        let overtakable = self.is_overtakable(chosen, arrived, now);
+        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[chosen]);
+        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes, overtakable };
         if !drb.limiter.admits(&next, now) {
             return None;
         }
@@ -324,6 +330,20 @@ impl Sdap {
                 flow.head.as_ref().map_or(Instant::MAX, |sdu| sdu.arrived + budget)
             }),
             SchedulerKind::Drr => self.round_robin(drb),
+        }
+    }
+
+    /// Whether a packet of another flow that arrives after `now` would go before the head of `chosen`.
+    fn is_overtakable(&self, chosen: usize, arrived: Instant, now: Instant) -> bool {
+        let own = &self.flows[chosen].config;
+        let budget = |flow: &FlowConfig| Duration::from_micros(flow.delay_budget_us.into());
+        let of_drb = &self.drbs[self.flows[chosen].drb].flows;
+        let mut others =
+            of_drb.iter().map(|f| &self.flows[usize::from(*f)].config).filter(|f| f.qfi != own.qfi);
+        match self.scheduler {
+            SchedulerKind::Priority => others.any(|f| f.priority < own.priority),
+            SchedulerKind::Edf => others.any(|f| now + budget(f) < arrived + budget(own)),
+            SchedulerKind::Drr => others.next().is_some(),
         }
     }
 
@@ -396,5 +416,10 @@ impl Drb {
 
     fn wants_polls(&self) -> bool {
         self.backlog_sdus > 0 && self.limiter.wants_polls()
+    }
+
+    /// Nothing more goes down now: when to look again.
+    fn settle(&mut self, now: Instant) {
+        self.wake_at = if self.backlog_sdus > 0 { self.limiter.wake_at(now) } else { None };
     }
 }

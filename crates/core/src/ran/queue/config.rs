@@ -6,6 +6,7 @@ use super::drql::Drql;
 use super::dynrlc::{DynRlc, DynRlcParams};
 use super::e5g_bdp::{E5gBdp, E5gBdpParams};
 use super::fq_codel::{FqCoDel, FqCoDelParams};
+use super::jit::{Jit, JitParams};
 use super::l4s::{L4s, L4sParams};
 use super::vanilla::Fifo;
 use super::{AnyBuffer, AnyLimiter, BearerParams};
@@ -35,11 +36,13 @@ pub enum Algorithm {
     E5gBdp,
     /// Dual-queue coupled AQM in RLC.
     L4s,
+    /// Filled to the announced grant just before the tick.
+    Jit,
 }
 
 impl Algorithm {
     /// Every discipline.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Vanilla,
         Self::CoDel,
         Self::FqCoDel,
@@ -48,6 +51,7 @@ impl Algorithm {
         Self::Bdp,
         Self::E5gBdp,
         Self::L4s,
+        Self::Jit,
     ];
 
     /// Its name in files and reports.
@@ -62,6 +66,7 @@ impl Algorithm {
             Self::Bdp => "5g_bdp",
             Self::E5gBdp => "e5g_bdp",
             Self::L4s => "l4s",
+            Self::Jit => "jit",
         }
     }
 }
@@ -150,6 +155,9 @@ pub enum QueueConfig {
     /// See [`super::l4s`].
     #[serde(rename = "l4s")]
     L4s(L4sParams),
+    /// See [`super::jit`].
+    #[serde(rename = "jit")]
+    Jit(JitParams),
 }
 
 /// A parameter out of its range.
@@ -179,6 +187,7 @@ impl QueueConfig {
             Self::Bdp(_) => Algorithm::Bdp,
             Self::E5gBdp(_) => Algorithm::E5gBdp,
             Self::L4s(_) => Algorithm::L4s,
+            Self::Jit(_) => Algorithm::Jit,
         }
     }
 
@@ -214,6 +223,13 @@ impl QueueConfig {
                 let c = p.reduce_const;
                 check("reduce_const", &c, (0.0..=1.0).contains(&c), "0 to 1")
             }
+            Self::Jit(p) => {
+                micros("max_guard_us", p.max_guard_us)?;
+                let (min, max) = (p.min_guard_us, p.max_guard_us);
+                check("min_guard_us", &min, min <= max, "at most max_guard_us")?;
+                let within = (min..=max).contains(&p.guard_us);
+                check("guard_us", &p.guard_us, within, "between min_guard_us and max_guard_us")
+            }
             Self::L4s(p) => {
                 micros("update_us", p.update_us)?;
                 let gain = |hz: f64| (0.0..=1e3).contains(&hz);
@@ -241,6 +257,7 @@ impl QueueConfig {
             Self::Drql(_) => paced(AnyLimiter::Drql(Drql::new(bearer))),
             Self::Bdp(_) => paced(AnyLimiter::Bdp(Bdp::new(bearer))),
             Self::E5gBdp(p) => paced(AnyLimiter::E5gBdp(E5gBdp::new(*p, bearer))),
+            Self::Jit(p) => paced(AnyLimiter::Jit(Jit::new(*p, bearer))),
             Self::L4s(p) => open(AnyBuffer::L4s(Box::new(L4s::new(p, bearer)))),
         })
     }
@@ -257,6 +274,7 @@ impl From<Algorithm> for QueueConfig {
             Algorithm::Bdp => Self::Bdp(NoParams {}),
             Algorithm::E5gBdp => Self::E5gBdp(E5gBdpParams::default()),
             Algorithm::L4s => Self::L4s(L4sParams::default()),
+            Algorithm::Jit => Self::Jit(JitParams::default()),
         }
     }
 }

@@ -221,7 +221,7 @@ mod tests {
             let start = tti * TTI_US;
             for poll in 0..5 {
                 let now = Instant::from_micros(start + 100 + poll * 200);
-                while l.admits(&Candidate { bytes: mtu, arrived: now, backlog_bytes: 1 << 30 }, now) {
+                while l.admits(&Candidate::alone(mtu, now), now) {
                     l.on_forwarded(mtu, now);
                     rlc += mtu;
                 }

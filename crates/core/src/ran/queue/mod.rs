@@ -19,7 +19,7 @@
 //! What a limiter sees, in the order in which it happens:
 //!
 //! 1. [`Limiter::admits`] for the packet that SDAP's scheduler would send next, each time a packet arrives
-//!    and at each poll of SDAP. It may answer differently later; nothing else wakes it.
+//!    and at each poll of SDAP, or when it asked to be woken. It may answer differently later.
 //! 2. [`Limiter::on_forwarded`] when that packet went down.
 //! 3. At each TTI the MAC pulls: [`Limiter::on_sent`] for each SDU of which the last byte left the buffer,
 //!    then one [`Limiter::on_tti`].
@@ -33,6 +33,7 @@ pub mod drql;
 pub mod dynrlc;
 pub mod e5g_bdp;
 pub mod fq_codel;
+pub mod jit;
 pub mod l4s;
 pub mod vanilla;
 
@@ -50,6 +51,7 @@ use drql::Drql;
 use dynrlc::DynRlc;
 use e5g_bdp::E5gBdp;
 use fq_codel::FqCoDel;
+use jit::Jit;
 use l4s::L4s;
 use vanilla::Fifo;
 
@@ -103,13 +105,15 @@ pub struct Candidate {
     pub arrived: Instant,
     /// Bytes that wait in SDAP for this bearer, the candidate included.
     pub backlog_bytes: u64,
+    /// Whether a packet that arrives later could go before it, if it stayed.
+    pub overtakable: bool,
 }
 
 impl Candidate {
-    /// A packet of `bytes` that came at `arrived` and is all there is.
+    /// A packet of `bytes` that came at `arrived`, is all there is, and may be overtaken.
     #[must_use]
     pub fn alone(bytes: u32, arrived: Instant) -> Self {
-        Self { bytes, arrived, backlog_bytes: u64::from(bytes) }
+        Self { bytes, arrived, backlog_bytes: u64::from(bytes), overtakable: true }
     }
 }
 
@@ -160,6 +164,10 @@ pub trait Limiter {
     /// Whether the answer of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
     fn wants_polls(&self) -> bool {
         true
+    }
+    /// When after `now` to ask again in any case, beside the polls.
+    fn wake_at(&self, _now: Instant) -> Option<Instant> {
+        None
     }
 }
 
@@ -245,6 +253,8 @@ pub enum AnyLimiter {
     Bdp(Bdp),
     /// `e5g_bdp`.
     E5gBdp(E5gBdp),
+    /// `jit`.
+    Jit(Jit),
 }
 
 macro_rules! limiter {
@@ -255,6 +265,7 @@ macro_rules! limiter {
             AnyLimiter::Drql($l) => $call,
             AnyLimiter::Bdp($l) => $call,
             AnyLimiter::E5gBdp($l) => $call,
+            AnyLimiter::Jit($l) => $call,
         }
     };
 }
@@ -274,6 +285,9 @@ impl Limiter for AnyLimiter {
     }
     fn wants_polls(&self) -> bool {
         limiter!(self, l => l.wants_polls(), else false)
+    }
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
+        limiter!(self, l => l.wake_at(now), else None)
     }
 }
 

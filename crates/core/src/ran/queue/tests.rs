@@ -53,7 +53,12 @@ impl Bearer {
     fn poll(&mut self, now: Instant) {
         while let Some(class) = (0..2).find(|c| !self.sdap[*c].is_empty()) {
             let sdu = &self.sdap[class][0];
-            let next = Candidate { bytes: sdu.bytes(), arrived: sdu.arrived, backlog_bytes: self.backlog };
+            let next = Candidate {
+                bytes: sdu.bytes(),
+                arrived: sdu.arrived,
+                backlog_bytes: self.backlog,
+                overtakable: class == 1,
+            };
             if !self.limiter.admits(&next, now) {
                 return;
             }
@@ -68,8 +73,13 @@ impl Bearer {
     /// One TTI: polls at `phase` and every 200 µs, then the MAC takes `tbs`. Returns the bytes it got.
     fn tti(&mut self, tbs: u32, phase_us: u64) -> u32 {
         let start = self.tti * TTI_US;
-        for poll in 0..5 {
-            self.poll(Instant::from_micros(start + phase_us + poll * 200));
+        let mut asked: Vec<Instant> =
+            (0..5).map(|poll| Instant::from_micros(start + phase_us + poll * 200)).collect();
+        // And once when the limiter asks to be woken.
+        asked.extend(self.limiter.wake_at(Instant::from_micros(start)));
+        asked.sort();
+        for at in asked {
+            self.poll(at);
         }
         self.tti += 1;
         let now = Instant::from_micros(self.tti * TTI_US);
@@ -168,7 +178,7 @@ fn nothing_locks_up_at_any_tbs() {
 
 #[test]
 fn pacers_keep_the_rlc_buffer_short_and_the_cell_busy() {
-    for algorithm in [Algorithm::DynRlc, Algorithm::Drql, Algorithm::Bdp, Algorithm::E5gBdp] {
+    for algorithm in [Algorithm::DynRlc, Algorithm::Drql, Algorithm::Bdp, Algorithm::E5gBdp, Algorithm::Jit] {
         for tbs in [85, 800, 2289, 9422] {
             let mut b = Bearer::new(&algorithm.into(), BufferLimit::default(), false);
             let (mut used, mut deepest) = (0u64, 0);
@@ -241,7 +251,7 @@ proptest! {
             let now = Instant::from_nanos(ns);
             match what {
                 0 => {
-                    limiter.admits(&Candidate { bytes: v[0], arrived: now, backlog_bytes: u64::MAX }, now);
+                    limiter.admits(&Candidate { bytes: v[0], arrived: now, backlog_bytes: u64::MAX, overtakable: v[1] & 1 == 1 }, now);
                 }
                 1 => limiter.on_forwarded(v[0], now),
                 2 => limiter.on_sent(v[0], Duration::from_nanos(ns), now),
