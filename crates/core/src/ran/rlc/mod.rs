@@ -1,0 +1,324 @@
+//! RLC, TS 38.322: cuts packets to the grants of the MAC, and puts them together again.
+//!
+//! ```text
+//!            TxQueue                  segmentation           air            reassembly
+//!  SDU ─▶ ▯▯▯▯▯▯ ─▶ PDCP number ─▶ [ head │ rest ] ─▶ PDU ─▶ ≋≋≋ ─▶ ▒▒ ▒▒▒ ─▶ whole ─▶ PDCP
+//!         a Buffer                     ▲                                │
+//!                                      └── AM: retransmission ◀─ STATUS ┘
+//! ```
+//!
+//! An [`Entity`] is one end of a bearer, in unacknowledged ([`um`]) or acknowledged ([`am`]) mode. The MAC calls
+//! [`Entity::pull`] until it has no room or there is nothing left; each call is one PDU.
+//!
+//! How this differs from the standard: no transparent mode; packets are numbered when they are first pulled,
+//! not before; windows hold at most [`MAX_WINDOW`] SDUs, which bounds memory; an SDU that was retransmitted
+//! `max_retx` times is counted and goes on being retransmitted, for there is no RRC to re-establish the bearer.
+
+pub mod am;
+mod config;
+mod reassembly;
+#[cfg(test)]
+mod tests;
+pub mod um;
+
+pub use config::{AmConfig, AmSnBits, RlcConfig, RlcError, UmConfig, UmSnBits};
+pub use reassembly::{BufferPool, MAX_SDU_BYTES};
+
+use super::pdcp::PdcpTx;
+use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
+use crate::time::Instant;
+use std::collections::VecDeque;
+
+/// Most SDUs of a window.
+pub const MAX_WINDOW: u32 = 8192;
+
+/// What became of an SDU when its last byte was pulled for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentSdu {
+    /// PDCP COUNT.
+    pub count: u32,
+    /// QoS flow.
+    pub qfi: u8,
+    /// Its bytes as RLC counts them.
+    pub bytes: u32,
+    /// When it entered SDAP.
+    pub arrived: Instant,
+    /// When SDAP let it down.
+    pub forwarded: Instant,
+    /// When its first byte was pulled.
+    pub first_pull: Instant,
+    /// When its last byte was pulled.
+    pub last_pull: Instant,
+}
+
+/// What waits in an entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BufferStatus {
+    /// SDU bytes not pulled yet, the rest of a partly pulled SDU included.
+    pub sdu_bytes: u64,
+    /// SDUs not wholly pulled yet.
+    pub sdus: u64,
+    /// Bytes that were lost and wait to be sent again.
+    pub retx_bytes: u64,
+    /// PDUs those will be, at least.
+    pub retx_pdus: u64,
+    /// Bytes of the STATUS PDU that is due; 0 if none is.
+    pub status_bytes: u64,
+    /// The window is full: the SDUs cannot be pulled, whatever is granted.
+    pub stalled: bool,
+}
+
+impl BufferStatus {
+    /// Bytes on the air if all that can be pulled were pulled whole, each PDU with `header` bytes in front and
+    /// `per_pdu` around.
+    #[must_use]
+    pub fn air_bytes(&self, header: u32, per_pdu: u32) -> u64 {
+        let (sdus, sdu_bytes) = if self.stalled { (0, 0) } else { (self.sdus, self.sdu_bytes) };
+        let status = if self.status_bytes > 0 { self.status_bytes + u64::from(per_pdu) } else { 0 };
+        // A segment's header has 2 bytes more, and UM's up to 1.
+        let partly = 3 * (self.retx_pdus + u64::from(sdus > 0));
+        sdu_bytes + self.retx_bytes + (sdus + self.retx_pdus) * u64::from(header + per_pdu) + partly + status
+    }
+}
+
+/// The transmission buffer, and the numbers PDCP gives to what leaves it.
+#[derive(Debug, Clone)]
+pub struct TxQueue {
+    buffer: AnyBuffer,
+    pdcp: PdcpTx,
+}
+
+impl TxQueue {
+    /// An empty buffer before a PDCP entity that has sent nothing.
+    #[must_use]
+    pub fn new(buffer: AnyBuffer, pdcp: PdcpTx) -> Self {
+        Self { buffer, pdcp }
+    }
+
+    /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
+    fn push(&mut self, mut sdu: Sdu, now: Instant) {
+        self.pdcp.reserve(&mut sdu);
+        self.buffer.push(sdu, now);
+    }
+
+    /// The next packet, numbered: with its COUNT.
+    fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
+        let mut sdu = self.buffer.pop(now)?;
+        let count = self.pdcp.number(&mut sdu);
+        Some((count, sdu))
+    }
+
+    /// Another discipline takes over what waits; what does not fit there is dropped and counted there.
+    fn replace(&mut self, mut buffer: AnyBuffer, now: Instant) {
+        while let Some(sdu) = self.buffer.pop(now) {
+            buffer.push(sdu, now);
+        }
+        self.buffer = buffer;
+    }
+}
+
+/// Counters of an entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct RlcStats {
+    /// PDUs of data sent, retransmissions included.
+    pub data_pdus: u64,
+    /// SDUs that were cut.
+    pub segmented_sdus: u64,
+    /// PDUs sent again.
+    pub retx_pdus: u64,
+    /// STATUS PDUs sent.
+    pub status_pdus: u64,
+    /// SDUs that reached `max_retx`.
+    pub max_retx_reached: u64,
+    /// SDUs handed up.
+    pub delivered_sdus: u64,
+    /// SDUs given up before they were whole.
+    pub discarded_sdus: u64,
+    /// PDUs that brought nothing new, or came out of the window.
+    pub stale_pdus: u64,
+    /// PDUs that could not be read, or contradicted others.
+    pub malformed_pdus: u64,
+}
+
+/// One end of a bearer: it sends and it receives.
+#[derive(Debug, Clone)]
+pub struct Entity {
+    queue: TxQueue,
+    mode: Mode,
+    sent: VecDeque<SentSdu>,
+}
+
+#[derive(Debug, Clone)]
+enum Mode {
+    Um(Box<um::Um>),
+    Am(Box<am::Am>),
+}
+
+impl Entity {
+    /// An entity with nothing in it.
+    ///
+    /// # Errors
+    /// What [`RlcConfig::check`] finds.
+    pub fn new(config: &RlcConfig, queue: TxQueue) -> Result<Self, RlcError> {
+        config.check()?;
+        let mode = match config {
+            RlcConfig::Um(config) => Mode::Um(Box::new(um::Um::new(*config))),
+            RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config))),
+        };
+        Ok(Self { queue, mode, sent: VecDeque::new() })
+    }
+
+    /// A packet comes down from SDAP.
+    pub fn push(&mut self, sdu: Sdu, now: Instant) {
+        self.queue.push(sdu, now);
+    }
+
+    /// Appends the next PDU of at most `room` bytes to `out`; returns its length, 0 if there is none or not
+    /// even a byte fits.
+    pub fn pull(&mut self, room: usize, now: Instant, out: &mut Vec<u8>, pool: &mut BufferPool) -> usize {
+        match &mut self.mode {
+            Mode::Um(um) => um.pull(&mut self.queue, room, now, out, &mut self.sent, pool),
+            Mode::Am(am) => am.pull(&mut self.queue, room, now, out, &mut self.sent),
+        }
+    }
+
+    /// A PDU arrived; `up` gets each SDU that is whole now.
+    pub fn receive(
+        &mut self,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+        up: &mut impl FnMut(Vec<u8>, &mut BufferPool),
+    ) {
+        match &mut self.mode {
+            Mode::Um(um) => um.receive(pdu, now, pool, up),
+            Mode::Am(am) => am.receive(pdu, now, pool, up),
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Instant, pool: &mut BufferPool) {
+        match &mut self.mode {
+            Mode::Um(um) => um.on_timeout(now, pool),
+            Mode::Am(am) => am.on_timeout(now, &self.queue),
+        }
+    }
+
+    /// When something is due next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match &self.mode {
+            Mode::Um(um) => um.poll_timeout(),
+            Mode::Am(am) => am.poll_timeout(),
+        }
+    }
+
+    /// The next SDU of which the last byte was pulled for the first time.
+    pub fn poll_sent(&mut self) -> Option<SentSdu> {
+        self.sent.pop_front()
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn status(&self, now: Instant) -> BufferStatus {
+        let buffer = &self.queue.buffer;
+        let mut status = BufferStatus {
+            sdu_bytes: buffer.len_bytes(),
+            sdus: buffer.len_sdus() as u64,
+            ..BufferStatus::default()
+        };
+        match &self.mode {
+            Mode::Um(um) => um.add_status(&mut status),
+            Mode::Am(am) => am.add_status(&mut status, now),
+        }
+        status
+    }
+
+    /// Bytes of the header of a PDU that holds a complete SDU.
+    #[must_use]
+    pub fn header_len(&self) -> u32 {
+        match &self.mode {
+            Mode::Um(_) => 1,
+            Mode::Am(am) => am.header_len(),
+        }
+    }
+
+    /// Appends the sizes on the air of what would be pulled next, `per_pdu` bytes around each included, until
+    /// `most` PDUs are named.
+    pub fn sizes(&self, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {
+        let start = out.len();
+        match &self.mode {
+            Mode::Um(um) => um.head_sizes(out),
+            Mode::Am(am) => am.head_sizes(most, now, out),
+        }
+        for size in &mut out[start..] {
+            *size += per_pdu;
+        }
+        let most = most.saturating_sub(out.len() - start);
+        let header = self.header_len() + per_pdu;
+        let queued = out.len();
+        self.queue.buffer.sizes(most, out);
+        for size in &mut out[queued..] {
+            *size += header;
+        }
+    }
+
+    /// Changes the discipline of the transmission buffer.
+    pub fn set_buffer(&mut self, buffer: AnyBuffer, now: Instant) {
+        self.queue.replace(buffer, now);
+    }
+
+    /// Counters of the entity.
+    #[must_use]
+    pub fn stats(&self) -> RlcStats {
+        match &self.mode {
+            Mode::Um(um) => um.stats,
+            Mode::Am(am) => am.stats(),
+        }
+    }
+
+    /// Counters of the transmission buffer.
+    #[must_use]
+    pub fn buffer_stats(&self) -> BufferStats {
+        self.queue.buffer.stats()
+    }
+}
+
+/// An SDU of which some bytes were pulled.
+#[derive(Debug, Clone)]
+struct Head {
+    sdu: Sdu,
+    count: u32,
+    /// Bytes pulled.
+    offset: usize,
+    first_pull: Instant,
+}
+
+impl Head {
+    fn left(&self) -> usize {
+        self.sdu.packet.len().saturating_sub(self.offset)
+    }
+
+    /// The SDU's last byte is pulled now.
+    fn sent(&self, now: Instant) -> SentSdu {
+        SentSdu {
+            count: self.count,
+            qfi: self.sdu.qfi,
+            bytes: self.sdu.bytes(),
+            arrived: self.sdu.arrived,
+            forwarded: self.sdu.forwarded,
+            first_pull: self.first_pull,
+            last_pull: now,
+        }
+    }
+}
+
+/// Most entries of what was sent that wait to be collected.
+const MAX_SENT: usize = 4096;
+
+fn note_sent(sent: &mut VecDeque<SentSdu>, sdu: SentSdu) {
+    if sent.len() >= MAX_SENT {
+        sent.pop_front();
+    }
+    sent.push_back(sdu);
+}

@@ -1,0 +1,192 @@
+//! One SDU on its way to being whole again, and the buffers it is put together in.
+
+/// Most bytes of an SDU: a packet of 9000 (TS 38.323 §4.3.1) and the headers of SDAP and PDCP.
+pub const MAX_SDU_BYTES: usize = 9000 + 8;
+
+/// Spare buffers, so that no packet needs a new one: what a sender is done with, a receiver fills.
+#[derive(Debug, Clone, Default)]
+pub struct BufferPool {
+    free: Vec<Vec<u8>>,
+}
+
+/// Most buffers kept.
+const KEPT: usize = 1024;
+
+impl BufferPool {
+    /// An empty buffer.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.free.pop().unwrap_or_default()
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    pub fn filled(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = self.take();
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    /// Takes a buffer back; its contents are forgotten.
+    pub fn give(&mut self, mut buffer: Vec<u8>) {
+        if self.free.len() < KEPT {
+            buffer.clear();
+            self.free.push(buffer);
+        }
+    }
+}
+
+/// What a segment did to an SDU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// New bytes, but not all of them yet.
+    Kept,
+    /// Now it is whole.
+    Whole,
+    /// Nothing new.
+    Duplicate,
+    /// It contradicts what came before, or is too long: not kept.
+    Refused,
+}
+
+/// The bytes of an SDU that have come.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Partial {
+    bytes: Vec<u8>,
+    /// What has come: `[from, to)`, sorted, neither touching nor overlapping.
+    have: Vec<(u16, u16)>,
+    /// Length of the SDU, once its last segment has come.
+    total: Option<u16>,
+}
+
+impl Partial {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, have: Vec::new(), total: None }
+    }
+
+    /// Puts a segment in its place. Bytes that came before stay as they came.
+    pub(super) fn insert(&mut self, offset: u16, data: &[u8], to_end: bool) -> Outcome {
+        let (from, to) = (usize::from(offset), usize::from(offset) + data.len());
+        let last = self.have.last().map_or(0, |range| usize::from(range.1));
+        let total = if to_end { Some(to) } else { self.total.map(usize::from) };
+        let contradicts = to_end && self.total.is_some_and(|t| usize::from(t) != to);
+        let beyond = total.is_some_and(|t| to > t || last > t) || (!to_end && total == Some(to));
+        if data.is_empty() || to > MAX_SDU_BYTES || contradicts || beyond {
+            return Outcome::Refused;
+        }
+        let (start, end) = (offset, to as u16);
+        self.total = total.map(|t| t as u16);
+        // The ranges that touch the new one are [first, after).
+        let first = self.have.partition_point(|range| range.1 < start);
+        let after = first + self.have[first..].iter().take_while(|range| range.0 <= end).count();
+        if self.have.get(first).is_some_and(|range| range.0 <= start && end <= range.1) {
+            return Outcome::Duplicate;
+        }
+        if self.bytes.len() < to {
+            self.bytes.resize(to, 0);
+        }
+        let mut at = start;
+        for i in first..after {
+            let (gap_end, next) = self.have[i];
+            if at < gap_end {
+                self.copy(at, gap_end.min(end), data, from);
+            }
+            at = at.max(next);
+        }
+        if at < end {
+            self.copy(at, end, data, from);
+        }
+        let merged = match (self.have.get(first), after.checked_sub(1).and_then(|i| self.have.get(i))) {
+            (Some(a), Some(b)) if first < after => (a.0.min(start), b.1.max(end)),
+            _ => (start, end),
+        };
+        self.have.splice(first..after, [merged]);
+        if self.total.is_some_and(|total| self.have[..] == [(0, total)]) {
+            Outcome::Whole
+        } else {
+            Outcome::Kept
+        }
+    }
+
+    fn copy(&mut self, from: u16, to: u16, data: &[u8], base: usize) {
+        let (from, to) = (usize::from(from), usize::from(to));
+        self.bytes[from..to].copy_from_slice(&data[from - base..to - base]);
+    }
+
+    /// Whether bytes are missing before the last one that has come.
+    pub(super) fn has_gap(&self) -> bool {
+        !matches!(self.have[..], [] | [(0, _)])
+    }
+
+    /// What is missing, `[from, to)`; the last part has no end if the SDU's is not known.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (u16, Option<u16>)> + '_ {
+        let starts = std::iter::once(0).chain(self.have.iter().map(|range| range.1));
+        let ends = self.have.iter().map(|range| Some(range.0)).chain(std::iter::once(self.total));
+        starts.zip(ends).filter(|(from, to)| to.is_none_or(|to| *from < to))
+    }
+
+    /// The buffer, whatever it holds.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Any segments of an SDU, in any order, more than once and overlapping: whole exactly when every byte
+        /// has come, and then the same bytes.
+        #[test]
+        fn segments_in_any_order(
+            len in 1usize..200,
+            cuts in prop::collection::vec((0usize..200, 1usize..80), 1..40),
+        ) {
+            let sdu: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+            let mut partial = Partial::default();
+            let mut seen = vec![false; len];
+            let mut whole = false;
+            for (from, size) in cuts {
+                let (from, to) = (from % len, (from % len + size).min(len));
+                let news = seen[from..to].iter().any(|s| !s);
+                seen[from..to].fill(true);
+                let outcome = partial.insert(from as u16, &sdu[from..to], to == len);
+                let all = seen.iter().all(|s| *s);
+                let expected = match (news, all) {
+                    (false, _) => Outcome::Duplicate,
+                    (true, true) => Outcome::Whole,
+                    (true, false) => Outcome::Kept,
+                };
+                prop_assert_eq!(outcome, expected);
+                let end = partial.total.map_or(len, usize::from);
+                let missing: Vec<usize> = partial
+                    .missing()
+                    .flat_map(|(from, to)| usize::from(from)..to.map_or(end, usize::from))
+                    .collect();
+                let expected: Vec<usize> = (0..len).filter(|i| !seen[*i]).collect();
+                prop_assert_eq!(missing, expected);
+                whole |= all;
+            }
+            if whole {
+                prop_assert_eq!(partial.into_bytes(), sdu);
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let mut p = Partial::default();
+        assert_eq!(p.insert(10, &[1; 10], true), Outcome::Kept);
+        assert_eq!(p.insert(10, &[1; 11], true), Outcome::Refused, "another end");
+        assert_eq!(p.insert(15, &[1; 6], false), Outcome::Refused, "beyond the end");
+        assert_eq!(p.insert(15, &[1; 5], false), Outcome::Refused, "the end, but not marked so");
+        assert!(p.has_gap());
+        assert_eq!(p.insert(0, &[1; 10], false), Outcome::Whole);
+        let mut p = Partial::default();
+        assert_eq!(p.insert(0, &[1; 10], false), Outcome::Kept);
+        assert!(!p.has_gap());
+        assert_eq!(p.insert(2, &[1; 3], true), Outcome::Refused, "an end before what has come");
+        assert_eq!(p.insert(9000, &[1; 9], true), Outcome::Refused, "too long");
+        assert_eq!(p.insert(3, &[], true), Outcome::Refused);
+    }
+}

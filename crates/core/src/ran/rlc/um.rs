@@ -1,0 +1,299 @@
+//! Unacknowledged mode, TS 38.322 §5.2.2: segments are numbered per SDU, and what is lost is lost.
+//!
+//! ```text
+//!                     RX_Next_Highest − window                     RX_Next_Highest
+//!                              ▼                                          ▼
+//!   ── gone ───────────────────┬──────────┬───────────────────────────────┬──────
+//!                              │ done     │ ▒▒ partly here, not here yet  │
+//!                              └──────────┴───────────────────────────────┘
+//!                                         ▲ RX_Next_Reassembly            ▲ RX_Timer_Trigger: what is not
+//!                                                                           whole when t-Reassembly runs out
+//!                                                                           is given up
+//! ```
+//!
+//! A complete SDU carries no number and is handed up at once.
+//!
+//! What the mode cannot know: if exactly 64 · n (4096 · n with 12 bits) SDUs in a row are lost between two
+//! segments of one number, they look like one SDU. Only what HARQ gave up counts towards that.
+
+use super::config::{UmConfig, ms};
+use super::reassembly::{BufferPool, Outcome, Partial};
+use super::{BufferStatus, Head, MAX_SDU_BYTES, RlcStats, SentSdu, TxQueue, note_sent};
+use crate::time::Instant;
+use anabranch_wire::rlc::{Segment, UmHeader, UmSn};
+use std::collections::VecDeque;
+
+/// Both sides of an unacknowledged bearer's end.
+#[derive(Debug, Clone)]
+pub struct Um {
+    config: UmConfig,
+    /// TX_Next.
+    next: u32,
+    head: Option<Head>,
+    rx: Rx,
+    pub(super) stats: RlcStats,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Rx {
+    /// RX_Next_Reassembly.
+    reassembly: u32,
+    /// RX_Next_Highest.
+    highest: u32,
+    /// RX_Timer_Trigger, and when t-Reassembly expires.
+    timer: Option<(u32, Instant)>,
+    /// SDUs of which something is here, in no order.
+    partial: Vec<(u32, Partial)>,
+    /// SDUs of the window that were handed up, a bit per number.
+    done: Vec<u64>,
+}
+
+impl Um {
+    pub(super) fn new(config: UmConfig) -> Self {
+        let words = config.sn_bits.0.modulus().div_ceil(64) as usize;
+        let rx = Rx { done: vec![0; words], ..Rx::default() };
+        Self { config, next: 0, head: None, rx, stats: RlcStats::default() }
+    }
+
+    fn sn(&self) -> UmSn {
+        self.config.sn_bits.0
+    }
+
+    pub(super) fn pull(
+        &mut self,
+        queue: &mut TxQueue,
+        room: usize,
+        now: Instant,
+        out: &mut Vec<u8>,
+        sent: &mut VecDeque<SentSdu>,
+        pool: &mut BufferPool,
+    ) -> usize {
+        let sn = self.sn();
+        let mut head = match self.head.take() {
+            Some(head) => head,
+            None => {
+                // A complete SDU has the least header, a first segment one that is no shorter.
+                if room < 1 + UmHeader::len(Segment::Complete, sn) {
+                    return 0;
+                }
+                let Some((count, sdu)) = queue.pop(now) else { return 0 };
+                Head { sdu, count, offset: 0, first_pull: now }
+            }
+        };
+        let left = head.left();
+        let whole = Segment::of(head.offset, true);
+        let to_end = UmHeader::len(whole, sn) + left <= room;
+        let segment = Segment::of(head.offset, to_end);
+        let header_len = UmHeader::len(segment, sn);
+        let take = left.min(room.saturating_sub(header_len));
+        if take == 0 && left > 0 {
+            self.head = Some(head);
+            return 0;
+        }
+        if head.offset == 0 {
+            head.first_pull = now;
+        }
+        let header = UmHeader { segment, sn: self.next as u16, offset: head.offset as u16 };
+        let start = out.len();
+        out.resize(start + header_len, 0);
+        // The room was just made.
+        let _ = header.emit(sn, &mut out[start..]);
+        out.extend_from_slice(&head.sdu.packet[head.offset..head.offset + take]);
+        head.offset += take;
+        self.stats.data_pdus += 1;
+        if to_end {
+            note_sent(sent, head.sent(now));
+            if segment != Segment::Complete {
+                self.next = (self.next + 1) % sn.modulus();
+                self.stats.segmented_sdus += 1;
+            }
+            pool.give(head.sdu.packet.into_bytes());
+        } else {
+            self.head = Some(head);
+        }
+        header_len + take
+    }
+
+    pub(super) fn add_status(&self, status: &mut BufferStatus) {
+        if let Some(head) = &self.head {
+            status.sdu_bytes += head.left() as u64;
+            status.sdus += 1;
+        }
+    }
+
+    pub(super) fn head_sizes(&self, out: &mut Vec<u32>) {
+        if let Some(head) = &self.head {
+            out.push((head.left() + UmHeader::len(Segment::Last, self.sn())) as u32);
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+        up: &mut impl FnMut(Vec<u8>, &mut BufferPool),
+    ) {
+        let sn = self.sn();
+        let Ok((header, data)) = UmHeader::parse(pdu, sn) else {
+            self.stats.malformed_pdus += 1;
+            return;
+        };
+        if header.segment == Segment::Complete {
+            if data.len() > MAX_SDU_BYTES {
+                self.stats.malformed_pdus += 1;
+                return;
+            }
+            self.stats.delivered_sdus += 1;
+            let sdu = pool.filled(data);
+            return up(sdu, pool);
+        }
+        let x = u32::from(header.sn);
+        let rx = &mut self.rx;
+        if rx.is_before_reassembly(x, sn) || rx.is_done(x) {
+            self.stats.stale_pdus += 1;
+            return;
+        }
+        let index = match rx.partial.iter().position(|(number, _)| *number == x) {
+            Some(index) => index,
+            None => {
+                rx.partial.push((x, Partial::new(pool.take())));
+                rx.partial.len() - 1
+            }
+        };
+        match rx.partial[index].1.insert(header.offset, data, header.segment.to_end()) {
+            Outcome::Refused => {
+                // Segments of two SDUs under one number: neither can be trusted.
+                self.stats.malformed_pdus += 1;
+                self.stats.discarded_sdus += 1;
+                pool.give(rx.partial.swap_remove(index).1.into_bytes());
+                return;
+            }
+            Outcome::Duplicate => {
+                self.stats.stale_pdus += 1;
+                return;
+            }
+            Outcome::Kept => {}
+            Outcome::Whole => {
+                let sdu = rx.partial.swap_remove(index).1.into_bytes();
+                rx.set_done(x, true);
+                self.stats.delivered_sdus += 1;
+                up(sdu, pool);
+            }
+        }
+        // §5.2.2.2.3.
+        if rx.is_outside(x, sn) {
+            rx.move_highest((x + 1) % sn.modulus(), sn);
+            self.stats.discarded_sdus += rx.discard(pool, |rx, number| rx.is_outside(number, sn));
+            if rx.is_outside(rx.reassembly, sn) {
+                rx.reassembly = rx.window_start(sn);
+            }
+        }
+        rx.skip_done(sn);
+        let gap = rx.has_gap(sn);
+        if let Some((trigger, _)) = rx.timer {
+            let passed = rx.age(trigger, sn) <= rx.age(rx.reassembly, sn);
+            let outside = rx.is_outside(trigger, sn) && trigger != rx.highest;
+            if passed || outside || !gap {
+                rx.timer = None;
+            }
+        }
+        if rx.timer.is_none() && gap {
+            rx.timer = Some((rx.highest, now + ms(self.config.t_reassembly_ms)));
+        }
+    }
+
+    /// §5.2.2.2.4.
+    pub(super) fn on_timeout(&mut self, now: Instant, pool: &mut BufferPool) {
+        let sn = self.sn();
+        let rx = &mut self.rx;
+        let Some((trigger, at)) = rx.timer else { return };
+        if at > now {
+            return;
+        }
+        rx.timer = None;
+        rx.reassembly = trigger;
+        rx.skip_done(sn);
+        let until = rx.age(rx.reassembly, sn);
+        self.stats.discarded_sdus += rx.discard(pool, |rx, number| rx.age(number, sn) < until);
+        if rx.has_gap(sn) {
+            rx.timer = Some((rx.highest, now + ms(self.config.t_reassembly_ms)));
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.rx.timer.map(|(_, at)| at)
+    }
+}
+
+impl Rx {
+    fn window_start(&self, sn: UmSn) -> u32 {
+        self.highest.wrapping_sub(sn.modulus() / 2) & (sn.modulus() - 1)
+    }
+
+    /// Distance from the start of the window: numbers of the window are below half of all numbers, and
+    /// RX_Next_Highest is exactly half.
+    fn age(&self, number: u32, sn: UmSn) -> u32 {
+        number.wrapping_sub(self.window_start(sn)) & (sn.modulus() - 1)
+    }
+
+    /// At or after RX_Next_Highest; or before the window, once that has moved past the number.
+    fn is_outside(&self, number: u32, sn: UmSn) -> bool {
+        self.age(number, sn) >= sn.modulus() / 2
+    }
+
+    fn is_before_reassembly(&self, number: u32, sn: UmSn) -> bool {
+        !self.is_outside(number, sn) && self.age(number, sn) < self.age(self.reassembly, sn)
+    }
+
+    fn is_done(&self, number: u32) -> bool {
+        self.done[number as usize / 64] & 1 << (number % 64) != 0
+    }
+
+    fn set_done(&mut self, number: u32, done: bool) {
+        let word = &mut self.done[number as usize / 64];
+        let bit = 1 << (number % 64);
+        if done { *word |= bit } else { *word &= !bit }
+    }
+
+    /// Moves the window up to `highest`; numbers that enter it are new.
+    fn move_highest(&mut self, highest: u32, sn: UmSn) {
+        let mask = sn.modulus() - 1;
+        // Numbers leave the window at its start as others enter at its end.
+        let steps = highest.wrapping_sub(self.highest) & mask;
+        let start = self.window_start(sn);
+        for i in 0..steps {
+            self.set_done(start.wrapping_add(i) & mask, false);
+        }
+        self.highest = highest;
+    }
+
+    /// RX_Next_Reassembly moves over what was handed up.
+    fn skip_done(&mut self, sn: UmSn) {
+        while self.reassembly != self.highest && self.is_done(self.reassembly) {
+            self.reassembly = (self.reassembly + 1) & (sn.modulus() - 1);
+        }
+    }
+
+    /// Whether t-Reassembly has something to wait for.
+    fn has_gap(&self, sn: UmSn) -> bool {
+        let ahead = self.highest.wrapping_sub(self.reassembly) & (sn.modulus() - 1);
+        let gap = |number| self.partial.iter().any(|(n, partial)| *n == number && partial.has_gap());
+        ahead > 1 || (ahead == 1 && gap(self.reassembly))
+    }
+
+    /// Gives up what is partly here and `which` names.
+    fn discard(&mut self, pool: &mut BufferPool, which: impl Fn(&Self, u32) -> bool) -> u64 {
+        let mut discarded = 0;
+        let mut i = 0;
+        while i < self.partial.len() {
+            if which(self, self.partial[i].0) {
+                pool.give(self.partial.swap_remove(i).1.into_bytes());
+                discarded += 1;
+            } else {
+                i += 1;
+            }
+        }
+        discarded
+    }
+}
