@@ -151,9 +151,14 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn run_all(args: &RunArgs) -> ExitCode {
-    let Some(scenarios) = load_all(&args.paths, &args.set, if args.quick { Form::Quick } else { Form::Full }) else { return End::BadInput.into() };
-    let jobs: Vec<(&Scenario, Choice)> =
-        scenarios.iter().map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario))).collect();
+    let Some(scenarios) = load_all(&args.paths, &args.set, if args.quick { Form::Quick } else { Form::Full })
+    else {
+        return End::BadInput.into();
+    };
+    let jobs: Vec<(&Scenario, Choice)> = scenarios
+        .iter()
+        .map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario)))
+        .collect();
     let mut sandbox = None;
     if jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns)) {
         match sandbox::enter() {

@@ -221,7 +221,8 @@ impl Events {
 /// The body of an answer; what it says if it is a refusal.
 fn parse(answer: &str) -> Result<String> {
     let (head, body) = answer.split_once("\r\n\r\n").context("no answer in HTTP")?;
-    let code = head.split_whitespace().nth(1).and_then(|c| c.parse::<u16>().ok()).context("no answer in HTTP")?;
+    let code =
+        head.split_whitespace().nth(1).and_then(|c| c.parse::<u16>().ok()).context("no answer in HTTP")?;
     if (200..300).contains(&code) {
         return Ok(body.to_owned());
     }

@@ -46,12 +46,7 @@ impl NetnsBackend {
     pub fn new(sandbox: Sandbox, logs: Option<&Path>) -> Result<Self> {
         program::require(topology::PROGRAMS)?;
         program::anabranch()?;
-        Ok(Self {
-            sandbox,
-            device: Device::best(),
-            logs: logs.map(Path::to_owned),
-            runs: AtomicU32::new(0),
-        })
+        Ok(Self { sandbox, device: Device::best(), logs: logs.map(Path::to_owned), runs: AtomicU32::new(0) })
     }
 }
 
@@ -131,10 +126,15 @@ impl NetnsBackend {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let anabranch = program::anabranch()?;
         let version = program::version(&anabranch.to_string_lossy(), "--version").unwrap_or_default();
-        let build = if anabranch.components().any(|c| c.as_os_str() == "debug") { " (debug build)" } else { "" };
+        let build =
+            if anabranch.components().any(|c| c.as_os_str() == "debug") { " (debug build)" } else { "" };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut controls: Vec<String> =
-            case.flows.values().filter_map(|f| f.traffic.congestion_control()).map(|cc| cc.to_string()).collect();
+        let mut controls: Vec<String> = case
+            .flows
+            .values()
+            .filter_map(|f| f.traffic.congestion_control())
+            .map(|cc| cc.to_string())
+            .collect();
         controls.sort_unstable();
         controls.dedup();
         let user = if self.sandbox.rootless { "an ordinary user, in a user namespace" } else { "root" };
@@ -156,7 +156,7 @@ impl Run<'_> {
     /// Begins, looks after everything until it is over, and puts together what was seen.
     fn observe(&mut self, seed: u64, stop: &Stop, progress: &dyn Progress) -> Result<Seen> {
         let case = self.case;
-        let timeline = Timeline::new(case, &self.plan, &self.network, &self.tunnels, seed)?;
+        let timeline = Timeline::new(case, &self.tunnels, seed);
         let watch = self.network_watch()?;
         let tcp_watches = self.flows.watches(case, &self.plan, &self.network)?;
         let agents: Vec<_> = self.tunnels.ues.values().map(|r| r.agent.clone()).collect();
@@ -179,8 +179,7 @@ impl Run<'_> {
             let memory = scope.spawn(move || ends::memory(&pids, start, end));
             let told = told.map(|agents| {
                 let listen = |(name, agent): (String, super::agent::Agent)| {
-                    let events =
-                        move || ending(end, || ends::events(&agent, begin_ns / 1_000_000, end));
+                    let events = move || ending(end, || ends::events(&agent, begin_ns / 1_000_000, end));
                     (name, scope.spawn(events))
                 };
                 agents.into_iter().map(listen).collect::<Vec<_>>()

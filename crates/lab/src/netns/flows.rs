@@ -180,7 +180,8 @@ impl Flows {
         out: &mut Outcome,
     ) -> Result<()> {
         for of in &self.running {
-            of.measure(case, begin_ns, tcp.get(&of.name), out).with_context(|| format!("flow {}", of.name))?;
+            of.measure(case, begin_ns, tcp.get(&of.name), out)
+                .with_context(|| format!("flow {}", of.name))?;
         }
         Ok(())
     }
@@ -236,9 +237,7 @@ impl RunningFlow {
                 put(out, name, "intact", f64::from(u8::from(answers.iter().all(|a| a.intact))));
                 let delays: Vec<(f64, f64)> = answers
                     .iter()
-                    .map(|a| {
-                        (seconds(a.answered_ns), a.answered_ns.saturating_sub(a.asked_ns) as f64 * 1e-6)
-                    })
+                    .map(|a| (seconds(a.answered_ns), a.answered_ns.saturating_sub(a.asked_ns) as f64 * 1e-6))
                     .collect();
                 measure::delay_metrics(out, name, "response", &delays, &times);
                 let delivered: Vec<(f64, u64)> =

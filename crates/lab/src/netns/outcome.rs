@@ -28,7 +28,8 @@ pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
                 .iter()
                 .filter_map(|a| {
                     let readings = seen.network.accesses.get(&(ue.clone(), a.name.clone()))?;
-                    let within: Vec<_> = readings.iter().filter(|(t, _)| *t <= end_s + sample_s).copied().collect();
+                    let within: Vec<_> =
+                        readings.iter().filter(|(t, _)| *t <= end_s + sample_s).copied().collect();
                     Some((&a.name, within))
                 })
                 .collect();
@@ -38,18 +39,17 @@ pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
                 let deltas = deltas(readings, way);
                 let bytes = readings.last().map_or(0, |(_, both)| both[way]);
                 out.metrics.insert(format!("{path}.{name}_bytes"), bytes as f64);
-                if sum > 0 {
-                    let share = in_window(&deltas) as f64 * 100.0 / sum as f64;
-                    out.metrics.insert(format!("{path}.{name}_share_percent"), share);
-                }
+                let share = if sum == 0 { 0.0 } else { in_window(&deltas) as f64 * 100.0 / sum as f64 };
+                out.metrics.insert(format!("{path}.{name}_share_percent"), share);
                 out.series.insert(format!("{path}.{name}_mbps"), rate_mbps(&deltas, end_s, sample_s));
             }
         }
     }
     for (link, both) in &seen.network.links {
         for (name, c) in ["up", "down"].into_iter().zip(both) {
-            let mut put =
-                |what: &str, value: u64| out.metrics.insert(format!("link.{link}.{name}.{what}"), value as f64);
+            let mut put = |what: &str, value: u64| {
+                out.metrics.insert(format!("link.{link}.{name}.{what}"), value as f64)
+            };
             put("carried_bytes", c.bytes_out);
             put("queue_drops", c.queue_drops);
             put("random_losses", c.random_drops);
@@ -118,8 +118,11 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
 /// have found their size.
 fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
     let mean = |from: f64, to: f64| {
-        let all: Vec<f64> =
-            readings.iter().filter(|(t, _)| *t >= from * end_s && *t <= to * end_s).map(|(_, b)| *b as f64).collect();
+        let all: Vec<f64> = readings
+            .iter()
+            .filter(|(t, _)| *t >= from * end_s && *t <= to * end_s)
+            .map(|(_, b)| *b as f64)
+            .collect();
         (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     };
     let (early, late) = (mean(0.1, 0.2)?, mean(0.9, 1.0)?);
@@ -140,7 +143,8 @@ mod tests {
 
     #[test]
     fn memory_growth_is_from_the_fifth_to_the_end() {
-        let steady: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), if i < 10 { 5 } else { 100 })).collect();
+        let steady: Vec<(f64, u64)> =
+            (0..100).map(|i| (f64::from(i), if i < 10 { 5 } else { 100 })).collect();
         assert_eq!(growth_percent(&steady, 100.0), Some(0.0));
         let leak: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), 1000 + i as u64 * 10)).collect();
         assert!(growth_percent(&leak, 100.0).unwrap() > 60.0);

@@ -328,10 +328,7 @@ impl Build<'_> {
         let ways = self.to_servers(&format!("via {gateway4} dev {interface}"), &format!("table {table}"));
         self.ip(&space, &ways);
         self.ip(&space, &format!("route add default via {gateway4} dev {interface} table {table}"));
-        self.ip(
-            &space,
-            &format!("route add default via {net6}:{gateway:x} dev {interface} table {table}"),
-        );
+        self.ip(&space, &format!("route add default via {net6}:{gateway:x} dev {interface} table {table}"));
         if self.uses_mptcp(ue) {
             self.ip(&space, "mptcp limits set subflow 8 add_addr_accepted 8");
             // The first access carries the first subflow, without an endpoint of its own.
@@ -478,8 +475,7 @@ impl Build<'_> {
             }
         }
         for target in targets6 {
-            let line =
-                format!("route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl lock cubic");
+            let line = format!("route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl lock cubic");
             self.ip(space, &line);
         }
     }
@@ -505,8 +501,7 @@ impl Build<'_> {
             let Some(plan) = self.plan.ues.get_mut(ue) else { continue };
             plan.inner = Ipv4Addr::new(10, 45 + p as u8, 0, 2 + u as u8);
             plan.inner6 = format!("fd45:{p:x}::{:x}", 2 + u);
-            plan.tunnel_routes =
-                format!("{routes}\nroute add fd00:3::/32 dev {TUNNEL} congctl lock cubic");
+            plan.tunnel_routes = format!("{routes}\nroute add fd00:3::/32 dev {TUNNEL} congctl lock cubic");
         }
     }
 

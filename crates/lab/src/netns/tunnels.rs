@@ -6,7 +6,7 @@ use super::program::{self, Program};
 use super::stop::Stop;
 use super::topology::{Network, READY};
 use crate::backend::Unable;
-use crate::scenario::model::{Action, Case, Ue, Via};
+use crate::scenario::model::{Case, Ue, Via};
 use anabranch_core::access::crypto::PrivateKey;
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha20Rng;
@@ -176,8 +176,7 @@ impl Start<'_> {
         written.with_context(|| secret.display().to_string())?;
         let mut command = Command::new(&self.anabranch);
         command.arg(part).arg("--config").arg(&path);
-        let mut program =
-            Program::start(self.network.space(space)?, &name, &mut command, self.folder, None)?;
+        let mut program = Program::start(self.network.space(space)?, &name, &mut command, self.folder, None)?;
         let agent = Agent::new(&name, &self.path(space, "sock"));
         program.wait_ready(READY, self.stop, || agent.status().is_ok())?;
         Ok(Running { program, agent })
@@ -193,7 +192,10 @@ impl Start<'_> {
             ])
         };
         Ok(table([
-            ("ue", table([("name", name.into()), ("private_key_file", self.file(&plan.space, "key"))]).into()),
+            (
+                "ue",
+                table([("name", name.into()), ("private_key_file", self.file(&plan.space, "key"))]).into(),
+            ),
             ("upf", table([("public_key", upf.public().to_string().into())]).into()),
             ("access", list(plan.accesses.iter().zip(&ue.accesses).map(access))),
             ("device", self.device_table().into()),
@@ -210,13 +212,18 @@ impl Start<'_> {
     ) -> Result<Table> {
         let queues = self.case.upfs.get(name).map_or_else(Default::default, |u| u.clone()).reorder_queues;
         if queues != crate::scenario::file::Upf::default().reorder_queues {
-            bail!(Unable(format!("upf.{name}.reorder_queues = {queues}: `anabranch upf` has a fixed number")));
+            bail!(Unable(format!(
+                "upf.{name}.reorder_queues = {queues}: `anabranch upf` has a fixed number"
+            )));
         }
         // Either name of an access is plain if one of the UEs says so; each UE decides for itself.
         let security = |access: &String| {
-            let plain = self.case.ues.values().flat_map(|u| &u.accesses).any(|a| {
-                a.name == *access && a.security == crate::scenario::file::Security::Plain
-            });
+            let plain = self
+                .case
+                .ues
+                .values()
+                .flat_map(|u| &u.accesses)
+                .any(|a| a.name == *access && a.security == crate::scenario::file::Security::Plain);
             if plain { "plain" } else { "secure" }
         };
         let access = |(access, port): (&String, &u16)| {
@@ -229,18 +236,12 @@ impl Start<'_> {
         let mut known = Vec::new();
         for (ue, key) in ues {
             let of = &self.plan.ues[ue];
-            let mut entry = table([
+            known.push(table([
                 ("name", ue.clone().into()),
                 ("public_key", key.public().to_string().into()),
                 ("address_v4", of.inner.to_string().into()),
                 ("address_v6", of.inner6.clone().into()),
-            ]);
-            if self.switches_uplink(ue) {
-                // Its rules change for the uplink only.
-                entry.insert("accept_rules".into(), false.into());
-                entry.insert("rule".into(), Value::try_from(&self.case.ues[ue].rules).context("rules")?);
-            }
-            known.push(entry);
+            ]));
         }
         let upf = table([
             ("private_key_file", self.file(&plan.space, "key")),
@@ -256,10 +257,6 @@ impl Start<'_> {
             ("ue", list(known.into_iter())),
             ("api", self.api(&plan.space).into()),
         ]))
-    }
-
-    fn switches_uplink(&self, name: &str) -> bool {
-        self.case.events.iter().any(|e| matches!(&e.action, Action::SwitchEvery { ue, .. } if ue == name))
     }
 
     fn device_table(&self) -> Table {

@@ -112,20 +112,18 @@ fn link_counters(stats: &serde_json::Value) -> Result<[LinkCounters; 2]> {
 
 /// What an interface has sent and received: IP, without Ethernet headers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Interface {
+struct Interface {
     /// Bytes sent.
-    pub sent_bytes: u64,
+    sent_bytes: u64,
     /// Bytes received.
-    pub received_bytes: u64,
-    /// Packets sent.
-    pub sent_packets: u64,
+    received_bytes: u64,
 }
 
 /// The counters of the interfaces of a namespace.
 ///
 /// # Errors
 /// /proc cannot be read.
-pub fn interfaces(space: &Space) -> Result<BTreeMap<String, Interface>> {
+fn interfaces(space: &Space) -> Result<BTreeMap<String, Interface>> {
     let text =
         space.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/net/dev"))?;
     Ok(parse_interfaces(&text))
@@ -141,11 +139,8 @@ fn parse_interfaces(text: &str) -> BTreeMap<String, Interface> {
             continue;
         };
         let ip = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET_BYTES);
-        let one = Interface {
-            sent_bytes: ip(sent, sent_packets),
-            received_bytes: ip(received, received_packets),
-            sent_packets,
-        };
+        let one =
+            Interface { sent_bytes: ip(sent, sent_packets), received_bytes: ip(received, received_packets) };
         all.insert(name.trim().to_owned(), one);
     }
     all
@@ -160,7 +155,7 @@ mod tests {
         let text = "Inter-|   Receive\n face |bytes packets errs drop fifo frame compressed multicast|bytes\n  \
                     wifi: 1140 10 0 0 0 0 0 0 228 2 0 0 0 0 0 0\n    lo:0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
         let all = parse_interfaces(text);
-        assert_eq!(all["wifi"], Interface { sent_bytes: 200, received_bytes: 1000, sent_packets: 2 });
+        assert_eq!(all["wifi"], Interface { sent_bytes: 200, received_bytes: 1000 });
         assert_eq!(all["lo"], Interface::default());
     }
 }

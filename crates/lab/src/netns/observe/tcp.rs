@@ -69,8 +69,11 @@ impl Record {
         let mut window = 0;
         for socket in &self.found {
             self.resent.insert(socket.cookie, [socket.retransmissions, socket.timeouts]);
-            window =
-                if self.watch.mptcp { window + socket.cwnd_bytes } else { u64::max(window, socket.cwnd_bytes) };
+            window = if self.watch.mptcp {
+                window + socket.cwnd_bytes
+            } else {
+                u64::max(window, socket.cwnd_bytes)
+            };
         }
         let window = window as f64;
         if window > 0.0 && self.cwnd.last().is_none_or(|(_, last)| *last != window) {

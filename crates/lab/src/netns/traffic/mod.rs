@@ -337,11 +337,7 @@ fn tcp_socket(address: SocketAddr, mptcp: bool) -> Result<Socket> {
 }
 
 /// So many connections, or an error if they do not come in time. They do not block.
-fn accept_all(
-    listener: &TcpListener,
-    count: usize,
-    until_ns: u64,
-) -> Result<Vec<TcpStream>> {
+fn accept_all(listener: &TcpListener, count: usize, until_ns: u64) -> Result<Vec<TcpStream>> {
     listener.set_nonblocking(true).context("listener")?;
     let mut streams = Vec::new();
     while streams.len() < count {
