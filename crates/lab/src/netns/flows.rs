@@ -7,11 +7,12 @@ use super::program::{Interrupted, Program};
 use super::stop::Stop;
 use super::topology::{Network, READY};
 use super::traffic::{
-    self, Answer, Bursts, Delivered, Exchange, Schedule, Stream, Task, UdpEcho, UdpReceive, UdpSend,
+    self, Answer, Bursts, Delivered, Exchange, Schedule, Stream, Task, UdpEcho, UdpReceive, UdpSend, Wait,
 };
+use super::web::Web;
 use crate::backend::{Outcome, Series};
 use crate::measure::{self, Arrival, Times};
-use crate::scenario::file::{CongestionControl, Direction};
+use crate::scenario::file::{self, CongestionControl, Direction};
 use crate::scenario::model::{Case, Flow, Traffic, Via, run_seed};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
@@ -38,6 +39,7 @@ struct RunningFlow {
     finite: bool,
     received: PathBuf,
     sent: PathBuf,
+    web: Option<Web>,
 }
 
 /// The two ends of a flow in the network.
@@ -66,14 +68,31 @@ impl Flows {
         let own = std::env::current_exe().context("the path of this program")?;
         for (number, (name, flow)) in (0..).zip(&case.flows) {
             let ends = ends(case, plan, flow)?;
-            let file = |what: &str| folder.join(format!("flow-{name}.{what}"));
-            let (received, sent) = (file("received"), file("sent"));
+            let path = |what: &str| folder.join(format!("flow-{name}.{what}"));
+            let (received, sent) = (path("received"), path("sent"));
             let when = Schedule::Told { start: flow.start, stop: flow.stop, until };
-            let tasks = tasks(flow, &ends, when, run_seed(seed, number), &received, &sent);
+            let seed = run_seed(seed, number);
+            let web = match (flow.program, &flow.traffic) {
+                (file::Program::Curl, Traffic::BulkTcp { bytes: Some(bytes), .. }) => {
+                    let space = network.space(ends.server_space)?;
+                    let nginx = format!("flow-{name}-nginx");
+                    Some(Web::start(space, &nginx, ends.server, *bytes, seed, folder, stop)?)
+                }
+                _ => None,
+            };
+            let tasks = match &web {
+                Some(web) => {
+                    let seconds = (until - flow.start).as_secs_f64();
+                    let command = web.curl(ends.ue.ip(), seconds);
+                    vec![("ue", ends.ue_space, Task::Command(Wait { when, command }))]
+                }
+                None => {
+                    let [server, ue] = tasks(flow, &ends, when, seed, &received, &sent);
+                    vec![("server", ends.server_space, server), ("ue", ends.ue_space, ue)]
+                }
+            };
             let mut programs = Vec::new();
-            for (end, space, task) in
-                [("server", ends.server_space, &tasks[0]), ("ue", ends.ue_space, &tasks[1])]
-            {
+            for (end, space, task) in &tasks {
                 let mut command = Command::new(&own);
                 command.arg("traffic").arg(serde_json::to_string(task).context("task")?);
                 let name = format!("flow-{name}-{end}");
@@ -87,6 +106,7 @@ impl Flows {
                 finite,
                 received,
                 sent,
+                web,
             });
         }
         for program in flows.running.iter_mut().flat_map(|f| &mut f.programs) {
@@ -127,11 +147,18 @@ impl Flows {
     /// Which, and the end of its log.
     pub fn over(&mut self) -> Result<bool> {
         let mut over = true;
-        for program in self.running.iter_mut().flat_map(|f| &mut f.programs) {
-            match program.ended()? {
-                None => over = false,
-                Some(status) if status.success() => {}
-                Some(status) => bail!("{} failed ({status}): {}", program.name(), program.log_tail()),
+        for of in &mut self.running {
+            if let Some(web) = &mut of.web {
+                web.check()?;
+            }
+            for program in &mut of.programs {
+                match program.ended()? {
+                    None => over = false,
+                    Some(status) if status.success() => {}
+                    // curl ran out of time or lost its connection: that is a result, and it is measured.
+                    Some(_) if of.web.is_some() => {}
+                    Some(status) => bail!("{} failed ({status}): {}", program.name(), program.log_tail()),
+                }
             }
         }
         Ok(over)
@@ -159,9 +186,14 @@ impl Flows {
             let up = matches!(of.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
             let (space, side) =
                 if up { (ends.ue_space, Side::Remote(port)) } else { (ends.server_space, Side::Local(port)) };
+            let receiver = match of.web {
+                Some(_) => Some((Diag::open(network.space(ends.ue_space)?)?, Side::Remote(port))),
+                None => None,
+            };
             watches.push(TcpWatch {
                 flow: of.name.clone(),
                 sender: (Diag::open(network.space(space)?)?, side),
+                receiver,
                 mptcp: of.flow.via == Via::Mptcp,
             });
         }
@@ -216,11 +248,8 @@ impl RunningFlow {
                 measure::deliveries(out, name, &delivered, &times);
             }
             Traffic::BulkTcp { bytes, .. } => {
-                let report: Delivered = self.report()?;
-                let delivered: Vec<(f64, u64)> =
-                    report.deliveries.iter().map(|(ns, n)| (seconds(*ns), *n)).collect();
-                let total: u64 = delivered.iter().map(|(_, n)| n).sum();
-                put(out, name, "intact", f64::from(u8::from(report.intact)));
+                let (delivered, total, intact) = self.delivered(tcp, seconds)?;
+                put(out, name, "intact", f64::from(u8::from(intact)));
                 if let Some(bytes) = bytes {
                     let completed = total >= *bytes;
                     put(out, name, "completed", f64::from(u8::from(completed)));
@@ -251,6 +280,24 @@ impl RunningFlow {
             out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: seen.cwnd.clone() });
         }
         Ok(())
+    }
+
+    /// When how much was delivered, how much in all, and whether all of it is as it was sent.
+    fn delivered(
+        &self,
+        tcp: Option<&TcpSeen>,
+        seconds: impl Fn(u64) -> f64,
+    ) -> Result<(Vec<(f64, u64)>, u64, bool)> {
+        let Some(web) = &self.web else {
+            let report: Delivered = self.report()?;
+            let delivered: Vec<(f64, u64)> =
+                report.deliveries.iter().map(|(ns, n)| (seconds(*ns), *n)).collect();
+            let total = delivered.iter().map(|(_, n)| n).sum();
+            return Ok((delivered, total, report.intact));
+        };
+        let total = std::fs::metadata(web.copy()).map_or(0, |m| m.len());
+        let intact = total > 0 && web.sums().map(|[file, copy]| file == copy)?;
+        Ok((tcp.map(|t| t.received.clone()).unwrap_or_default(), total, intact))
     }
 
     fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {

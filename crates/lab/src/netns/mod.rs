@@ -17,3 +17,4 @@ pub mod timeline;
 pub mod topology;
 pub mod traffic;
 pub mod tunnels;
+pub mod web;

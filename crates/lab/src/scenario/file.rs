@@ -63,6 +63,16 @@ choice! {
 }
 
 choice! {
+    /// Who carries a transfer in namespaces.
+    pub enum Program {
+        /// Sources and sinks of this program, which know every byte.
+        Own = "own",
+        /// A file that nginx serves and curl fetches; sha256sum compares.
+        Curl = "curl",
+    }
+}
+
+choice! {
     /// Congestion control of a TCP flow.
     pub enum CongestionControl {
         /// CUBIC (RFC 9438).
@@ -347,6 +357,8 @@ table! {
         off_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
         /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
+        /// Who carries it in namespaces; `curl` fetches `bytes` downwards from nginx.
+        program: Program = Program::Own, only(&["bulk_tcp"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.

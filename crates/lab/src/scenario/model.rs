@@ -2,7 +2,7 @@
 
 pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
-    LossModel, Memory, Plot, Security, Server, Upf,
+    LossModel, Memory, Plot, Program, Security, Server, Upf,
 };
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};
@@ -123,6 +123,8 @@ pub struct Flow {
     pub stop: Duration,
     /// What it does.
     pub traffic: Traffic,
+    /// Who does it in namespaces.
+    pub program: Program,
 }
 
 /// How a flow travels.

@@ -190,7 +190,17 @@ impl Check {
             }
             let traffic = traffic(flow);
             let via = self.via(&path, flow, ues.get(&ue), &traffic);
-            flows.insert(name.clone(), Flow { ue, server, via, port, start, stop, traffic });
+            let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
+            if flow.program == file::Program::Curl
+                && (!fetches || flow.limit_mbps.is_some() || via == Via::Mptcp)
+            {
+                let what = "curl fetches a file: it needs `bytes` and direction \"down\", without limit_mbps or mptcp";
+                self.problem(format!("{path}.program"), what);
+            }
+            flows.insert(
+                name.clone(),
+                Flow { ue, server, via, port, start, stop, traffic, program: flow.program },
+            );
         }
         flows
     }

@@ -1,4 +1,4 @@
-//! Kernel counters of the senders of TCP flows.
+//! Kernel counters of TCP flows: of the sender, and of the receiver where no program of ours is.
 
 use super::super::diag::{Counters, Diag, Side};
 use super::super::stop::Stop;
@@ -6,8 +6,8 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often sockets are looked at.
-const PERIOD: Duration = Duration::from_millis(10);
+/// How often sockets are looked at: the resolution of what curl gets.
+const PERIOD: Duration = Duration::from_millis(5);
 
 /// What to watch of a TCP flow.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct TcpWatch {
     pub flow: String,
     /// What its sockets are at the sending end: where, and by which port they are known.
     pub sender: (Diag, Side),
+    /// The same at the receiving end, if that is to be watched.
+    pub receiver: Option<(Diag, Side)>,
     /// Whether the connection is MPTCP.
     pub mptcp: bool,
 }
@@ -25,6 +27,8 @@ pub struct TcpWatch {
 pub struct TcpSeen {
     /// Congestion window of the sender at times, bytes; of MPTCP the sum over the subflows.
     pub cwnd: Vec<(f64, f64)>,
+    /// Bytes received in order since the reading before, at times.
+    pub received: Vec<(f64, u64)>,
     /// Segments sent again and retransmission timeouts, over all its connections.
     pub resent: [u64; 2],
 }
@@ -53,16 +57,34 @@ pub fn watch(watches: Vec<TcpWatch>, start: Instant, end: &Stop) -> Result<BTree
 struct Record {
     watch: TcpWatch,
     cwnd: Vec<(f64, f64)>,
+    received: Vec<(f64, u64)>,
+    total: u64,
     resent: BTreeMap<u64, [u64; 2]>,
     found: Vec<Counters>,
 }
 
 impl Record {
     fn new(watch: TcpWatch) -> Self {
-        Self { watch, cwnd: Vec::new(), resent: BTreeMap::new(), found: Vec::new() }
+        Self {
+            watch,
+            cwnd: Vec::new(),
+            received: Vec::new(),
+            total: 0,
+            resent: BTreeMap::new(),
+            found: Vec::new(),
+        }
     }
 
     fn look(&mut self, start: Instant) -> Result<()> {
+        if let Some((diag, side)) = &mut self.watch.receiver {
+            self.found.clear();
+            diag.list(*side, &mut self.found)?;
+            let total = self.found.iter().map(|s| s.bytes_received).max().unwrap_or(0);
+            if total > self.total {
+                self.received.push((start.elapsed().as_secs_f64(), total - self.total));
+                self.total = total;
+            }
+        }
         let (diag, side) = &mut self.watch.sender;
         self.found.clear();
         diag.list(*side, &mut self.found)?;
@@ -84,6 +106,6 @@ impl Record {
 
     fn finish(self) -> (String, TcpSeen) {
         let resent = self.resent.values().fold([0, 0], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
-        (self.watch.flow, TcpSeen { cwnd: self.cwnd, resent })
+        (self.watch.flow, TcpSeen { cwnd: self.cwnd, received: self.received, resent })
     }
 }

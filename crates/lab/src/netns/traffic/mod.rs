@@ -24,6 +24,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,7 +52,16 @@ pub fn run(args: &Args) -> Result<()> {
         Task::StreamConnect(task) => stream::connect(&task),
         Task::ExchangeListen(task) => exchange::listen(&task),
         Task::ExchangeConnect(task) => exchange::connect(&task),
+        Task::Command(task) => become_program(&task),
     }
+}
+
+fn become_program(task: &Wait) -> Result<()> {
+    let (program, arguments) = task.command.split_first().context("a program")?;
+    sleep_until(task.when.begin()?.start_ns);
+    // Comes back only if it fails.
+    let error = std::process::Command::new(program).args(arguments).stdin(std::process::Stdio::null()).exec();
+    Err(error).context(program.clone())
 }
 
 /// What a process does.
@@ -78,6 +88,17 @@ pub enum Task {
     ExchangeListen(Exchange),
     /// TCP client that asks.
     ExchangeConnect(Exchange),
+    /// Becomes another program when it is time.
+    Command(Wait),
+}
+
+/// A program to be run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wait {
+    /// When; only the start matters.
+    pub when: Schedule,
+    /// The program and its arguments.
+    pub command: Vec<String>,
 }
 
 /// When something happens.

@@ -1,0 +1,170 @@
+//! A file that nginx serves, and what became of the copy that curl fetched.
+
+use super::program::{self, Program};
+use super::space::Space;
+use super::stop::Stop;
+use super::topology::READY;
+use super::traffic::port_in_use;
+use crate::sim::stream::SeededStream;
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Programs it takes.
+pub const PROGRAMS: &[(&str, &str)] =
+    &[("nginx", "nginx-light"), ("curl", "curl"), ("sha256sum", "coreutils")];
+
+/// How much of a file is made at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// nginx with one file.
+#[derive(Debug)]
+pub struct Web {
+    nginx: Program,
+    file: PathBuf,
+    copy: PathBuf,
+    url: String,
+}
+
+impl Web {
+    /// Makes a file of `bytes` from `seed` and starts nginx in `space` to serve it.
+    ///
+    /// # Errors
+    /// nginx does not start; there is no room for the file.
+    pub fn start(
+        space: &Space,
+        name: &str,
+        at: SocketAddr,
+        bytes: u64,
+        seed: u64,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        program::require(PROGRAMS)?;
+        let root = folder.join(format!("{name}.www"));
+        std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
+        let file = root.join("file");
+        make_file(&file, bytes, seed).with_context(|| file.display().to_string())?;
+        let configuration = folder.join(format!("{name}.conf"));
+        std::fs::write(&configuration, nginx_conf(&root, at))
+            .with_context(|| configuration.display().to_string())?;
+        let mut command = program::command("nginx");
+        command.args(["-e", "stderr", "-p"]).arg(&root).arg("-c").arg(&configuration);
+        let mut nginx = Program::start(space, name, &mut command, folder, None)?;
+        let listens = || space.enter(|| Ok(port_in_use(at.port(), true))).unwrap_or(false);
+        nginx.wait_ready(READY, stop, listens)?;
+        let copy = folder.join(format!("{name}.copy"));
+        Ok(Self { nginx, file, copy, url: format!("http://{at}/file") })
+    }
+
+    /// The command that fetches it within so many seconds.
+    #[must_use]
+    pub fn curl(&self, local: std::net::IpAddr, seconds: f64) -> Vec<String> {
+        let path = |p: &Path| p.display().to_string();
+        let curl = program::find("curl").unwrap_or_else(|| "curl".into());
+        [
+            path(&curl),
+            "--disable".into(),
+            "--fail".into(),
+            "--silent".into(),
+            "--show-error".into(),
+            "--noproxy".into(),
+            "*".into(),
+            "--interface".into(),
+            format!("host!{local}"),
+            "--max-time".into(),
+            format!("{seconds:.3}"),
+            "--output".into(),
+            path(&self.copy),
+            self.url.clone(),
+        ]
+        .into()
+    }
+
+    /// The copy that curl makes.
+    #[must_use]
+    pub fn copy(&self) -> &Path {
+        &self.copy
+    }
+
+    /// The checksums of file and copy, by sha256sum.
+    ///
+    /// # Errors
+    /// sha256sum fails, which it does if there is no copy.
+    pub fn sums(&self) -> Result<[String; 2]> {
+        Ok([sha256(&self.file)?, sha256(&self.copy)?])
+    }
+
+    /// An error if nginx has ended.
+    ///
+    /// # Errors
+    /// With the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        match self.nginx.ended()? {
+            Some(status) => bail!("nginx ended ({status}): {}", self.nginx.log_tail()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn make_file(path: &Path, bytes: u64, seed: u64) -> std::io::Result<()> {
+    let stream = SeededStream::new(seed);
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    while at < bytes {
+        let n = usize::try_from(bytes - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        stream.fill(at, &mut chunk[..n]);
+        file.write_all(&chunk[..n])?;
+        at += n as u64;
+    }
+    file.flush()
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let output = program::command("sha256sum").arg("--").arg(path).output().context("sha256sum")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.split_whitespace().next() {
+        Some(sum) if output.status.success() => Ok(sum.to_owned()),
+        _ => bail!("sha256sum: {}", String::from_utf8_lossy(&output.stderr).trim()),
+    }
+}
+
+/// One process that stays as it is: in a user namespace there is no other user to become.
+fn nginx_conf(root: &Path, at: SocketAddr) -> String {
+    let root = root.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|what| format!("    {what}_temp_path {root}/tmp-{what};\n"))
+        .collect();
+    format!(
+        "daemon off;\nmaster_process off;\nuser root;\npid {root}/pid;\nerror_log stderr warn;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{\n    access_log off;\n    sendfile on;\n    default_type application/octet-stream;\n{temporary}\
+         \x20   server {{ listen {at}; root {root}; }}\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_size_and_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        make_file(&path, CHUNK_BYTES as u64 + 7, 3).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), CHUNK_BYTES + 7);
+        assert!(SeededStream::new(3).matches(0, &bytes));
+    }
+
+    #[test]
+    fn nginx_keeps_to_its_folder() {
+        let text = nginx_conf(Path::new("/x/www"), "10.0.0.1:80".parse().unwrap());
+        assert!(text.contains("listen 10.0.0.1:80;"));
+        assert_eq!(text.matches("_temp_path /x/www/").count(), 5);
+    }
+}
