@@ -48,6 +48,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// A download that survives the loss of Wi-Fi, live in the terminal.
+    Demo(crate::demo::Args),
     /// Run scenarios and check their claims.
     Run(RunArgs),
     /// List the scenarios in folders.
@@ -127,6 +129,7 @@ impl From<End> for ExitCode {
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     let end = match cli.command {
+        Command::Demo(args) => return ExitCode::from(crate::demo::run(&args)),
         Command::Run(args) => return run_all(&args),
         Command::List { paths } => list(&paths),
         Command::Check { paths, set } => check(&paths, &set),

@@ -11,6 +11,7 @@ pub mod backend;
 pub mod bench;
 pub mod claims;
 pub mod cli;
+pub mod demo;
 pub mod measure;
 pub mod metrics;
 pub mod netns;

@@ -93,6 +93,12 @@ impl Agent {
         Self { name: name.to_owned(), socket: socket.to_owned() }
     }
 
+    /// The socket it listens at.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// The program as a whole.
     ///
     /// # Errors

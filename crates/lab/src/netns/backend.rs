@@ -1,12 +1,13 @@
 //! One run of a scenario in namespaces, from nothing to its metrics.
 
-use super::agent::Event;
+use super::agent::{Agent, Event};
 use super::flows::Flows;
 use super::observe::{NetworkSeen, NetworkWatch, TcpSeen, ends, network, tcp};
 use super::outcome;
 use super::plan::{self, Plan};
 use super::program::{self, Interrupted};
 use super::sandbox::{Sandbox, WORK_DIR};
+use super::space::Space;
 use super::stop::Stop;
 use super::timeline::Timeline;
 use super::topology::{self, Network};
@@ -22,13 +23,75 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Runs scenarios with the real programs and the kernel's TCP.
-#[derive(Debug)]
 pub struct NetnsBackend {
     sandbox: Sandbox,
     device: Device,
     /// Where logs are copied to.
     logs: Option<PathBuf>,
+    onlooker: Option<Box<dyn Onlooker>>,
     runs: AtomicU32,
+}
+
+impl std::fmt::Debug for NetnsBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NetnsBackend").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// Somebody who looks on while a scenario runs.
+pub trait Onlooker: Sync {
+    /// Called in a thread of its own when the run begins; returns soon after the end is asked for.
+    ///
+    /// # Errors
+    /// What it looks at does not answer; ends the run.
+    fn look(&self, scene: &Scene, start: Instant, end: &Stop) -> Result<()>;
+
+    /// Called when the run is over and measured, while everything is still there.
+    ///
+    /// # Errors
+    /// As its own.
+    fn over(&self, scene: &Scene, outcome: &Outcome) -> Result<()>;
+}
+
+/// What there is to look at.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    /// The beginning on the wall clock, Unix milliseconds.
+    pub begin_unix_ms: u64,
+    /// Namespaces, by name.
+    pub spaces: Vec<Space>,
+    /// UEs.
+    pub ues: Vec<SceneUe>,
+    /// UPFs with a tunnel.
+    pub upfs: Vec<Agent>,
+    /// Files that curl fetches: flow, copy, bytes and address.
+    pub downloads: Vec<Download>,
+}
+
+/// A UE to look at.
+#[derive(Debug, Clone)]
+pub struct SceneUe {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub space: Space,
+    /// Names and interfaces of its accesses.
+    pub accesses: Vec<(String, String)>,
+    /// Its agent, if it has a tunnel.
+    pub agent: Option<Agent>,
+}
+
+/// A file that curl fetches.
+#[derive(Debug, Clone)]
+pub struct Download {
+    /// The flow.
+    pub flow: String,
+    /// The copy.
+    pub copy: PathBuf,
+    /// How long it will be.
+    pub bytes: u64,
+    /// Where it is fetched from.
+    pub url: String,
 }
 
 /// From the order to begin to the beginning.
@@ -46,7 +109,25 @@ impl NetnsBackend {
     pub fn new(sandbox: Sandbox, logs: Option<&Path>) -> Result<Self> {
         program::require(topology::PROGRAMS)?;
         program::anabranch()?;
-        Ok(Self { sandbox, device: Device::best(), logs: logs.map(Path::to_owned), runs: AtomicU32::new(0) })
+        Ok(Self {
+            sandbox,
+            device: Device::best(),
+            logs: logs.map(Path::to_owned),
+            onlooker: None,
+            runs: AtomicU32::new(0),
+        })
+    }
+
+    /// With somebody who looks on.
+    #[must_use]
+    pub fn with_onlooker(self, onlooker: Box<dyn Onlooker>) -> Self {
+        Self { onlooker: Some(onlooker), ..self }
+    }
+
+    /// How packets get into tunnels here.
+    #[must_use]
+    pub const fn device(&self) -> Device {
+        self.device
     }
 }
 
@@ -74,13 +155,13 @@ impl Backend for NetnsBackend {
     }
 }
 
-/// A run that can be looked at.
+/// A run that can be looked at. Taken down in this order.
 struct Run<'a> {
-    case: &'a Case,
-    plan: Plan,
-    network: Network,
-    tunnels: Tunnels,
     flows: Flows,
+    tunnels: Tunnels,
+    network: Network,
+    plan: Plan,
+    case: &'a Case,
 }
 
 /// Everything that was seen.
@@ -112,12 +193,16 @@ impl NetnsBackend {
         let flows = Flows::start(case, &plan, &network, seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
         let mut run = Run { case, plan, network, tunnels, flows };
-        let seen = run.observe(seed, stop, progress)?;
+        let onlooker = self.onlooker.as_deref();
+        let seen = run.observe(seed, stop, progress, onlooker)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, seen.begin_ns, &seen.tcp, &mut out)?;
         outcome::network(case, &seen, &mut out);
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;
+        if let Some(onlooker) = onlooker {
+            onlooker.over(&run.scene(seen.begin_ns)?, &out)?;
+        }
         Ok(out)
     }
 
@@ -154,7 +239,13 @@ impl NetnsBackend {
 
 impl Run<'_> {
     /// Begins, looks after everything until it is over, and puts together what was seen.
-    fn observe(&mut self, seed: u64, stop: &Stop, progress: &dyn Progress) -> Result<Seen> {
+    fn observe(
+        &mut self,
+        seed: u64,
+        stop: &Stop,
+        progress: &dyn Progress,
+        onlooker: Option<&dyn Onlooker>,
+    ) -> Result<Seen> {
         let case = self.case;
         let timeline = Timeline::new(case, &self.tunnels, seed);
         let watch = self.network_watch()?;
@@ -166,6 +257,7 @@ impl Run<'_> {
 
         let begin_ns = traffic::now_ns() + u64::try_from(LEAD.as_nanos()).unwrap_or(0);
         let start = Instant::now() + LEAD;
+        let scene = self.scene(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
         let Self { network, tunnels, flows, .. } = self;
@@ -177,8 +269,12 @@ impl Run<'_> {
             let agents = &agents;
             let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));
             let memory = scope.spawn(move || ends::memory(&pids, start, end));
+            let looking = onlooker.map(|onlooker| {
+                let scene = &scene;
+                scope.spawn(move || ending(end, || onlooker.look(scene, start, end)))
+            });
             let told = told.map(|agents| {
-                let listen = |(name, agent): (String, super::agent::Agent)| {
+                let listen = |(name, agent): (String, Agent)| {
                     let events = move || ending(end, || ends::events(&agent, begin_ns / 1_000_000, end));
                     (name, scope.spawn(events))
                 };
@@ -192,8 +288,10 @@ impl Run<'_> {
             });
             let [ues, upfs] = told;
             let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
+            let looking = looking.map(join).transpose()?;
             // The first cause is told: what ended a program shows in its log better than in a lost answer.
             looked?;
+            looking.transpose()?;
             let (events, network, tcp, rtts, memory) = seen;
             Ok(Seen {
                 begin_ns,
@@ -204,6 +302,25 @@ impl Run<'_> {
                 told: [ues?, upfs?],
                 memory,
             })
+        })
+    }
+
+    fn scene(&self, begin_ns: u64) -> Result<Scene> {
+        let mut ues = Vec::new();
+        for (name, plan) in &self.plan.ues {
+            ues.push(SceneUe {
+                name: name.clone(),
+                space: self.network.space(&plan.space)?.clone(),
+                accesses: plan.accesses.iter().map(|a| (a.name.clone(), a.interface.clone())).collect(),
+                agent: self.tunnels.ues.get(name).map(|r| r.agent.clone()),
+            });
+        }
+        Ok(Scene {
+            begin_unix_ms: begin_ns / 1_000_000,
+            spaces: self.network.spaces.values().cloned().collect(),
+            ues,
+            upfs: self.tunnels.upfs.values().map(|r| r.agent.clone()).collect(),
+            downloads: self.flows.downloads(),
         })
     }
 

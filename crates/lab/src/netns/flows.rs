@@ -1,9 +1,10 @@
 //! The traffic of a scenario: its processes, what to watch of it in the kernel, and its metrics.
 
+use super::backend::Download;
 use super::diag::{Diag, Side};
 use super::observe::{TcpSeen, TcpWatch};
 use super::plan::{Plan, ServerPlan, UePlan};
-use super::program::{Interrupted, Program};
+use super::program::{self, Interrupted, Program};
 use super::stop::Stop;
 use super::topology::{Network, READY};
 use super::traffic::{
@@ -18,7 +19,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// All flows of a scenario, ready or at work. Their processes end when it is dropped.
@@ -93,7 +93,7 @@ impl Flows {
             };
             let mut programs = Vec::new();
             for (end, space, task) in &tasks {
-                let mut command = Command::new(&own);
+                let mut command = program::prompt(&own);
                 command.arg("traffic").arg(serde_json::to_string(task).context("task")?);
                 let name = format!("flow-{name}-{end}");
                 programs.push(Program::start_told(network.space(space)?, &name, &mut command, folder)?);
@@ -168,6 +168,22 @@ impl Flows {
     #[must_use]
     pub fn finite(&self) -> bool {
         self.running.iter().all(|f| f.finite)
+    }
+
+    /// Files that curl fetches.
+    #[must_use]
+    pub fn downloads(&self) -> Vec<Download> {
+        let download = |of: &RunningFlow| {
+            let Traffic::BulkTcp { bytes: Some(bytes), .. } = of.flow.traffic else { return None };
+            let web = of.web.as_ref()?;
+            Some(Download {
+                flow: of.name.clone(),
+                copy: web.copy().to_owned(),
+                bytes,
+                url: web.url().to_owned(),
+            })
+        };
+        self.running.iter().filter_map(download).collect()
     }
 
     /// What to watch of TCP flows in the kernel.

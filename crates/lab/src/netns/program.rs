@@ -13,6 +13,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to end after SIGTERM.
@@ -73,6 +74,25 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// A command for an installed program, wherever it is.
 pub fn command(name: &str) -> Command {
     Command::new(find(name).unwrap_or_else(|| name.into()))
+}
+
+/// A command for a program that must not wait for others that use this machine: what it emulates has a
+/// processor of its own. Needs root; otherwise an ordinary command.
+pub fn prompt(program: impl AsRef<OsStr>) -> Command {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    // In a user namespace of our own there is another line than this.
+    let may = MAY.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        nix::unistd::geteuid().is_root()
+            && map.split_whitespace().eq(["0", "0", "4294967295"])
+            && find("nice").is_some()
+    });
+    if !may {
+        return Command::new(program);
+    }
+    let mut command = self::command("nice");
+    command.args(["-n", "-10"]).arg(program);
+    command
 }
 
 /// A program running in a namespace, its output in a log. Killed when dropped.

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use toml::{Table, Value};
 
 /// How packets get into the tunnel.
@@ -174,7 +173,7 @@ impl Start<'_> {
         let opened = options.write(true).create_new(true).mode(0o600).open(&secret);
         let written = opened.and_then(|mut f| writeln!(f, "{}", &*key.to_base64()));
         written.with_context(|| secret.display().to_string())?;
-        let mut command = Command::new(&self.anabranch);
+        let mut command = program::prompt(&self.anabranch);
         command.arg(part).arg("--config").arg(&path);
         let mut program = Program::start(self.network.space(space)?, &name, &mut command, self.folder, None)?;
         let agent = Agent::new(&name, &self.path(space, "sock"));

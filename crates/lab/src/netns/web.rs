@@ -50,7 +50,7 @@ impl Web {
         let configuration = folder.join(format!("{name}.conf"));
         std::fs::write(&configuration, nginx_conf(&root, at))
             .with_context(|| configuration.display().to_string())?;
-        let mut command = program::command("nginx");
+        let mut command = program::prompt(program::find("nginx").unwrap_or_else(|| "nginx".into()));
         command.args(["-e", "stderr", "-p"]).arg(&root).arg("-c").arg(&configuration);
         let mut nginx = Program::start(space, name, &mut command, folder, None)?;
         let listens = || space.enter(|| Ok(port_in_use(at.port(), true))).unwrap_or(false);
@@ -87,6 +87,12 @@ impl Web {
     #[must_use]
     pub fn copy(&self) -> &Path {
         &self.copy
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// The checksums of file and copy, by sha256sum.

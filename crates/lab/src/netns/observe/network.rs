@@ -112,18 +112,18 @@ fn link_counters(stats: &serde_json::Value) -> Result<[LinkCounters; 2]> {
 
 /// What an interface has sent and received: IP, without Ethernet headers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Interface {
+pub struct Interface {
     /// Bytes sent.
-    sent_bytes: u64,
+    pub sent_bytes: u64,
     /// Bytes received.
-    received_bytes: u64,
+    pub received_bytes: u64,
 }
 
 /// The counters of the interfaces of a namespace.
 ///
 /// # Errors
 /// /proc cannot be read.
-fn interfaces(space: &Space) -> Result<BTreeMap<String, Interface>> {
+pub fn interfaces(space: &Space) -> Result<BTreeMap<String, Interface>> {
     let text =
         space.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/net/dev"))?;
     Ok(parse_interfaces(&text))
