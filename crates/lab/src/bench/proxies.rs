@@ -127,7 +127,8 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     }
     .parse()
     .context("address")?;
-    let start_ns = tasks::now_ns() + 1_500_000_000;
+    // Proxies take their time over hundreds of connections.
+    let start_ns = tasks::now_ns() + 1_500_000_000 + flows as u64 * 10_000_000;
     let stop_ns = start_ns + u64::try_from(bench.seconds.as_nanos()).unwrap_or(u64::MAX / 2);
     let when = When { start_ns, stop_ns, until_ns: stop_ns + 500_000_000 };
     let task = |address: SocketAddr, report: &str| Messages {
@@ -144,7 +145,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
     let ready = || server.enter(|| Ok(tasks::port_in_use(PORT, true))).unwrap_or(false);
     sink.wait_ready(Duration::from_secs(1), &bench.sandbox.stop, ready)?;
     let mut source = Program::start(&client, "source", &mut traffic(Core::Client, &connect)?, &folder, None)?;
-    let deadline = Instant::now() + bench.seconds + Duration::from_secs(8);
+    let deadline = Instant::now() + bench.seconds + Duration::from_secs(20);
     source.wait_success(deadline, &bench.sandbox.stop)?;
     sink.wait_success(deadline, &bench.sandbox.stop)?;
     let delays = tasks::delays(&folder.join("delays"))?;
