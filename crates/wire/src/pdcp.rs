@@ -11,7 +11,7 @@
 //! ```
 
 use crate::WireError;
-use crate::read::{array, need, put};
+use crate::read::{need, put};
 
 /// Length of the PDCP sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,16 +47,18 @@ impl PdcpSn {
     /// Too short, or a control PDU.
     pub fn parse(self, pdu: &[u8]) -> Result<(u32, &[u8]), WireError> {
         need(pdu, "PDCP PDU", self.header_len())?;
-        let [first, mid, low] = array(pdu, 0);
+        let first = pdu[0];
         if first & 0x80 == 0 {
-            let got = pdu[0] >> 4;
+            let got = first >> 4;
             return Err(WireError::Value {
                 what: "PDCP control PDU, where only data is read: type",
                 got: got.into(),
             });
         }
-        let [first, mid, low] =
-            if self == Self::Bits12 { [0, first & 0x0f, pdu[1]] } else { [first & 3, mid, low] };
+        let [first, mid, low] = match self {
+            Self::Bits12 => [0, first & 0x0f, pdu[1]],
+            Self::Bits18 => [first & 3, pdu[1], pdu[2]],
+        };
         Ok((u32::from_be_bytes([0, first, mid, low]), &pdu[self.header_len()..]))
     }
 
