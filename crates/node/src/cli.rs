@@ -1,6 +1,6 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
-use crate::{agent, keygen, link};
+use crate::{agent, ctl, keygen, link};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -24,6 +24,8 @@ pub enum Command {
     Ue(agent::UeArgs),
     /// The tunnel end at the operator, for many UEs.
     Upf(agent::UpfArgs),
+    /// Ask a running UE or UPF, and change its rules and sessions.
+    Ctl(ctl::Args),
     /// Make a key pair.
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
@@ -35,6 +37,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Ue(args) => agent::run_ue(&args),
         Command::Upf(args) => agent::run_upf(&args),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
     }
@@ -53,7 +56,10 @@ pub fn init_logs(filter: &str) {
     }
 }
 
-/// The exit code for an error: 2 when the user's input is at fault, else 1.
+/// The exit code for an error: 2 when the user's input is at fault, else 1; `ctl` tells more apart.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<ctl::CtlError>() {
+        return error.exit_code();
+    }
     if agent::is_config_error(error) { 2 } else { 1 }
 }

@@ -13,6 +13,7 @@ mod agent;
 mod api;
 mod cli;
 mod config;
+mod ctl;
 mod engine;
 mod keygen;
 mod link;

@@ -20,9 +20,9 @@ mod types;
 pub use ask::{Ask, Asker};
 pub use events::EventLog;
 pub use problem::Problem;
-pub use serve::serve;
+pub use serve::{Server, serve};
 pub use types::{
-    Counters, Event, Path, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
+    Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };
 
 #[cfg(test)]

@@ -9,9 +9,7 @@ mod ue;
 mod upf;
 
 pub use keys::read_private_key;
-#[cfg(test)]
-pub use load::parse;
-pub use load::{ConfigError, load};
+pub use load::{Check, ConfigError, load, parse};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
 pub use ue::{Cipher, UeAccess, UeConfig};
 pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

@@ -1,0 +1,129 @@
+//! `anabranch ctl events`: the event stream (server-sent events, WHATWG HTML §9.2) as lines.
+
+use super::Output;
+use super::client::Client;
+use super::error::CtlError;
+use super::table::time;
+use crate::api::Event;
+use std::time::Duration;
+
+/// Kept events come in one go; with `--no-follow`, silence this long ends them.
+const QUIET: Duration = Duration::from_millis(400);
+/// Far more than an event is long.
+const MAX_BYTES: usize = 1 << 20;
+
+/// Which events.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Only those after the event with this id.
+    #[arg(long, value_name = "ID", default_value_t = 0)]
+    since: u64,
+    /// Only those of this UE.
+    #[arg(long, value_name = "NAME")]
+    ue: Option<String>,
+    /// Only those of this kind, such as path-down; may be given again.
+    #[arg(long = "kind", value_name = "KIND")]
+    kinds: Vec<String>,
+    /// Stop after those that are kept.
+    #[arg(long)]
+    no_follow: bool,
+}
+
+/// Prints events until interrupted.
+pub async fn run(client: &Client, args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
+    let mut response = client.stream(&["v1", "events"], &[("since", args.since.to_string())]).await?;
+    let mut parser = Parser::default();
+    let mut last = args.since;
+    loop {
+        let chunk = client.chunk(&mut response);
+        let chunk = if args.no_follow {
+            match tokio::time::timeout(QUIET, chunk).await {
+                Ok(chunk) => chunk?,
+                Err(_) => return Ok(()),
+            }
+        } else {
+            chunk.await?
+        };
+        let Some(chunk) = chunk else {
+            return Err(CtlError::Unreachable {
+                place: client.place().to_owned(),
+                cause: "the agent ended the stream".into(),
+                remedy: format!("it stopped; when it is back, go on with --since {last}"),
+            });
+        };
+        for event in parser.take(&chunk)? {
+            if last > 0 && event.id > last + 1 {
+                eprintln!("anabranch: {} events missed", event.id - last - 1);
+            }
+            last = event.id;
+            show(&event, args, output)?;
+        }
+    }
+}
+
+fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
+    let kind = args.kinds.is_empty() || args.kinds.contains(&event.kind);
+    let ue = args.ue.is_none() || args.ue == event.ue;
+    if !kind || !ue {
+        return Ok(());
+    }
+    if output.json {
+        return output.line(event);
+    }
+    let ue = event.ue.as_ref().map(|ue| format!("{ue}: ")).unwrap_or_default();
+    writeln!(
+        output.to,
+        "{}  {:>4}  {:17}  {ue}{}",
+        time(event.time_unix_ms),
+        event.id,
+        event.kind,
+        event.message
+    )?;
+    output.to.flush().map_err(CtlError::from)
+}
+
+/// Cuts a stream into events.
+#[derive(Default)]
+struct Parser(Vec<u8>);
+
+impl Parser {
+    fn take(&mut self, chunk: &[u8]) -> Result<Vec<Event>, CtlError> {
+        self.0.extend_from_slice(chunk);
+        let mut events = Vec::new();
+        while let Some(end) = self.0.windows(2).position(|w| w == b"\n\n") {
+            let block: Vec<u8> = self.0.drain(..end + 2).collect();
+            let text = String::from_utf8_lossy(&block);
+            let data: Vec<&str> =
+                text.lines().filter_map(|l| l.strip_prefix("data:")).map(str::trim_start).collect();
+            // A block without data is a comment that keeps the connection open.
+            if !data.is_empty() {
+                let event = serde_json::from_str(&data.join("\n"));
+                events.push(event.map_err(|e| CtlError::failed("event stream", e))?);
+            }
+        }
+        if self.0.len() > MAX_BYTES {
+            return Err(CtlError::failed("event stream", "no event in 1 MiB; is this an anabranch agent?"));
+        }
+        Ok(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_found_wherever_the_stream_is_cut() {
+        let stream = b": hello\n\nid: 1\nevent: path-up\ndata: {\"id\":1,\"time_unix_ms\":5,\"kind\":\"path-up\",\
+                       \"message\":\"5g is up\"}\n\n:\n\nid: 2\ndata: {\"id\":2,\"time_unix_ms\":6,\"kind\":\"x\",\
+                       \"message\":\"y\"}\n\n";
+        for cut in 0..stream.len() {
+            let mut parser = Parser::default();
+            let mut events = parser.take(&stream[..cut]).unwrap();
+            events.extend(parser.take(&stream[cut..]).unwrap());
+            assert_eq!(events.iter().map(|e| e.id).collect::<Vec<_>>(), [1, 2], "cut at {cut}");
+        }
+        assert!(Parser::default().take(b"data: no\n\n").is_err());
+        assert!(Parser::default().take(&vec![b'x'; MAX_BYTES + 1]).is_err());
+    }
+}

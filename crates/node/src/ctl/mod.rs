@@ -1,0 +1,231 @@
+//! `anabranch ctl`: asks a running `ue` or `upf`, through its REST interface (`crate::api`).
+//!
+//! ```text
+//!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
+//! ```
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.
+
+mod client;
+mod error;
+mod events;
+mod metrics;
+mod rules;
+mod sessions;
+mod status;
+mod table;
+mod watch;
+
+pub use error::CtlError;
+
+use crate::api::{Reloaded, Rules};
+use anabranch_core::policy::Rule;
+use client::{Client, Target};
+use reqwest::Method;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.";
+
+/// Arguments of `anabranch ctl`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("\
+Examples:
+  anabranch ctl status
+  anabranch ctl --socket /run/anabranch/upf.sock sessions
+  anabranch ctl --url http://127.0.0.1:9464 --token-file /etc/anabranch/token paths --watch
+{EXIT_CODES}"))]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// JSON as the agent sent it, for scripts; with --watch and events, one object per line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// The program as a whole: version, sessions, drops by reason, accesses.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl status
+  anabranch ctl status --watch                again every second, with rates
+  anabranch ctl status --json | jq .drops")]
+    Status {
+        #[command(flatten)]
+        watch: watch::Watch,
+    },
+    /// Sessions: list, show, create, delete.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl sessions
+  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=")]
+    Sessions {
+        #[command(flatten)]
+        page: sessions::Page,
+        #[command(subcommand)]
+        action: Option<sessions::Action>,
+    },
+    /// Paths: up or why not, RTT, loss, bytes, and which rules have their traffic there.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl paths
+  anabranch ctl paths --watch 0.5             live throughput, twice a second
+  anabranch ctl --socket /run/anabranch/upf.sock paths laptop")]
+    Paths {
+        /// Only this UE's.
+        ue: Option<String>,
+        #[command(flatten)]
+        page: sessions::Page,
+        #[command(flatten)]
+        watch: watch::Watch,
+    },
+    /// Steering rules: show, add, replace, remove. Changes last until the next reload or restart.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl rules
+  anabranch ctl rules --toml                  as [[rule]] sections, to keep in the configuration file
+  anabranch ctl rules add calls --mode redundant --protocol udp --remote-port 3478-3481
+  anabranch ctl rules remove calls")]
+    Rules {
+        /// Print [[rule]] sections.
+        #[arg(long, conflicts_with = "json")]
+        toml: bool,
+        #[command(subcommand)]
+        change: Option<rules::Change>,
+    },
+    /// Read the configuration file again; sessions stay up.
+    #[command(after_help = "\
+Example:
+  anabranch ctl reload                        says what changed and what needs a restart")]
+    Reload,
+    /// Events: the last 256, then those that happen, until interrupted.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl events
+  anabranch ctl events --kind path-down --kind path-up
+  anabranch ctl events --since 41 --no-follow --json")]
+    Events(events::Args),
+    /// Counters in Prometheus text form; docs/operations.md says what each is.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl metrics
+  anabranch ctl metrics dropped               lines with this text only")]
+    Metrics {
+        /// Only lines with this text.
+        contains: Option<String>,
+    },
+}
+
+/// Where answers go.
+pub struct Output<'a> {
+    to: &'a mut dyn Write,
+    json: bool,
+    terminal: bool,
+}
+
+impl Output<'_> {
+    /// The answer: as JSON if asked for, else as text.
+    fn show(&mut self, answer: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CtlError> {
+        if self.json {
+            let json = serde_json::to_string_pretty(answer).map_err(|e| CtlError::failed("JSON", e))?;
+            writeln!(self.to, "{json}")?;
+        } else {
+            self.to.write_all(text().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// One line of JSON.
+    fn line(&mut self, answer: &impl Serialize) -> Result<(), CtlError> {
+        let json = serde_json::to_string(answer).map_err(|e| CtlError::failed("JSON", e))?;
+        writeln!(self.to, "{json}")?;
+        self.to.flush().map_err(CtlError::from)
+    }
+}
+
+/// Asks, and prints the answer.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let terminal = std::io::stdout().is_terminal();
+    let mut to = Pipe(std::io::stdout());
+    let mut output = Output { to: &mut to, json: args.json, terminal };
+    Ok(runtime.block_on(execute(args, &mut output))?)
+}
+
+async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
+    let client = Client::new(&args.target)?;
+    match &args.command {
+        Command::Status { watch } => status::status(&client, watch, output).await,
+        Command::Sessions { page, action } => sessions::run(&client, page, action.as_ref(), output).await,
+        Command::Paths { ue, page, watch } => {
+            status::paths(&client, ue.as_deref(), page, watch, output).await
+        }
+        Command::Rules { toml, change } => rules(&client, *toml, change.as_ref(), output).await,
+        Command::Reload => reload(&client, output).await,
+        Command::Events(args) => events::run(&client, args, output).await,
+        Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,
+    }
+}
+
+async fn rules(
+    client: &Client,
+    toml: bool,
+    change: Option<&rules::Change>,
+    output: &mut Output<'_>,
+) -> Result<(), CtlError> {
+    let path = ["v1", "rules"];
+    let mut now: Rules = client.get(&path, &[]).await?;
+    if let Some(change) = change {
+        #[derive(Serialize)]
+        struct NewRules {
+            rules: Vec<Rule>,
+        }
+        let new = NewRules { rules: change.apply(now.rules)? };
+        now = client.send_json(Method::PUT, &path, &new).await?;
+    }
+    if toml {
+        output.to.write_all(rules::to_toml(&now.rules)?.as_bytes())?;
+        return Ok(());
+    }
+    output.show(&now, || rules::show(&now))?;
+    if change.is_some() && output.terminal && !output.json {
+        eprintln!(
+            "Until the next reload or restart. To keep it: anabranch ctl rules --toml, into the configuration file."
+        );
+    }
+    Ok(())
+}
+
+async fn reload(client: &Client, output: &mut Output<'_>) -> Result<(), CtlError> {
+    let done: Reloaded = client.post(&["v1", "reload"]).await?;
+    output.show(&done, || {
+        let names = |list: &[String]| if list.is_empty() { "nothing".into() } else { list.join(", ") };
+        table::list(&[("changed", names(&done.changed)), ("needs restart", names(&done.needs_restart))])
+    })
+}
+
+/// Standard output whose reader may leave (`| head`): that is no failure.
+struct Pipe(std::io::Stdout);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes).inspect_err(leave_if_gone)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush().inspect_err(leave_if_gone)
+    }
+}
+
+fn leave_if_gone(error: &std::io::Error) {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

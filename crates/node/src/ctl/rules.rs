@@ -1,0 +1,346 @@
+//! `anabranch ctl rules`: rules from flags or a TOML file, and what becomes of the list.
+
+use super::error::CtlError;
+use super::table::{or_dash, table};
+use crate::api::Rules;
+use crate::config::{self, Check};
+use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// What to do with the rules; without it they are shown.
+#[derive(Debug, clap::Subcommand)]
+pub enum Change {
+    /// Add a rule, or those of a file; before all others unless told.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl rules add calls --mode redundant --protocol udp --remote-port 3478-3481
+  anabranch ctl rules add office --mode active-standby --primary wifi --remote 192.0.2.0/24 --before everything-else
+  anabranch ctl rules add --file more-rules.toml --last          [[rule]] sections, as in ue.toml")]
+    Add {
+        #[command(flatten)]
+        new: New,
+        /// Goes before this rule.
+        #[arg(long, value_name = "NAME", conflicts_with = "last")]
+        before: Option<String>,
+        /// Goes after all others. The first match wins: behind a rule for everything it does nothing.
+        #[arg(long)]
+        last: bool,
+    },
+    /// Replace one rule in its place; or, with --file, all of them.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl rules replace downloads --mode load-balance --weights 5g=40,wifi=60
+  anabranch ctl rules replace --file rules.toml                  the whole list")]
+    Replace {
+        #[command(flatten)]
+        new: New,
+    },
+    /// Remove rules.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl rules remove calls office
+  anabranch ctl rules remove --all                               a UE then takes the UPF's rules")]
+    Remove {
+        /// Names.
+        #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NAME")]
+        names: Vec<String>,
+        /// All of them.
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// A rule in flags, or a file of rules.
+#[derive(Debug, Default, clap::Args)]
+pub struct New {
+    /// Name of the rule.
+    #[arg(required_unless_present = "file", conflicts_with = "file", requires = "mode")]
+    name: Option<String>,
+    /// TOML file with [[rule]] sections instead of the flags.
+    #[arg(long, value_name = "FILE", conflicts_with = "mode")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    steering: SteeringFlags,
+    #[command(flatten)]
+    filter: FilterFlags,
+}
+
+/// Names of the flags are the keys of the TOML form, with `-` for `_`.
+#[derive(Debug, Default, clap::Args, Serialize)]
+#[command(next_help_heading = "How the traffic is steered")]
+struct SteeringFlags {
+    /// Steering mode.
+    #[arg(long, value_parser = ["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    /// active-standby, priority-based: the preferred access.
+    #[arg(long, value_name = "ACCESS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    primary: Option<String>,
+    /// load-balance: percent per access, in steps of 10 that sum to 100; default: equal shares.
+    #[arg(long, value_name = "ACCESS=PERCENT", value_delimiter = ',', value_parser = weight, requires = "mode")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    weights: Vec<Value>,
+    /// load-balance: what is split.
+    #[arg(long, value_parser = ["packet", "flow"], requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per: Option<String>,
+    /// load-balance: shares follow the measured delivery rates.
+    #[arg(long, requires = "mode")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    autonomous: bool,
+    /// smallest-delay: how much smaller the RTT must be for a change, in percent; default 10.
+    #[arg(long, value_name = "PERCENT", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hysteresis_percent: Option<u8>,
+    /// smallest-delay: least time between two changes, in milliseconds; default 500.
+    #[arg(long, value_name = "MS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dwell_ms: Option<u32>,
+    /// priority-based: RTT above which traffic overflows, in milliseconds.
+    #[arg(long, value_name = "MS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rtt_ms: Option<f64>,
+    /// priority-based: loss above which traffic overflows, in percent.
+    #[arg(long, value_name = "PERCENT", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
+    /// redundant: only while the best access loses more than this, in percent; default: always.
+    #[arg(long, value_name = "PERCENT", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    above_loss_percent: Option<f64>,
+    /// The receiver does not restore order: for traffic that does not care.
+    #[arg(long, requires = "mode")]
+    #[serde(skip)]
+    no_reorder: bool,
+}
+
+#[derive(Debug, Default, clap::Args, Serialize)]
+#[command(next_help_heading = "Which traffic; all given must match (local: the UE's side)")]
+struct FilterFlags {
+    /// Transport protocol.
+    #[arg(long, value_parser = ["tcp", "udp", "icmp"], requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<String>,
+    /// Address or prefix of the UE's side.
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local: Option<IpNet>,
+    /// Address or prefix of the far side.
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<IpNet>,
+    /// Port or ports of the UE's side: 443 or 5000-5100.
+    #[arg(long, value_name = "PORTS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_port: Option<String>,
+    /// Port or ports of the far side.
+    #[arg(long, value_name = "PORTS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_port: Option<String>,
+    /// Domain name, and everything below it.
+    #[arg(long, requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    /// Numeric user id on the UE.
+    #[arg(long, requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+    /// cgroup on the UE, relative to the root.
+    #[arg(long, value_name = "PATH", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<String>,
+}
+
+impl Change {
+    /// The list after the change.
+    pub fn apply(&self, mut rules: Vec<Rule>) -> Result<Vec<Rule>, CtlError> {
+        match self {
+            Self::Add { new, before, last } => {
+                let added = new.rules()?;
+                if let Some(rule) = added.iter().find(|new| rules.iter().any(|r| r.name == new.name)) {
+                    let remedy =
+                        format!("anabranch ctl rules replace {0}, or choose another name", rule.name);
+                    return Err(CtlError::failed(
+                        format!("rule \"{}\"", rule.name),
+                        format!("exists: {remedy}"),
+                    ));
+                }
+                let at = match before {
+                    Some(name) => position(&rules, name)?,
+                    None if *last => rules.len(),
+                    None => 0,
+                };
+                rules.splice(at..at, added);
+                Ok(rules)
+            }
+            Self::Replace { new } if new.file.is_some() => new.rules(),
+            Self::Replace { new } => {
+                for rule in new.rules()? {
+                    let at = position(&rules, &rule.name)?;
+                    rules[at] = rule;
+                }
+                Ok(rules)
+            }
+            Self::Remove { all: true, .. } => Ok(Vec::new()),
+            Self::Remove { names, .. } => {
+                for name in names {
+                    rules.remove(position(&rules, name)?);
+                }
+                Ok(rules)
+            }
+        }
+    }
+}
+
+impl New {
+    fn rules(&self) -> Result<Vec<Rule>, CtlError> {
+        match (&self.file, &self.name) {
+            (Some(file), _) => read(file),
+            (None, Some(name)) => self.rule(name).map(|rule| vec![rule]),
+            (None, None) => Err(CtlError::Usage("give the name of a rule, or --file".into())),
+        }
+    }
+
+    /// Through the same parser as files and REST, so that all three agree on what is right.
+    fn rule(&self, name: &str) -> Result<Rule, CtlError> {
+        let wrong = |e: serde_json::Error| {
+            // serde names keys `like_this`; on the command line they are --like-this.
+            let pieces = e.to_string();
+            let text: String = pieces
+                .split('`')
+                .enumerate()
+                .map(
+                    |(i, piece)| {
+                        if i % 2 == 1 { format!("--{}", piece.replace('_', "-")) } else { piece.into() }
+                    },
+                )
+                .collect();
+            let mode = self.steering.mode.as_deref().unwrap_or_default();
+            CtlError::Usage(
+                format!("rule \"{name}\", --mode {mode}: {text}").replace("field --", "option --"),
+            )
+        };
+        let mut filter = serde_json::to_value(&self.filter).map_err(wrong)?;
+        for key in ["local_port", "remote_port"] {
+            // A port is a number in files; only a range is text.
+            if let Some(port) = filter.get(key).and_then(Value::as_str).and_then(|p| p.parse::<u16>().ok()) {
+                filter[key] = port.into();
+            }
+        }
+        let mut rule = Map::new();
+        rule.insert("name".into(), name.into());
+        rule.insert("filter".into(), filter);
+        rule.insert("steering".into(), serde_json::to_value(&self.steering).map_err(wrong)?);
+        rule.insert("reorder".into(), (!self.steering.no_reorder).into());
+        serde_json::from_value(Value::Object(rule)).map_err(wrong)
+    }
+}
+
+/// The `[[rule]]` sections of a file.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RulesFile {
+    #[serde(default)]
+    rule: Vec<Rule>,
+}
+
+impl Check for RulesFile {
+    fn check(&self) -> Result<(), String> {
+        if self.rule.is_empty() {
+            return Err("no rules in it: write [[rule]] sections as in ue.toml".into());
+        }
+        Ok(())
+    }
+}
+
+/// Reads the rules of a file.
+pub fn read(file: &Path) -> Result<Vec<Rule>, CtlError> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|e| CtlError::Usage(format!("{name}: {e}")))?;
+    Ok(config::parse::<RulesFile>(&name, &text)?.rule)
+}
+
+/// As `[[rule]]` sections, for a configuration file.
+pub fn to_toml(rules: &[Rule]) -> Result<String, CtlError> {
+    toml::to_string(&RulesFile { rule: rules.to_vec() }).map_err(|e| CtlError::failed("rules as TOML", e))
+}
+
+/// As a table, first match first. Rules of the UPF and the default are shown if they are in use.
+pub fn show(rules: &Rules) -> String {
+    let used = |name: &str| rules.uses.iter().find(|u| u.rule == name);
+    let row = |name: &str, filter: String, steering: String| {
+        let used = used(name);
+        vec![
+            name.to_owned(),
+            filter,
+            steering,
+            or_dash(used.and_then(|u| u.access.clone())),
+            or_dash(used.map(|u| u.switches.to_string())),
+        ]
+    };
+    let own = rules.rules.iter().map(|r| {
+        let order = if r.reorder { "" } else { ", unordered" };
+        row(&r.name, filter(&r.filter), steering(&r.steering) + order)
+    });
+    let others = rules.uses.iter().filter(|u| rules.rules.iter().all(|r| r.name != u.rule));
+    let others = others.map(|u| row(&u.rule, "(not ours)".into(), u.mode.clone()));
+    table(&["rule", "traffic", "steering", "on", ">switches"], own.chain(others))
+}
+
+/// A filter in a line.
+fn filter(filter: &Filter) -> String {
+    let keys = pairs(&serde_json::to_value(filter).unwrap_or_default());
+    if keys.is_empty() { "everything".into() } else { keys }
+}
+
+/// A mode and its parameters in a line.
+fn steering(mode: &SteeringMode) -> String {
+    let mut value = serde_json::to_value(mode).unwrap_or_default();
+    if let Some(map) = value.as_object_mut() {
+        map.remove("mode");
+        if let Some(Value::Array(weights)) = map.get("weights") {
+            let text: Vec<String> = weights
+                .iter()
+                .map(|w| format!("{}={}", w["access"].as_str().unwrap_or_default(), w["percent"]))
+                .collect();
+            map.insert("weights".into(), text.join(",").into());
+        }
+        // What is not said is not shown.
+        map.retain(|_, v| *v != json!("") && *v != json!(false));
+    }
+    format!("{} {}", mode.name(), pairs(&value)).trim_end().to_owned()
+}
+
+fn pairs(value: &Value) -> String {
+    let Some(map) = value.as_object() else { return String::new() };
+    let one = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{key}={text}"),
+        other => format!("{key}={other}"),
+    };
+    map.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn position(rules: &[Rule], name: &str) -> Result<usize, CtlError> {
+    rules.iter().position(|r| r.name == name).ok_or_else(|| {
+        let names: Vec<&str> = rules.iter().map(|r| r.name.as_str()).collect();
+        let there = if names.is_empty() { "there are none".into() } else { names.join(", ") };
+        CtlError::failed(format!("rule \"{name}\""), format!("is not among the agent's own rules ({there})"))
+    })
+}
+
+/// `192.0.2.0/24`, or an address by itself.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
+    text.parse().or_else(|_| address()).map_err(|_| "write 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32".into())
+}
+
+/// `wifi=60`.
+fn weight(text: &str) -> Result<Value, String> {
+    let parsed = text.split_once('=').and_then(|(access, p)| Some((access, p.parse::<u8>().ok()?)));
+    let (access, percent) = parsed.ok_or("write ACCESS=PERCENT, as in 5g=40,wifi=60")?;
+    Ok(json!({ "access": access, "percent": percent }))
+}

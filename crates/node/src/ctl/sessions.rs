@@ -1,0 +1,137 @@
+//! `anabranch ctl sessions`.
+
+use super::Output;
+use super::client::Client;
+use super::error::CtlError;
+use super::table::{bytes, list, table};
+use crate::api::{Session, SessionList};
+use crate::config::UpfUe;
+use anabranch_core::access::crypto::PublicKey;
+use reqwest::Method;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+/// Which sessions of many.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Page {
+    /// Sessions to skip.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    offset: usize,
+    /// Most sessions to show.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    limit: u64,
+}
+
+impl Page {
+    /// As the interface takes it.
+    pub fn query(&self) -> [(&'static str, String); 2] {
+        [("offset", self.offset.to_string()), ("limit", self.limit.to_string())]
+    }
+}
+
+/// What to do; without it sessions are listed.
+#[derive(Debug, clap::Subcommand)]
+pub enum Action {
+    /// One session.
+    #[command(after_help = "Example:\n  anabranch ctl sessions show laptop")]
+    Show {
+        /// Name of the UE.
+        ue: String,
+    },
+    /// Add a UE (UPF only). It stays across restarts.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=
+  anabranch ctl sessions create tv --public-key vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o= --address-v4 10.45.0.9 --rules tv.toml")]
+    Create {
+        /// Name of the UE.
+        ue: String,
+        /// Its public key, as its keygen printed it.
+        #[arg(long, value_name = "KEY")]
+        public_key: PublicKey,
+        /// Fixed virtual IPv4 address; default: one from the pool.
+        #[arg(long, value_name = "ADDRESS")]
+        address_v4: Option<Ipv4Addr>,
+        /// Fixed virtual IPv6 address; default: one from the pool.
+        #[arg(long, value_name = "ADDRESS")]
+        address_v6: Option<Ipv6Addr>,
+        /// TOML file with [[rule]] sections for this UE alone.
+        #[arg(long, value_name = "FILE")]
+        rules: Option<PathBuf>,
+        /// Do not follow the rules the UE brings along.
+        #[arg(long)]
+        refuse_rules: bool,
+    },
+    /// End the session of a UE and forget the UE (UPF only).
+    #[command(after_help = "Example:\n  anabranch ctl sessions delete tv")]
+    Delete {
+        /// Name of the UE.
+        ue: String,
+    },
+}
+
+/// Lists sessions, or does what is asked.
+pub async fn run(
+    client: &Client,
+    page: &Page,
+    action: Option<&Action>,
+    output: &mut Output<'_>,
+) -> Result<(), CtlError> {
+    let session = match action {
+        None => {
+            let list: SessionList = client.get(&["v1", "sessions"], &page.query()).await?;
+            return output.show(&list, || list_text(&list));
+        }
+        Some(Action::Show { ue }) => client.get(&["v1", "sessions", ue], &[]).await?,
+        Some(Action::Create { ue, public_key, address_v4, address_v6, rules, refuse_rules }) => {
+            let ue = UpfUe {
+                name: ue.clone(),
+                public_key: *public_key,
+                address_v4: *address_v4,
+                address_v6: *address_v6,
+                rule: rules.as_deref().map(super::rules::read).transpose()?.unwrap_or_default(),
+                accept_rules: !refuse_rules,
+            };
+            client.send_json(Method::POST, &["v1", "sessions"], &ue).await?
+        }
+        Some(Action::Delete { ue }) => return client.delete(&["v1", "sessions", ue]).await,
+    };
+    output.show(&session, || session_text(&session))
+}
+
+fn list_text(list: &SessionList) -> String {
+    let rows = list.sessions.iter().map(|s| {
+        let up = s.paths.iter().filter(|p| p.up).count();
+        vec![
+            s.ue.clone(),
+            (if s.connected { "up" } else { "down" }).to_owned(),
+            format!("{up}/{}", s.paths.len()),
+            bytes(s.tx_bytes),
+            bytes(s.rx_bytes),
+            s.addresses.join(" "),
+        ]
+    });
+    let mut text = table(&["ue", "state", ">paths", ">tx", ">rx", "addresses"], rows);
+    let shown = list.sessions.len() as u64;
+    if shown < list.total {
+        text.push_str(&format!("\n{shown} of {}; more with --offset and --limit\n", list.total));
+    }
+    text
+}
+
+fn session_text(session: &Session) -> String {
+    let mut text = list(&[
+        ("ue", session.ue.clone()),
+        ("public key", session.public_key.clone()),
+        ("state", (if session.connected { "up" } else { "down" }).into()),
+        ("addresses", session.addresses.join(" ")),
+        ("tx", format!("{} packets, {}", session.tx_packets, bytes(session.tx_bytes))),
+        ("rx", format!("{} packets, {}", session.rx_packets, bytes(session.rx_bytes))),
+    ]);
+    for path in &session.paths {
+        let state = if path.up { "up" } else { "down" };
+        let why = path.why.as_ref().map(|w| format!(": {w}")).unwrap_or_default();
+        text.push_str(&format!("path {}  {state}{why}\n", path.access));
+    }
+    text
+}

@@ -1,0 +1,183 @@
+//! `status` and `paths`, once or live.
+
+use super::Output;
+use super::client::Client;
+use super::error::CtlError;
+use super::sessions::Page;
+use super::table::{bytes, duration, list, or_dash, rate, table};
+use super::watch::{Rates, Watch};
+use crate::api::{Counters, Path, PathList, Rules, Status};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The program as a whole.
+pub async fn status(client: &Client, watch: &Watch, output: &mut Output<'_>) -> Result<(), CtlError> {
+    let live = watch.repeats();
+    let show = async |output: &mut Output<'_>, rates: &mut Rates| {
+        let status: Status = client.get(&["v1", "status"], &[]).await?;
+        if live && output.json {
+            return output.line(&status);
+        }
+        rates.begin();
+        output.show(&status, || status_text(&status, live.then_some(rates)))
+    };
+    watch.repeat(output, Rates::default(), show).await
+}
+
+/// Paths, with the rules whose traffic they carry.
+pub async fn paths(
+    client: &Client,
+    ue: Option<&str>,
+    page: &Page,
+    watch: &Watch,
+    output: &mut Output<'_>,
+) -> Result<(), CtlError> {
+    let live = watch.repeats();
+    let show = async |output: &mut Output<'_>, rates: &mut Rates| {
+        let list: PathList = match ue {
+            Some(ue) => client.get(&["v1", "sessions", ue, "paths"], &[]).await?,
+            None => client.get(&["v1", "paths"], &page.query()).await?,
+        };
+        if output.json && !live {
+            return output.show(&list, String::new);
+        }
+        let rules: Rules = client.get(&["v1", "rules"], &[]).await?;
+        rates.begin();
+        let rows = list.paths.into_iter().map(|path| Row::new(path, &rules, rates)).collect::<Vec<_>>();
+        if output.json {
+            return output.line(&Sample { paths: rows });
+        }
+        let mut text = paths_text(&rows, live);
+        if live && !rules.uses.is_empty() {
+            text = format!("{text}\n{}", super::rules::show(&rules));
+        }
+        output.to.write_all(text.as_bytes()).map_err(CtlError::from)
+    };
+    watch.repeat(output, Rates::default(), show).await
+}
+
+/// What `paths --watch --json` prints, a line each time.
+#[derive(Serialize)]
+struct Sample {
+    paths: Vec<Row>,
+}
+
+/// A path and what is derived from more than one answer.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    path: Path,
+    /// Absent the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tx_bps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rx_bps: Option<f64>,
+    /// `mode (rule)` of what it carries.
+    carries: Vec<String>,
+}
+
+impl Row {
+    fn new(path: Path, rules: &Rules, rates: &mut Rates) -> Self {
+        let key = |direction: &str| format!("{direction} {} {}", path.id, path.ue);
+        let (tx_bps, rx_bps) = (rates.bps(key("tx"), path.tx_bytes), rates.bps(key("rx"), path.rx_bytes));
+        // A splitting rule is on every path that is up; another one on the path it names.
+        let splits = |name: &str| rules.rules.iter().any(|r| r.name == name && r.steering.splits());
+        let here = rules.uses.iter().filter(|u| match &u.access {
+            Some(access) => *access == path.access,
+            None => path.up && splits(&u.rule),
+        });
+        let carries = here.map(|u| format!("{} ({})", u.mode, u.rule)).collect();
+        Self { path, tx_bps, rx_bps, carries }
+    }
+}
+
+fn paths_text(rows: &[Row], live: bool) -> String {
+    let several = rows.iter().any(|r| r.path.ue != rows[0].path.ue);
+    let mut columns = if several { vec!["ue"] } else { Vec::new() };
+    columns.extend(["access", "state", ">RTT ms", ">loss tx %", ">loss rx %"]);
+    columns.extend(if live { [">tx rate", ">rx rate"] } else { [">tx", ">rx"] });
+    columns.extend(["security", "endpoint", "mode (rule)"]);
+    table(
+        &columns,
+        rows.iter().map(|row| {
+            let p = &row.path;
+            let mut cells = if several { vec![p.ue.clone()] } else { Vec::new() };
+            cells.extend([
+                p.access.clone(),
+                match (&p.why, p.up) {
+                    (Some(why), true) => format!("up ({why})"),
+                    (None, true) => "up".into(),
+                    (Some(why), false) => format!("down: {why}"),
+                    (None, false) => "down".into(),
+                },
+                or_dash(p.rtt_ms.map(|rtt| format!("{rtt:.1}"))),
+                format!("{:.1}", p.loss_tx_percent),
+                format!("{:.1}", p.loss_rx_percent),
+            ]);
+            cells.extend(if live {
+                [or_dash(row.tx_bps.map(rate)), or_dash(row.rx_bps.map(rate))]
+            } else {
+                [bytes(p.tx_bytes), bytes(p.rx_bytes)]
+            });
+            let carries = (!row.carries.is_empty()).then(|| row.carries.join(", "));
+            cells.extend([p.security.clone(), or_dash(p.endpoint.clone()), or_dash(carries)]);
+            cells
+        }),
+    )
+}
+
+fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {
+    let drops: Vec<String> =
+        status.drops.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
+    let mut text = list(&[
+        ("part", status.part.clone()),
+        ("name", status.name.clone()),
+        ("version", status.version.clone()),
+        ("up for", duration(status.uptime_s)),
+        ("public key", status.public_key.clone()),
+        ("device", format!("{}, MTU {}", status.device, status.mtu_bytes)),
+        ("sessions", format!("{} of {} up", status.connected, status.sessions)),
+        ("drops", if drops.is_empty() { "none".into() } else { drops.join(", ") }),
+        ("workers", status.workers.len().to_string()),
+    ]);
+    text.push('\n');
+    text.push_str(&accesses(status, rates));
+    text
+}
+
+/// The sockets, over all workers.
+fn accesses(status: &Status, mut rates: Option<&mut Rates>) -> String {
+    let mut sums: BTreeMap<&str, Counters> = BTreeMap::new();
+    for (name, c) in status.workers.iter().flat_map(|w| &w.accesses) {
+        let sum = sums.entry(name).or_default();
+        sum.rx_bytes += c.rx_bytes;
+        sum.tx_bytes += c.tx_bytes;
+        sum.rx_datagrams += c.rx_datagrams;
+        sum.tx_datagrams += c.tx_datagrams;
+        sum.tx_full += c.tx_full;
+        sum.tx_errors += c.tx_errors;
+    }
+    let live = rates.is_some();
+    let mut columns =
+        vec!["access", ">rx datagrams", ">rx", ">tx datagrams", ">tx", ">socket full", ">errors"];
+    if live {
+        columns.extend([">rx rate", ">tx rate"]);
+    }
+    let rows = sums.iter().map(|(name, c)| {
+        let mut cells = vec![
+            (*name).to_owned(),
+            c.rx_datagrams.to_string(),
+            bytes(c.rx_bytes),
+            c.tx_datagrams.to_string(),
+            bytes(c.tx_bytes),
+            c.tx_full.to_string(),
+            c.tx_errors.to_string(),
+        ];
+        if let Some(rates) = rates.as_deref_mut() {
+            cells.push(or_dash(rates.bps(format!("rx {name}"), c.rx_bytes).map(rate)));
+            cells.push(or_dash(rates.bps(format!("tx {name}"), c.tx_bytes).map(rate)));
+        }
+        cells
+    });
+    table(&columns, rows.collect::<Vec<_>>())
+}

@@ -1,0 +1,375 @@
+use super::{Args, CtlError, Output, execute};
+use crate::api::{Ask, Asker, Counters, Event, EventLog, Path, Problem, Reloaded, RuleUse, Rules, Session};
+use crate::api::{SessionList, Status, WorkerStatus, serve};
+use crate::cli::{Cli, Command};
+use crate::config::{Api, Listen};
+use anabranch_core::policy::Rule;
+use clap::{CommandFactory, Parser};
+use std::path::PathBuf;
+use tokio::sync::mpsc;
+
+const KEY: &str = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
+
+fn session(name: &str, tx_bytes: u64) -> Session {
+    let path = |id: u8, access: &str, up: bool| Path {
+        ue: name.into(),
+        id,
+        access: access.into(),
+        up,
+        why: (!up).then(|| "carrier lost".into()),
+        endpoint: Some("198.51.100.10:4500".into()),
+        security: "secure".into(),
+        rtt_ms: up.then_some(20.25),
+        rtt_min_ms: None,
+        loss_tx_percent: 0.5,
+        loss_rx_percent: 0.0,
+        tx_packets: 1,
+        tx_bytes: if up { tx_bytes } else { 0 },
+        rx_packets: 1,
+        rx_bytes: 2048,
+        mtu_bytes: 1400,
+    };
+    Session {
+        ue: name.into(),
+        public_key: KEY.into(),
+        addresses: vec!["10.45.0.2".into()],
+        connected: true,
+        tx_packets: 1,
+        tx_bytes,
+        rx_packets: 3,
+        rx_bytes: 4,
+        paths: vec![path(0, "5g", false), path(1, "wifi", true)],
+    }
+}
+
+fn status() -> Status {
+    let counters = Counters { rx_bytes: 1024, tx_full: 7, ..Counters::default() };
+    let worker = WorkerStatus { accesses: [("5g".into(), counters)].into(), ..WorkerStatus::default() };
+    Status {
+        part: "upf".into(),
+        name: "edge".into(),
+        version: "0.1.0".into(),
+        uptime_s: 61,
+        public_key: KEY.into(),
+        device: "anb0".into(),
+        mtu_bytes: 1400,
+        sessions: 3,
+        connected: 1,
+        drops: [("replayed".into(), 4), ("no-route".into(), 0)].into(),
+        workers: vec![worker.clone(), worker],
+    }
+}
+
+/// An agent with one session whose path sends 125 kB between any two questions.
+async fn agent(mut asks: mpsc::Receiver<Ask>) {
+    let first = r#"{"name":"all","steering":{"mode":"active-standby","primary":"wifi"}}"#;
+    let mut rules: Vec<Rule> = vec![serde_json::from_str(first).unwrap()];
+    let uses = vec![RuleUse {
+        rule: "all".into(),
+        mode: "active-standby".into(),
+        access: Some("wifi".into()),
+        switches: 3,
+    }];
+    let mut tx_bytes = 0;
+    let missing = |name: &str| Problem::not_found("session", name, "list them with GET /v1/sessions");
+    while let Some(ask) = asks.recv().await {
+        tx_bytes += 125_000;
+        match ask {
+            Ask::Status(reply) => drop(reply.send(Ok(status()))),
+            Ask::Sessions { limit, reply, .. } => {
+                assert!(limit > 0);
+                let sessions = vec![session("phone", tx_bytes)];
+                drop(reply.send(Ok(SessionList { total: 3, sessions })));
+            }
+            Ask::Session(name, reply) if name == "a b/ü" => drop(reply.send(Ok(session(&name, tx_bytes)))),
+            Ask::Session(name, reply) => drop(reply.send(Err(missing(&name)))),
+            Ask::Create(ue, reply) => {
+                assert_eq!(ue.public_key.to_string(), KEY);
+                drop(reply.send(Ok(session(&ue.name, 0))));
+            }
+            Ask::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
+            Ask::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
+            Ask::Rules(reply) => drop(reply.send(Ok(Rules { rules: rules.clone(), uses: uses.clone() }))),
+            Ask::SetRules(new, reply) => {
+                rules = new;
+                drop(reply.send(Ok(Rules { rules: rules.clone(), uses: uses.clone() })));
+            }
+            Ask::Reload(reply) => {
+                drop(reply.send(Ok(Reloaded { changed: vec!["rule".into()], needs_restart: Vec::new() })));
+            }
+            Ask::Metrics(reply) => drop(reply.send(Ok("# HELP x y\nx{ue=\"a\"} 4\nz 1\n# EOF\n".into()))),
+        }
+    }
+}
+
+struct World {
+    _server: crate::api::Server,
+    events: EventLog,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let api = Api::unix(&folder.path().join("ue.sock").display().to_string());
+        Self::at(&api, folder).await
+    }
+
+    async fn at(api: &Api, folder: tempfile::TempDir) -> Self {
+        let (sender, asks) = mpsc::channel(8);
+        tokio::spawn(agent(asks));
+        let events = EventLog::default();
+        let server = serve(api, None, Asker::new(sender), events.clone()).await.unwrap();
+        Self { _server: server, events, folder }
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Runs `anabranch ctl --socket … words`; what it prints.
+    async fn ctl(&self, words: &str) -> Result<String, CtlError> {
+        let socket = self.folder.path().join("ue.sock").display().to_string();
+        ctl(&format!("--socket {socket} {words}")).await
+    }
+}
+
+fn parse(words: &str) -> Result<Args, clap::Error> {
+    let words = ["anabranch", "ctl"].into_iter().chain(words.split_whitespace());
+    match Cli::try_parse_from(words)?.command {
+        Command::Ctl(args) => Ok(args),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn ctl(words: &str) -> Result<String, CtlError> {
+    let args = parse(words).unwrap_or_else(|e| panic!("{e}"));
+    let mut text = Vec::new();
+    let mut output = Output { to: &mut text, json: args.json, terminal: false };
+    execute(&args, &mut output).await.map(|()| String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn every_subcommand_has_an_example_in_its_help() {
+    fn look(command: &clap::Command, name: &str, seen: &mut usize) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(
+            help.contains("Example") && help.contains("anabranch ctl"),
+            "anabranch {name} --help: {help}"
+        );
+        *seen += 1;
+        for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
+            look(sub, &format!("{name} {}", sub.get_name()), seen);
+        }
+    }
+    let mut seen = 0;
+    let cli = Cli::command();
+    look(cli.find_subcommand("ctl").unwrap(), "ctl", &mut seen);
+    assert_eq!(seen, 1 + 7 + 3 + 3);
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_examples_of_the_help_parse() {
+    fn collect(command: &clap::Command, into: &mut Vec<String>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter_map(|l| l.trim().strip_prefix("anabranch ctl")) {
+            // What follows several spaces explains; what follows a bar is another program's.
+            let line = line.trim().split("   ").next().unwrap().split('|').next().unwrap();
+            into.push(line.to_owned());
+        }
+        command.get_subcommands().for_each(|c| collect(c, into));
+    }
+    let mut examples = Vec::new();
+    collect(Cli::command().find_subcommand("ctl").unwrap(), &mut examples);
+    assert!(examples.len() > 20, "{examples:?}");
+    for example in examples {
+        assert!(parse(&example).is_ok(), "{example}: {:?}", parse(&example));
+    }
+}
+
+#[tokio::test]
+async fn answers_are_tables_or_what_the_agent_sent() {
+    let world = World::new().await;
+    let text = world.ctl("status").await.unwrap();
+    for line in ["sessions    1 of 3 up", "drops       replayed 4", "up for      00:01:01"] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    // Summed over both workers.
+    assert!(text.contains("5g                 0  2.0 KiB             0  0 B           14       0"), "{text}");
+    let json: Status = serde_json::from_str(&world.ctl("status --json").await.unwrap()).unwrap();
+    assert_eq!(json, status());
+
+    let text = world.ctl("sessions").await.unwrap();
+    assert!(text.contains("phone  up       1/2") && text.contains("1 of 3; more with --offset"), "{text}");
+    let text = world.ctl("paths").await.unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].starts_with("5g      down: carrier lost       -"), "{text}");
+    assert!(lines[2].starts_with("wifi    up") && lines[2].ends_with("active-standby (all)"), "{text}");
+    let text = world.ctl("metrics ue").await.unwrap();
+    assert_eq!(text, "x{ue=\"a\"} 4\n");
+    let json: serde_json::Value = serde_json::from_str(&world.ctl("metrics --json").await.unwrap()).unwrap();
+    assert_eq!(json[1], serde_json::json!({"name": "z", "labels": {}, "value": 1.0}));
+    assert_eq!(world.ctl("reload").await.unwrap(), "changed        rule\nneeds restart  nothing\n");
+}
+
+#[tokio::test]
+async fn watching_shows_rates() {
+    let world = World::new().await;
+    let text = world.ctl("paths --watch 0.1 --count 3 --json").await.unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0]["paths"][1].get("tx_bps").is_none());
+    // Two questions a round: 250 kB in 0.1 s, if the machine keeps time at all.
+    let bps = lines[2]["paths"][1]["tx_bps"].as_f64().unwrap();
+    assert!((1e5..=1e8).contains(&bps), "{bps}");
+    assert_eq!(lines[2]["paths"][1]["carries"], serde_json::json!(["active-standby (all)"]));
+    let text = world.ctl("paths --watch 0.1 --count 2").await.unwrap();
+    assert!(text.contains("tx rate") && text.contains("bit/s") && text.contains("switches"), "{text}");
+    assert!(world.ctl("status --watch 0.1 --count 2").await.unwrap().contains("0 bit/s"));
+}
+
+#[tokio::test]
+async fn sessions_are_made_shown_and_deleted() {
+    let world = World::new().await;
+    let rules = world.file("tv.toml", "[[rule]]\nname = \"x\"\nsteering = { mode = \"redundant\" }\n");
+    let text = world
+        .ctl(&format!(
+            "sessions create tv --public-key {KEY} --address-v4 10.45.0.9 --rules {}",
+            rules.display()
+        ))
+        .await
+        .unwrap();
+    assert!(text.starts_with("ue          tv\n") && text.contains("path 5g  down: carrier lost"), "{text}");
+    assert_eq!(world.ctl("sessions delete phone").await.unwrap(), "");
+    let error = world.ctl("sessions delete tablet").await.unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(
+        error.to_string().contains("DELETE /v1/sessions/tablet: 404") && error.to_string().contains("GET")
+    );
+    // Names are encoded, not pasted into the URL.
+    let args = parse("sessions show x").unwrap();
+    let super::Command::Sessions { page, .. } = &args.command else { panic!() };
+    let socket = Some(world.folder.path().join("ue.sock"));
+    let client = super::Client::new(&super::Target { socket, ..args.target.clone() }).unwrap();
+    let show = super::sessions::Action::Show { ue: "a b/ü".into() };
+    let mut text = Vec::new();
+    let mut output = Output { to: &mut text, json: false, terminal: false };
+    super::sessions::run(&client, page, Some(&show), &mut output).await.unwrap();
+    assert!(String::from_utf8(text).unwrap().starts_with("ue          a b/ü\n"));
+}
+
+#[tokio::test]
+async fn rules_are_changed_in_their_place() {
+    let world = World::new().await;
+    let names = async || {
+        let json: Rules = serde_json::from_str(&world.ctl("rules --json").await.unwrap()).unwrap();
+        json.rules.into_iter().map(|r| r.name).collect::<Vec<_>>()
+    };
+    let calls = "rules add calls --mode redundant --protocol udp --remote 192.0.2.1 --remote-port 3478-3481";
+    let text = world.ctl(calls).await.unwrap();
+    let row = "calls  protocol=udp remote=192.0.2.1/32 remote_port=3478-3481  redundant";
+    assert!(text.contains(row), "{text}");
+    assert!(text.contains("all    everything") && text.contains("active-standby primary=wifi"), "{text}");
+    world.ctl("rules add web --mode smallest-delay --remote-port 443 --before all").await.unwrap();
+    world
+        .ctl("rules add rest --mode load-balance --weights 5g=40,wifi=60 --no-reorder --last")
+        .await
+        .unwrap();
+    assert_eq!(names().await, ["calls", "web", "all", "rest"]);
+    world.ctl("rules replace web --mode priority-based --primary wifi --rtt-ms 80").await.unwrap();
+    world.ctl("rules remove calls all").await.unwrap();
+    assert_eq!(names().await, ["web", "rest"]);
+
+    // As TOML, and back.
+    let toml = world.ctl("rules --toml").await.unwrap();
+    assert!(toml.contains("rtt_ms = 80.0") && toml.contains("reorder = false"), "{toml}");
+    let file = world.file("rules.toml", &toml).display().to_string();
+    world.ctl("rules remove --all").await.unwrap();
+    assert!(names().await.is_empty());
+    world.ctl(&format!("rules replace --file {file}")).await.unwrap();
+    assert_eq!(world.ctl("rules --toml").await.unwrap(), toml);
+
+    for (words, code, text) in [
+        ("rules add web --mode redundant".to_owned(), 1, "rules replace web"),
+        (format!("rules add --file {file}"), 1, "exists"),
+        ("rules remove gone".into(), 1, "web, rest"),
+        ("rules replace gone --mode redundant".into(), 1, "\"gone\""),
+        ("rules add x --mode active-standby".into(), 2, "missing option --primary"),
+        ("rules add x --mode redundant --primary wifi".into(), 2, "unknown option --primary"),
+        ("rules add x --mode redundant --remote-port 9-1".into(), 2, "first-last"),
+        ("rules add --file /nowhere/rules.toml".into(), 2, "/nowhere/rules.toml"),
+        (
+            format!("rules add --file {}", world.file("bad.toml", "[[rule]]\nnam = 1\n").display()),
+            2,
+            "bad.toml:2",
+        ),
+        (format!("rules replace --file {}", world.file("none.toml", "").display()), 2, "[[rule]]"),
+    ] {
+        let error = world.ctl(&words).await.unwrap_err();
+        assert!(error.exit_code() == code && error.to_string().contains(text), "{words}: {error}");
+    }
+    assert_eq!(names().await, ["web", "rest"]);
+    for wrong in ["rules add", "rules add x", "rules remove", "rules add x --mode fast", "paths --watch 0"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_printed_from_where_one_left_off() {
+    let world = World::new().await;
+    for (kind, ue) in [("path-up", "phone"), ("path-down", "phone"), ("path-down", "tv")] {
+        let message = format!("{kind} of {ue}");
+        let event = Event {
+            id: 0,
+            time_unix_ms: 0,
+            kind: kind.into(),
+            ue: Some(ue.into()),
+            access: None,
+            rule: None,
+            message,
+        };
+        world.events.push(event);
+    }
+    let text = world.ctl("events --no-follow --since 1").await.unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].ends_with("Z     2  path-down          phone: path-down of phone"), "{text}");
+    let text = world.ctl("events --no-follow --json --kind path-down --ue tv").await.unwrap();
+    assert_eq!(serde_json::from_str::<Event>(&text).unwrap().id, 3);
+}
+
+#[tokio::test]
+async fn exit_codes_tell_unreachable_and_refused_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = ctl(&format!("--socket {}/none.sock status", folder.path().display())).await.unwrap_err();
+    assert_eq!(error.exit_code(), 3, "{error}");
+    assert!(error.to_string().contains("none.sock") && error.to_string().contains("--socket"), "{error}");
+
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = ctl(&format!("--url http://{port} status")).await.unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("[api] listen"), "{error}");
+
+    // Over TCP, with a token.
+    let token_file = folder.path().join("token");
+    std::fs::write(&token_file, "correct-horse-battery\n").unwrap();
+    let token = token_file.display().to_string();
+    let api = Api { listen: Listen::Tcp(port), token_file: Some(token_file) };
+    let _world = World::at(&api, folder).await;
+    let error = ctl(&format!("--url http://{port} status")).await.unwrap_err();
+    assert!(error.exit_code() == 4 && error.to_string().contains("--token-file"), "{error}");
+    for auth in ["--token correct-horse-battery".to_owned(), format!("--token-file {token}")] {
+        assert!(ctl(&format!("--url http://{port} {auth} status")).await.unwrap().contains("edge"));
+    }
+    let error = ctl(&format!("--url https://{port} status")).await.unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("ssh -L"), "{error}");
+    assert!(ctl("--token-file /nowhere --socket /x status").await.unwrap_err().exit_code() == 2);
+    // Something else listens there.
+    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = other.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(other, axum::Router::new().fallback(async || "hello")).await });
+    let error = ctl(&format!("--url http://{address} status")).await.unwrap_err();
+    assert!(error.exit_code() == 1 && error.to_string().contains("anabranch agent"), "{error}");
+}
