@@ -71,24 +71,24 @@ fn packets(c: &mut Criterion) {
             group.bench_function("seal", |b| {
                 b.iter(|| {
                     pn += 1;
-                    ue.tx.seal(1, pn, &[0; 16], black_box(&mut buf)).expect("seal");
+                    ue.seal(1, pn, &[0; 16], black_box(&mut buf)).expect("seal");
                 });
             });
             let mut packet = vec![7u8; len + 16];
-            ue.tx.seal(0, 1, &[0; 16], &mut packet).expect("seal");
+            ue.seal(0, 1, &[0; 16], &mut packet).expect("seal");
             group.bench_function("open", |b| {
                 // Opening decrypts in place, so each round copies the packet first: 1400 bytes, some 20 ns.
                 b.iter(|| {
                     buf.copy_from_slice(&packet);
-                    black_box(upf.rx.open(0, 1, &[0; 16], &mut buf).expect("open").len())
+                    black_box(upf.open(0, 1, &[0; 16], &mut buf).expect("open").len())
                 });
             });
         }
         c.bench_function(&format!("{suite:?}/cool down and expand again"), |b| {
             let mut buf = [0; 17];
             b.iter(|| {
-                ue.tx.cool_down();
-                ue.tx.seal(1, 1, &[], black_box(&mut buf)).expect("seal");
+                ue.cool_down();
+                ue.seal(1, 1, &[], black_box(&mut buf)).expect("seal");
             });
         });
     }

@@ -14,6 +14,7 @@
 //! ```
 
 use crate::time::{Duration, Instant};
+use core::num::NonZeroU32;
 use std::collections::VecDeque;
 
 /// Payload bytes per fragment; fits a 1280-byte path with every header.
@@ -36,13 +37,13 @@ pub struct Fragment {
     pub bytes: Vec<u8>,
 }
 
-/// Both halves of one session's channel. While nothing is under way it is 24 bytes.
+/// Both halves of one session's channel. While nothing is under way it is 16 bytes.
 #[derive(Debug, Default)]
 pub struct ConfigChannel {
     /// Version of the last document pushed.
     sent: u32,
-    /// Version of the last document received.
-    done: Option<u32>,
+    /// Version of the last document received. Versions count from 1, and skip 0.
+    done: Option<NonZeroU32>,
     work: Option<Box<Work>>,
 }
 
@@ -60,7 +61,7 @@ impl ConfigChannel {
         if document.len() > MAX_DOCUMENT_BYTES {
             return false;
         }
-        self.sent = self.sent.wrapping_add(1);
+        self.sent = self.sent.checked_add(1).unwrap_or(1);
         self.work.get_or_insert_default().sender = Sender::new(self.sent, document, now);
         true
     }
@@ -83,12 +84,13 @@ impl ConfigChannel {
     /// Fragments of an impossible document (no fragments, or more bytes than [`MAX_DOCUMENT_BYTES`]) and
     /// of one older than the last are ignored. The caller acknowledges every fragment it hands in.
     pub fn on_fragment(&mut self, version: u32, index: u16, count: u16, bytes: &[u8]) -> Option<Vec<u8>> {
-        if self.done.is_some_and(|done| !newer(version, done)) {
+        let this = NonZeroU32::new(version)?;
+        if self.done.is_some_and(|done| !newer(version, done.get())) {
             return None;
         }
         let document = self.work.get_or_insert_default().receiver.on_fragment(version, index, count, bytes);
         if document.is_some() {
-            self.done = Some(version);
+            self.done = Some(this);
         }
         self.tidy();
         document
@@ -260,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_newer_version_supersedes() {
-        assert_eq!(size_of::<ConfigChannel>(), 24);
+        assert_eq!(size_of::<ConfigChannel>(), 16);
         let mut tx = ConfigChannel::default();
         tx.push(vec![1; 3000], Instant::ZERO);
         let old = tx.poll().unwrap();

@@ -34,8 +34,7 @@ pub struct Epoch {
     /// Receiver index we put into packets for the peer.
     pub peer_index: u32,
     keys: SessionKeys,
-    created: Instant,
-    /// When it opens nothing any more, whatever its age.
+    /// When it protects nothing any more.
     until: Instant,
     lanes: [Lane; USUAL_PATHS],
     more_lanes: Option<Box<[Lane; MAX_PATHS - USUAL_PATHS]>>,
@@ -59,13 +58,17 @@ impl Epoch {
             local_index,
             peer_index,
             keys,
-            created: now,
             until: now + REJECT_AFTER,
             lanes: Default::default(),
             more_lanes: None,
             older: None,
             fresh_peer: false,
         }
+    }
+
+    /// When the handshake was done; for an epoch that is current or to come.
+    fn created(&self) -> Instant {
+        self.until - REJECT_AFTER
     }
 
     /// Notes that the peer has started again: see [`Confirmed::fresh_peer`].
@@ -104,7 +107,7 @@ impl Epoch {
         SecureHeader { path, receiver, packet_number: number }
             .emit(header)
             .map_err(|_| DropReason::Malformed)?;
-        self.keys.tx.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
+        self.keys.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
     }
 
     /// Opens a datagram in place; returns its plaintext and whether it is the newest of its path.
@@ -123,11 +126,8 @@ impl Epoch {
             })?;
         }
         let (aad, body) = datagram.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
-        let plaintext = self
-            .keys
-            .rx
-            .open(header.path, header.packet_number, aad, body)
-            .map_err(|_| DropReason::Forged)?;
+        let plaintext =
+            self.keys.open(header.path, header.packet_number, aad, body).map_err(|_| DropReason::Forged)?;
         let newest = self.lane_mut(header.path)?.replay.commit(header.packet_number);
         Ok((plaintext, newest))
     }
@@ -189,21 +189,21 @@ impl KeyRing {
     /// Whether there are keys to seal with at `now`.
     #[must_use]
     pub fn can_seal(&self, now: Instant) -> bool {
-        self.current.as_ref().is_some_and(|e| now < e.created + REJECT_AFTER)
+        self.current.as_ref().is_some_and(|e| now < e.until)
     }
 
     /// Whether the UE should start a new handshake.
     #[must_use]
     pub fn wants_rekey(&self, now: Instant) -> bool {
         self.current.as_ref().is_some_and(|e| {
-            now >= e.created + REKEY_AFTER || e.all_lanes().any(|l| l.next_number >= REKEY_AFTER_PACKETS)
+            now >= e.created() + REKEY_AFTER || e.all_lanes().any(|l| l.next_number >= REKEY_AFTER_PACKETS)
         })
     }
 
     /// When [`KeyRing::wants_rekey`] becomes true by age.
     #[must_use]
     pub fn rekey_at(&self) -> Option<Instant> {
-        self.current.as_ref().map(|e| e.created + REKEY_AFTER)
+        self.current.as_ref().map(|e| e.created() + REKEY_AFTER)
     }
 
     /// The peer's receiver index under the current keys.
@@ -232,7 +232,7 @@ impl KeyRing {
     pub fn seal(&mut self, path: PathId, buf: &mut [u8], now: Instant) -> Result<(), DropReason> {
         debug_assert!(buf.len() >= SECURE_OVERHEAD);
         let epoch = self.current.as_mut().ok_or(DropReason::NoKeys)?;
-        if now >= epoch.created + REJECT_AFTER {
+        if now >= epoch.until {
             return Err(DropReason::NoKeys);
         }
         epoch.seal(path, buf)
@@ -304,7 +304,7 @@ impl KeyRing {
                 gone.push(epoch.local_index);
             }
         }
-        if let Some(epoch) = self.next.take_if(|e| e.created + NEXT_LIFE <= now) {
+        if let Some(epoch) = self.next.take_if(|e| e.created() + NEXT_LIFE <= now) {
             gone.push(epoch.local_index);
         }
         if let Some(epoch) = self.current.take_if(|e| e.until <= now) {
@@ -318,7 +318,7 @@ impl KeyRing {
     pub fn expires_at(&self) -> Option<Instant> {
         let previous =
             self.previous.as_ref().map(|e| if e.older.is_some() { Instant::ZERO } else { e.until });
-        let next = self.next.as_ref().map(|e| e.created + NEXT_LIFE);
+        let next = self.next.as_ref().map(|e| e.created() + NEXT_LIFE);
         let current = self.current.as_ref().map(|e| e.until);
         [previous, next, current].into_iter().flatten().min()
     }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn an_idle_epoch_is_small() {
-        assert!(size_of::<Epoch>() <= 208, "{}", size_of::<Epoch>());
+        assert!(size_of::<Epoch>() <= 184, "{}", size_of::<Epoch>());
         assert_eq!(size_of::<KeyRing>(), 24);
     }
 

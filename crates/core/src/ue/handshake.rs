@@ -77,7 +77,7 @@ impl Ue {
         if self.session.states().up().is_empty() {
             return (self.handshake.next_try, "session rebuild");
         }
-        let rekey = self.session.rekey_at().unwrap_or(Instant::MAX);
+        let rekey = self.session.rekey_at().unwrap_or(Instant::ZERO);
         (rekey.max(self.handshake.next_try), "rekey")
     }
 
@@ -101,7 +101,8 @@ impl Ue {
             return;
         } else {
             let rebuild = self.handshake.all_down_since.is_some_and(|since| now >= since + ALL_DOWN);
-            if self.connected && !rebuild && !self.session.keys().wants_rekey(now) {
+            let has_keys = self.session.rekey_at().is_some();
+            if self.connected && has_keys && !rebuild && !self.session.keys().wants_rekey(now) {
                 return;
             }
             self.handshake.access = self.first_access();

@@ -192,7 +192,7 @@ impl Upf {
 fn view_of(user: &User) -> SessionView {
     let session = user.seat.as_ref().map(|seat| &seat.session);
     SessionView {
-        ue: user.name.to_string(),
+        ue: user.name.as_str().to_owned(),
         key: user.key,
         addresses: user.addresses,
         connected: user.seat.as_ref().is_some_and(|seat| seat.confirmed),

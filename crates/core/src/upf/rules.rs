@@ -124,7 +124,7 @@ impl Upf {
         }
         let known = record.exceptions().iter().any(|(a, _)| *a == application);
         if !known && record.exceptions().len() >= MAX_EXCEPTIONS {
-            return Err(UpfError::TooManyExceptions { name: record.name.to_string() });
+            return Err(UpfError::TooManyExceptions { name: record.name.as_str().to_owned() });
         }
         if !known {
             self.users.table.room_for_exception()?;

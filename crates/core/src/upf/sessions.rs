@@ -72,7 +72,7 @@ impl Upf {
     pub(super) fn end_session(&mut self, user: UserIndex, reason: &'static str, tell: bool) {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let Some(mut seat) = record.seat.take() else { return };
-        let ue = record.name.to_string();
+        let ue = record.name.as_str().to_owned();
         seat.session.release(&mut self.pool);
         for index in seat.session.keys().indices() {
             self.users.release_receiver(index);

@@ -12,6 +12,10 @@ pub type Slot = u32;
 const NOWHERE: u32 = u32::MAX;
 const ARITY: usize = 4;
 
+/// What a session costs here.
+#[cfg(test)]
+pub const ENTRY_BYTES: usize = size_of::<Instant>() + size_of::<Slot>() + size_of::<u32>();
+
 /// Which session wants attention first.
 #[derive(Default)]
 pub struct Timers {

@@ -32,13 +32,48 @@ pub(super) const MAX_SHARDS: u32 = 256;
 /// A UE the UPF knows.
 pub(super) struct User {
     pub key: PublicKey,
-    pub name: Box<str>,
+    pub name: Name,
     pub addresses: Addresses,
     pub last_timestamp_ns: u64,
     pub seat: Option<Box<Seat>>,
     /// What most UEs do not have.
     pub special: Option<Box<Special>>,
     pub accept_rules: bool,
+}
+
+/// A name; one of up to 22 bytes costs no allocation.
+pub(super) enum Name {
+    Short(u8, [u8; 22]),
+    Long(Box<str>),
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self::Short(0, [0; 22])
+    }
+}
+
+impl Name {
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; 22];
+        match bytes.get_mut(..name.len()) {
+            Some(room) => {
+                room.copy_from_slice(name.as_bytes());
+                Self::Short(name.len() as u8, bytes)
+            }
+            None => Self::Long(name.into()),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            // It was one when it was put there.
+            Self::Short(len, bytes) => {
+                bytes.get(..usize::from(*len)).and_then(|b| str::from_utf8(b).ok()).unwrap_or("")
+            }
+            Self::Long(name) => name,
+        }
+    }
 }
 
 /// What is configured for one UE alone.
@@ -175,8 +210,9 @@ impl Users {
         self.slab.get_mut(user)?.seat.as_deref_mut()
     }
 
+    /// Name of a user, for events.
     pub fn name(&self, user: UserIndex) -> String {
-        self.slab.get(user).map_or_else(String::new, |user| user.name.to_string())
+        self.slab.get(user).map_or_else(String::new, |user| user.name.as_str().to_owned())
     }
 
     /// Adds a UE, or changes one. Returns its index, and whether its addresses are other than before.
@@ -203,7 +239,7 @@ impl Users {
             return Err(error.into());
         }
         if let Some(record) = self.slab.get_mut(user) {
-            record.name = name.into();
+            record.name = Name::new(&name);
             record.addresses = addresses;
             record.accept_rules = accept_rules;
             record.set_rules(rules);
@@ -214,7 +250,7 @@ impl Users {
     fn add(&mut self, key: PublicKey) -> Result<UserIndex, TableError> {
         let user = self.slab.insert(User {
             key,
-            name: Box::default(),
+            name: Name::default(),
             addresses: Addresses::default(),
             last_timestamp_ns: 0,
             seat: None,
@@ -271,6 +307,37 @@ mod tests {
     use crate::access::crypto::PrivateKey;
     use std::net::Ipv4Addr;
 
+    /// The table of docs/atsss-memory.md.
+    #[test]
+    fn sizes_are_as_documented() {
+        use crate::access::keyring::Epoch;
+        use crate::access::path::PathMonitor;
+        use crate::access::session::Path;
+        use crate::access::table::session::address_bytes;
+        let page = include_str!("../../../../docs/atsss-memory.md");
+        let index = {
+            let mut index = HashIndex::default();
+            index.insert(1, 1);
+            index.bytes() / 8 // slots at first
+        };
+        for (part, bytes) in [
+            ("`User` slot", Slab::<User>::SLOT_BYTES),
+            ("`Seat`", size_of::<Seat>()),
+            ("of which `Session`", size_of::<Session>()),
+            ("`Epoch`", size_of::<Epoch>()),
+            ("`Path`", size_of::<Path>()),
+            ("of which `PathMonitor`", size_of::<PathMonitor>()),
+            ("receiver index slot", Slab::<UserIndex>::SLOT_BYTES),
+            ("address slot, IPv4", address_bytes(3000, false) / 4001),
+            ("key index slot", index),
+            ("timer", super::super::timers::ENTRY_BYTES),
+        ] {
+            let row = page.lines().find_map(|line| line.strip_prefix(&format!("| {part} | ")));
+            let said = row.and_then(|row| row.split(' ').next()).and_then(|n| n.parse().ok());
+            assert_eq!(said, Some(bytes), "{part}");
+        }
+    }
+
     fn entry(n: u8, last: u8) -> UeEntry {
         UeEntry {
             name: format!("ue{n}"),
@@ -304,6 +371,15 @@ mod tests {
     }
 
     #[test]
+    fn names_of_any_length_come_back() {
+        assert_eq!(size_of::<Name>(), 24);
+        for len in 0..40 {
+            let name = "ü".repeat(len / 2) + &"x".repeat(len % 2);
+            assert_eq!(Name::new(&name).as_str(), name);
+        }
+    }
+
+    #[test]
     fn addresses_have_one_owner_and_follow_changes() {
         let mut users = Users::new(0, 1, 10, 1);
         let (one, moved) = users.put(entry(1, 1)).unwrap();
@@ -316,7 +392,7 @@ mod tests {
         let (two, _) = users.put(entry(2, 1)).unwrap();
         assert_eq!(users.by_address(Ipv4Addr::new(10, 0, 0, 1).into()), Some(two));
         assert_eq!(users.by_address(Ipv4Addr::new(10, 0, 0, 5).into()), Some(one));
-        assert_eq!(users.remove(one).map(|user| user.name), Some("ue1".into()));
+        assert_eq!(users.remove(one).map(|user| user.name.as_str().to_owned()), Some("ue1".into()));
         assert_eq!((users.find(&entry(1, 1).key), users.find(&entry(2, 1).key)), (None, Some(two)));
         assert_eq!(users.by_address(Ipv4Addr::new(10, 0, 0, 5).into()), None);
         assert!(users.remove(one).is_none() && users.table_bytes() > 0);

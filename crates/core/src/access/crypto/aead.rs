@@ -27,51 +27,32 @@ pub enum CryptoError {
     Library,
 }
 
-/// A key that rests as 32 bytes and is expanded for use on first use.
+/// Both directions of one key epoch.
 ///
-/// The expanded form (round keys, GHASH table) is some 800 bytes on the heap.
-struct Lazy {
-    raw: Zeroizing<[u8; 32]>,
+/// At rest they are 64 bytes of keys; the expanded form (round keys, GHASH tables) is made on first use and
+/// takes some 1.6 KiB on the heap.
+pub struct SessionKeys {
+    tx: Raw,
+    rx: Raw,
+    expanded: Option<Box<Expanded>>,
     suite: Suite,
-    expanded: Option<Box<LessSafeKey>>,
 }
 
-impl Lazy {
-    fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
-        Self { raw, suite, expanded: None }
-    }
+type Raw = Zeroizing<[u8; 32]>;
 
-    #[inline]
-    fn get(&mut self) -> Result<&LessSafeKey, CryptoError> {
-        if self.expanded.is_none() {
-            self.expand()?;
-        }
-        self.expanded.as_deref().ok_or(CryptoError::Library)
-    }
-
-    #[cold]
-    fn expand(&mut self) -> Result<(), CryptoError> {
-        let algorithm = match self.suite {
-            Suite::Aes256Gcm => &AES_256_GCM,
-            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        };
-        let key = UnboundKey::new(algorithm, &*self.raw).map_err(|_| CryptoError::Library)?;
-        self.expanded = Some(Box::new(LessSafeKey::new(key)));
-        Ok(())
-    }
+struct Expanded {
+    tx: LessSafeKey,
+    rx: LessSafeKey,
 }
 
-/// Seals packets of one direction under one key epoch.
-pub struct SealKey(Lazy);
-
-impl SealKey {
-    pub(super) fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
-        Self(Lazy::new(suite, raw))
+impl SessionKeys {
+    pub(super) fn new(suite: Suite, tx: Raw, rx: Raw) -> Self {
+        Self { tx, rx, expanded: None, suite }
     }
 
-    /// Encrypts `buf` less its last 16 bytes in place and writes the tag into those.
+    /// Encrypts `buf` less its last 16 bytes in place, towards the peer, and writes the tag into those.
     ///
-    /// `pn` must never repeat on `path` under this key. On an error `buf` must not be sent: it may still
+    /// `pn` must never repeat on `path` under these keys. On an error `buf` must not be sent: it may still
     /// be the plaintext.
     ///
     /// # Errors
@@ -81,35 +62,15 @@ impl SealKey {
         let nonce = nonce(path, pn)?;
         let (text, tag_room) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(CryptoError::TooShort)?;
         let tag = self
-            .0
-            .get()?
+            .expanded()?
+            .tx
             .seal_in_place_separate_tag(nonce, Aad::from(aad), text)
             .map_err(|_| CryptoError::Library)?;
         tag_room.copy_from_slice(tag.as_ref());
         Ok(())
     }
 
-    /// Frees the expanded key until the next packet.
-    pub fn cool_down(&mut self) {
-        self.0.expanded = None;
-    }
-
-    /// Whether the key is expanded.
-    #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.0.expanded.is_some()
-    }
-}
-
-/// Opens packets of one direction under one key epoch.
-pub struct OpenKey(Lazy);
-
-impl OpenKey {
-    pub(super) fn new(suite: Suite, raw: Zeroizing<[u8; 32]>) -> Self {
-        Self(Lazy::new(suite, raw))
-    }
-
-    /// Checks and decrypts `buf` (ciphertext and tag) in place; returns the plaintext.
+    /// Checks and decrypts `buf` (ciphertext and tag), from the peer, in place; returns the plaintext.
     ///
     /// After an error the contents of `buf` are undefined.
     ///
@@ -127,51 +88,45 @@ impl OpenKey {
         if buf.len() < TAG_LEN {
             return Err(CryptoError::TooShort);
         }
-        self.0.get()?.open_in_place(nonce, Aad::from(aad), buf).map_err(|_| CryptoError::Authentication)
-    }
-
-    /// Frees the expanded key until the next packet.
-    pub fn cool_down(&mut self) {
-        self.0.expanded = None;
-    }
-
-    /// Whether the key is expanded.
-    #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.0.expanded.is_some()
-    }
-}
-
-/// Both directions of one key epoch.
-#[derive(Debug)]
-pub struct SessionKeys {
-    /// Towards the peer.
-    pub tx: SealKey,
-    /// From the peer.
-    pub rx: OpenKey,
-}
-
-impl SessionKeys {
-    pub(super) fn new(suite: Suite, tx: Zeroizing<[u8; 32]>, rx: Zeroizing<[u8; 32]>) -> Self {
-        Self { tx: SealKey::new(suite, tx), rx: OpenKey::new(suite, rx) }
+        let key = &self.expanded()?.rx;
+        key.open_in_place(nonce, Aad::from(aad), buf).map_err(|_| CryptoError::Authentication)
     }
 
     /// Frees the expanded keys until the next packet.
     pub fn cool_down(&mut self) {
-        self.tx.cool_down();
-        self.rx.cool_down();
+        self.expanded = None;
+    }
+
+    /// Whether the keys are expanded.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.expanded.is_some()
+    }
+
+    #[inline]
+    fn expanded(&mut self) -> Result<&Expanded, CryptoError> {
+        if self.expanded.is_none() {
+            self.expand()?;
+        }
+        self.expanded.as_deref().ok_or(CryptoError::Library)
+    }
+
+    #[cold]
+    fn expand(&mut self) -> Result<(), CryptoError> {
+        let algorithm = match self.suite {
+            Suite::Aes256Gcm => &AES_256_GCM,
+            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        let key = |raw: &Raw| UnboundKey::new(algorithm, &**raw).map(LessSafeKey::new);
+        let both = key(&self.tx).and_then(|tx| Ok(Expanded { tx, rx: key(&self.rx)? }));
+        self.expanded = Some(Box::new(both.map_err(|_| CryptoError::Library)?));
+        Ok(())
     }
 }
 
-impl fmt::Debug for SealKey {
+impl fmt::Debug for SessionKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SealKey({:?})", self.0.suite)
-    }
-}
-
-impl fmt::Debug for OpenKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenKey({:?})", self.0.suite)
+        write!(f, "SessionKeys({:?})", self.suite)
     }
 }
 
@@ -190,12 +145,12 @@ fn nonce(path: PathId, pn: u64) -> Result<Nonce, CryptoError> {
 mod tests {
     use super::*;
 
-    fn pair(suite: Suite) -> (SealKey, OpenKey) {
-        let raw = || Zeroizing::new([7; 32]);
-        (SealKey::new(suite, raw()), OpenKey::new(suite, raw()))
+    fn pair(suite: Suite) -> (SessionKeys, SessionKeys) {
+        let keys = || SessionKeys::new(suite, Zeroizing::new([7; 32]), Zeroizing::new([7; 32]));
+        (keys(), keys())
     }
 
-    fn sealed(tx: &mut SealKey, path: u8, pn: u64, text: &[u8]) -> Vec<u8> {
+    fn sealed(tx: &mut SessionKeys, path: u8, pn: u64, text: &[u8]) -> Vec<u8> {
         let mut buf = text.to_vec();
         buf.resize(text.len() + TAG_LEN, 0);
         tx.seal(path, pn, b"head", &mut buf).unwrap();
@@ -277,6 +232,6 @@ mod tests {
     #[test]
     fn a_resting_epoch_is_small() {
         // Part of the 1 KiB an idle session may take.
-        assert!(size_of::<SealKey>() <= 48 && size_of::<OpenKey>() <= 48);
+        assert_eq!(size_of::<SessionKeys>(), 80);
     }
 }

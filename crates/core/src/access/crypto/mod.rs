@@ -7,7 +7,7 @@
 //!                  ◀─── cookie (only under load, no state kept) ──── mac2 ─ missing
 //! Initiator::on_cookie, start again with it ──────────────────────▶  DH only now
 //! Initiator::finish ◀── response: e, ee, se, (index, welcome) ────── Responder::respond
-//! SealKey::seal ─────── secure packets, per path numbers ─────────▶ OpenKey::open, ReplayWindow
+//! SessionKeys::seal ─── secure packets, per path numbers ─────────▶ SessionKeys::open, ReplayWindow
 //! ```
 //!
 //! - Noise IK (Noise Protocol Framework rev. 34, §7.5) over X25519, BLAKE2s, and the suite's AEAD,
@@ -29,7 +29,7 @@ mod mac;
 mod noise;
 mod replay;
 
-pub use aead::{CryptoError, OpenKey, SealKey, SessionKeys};
+pub use aead::{CryptoError, SessionKeys};
 pub use anabranch_wire::handshake::Suite;
 pub use handshake::{Established, HandshakeError, Initiator, PendingInit, Refusal, Responder, Verdict};
 pub use keys::{KeyError, PrivateKey, PublicKey};
@@ -47,7 +47,7 @@ pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// With AES-GCM the chance to tell 2^32 full packets from noise is below 2^-50 (RFC 9001 appendix B.1.1
 /// with 2^7 blocks a packet); 120 s come first on any link below 400 Gbit/s.
 pub const REKEY_AFTER_PACKETS: u64 = 1 << 32;
-/// Packet numbers from here on are refused by [`SealKey::seal`] and [`OpenKey::open`].
+/// Packet numbers from here on are refused by [`SessionKeys::seal`] and [`SessionKeys::open`].
 pub const REJECT_AFTER_PACKETS: u64 = 1 << 34;
 /// A cookie is accepted for at least this long after it was made, and for twice this at most.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);

@@ -150,7 +150,8 @@ impl Session {
         let active = self.active.as_deref()?;
         let soon =
             (!active.outbox.is_empty() || !active.icmp.is_empty()).then_some((Instant::ZERO, "outbox"));
-        let up = self.paths.iter().filter(|p| p.is_bound() && p.monitor.is_up());
+        let sealing = self.keys.rekey_at().is_some();
+        let up = self.paths.iter().filter(|p| sealing && p.is_bound() && p.monitor.is_up());
         up.filter_map(|p| active.mtu(p.id)?.poll_timeout())
             .chain(active.flow_reorder.poll_timeout())
             .chain(active.stream_reorder.poll_timeout())
@@ -166,7 +167,9 @@ impl Session {
         out: &mut impl DatagramSink,
     ) {
         let available = shared.pool.available();
-        for state in self.paths.iter_mut().filter(|state| state.is_bound()) {
+        // Without keys nothing can be asked, and a probe that was not sent must not count as one.
+        let sealing = self.keys.can_seal(now);
+        for state in self.paths.iter_mut().filter(|state| sealing && state.is_bound()) {
             let (path, up) = (state.id, state.monitor.is_up());
             if let Some(probe) = state.monitor.poll_probe(available, now) {
                 Active::of(&mut self.active, &self.profile).queue(path, Control::Probe(probe));

@@ -251,7 +251,9 @@ impl Session {
     /// When [`Session::poll`] has something to do next, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let paths = self.paths.iter().filter(|p| p.is_bound()).filter_map(|p| p.monitor.poll_timeout());
+        let sealing = self.keys.rekey_at().is_some();
+        let bound = self.paths.iter().filter(|p| sealing && p.is_bound());
+        let paths = bound.filter_map(|p| p.monitor.poll_timeout());
         let repeat = self.config.poll_timeout().filter(|_| self.paths_up() > 0);
         paths
             .chain(repeat.map(|at| (at, "config repeat")))
