@@ -421,6 +421,8 @@ impl Ue {
                 SessionEvent::Config(document) => self.on_document(&document),
                 SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
                 SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule)),
+                // It comes by every path that is up.
+                SessionEvent::Closed { .. } if !self.connected => {}
                 SessionEvent::Closed { reason } => {
                     self.on_closed(now);
                     self.event(UeEvent::Session(SessionEvent::Closed { reason }));

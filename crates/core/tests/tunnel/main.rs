@@ -1,5 +1,8 @@
 //! The two tunnel ends against each other: everything a session promises, in virtual time.
 
+mod life;
+mod mtu;
+mod rest;
 mod world;
 
 use anabranch_core::access::drops::DropReason;

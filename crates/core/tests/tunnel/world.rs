@@ -7,7 +7,7 @@ use anabranch_core::packet::Packet;
 use anabranch_core::policy::Rule;
 use anabranch_core::time::{Duration, Instant};
 use anabranch_core::ue::{Ue, UeAccess, UeConfig, UeEvent};
-use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig, UpfEvent};
+use anabranch_core::upf::{SessionView, UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig, UpfEvent};
 use anabranch_wire::ip;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -66,7 +66,8 @@ pub struct World {
     serial: u64,
     rng: ChaCha12Rng,
     pub upf_config: UpfConfig,
-    entry: UeEntry,
+    pub ue_config: UeConfig,
+    pub entry: UeEntry,
 }
 
 pub fn address(access: u8, host: u8) -> SocketAddr {
@@ -79,6 +80,8 @@ pub struct Setup {
     pub upf_rules: Vec<Rule>,
     pub delays_ms: [u64; 2],
     pub seed: u64,
+    pub params: SessionParams,
+    pub max_sessions: u32,
 }
 
 impl Default for Setup {
@@ -89,6 +92,8 @@ impl Default for Setup {
             upf_rules: Vec::new(),
             delays_ms: [10, 5],
             seed: 1,
+            params: SessionParams::default(),
+            max_sessions: 16,
         }
     }
 }
@@ -98,7 +103,7 @@ impl World {
         let mut rng = ChaCha12Rng::seed_from_u64(setup.seed);
         let (ue_key, upf_key) = (PrivateKey::generate(&mut rng), PrivateKey::generate(&mut rng));
         let names = ["5g", "wifi"];
-        let params = SessionParams::default();
+        let params = setup.params;
         let upf_config = UpfConfig {
             private_key: upf_key.clone(),
             accesses: (0..2u8)
@@ -112,7 +117,7 @@ impl World {
             params: params.clone(),
             shard: 0,
             shards: 1,
-            max_sessions: 16,
+            max_sessions: setup.max_sessions,
         };
         let entry = UeEntry {
             name: "ue1".into(),
@@ -121,7 +126,7 @@ impl World {
             rules: Vec::new(),
             accept_rules: true,
         };
-        let ue = UeConfig {
+        let ue_config = UeConfig {
             private_key: ue_key,
             upf_key: upf_key.public(),
             suite: Suite::Aes256Gcm,
@@ -141,7 +146,7 @@ impl World {
         let now = Instant::ZERO;
         let mut world = Self {
             now,
-            ue: Ue::new(ue, [7; 32], now).unwrap(),
+            ue: Ue::new(ue_config.clone(), [7; 32], now).unwrap(),
             upf: Upf::new(upf_config.clone(), [9; 32], now).unwrap(),
             channels: setup
                 .delays_ms
@@ -157,6 +162,7 @@ impl World {
             serial: 0,
             rng,
             upf_config,
+            ue_config,
             entry: entry.clone(),
         };
         world.upf.command(UpfCommand::AddUe(entry), now).unwrap();
@@ -167,6 +173,16 @@ impl World {
     pub fn restart_upf(&mut self, seed: u8) {
         self.upf = Upf::new(self.upf_config.clone(), [seed; 32], self.now).unwrap();
         self.upf.command(UpfCommand::AddUe(self.entry.clone()), self.now).unwrap();
+    }
+
+    /// A new UE process with the same configuration and no memory.
+    pub fn restart_ue(&mut self, seed: u8) {
+        self.ue = Ue::new(self.ue_config.clone(), [seed; 32], self.now).unwrap();
+    }
+
+    /// What the UPF shows of its first UE.
+    pub fn view(&self) -> SessionView {
+        self.upf.view(&self.entry.key).unwrap()
     }
 
     pub fn run_ms(&mut self, ms: u64) {

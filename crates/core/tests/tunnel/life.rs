@@ -1,0 +1,282 @@
+//! Sessions that end, come back, are refused, or are somebody's exception.
+
+use super::world::{Setup, World, udp};
+use super::{balance, connected, standby};
+use anabranch_core::access::drops::DropReason;
+use anabranch_core::access::session::{Addresses, SessionEvent};
+use anabranch_core::element::Element;
+use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_core::time::{Duration, Instant};
+use anabranch_core::ue::{UeCommand, UeEvent};
+use anabranch_core::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
+
+#[test]
+fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
+    // Flow sequences start at zero again: they must not be taken for old packets.
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    for i in 0..500 {
+        w.up(i, 300);
+        w.down(i, 300);
+        w.run_ms(1);
+    }
+    w.run_ms(100);
+    w.restart_ue(50);
+    w.run_ms(300);
+    assert!(w.ue.is_connected());
+    for i in 500..1000 {
+        w.up(i, 300);
+        w.down(i, 300);
+        w.run_ms(1);
+    }
+    w.run_ms(300);
+    assert_eq!(w.server_numbers(), (0..1000).collect::<Vec<_>>());
+    assert_eq!(w.device_numbers(), (0..1000).collect::<Vec<_>>());
+    let again = w.upf_events.iter().filter(|(_, e)| {
+        matches!(e, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: true, .. }, .. })
+    });
+    assert_eq!(again.count(), 1);
+    let rules = w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Rules(1)));
+    assert_eq!(rules.count(), 2, "the new process was told the rules, too");
+}
+
+#[test]
+fn a_rekey_is_no_restart() {
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    w.run_ms(400_000);
+    let fresh = w.upf_events.iter().any(|(_, e)| {
+        matches!(e, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: true, .. }, .. })
+    });
+    assert!(!fresh);
+    assert_eq!(w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Rules(_))).count(), 1);
+}
+
+#[test]
+fn a_session_closed_by_the_operator_is_taken_up_again_within_a_second() {
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    let mut sent = 0;
+    for _ in 0..5 {
+        for _ in 0..50 {
+            w.up(sent, 300);
+            w.down(sent, 300);
+            sent += 1;
+            w.run_ms(1);
+        }
+        w.run_ms(100);
+        let close = UpfCommand::CloseSession(w.entry.key);
+        w.upf.command(close, w.now).unwrap();
+        assert_eq!(w.upf.session_count(), 0);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected(), "{:?}", w.ue_events);
+    }
+    assert_eq!(w.server_numbers(), (0..sent).collect::<Vec<_>>());
+    assert_eq!(w.device_numbers(), (0..sent).collect::<Vec<_>>());
+    let told =
+        w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Session(SessionEvent::Closed { reason: 1 })));
+    assert_eq!(told.count(), 5);
+}
+
+#[test]
+fn packets_sent_while_the_session_is_rebuilt_wait_for_it() {
+    let mut w = connected(Setup::default());
+    let close = UpfCommand::CloseSession(w.entry.key);
+    w.upf.command(close, w.now).unwrap();
+    w.run_ms(30);
+    for i in 0..20 {
+        w.up(i, 100);
+    }
+    w.run_ms(1_000);
+    assert_eq!(w.server_numbers(), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_ue_that_closes_is_gone_at_the_upf() {
+    let mut w = connected(Setup::default());
+    w.ue.on_command(UeCommand::Close, w.now);
+    w.run_ms(50);
+    let down = w
+        .upf_events
+        .iter()
+        .any(|(_, e)| matches!(e, UpfEvent::SessionDown { reason: "closed by the UE", .. }));
+    assert!(down, "{:?}", w.upf_events);
+}
+
+#[test]
+fn when_the_upf_is_full_the_ue_is_told_and_asks_again() {
+    let mut w = World::new(Setup { max_sessions: 0, ..Setup::default() });
+    w.run_ms(40_000);
+    assert!(!w.ue.is_connected());
+    let refusals: Vec<_> = w
+        .ue_events
+        .iter()
+        .filter_map(|(at, e)| match e {
+            UeEvent::Refused { reason, retry_in } => Some((*at, *reason, *retry_in)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refusals.len(), 4, "{:?}", w.ue_events);
+    assert_eq!(refusals[0].1, "the UPF has no room for another session");
+    assert_eq!(refusals.iter().map(|r| r.2.as_secs()).collect::<Vec<_>>(), [5, 10, 20, 40]);
+    assert!(w.upf_events.iter().any(|(_, e)| matches!(e, UpfEvent::Refused { ue, .. } if ue == "ue1")));
+    assert_eq!(w.upf.drops().get(DropReason::Exhausted), 4);
+    assert_eq!(w.upf.session_count(), 0);
+    // It is not told so by anybody else.
+    assert!(refusals[0].0 < Instant::from_millis(100));
+}
+
+fn two_rules() -> Vec<Rule> {
+    let bulk = Rule {
+        name: "bulk".into(),
+        filter: Filter {
+            remote_port: Some(anabranch_core::policy::PortRange { first: 9, last: 9 }),
+            ..Filter::default()
+        },
+        steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
+        reorder: true,
+    };
+    let rest = Rule { name: "rest".into(), ..standby("5g").remove(0) };
+    vec![bulk, rest]
+}
+
+#[test]
+fn an_exception_steers_one_application_of_one_ue_both_ways() {
+    let mut w = connected(Setup { upf_rules: two_rules(), ..Setup::default() });
+    let shares = |w: &mut World| {
+        w.tap.clear();
+        for i in 0..20 {
+            w.up(i, 1000);
+            w.down(i, 1000);
+            w.run_ms(1);
+        }
+        w.run_ms(100);
+        (w.tapped(true, 1000), w.tapped(false, 1000))
+    };
+    assert_eq!(shares(&mut w), ([0, 20], [0, 20]));
+    let set = |application: &str, rule: &str| UpfCommand::SetException {
+        key: w.entry.key,
+        application: application.into(),
+        rule: rule.into(),
+    };
+    let (exception, wrong) = (set("bulk", "rest"), set("bulk", "none"));
+    assert_eq!(w.upf.command(wrong, w.now), Err(UpfError::UnknownRule("none".into())));
+    w.upf.command(exception, w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    // It outlives the session, and rules that change.
+    let close = UpfCommand::CloseSession(w.entry.key);
+    w.upf.command(close, w.now).unwrap();
+    w.run_ms(1_000);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    let mut rules = two_rules();
+    rules.insert(
+        0,
+        Rule { name: "new".into(), filter: Filter { uid: Some(7), ..Filter::default() }, ..rules[1].clone() },
+    );
+    w.upf.command(UpfCommand::Rules(rules), w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    let clear = UpfCommand::ClearException { key: w.entry.key, application: "bulk".into() };
+    w.upf.command(clear, w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([0, 20], [0, 20]));
+}
+
+#[test]
+fn rules_for_all_reach_every_session_while_the_data_path_goes_on() {
+    let mut w = connected(Setup { upf_rules: standby("5g"), ..Setup::default() });
+    for n in 0..1000u32 {
+        let entry = UeEntry {
+            name: format!("other{n}"),
+            key: anabranch_core::access::crypto::PublicKey([n as u8; 32].map(|b| b ^ (n >> 8) as u8 ^ 0x55)),
+            addresses: Addresses { v4: Some(std::net::Ipv4Addr::from(0x0a30_0000 + n)), v6: None },
+            rules: Vec::new(),
+            accept_rules: true,
+        };
+        // Some keys are the same: those UEs are changed, not added.
+        let _ = w.upf.command(UpfCommand::AddUe(entry), w.now);
+    }
+    w.upf.command(UpfCommand::Rules(standby("wifi")), w.now).unwrap();
+    w.run_ms(200);
+    w.tap.clear();
+    w.up(1, 1000);
+    w.down(1, 1000);
+    w.run_ms(100);
+    assert_eq!((w.tapped(true, 1000), w.tapped(false, 1000)), ([0, 1], [0, 1]));
+    assert!(matches!(Element::poll_timeout(&w.upf), Some((at, _)) if at > w.now));
+}
+
+#[test]
+fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
+    // Rule "late" matches by the owner of the flow, which only the UE can find out.
+    let by_owner = Rule {
+        name: "late".into(),
+        filter: Filter { uid: Some(1000), ..Filter::default() },
+        steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
+        reorder: true,
+    };
+    let rules = vec![by_owner, Rule { name: "rest".into(), ..standby("5g").remove(0) }];
+    let mut w = connected(Setup { upf_rules: rules, ..Setup::default() });
+    let answer = |w: &mut World| {
+        let asked: Vec<_> = w
+            .ue_events
+            .drain(..)
+            .filter_map(|(_, e)| match e {
+                UeEvent::OwnerWanted(key) => Some(key),
+                _ => None,
+            })
+            .collect();
+        let count = asked.len();
+        for key in asked {
+            let owner = anabranch_core::access::classify::FlowOwner { uid: Some(1000), cgroup: None };
+            w.ue.on_command(UeCommand::Owner { key, owner }, w.now);
+        }
+        count
+    };
+    let downlink = |w: &mut World| {
+        w.tap.clear();
+        w.down(1, 1000);
+        w.run_ms(50);
+        w.tapped(false, 1000)
+    };
+    w.up(0, 100);
+    w.run_ms(10);
+    assert_eq!(answer(&mut w), 1);
+    w.run_ms(200);
+    assert_eq!(downlink(&mut w), [0, 1], "the UPF was told");
+    w.run_ms(30_000);
+    assert!(w.view().resting);
+    assert_eq!(downlink(&mut w), [0, 1], "and remembers it at rest");
+    w.restart_upf(99);
+    w.up(0, 100);
+    w.run_ms(3_000);
+    w.up(0, 100);
+    w.run_ms(10);
+    answer(&mut w);
+    w.run_ms(200);
+    assert_eq!(downlink(&mut w), [0, 1], "a new UPF is told again");
+    // Another flow of the same device follows its own rule.
+    let other = udp([192, 0, 2, 80].into(), super::world::UE_IP.into(), 9, 6000, 1, 1000);
+    w.tap.clear();
+    w.upf.on_packet(
+        anabranch_core::element::Port(0),
+        anabranch_core::packet::Packet::new(w.now, other),
+        w.now,
+    );
+    w.run_ms(50);
+    assert_eq!(w.tapped(false, 1000), [1, 0]);
+}
+
+#[test]
+fn an_unknown_ue_gets_no_answer_and_is_counted() {
+    let mut w = World::new(Setup::default());
+    let remove = UpfCommand::RemoveUe(w.entry.key);
+    w.upf.command(remove, w.now).unwrap();
+    w.run_ms(3_000);
+    assert!(!w.ue.is_connected());
+    assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) >= 3);
+    assert!(w.tap.iter().all(|(_, up, ..)| *up), "nothing came back");
+    // It is let in once it is known.
+    let add = UpfCommand::AddUe(w.entry.clone());
+    w.upf.command(add, w.now).unwrap();
+    w.run_until(w.now + Duration::from_secs(5));
+    assert!(w.ue.is_connected());
+}
