@@ -209,7 +209,13 @@ fn introduce(screen: &Screen, case: &Case, backend: &NetnsBackend, sandbox: &San
 fn conclude(screen: &Screen, done: &Finished, verdict: Verdicts) {
     for claim in &done.claims {
         let mark = if claim.verdict == Verdict::Holds { "✓" } else { "✗" };
-        screen.line(&format!("{mark} {}: {}", claim.claim.what, output::measured(claim)));
+        // What has no unit is yes or no.
+        let measured = if claim.claim.unit.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", output::measured(claim))
+        };
+        screen.line(&format!("{mark} {}{measured}", claim.claim.what));
     }
     if !verdict.both {
         screen.line("the file did not need both accesses: nothing was shown");

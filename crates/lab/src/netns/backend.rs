@@ -168,6 +168,8 @@ struct Run<'a> {
 pub(super) struct Seen {
     /// The beginning on the wall clock.
     pub begin_ns: u64,
+    /// Length of the run, seconds: less than planned if all transfers were done before.
+    pub end_s: f64,
     /// What happened when.
     pub events: Vec<(f64, String)>,
     /// Interfaces and links.
@@ -196,7 +198,7 @@ impl NetnsBackend {
         let onlooker = self.onlooker.as_deref();
         let seen = run.observe(seed, stop, progress, onlooker)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
-        run.flows.measure(case, seen.begin_ns, &seen.tcp, &mut out)?;
+        run.flows.measure(case, &seen, &mut out)?;
         outcome::network(case, &seen, &mut out);
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;
@@ -281,6 +283,7 @@ impl Run<'_> {
                 agents.into_iter().map(listen).collect::<Vec<_>>()
             });
             let looked = look_after(tunnels, flows, start, end, stop, progress);
+            let end_s = start.elapsed().as_secs_f64().min(case.duration.as_secs_f64());
             end.request();
             let told = told.map(|threads| {
                 let joined = threads.into_iter().map(|(name, t)| Ok((name, join(t)??)));
@@ -295,6 +298,7 @@ impl Run<'_> {
             let (events, network, tcp, rtts, memory) = seen;
             Ok(Seen {
                 begin_ns,
+                end_s,
                 events: events?,
                 network: network?,
                 tcp: tcp?,

@@ -1,6 +1,6 @@
 //! The traffic of a scenario: its processes, what to watch of it in the kernel, and its metrics.
 
-use super::backend::Download;
+use super::backend::{Download, Seen};
 use super::diag::{Diag, Side};
 use super::observe::{TcpSeen, TcpWatch};
 use super::plan::{Plan, ServerPlan, UePlan};
@@ -216,33 +216,27 @@ impl Flows {
         Ok(watches)
     }
 
-    /// Metrics and series of all flows; `begin_ns` is the beginning on the wall clock.
+    /// Metrics and series of all flows.
     ///
     /// # Errors
     /// A process left no report.
-    pub fn measure(
-        &self,
-        case: &Case,
-        begin_ns: u64,
-        tcp: &std::collections::BTreeMap<String, TcpSeen>,
-        out: &mut Outcome,
-    ) -> Result<()> {
+    pub(super) fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
         for of in &self.running {
-            of.measure(case, begin_ns, tcp.get(&of.name), out)
-                .with_context(|| format!("flow {}", of.name))?;
+            of.measure(case, seen, out).with_context(|| format!("flow {}", of.name))?;
         }
         Ok(())
     }
 }
 
 impl RunningFlow {
-    fn measure(&self, case: &Case, begin_ns: u64, tcp: Option<&TcpSeen>, out: &mut Outcome) -> Result<()> {
-        let seconds = |ns: u64| (i128::from(ns) - i128::from(begin_ns)) as f64 * 1e-9;
+    fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
+        let tcp = seen.tcp.get(&self.name);
+        let seconds = |ns: u64| (i128::from(ns) - i128::from(seen.begin_ns)) as f64 * 1e-9;
         let mut times = Times {
             start_s: self.flow.start.as_secs_f64(),
             stop_s: self.flow.stop.as_secs_f64(),
             window_from_s: case.measure_from.as_secs_f64(),
-            end_s: case.duration.as_secs_f64(),
+            end_s: seen.end_s,
             sample_s: case.sample.as_secs_f64(),
         };
         let name = &self.name;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Metrics of accesses and links.
 pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
-    let (end_s, sample_s) = (case.duration.as_secs_f64(), case.sample.as_secs_f64());
+    let (end_s, sample_s) = (seen.end_s, case.sample.as_secs_f64());
     let from_s = case.measure_from.as_secs_f64();
     // What was counted since the reading before is put in the middle between the two.
     let deltas = |readings: &[(f64, [u64; 2])], way: usize| {
@@ -72,7 +72,7 @@ pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
 /// # Errors
 /// A log cannot be read.
 pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcome) -> Result<()> {
-    let (from_s, end_s) = (case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
+    let (from_s, end_s) = (case.measure_from.as_secs_f64(), seen.end_s);
     for ((ue, access), rtts) in &seen.rtts {
         let path = format!("ue.{ue}.path.{access}");
         let measured: Vec<f64> = rtts
