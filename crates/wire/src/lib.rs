@@ -11,6 +11,7 @@
 //! | [`control`] | probes, notifications, configuration, MTU probes, close |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
 //! | [`tcp`] | TCP segments for the simulated hosts |
+//! | [`mac`] | MAC sub-PDUs of a transport block |
 //! | [`pdcp`] | PDCP data PDUs |
 //! | [`rlc`] | RLC data and STATUS PDUs of the radio access |
 //! | [`gtpu`] | GTP-U with the PDU session container: N3 |
@@ -22,6 +23,7 @@ mod error;
 pub mod gtpu;
 pub mod handshake;
 pub mod ip;
+pub mod mac;
 pub mod pdcp;
 mod read;
 pub mod rlc;

@@ -22,4 +22,5 @@ pub mod amc;
 pub mod pdcp;
 pub mod queue;
 pub mod rlc;
+pub mod sched;
 pub mod sdap;

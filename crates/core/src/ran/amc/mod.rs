@@ -88,6 +88,12 @@ impl TbsTable {
         Self { name, rbs, bytes }
     }
 
+    /// A table with one MCS, at which an RB carries `bytes` bytes: for examples and tests.
+    #[must_use]
+    pub fn linear(bytes: u32, rbs: u16) -> Self {
+        Self::new("a linear table", 1, rbs, |_, n| u32::from(n).saturating_mul(bytes))
+    }
+
     /// Bytes of 0, 1, 2, … RBs at `mcs`; an MCS above the last is taken as the last.
     #[must_use]
     pub fn row(&self, mcs: u8) -> &[u32] {

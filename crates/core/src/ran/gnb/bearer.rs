@@ -1,0 +1,222 @@
+//! A data radio bearer: both ends of RLC and PDCP, and the packets between them.
+
+use super::config::{BearerConfig, UeError};
+use super::stats::BearerStats;
+use crate::ran::amc::Direction;
+use crate::ran::pdcp::{PdcpRx, PdcpTx};
+use crate::ran::queue::AnyLimiter;
+use crate::ran::rlc::{BufferPool, BufferStatus, Entity, SentSdu, TxQueue};
+use crate::ran::sdap::{DrbConfig, DrbId};
+use crate::packet::Packet;
+use crate::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// Most packets between the ends of which the times are kept.
+const MAX_UNDER_WAY: usize = 16_384;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Bearer {
+    pub(super) id: DrbId,
+    pub(super) lcid: u8,
+    pub(super) priority: u8,
+    /// Whether packets carry the SDAP header.
+    header: bool,
+    /// The gNB's end, and the UE's.
+    ends: [End; 2],
+}
+
+#[derive(Debug)]
+struct End {
+    rlc: Entity,
+    pdcp: PdcpRx,
+    /// Packets that were sent from here and not handed up there yet, by COUNT.
+    under_way: VecDeque<SentSdu>,
+    delivered_packets: u64,
+    delivered_bytes: u64,
+}
+
+/// A packet that was handed up.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) packet: Packet,
+    pub(super) qfi: u8,
+    /// When it was where; none if too many were under way.
+    pub(super) sent: Option<SentSdu>,
+}
+
+/// Index of the sending end.
+const fn sender(direction: Direction) -> usize {
+    match direction {
+        Direction::Downlink => 0,
+        Direction::Uplink => 1,
+    }
+}
+
+impl Bearer {
+    /// A bearer, and the limiters of its downlink and uplink.
+    pub(super) fn new(
+        drb: &DrbConfig,
+        lcid: u8,
+        config: &BearerConfig,
+        tti: Duration,
+        seed: u64,
+    ) -> Result<(Self, [AnyLimiter; 2]), UeError> {
+        if !matches!(config.pdcp_sn_bits, 12 | 18) {
+            return Err(UeError::value("pdcp_sn_bits", config.pdcp_sn_bits, "12 or 18"));
+        }
+        if config.t_reordering_ms > 3000 {
+            return Err(UeError::value("t_reordering_ms", config.t_reordering_ms, "0 to 3000"));
+        }
+        if !(1..=9000).contains(&config.mtu_bytes) {
+            return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
+        }
+        let params = config.params(tti, seed);
+        let end = |queue: &crate::ran::queue::QueueConfig| -> Result<(AnyLimiter, End), UeError> {
+            let (limiter, buffer) = queue.build(params)?;
+            let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
+            let end = End {
+                rlc: Entity::new(&config.rlc, queue)?,
+                pdcp: PdcpRx::new(config.pdcp_sn(), Duration::from_millis(config.t_reordering_ms.into())),
+                under_way: VecDeque::new(),
+                delivered_packets: 0,
+                delivered_bytes: 0,
+            };
+            Ok((limiter, end))
+        };
+        let (down, gnb) = end(&config.queue)?;
+        let (up, ue) = end(config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
+        let (id, header, priority) = (drb.id, drb.header, config.priority);
+        Ok((Self { id, lcid, priority, header, ends: [gnb, ue] }, [down, up]))
+    }
+
+    /// The entity that sends in a direction.
+    pub(super) fn tx(&mut self, direction: Direction) -> &mut Entity {
+        &mut self.ends[sender(direction)].rlc
+    }
+
+    pub(super) fn status(&self, direction: Direction, now: Instant) -> BufferStatus {
+        self.ends[sender(direction)].rlc.status(now)
+    }
+
+    /// Bytes on the air that would empty the buffer of a direction.
+    pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
+        let rlc = &self.ends[sender(direction)].rlc;
+        rlc.status(now).air_bytes(rlc.header_len(), per_pdu)
+    }
+
+    pub(super) fn sizes(&self, direction: Direction, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {
+        self.ends[sender(direction)].rlc.sizes(most, per_pdu, now, out);
+    }
+
+    /// The next packet that was pulled wholly.
+    pub(super) fn poll_sent(&mut self, direction: Direction) -> Option<SentSdu> {
+        let end = &mut self.ends[sender(direction)];
+        let sent = end.rlc.poll_sent()?;
+        if end.under_way.len() >= MAX_UNDER_WAY {
+            end.under_way.pop_front();
+        }
+        end.under_way.push_back(sent);
+        Some(sent)
+    }
+
+    /// A PDU arrives at the receiving end of a direction.
+    pub(super) fn receive(
+        &mut self,
+        direction: Direction,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+        out: &mut impl FnMut(Delivered),
+    ) {
+        let header = self.header;
+        let (from, to) = self.both(direction);
+        let End { rlc, pdcp, delivered_packets, delivered_bytes, .. } = to;
+        rlc.receive(pdu, now, pool, &mut |sdu, pool| {
+            pdcp.receive(sdu, now, pool, |count, packet| {
+                let delivered = hand_up(header, &mut from.under_way, count, packet);
+                *delivered_packets += 1;
+                *delivered_bytes += delivered.packet.len() as u64;
+                out(delivered);
+            });
+        });
+    }
+
+    /// Timers of the receiving end of a direction, and of the sending one.
+    pub(super) fn on_timeout(
+        &mut self,
+        direction: Direction,
+        now: Instant,
+        pool: &mut BufferPool,
+        out: &mut impl FnMut(Delivered),
+    ) {
+        let header = self.header;
+        let (from, to) = self.both(direction);
+        if from.rlc.poll_timeout().is_some_and(|at| at <= now) {
+            from.rlc.on_timeout(now, pool);
+        }
+        if to.rlc.poll_timeout().is_some_and(|at| at <= now) {
+            to.rlc.on_timeout(now, pool);
+        }
+        if to.pdcp.poll_timeout().is_some_and(|at| at <= now) {
+            let End { pdcp, delivered_packets, delivered_bytes, .. } = to;
+            pdcp.on_timeout(now, |count, packet| {
+                let delivered = hand_up(header, &mut from.under_way, count, packet);
+                *delivered_packets += 1;
+                *delivered_bytes += delivered.packet.len() as u64;
+                out(delivered);
+            });
+        }
+    }
+
+    /// Whether anything is to be sent or waited for.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.ends.iter().any(|end| {
+            end.rlc.poll_timeout().is_some()
+                || end.pdcp.poll_timeout().is_some()
+                || end.rlc.status(now) != BufferStatus::default()
+        })
+    }
+
+    pub(super) fn stats(&self, direction: Direction, now: Instant) -> BearerStats {
+        let (from, to) = match direction {
+            Direction::Downlink => (&self.ends[0], &self.ends[1]),
+            Direction::Uplink => (&self.ends[1], &self.ends[0]),
+        };
+        BearerStats {
+            drb: self.id,
+            delivered_packets: to.delivered_packets,
+            delivered_bytes: to.delivered_bytes,
+            buffer: from.rlc.buffer_stats(),
+            buffer_bytes: from.rlc.status(now).sdu_bytes,
+            sender: from.rlc.stats(),
+            receiver: to.rlc.stats(),
+        }
+    }
+
+    fn both(&mut self, direction: Direction) -> (&mut End, &mut End) {
+        let [gnb, ue] = &mut self.ends;
+        match direction {
+            Direction::Downlink => (gnb, ue),
+            Direction::Uplink => (ue, gnb),
+        }
+    }
+}
+
+/// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
+fn hand_up(header: bool, under_way: &mut VecDeque<SentSdu>, count: u32, mut packet: Packet) -> Delivered {
+    // Packets come in the order of COUNT; those before are lost.
+    while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2) {
+        under_way.pop_front();
+    }
+    let sent = under_way.front().filter(|sent| sent.count == count).copied();
+    if sent.is_some() {
+        under_way.pop_front();
+    }
+    let mut qfi = sent.map_or(0, |sent| sent.qfi);
+    if header {
+        qfi = packet.first().map_or(qfi, |byte| byte & 0x3f);
+        packet.pull_front(1);
+    }
+    Delivered { packet, qfi, sent }
+}

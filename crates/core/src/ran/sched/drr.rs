@@ -1,0 +1,68 @@
+//! `drr`: deficit round robin (Shreedhar and Varghese 1996) on RBs in place of bytes.
+//!
+//! ```text
+//!   turn ─▶ slice A: deficit += share · RBs of the TTI; groups while the deficit lasts
+//!           slice B: the same …                           a slice without backlog loses its deficit
+//! ```
+//!
+//! The turn and the deficits outlive the TTI, so that shares hold over time although groups are whole. The
+//! size of packets plays no part. A round gives a slice at least 1/16 of a group, however small its share.
+
+use super::config::PARTS;
+use super::{Board, InterSlice, Tti};
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub struct Drr {
+    /// RBs · 10⁶.
+    deficits: Vec<i64>,
+    balances: Vec<i32>,
+    turn: usize,
+}
+
+impl Drr {
+    /// A scheduler for so many slices.
+    #[must_use]
+    pub fn new(slices: usize) -> Self {
+        Self { deficits: vec![0; slices], balances: vec![0; slices], turn: 0 }
+    }
+}
+
+impl InterSlice for Drr {
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        let slices = tti.slices.len().min(self.deficits.len());
+        let mut unmet: usize = (0..slices).filter(|s| board.next_queue(*s).is_some()).count();
+        while board.room.rbs() > 0 && unmet > 0 {
+            let Some(queue) = board.next_queue(self.turn) else {
+                self.deficits[self.turn] = 0;
+                self.turn_over(tti, slices);
+                continue;
+            };
+            let group = i64::from(board.room.would_take(1)) * PARTS as i64;
+            if self.deficits[self.turn] < group {
+                self.turn_over(tti, slices);
+                continue;
+            }
+            board.give(tti, queue, 1);
+            self.deficits[self.turn] -= group;
+            unmet -= usize::from(board.next_queue(self.turn).is_none());
+        }
+        for (balance, deficit) in self.balances.iter_mut().zip(&self.deficits) {
+            *balance = (*deficit / PARTS as i64) as i32;
+        }
+    }
+
+    fn balances(&self) -> &[i32] {
+        &self.balances
+    }
+}
+
+impl Drr {
+    /// The next slice gets its quantum.
+    fn turn_over(&mut self, tti: &Tti<'_>, slices: usize) {
+        self.turn = (self.turn + 1) % slices.max(1);
+        let quantum = tti.slices[self.turn].share_parts() * u64::from(tti.rbs);
+        let least = u64::from(tti.rbg) * PARTS / 16;
+        self.deficits[self.turn] += quantum.max(least) as i64;
+    }
+}

@@ -1,0 +1,249 @@
+//! `eqp_exact` and `eqp_paper`: elastic quantum partition, RLC §IV-B, Algorithms 4 and 5.
+//!
+//! ```text
+//!            fixed partition                                 EQP
+//!   TTI  1      2      3      4                      1      2      3      4
+//!      ▤▥▦▧   ▤▥▦▧   ▤▥▦▧   ▤▥▦▧                   ▤▤▤▤   ▥▥▥▥   ▦▦▦▦   ▧▧▧▧        four packets of 4 RBs,
+//!      every packet is whole after 4 TTIs           after 1, 2, 3, 4: 2.5 in the mean      4 RBs per TTI
+//! ```
+//!
+//! Each TTI a slice's *quantum* grows by its share of the RBs and shrinks by what it gets. Within a limit it may
+//! be negative (the slice has borrowed) or positive (it has lent).
+//!
+//! 1. Quanta grow by share.
+//! 2. A knapsack picks the packets that leave whole: as many as can be, among those the largest Σ quantum.
+//!    Packets of a slice that owes look larger, by max(1, 5 · x⁵) for x = borrowed / limit.
+//! 3. What is left goes group by group to the slice that is owed most and has a backlog, unless it owes more
+//!    than 75 % of the limit: a reserve for whole packets to come.
+//! 4. What is left then is charged to the slices that are owed most, even if they have nothing to send.
+//!
+//! How this differs from the print, and why:
+//!
+//! - Algorithm 5 increments the packet index before it names the packet, memoises under indices it has changed,
+//!   and memoises a value that holds the prefix: it selects other packets than it means. `eqp_exact` has the
+//!   exact solution of [`knapsack`](super::knapsack); `eqp_paper` ([`paper`]) is Algorithm 5 with these three
+//!   repaired.
+//! - Σ quantum is 0 after every TTI, which the paper says and Algorithm 4 does not keep: what is charged are the
+//!   RBs given, not those asked for; credit is whole and sums to the TTI's RBs; what is left over is charged.
+//! - The larger look of step 2 is for the knapsack alone: the print does not say, but charging it would break
+//!   the sum. A slice's packets are cut off where it would owe more than the limit.
+//! - With more than two slices one could be owed more than the limit, as others borrow up to it each. RBs beyond
+//!   the limit are its own in this TTI, before anybody borrows. So every quantum is within ± limit, and a
+//!   slice's RBs deviate from its share by at most 2 · limit over any time.
+//! - `idle = "strict"` is the paper's: a slice that has nothing to send is owed more and more, until the others
+//!   may borrow no more, and its share is lost. `idle = "idle_reset"`: what an idle slice is owed is forfeited to
+//!   those that owe, and what step 4 charges is used by whoever has a backlog.
+
+mod bank;
+pub mod paper;
+
+use super::knapsack::{Problem, SliceBound};
+use super::{Board, InterSlice, Room, Tti};
+use bank::Bank;
+use serde::{Deserialize, Serialize};
+
+/// What becomes of the share of a slice that has nothing to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Idle {
+    /// It is owed, up to the limit; then it is lost.
+    #[default]
+    Strict,
+    /// The others have it.
+    IdleReset,
+}
+
+/// Parameters; the defaults are the paper's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EqpParams {
+    /// Most RBs a slice may owe, 1 to 10⁶.
+    pub quantum_limit_rbs: u32,
+    /// What becomes of the share of a slice that has nothing to send.
+    pub idle: Idle,
+}
+
+impl Default for EqpParams {
+    fn default() -> Self {
+        Self { quantum_limit_rbs: 100, idle: Idle::Strict }
+    }
+}
+
+/// How whole packets are picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// [`super::knapsack`].
+    Exact,
+    /// [`paper`].
+    Paper,
+}
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub struct Eqp {
+    limit: i32,
+    idle: Idle,
+    selection: Selection,
+    bank: Bank,
+    problem: Problem,
+    paper: paper::Memo,
+}
+
+impl Eqp {
+    /// A scheduler for so many slices, with nobody owing anything.
+    #[must_use]
+    pub fn new(params: EqpParams, selection: Selection, slices: usize) -> Self {
+        Self {
+            limit: i32::try_from(params.quantum_limit_rbs).unwrap_or(i32::MAX / 4),
+            idle: params.idle,
+            selection,
+            bank: Bank::new(slices),
+            problem: Problem::default(),
+            paper: paper::Memo::default(),
+        }
+    }
+
+    /// What is owed beyond the limit is the slice's own now. Returns what nobody may use.
+    fn serve_lenders(&mut self, tti: &Tti<'_>, board: &mut Board) -> Room {
+        let mut unused = board.room.split(0);
+        for slice in 0..tti.slices.len() {
+            let beyond = self.bank.get(slice).saturating_sub(self.limit);
+            let Ok(beyond @ 1..) = u16::try_from(beyond.clamp(0, i32::from(tti.rbs))) else { continue };
+            let mut part = board.room.split(beyond.next_multiple_of(tti.rbg));
+            let before = part.rbs();
+            board.serve_from(tti, slice, &mut part);
+            self.bank.charge(slice, before - part.rbs());
+            // What it has no use for it pays for all the same.
+            match self.idle {
+                Idle::Strict => {
+                    self.bank.charge_unused(slice, part.rbs());
+                    unused.put_back(part);
+                }
+                Idle::IdleReset => {
+                    self.bank.prepay(slice, part.rbs());
+                    board.room.put_back(part);
+                }
+            }
+        }
+        unused
+    }
+
+    /// Lists the packets that could leave whole (`generate_rbs` of Algorithm 4).
+    fn list_packets(&mut self, tti: &Tti<'_>, board: &Board) {
+        self.problem.clear(board.room);
+        for slice in 0..tti.slices.len() {
+            let quantum = self.bank.get(slice);
+            let queues = board.queues_of(slice);
+            let inflation = self.inflation(quantum);
+            for queue in queues.clone() {
+                // What it got as a lender comes first.
+                let granted = board.grants[queue];
+                self.problem.push_queue(tti, queue, granted, inflation);
+            }
+            self.problem.slices.push(SliceBound {
+                quantum,
+                least_groups: 0,
+                most_rbs: u32::try_from(quantum.saturating_add(self.limit)).unwrap_or(0),
+                queues,
+            });
+        }
+    }
+
+    /// How much larger packets of a slice look.
+    fn inflation(&self, quantum: i32) -> f64 {
+        let x = f64::from(-quantum.min(0)) / f64::from(self.limit.max(1));
+        (5.0 * (x * x * x * x * x)).max(1.0)
+    }
+
+    /// Gives the picked packets their RBs, those with the short group first.
+    fn assign(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        let first = self.problem.short_at;
+        let rest = (0..tti.queues.len()).filter(|queue| Some(*queue) != first);
+        for queue in first.into_iter().chain(rest) {
+            let packets = self.problem.packets[queue] as usize;
+            if packets == 0 {
+                continue;
+            }
+            let already = board.grants[queue];
+            let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(already);
+            let slice = usize::from(tti.queues[queue].slice);
+            if self.bank.get(slice).saturating_sub(i32::from(board.room.would_take(rbs))) < -self.limit {
+                continue;
+            }
+            let got = board.give(tti, queue, rbs);
+            self.bank.charge(slice, got);
+        }
+    }
+
+    /// Lines 9 to 17 of Algorithm 4.
+    fn share_out(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        let stop = -(i64::from(self.limit) * 3 / 4);
+        while board.room.rbs() > 0 {
+            let Some(slice) = self.bank.richest(|slice| board.next_queue(slice).is_some()) else { return };
+            let Some(queue) = board.next_queue(slice) else { return };
+            let quantum = self.bank.get(slice);
+            let group = i32::from(board.room.would_take(1));
+            if i64::from(quantum) <= stop || quantum - group < -self.limit {
+                return;
+            }
+            let got = board.give(tti, queue, 1);
+            self.bank.charge(slice, got);
+        }
+    }
+
+    /// Lines 18 to 20: what is left is charged to those that are owed most.
+    fn charge_the_rest(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        let mut left = match self.idle {
+            Idle::Strict => board.room.rbs(),
+            // Some of it is paid for.
+            Idle::IdleReset => board.room.rbs().saturating_sub(self.bank.prepaid()),
+        };
+        while left > 0 {
+            let Some(slice) = self.bank.richest(|_| true) else { break };
+            let part = left.min(tti.rbg);
+            match self.idle {
+                Idle::Strict => self.bank.charge_unused(slice, part),
+                Idle::IdleReset => self.bank.prepay(slice, part),
+            }
+            left -= part;
+        }
+        if self.idle == Idle::IdleReset {
+            // It is paid for: whoever has a backlog may have it, the richest first.
+            while board.room.rbs() > 0 {
+                let Some(slice) = self.bank.richest(|slice| board.next_queue(slice).is_some()) else {
+                    return;
+                };
+                let Some(queue) = board.next_queue(slice) else { return };
+                board.give(tti, queue, 1);
+            }
+        }
+    }
+}
+
+impl InterSlice for Eqp {
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        self.bank.credit(tti.slices, tti.rbs);
+        if self.idle == Idle::IdleReset {
+            self.bank.forfeit(|slice| !board.is_active(slice));
+        }
+        let unused = self.serve_lenders(tti, board);
+        self.list_packets(tti, board);
+        match self.selection {
+            Selection::Exact => self.problem.solve(),
+            Selection::Paper => self.paper.solve(&mut self.problem),
+        }
+        self.assign(tti, board);
+        self.share_out(tti, board);
+        self.charge_the_rest(tti, board);
+        board.room.put_back(unused);
+        debug_assert_eq!(self.bank.sum(), 0, "what is given out is charged, and no more");
+    }
+
+    fn wants_sizes(&self) -> bool {
+        true
+    }
+
+    fn balances(&self) -> &[i32] {
+        self.bank.quanta()
+    }
+}

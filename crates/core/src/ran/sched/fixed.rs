@@ -1,0 +1,24 @@
+//! `fixed`: the fixed partition of RLC §V-E, OpenAirInterface's slicing: ⌊share · RBs⌋ each, every TTI.
+//!
+//! ```text
+//!   75 %  ▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦▦            what a slice does not use, and what rounding leaves, nobody uses
+//!   25 %                    ▦▦▦▦▦▦ ▯
+//! ```
+//!
+//! A share is rounded down to whole groups: the groups are what can be given to a UE.
+
+use super::{Board, InterSlice, Tti};
+
+/// See the top of this file.
+#[derive(Debug, Clone, Copy)]
+pub struct Fixed;
+
+impl InterSlice for Fixed {
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        for (slice, config) in tti.slices.iter().enumerate() {
+            let mut part = board.room.split(config.share_of(tti.rbs));
+            board.serve_from(tti, slice, &mut part);
+            board.room.put_back(part);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Intra-slice schedulers: they rank the UEs of a slice, and give out nothing.
+
+mod pf;
+mod priority;
+mod rr;
+
+pub use pf::ProportionalFair;
+pub use priority::Priority;
+pub use rr::RoundRobin;
+
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+
+/// What a rank is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UeMetric {
+    /// The TTI in which it was last served; 0 if never.
+    pub last_served: u64,
+    /// Bytes of all RBs at its MCS.
+    pub rate_bytes: u32,
+    /// Bytes per TTI it got of late.
+    pub average_bytes: f32,
+    /// Its own priority: the lower, the sooner.
+    pub priority: u8,
+}
+
+/// A rank: the smaller, the better. Equal ones go to the UE that waits longest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rank {
+    /// What the discipline goes by.
+    pub first: f32,
+    /// The TTI in which it was last served.
+    pub last_served: u64,
+}
+
+impl Rank {
+    /// The order of ranks.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> Ordering {
+        self.first.total_cmp(&other.first).then(self.last_served.cmp(&other.last_served))
+    }
+}
+
+/// Ranks UEs.
+pub trait IntraSlice {
+    /// The rank of a UE.
+    fn rank(&self, ue: &UeMetric) -> Rank;
+}
+
+/// The intra-slice schedulers by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IntraKind {
+    /// Round robin.
+    #[default]
+    Rr,
+    /// Proportional fair.
+    Pf,
+    /// By the UE's own priority.
+    Priority,
+}
+
+impl IntraSlice for IntraKind {
+    fn rank(&self, ue: &UeMetric) -> Rank {
+        match self {
+            Self::Rr => RoundRobin.rank(ue),
+            Self::Pf => ProportionalFair.rank(ue),
+            Self::Priority => Priority.rank(ue),
+        }
+    }
+}
+
+/// What a UE got of late: an exponential average over about [`Average::TTIS`] TTIs, brought up to date when it
+/// is looked at, so that UEs without traffic cost nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Average {
+    bytes: f32,
+    at: u64,
+}
+
+impl Average {
+    /// The window.
+    pub const TTIS: f32 = 100.0;
+
+    /// Bytes per TTI at TTI `now`.
+    #[must_use]
+    pub fn at(&self, now: u64) -> f32 {
+        let passed = i32::try_from(now.saturating_sub(self.at)).unwrap_or(i32::MAX);
+        self.bytes * (1.0 - 1.0 / Self::TTIS).powi(passed)
+    }
+
+    /// So many bytes were served in TTI `now`.
+    pub fn served(&mut self, bytes: u32, now: u64) {
+        self.bytes = self.at(now) + bytes as f32 / Self::TTIS;
+        self.at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UE: UeMetric = UeMetric { last_served: 5, rate_bytes: 2000, average_bytes: 100.0, priority: 3 };
+
+    fn better(kind: IntraKind, a: UeMetric, b: UeMetric) -> bool {
+        kind.rank(&a).compare(&kind.rank(&b)) == Ordering::Less
+    }
+
+    #[test]
+    fn each_goes_by_its_own() {
+        let longer = UeMetric { last_served: 4, ..UE };
+        let faster = UeMetric { rate_bytes: 2500, ..UE };
+        let richer = UeMetric { average_bytes: 150.0, ..faster };
+        let first = UeMetric { priority: 1, ..UE };
+        for kind in [IntraKind::Rr, IntraKind::Pf, IntraKind::Priority] {
+            assert!(better(kind, longer, UE), "{kind:?}: all else equal, who waits longest");
+        }
+        assert!(!better(IntraKind::Rr, faster, UE) && !better(IntraKind::Rr, first, longer));
+        assert!(better(IntraKind::Pf, faster, longer) && !better(IntraKind::Pf, richer, UE));
+        assert!(better(IntraKind::Priority, first, longer));
+        let never = UeMetric { average_bytes: 0.0, ..UE };
+        assert!(better(IntraKind::Pf, never, faster), "no division by 0");
+    }
+
+    #[test]
+    fn an_average_fades() {
+        let mut average = Average::default();
+        for tti in 0..2000 {
+            average.served(700, tti);
+        }
+        assert!((average.at(1999) - 700.0).abs() < 1.0);
+        assert!((average.at(2099) / 700.0 - 0.366).abs() < 0.01);
+        assert_eq!(average.at(1 << 40), 0.0);
+    }
+}

@@ -1,0 +1,13 @@
+//! `priority`: the UE with the lowest priority number; among equals, who was served longest ago.
+
+use super::{IntraSlice, Rank, UeMetric};
+
+/// See the top of this file.
+#[derive(Debug, Clone, Copy)]
+pub struct Priority;
+
+impl IntraSlice for Priority {
+    fn rank(&self, ue: &UeMetric) -> Rank {
+        Rank { first: f32::from(ue.priority), last_served: ue.last_served }
+    }
+}

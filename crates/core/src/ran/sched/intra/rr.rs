@@ -1,0 +1,13 @@
+//! `rr`: the UE that was served longest ago.
+
+use super::{IntraSlice, Rank, UeMetric};
+
+/// See the top of this file.
+#[derive(Debug, Clone, Copy)]
+pub struct RoundRobin;
+
+impl IntraSlice for RoundRobin {
+    fn rank(&self, ue: &UeMetric) -> Rank {
+        Rank { first: 0.0, last_served: ue.last_served }
+    }
+}

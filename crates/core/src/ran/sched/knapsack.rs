@@ -1,0 +1,507 @@
+//! The packets that leave whole: a precedence-constrained knapsack over prefixes of queues, RLC §IV-B (1)–(4).
+//!
+//! ```text
+//!   queue 1   ▤▤▤ ▤▤ ▤          the first k packets need need[k−1] RBs, rounded up to groups
+//!   queue 2   ▤▤▤▤▤▤▤           choose k for each queue: as many packets as can be; among those the largest
+//!   queue 3   ▤ ▤ ▤ ▤           Σ quantum of the packets' slices; within the groups that are free
+//! ```
+//!
+//! Solved exactly by `f(queue, capacity)` = the best score of the queues from here on, which the choice before
+//! does not change: O(N · C) for N packets and C groups. Two refinements, both exact as well:
+//!
+//! - **The short group.** The last group of a carrier may be smaller. It goes to one UE at most, so the state is
+//!   (groups, short group free or not).
+//! - **Bounds per slice.** A slice may take at most `most_rbs`; of what it takes, `least_groups` are set aside
+//!   for it and cost nothing. With several UEs in a slice, an inner f over its own groups gives the best score
+//!   for each number of groups, and the outer f chooses among those.
+//!
+//! Scores are one integer, packets · B + Σ quantum with B beyond any Σ quantum, in 32 bits where that is enough:
+//! the inner loop is then a maximum of sums over contiguous memory. Equal scores go to the queue that comes
+//! first, that is to the better ranked UE.
+
+use super::{Room, Tti};
+use std::ops::Range;
+
+/// One slice of a problem.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SliceBound {
+    /// Added to the score for each of its packets, second to their number.
+    pub quantum: i32,
+    /// Groups that are its own: set aside, and free of charge in the choice.
+    pub least_groups: u16,
+    /// Most RBs it may take.
+    pub most_rbs: u32,
+    /// Its queues.
+    pub queues: Range<usize>,
+}
+
+/// A choice to be made. Kept from one TTI to the next for its memory only.
+#[derive(Debug, Clone, Default)]
+pub struct Problem {
+    /// What is free, the groups set aside for slices included.
+    pub room: Room,
+    /// The slices, in the order of their queues.
+    pub slices: Vec<SliceBound>,
+    /// Of each queue, where in `needs` its packets are.
+    pub queues: Vec<Range<usize>>,
+    /// RBs for the first 1, 2, 3 … packets of a queue; rising or level.
+    pub needs: Vec<u16>,
+    /// The answer: packets of each queue that leave whole.
+    pub packets: Vec<u32>,
+    /// And the queue that has the short group.
+    pub short_at: Option<usize>,
+    narrow: Tables<i32>,
+    wide: Tables<i64>,
+}
+
+/// An integer that holds a score.
+trait Score: Copy + Ord + Default + std::ops::Add<Output = Self> {
+    fn of(value: i64) -> Self;
+}
+
+impl Score for i32 {
+    fn of(value: i64) -> Self {
+        value as i32
+    }
+}
+
+impl Score for i64 {
+    fn of(value: i64) -> Self {
+        value
+    }
+}
+
+/// A way to serve a queue or a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Way<T> {
+    groups: u16,
+    short: bool,
+    /// Packets for a queue's way.
+    packets: u32,
+    score: T,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Tables<T> {
+    /// Of the queue that is looked at.
+    ways: Vec<Way<T>>,
+    /// Of every slice, and where each has its own.
+    slice_ways: Vec<Way<T>>,
+    of_slice: Vec<Range<usize>>,
+    /// The inner f of every slice with several UEs, and where each has its own.
+    inner: Vec<T>,
+    inner_at: Vec<usize>,
+    /// The outer f.
+    outer: Vec<T>,
+}
+
+/// How the rows of a table of f lie: one per step without the short group, and one with it if there is any.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    width: usize,
+    lanes: usize,
+}
+
+impl Rows {
+    fn step(self) -> usize {
+        self.width * self.lanes
+    }
+
+    fn at(self, step: usize, short: bool) -> usize {
+        self.step() * step + if short { self.width } else { 0 }
+    }
+}
+
+impl Problem {
+    /// Empties it for another TTI.
+    pub fn clear(&mut self, room: Room) {
+        self.room = room;
+        self.slices.clear();
+        self.queues.clear();
+        self.needs.clear();
+    }
+
+    /// Appends a queue: the RBs its first packets need beyond those it was granted, each packet taken as
+    /// `inflation` times as large; as many packets as the cell could carry.
+    pub fn push_queue(&mut self, tti: &Tti<'_>, queue: usize, granted: u16, inflation: f64) {
+        let start = self.needs.len();
+        let row = tti.queues.get(queue).map_or(&[][..], |q| tti.table.row(q.mcs));
+        let (mut sum, mut at) = (0_u64, 0);
+        for size in tti.sizes_of(queue) {
+            sum += u64::from(*size);
+            let bytes = if inflation > 1.0 { (sum as f64 * inflation).ceil() as u64 } else { sum };
+            let Some(rbs) = rbs_from(row, bytes, at) else { break };
+            at = rbs;
+            self.needs.push((rbs as u16).saturating_sub(granted));
+        }
+        self.queues.push(start..self.needs.len());
+    }
+
+    /// Leaves out the packets of the last queue that need more than `most` RBs with those before them.
+    pub fn cut_queue(&mut self, most: u16) {
+        if let Some(queue) = self.queues.last_mut() {
+            let fit = self.needs[queue.clone()].partition_point(|need| *need <= most);
+            queue.end = queue.start + fit;
+            self.needs.truncate(queue.end);
+        }
+    }
+
+    /// RBs the first `packets` packets of a queue need.
+    #[must_use]
+    pub fn rbs_of(tti: &Tti<'_>, queue: usize, packets: usize) -> u16 {
+        let bytes: u64 = tti.sizes_of(queue).iter().take(packets).map(|size| u64::from(*size)).sum();
+        let row = tti.queues.get(queue).map_or(&[][..], |q| tti.table.row(q.mcs));
+        rbs_from(row, bytes, 0).unwrap_or(row.len().saturating_sub(1)) as u16
+    }
+
+    /// Finds the best choice.
+    pub fn solve(&mut self) {
+        self.packets.clear();
+        self.packets.resize(self.queues.len(), 0);
+        self.short_at = None;
+        let most = self.most_packets();
+        let quantum = self.slices.iter().map(|s| i64::from(s.quantum).abs()).max().unwrap_or(0);
+        let weight = 2 * most * quantum + 1;
+        if most.saturating_mul(weight + quantum) < i64::from(i32::MAX) {
+            let mut tables = std::mem::take(&mut self.narrow);
+            self.solve_in(&mut tables, weight);
+            self.narrow = tables;
+        } else {
+            let mut tables = std::mem::take(&mut self.wide);
+            self.solve_in(&mut tables, weight);
+            self.wide = tables;
+        }
+    }
+
+    /// Most packets any choice can have.
+    fn most_packets(&self) -> i64 {
+        let (mut all, mut density) = (0, 0.0_f64);
+        for queue in &self.queues {
+            for (k, need) in (1..).zip(&self.needs[queue.clone()]) {
+                density = density.max(f64::from(k) / f64::from((*need).max(1)));
+            }
+            all += queue.len() as i64;
+        }
+        // No choice is denser than its densest queue.
+        all.min((density * f64::from(self.room.rbs())) as i64 + 1)
+    }
+
+    fn solve_in<T: Score>(&mut self, tables: &mut Tables<T>, weight: i64) {
+        // What is set aside is not there to be chosen.
+        let mut groups = self.room.groups;
+        for slice in &mut self.slices {
+            slice.least_groups = slice.least_groups.min(groups);
+            groups -= slice.least_groups;
+        }
+        let rows = self.rows(usize::from(groups) + 1);
+        let slices = self.slices.len();
+        tables.outer.clear();
+        tables.outer.resize(rows.step() * (slices + 1), T::default());
+        tables.inner.clear();
+        tables.inner_at.clear();
+        tables.slice_ways.clear();
+        tables.of_slice.clear();
+        // From the last slice to the first, so that the first is chosen for first.
+        for (step, slice) in self.slices.iter().rev().enumerate() {
+            let start = tables.slice_ways.len();
+            self.ways_of_slice(slice, weight, tables);
+            tables.of_slice.push(start..tables.slice_ways.len());
+            let (old, new) = tables.outer[rows.at(step, false)..].split_at_mut(rows.step());
+            relax_all(old, new, rows, &tables.slice_ways[start..], slice.least_groups);
+        }
+        let (mut left, mut short) = (rows.width - 1, rows.lanes > 1);
+        for index in 0..slices {
+            let step = slices - 1 - index;
+            let free = self.slices[index].least_groups;
+            let ways = &tables.slice_ways[tables.of_slice[step].clone()];
+            let Some(way) = trace_back(&tables.outer, rows, step, ways, free, left, short) else { continue };
+            left -= usize::from(way.groups.saturating_sub(free));
+            short &= !way.short;
+            self.settle(index, step, way, weight, tables);
+        }
+    }
+
+    fn rows(&self, width: usize) -> Rows {
+        Rows { width, lanes: if self.room.short > 0 { 2 } else { 1 } }
+    }
+
+    /// Appends every way to serve a slice that is better than all cheaper ones, by rising score.
+    fn ways_of_slice<T: Score>(&self, slice: &SliceBound, weight: i64, tables: &mut Tables<T>) {
+        tables.inner_at.push(tables.inner.len());
+        if slice.queues.len() == 1 {
+            self.ways_of_queue(slice, slice.queues.start, weight, &mut tables.ways);
+            tables.slice_ways.extend_from_slice(&tables.ways);
+            return;
+        }
+        let rows = self.rows(self.inner_width(slice));
+        let base = tables.inner.len();
+        tables.inner.resize(base + rows.step() * (slice.queues.len() + 1), T::default());
+        for (step, queue) in slice.queues.clone().rev().enumerate() {
+            self.ways_of_queue(slice, queue, weight, &mut tables.ways);
+            let (old, new) = tables.inner[base + rows.at(step, false)..].split_at_mut(rows.step());
+            relax_all(old, new, rows, &tables.ways, 0);
+        }
+        let last = &tables.inner[base + rows.at(slice.queues.len(), false)..];
+        let (whole, with_short) = last.split_at(rows.width);
+        let start = tables.slice_ways.len();
+        let mut best = [T::default(); 2];
+        for (groups, score) in (0..).zip(whole) {
+            if *score > best[0] {
+                best[0] = *score;
+                tables.slice_ways.push(Way { groups, short: false, packets: 0, score: *score });
+            }
+            let rbs = u32::from(groups) * u32::from(self.room.rbg) + u32::from(self.room.short);
+            if let Some(score) = with_short.get(usize::from(groups))
+                && rbs <= slice.most_rbs
+                && *score > best[0].max(best[1])
+            {
+                best[1] = *score;
+                tables.slice_ways.push(Way { groups, short: true, packets: 0, score: *score });
+            }
+        }
+        tables.slice_ways[start..].sort_unstable_by_key(|way| way.score);
+    }
+
+    /// Groups a slice may take, and none.
+    fn inner_width(&self, slice: &SliceBound) -> usize {
+        let most = slice.most_rbs / u32::from(self.room.rbg.max(1));
+        u32::from(self.room.groups).min(most) as usize + 1
+    }
+
+    /// Every way to serve a queue, by rising number of packets.
+    fn ways_of_queue<T: Score>(&self, slice: &SliceBound, queue: usize, weight: i64, ways: &mut Vec<Way<T>>) {
+        let Room { rbg, groups: all, short } = self.room;
+        let rbg = rbg.max(1);
+        let each = weight + i64::from(slice.quantum);
+        ways.clear();
+        for (packets, need) in (1..).zip(&self.needs[self.queues[queue].clone()]) {
+            let (down, rest) = (need / rbg, need % rbg);
+            let score = T::of(i64::from(packets) * each);
+            let mut offer = |groups: u16, with_short: bool| {
+                let rbs = u32::from(groups) * u32::from(rbg) + if with_short { u32::from(short) } else { 0 };
+                if groups > all || rbs > slice.most_rbs {
+                    return false;
+                }
+                // More packets for the same groups replace fewer; such a way is one of the last two.
+                let same = |way: &Way<T>| way.groups == groups && way.short == with_short;
+                let at = ways.len().saturating_sub(2);
+                if let Some(i) = ways[at..].iter().position(same) {
+                    ways.remove(at + i);
+                }
+                ways.push(Way { groups, short: with_short, packets, score });
+                true
+            };
+            let whole = offer(down + u16::from(rest > 0), false);
+            let saved = short > 0 && (1..=short).contains(&rest) && offer(down, true);
+            if !whole && !saved {
+                break;
+            }
+        }
+    }
+
+    /// Notes what a slice's way means for its queues.
+    fn settle<T: Score>(
+        &mut self,
+        index: usize,
+        step: usize,
+        way: Way<T>,
+        weight: i64,
+        tables: &mut Tables<T>,
+    ) {
+        let slice = self.slices[index].clone();
+        if slice.queues.len() == 1 {
+            self.note(slice.queues.start, way);
+            return;
+        }
+        let rows = self.rows(self.inner_width(&slice));
+        let base = tables.inner_at[step];
+        let (mut left, mut short) = (usize::from(way.groups), way.short);
+        for queue in slice.queues.clone() {
+            self.ways_of_queue(&slice, queue, weight, &mut tables.ways);
+            let step = slice.queues.end - 1 - queue;
+            let table = &tables.inner[base..];
+            let Some(way) = trace_back(table, rows, step, &tables.ways, 0, left, short) else { continue };
+            left -= usize::from(way.groups);
+            short &= !way.short;
+            self.note(queue, way);
+        }
+    }
+
+    fn note<T>(&mut self, queue: usize, way: Way<T>) {
+        self.packets[queue] = way.packets;
+        if way.short {
+            self.short_at = Some(queue);
+        }
+    }
+}
+
+/// The least index of a row from `at` on that holds `bytes`, guessed by proportion and then put right.
+fn rbs_from(row: &[u32], bytes: u64, at: usize) -> Option<usize> {
+    let last = row.len().checked_sub(1)?;
+    let most = u64::from(row[last]);
+    if bytes > most {
+        return None;
+    }
+    let mut n = ((bytes * last as u64 / most.max(1)) as usize).clamp(at, last);
+    while n > at && u64::from(row[n - 1]) >= bytes {
+        n -= 1;
+    }
+    while u64::from(row[n]) < bytes {
+        n += 1;
+    }
+    Some(n)
+}
+
+/// One step of f: `new` from `old`, each a row without the short group and perhaps one with it.
+fn relax_all<T: Score>(old: &[T], new: &mut [T], rows: Rows, ways: &[Way<T>], free: u16) {
+    new[..rows.step()].copy_from_slice(old);
+    let (old_whole, old_short) = old.split_at(rows.width);
+    let (new_whole, new_short) = new[..rows.step()].split_at_mut(rows.width);
+    for way in ways {
+        let cost = usize::from(way.groups.saturating_sub(free));
+        if way.short {
+            relax(old_whole, new_short, cost, way.score);
+        } else {
+            relax(old_whole, new_whole, cost, way.score);
+            relax(old_short, new_short, cost, way.score);
+        }
+    }
+}
+
+/// `new[c] = max(new[c], old[c − cost] + score)`.
+fn relax<T: Score>(old: &[T], new: &mut [T], cost: usize, score: T) {
+    for (to, from) in new.get_mut(cost..).unwrap_or_default().iter_mut().zip(old) {
+        *to = (*to).max(*from + score);
+    }
+}
+
+/// The way that step `step` took with so much left: the one with the highest score if several lead there; none
+/// if taking nothing does.
+fn trace_back<T: Score>(
+    table: &[T],
+    rows: Rows,
+    step: usize,
+    ways: &[Way<T>],
+    free: u16,
+    left: usize,
+    short: bool,
+) -> Option<Way<T>> {
+    let best = table[rows.at(step + 1, short) + left];
+    let leads_there = |way: &&Way<T>| {
+        let cost = usize::from(way.groups.saturating_sub(free));
+        cost <= left
+            && (short || !way.short)
+            && table[rows.at(step, short && !way.short) + left - cost] + way.score == best
+    };
+    ways.iter().rev().find(leads_there).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_chacha::ChaCha12Rng;
+    use rand_core::{RngCore, SeedableRng};
+
+    /// Packets, Σ quantum and feasibility of a choice: `k` packets of each queue, one of them (or none) with the
+    /// short group.
+    fn judge(p: &Problem, k: &[u32], short_at: Option<usize>) -> Option<(u32, i64)> {
+        let rbg = p.room.rbg;
+        let (mut packets, mut quantum, mut groups) = (0, 0, 0);
+        for slice in &p.slices {
+            let (mut of_slice, mut rbs) = (0, 0);
+            for queue in slice.queues.clone() {
+                let Some(last) = (k[queue] as usize).checked_sub(1) else { continue };
+                let need = p.needs[p.queues[queue].clone()][last];
+                let with_short = short_at == Some(queue);
+                let short = if with_short { p.room.short } else { 0 };
+                let whole = need.saturating_sub(short).div_ceil(rbg);
+                of_slice += whole;
+                rbs += u32::from(whole * rbg + short);
+                packets += k[queue];
+                quantum += i64::from(k[queue]) * i64::from(slice.quantum);
+            }
+            if rbs > slice.most_rbs {
+                return None;
+            }
+            groups += of_slice.max(slice.least_groups);
+        }
+        (groups <= p.room.groups && (short_at.is_none() || p.room.short > 0)).then_some((packets, quantum))
+    }
+
+    fn brute_force(p: &Problem) -> (u32, i64) {
+        let mut best = (0, 0);
+        let mut k = vec![0; p.queues.len()];
+        loop {
+            for short_at in std::iter::once(None).chain((0..k.len()).map(Some)) {
+                best = judge(p, &k, short_at).map_or(best, |score| best.max(score));
+            }
+            let Some(i) = (0..k.len()).find(|i| (k[*i] as usize) < p.queues[*i].len()) else { return best };
+            k[i] += 1;
+            k[..i].fill(0);
+        }
+    }
+
+    fn random(rng: &mut ChaCha12Rng) -> Problem {
+        let mut below = |n: u32| rng.next_u32() % n;
+        let mut p = Problem::default();
+        let rbg = [1, 1, 2, 3, 4][below(5) as usize];
+        p.room = Room::new(1 + below(28) as u16, rbg);
+        for _ in 0..1 + below(3) {
+            let start = p.queues.len();
+            for _ in 0..1 + below(3).min(below(3)) {
+                let (from, mut need) = (p.needs.len(), 0);
+                for _ in 0..below(5) {
+                    need += below(9) as u16;
+                    p.needs.push(need.max(1));
+                }
+                p.queues.push(from..p.needs.len());
+            }
+            p.slices.push(SliceBound {
+                quantum: below(41) as i32 - 20,
+                least_groups: if below(4) == 0 { below(4) as u16 } else { 0 },
+                most_rbs: if below(2) == 0 { below(30) } else { 1000 },
+                queues: start..p.queues.len(),
+            });
+        }
+        p
+    }
+
+    #[test]
+    fn it_equals_brute_force_on_20000_instances() {
+        let mut rng = ChaCha12Rng::seed_from_u64(7);
+        let mut with_short = 0;
+        for instance in 0..20_000 {
+            let mut p = random(&mut rng);
+            p.solve();
+            // What is set aside was limited to what is there.
+            let best = brute_force(&p);
+            let found = judge(&p, &p.packets, p.short_at);
+            assert_eq!(found, Some(best), "instance {instance}: {p:?}");
+            let mut tables = Tables::<i64>::default();
+            let narrow = (p.packets.clone(), p.short_at.take());
+            p.packets.fill(0);
+            p.solve_in(&mut tables, 1 << 40);
+            assert_eq!(narrow, (p.packets.clone(), p.short_at), "64 bits choose the same");
+            with_short += u32::from(p.short_at.is_some());
+        }
+        assert!(with_short > 1000, "the short group matters: {with_short}");
+    }
+
+    #[test]
+    fn ties_go_to_the_first() {
+        let mut p = Problem { room: Room::new(4, 1), ..Problem::default() };
+        for i in 0..3 {
+            p.needs.push(4);
+            p.queues.push(i..i + 1);
+            p.slices.push(SliceBound { most_rbs: 100, queues: i..i + 1, ..SliceBound::default() });
+        }
+        p.solve();
+        assert_eq!(p.packets, [1, 0, 0]);
+        p.slices = vec![SliceBound { most_rbs: 100, queues: 0..3, ..SliceBound::default() }];
+        p.solve();
+        assert_eq!(p.packets, [1, 0, 0]);
+        p.clear(Room::new(4, 1));
+        p.solve();
+        assert_eq!(p.packets, Vec::<u32>::new());
+    }
+}

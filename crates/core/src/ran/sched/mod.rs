@@ -1,0 +1,264 @@
+//! Schedulers of resource blocks: an inter-slice scheduler picks the RBs, an intra-slice one ranks the UEs.
+//!
+//! ```text
+//!            slices, shares                      per UE: packets, MCS
+//!                  │                                    │
+//!                  ▼                                    ▼
+//!   RBs free ─▶ InterSlice ──── RBs per UE ────▶ TBS ─▶ transport block
+//!   this TTI       ▲
+//!                  └── UEs of a slice, best first ◀── IntraSlice: rr, pf, priority
+//! ```
+//!
+//! | name | what | work-conserving |
+//! |---|---|---|
+//! | `fixed` | [`fixed`]: ⌊share · RBs⌋ each, used or not | no |
+//! | `rrm_policy` | [`rrm_policy`]: dedicated, minimum and maximum shares (O-RAN, TS 28.541) | but for dedicated |
+//! | `static_priority` | [`static_priority`]: the first slice that has something | yes |
+//! | `drr` | [`drr`]: deficit round robin on RBs | yes |
+//! | `eqp_exact`, `eqp_paper` | [`eqp`]: elastic quantum partition, whole packets first | with `idle_reset` |
+//! | `gps_packing` | [`gps_packing`]: whole packets first, at most a bound away from fair sharing | yes |
+//!
+//! RBs are given out in resource block groups (RBGs). The last group of a carrier may be shorter than the
+//! others: 25 RBs in groups of 2 are 12 groups and one RB.
+//!
+//! To add one: a file with an implementation of [`InterSlice`] or [`IntraSlice`]; a variant of
+//! [`InterConfig`] and [`AnyInter`], or of [`IntraKind`].
+
+mod config;
+pub mod drr;
+pub mod eqp;
+pub mod fixed;
+pub mod gps_packing;
+pub mod intra;
+pub mod knapsack;
+mod room;
+pub mod rrm_policy;
+pub mod static_priority;
+#[cfg(test)]
+mod tests;
+
+pub use config::{InterAlgorithm, InterConfig, SchedError, SliceConfig, UnknownInter, check_slices};
+pub use intra::{IntraKind, IntraSlice};
+pub use room::Room;
+
+use super::amc::{TbsTable, rbs_for};
+use std::ops::Range;
+
+/// A UE that has something to send, or to receive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backlog {
+    /// Which UE; below the number of UEs.
+    pub ue: u32,
+    /// Which slice; below the number of slices.
+    pub slice: u16,
+    /// Its MCS in this TTI.
+    pub mcs: u8,
+    /// Bytes on the air that would empty it.
+    pub bytes: u64,
+    /// Where in [`Tti::sizes`] its packets are.
+    pub sizes: Range<u32>,
+}
+
+/// What a scheduler knows in one TTI.
+#[derive(Debug, Clone, Copy)]
+pub struct Tti<'a> {
+    /// RBs free for new data, in groups of `rbg` and at most one shorter.
+    pub rbs: u16,
+    /// RBs of a group, at least 1.
+    pub rbg: u16,
+    /// Bytes by MCS and RBs.
+    pub table: &'a TbsTable,
+    /// The slices.
+    pub slices: &'a [SliceConfig],
+    /// UEs with a backlog, by slice, within a slice the best ranked first.
+    pub queues: &'a [Backlog],
+    /// Sizes on the air of the packets of all of them, nearest first; a partly sent one counts with its rest.
+    pub sizes: &'a [u32],
+}
+
+impl Tti<'_> {
+    /// The packets of a queue.
+    #[must_use]
+    pub fn sizes_of(&self, queue: usize) -> &[u32] {
+        let range = self.queues.get(queue).map_or(0..0, |q| q.sizes.start as usize..q.sizes.end as usize);
+        self.sizes.get(range).unwrap_or(&[])
+    }
+
+    /// The groups that are free.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room::new(self.rbs, self.rbg)
+    }
+}
+
+/// What a scheduler decides, and what it needs on the way. Kept from one TTI to the next for its memory only.
+#[derive(Debug, Clone, Default)]
+pub struct Board {
+    /// RBs of each queue of [`Tti::queues`].
+    pub grants: Vec<u16>,
+    /// RBs with which each queue is empty.
+    needs: Vec<u16>,
+    /// Queues of each slice, and those of them before which all are served wholly.
+    of_slice: Vec<Range<usize>>,
+    served: Vec<usize>,
+    /// RBs granted to each slice.
+    slice_rbs: Vec<u16>,
+    room: Room,
+}
+
+impl Board {
+    /// Clears the board for a TTI.
+    pub fn start(&mut self, tti: &Tti<'_>) {
+        self.room = tti.room();
+        self.grants.clear();
+        self.grants.resize(tti.queues.len(), 0);
+        self.needs.clear();
+        self.needs.extend(tti.queues.iter().map(|q| {
+            let bytes = u32::try_from(q.bytes).unwrap_or(u32::MAX);
+            rbs_for(tti.table.row(q.mcs), bytes).unwrap_or(tti.table.rbs())
+        }));
+        self.slice_rbs.clear();
+        self.slice_rbs.resize(tti.slices.len(), 0);
+        self.of_slice.clear();
+        self.served.clear();
+        let mut at = 0;
+        for slice in 0..tti.slices.len() {
+            let mine = tti.queues[at..].iter().take_while(|q| usize::from(q.slice) == slice).count();
+            self.of_slice.push(at..at + mine);
+            self.served.push(at);
+            at += mine;
+        }
+    }
+
+    /// RBs nobody has got.
+    #[must_use]
+    pub fn unused_rbs(&self) -> u16 {
+        self.room.rbs()
+    }
+
+    /// RBs a slice has got.
+    #[must_use]
+    pub fn slice_rbs(&self, slice: usize) -> u16 {
+        self.slice_rbs.get(slice).copied().unwrap_or(0)
+    }
+
+    /// RBs that would empty a slice beyond what it has got.
+    #[must_use]
+    pub fn unmet_rbs(&self, slice: usize) -> u32 {
+        self.queues_of(slice).map(|q| u32::from(self.unmet(q))).sum()
+    }
+
+    /// Whether a slice has a UE with a backlog, served or not.
+    #[must_use]
+    pub fn is_active(&self, slice: usize) -> bool {
+        !self.queues_of(slice).is_empty()
+    }
+
+    /// The best ranked UE of a slice that is not served wholly yet.
+    #[must_use]
+    pub fn next_queue(&self, slice: usize) -> Option<usize> {
+        let from = self.served.get(slice).copied().unwrap_or(0);
+        (from..self.queues_of(slice).end).find(|q| self.unmet(*q) > 0)
+    }
+
+    /// Queues of a slice, best ranked first.
+    #[must_use]
+    pub fn queues_of(&self, slice: usize) -> Range<usize> {
+        self.of_slice.get(slice).cloned().unwrap_or_default()
+    }
+
+    /// RBs a queue still needs.
+    #[must_use]
+    pub fn unmet(&self, queue: usize) -> u16 {
+        let need = self.needs.get(queue).copied().unwrap_or(0);
+        need.saturating_sub(self.grants.get(queue).copied().unwrap_or(0))
+    }
+
+    /// Gives a queue groups that cover `rbs` RBs, as far as there are; returns the RBs given.
+    pub fn give(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) -> u16 {
+        let got = self.room.take(rbs);
+        self.note(tti, queue, got);
+        got
+    }
+
+    /// Gives a slice's UEs, best ranked first, what they need out of `part`, which was split off before.
+    fn serve_from(&mut self, tti: &Tti<'_>, slice: usize, part: &mut Room) {
+        while let Some(queue) = self.next_queue(slice) {
+            let got = part.take(self.unmet(queue));
+            if got == 0 {
+                return;
+            }
+            self.note(tti, queue, got);
+        }
+    }
+
+    fn note(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) {
+        if let (Some(grant), Some(q)) = (self.grants.get_mut(queue), tti.queues.get(queue)) {
+            *grant += rbs;
+            let slice = usize::from(q.slice);
+            if let Some(total) = self.slice_rbs.get_mut(slice) {
+                *total += rbs;
+            }
+            let end = self.queues_of(slice).end;
+            while self.served.get(slice).is_some_and(|at| *at < end && self.unmet(*at) == 0) {
+                self.served[slice] += 1;
+            }
+        }
+    }
+}
+
+/// Divides the RBs of a TTI among the UEs.
+pub trait InterSlice {
+    /// Fills `board.grants`. The board was started for this TTI.
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board);
+    /// Whether the sizes of packets are looked at; if not, [`Tti::sizes`] may be empty.
+    fn wants_sizes(&self) -> bool {
+        false
+    }
+    /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
+    fn balances(&self) -> &[i32] {
+        &[]
+    }
+}
+
+/// Any of the inter-slice schedulers, without a virtual call.
+#[derive(Debug, Clone)]
+pub enum AnyInter {
+    /// `fixed`.
+    Fixed(fixed::Fixed),
+    /// `rrm_policy`.
+    RrmPolicy(rrm_policy::RrmPolicy),
+    /// `static_priority`.
+    StaticPriority(static_priority::StaticPriority),
+    /// `drr`.
+    Drr(drr::Drr),
+    /// `eqp_exact` and `eqp_paper`.
+    Eqp(Box<eqp::Eqp>),
+    /// `gps_packing`.
+    GpsPacking(Box<gps_packing::GpsPacking>),
+}
+
+macro_rules! inter {
+    ($self:ident, $s:ident => $call:expr) => {
+        match $self {
+            AnyInter::Fixed($s) => $call,
+            AnyInter::RrmPolicy($s) => $call,
+            AnyInter::StaticPriority($s) => $call,
+            AnyInter::Drr($s) => $call,
+            AnyInter::Eqp($s) => $call,
+            AnyInter::GpsPacking($s) => $call,
+        }
+    };
+}
+
+impl InterSlice for AnyInter {
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        inter!(self, s => s.schedule(tti, board));
+    }
+    fn wants_sizes(&self) -> bool {
+        inter!(self, s => s.wants_sizes())
+    }
+    fn balances(&self) -> &[i32] {
+        inter!(self, s => s.balances())
+    }
+}

@@ -1,0 +1,28 @@
+//! `static_priority`: the slice with the lowest `priority` gets what it needs, then the next.
+//!
+//! ```text
+//!   priority 0  ▦▦▦▦▦▦▦▦▦▦▦▦▦
+//!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares play no part: a slice can starve all later ones
+//! ```
+
+use super::{Board, InterSlice, Tti};
+
+/// See the top of this file.
+#[derive(Debug, Clone, Default)]
+pub struct StaticPriority {
+    order: Vec<u16>,
+}
+
+impl InterSlice for StaticPriority {
+    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        self.order.clear();
+        self.order.extend(0..tti.slices.len() as u16);
+        // Stable: slices of one priority in the order they are written.
+        self.order.sort_by_key(|slice| tti.slices[usize::from(*slice)].priority);
+        for slice in &self.order {
+            let mut all = std::mem::take(&mut board.room);
+            board.serve_from(tti, usize::from(*slice), &mut all);
+            board.room = all;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! MAC PDUs of the shared channels, 3GPP TS 38.321 §6.1.2.
+//!
+//! ```text
+//! +-+-+------------+----------------+     F 0: L is one byte, F 1: two bytes
+//! |R|F|   LCID     |       L        |     LCID 1 to 32: a logical channel; 63: padding, to the end of the
+//! +-+-+------------+----------------+     transport block, without L
+//! |      (L)       |  RLC PDU …     |
+//! +----------------+----------------+     one such sub-PDU after another
+//! ```
+//!
+//! Sub-headers are always written with the long L: three bytes.
+
+use crate::WireError;
+use crate::read::{need, put, u16_at};
+
+/// LCID of padding.
+pub const LCID_PADDING: u8 = 63;
+/// Bytes of a sub-header as written.
+pub const MAC_SUBHEADER_LEN: usize = 3;
+
+/// Writes the sub-header of an SDU of `len` bytes to the front of `out`.
+///
+/// # Errors
+/// `out` is too short.
+pub fn emit_subheader(lcid: u8, len: u16, out: &mut [u8]) -> Result<(), WireError> {
+    need(out, "room for a MAC sub-header", MAC_SUBHEADER_LEN)?;
+    out[0] = 0x40 | lcid & 0x3f;
+    put(out, 1, &len.to_be_bytes());
+    Ok(())
+}
+
+/// The sub-PDUs of a transport block: LCID and SDU, until padding or the end.
+#[derive(Debug, Clone)]
+pub struct MacSubPdus<'a>(&'a [u8]);
+
+impl<'a> MacSubPdus<'a> {
+    /// Of a transport block.
+    #[must_use]
+    pub fn new(block: &'a [u8]) -> Self {
+        Self(block)
+    }
+}
+
+impl<'a> Iterator for MacSubPdus<'a> {
+    type Item = Result<(u8, &'a [u8]), WireError>;
+
+    /// The next sub-PDU; after an error nothing follows.
+    fn next(&mut self) -> Option<Self::Item> {
+        const WHAT: &str = "MAC sub-PDU";
+        let block = std::mem::take(&mut self.0);
+        let first = *block.first()?;
+        let lcid = first & 0x3f;
+        if lcid == LCID_PADDING {
+            return None;
+        }
+        let header = if first & 0x40 != 0 { 3 } else { 2 };
+        if let Err(error) = need(block, WHAT, header) {
+            return Some(Err(error));
+        }
+        let len = if header == 3 { usize::from(u16_at(block, 1)) } else { usize::from(block[1]) };
+        if let Err(error) = need(block, WHAT, header + len) {
+            return Some(Err(error));
+        }
+        self.0 = &block[header + len..];
+        Some(Ok((lcid, &block[header..header + len])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub_pdus_until_padding() {
+        let mut block = vec![0; 3];
+        emit_subheader(4, 300, &mut block).unwrap();
+        block.extend([7; 300]);
+        block.extend([5, 2, 8, 8]);
+        block.extend([LCID_PADDING, 0, 0]);
+        let all: Vec<_> = MacSubPdus::new(&block).map(Result::unwrap).collect();
+        assert_eq!(all, [(4, &[7; 300][..]), (5, &[8, 8][..])]);
+        assert_eq!(MacSubPdus::new(&[]).count(), 0);
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_ends_it() {
+        let mut block = MacSubPdus::new(&[0x45, 0, 9, 1, 2]);
+        assert!(block.next().unwrap().is_err());
+        assert!(block.next().is_none());
+        assert!(MacSubPdus::new(&[0x05]).next().unwrap().is_err());
+    }
+}
