@@ -11,17 +11,17 @@
 
 mod chain;
 
+use anabranch_core::ran::amc::lte;
 use anabranch_core::ran::queue::jit::JitParams;
 use anabranch_core::ran::queue::{Algorithm, QueueConfig};
 use chain::{Cell, Outcome, Run};
 
-/// Bytes per TTI on 25 RBs by I_TBS (TS 36.213 Table 7.1.7.2.1-1).
-const TBS: [u32; 27] = [
-    85, 113, 137, 177, 225, 277, 325, 389, 437, 501, 549, 621, 717, 807, 903, 967, 999, 1143, 1239, 1335,
-    1431, 1572, 1692, 1764, 1908, 1980, 2292,
-];
+/// Bytes per TTI on 25 RBs.
+fn tbs_bytes(mcs: i32) -> u32 {
+    lte::tbs_bits(mcs.clamp(0, 28) as u8, 25) / 8
+}
 
-/// One TBS index per second: the best, one that wanders, one that leaps.
+/// One MCS per second: the best, one that wanders, one that leaps.
 fn traces() -> [(&'static str, Vec<u32>); 3] {
     let (mut walk, mut leap, mut draw) = (12i32, Vec::new(), 1u64);
     let mut next = |n: u64| {
@@ -29,14 +29,14 @@ fn traces() -> [(&'static str, Vec<u32>); 3] {
         (draw >> 33) % n
     };
     let wander = (0..30).map(|_| {
-        walk = (walk + next(5) as i32 - 2).clamp(6, 17);
-        TBS[walk as usize]
+        walk = (walk + next(5) as i32 - 2).clamp(6, 18);
+        tbs_bytes(walk)
     });
     let wander = wander.collect();
     for second in 0..30 {
-        leap.push(TBS[if second % 3 == 0 { 7 + next(20) } else { 8 + next(12) } as usize]);
+        leap.push(tbs_bytes(if second % 3 == 0 { 7 + next(22) } else { 8 + next(13) } as i32));
     }
-    [("static", vec![TBS[26]; 30]), ("wandering", wander), ("leaping", leap)]
+    [("static", vec![tbs_bytes(28); 30]), ("wandering", wander), ("leaping", leap)]
 }
 
 fn run(config: QueueConfig, grants: &[u32], bler: f64, phase: u32, talkers: usize) -> Outcome {
