@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for message in [data, &message[..]] {
         let Ok((header, payload)) = GtpuHeader::parse(message) else { continue };
-        let mut again = vec![0; header.len() + payload.len()];
+        let mut again = vec![0; header.header_len() + payload.len()];
         let len = header.emit(payload.len(), &mut again).expect("fits where it came from");
         again[len..].copy_from_slice(payload);
         assert_eq!(GtpuHeader::parse(&again), Ok((header, payload)));

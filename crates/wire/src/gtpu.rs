@@ -73,7 +73,7 @@ impl GtpuHeader {
 
     /// Bytes it takes when written.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn header_len(&self) -> usize {
         let options = self.sequence.is_some() || self.session.is_some();
         let session = self.session.map_or(0, |s| s.len() + 2);
         GTPU_HEADER_LEN + if options { 4 } else { 0 } + session
@@ -136,7 +136,7 @@ impl GtpuHeader {
     /// # Errors
     /// `out` is too short, or the message too long for its length field.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, WireError> {
-        let len = self.len();
+        let len = self.header_len();
         need(out, "room for a GTP-U header", len)?;
         let have = len - GTPU_HEADER_LEN + payload_len;
         let most = usize::from(u16::MAX);
@@ -195,9 +195,9 @@ mod tests {
         for session in sessions {
             for sequence in [None, Some(0x1234)] {
                 let header = GtpuHeader { message: 255, teid: 7, sequence, session };
-                let mut out = vec![9; header.len() + 3];
-                assert_eq!(header.emit(3, &mut out), Ok(header.len()));
-                assert_eq!(header.len() % 4, 0);
+                let mut out = vec![9; header.header_len() + 3];
+                assert_eq!(header.emit(3, &mut out), Ok(header.header_len()));
+                assert_eq!(header.header_len() % 4, 0);
                 assert_eq!(GtpuHeader::parse(&out), Ok((header, &[9; 3][..])));
             }
         }

@@ -19,6 +19,8 @@
 //! called RLC from here on; TS 37.324 (SDAP), TS 38.322 (RLC), TS 38.321 (MAC), TS 38.214 and 36.213 (PHY).
 
 pub mod amc;
+pub mod channel;
+pub mod mac;
 pub mod pdcp;
 pub mod queue;
 pub mod rlc;

@@ -157,7 +157,7 @@ fn quantised(info: u64, rate: u32) -> u64 {
     }
     if info <= 3824 * ONE {
         let n = (info / ONE).max(1).ilog2().saturating_sub(6).max(3);
-        let down = ((info / ONE >> n) << n).max(24);
+        let down = (((info / ONE) >> n) << n).max(24);
         let at = SMALL_TBS_BITS.partition_point(|bits| u64::from(*bits) < down);
         return u64::from(SMALL_TBS_BITS[at.min(SMALL_TBS_BITS.len() - 1)]);
     }

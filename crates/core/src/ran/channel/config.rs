@@ -124,7 +124,11 @@ impl ChannelConfig {
             }
         };
         if !(0.0..=1e6).contains(&start_s) {
-            return Err(ChannelError::Value { key: "start_s", value: start_s.to_string(), remedy: "0 to 1000000" });
+            return Err(ChannelError::Value {
+                key: "start_s",
+                value: start_s.to_string(),
+                remedy: "0 to 1000000",
+            });
         }
         Ok(Channel::trace(Arc::new(trace), Instant::ZERO + Duration::from_secs_f64(start_s)))
     }

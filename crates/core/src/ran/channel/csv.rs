@@ -85,7 +85,10 @@ fn irish<'a>(
         };
         let at_ns = since.saturating_mul(1_000_000_000);
         if at_ns > MAX_TRACE_NS {
-            return Err(fail(format!("{since} s after the first row"), "a trace may be at most 30 days long"));
+            return Err(fail(
+                format!("{since} s after the first row"),
+                "a trace may be at most 30 days long",
+            ));
         }
         if steps.last().is_some_and(|last| at_ns < last.0) {
             let what = format!("{} is earlier than the row before", field(time));
@@ -164,12 +167,18 @@ mod tests {
         let trace = parse("t", text).unwrap();
         let steps: Vec<_> = trace.steps().map(|(ns, q)| (ns / 1_000_000_000, q)).collect();
         assert_eq!(steps, [(0, Quality::Cqi(8)), (4, Quality::Cqi(11))]);
-        assert_eq!(second_of("2020.03.01_00.00.00").unwrap() - second_of("2020.02.28_00.00.00").unwrap(), 2 * 86_400);
+        assert_eq!(
+            second_of("2020.03.01_00.00.00").unwrap() - second_of("2020.02.28_00.00.00").unwrap(),
+            2 * 86_400
+        );
     }
 
     #[test]
     fn errors_name_the_file_the_line_and_what_is_valid() {
-        assert_eq!(why("second,cqi\n0,9\n1,NaN\n"), "cell.csv:3: CQI \"NaN\"; CQI is a whole number of 0 to 15");
+        assert_eq!(
+            why("second,cqi\n0,9\n1,NaN\n"),
+            "cell.csv:3: CQI \"NaN\"; CQI is a whole number of 0 to 15"
+        );
         assert_eq!(why("0,16\n"), "cell.csv:1: CQI \"16\"; CQI is a whole number of 0 to 15");
         assert_eq!(
             why("0,9\n0,9\n"),

@@ -50,7 +50,8 @@ impl CqiTrace {
             0 => Quality::Outage,
             n => Quality::Mcs(mcs_of(amc, n * OPPORTUNITY_BYTES, window)),
         };
-        let steps = (0..).zip(counts).map(|(i, n): (u64, u64)| (i * window * 1_000_000, of_count(n))).collect();
+        let steps =
+            (0..).zip(counts).map(|(i, n): (u64, u64)| (i * window * 1_000_000, of_count(n))).collect();
         let mut trace = Self::from_steps(file, steps)?;
         trace.merge();
         Ok(trace)
@@ -85,7 +86,8 @@ mod tests {
         text.extend((201..=300).step_by(10).map(|ms| format!("{ms}\n")));
         let trace = CqiTrace::mahimahi("t", &text, &amc, 100).unwrap();
         let steps: Vec<_> = trace.steps().collect();
-        let [(0, Quality::Mcs(fast)), (100_000_000, Quality::Outage), (200_000_000, Quality::Mcs(slow))] = steps[..]
+        let [(0, Quality::Mcs(fast)), (100_000_000, Quality::Outage), (200_000_000, Quality::Mcs(slow))] =
+            steps[..]
         else {
             panic!("{steps:?}")
         };

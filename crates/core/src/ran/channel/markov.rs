@@ -104,8 +104,11 @@ mod tests {
                 })
                 .collect();
             let mcs: f64 = cqi.iter().map(|c| f64::from(CQI_TO_MCS[usize::from(*c)])).sum();
-            let changes: Vec<f64> =
-                cqi.windows(2).map(|w| (f64::from(w[1]) - f64::from(w[0])).abs()).filter(|d| *d > 0.0).collect();
+            let changes: Vec<f64> = cqi
+                .windows(2)
+                .map(|w| (f64::from(w[1]) - f64::from(w[0])).abs())
+                .filter(|d| *d > 0.0)
+                .collect();
             sums[0] += cqi.iter().map(|c| f64::from(*c)).sum::<f64>() / 60.0;
             sums[1] += mcs / 60.0;
             sums[2] += changes.len() as f64;

@@ -43,7 +43,8 @@ impl HarqConfig {
     /// The first parameter out of its range: key, value and what would be valid.
     #[must_use]
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
-        let share = |key, p: f64| (!(0.0..=1.0).contains(&p)).then(|| (key, p.to_string(), "a number of 0 to 1"));
+        let share =
+            |key, p: f64| (!(0.0..=1.0).contains(&p)).then(|| (key, p.to_string(), "a number of 0 to 1"));
         let whole = |key, n: u32, ok: bool, remedy| (!ok).then(|| (key, n.to_string(), remedy));
         share("bler", self.bler)
             .or_else(|| share("bler_retx", self.bler_retx))
@@ -52,7 +53,9 @@ impl HarqConfig {
                 let n = self.max_transmissions;
                 whole("max_transmissions", n.into(), (1..=16).contains(&n), "1 to 16")
             })
-            .or_else(|| whole("processes", self.processes.into(), (1..=32).contains(&self.processes), "1 to 32"))
+            .or_else(|| {
+                whole("processes", self.processes.into(), (1..=32).contains(&self.processes), "1 to 32")
+            })
     }
 }
 
@@ -171,7 +174,10 @@ mod tests {
         let mut harq = Harq::new(HarqConfig::default(), 0);
         harq.keep(7, TransportBlock { rbs: 5, ..TransportBlock::default() }, Instant::from_millis(2));
         assert!(harq.take_due(Instant::from_millis(9)).is_none());
-        assert_eq!((harq.rbs_due(Instant::from_millis(10)), harq.is_due(7, Instant::from_millis(9))), (5, false));
+        assert_eq!(
+            (harq.rbs_due(Instant::from_millis(10)), harq.is_due(7, Instant::from_millis(9))),
+            (5, false)
+        );
         let retx = harq.take_due(Instant::from_millis(10)).unwrap();
         harq.put_back(retx);
         assert!(harq.is_due(7, Instant::from_millis(10)) && !harq.is_due(6, Instant::from_millis(10)));

@@ -43,6 +43,8 @@ impl Default for GpsPackingParams {
 
 /// Lags and what the reference serves are counted in RBs / 2¹⁶.
 const RB: i64 = 1 << 16;
+/// A backlog beyond this counts as this.
+const MAX_DEMAND_RBS: u64 = 1 << 28;
 
 /// See the top of this file.
 #[derive(Debug, Clone)]
@@ -113,12 +115,11 @@ impl GpsPacking {
                 continue;
             }
             self.slice_of[ue] = backlog.slice;
-            let need = board.unmet(queue as usize).next_multiple_of(tti.rbg);
             self.members.push(Member {
                 ue: backlog.ue,
                 slice: backlog.slice,
                 queue: Some(queue),
-                demand: i64::from(need) * RB,
+                demand: demand_of(tti, board, queue as usize),
                 served: 0,
             });
         }
@@ -244,7 +245,13 @@ impl GpsPacking {
     }
 
     /// Gives groups to a slice while `more` says so.
-    fn fill(&mut self, tti: &Tti<'_>, board: &mut Board, slice: usize, more: impl Fn(&Self, &Board) -> bool) {
+    fn fill(
+        &mut self,
+        tti: &Tti<'_>,
+        board: &mut Board,
+        slice: usize,
+        mut more: impl FnMut(&Self, &Board) -> bool,
+    ) {
         while board.room.rbs() > 0 && more(self, board) {
             let Some(queue) = self.furthest_behind(tti, board, slice) else { return };
             if self.give(tti, board, queue, 1) == 0 {
@@ -292,7 +299,7 @@ impl InterSlice for GpsPacking {
         }
         // What is drained now is owed nothing.
         for m in &mut self.members {
-            m.demand = m.queue.map_or(0, |queue| i64::from(board.unmet(queue as usize)) * RB);
+            m.demand = m.queue.map_or(0, |queue| demand_of(tti, board, queue as usize));
         }
         self.forgive();
         debug_assert_eq!(self.lags.iter().sum::<i64>(), 0, "what one is behind, others are ahead");
@@ -317,6 +324,19 @@ impl InterSlice for GpsPacking {
     fn balances(&self) -> &[i32] {
         &self.balances
     }
+}
+
+/// RBs a UE could still use, however many TTIs that takes, in whole groups.
+fn demand_of(tti: &Tti<'_>, board: &Board, queue: usize) -> i64 {
+    let group = u64::from(tti.rbg.max(1));
+    let beyond = tti.queues.get(queue).map_or(0, |q| {
+        let all = u64::from(tti.table.row(q.mcs).last().copied().unwrap_or(0)).max(1);
+        // What one TTI cannot carry counts by the whole carrier's rate.
+        let later = q.bytes.saturating_sub(all).min(u64::from(u32::MAX));
+        (later * u64::from(tti.table.rbs())).div_ceil(all)
+    });
+    let demand = (u64::from(board.unmet(queue)) + beyond.min(MAX_DEMAND_RBS)).next_multiple_of(group);
+    i64::try_from(demand).unwrap_or(0) * RB
 }
 
 /// Generalised processor sharing of `total` among claims, none more than its backlog: by weight, and what one

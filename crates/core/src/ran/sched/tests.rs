@@ -68,9 +68,12 @@ impl Cell {
         let granted: u32 = self.board.grants.iter().map(|g| u32::from(*g)).sum();
         assert_eq!(
             granted + u32::from(self.board.unused_rbs()),
-            rbs.into(),
+            u32::from(rbs),
             "every RB is given once, or not"
         );
+        if matches!(self.scheduler, AnyInter::Eqp(_)) {
+            assert_eq!(self.scheduler.balances().iter().sum::<i32>(), 0, "Σ quantum");
+        }
         self.unused += u64::from(self.board.unused_rbs());
         let mut whole = Vec::new();
         for (queue, grant) in queues.iter().zip(&self.board.grants) {

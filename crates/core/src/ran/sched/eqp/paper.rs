@@ -8,8 +8,8 @@
 //!
 //! Repaired: line 22 names the packet before line 17 moves on; lines 9 and 31 memoise under the indices the call
 //! came with; and what is memoised is the rest from there on, not the packets chosen before. Kept: groups are
-//! rounded per packet (`adjust_rbgs`), the last group may be short (the least group is limited to the RBs left),
-//! a tie is not taken, and the bound of a slice holds per queue only.
+//! rounded per packet (`adjust_rbgs`), the last group may be short (the least group is limited to the RBs left;
+//! nothing of the same queue follows it), a tie is not taken, and the bound of a slice holds per queue only.
 //!
 //! The recursion is written as the table it fills, for its depth is the number of packets.
 
@@ -45,8 +45,11 @@ impl Memo {
                     let beyond =
                         u32::from(rounded(problem, problem.needs[needs.start + packet])) > slice.most_rbs;
                     for capacity in usize::from(least)..width {
-                        let left = capacity.saturating_sub(usize::from(cost));
-                        let (count, quantum) = self.next_packet[left];
+                        let (count, quantum) = match capacity.checked_sub(usize::from(cost)) {
+                            Some(left) => self.next_packet[left],
+                            // The short group is what is left, and ends the queue.
+                            None => self.next_queue[0],
+                        };
                         let take = (count + 1, quantum + i64::from(slice.quantum));
                         if !beyond && take > self.row[capacity] {
                             self.row[capacity] = take;
@@ -73,8 +76,12 @@ impl Memo {
                     break;
                 }
                 let (cost, _) = cost_of(problem, needs.start, packet);
-                capacity = capacity.saturating_sub(usize::from(cost));
                 problem.packets[queue] += 1;
+                let left = capacity.checked_sub(usize::from(cost));
+                capacity = left.unwrap_or(0);
+                if left.is_none() {
+                    break;
+                }
             }
         }
     }
