@@ -113,10 +113,11 @@ impl ConfigChannel {
         }
     }
 
-    /// When to call [`Self::on_timeout`].
+    /// When to call [`Self::on_timeout`]; [`Instant::ZERO`] while there is something to [`Self::poll`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.work.as_ref()?.sender.repeat_at
+        let sender = &self.work.as_ref()?.sender;
+        if sender.queue.is_empty() { sender.repeat_at } else { Some(Instant::ZERO) }
     }
 
     /// Whether everything was acknowledged and nothing is half received.

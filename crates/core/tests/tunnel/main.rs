@@ -1,5 +1,6 @@
 //! The two tunnel ends against each other: everything a session promises, in virtual time.
 
+mod attack;
 mod life;
 mod mtu;
 mod rest;

@@ -247,8 +247,12 @@ impl World {
 
     fn fly(&mut self, to_upf: bool, port: u16, bytes: Vec<u8>) {
         self.tap.push((self.now, to_upf, port - 1, bytes.clone()));
+        // What the UPF says to strangers does not come to the UE.
+        let stranger =
+            !to_upf && ip::parse_udp(&bytes).is_ok_and(|(_, to, _)| to != address(port as u8 - 1, 2));
         let channel = self.channels[usize::from(port - 1)];
-        if channel.cut
+        if stranger
+            || channel.cut
             || bytes.len() > channel.mtu
             || (f64::from(self.rng.next_u32()) / 4_294_967_296.0) < channel.loss
         {

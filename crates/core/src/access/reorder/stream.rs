@@ -118,6 +118,12 @@ impl StreamSender {
         self.epoch
     }
 
+    /// Nothing is under way any more: the peer need not wait for anything before the present epoch. To be
+    /// called when nothing was sent for two seconds, or when the peer has started again.
+    pub fn settle(&mut self) {
+        self.timeout_100us = 0;
+    }
+
     /// Asks to move the stream to another path.
     ///
     /// `ex_alive`: the path left still delivers; `false` switches at once and unordered. `hold`: how

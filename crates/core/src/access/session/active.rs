@@ -7,9 +7,10 @@ use crate::access::keyring::Confirmed;
 use crate::access::mtu::PathMtu;
 use crate::access::path::FlapControl;
 use crate::access::reorder::{FlowReorder, StreamReorder};
-use crate::access::steer::PathStates;
+use crate::access::steer::{PathSet, PathStates};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
+use anabranch_wire::control::{Control, Notify};
 use std::collections::VecDeque;
 
 /// Bounds of what may pile up between two polls.
@@ -28,6 +29,7 @@ pub(super) struct Active {
     pub flow_reorder: FlowReorder,
     pub stream_reorder: StreamReorder,
     mtu: [Option<Box<PathMtu>>; MAX_PATHS],
+    notices: [Notice; MAX_PATHS],
     pub outbox: VecDeque<(PathId, Message)>,
     pub icmp: VecDeque<Vec<u8>>,
     events: VecDeque<SessionEvent>,
@@ -38,6 +40,20 @@ pub(super) struct Active {
     /// When unused flows are looked for next.
     pub sweep_at: Instant,
 }
+
+/// What was said of one path, and heard.
+#[derive(Clone, Copy, Default)]
+struct Notice {
+    /// Number of the newest notification heard.
+    heard: Option<u32>,
+    /// The one last sent: number, reason, and how often it is still repeated.
+    told: u32,
+    reason: u8,
+    left: u8,
+}
+
+/// How often a notification that a path is down is repeated, as it may be lost on a lossy path.
+const REPEATS: u8 = 3;
 
 impl Active {
     /// The one in `slot`, made if there is none.
@@ -55,6 +71,7 @@ impl Active {
             flow_reorder: FlowReorder::new(),
             stream_reorder: StreamReorder::new(),
             mtu: Default::default(),
+            notices: Default::default(),
             outbox: VecDeque::new(),
             icmp: VecDeque::new(),
             events: VecDeque::new(),
@@ -95,6 +112,44 @@ impl Active {
         if self.outbox.len() < MAX_OUTBOX {
             self.outbox.push_back((path, message.into()));
         }
+    }
+
+    /// Tells the peer on `paths` that `notify.path` is up or down.
+    pub fn notify(&mut self, notify: Notify, paths: PathSet) {
+        for other in paths.iter().filter(|other| *other != notify.path) {
+            self.queue(other, Control::Notify(notify));
+        }
+        if let Some(notice) = self.notices.get_mut(usize::from(notify.path)) {
+            (notice.told, notice.reason) = (notify.sequence, notify.reason);
+            notice.left = if notify.up { 0 } else { REPEATS };
+        }
+    }
+
+    /// Repeats on `path` what may have been lost.
+    pub fn repeat_notices(&mut self, path: PathId) {
+        for about in (0..MAX_PATHS as PathId).filter(|about| *about != path) {
+            let notice = &mut self.notices[usize::from(about)];
+            if let Some(left) = notice.left.checked_sub(1) {
+                notice.left = left;
+                let Notice { told: sequence, reason, .. } = *notice;
+                self.queue(path, Control::Notify(Notify { path: about, up: false, reason, sequence }));
+            }
+        }
+    }
+
+    /// Whether a notification says something new: it may be a repetition, or have been overtaken.
+    pub fn hears(&mut self, notify: &Notify) -> bool {
+        let Some(notice) = self.notices.get_mut(usize::from(notify.path)) else { return false };
+        let news = notice.heard.is_none_or(|last| notify.sequence.wrapping_sub(last) as i32 > 0);
+        if news {
+            notice.heard = Some(notify.sequence);
+        }
+        news
+    }
+
+    /// The peer counts its notifications from the beginning.
+    pub fn peer_restarted(&mut self) {
+        self.notices.iter_mut().for_each(|notice| notice.heard = None);
     }
 
     /// An answer to an inner packet that cannot be sent.

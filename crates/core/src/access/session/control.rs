@@ -90,6 +90,9 @@ impl Session {
                 self.refresh(path, now);
             }
             Control::Notify(notify) => {
+                if !active.hears(&notify) {
+                    return Ok(());
+                }
                 // A path this end has not heard of cannot be used anyway.
                 let Some(state) = self.paths.get_mut(notify.path) else { return Ok(()) };
                 let event = state.monitor.on_notify(notify.up, notify.reason, now);
@@ -172,7 +175,11 @@ impl Session {
         for state in self.paths.iter_mut().filter(|state| sealing && state.is_bound()) {
             let (path, up) = (state.id, state.monitor.is_up());
             if let Some(probe) = state.monitor.poll_probe(available, now) {
-                Active::of(&mut self.active, &self.profile).queue(path, Control::Probe(probe));
+                let active = Active::of(&mut self.active, &self.profile);
+                active.queue(path, Control::Probe(probe));
+                if up {
+                    active.repeat_notices(path);
+                }
             }
             if up
                 && let Some(active) = self.active.as_mut()
@@ -234,11 +241,8 @@ impl Session {
         }
         self.notify_sequence = self.notify_sequence.wrapping_add(1);
         let notify = Notify { path, up, reason, sequence: self.notify_sequence };
-        for other in self.up_paths() {
-            if other != path {
-                self.active().queue(other, Control::Notify(notify));
-            }
-        }
+        let paths = self.up_paths();
+        self.active().notify(notify, paths);
     }
 
     /// The UE's handshake was answered by way of `path`: it works both ways.

@@ -279,6 +279,8 @@ impl Session {
             self.keys.forget_previous();
         }
         self.flows.rest(Duration::ZERO, now);
+        self.settle_streams();
+        self.active().peer_restarted();
         let rtts: Vec<_> = self.paths.iter().map(|path| (path.id, path.state().rtt_us)).collect();
         for (path, rtt_us) in rtts {
             self.active().flow_reorder.set_path_rtt(path, rtt_us);

@@ -8,7 +8,7 @@ use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{ModeState, PathSet, Pick};
 use crate::access::{DatagramSink, PathId};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
@@ -139,6 +139,9 @@ impl Session {
             let generation = self.generation;
             self.flows.entry(&key, now).assign(rule, generation);
         }
+        if now.saturating_since(self.last_data) >= QUIET {
+            self.settle_streams();
+        }
         self.last_data = now;
         self.traffic.tx_packets += 1;
         self.traffic.tx_bytes += packet.len() as u64;
@@ -177,6 +180,14 @@ impl Session {
         }
         let word = self.rule_state(rule).stream.stamp();
         self.emit_data(path, Order::Stream(word), packet, now, out)
+    }
+
+    /// Nothing is under way any more: what the streams were about to wait for has come or is lost.
+    #[cold]
+    pub(super) fn settle_streams(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.per_rule.iter_mut().for_each(|rule| rule.stream.settle());
+        }
     }
 
     fn rule_state(&mut self, rule: RuleIndex) -> &mut RuleState {
@@ -369,6 +380,9 @@ impl Session {
         }
     }
 }
+
+/// After this long without a packet nothing of a stream is under way any more.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// IPv6's smallest MTU less nothing: an inner link must carry 1280 bytes; below, IPv4 still works.
 const MIN_INNER_MTU: u16 = 576;

@@ -20,6 +20,10 @@ use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 use core::num::NonZeroU32;
 
+/// A flow that was silent for this long says again that it starts: the receiver may have forgotten it, and
+/// nothing of it is under way any more.
+const SILENT: Duration = Duration::from_secs(5);
+
 /// Flows per session unless told otherwise.
 pub const DEFAULT_FLOWS: u32 = 4096;
 
@@ -103,8 +107,8 @@ impl FlowEntry {
         self.sequence
     }
 
-    /// Takes a sequence number for a packet. The flag is set for the first one, which starts the
-    /// flow's sequence at the receiver.
+    /// Takes a sequence number for a packet. The flag is set for the first one, and for the first after a long
+    /// silence: it starts the flow's sequence at the receiver.
     pub const fn next_sequence(&mut self) -> (u32, bool) {
         let (sequence, first) = (self.sequence, !self.started);
         self.sequence = sequence.wrapping_add(1);
@@ -346,6 +350,9 @@ impl Flows {
         };
         let counter = &mut self.counter;
         let entry = &mut self.nodes[at as usize].entry;
+        if now.saturating_since(entry.last_used) >= SILENT {
+            entry.started = false;
+        }
         entry.last_used = now;
         // Keep the counter near the leaders, so that "behind" stays meaningful in 32 bits.
         let ahead = entry.sequence.wrapping_sub(*counter);
@@ -415,7 +422,8 @@ impl Flows {
             self.set_newer_of(older, at);
         }
         let entry = self.nodes.swap_remove(at as usize).entry;
-        if entry.started && entry.sequence.wrapping_sub(self.counter) < 1 << 31 {
+        // Whether or not it starts anew: numbers it has used are not used again.
+        if entry.sequence.wrapping_sub(self.counter) < 1 << 31 {
             self.counter = entry.sequence;
         }
         entry
@@ -577,6 +585,13 @@ mod tests {
             entry.started = true;
             last = entry.sequence;
         }
+    }
+
+    #[test]
+    fn a_flow_that_was_silent_starts_again_with_the_next_number() {
+        let mut table = FlowTable::new(1);
+        let mut next = |s| table.entry(&flow(1), Instant::from_secs(s)).next_sequence();
+        assert_eq!([next(1), next(5), next(9), next(14), next(14)], [(0, true), (1, false), (2, false), (3, true), (4, false)]);
     }
 
     #[test]
