@@ -17,8 +17,8 @@ use anabranch_wire::ip;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rand_chacha::ChaCha20Rng;
-use rand_core::SeedableRng;
-use std::collections::BTreeMap;
+use rand_core::{RngCore, SeedableRng};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 #[derive(Arbitrary, Debug)]
@@ -31,21 +31,66 @@ struct Input {
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
 enum Op {
-    Up { flow: u8, size: u16 },
-    Down { flow: u8, size: u16 },
+    Up {
+        flow: u8,
+        size: u16,
+    },
+    Down {
+        flow: u8,
+        size: u16,
+    },
     /// Several packets at once, both ways.
-    Burst { flow: u8, count: u8 },
-    Pass { ms: u8 },
+    Burst {
+        flow: u8,
+        count: u8,
+    },
+    Pass {
+        ms: u8,
+    },
     /// Long enough for probes, rests, rekeys and expiry.
-    Wait { s: u8 },
+    Wait {
+        s: u8,
+    },
     // What the adversary does to the datagram with this number, of those under way.
     Drop(u8),
-    Duplicate { which: u8, after_ms: u8 },
-    Delay { which: u8, ms: u16 },
-    Damage { which: u8, at: u16, bits: u8 },
+    Duplicate {
+        which: u8,
+        after_ms: u8,
+    },
+    Delay {
+        which: u8,
+        ms: u16,
+    },
+    Damage {
+        which: u8,
+        at: u16,
+        bits: u8,
+    },
+    Truncate {
+        which: u8,
+        len: u16,
+    },
+    /// A datagram of the past once more, from where it came or from elsewhere.
+    Replay {
+        which: u8,
+        elsewhere: bool,
+    },
+    /// One that nobody sent: a first byte, and noise.
+    Forge {
+        up: bool,
+        path: bool,
+        first: u8,
+        len: u16,
+    },
     /// A datagram of the UE comes from another address from now on.
-    Roam { path: bool, port: u8 },
-    Carrier { path: bool, up: bool },
+    Roam {
+        path: bool,
+        port: u8,
+    },
+    Carrier {
+        path: bool,
+        up: bool,
+    },
     Rules(Choice),
     UeRules(Choice),
     Exception(bool),
@@ -54,7 +99,10 @@ enum Op {
     CloseAtUpf,
     CloseAtUe,
     /// Latency of an access changes.
-    Latency { path: bool, ms: u8 },
+    Latency {
+        path: bool,
+        ms: u8,
+    },
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,9 +124,7 @@ struct Choice {
 
 impl Choice {
     fn rules(self, name: &str) -> Vec<Rule> {
-        let weights = || {
-            ["5g", "wifi"].map(|access| Weight { access: access.into(), percent: 50 }).to_vec()
-        };
+        let weights = || ["5g", "wifi"].map(|access| Weight { access: access.into(), percent: 50 }).to_vec();
         let steering = match self.mode {
             Mode::Standby5g => SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 },
             Mode::StandbyWifi => SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
@@ -111,6 +157,13 @@ struct Flight {
     at: Instant,
     sent: Instant,
     serial: u64,
+    up: bool,
+    path: PathId,
+    bytes: Vec<u8>,
+}
+
+/// A datagram of the past.
+struct Past {
     up: bool,
     path: PathId,
     bytes: Vec<u8>,
@@ -152,6 +205,8 @@ struct World {
     entry: UeEntry,
     flights: Vec<Flight>,
     serial: u64,
+    /// What arrived lately.
+    past: VecDeque<Past>,
     delays: [Duration; 2],
     /// When the last datagram of (direction, path) arrives: paths keep their order.
     last_arrival: [[Instant; 2]; 2],
@@ -172,10 +227,14 @@ struct World {
 const UE_V4: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 2);
 const UE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
+/// Where attacks come from that do not come from the ends themselves.
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 80);
 /// No network keeps a datagram for longer (RFC 9293 assumes two minutes; ours is a lively one).
 const LIFETIME: Duration = Duration::from_secs(2);
 const MAX_FLIGHTS: usize = 2000;
+/// What the adversary has recorded: no more than this.
+const MAX_PAST: usize = 256;
 
 fn remote(path: usize) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1 + path as u8], 4500))
@@ -235,6 +294,7 @@ impl World {
             entry,
             flights: Vec::new(),
             serial: 0,
+            past: VecDeque::new(),
             delays: input.delays_ms.map(|ms| Duration::from_millis(u64::from(ms) / 2 + 1)),
             last_arrival: [[Instant::ZERO; 2]; 2],
             carrier: [true; 2],
@@ -341,17 +401,39 @@ impl World {
                 self.lossless = false;
                 continue;
             }
-            let (mut out, mut inner) = (Out::default(), Inner::default());
-            if f.up {
-                let from = self.source(f.path);
-                self.upf.datagram(f.path, from, &mut f.bytes, self.now, &mut out, &mut inner);
-                self.put(false, out.0);
-                self.take(true, inner.0);
-            } else {
-                self.ue.datagram(f.path, remote(f.path.into()), &mut f.bytes, self.now, &mut inner);
-                self.take(false, inner.0);
+            if self.past.len() == MAX_PAST {
+                self.past.pop_front();
             }
+            self.past.push_back(Past { up: f.up, path: f.path, bytes: f.bytes.clone() });
+            let from = if f.up { self.source(f.path) } else { remote(f.path.into()) };
+            self.hand_over(f.up, f.path, from, &mut f.bytes);
         }
+    }
+
+    fn hand_over(&mut self, up: bool, path: PathId, from: SocketAddr, bytes: &mut [u8]) {
+        let (mut out, mut inner) = (Out::default(), Inner::default());
+        if up {
+            self.upf.datagram(path, from, bytes, self.now, &mut out, &mut inner);
+            if from.ip() == STRANGER {
+                out.0.clear(); // answers go to the stranger
+            }
+            self.put(false, out.0);
+        } else {
+            self.ue.datagram(path, from, bytes, self.now, &mut inner);
+        }
+        self.take(up, inner.0);
+    }
+
+    /// A datagram of which nobody may take notice: none is delivered, and each counts as dropped.
+    fn attack(&mut self, up: bool, path: PathId, from: SocketAddr, mut bytes: Vec<u8>) {
+        let drops = |w: &Self| if up { w.upf.drops().total() } else { w.ue.drops().total() };
+        let before = drops(self);
+        self.hand_over(up, path, from, &mut bytes);
+        assert!(
+            drops(self) > before,
+            "not counted: {up} {path} {from} {:02x?}",
+            &bytes[..bytes.len().min(64)]
+        );
     }
 
     fn send(&mut self, up: bool, flow: u8, size: u16) {
@@ -423,13 +505,41 @@ impl World {
             }
             Op::Damage { which, at, bits } => {
                 if let Some(f) = self.flight(which)
-                    && f.bytes[0] >> 4 != 8
+                    && f.bytes.first().is_some_and(|first| first >> 4 != 8)
                     && bits != 0
                 {
                     let at = usize::from(at) % f.bytes.len();
                     f.bytes[at] ^= bits;
                     (self.lossless, self.orderly) = (false, false);
                 }
+            }
+            Op::Truncate { which, len } => {
+                if let Some(f) = self.flight(which) {
+                    f.bytes.truncate(usize::from(len) % f.bytes.len().max(1));
+                    (self.lossless, self.orderly) = (false, false);
+                }
+            }
+            Op::Replay { which, elsewhere } => {
+                let n = self.past.len().max(1);
+                let Some(past) = self.past.get(usize::from(which) % n) else { return };
+                let (up, path, bytes) = (past.up, past.path, past.bytes.clone());
+                let home = if up { self.source(path) } else { remote(path.into()) };
+                let from = if elsewhere { SocketAddr::new(STRANGER, 7) } else { home };
+                // Plain data has no number that tells the copy, nor has a cookie.
+                match bytes.first().map_or(0, |b| b >> 4) {
+                    8 => self.orderly = false,
+                    _ => self.lossless = false,
+                }
+                let mut bytes = bytes;
+                self.hand_over(up, path, from, &mut bytes);
+            }
+            Op::Forge { up, path, first, len } => {
+                let mut bytes = vec![0; usize::from(len % 1600)];
+                ChaCha20Rng::seed_from_u64(self.next_id).fill_bytes(&mut bytes);
+                if let Some(b) = bytes.first_mut() {
+                    *b = first;
+                }
+                self.attack(up, path.into(), SocketAddr::new(STRANGER, 7), bytes);
             }
             Op::Roam { path, port } => {
                 self.ports[usize::from(path)] = 1000 + u16::from(port);
@@ -525,7 +635,11 @@ impl World {
         }
         self.run(Duration::from_secs(2));
         for (id, sent) in self.sent.range(first..) {
-            assert!(sent.arrived >= 1, "packet {id} ({}) is lost in the end", if sent.up { "up" } else { "down" });
+            assert!(
+                sent.arrived >= 1,
+                "packet {id} ({}) is lost in the end",
+                if sent.up { "up" } else { "down" }
+            );
         }
         // And in peace it rests, and holds nothing.
         self.run(Duration::from_secs(14));

@@ -1,7 +1,9 @@
 //! Whatever parses is emitted as the same bytes again.
 #![no_main]
 
-use anabranch_wire::tunnel::{InnerHeader, InnerType, MessageType, Order, SecureHeader, StreamWord, classify};
+use anabranch_wire::tunnel::{
+    InnerHeader, InnerType, MessageType, Order, SecureHeader, StreamWord, classify,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

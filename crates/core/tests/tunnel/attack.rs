@@ -248,3 +248,98 @@ fn a_spoofed_source_of_plain_data_gets_in_only_with_both_addresses_right() {
     }
     assert_eq!(w.server_numbers(), [1]);
 }
+
+/// Drops at the UPF by reason, without those that are nothing.
+fn by_reason(w: &World) -> Vec<(DropReason, u64)> {
+    w.upf.drops().iter().filter(|(_, n)| *n > 0).collect()
+}
+
+#[test]
+fn every_truncation_of_every_message_is_dropped_and_counted_by_its_reason() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    w.up(1, 100);
+    w.run_ms(50);
+    let (tables, delivered) = (w.upf.table_bytes(), w.at_server.len());
+    let first = |kind: u8| {
+        let is = |p: &[u8]| ip::parse_udp(p).is_ok_and(|(_, _, range)| p[range][0] >> 4 == kind);
+        w.tap.iter().find(|(_, up, _, p)| *up && is(p)).expect("one of this kind").clone()
+    };
+    // An init cut anywhere is no init: its length is part of its format. (Its first tag covers every byte.)
+    let (init, data) = (first(1), first(4));
+    let (source, _, range) = ip::parse_udp(&init.3).unwrap();
+    let mut reasons = Vec::new();
+    for cut in 0..range.len() {
+        let payload = &init.3[range.start..range.start + cut];
+        let packet = ip::udp_datagram(source, address(init.2 as u8, 1), payload).unwrap();
+        let before = by_reason(&w);
+        w.inject(true, init.2 + 1, packet, Duration::ZERO);
+        w.run_until(w.now);
+        let new: Vec<_> = by_reason(&w).into_iter().filter(|row| !before.contains(row)).collect();
+        assert_eq!(new.len(), 1, "init cut to {cut}: {new:?}");
+        reasons.push(new[0].0);
+    }
+    reasons.dedup();
+    use DropReason::{Forged, HandshakeMac, Malformed, UnknownType};
+    assert!(reasons.iter().all(|r| [Malformed, UnknownType, HandshakeMac].contains(r)), "{reasons:?}");
+    // A sealed message: too short for its header and tag, or else it does not verify.
+    let (source, _, range) = ip::parse_udp(&data.3).unwrap();
+    for cut in 0..range.len() {
+        let payload = &data.3[range.start..range.start + cut];
+        let packet = ip::udp_datagram(source, address(data.2 as u8, 1), payload).unwrap();
+        let (malformed, forged) = (w.upf.drops().get(Malformed), w.upf.drops().get(Forged));
+        w.inject(true, data.2 + 1, packet, Duration::ZERO);
+        w.run_until(w.now);
+        let short = cut < 16 + 16;
+        let is = (w.upf.drops().get(Malformed) - malformed, w.upf.drops().get(Forged) - forged);
+        // Replay is looked at first: a number seen before is not decrypted at all.
+        let seen = w.upf.drops().get(DropReason::Replayed);
+        assert!(is == (1, 0) || (!short && (is == (0, 1) || seen > 0)), "data cut to {cut}: {is:?} {seen}");
+    }
+    assert_eq!((w.upf.table_bytes(), w.at_server.len()), (tables, delivered));
+    w.up(2, 100);
+    w.run_ms(50);
+    assert_eq!(w.server_numbers(), [1, 2]);
+}
+
+#[test]
+fn messages_out_of_order_are_taken_inside_the_window_and_counted_outside() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    let old_init = w.tap.iter().find(|(_, up, _, _)| *up).expect("the first init").clone();
+    // Two early packets are kept back by the network.
+    w.channels[1].cut = true;
+    w.tap.clear();
+    w.up(0, 100);
+    w.up(1, 100);
+    let mut kept = w.tap.iter().filter(|(_, up, _, p)| *up && (160..220).contains(&p.len())).cloned();
+    let (late, later) = (kept.next().expect("sent"), kept.next().expect("sent"));
+    drop(kept);
+    w.channels[1].cut = false;
+    for i in 2..100 {
+        w.up(i, 100);
+        w.run_ms(1);
+    }
+    w.inject(true, late.2 + 1, late.3, Duration::ZERO);
+    w.run_ms(50);
+    assert!(w.server_numbers().contains(&0), "inside the window it counts");
+    for i in 100..20_000 {
+        w.up(i, 100);
+        if i % 50 == 0 {
+            w.run_ms(1);
+        }
+    }
+    w.run_ms(50);
+    let too_old = w.upf.drops().get(DropReason::TooOld);
+    w.inject(true, later.2 + 1, later.3, Duration::ZERO);
+    w.run_ms(50);
+    assert_eq!(w.upf.drops().get(DropReason::TooOld), too_old + 1, "{:?}", w.upf.drops());
+    assert!(!w.server_numbers().contains(&1));
+    // An init that was overtaken by a newer one of the same UE opens nothing.
+    w.restart_ue(70);
+    w.run_ms(2_000);
+    let (replayed, view) = (w.upf.drops().get(DropReason::HandshakeReplayed), w.view());
+    w.inject(true, old_init.2 + 1, old_init.3, Duration::ZERO);
+    w.run_ms(50);
+    assert_eq!(w.upf.drops().get(DropReason::HandshakeReplayed), replayed + 1);
+    assert_eq!(w.view().paths.len(), view.paths.len());
+    assert!(w.ue.is_connected());
+}

@@ -125,6 +125,13 @@ impl Active {
         }
     }
 
+    /// `path` works again: that it was down is no longer repeated.
+    pub fn forget_notice(&mut self, path: PathId) {
+        if let Some(notice) = self.notices.get_mut(usize::from(path)) {
+            notice.left = 0;
+        }
+    }
+
     /// Repeats on `path` what may have been lost.
     pub fn repeat_notices(&mut self, path: PathId) {
         for about in (0..MAX_PATHS as PathId).filter(|about| *about != path) {

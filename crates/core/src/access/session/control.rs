@@ -237,6 +237,7 @@ impl Session {
     /// Tells the peer on the paths that still work. Only the UE's word on a path brings it up again.
     fn notify_peer(&mut self, path: PathId, up: bool, reason: u8) {
         if up && !self.is_ue() {
+            self.active().forget_notice(path);
             return;
         }
         self.notify_sequence = self.notify_sequence.wrapping_add(1);

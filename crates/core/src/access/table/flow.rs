@@ -591,7 +591,10 @@ mod tests {
     fn a_flow_that_was_silent_starts_again_with_the_next_number() {
         let mut table = FlowTable::new(1);
         let mut next = |s| table.entry(&flow(1), Instant::from_secs(s)).next_sequence();
-        assert_eq!([next(1), next(5), next(9), next(14), next(14)], [(0, true), (1, false), (2, false), (3, true), (4, false)]);
+        assert_eq!(
+            [next(1), next(5), next(9), next(14), next(14)],
+            [(0, true), (1, false), (2, false), (3, true), (4, false)]
+        );
     }
 
     #[test]
