@@ -7,7 +7,8 @@ use tracing_subscriber::EnvFilter;
 /// ATSSS for any Linux machine: one session over 5G and Wi-Fi.
 #[derive(Debug, Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
-#[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration.")]
+#[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong arguments or configuration;\n\
+                  ctl also: 3 agent not reachable, 4 the agent refused.")]
 pub struct Cli {
     /// What to log: a level or tracing filter such as `info,anabranch::engine=debug`.
     #[arg(long, global = true, env = "ANABRANCH_LOG", default_value = "info", value_name = "FILTER")]
@@ -25,7 +26,7 @@ pub enum Command {
     /// The tunnel end at the operator, for many UEs.
     Upf(agent::UpfArgs),
     /// Ask a running UE or UPF, and change its rules and sessions.
-    Ctl(ctl::Args),
+    Ctl(Box<ctl::Args>),
     /// Make a key pair.
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
@@ -62,4 +63,52 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return error.exit_code();
     }
     if agent::is_config_error(error) { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: [(&str, &str); 6] = [
+        ("README.md", include_str!("../../../README.md")),
+        ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
+        ("docs/operations.md", include_str!("../../../docs/operations.md")),
+        ("packaging/README.md", include_str!("../../../packaging/README.md")),
+        ("packaging/ue.example.toml", include_str!("../../../packaging/ue.example.toml")),
+        ("packaging/upf.example.toml", include_str!("../../../packaging/upf.example.toml")),
+    ];
+
+    /// Command lines of a page: in code spans, in code blocks, and in comments of examples.
+    fn commands(page: &str) -> impl Iterator<Item = &str> {
+        page.lines().flat_map(|line| {
+            let spans = line.split('`').skip(1).step_by(2);
+            let whole = line.split(": ").map(|part| part.trim_start_matches(['#', ' ']));
+            spans.chain(whole).filter(|text| text.starts_with("anabranch ")).map(|text| {
+                // Up to where the shell, or a remark, takes over.
+                let end =
+                    ["&&", "|", ">", "   ", " (", ";", " ──"].iter().filter_map(|stop| text.find(stop)).min();
+                text[..end.unwrap_or(text.len())].trim_end_matches([' ', '.'])
+            })
+        })
+    }
+
+    #[test]
+    fn every_command_on_the_pages_is_one() {
+        let mut seen = 0;
+        for (name, page) in PAGES {
+            for command in commands(page) {
+                let words: Vec<&str> = command.split_whitespace().collect();
+                // Names of parts, as in "`anabranch ue` and `anabranch ctl`".
+                if words.len() == 2 {
+                    let parts = <Cli as clap::CommandFactory>::command();
+                    assert!(parts.find_subcommand(words[1]).is_some(), "{name}: {command}");
+                } else {
+                    let parsed = Cli::try_parse_from(&words);
+                    assert!(parsed.is_ok(), "{name}: {command}\n{}", parsed.unwrap_err());
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen > 40, "{seen}");
+    }
 }

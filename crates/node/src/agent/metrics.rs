@@ -180,3 +180,136 @@ fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, valu
         None => registry.register(name, help, number),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_core::access::drops::DropReason;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../docs/operations.md");
+
+    fn sample(part: &str) -> String {
+        let path = Path {
+            ue: "u".into(),
+            id: 0,
+            access: "5g".into(),
+            up: true,
+            why: None,
+            endpoint: None,
+            security: "secure".into(),
+            rtt_ms: Some(1.0),
+            rtt_min_ms: None,
+            loss_tx_percent: 0.0,
+            loss_rx_percent: 0.0,
+            tx_packets: 0,
+            tx_bytes: 0,
+            rx_packets: 0,
+            rx_bytes: 0,
+            mtu_bytes: 0,
+        };
+        let session = Session {
+            ue: "u".into(),
+            public_key: String::new(),
+            addresses: Vec::new(),
+            connected: true,
+            tx_packets: 0,
+            tx_bytes: 0,
+            rx_packets: 0,
+            rx_bytes: 0,
+            paths: vec![path],
+        };
+        let worker = WorkerStatus {
+            accesses: [("5g".to_owned(), Counters::default())].into(),
+            ..WorkerStatus::default()
+        };
+        let status = Status {
+            part: part.into(),
+            name: "n".into(),
+            version: "v".into(),
+            uptime_s: 1,
+            public_key: String::new(),
+            device: String::new(),
+            mtu_bytes: 0,
+            sessions: 1,
+            connected: 1,
+            drops: [("forged".to_owned(), 1)].into(),
+            workers: vec![worker],
+        };
+        text(&status, &[session])
+    }
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        for part in ["ue", "upf"] {
+            let text = sample(part);
+            let prefix = format!("anabranch_{part}_");
+            let kinds: BTreeSet<(&str, &str)> =
+                text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+            let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
+                let name = line.split([' ', '{']).next().unwrap();
+                let family = name.strip_suffix("_total").unwrap_or(name);
+                let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
+                let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+                let labels: Vec<String> =
+                    labels.split(',').filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
+                let name = name.strip_prefix(&prefix).unwrap();
+                format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
+            });
+            let rows: BTreeSet<String> = rows.collect();
+            for row in &rows {
+                assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/operations.md lacks {row}");
+            }
+            let documented =
+                PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
+            assert_eq!(documented.count(), rows.len());
+        }
+    }
+
+    #[test]
+    fn every_reason_of_a_drop_is_documented_once() {
+        for reason in DropReason::ALL {
+            let row = format!("| `{}` |", reason.name());
+            assert_eq!(PAGE.lines().filter(|l| l.starts_with(&row)).count(), 1, "docs/operations.md: {row}");
+        }
+    }
+
+    /// The kinds of events that the sources of the agent name.
+    #[test]
+    fn every_event_is_documented() {
+        let sources = [
+            include_str!("ue.rs"),
+            include_str!("upf.rs"),
+            include_str!("upf_api.rs"),
+            include_str!("views.rs"),
+        ];
+        let kind = |call: &'static str| {
+            sources.iter().flat_map(move |source| {
+                source.split(call).skip(1).filter_map(|rest| rest.split('"').next()).collect::<Vec<_>>()
+            })
+        };
+        let kinds: BTreeSet<&str> = kind("event(\"").chain(kind("about(\"")).collect();
+        assert!(kinds.len() >= 12, "{kinds:?}");
+        for kind in kinds {
+            assert!(
+                PAGE.lines()
+                    .any(|l| l.starts_with("| `")
+                        && l.split('|').nth(1).unwrap().contains(&format!("`{kind}`"))),
+                "docs/operations.md lacks the event {kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn limits_are_the_documented_ones() {
+        let limits = PAGE.split("## Limits").nth(1).unwrap();
+        for row in [
+            format!("paths of a session | {} |", anabranch_core::access::MAX_PATHS),
+            format!("with metrics of their own | {MAX_SESSIONS} sessions |"),
+            format!("events kept | {} |", crate::api::EVENTS_KEPT),
+        ] {
+            assert!(limits.contains(&row), "docs/operations.md lacks: {row}");
+        }
+    }
+}

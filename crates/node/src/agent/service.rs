@@ -46,8 +46,8 @@ impl Signals {
     }
 }
 
-/// Tells systemd (sd_notify(3)), if it wants to know, that the program is `READY=1`, `RELOADING=1` or
-/// `STOPPING=1`. Abstract sockets ("@…") are what systemd uses for user services in containers.
+/// Tells systemd (sd_notify(3)), if it wants to know, that the program is `READY=1`, `RELOADING=1`,
+/// `STOPPING=1` or alive (`WATCHDOG=1`). Abstract sockets ("@…") are what systemd uses for user services in containers.
 pub fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let send = || -> std::io::Result<()> {

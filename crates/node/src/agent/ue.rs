@@ -208,7 +208,9 @@ impl Agent {
                 _ = tick.tick() => {
                     self.look().await;
                     self.resolve(&resolved);
+                    // The worker answers, so it lives.
                     self.report_send_errors().await;
+                    notify("WATCHDOG=1");
                 }
                 error = crew.failed() => return Err(error),
             }

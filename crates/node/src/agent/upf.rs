@@ -260,7 +260,9 @@ impl Agent {
                     if let Err(error) = self.save().await {
                         tracing::error!("{error:#}");
                     }
+                    // The workers answer, so they live.
                     self.report_send_errors().await;
+                    notify("WATCHDOG=1");
                 }
                 error = crew.failed() => return Err(error),
             }

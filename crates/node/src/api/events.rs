@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 /// Events kept for those who come late.
-const KEPT: usize = 256;
+pub const KEPT: usize = 256;
 /// Events a slow listener may be behind before it misses some.
 const BEHIND: usize = 1024;
 

@@ -19,8 +19,10 @@ mod types;
 
 pub use ask::{Ask, Asker};
 pub use events::EventLog;
+#[cfg(test)]
+pub use events::KEPT as EVENTS_KEPT;
 pub use problem::Problem;
-pub use serve::{Server, serve};
+pub use serve::serve;
 pub use types::{
     Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };

@@ -147,3 +147,23 @@ async fn events_arrive_without_gap_from_where_one_left_off() {
     assert_eq!(ids, ["299", "300", "301"]);
     assert_eq!(log.since(0).0.len(), 256);
 }
+
+#[test]
+fn every_request_is_documented_and_every_documented_one_exists() {
+    use std::collections::BTreeSet;
+    let page = include_str!("../../../../docs/operations.md");
+    let rows = page.split("| request | answer |").nth(1).unwrap().lines().skip(2);
+    let cells = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').nth(1).unwrap());
+    let documented: BTreeSet<String> = cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .map(|request| request.split('?').next().unwrap().to_owned())
+        .collect();
+    let openapi: serde_json::Value = serde_json::from_str(&description()).unwrap();
+    let paths = openapi["paths"].as_object().unwrap().iter();
+    let served: BTreeSet<String> = paths
+        .flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+        })
+        .collect();
+    assert_eq!(documented, served);
+}

@@ -2,6 +2,8 @@
 //!
 //! Annotated examples with every default: `packaging/ue.example.toml`, `packaging/upf.example.toml`.
 
+#[cfg(test)]
+mod documented;
 mod keys;
 mod load;
 mod types;

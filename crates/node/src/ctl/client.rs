@@ -172,7 +172,7 @@ impl Client {
         if status.is_server_error() {
             return Err(CtlError::failed(place, format!("{}; {}", problem.detail, problem.remedy)));
         }
-        Err(CtlError::Refused { place, problem })
+        Err(CtlError::Refused { place, problem: Box::new(problem) })
     }
 
     async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T, CtlError> {
@@ -248,7 +248,7 @@ fn the_one_socket(candidates: &[&str]) -> Result<PathBuf, CtlError> {
             place: candidates.join(" and "),
             cause: "neither exists".into(),
             remedy:
-                "start an agent (systemctl start anabranch-ue), or give its [api] listen with --socket or \
+                "start an agent (systemctl start anabranch-ue@NAME), or give its [api] listen with --socket or \
                      --url"
                     .into(),
         }),

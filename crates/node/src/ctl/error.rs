@@ -29,7 +29,7 @@ pub enum CtlError {
         /// Method and path.
         place: String,
         /// What it answered.
-        problem: Problem,
+        problem: Box<Problem>,
     },
 }
 

@@ -103,7 +103,8 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
 }
 
 struct World {
-    _server: crate::api::Server,
+    /// Listens until dropped.
+    _server: Box<dyn std::any::Any>,
     events: EventLog,
     folder: tempfile::TempDir,
 }
@@ -120,7 +121,7 @@ impl World {
         tokio::spawn(agent(asks));
         let events = EventLog::default();
         let server = serve(api, None, Asker::new(sender), events.clone()).await.unwrap();
-        Self { _server: server, events, folder }
+        Self { _server: Box::new(server), events, folder }
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
@@ -139,7 +140,7 @@ impl World {
 fn parse(words: &str) -> Result<Args, clap::Error> {
     let words = ["anabranch", "ctl"].into_iter().chain(words.split_whitespace());
     match Cli::try_parse_from(words)?.command {
-        Command::Ctl(args) => Ok(args),
+        Command::Ctl(args) => Ok(*args),
         other => panic!("{other:?}"),
     }
 }

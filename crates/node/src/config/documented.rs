@@ -1,0 +1,222 @@
+//! docs/operations.md against the configuration: every key, default and range. The keys come from serde
+//! itself: it lists what would have been valid wherever an unknown key is met.
+
+use super::load::{Check, parse};
+use super::{UeConfig, UpfConfig};
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use toml::{Table, Value};
+
+const PAGE: &str = include_str!("../../../../docs/operations.md");
+const KEY: &str = "q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=";
+
+/// The smallest configuration in which every section exists.
+fn smallest(file: &str, steering: &str) -> Table {
+    let common = format!(
+        "[device]\n[probe]\n[flap]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+                          [[rule]]\nname = \"r\"\nfilter = {{}}\nsteering = {{ {steering} }}\n"
+    );
+    let own = match file {
+        "ue.toml" => format!(
+            "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"{KEY}\"\n\
+             [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n"
+        ),
+        _ => format!(
+            "[upf]\nprivate_key_file = \"k\"\n[n6]\n[pool]\nv4 = \"10.45.0.0/16\"\n\
+             [[ue]]\nname = \"u\"\npublic_key = \"{KEY}\"\n[[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\n"
+        ),
+    };
+    toml::from_str(&format!("{own}{common}")).unwrap()
+}
+
+const MODES: [&str; 5] = [
+    "mode = \"active-standby\", primary = \"5g\"",
+    "mode = \"load-balance\"",
+    "mode = \"smallest-delay\"",
+    "mode = \"priority-based\", primary = \"5g\"",
+    "mode = \"redundant\"",
+];
+
+/// A section: where its table is, what the page calls it, and the steering mode it needs.
+struct Section {
+    file: &'static str,
+    path: Vec<&'static str>,
+    heading: String,
+    steering: &'static str,
+}
+
+fn sections() -> Vec<Section> {
+    let mut all = Vec::new();
+    for file in ["ue.toml", "upf.toml"] {
+        let table = smallest(file, MODES[1]);
+        for name in table.keys() {
+            let name: &'static str = name.clone().leak();
+            let heading = if table[name].is_array() { format!("[[{name}]]") } else { format!("[{name}]") };
+            all.push(Section { file, path: vec![name], heading, steering: MODES[1] });
+        }
+        all.push(Section {
+            file,
+            path: vec!["rule", "filter"],
+            heading: "[[rule]] filter".to_owned(),
+            steering: MODES[1],
+        });
+        for steering in MODES {
+            let mode = steering.split('"').nth(1).unwrap();
+            let heading = format!("[[rule]] steering = {{ mode = \"{mode}\" }}");
+            all.push(Section { file, path: vec!["rule", "steering"], heading, steering });
+        }
+    }
+    all
+}
+
+impl Section {
+    /// The smallest configuration, with `key` of this section set; `None` as a value removes it.
+    fn with(&self, key: &str, value: Option<Value>) -> Table {
+        let mut table = smallest(self.file, self.steering);
+        let mut at = &mut table;
+        for step in &self.path {
+            at = match at.get_mut(*step).unwrap() {
+                Value::Table(table) => table,
+                Value::Array(array) => array[0].as_table_mut().unwrap(),
+                other => panic!("{other}"),
+            };
+        }
+        match value {
+            Some(value) => drop(at.insert(key.to_owned(), value)),
+            None => drop(at.remove(key)),
+        }
+        table
+    }
+
+    fn accepts(&self, table: &Table) -> Result<String, String> {
+        let text = toml::to_string(table).unwrap();
+        fn read<T: DeserializeOwned + Check + std::fmt::Debug>(text: &str) -> Result<String, String> {
+            parse::<T>("x", text).map(|config| format!("{config:?}")).map_err(|e| e.message)
+        }
+        if self.file == "ue.toml" { read::<UeConfig>(&text) } else { read::<UpfConfig>(&text) }
+    }
+
+    /// The keys this section may have.
+    fn keys(&self) -> BTreeSet<String> {
+        let message = self.accepts(&self.with("zz_unknown", Some(Value::Integer(1)))).unwrap_err();
+        let list =
+            message.split("valid here: ").nth(1).unwrap_or_else(|| panic!("{}: {message}", self.heading));
+        let keys = list.trim_end_matches(')').split(", ").map(str::to_owned);
+        // The mode itself is in the heading.
+        keys.filter(|key| self.path != ["rule", "steering"] || key != "mode").collect()
+    }
+
+    /// Its rows on the page.
+    fn rows(&self) -> BTreeMap<String, Row> {
+        let headings =
+            [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
+        let mut lines = PAGE.lines().skip_while(|line| !headings.iter().any(|h| h == line));
+        assert!(lines.next().is_some(), "docs/operations.md lacks the heading {}", headings[0]);
+        lines
+            .take_while(|line| !line.starts_with('#'))
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| {
+                let cells: Vec<&str> = line.trim_matches('|').split(" |").map(str::trim).collect();
+                let [key, _unit, default, range, what] = cells[..] else { panic!("{line}") };
+                assert!(!range.is_empty() && !what.is_empty(), "{line}");
+                (code(key).unwrap().to_owned(), Row { default: default.to_owned(), range: range.to_owned() })
+            })
+            .collect()
+    }
+}
+
+struct Row {
+    default: String,
+    range: String,
+}
+
+/// What stands between backquotes.
+fn code(cell: &str) -> Option<&str> {
+    cell.strip_prefix('`')?.strip_suffix('`')
+}
+
+fn value(text: &str) -> Value {
+    let table: Table = toml::from_str(&format!("v = {text}")).unwrap_or_else(|e| panic!("{text}: {e}"));
+    table["v"].clone()
+}
+
+#[test]
+fn every_key_is_documented_and_every_documented_key_exists() {
+    let mut keys = 0;
+    for section in sections() {
+        let documented: BTreeSet<String> = section.rows().into_keys().collect();
+        assert_eq!(documented, section.keys(), "{} {}", section.file, section.heading);
+        keys += documented.len();
+    }
+    assert!(keys > 100, "{keys}");
+}
+
+#[test]
+fn every_top_level_section_is_documented() {
+    for file in ["ue.toml", "upf.toml"] {
+        let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
+        let known: BTreeSet<String> = smallest(file, MODES[1]).keys().cloned().collect();
+        assert_eq!(section.keys(), known, "{file}");
+    }
+}
+
+/// Writing a default into the file changes nothing, and what has none must be given.
+#[test]
+fn every_default_is_the_documented_one() {
+    for section in sections() {
+        let implied = section.accepts(&smallest(section.file, section.steering)).unwrap();
+        for (key, row) in section.rows() {
+            let place = format!("{} {} {key}", section.file, section.heading);
+            let without = section.accepts(&section.with(&key, None));
+            match (code(&row.default), row.default.as_str()) {
+                (Some(default), _) => {
+                    let written = section.accepts(&section.with(&key, Some(value(default))));
+                    assert_eq!(written.as_ref(), Ok(&implied), "{place}");
+                    assert_eq!(without, Ok(implied.clone()), "{place}");
+                }
+                // A pool needs one of its two.
+                (None, "none") => {
+                    assert!(without.is_ok() || section.path == ["pool"], "{place}: {without:?}")
+                }
+                (None, "") => assert!(without.is_err(), "{place} can be left out"),
+                (None, other) => panic!("{place}: default \"{other}\""),
+            }
+        }
+    }
+}
+
+/// The bounds of "A to B" are accepted; one step beyond is not.
+#[test]
+fn every_range_is_the_documented_one() {
+    let mut ranges = 0;
+    for section in sections() {
+        let rows = section.rows();
+        // Bounds that are other keys are written as keys.
+        let bound = |text: &str| -> Option<f64> {
+            match code(text) {
+                Some(key) => rows.get(key).and_then(|row| code(&row.default)?.parse().ok()),
+                None => text.parse().ok(),
+            }
+        };
+        for (key, row) in &rows {
+            let first = row.range.split(", or").next().unwrap();
+            let Some((low, high)) = first.split_once(" to ").and_then(|(l, h)| Some((bound(l)?, bound(h)?)))
+            else {
+                continue;
+            };
+            ranges += 1;
+            let whole = low.fract() == 0.0 && !matches!(key.as_str(), "loss_percent" | "above_loss_percent");
+            let number = |n: f64| if whole { Value::Integer(n as i64) } else { Value::Float(n) };
+            let step = if whole { 1.0 } else { 0.0005 };
+            let accepts = |n: f64| section.accepts(&section.with(key, Some(number(n)))).is_ok();
+            let place = format!("{} {} {key}", section.file, section.heading);
+            assert!(!accepts(low - step), "{place}: {} is accepted", low - step);
+            assert!(!accepts(high + step), "{place}: {} is accepted", high + step);
+            // Bounds that others depend on are moved within reach by those others' own rows.
+            let alone =
+                !["idle_interval_ms", "active_interval_max_ms", "hold_max_ms"].contains(&key.as_str());
+            assert!(!alone || accepts(low) && accepts(high), "{place}: a bound is refused");
+        }
+    }
+    assert!(ranges > 40, "{ranges}");
+}

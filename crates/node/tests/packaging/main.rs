@@ -1,0 +1,290 @@
+//! packaging/: units that systemd understands, an installation that consists of what its README says, and
+//! programs that need no more than the units give them.
+
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
+#[path = "../run/net.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod net;
+
+use net::{ANABRANCH, Options, World};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+
+const UE_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-ue@.service");
+const UPF_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-upf.service");
+
+fn keys(unit: &'static str) -> BTreeMap<&'static str, &'static str> {
+    unit.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect()
+}
+
+#[track_caller]
+fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// Whether a program is there; what is missing is said, and not accepted in CI.
+fn there(program: &str) -> bool {
+    let found =
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|d| Path::new(d).join(program).exists());
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "CI must have {program}");
+        eprintln!("skipped: needs {program}");
+    }
+    found
+}
+
+#[test]
+fn both_units_have_two_capabilities_and_no_way_to_more() {
+    for unit in [UE_UNIT, UPF_UNIT] {
+        let keys = keys(unit);
+        for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
+            assert_eq!(keys[key], "CAP_NET_ADMIN CAP_NET_RAW");
+        }
+        assert_eq!((keys["User"], keys["NoNewPrivileges"]), ("anabranch", "yes"));
+        assert_eq!((keys["ProtectSystem"], keys["DevicePolicy"]), ("strict", "closed"));
+        assert_eq!((keys["Type"], keys["ExecReload"]), ("notify", "/bin/kill -HUP $MAINPID"));
+    }
+    // They differ where they must, and nowhere else.
+    let same = [
+        "ExecStart",
+        "Description",
+        "Wants",
+        "After",
+        "RestartKillSignal",
+        "StateDirectory",
+        "StateDirectoryMode",
+    ];
+    let rest = |unit| {
+        let mut keys = keys(unit);
+        keys.retain(|key, _| !same.contains(key));
+        keys
+    };
+    assert_eq!(rest(UE_UNIT), rest(UPF_UNIT));
+}
+
+/// A root folder with program, units and user in place.
+fn root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let put = |from: &Path, to: &str| {
+        let to = root.path().join(to);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(from, to).unwrap();
+    };
+    let packaging = PathBuf::from(PACKAGING);
+    put(Path::new(ANABRANCH), "usr/bin/anabranch");
+    put(Path::new("/bin/kill"), "bin/kill");
+    for unit in ["anabranch-ue@.service", "anabranch-upf.service"] {
+        put(&packaging.join("systemd").join(unit), &format!("usr/lib/systemd/system/{unit}"));
+    }
+    put(&packaging.join("sysusers.d/anabranch.conf"), "usr/lib/sysusers.d/anabranch.conf");
+    put(&packaging.join("tmpfiles.d/anabranch.conf"), "usr/lib/tmpfiles.d/anabranch.conf");
+    root
+}
+
+#[test]
+fn systemd_understands_the_units_and_rates_them_safe() {
+    if !there("systemd-analyze") {
+        return;
+    }
+    let root = root();
+    let analyze = |args: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        command.arg(format!("--root={}", root.path().display())).args(args).output().unwrap()
+    };
+    for unit in ["anabranch-ue@home.service", "anabranch-upf.service"] {
+        let output = analyze(&["verify", unit]);
+        // What is said of units it depends on, which are not in this root, is not about us.
+        let about = text(&output);
+        let about: Vec<&str> = about.lines().filter(|line| line.contains("anabranch")).collect();
+        assert!(
+            about.iter().all(|line| line.contains("not found") && line.contains(".target")),
+            "{about:#?}"
+        );
+    }
+    // An unknown key must be noticed, or the above shows nothing.
+    let broken = root.path().join("usr/lib/systemd/system/anabranch-upf.service");
+    std::fs::write(&broken, UPF_UNIT.replace("ProtectClock", "ProtektClock")).unwrap();
+    assert!(text(&analyze(&["verify", "anabranch-upf.service"])).contains("ProtektClock"));
+    std::fs::write(&broken, UPF_UNIT).unwrap();
+    // Exposure from 0 (safe) to 100; what is left is the network, which is the point of it.
+    for unit in ["anabranch-ue@home.service", "anabranch-upf.service"] {
+        let output = analyze(&["security", "--offline=yes", "--threshold=25", unit]);
+        assert!(output.status.success(), "{}", text(&output));
+    }
+}
+
+#[test]
+fn user_and_folders_are_made_as_described() {
+    if !there("systemd-sysusers") || !there("systemd-tmpfiles") || !nix::unistd::Uid::effective().is_root() {
+        return;
+    }
+    use std::os::unix::fs::MetadataExt;
+    let root = root();
+    let etc = root.path().join("etc");
+    std::fs::create_dir_all(etc.join("anabranch")).unwrap();
+    std::fs::write(etc.join("anabranch/ue.key"), "secret").unwrap();
+    std::fs::write(etc.join("anabranch/token"), "secret").unwrap();
+    for (program, create) in [("systemd-sysusers", ""), ("systemd-tmpfiles", "--create")] {
+        let mut command = Command::new(program);
+        command.arg(format!("--root={}", root.path().display()));
+        let output =
+            command.args([create, "anabranch.conf"].iter().filter(|a| !a.is_empty())).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", text(&output));
+    }
+    let passwd = std::fs::read_to_string(etc.join("passwd")).unwrap();
+    let user = passwd.lines().find(|line| line.starts_with("anabranch:")).unwrap();
+    let uid: u32 = user.split(':').nth(2).unwrap().parse().unwrap();
+    assert!(user.ends_with("/nologin"), "{user}");
+    let meta = |name: &str| std::fs::metadata(etc.join(name)).unwrap();
+    let (folder, key, token) = (meta("anabranch"), meta("anabranch/ue.key"), meta("anabranch/token"));
+    assert_eq!((folder.mode() & 0o777, folder.uid()), (0o750, 0));
+    assert_eq!((key.mode() & 0o777, key.uid()), (0o400, uid));
+    assert_eq!((token.mode() & 0o777, token.uid()), (0o440, 0));
+    assert_ne!(token.gid(), 0);
+}
+
+/// The examples are right as they are, for the real program.
+#[test]
+fn the_examples_are_accepted() {
+    for part in ["ue", "upf"] {
+        let example = format!("{PACKAGING}/{part}.example.toml");
+        let output = Command::new(ANABRANCH).args([part, "--check", "--config", &example]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+    }
+}
+
+/// Another user, the two capabilities of the units, nothing else: session, traffic, and nothing left behind.
+#[test]
+fn the_programs_need_no_more_than_the_units_give() {
+    if !there("setpriv") {
+        return;
+    }
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
+    // As the units: a user who owns keys, state and sockets.
+    let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    for name in ["", "ue.key", "upf.key", "ue.toml", "upf.toml"] {
+        std::os::unix::fs::chown(world.file(name), Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
+    }
+    let start = |part: &str| {
+        let caps = "-all,+net_admin,+net_raw";
+        let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
+        // Where the device is closed to other users, as in many containers, a copy of it that is not.
+        let program = format!(
+            "d=$(mktemp -d) && mount -t tmpfs tmpfs $d && mknod -m 666 $d/tun c 10 200 && mount --bind $d/tun /dev/net/tun
+             exec setpriv --reuid={uid} --regid={gid} --clear-groups --no-new-privs --bounding-set={caps} \
+               --inh-caps={caps} --ambient-caps={caps} -- {} {part} --config {}",
+            world.file("anabranch").display(),
+            world.file(&format!("{part}.toml")).display(),
+        );
+        let ns = if part == "ue" { &world.ue } else { &world.upf };
+        ns.spawn("unshare", &["--mount", "sh", "-ec", &program], &world.file(&format!("{part}.log")))
+    };
+    // Other users cannot reach the folder of the build, perhaps.
+    std::fs::copy(ANABRANCH, world.file("anabranch")).unwrap();
+    let upf = start("upf");
+    world.until("the UPF runs", || upf.log().contains("upf runs"));
+    let ue = start("ue");
+    world.until("the UE is connected", || world.paths_up("ue") == 2);
+    let text = world.ue.sh("ping -q -i 0.01 -c 20 -W 2 192.0.2.2; ping -q -i 0.01 -c 20 -W 2 2001:db8:6::2");
+    assert_eq!(text.matches(" 0% packet loss").count(), 2, "{text}\n{}", world.logs());
+    let status = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pids = world.ue.sh(&format!("pgrep -f '^{}'", world.file("anabranch").display()));
+    for pid in pids.split_whitespace() {
+        let status = status(pid);
+        // CAP_NET_ADMIN is 12, CAP_NET_RAW 13.
+        assert!(
+            status.contains("CapEff:\t0000000000003000") && status.contains("NoNewPrivs:\t1"),
+            "{status}"
+        );
+    }
+    ue.stop();
+    assert_eq!(world.ue.picture(), ue_before);
+    upf.stop();
+    assert_eq!(world.upf.picture(), upf_before);
+    let log = world.logs();
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+}
+
+/// What the README lists is in the package, and the package has what it needs to say.
+#[test]
+fn the_package_holds_what_the_readme_lists() {
+    if !there("dpkg-deb") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let make = |args: &[&str]| Command::new(format!("{PACKAGING}/deb")).args(args).output().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let output = make(&["--binary", ANABRANCH, "--out", out]);
+    assert!(output.status.success(), "{}", text(&output));
+    let package = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let deb = |args: &[&str]| {
+        let output = Command::new("dpkg-deb").args(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    let contents = deb(&["--contents", &package]);
+    for path in [
+        "./usr/bin/anabranch",
+        "./usr/lib/systemd/system/anabranch-ue@.service",
+        "./usr/lib/systemd/system/anabranch-upf.service",
+        "./usr/lib/sysusers.d/anabranch.conf",
+        "./usr/lib/tmpfiles.d/anabranch.conf",
+        "./usr/share/doc/anabranch/examples/ue.toml",
+        "./usr/share/doc/anabranch/examples/upf.toml",
+        "./usr/share/doc/anabranch/operations.md",
+        "./usr/share/doc/anabranch/copyright",
+    ] {
+        assert!(contents.lines().any(|line| line.ends_with(&format!(" {path}"))), "{path} in\n{contents}");
+    }
+    assert!(contents.lines().all(|line| line.contains(" root/root ")), "{contents}");
+    let control = deb(&["--field", &package]);
+    assert!(control.contains(&format!("Version: {}\n", env!("CARGO_PKG_VERSION"))), "{control}");
+    assert!(control.contains("libc6 (>= 2."), "{control}");
+
+    let root = folder.path().join("root");
+    deb(&["--raw-extract", &package, root.to_str().unwrap()]);
+    for script in ["postinst", "prerm", "postrm"] {
+        let checked = Command::new("sh").arg("-n").arg(root.join("DEBIAN").join(script)).output().unwrap();
+        assert!(checked.status.success(), "{script}: {}", text(&checked));
+    }
+    let version = Command::new(root.join("usr/bin/anabranch")).arg("--version").output().unwrap();
+    assert!(text(&version).contains(env!("CARGO_PKG_VERSION")), "{}", text(&version));
+
+    let missing = make(&["--binary", "/nonexistent"]);
+    assert!(!missing.status.success() && text(&missing).contains("./x setup"), "{}", text(&missing));
+}
+
+/// The README's "By hand" section installs what the package does.
+#[test]
+fn by_hand_is_as_by_package() {
+    let readme = std::fs::read_to_string(format!("{PACKAGING}/README.md")).unwrap();
+    let by_hand = readme.split("## By hand").nth(1).unwrap().split("```").nth(1).unwrap();
+    let script = by_hand.trim_start_matches("sh\n");
+    let checkout = tempfile::tempdir().unwrap();
+    let root = checkout.path().join("root");
+    std::fs::create_dir_all(checkout.path().join("target/release")).unwrap();
+    std::os::unix::fs::symlink(ANABRANCH, checkout.path().join("target/release/anabranch")).unwrap();
+    std::os::unix::fs::symlink(PACKAGING, checkout.path().join("packaging")).unwrap();
+    // Everything but systemd's own part, into a folder.
+    let lines: Vec<String> = script
+        .lines()
+        .filter(|line| line.starts_with("install"))
+        .map(|line| line.replace(" /usr/", &format!(" {}/usr/", root.display())))
+        .collect();
+    assert_eq!((lines.len(), script.lines().count()), (4, 7), "{script}");
+    let output =
+        Command::new("sh").args(["-ec", &lines.join("\n")]).current_dir(checkout.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    for path in ["bin/anabranch", "lib/systemd/system/anabranch-ue@.service", "lib/sysusers.d/anabranch.conf"]
+    {
+        assert!(root.join("usr").join(path).is_file(), "{path}");
+    }
+}
