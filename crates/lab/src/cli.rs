@@ -188,9 +188,9 @@ fn run_all(args: &RunArgs) -> ExitCode {
                 continue;
             }
         };
-        let result = one(args, scenario, backend, sandbox.as_ref()).and_then(|(one_end, report)| {
+        let result = one(args, scenario, backend, sandbox.as_ref()).map(|(one_end, report)| {
             reports.extend(report);
-            Ok(one_end)
+            one_end
         });
         end = end.max(result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");

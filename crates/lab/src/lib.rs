@@ -8,9 +8,11 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+#[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod bench;
 pub mod claims;
 pub mod cli;
+#[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod demo;
 pub mod measure;
 pub mod metrics;

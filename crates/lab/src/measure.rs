@@ -22,11 +22,11 @@ pub struct Times {
 }
 
 impl Times {
-    fn from_s(&self) -> f64 {
+    fn first_s(&self) -> f64 {
         self.start_s.max(self.window_from_s)
     }
 
-    fn to_s(&self) -> f64 {
+    fn last_s(&self) -> f64 {
         self.stop_s.min(self.end_s)
     }
 }
@@ -50,7 +50,7 @@ const MAX_POINTS: usize = 4000;
 pub fn deliveries(out: &mut Outcome, flow: &str, deliveries: &[(f64, u64)], times: &Times) {
     let in_window = |t: f64| t >= times.window_from_s && t <= times.end_s;
     let bytes: u64 = deliveries.iter().filter(|(t, _)| in_window(*t)).map(|(_, n)| n).sum();
-    let seconds = times.to_s() - times.from_s();
+    let seconds = times.last_s() - times.first_s();
     let mut put = |name: &str, value| out.metrics.insert(format!("flow.{flow}.{name}"), value);
     put("delivered_bytes", bytes as f64);
     if seconds > 0.0 {
@@ -65,7 +65,7 @@ pub fn deliveries(out: &mut Outcome, flow: &str, deliveries: &[(f64, u64)], time
 /// Before the first delivery a flow is setting up; one that never delivers is out all the time.
 #[must_use]
 pub fn outage_s(deliveries: impl Iterator<Item = f64>, times: &Times) -> f64 {
-    let (from, to) = (times.from_s(), times.to_s());
+    let (from, to) = (times.first_s(), times.last_s());
     let mut last = None;
     let mut longest: f64 = 0.0;
     for t in deliveries {

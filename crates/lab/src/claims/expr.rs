@@ -14,6 +14,9 @@
 
 use std::fmt;
 
+/// Finds the points of a series by its name.
+pub type SeriesLookup<'f, 's> = &'f dyn Fn(&str) -> Option<&'s [(f64, f64)]>;
+
 /// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expr {
@@ -168,7 +171,7 @@ impl Expr {
     pub fn value_with<'s>(
         &self,
         lookup: &dyn Fn(&str) -> Option<f64>,
-        series: &dyn Fn(&str) -> Option<&'s [(f64, f64)]>,
+        series: SeriesLookup<'_, 's>,
     ) -> Result<f64, String> {
         Ok(match self {
             Self::Number(x) => *x,

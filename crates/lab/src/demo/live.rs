@@ -168,7 +168,7 @@ impl View {
     /// Takes the events that have come.
     fn listen(&mut self, scene: &Scene) -> Result<()> {
         for (who, stream) in &mut self.streams {
-            while let Next::Event(event) = stream.next()? {
+            while let Next::Event(event) = stream.wait_next()? {
                 if event.time_unix_ms < scene.begin_unix_ms {
                     continue;
                 }

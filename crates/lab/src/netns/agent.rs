@@ -198,7 +198,7 @@ impl Events {
     ///
     /// # Errors
     /// What comes is no event stream.
-    pub fn next(&mut self) -> Result<Next> {
+    pub fn wait_next(&mut self) -> Result<Next> {
         loop {
             match self.reader.read_until(b'\n', &mut self.line) {
                 Ok(0) => return Ok(Next::End),
@@ -292,7 +292,7 @@ mod tests {
             let mut events = agent.events().unwrap();
             let mut seen = 0;
             loop {
-                match events.next().unwrap() {
+                match events.wait_next().unwrap() {
                     Next::Event(e) => {
                         assert_eq!((e.kind.as_str(), e.access.as_deref()), ("path-down", Some("wifi")));
                         seen += 1;

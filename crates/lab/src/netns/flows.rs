@@ -42,6 +42,9 @@ struct RunningFlow {
     web: Option<Web>,
 }
 
+/// Seconds, and bytes delivered at them.
+type Deliveries = Vec<(f64, u64)>;
+
 /// The two ends of a flow in the network.
 struct Ends<'a> {
     ue_space: &'a str,
@@ -297,7 +300,7 @@ impl RunningFlow {
         &self,
         tcp: Option<&TcpSeen>,
         seconds: impl Fn(u64) -> f64,
-    ) -> Result<(Vec<(f64, u64)>, u64, bool)> {
+    ) -> Result<(Deliveries, u64, bool)> {
         let Some(web) = &self.web else {
             let report: Delivered = self.report()?;
             let delivered: Vec<(f64, u64)> =

@@ -22,7 +22,7 @@ const UDP: u8 = 17;
 #[derive(Debug)]
 pub enum App {
     /// Something over UDP.
-    Udp(UdpApp),
+    Udp(Box<UdpApp>),
     /// One end of a TCP connection.
     Tcp(Box<TcpApp>),
 }

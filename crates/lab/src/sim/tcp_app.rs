@@ -349,7 +349,7 @@ mod tests {
                     wire.insert((now + Duration::from_millis(5), serial), (to_b, packet));
                 }
             }
-            now = now + Duration::from_micros(500);
+            now += Duration::from_micros(500);
         }
     }
 

@@ -327,7 +327,10 @@ impl Ends<'_> {
             }
             Traffic::Ping { interval, payload_bytes } => {
                 let source = self.schedule(self.server, *interval, *payload_bytes, None);
-                Ok((App::Udp(UdpApp::source(self.ue, source)), App::Udp(UdpApp::echo(self.server))))
+                Ok((
+                    App::Udp(Box::new(UdpApp::source(self.ue, source))),
+                    App::Udp(Box::new(UdpApp::echo(self.server))),
+                ))
             }
             Traffic::BulkTcp { direction, bytes, limit_bps, congestion_control } => {
                 let send = Script::Send { bytes: *bytes, limit_bps: *limit_bps };
@@ -378,8 +381,9 @@ impl Ends<'_> {
             Direction::Up => (self.ue, self.server),
             Direction::Down => (self.server, self.ue),
         };
-        let source = App::Udp(UdpApp::source(from, self.schedule(to, interval, payload_bytes, bursts)));
-        let sink = App::Udp(UdpApp::sink(to));
+        let source =
+            App::Udp(Box::new(UdpApp::source(from, self.schedule(to, interval, payload_bytes, bursts))));
+        let sink = App::Udp(Box::new(UdpApp::sink(to)));
         if direction == Direction::Up { (source, sink) } else { (sink, source) }
     }
 

@@ -95,7 +95,7 @@ Examples:
         #[arg(long, conflicts_with = "json")]
         toml: bool,
         #[command(subcommand)]
-        change: Option<rules::Change>,
+        change: Option<Box<rules::Change>>,
     },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
@@ -164,7 +164,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         Command::Paths { ue, page, watch } => {
             status::paths(&client, ue.as_deref(), page, watch, output).await
         }
-        Command::Rules { toml, change } => rules(&client, *toml, change.as_ref(), output).await,
+        Command::Rules { toml, change } => rules(&client, *toml, change.as_deref(), output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

@@ -41,7 +41,7 @@ pub fn events(agent: &Agent, from_unix_ms: u64, end: &Stop) -> Result<Vec<Event>
     let mut seen = Vec::new();
     let mut events = agent.events()?;
     loop {
-        match events.next()? {
+        match events.wait_next()? {
             Next::Event(event) if event.time_unix_ms >= from_unix_ms => seen.push(event),
             Next::Event(_) => {}
             // What came before the end was asked for is read before that is looked at.

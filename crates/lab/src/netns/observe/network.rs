@@ -11,11 +11,16 @@ use std::time::{Duration, Instant};
 /// An Ethernet header, which interfaces count and the metrics do not.
 const ETHERNET_BYTES: u64 = 14;
 
+/// Bytes at times: two directions of a thing.
+pub type Sampled = Vec<(f64, [u64; 2])>;
+/// An interface, and the access it is.
+pub type Interfaces = Vec<(String, String)>;
+
 /// What to watch of the network.
 #[derive(Debug)]
 pub struct NetworkWatch {
     /// UEs: name, namespace, and interfaces with the name of their access.
-    pub ues: Vec<(String, Space, Vec<(String, String)>)>,
+    pub ues: Vec<(String, Space, Interfaces)>,
     /// Access links by name.
     pub links: BTreeMap<String, LinkControl>,
 }
@@ -24,9 +29,9 @@ pub struct NetworkWatch {
 #[derive(Debug, Default)]
 pub struct NetworkSeen {
     /// IP bytes sent (up) and received (down) on an access since the start, at times; by UE and access.
-    pub accesses: BTreeMap<(String, String), Vec<(f64, [u64; 2])>>,
+    pub accesses: BTreeMap<(String, String), Sampled>,
     /// Bytes in the queues of a link, up and down, at times.
-    pub queues: BTreeMap<String, Vec<(f64, [u64; 2])>>,
+    pub queues: BTreeMap<String, Sampled>,
     /// Counters of a link at the end, up and down.
     pub links: BTreeMap<String, [LinkCounters; 2]>,
     /// How much later than the model says packets left a link, 99th percentile, microseconds.
