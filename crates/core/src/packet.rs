@@ -65,6 +65,13 @@ impl Packet {
         self.buf.extend_from_slice(bytes);
     }
 
+    /// The memory the packet was in, emptied, for another one.
+    #[must_use]
+    pub fn into_buffer(mut self) -> Vec<u8> {
+        self.buf.clear();
+        self.buf
+    }
+
     /// The packet's bytes as a vector, headroom dropped.
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {

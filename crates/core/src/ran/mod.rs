@@ -20,6 +20,7 @@
 
 pub mod amc;
 pub mod channel;
+pub mod gnb;
 pub mod mac;
 pub mod pdcp;
 pub mod queue;

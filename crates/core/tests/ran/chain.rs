@@ -193,7 +193,11 @@ impl Run {
                 offered += u64::from(room);
                 used += u64::from(filled);
             }
-            let next = Forecast { at: tick + TTI, bytes: if harq[0] { 0 } else { grant(tti) } };
+            let next = Forecast {
+                at: tick + TTI,
+                bytes: if harq[0] { 0 } else { grant(tti) },
+                most_bytes: grant(tti),
+            };
             sdap.on_tti(
                 1,
                 &TtiReport {
@@ -204,7 +208,6 @@ impl Run {
                     buffer_bytes: rlc.bytes(),
                     buffer_sdus: rlc.buffer.len_sdus() as u32 + u32::from(rlc.cut.is_some()),
                     next: Some(next),
-                    ..TtiReport::default()
                 },
             );
         }

@@ -215,6 +215,12 @@ impl Amc {
         &self.full
     }
 
+    /// Slots after which the directions repeat.
+    #[must_use]
+    pub fn period_slots(&self) -> u64 {
+        self.tdd.as_ref().map_or(1, TddPattern::len)
+    }
+
     /// What fits into slot number `slot` (from 0) in one direction; `None` if it carries none.
     #[must_use]
     pub fn table(&self, direction: Direction, slot: u64) -> Option<&TbsTable> {

@@ -98,6 +98,11 @@ impl TddPattern {
         Ok(Self { slots })
     }
 
+    /// Its slots.
+    pub(super) fn len(&self) -> u64 {
+        self.slots.len().max(1) as u64
+    }
+
     pub(super) fn at(&self, slot: u64) -> Slot {
         let index = (slot % self.slots.len().max(1) as u64) as usize;
         self.slots.get(index).copied().unwrap_or(Slot::Downlink)

@@ -2,12 +2,13 @@
 
 use super::config::{BearerConfig, UeError};
 use super::stats::BearerStats;
+use crate::packet::Packet;
 use crate::ran::amc::Direction;
+use crate::ran::mac::TransportBlock;
 use crate::ran::pdcp::{PdcpRx, PdcpTx};
-use crate::ran::queue::AnyLimiter;
+use crate::ran::queue::{AnyBuffer, AnyLimiter};
 use crate::ran::rlc::{BufferPool, BufferStatus, Entity, SentSdu, TxQueue};
 use crate::ran::sdap::{DrbConfig, DrbId};
-use crate::packet::Packet;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 
@@ -34,6 +35,17 @@ struct End {
     under_way: VecDeque<SentSdu>,
     delivered_packets: u64,
     delivered_bytes: u64,
+    /// What the MAC took since limiters were told last.
+    served: Served,
+}
+
+/// What the MAC took from a bearer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Served {
+    /// Bytes it had room for.
+    pub(super) granted_bytes: u32,
+    /// SDU bytes that left the buffer.
+    pub(super) sdu_bytes: u32,
 }
 
 /// A packet that was handed up.
@@ -65,8 +77,8 @@ impl Bearer {
         if !matches!(config.pdcp_sn_bits, 12 | 18) {
             return Err(UeError::value("pdcp_sn_bits", config.pdcp_sn_bits, "12 or 18"));
         }
-        if config.t_reordering_ms > 3000 {
-            return Err(UeError::value("t_reordering_ms", config.t_reordering_ms, "0 to 3000"));
+        if let Some(wait @ 3001..) = config.t_reordering_ms {
+            return Err(UeError::value("t_reordering_ms", wait, "0 to 3000"));
         }
         if !(1..=9000).contains(&config.mtu_bytes) {
             return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
@@ -77,10 +89,11 @@ impl Bearer {
             let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
             let end = End {
                 rlc: Entity::new(&config.rlc, queue)?,
-                pdcp: PdcpRx::new(config.pdcp_sn(), Duration::from_millis(config.t_reordering_ms.into())),
+                pdcp: PdcpRx::new(config.pdcp_sn(), config.t_reordering()),
                 under_way: VecDeque::new(),
                 delivered_packets: 0,
                 delivered_bytes: 0,
+                served: Served::default(),
             };
             Ok((limiter, end))
         };
@@ -105,12 +118,57 @@ impl Bearer {
         rlc.status(now).air_bytes(rlc.header_len(), per_pdu)
     }
 
-    pub(super) fn sizes(&self, direction: Direction, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {
+    pub(super) fn sizes(
+        &self,
+        direction: Direction,
+        most: usize,
+        per_pdu: u32,
+        now: Instant,
+        out: &mut Vec<u32>,
+    ) {
         self.ends[sender(direction)].rlc.sizes(most, per_pdu, now, out);
     }
 
+    /// Lets a block have what the bearer holds; `sent` gets every packet of which the last byte goes.
+    pub(super) fn fill(
+        &mut self,
+        direction: Direction,
+        block: &mut TransportBlock,
+        now: Instant,
+        pool: &mut BufferPool,
+        sent: &mut impl FnMut(SentSdu),
+    ) {
+        let lcid = self.lcid;
+        let End { rlc, served, .. } = &mut self.ends[sender(direction)];
+        let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
+        let before = rlc.status(now).sdu_bytes;
+        block.fill(lcid, rlc, now, pool);
+        let left = before.saturating_sub(rlc.status(now).sdu_bytes);
+        served.granted_bytes = served.granted_bytes.saturating_add(granted);
+        served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
+        while let Some(packet) = self.poll_sent(direction) {
+            sent(packet);
+        }
+    }
+
+    /// What the MAC took since the last call.
+    pub(super) fn take_served(&mut self, direction: Direction) -> Served {
+        std::mem::take(&mut self.ends[sender(direction)].served)
+    }
+
+    /// Changes the buffer of a direction.
+    pub(super) fn set_buffer(&mut self, direction: Direction, buffer: AnyBuffer, now: Instant) {
+        self.tx(direction).set_buffer(buffer, now);
+    }
+
+    /// When one of its timers is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let ends = self.ends.iter();
+        ends.flat_map(|end| [end.rlc.poll_timeout(), end.pdcp.poll_timeout()]).flatten().min()
+    }
+
     /// The next packet that was pulled wholly.
-    pub(super) fn poll_sent(&mut self, direction: Direction) -> Option<SentSdu> {
+    fn poll_sent(&mut self, direction: Direction) -> Option<SentSdu> {
         let end = &mut self.ends[sender(direction)];
         let sent = end.rlc.poll_sent()?;
         if end.under_way.len() >= MAX_UNDER_WAY {
@@ -206,7 +264,8 @@ impl Bearer {
 /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
 fn hand_up(header: bool, under_way: &mut VecDeque<SentSdu>, count: u32, mut packet: Packet) -> Delivered {
     // Packets come in the order of COUNT; those before are lost.
-    while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2) {
+    while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2)
+    {
         under_way.pop_front();
     }
     let sent = under_way.front().filter(|sent| sent.count == count).copied();

@@ -31,7 +31,8 @@ pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packe
     }
     let flow = FlowKey::parse(packet).ok();
     let matches = |rule: &&QosRule| {
-        rule.dscp.is_none_or(|dscp| dscp_of(packet) == Some(dscp)) && filter_matches(&rule.filter, direction, flow.as_ref())
+        rule.dscp.is_none_or(|dscp| dscp_of(packet) == Some(dscp))
+            && filter_matches(&rule.filter, direction, flow.as_ref())
     };
     rules.iter().find(matches).map_or(default, |rule| rule.qfi)
 }
@@ -47,7 +48,12 @@ fn dscp_of(packet: &[u8]) -> Option<u8> {
 
 fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>) -> bool {
     let Filter { protocol, local, remote, local_port, remote_port, .. } = filter;
-    if protocol.is_none() && local.is_none() && remote.is_none() && local_port.is_none() && remote_port.is_none() {
+    if protocol.is_none()
+        && local.is_none()
+        && remote.is_none()
+        && local_port.is_none()
+        && remote_port.is_none()
+    {
         return true;
     }
     let Some(flow) = flow else { return false };
@@ -62,7 +68,8 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>)
         Some(Protocol::Udp) => flow.protocol == 17,
         Some(Protocol::Icmp) => matches!(flow.protocol, 1 | 58),
     };
-    let within = |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
+    let within =
+        |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
     number
         && local.is_none_or(|net| net.contains(&flow.src))
         && remote.is_none_or(|net| net.contains(&flow.dst))
@@ -81,7 +88,8 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches() {
-        let mut down = udp_datagram("10.0.0.9:5000".parse().unwrap(), "10.45.0.2:7000".parse().unwrap(), b"x").unwrap();
+        let mut down =
+            udp_datagram("10.0.0.9:5000".parse().unwrap(), "10.45.0.2:7000".parse().unwrap(), b"x").unwrap();
         let rules = [
             rule(1, r#""filter": {"protocol": "tcp"}"#),
             rule(2, r#""filter": {"remote": "10.0.0.0/24", "remote_port": 5000, "local_port": "7000-7001"}"#),

@@ -244,8 +244,10 @@ pub struct BearerConfig {
     pub mtu_bytes: u32,
     /// Length of the PDCP sequence number, 12 or 18.
     pub pdcp_sn_bits: u8,
-    /// How long PDCP waits for a packet that is missing, milliseconds, 0 to 3000.
-    pub t_reordering_ms: u16,
+    /// How long PDCP waits for a packet that is missing, milliseconds, 0 to 3000; left out: 50, and 500 where
+    /// RLC AM sends again what HARQ lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub t_reordering_ms: Option<u16>,
     /// Priority of its logical channel, the lower, the sooner; equal ones in the order of `sdap.drbs`.
     pub priority: u8,
 }
@@ -261,7 +263,7 @@ impl Default for BearerConfig {
             limit_sdus: limit.sdus,
             mtu_bytes: 1500,
             pdcp_sn_bits: 18,
-            t_reordering_ms: 50,
+            t_reordering_ms: None,
             priority: 0,
         }
     }
@@ -279,6 +281,11 @@ impl BearerConfig {
         BearerParams { tti, mtu_bytes: self.mtu_bytes, limit, seed }
     }
 
+    pub(super) fn t_reordering(&self) -> Duration {
+        let usual = if matches!(self.rlc, RlcConfig::Am(_)) { 500 } else { 50 };
+        Duration::from_millis(self.t_reordering_ms.unwrap_or(usual).into())
+    }
+
     pub(super) fn pdcp_sn(&self) -> PdcpSn {
         if self.pdcp_sn_bits == 12 { PdcpSn::Bits12 } else { PdcpSn::Bits18 }
     }
@@ -288,7 +295,7 @@ impl BearerConfig {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GnbError {
     /// The carrier.
-    #[error("radio: {0}")]
+    #[error(transparent)]
     Radio(#[from] AmcError),
     /// Slices or a scheduler.
     #[error(transparent)]
@@ -338,6 +345,12 @@ pub enum UeError {
         /// What would be valid.
         remedy: String,
     },
+}
+
+impl GnbError {
+    pub(super) fn value(key: &'static str, value: impl ToString, remedy: &'static str) -> Self {
+        Self::Value { key, value: value.to_string(), remedy }
+    }
 }
 
 impl UeError {

@@ -8,7 +8,7 @@ use crate::time::{Duration, Instant};
 use serde::Serialize;
 
 /// Something worth telling.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum GnbEvent {
     /// A packet was delivered.
     Packet(PacketTimes),
@@ -16,6 +16,8 @@ pub enum GnbEvent {
     Slot(SlotStats),
     /// A UE with a backlog in a slot.
     Ue(UeSlotStats),
+    /// A command could not be followed, and changed nothing.
+    Refused(super::GnbError),
 }
 
 /// When a packet was where.
@@ -115,8 +117,30 @@ pub struct UeSlotStats {
     pub padding_bytes: u32,
     /// SDU bytes in its RLC buffers after the slot.
     pub buffer_bytes: u64,
-    /// What its slice is owed, RBs.
+    /// Packets of which the last byte left RLC in this slot.
+    pub sent_sdus: u32,
+    /// The sum of their waits in RLC, nanoseconds.
+    pub rlc_wait_ns: u64,
+    /// What its slice is owed, RBs: quantum or lag.
     pub balance_rbs: i32,
+}
+
+impl UeSlotStats {
+    pub(super) fn none(direction: Direction, at: Instant) -> Self {
+        Self {
+            direction,
+            at,
+            ue: 0,
+            mcs: 0,
+            rbs: 0,
+            tbs_bytes: 0,
+            padding_bytes: 0,
+            buffer_bytes: 0,
+            sent_sdus: 0,
+            rlc_wait_ns: 0,
+            balance_rbs: 0,
+        }
+    }
 }
 
 /// Counters of one direction of a cell.
@@ -146,8 +170,10 @@ pub struct LinkStats {
     pub delivered_packets: u64,
     /// Their bytes.
     pub delivered_bytes: u64,
-    /// Packets for nobody, or that could not be read.
+    /// Packets for nobody, that could not be read, or that no QoS flow takes.
     pub unroutable_packets: u64,
+    /// Slots that were left out because the clock ran ahead of them.
+    pub missed_slots: u64,
 }
 
 impl LinkStats {

@@ -23,13 +23,15 @@ pub struct TransportBlock {
     pub rbs: u16,
     /// How often it was sent.
     pub transmissions: u8,
+    /// It was made for the shorter part of a special slot, and fits there again.
+    pub special: bool,
 }
 
 impl TransportBlock {
     /// An empty block in a buffer of the pool.
     #[must_use]
     pub fn new(tbs_bytes: u32, rbs: u16, pool: &mut BufferPool) -> Self {
-        Self { bytes: pool.take(), tbs_bytes, rbs, transmissions: 0 }
+        Self { bytes: pool.take(), tbs_bytes, rbs, transmissions: 0, special: false }
     }
 
     /// Bytes that are free.

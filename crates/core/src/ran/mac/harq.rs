@@ -46,15 +46,15 @@ impl HarqConfig {
         let share =
             |key, p: f64| (!(0.0..=1.0).contains(&p)).then(|| (key, p.to_string(), "a number of 0 to 1"));
         let whole = |key, n: u32, ok: bool, remedy| (!ok).then(|| (key, n.to_string(), remedy));
-        share("bler", self.bler)
-            .or_else(|| share("bler_retx", self.bler_retx))
-            .or_else(|| whole("retx_delay_us", self.retx_delay_us, self.retx_delay_us > 0, "at least 1"))
+        share("harq.bler", self.bler)
+            .or_else(|| share("harq.bler_retx", self.bler_retx))
+            .or_else(|| whole("harq.retx_delay_us", self.retx_delay_us, self.retx_delay_us > 0, "at least 1"))
             .or_else(|| {
                 let n = self.max_transmissions;
-                whole("max_transmissions", n.into(), (1..=16).contains(&n), "1 to 16")
+                whole("harq.max_transmissions", n.into(), (1..=16).contains(&n), "1 to 16")
             })
             .or_else(|| {
-                whole("processes", self.processes.into(), (1..=32).contains(&self.processes), "1 to 32")
+                whole("harq.processes", self.processes.into(), (1..=32).contains(&self.processes), "1 to 32")
             })
     }
 }
@@ -188,7 +188,7 @@ mod tests {
         let wrong = |c: HarqConfig| c.wrong().map(|(key, value, _)| format!("{key} = {value}"));
         let d = HarqConfig::default;
         assert_eq!(wrong(d()), None);
-        assert_eq!(wrong(HarqConfig { bler: f64::NAN, ..d() }).unwrap(), "bler = NaN");
-        assert_eq!(wrong(HarqConfig { max_transmissions: 0, ..d() }).unwrap(), "max_transmissions = 0");
+        assert_eq!(wrong(HarqConfig { bler: f64::NAN, ..d() }).unwrap(), "harq.bler = NaN");
+        assert_eq!(wrong(HarqConfig { max_transmissions: 0, ..d() }).unwrap(), "harq.max_transmissions = 0");
     }
 }

@@ -13,6 +13,9 @@
 pub mod block;
 pub mod harq;
 
+pub use block::{FIRST_LCID, PER_PDU, TransportBlock};
+pub use harq::{Harq, HarqConfig, Outcome};
+
 use serde::{Deserialize, Serialize};
 
 /// RBs that carry no user data in some slots: system information, paging.

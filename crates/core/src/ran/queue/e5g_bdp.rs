@@ -23,8 +23,8 @@
 //! - MTU/7 and MTU/4 are shares of the real MTU, or of the packet if it is larger; with 1500 fixed, packets
 //!   over 1875 B would never leave.
 //! - Figure 3 takes 1.2 at t = ½, Algorithm 3 says 1.33 from ½ on: the figure is followed.
-//! - "The maximum capacity under the current MCS" (line 5) is what the MAC says it would grant next; if it
-//!   does not say, the largest grant of late. The authors' program has the constant 2300.
+//! - "The maximum capacity under the current MCS" (line 5) is the TBS of the whole carrier as the MAC says it;
+//!   if it does not say, the largest grant of late. The authors' program has the constant 2300.
 //! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
@@ -169,7 +169,7 @@ impl Limiter for E5gBdp {
         // Forget an old grant slowly: a MAC that grants by need names small ones in between.
         let faded = self.capacity_bytes - self.capacity_bytes.div_ceil(128);
         self.capacity_bytes = match report.next {
-            Some(next) => u64::from(next.bytes),
+            Some(next) => u64::from(next.most_bytes),
             None => u64::from(report.granted_bytes).max(faded),
         };
     }
@@ -230,7 +230,7 @@ mod tests {
             let took = rlc.min(tbs);
             rlc -= took;
             served += u64::from(took);
-            let next = Forecast { at: tick + Duration::from_millis(1), bytes: tbs };
+            let next = Forecast { at: tick + Duration::from_millis(1), bytes: tbs, most_bytes: tbs };
             l.on_tti(&TtiReport {
                 at: tick,
                 elapsed_ttis: 1,

@@ -154,7 +154,11 @@ impl Limiter for Jit {
         self.guard_ns += if missed { step } else { -step * MISSES_PER_TICK };
         self.guard_ns = self.guard_ns.clamp(self.min_guard_ns, self.max_guard_ns.max(self.min_guard_ns));
         self.in_rlc_bytes = report.buffer_bytes.into();
-        let again = Forecast { at: report.at + self.tti, bytes: report.granted_bytes };
+        let again = Forecast {
+            at: report.at + self.tti,
+            bytes: report.granted_bytes,
+            most_bytes: report.granted_bytes,
+        };
         let next = report.next.unwrap_or(match self.next {
             Some(last) if report.granted_bytes == 0 => Forecast { bytes: last.bytes, ..again },
             _ => again,
@@ -190,7 +194,7 @@ mod tests {
             elapsed_ttis: 1,
             granted_bytes: granted,
             buffer_bytes: left,
-            next: next.map(|(at, bytes)| Forecast { at: at_us(at), bytes }),
+            next: next.map(|(at, bytes)| Forecast { at: at_us(at), bytes, most_bytes: bytes }),
             ..TtiReport::default()
         }
     }
@@ -270,7 +274,7 @@ mod tests {
         let params = JitParams { guard_us: 100, min_guard_us: 100, max_guard_us: 100, ..Default::default() };
         let mut l =
             Jit::new(params, BearerParams { tti: Duration::from_nanos(62_500), ..BearerParams::default() });
-        let next = Forecast { at: Instant::from_nanos(1_062_500), bytes: 1000 };
+        let next = Forecast { at: Instant::from_nanos(1_062_500), bytes: 1000, most_bytes: 1000 };
         l.on_tti(&TtiReport { at: at_us(1000), granted_bytes: 1000, next: Some(next), ..Default::default() });
         // Ticks at 62.5, 125 … µs: at 0 one lies within 100 µs, at 30 µs two do.
         l.on_forwarded(1000, at_us(1000));

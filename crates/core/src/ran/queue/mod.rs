@@ -132,10 +132,6 @@ pub struct TtiReport {
     pub buffer_bytes: u32,
     /// SDUs that stayed, a partly sent one included.
     pub buffer_sdus: u32,
-    /// RBs allocated to the bearer's UE.
-    pub rbs: u16,
-    /// RBs of the UE's slice that nobody used.
-    pub unused_rbs: u16,
     /// What the MAC expects to give next, if it says.
     pub next: Option<Forecast>,
 }
@@ -148,6 +144,8 @@ pub struct Forecast {
     /// Bytes it would then take, RLC headers included, if the bearer had that much: the TBS of the RBs that
     /// are this UE's share and not taken by HARQ retransmissions already due, at the MCS now in force.
     pub bytes: u32,
+    /// The TBS of the whole carrier at that MCS: no pull takes more.
+    pub most_bytes: u32,
 }
 
 /// Decides when SDAP's next packet goes down to RLC. One per bearer.

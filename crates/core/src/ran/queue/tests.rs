@@ -103,7 +103,7 @@ impl Bearer {
             self.limiter.on_sent(sdu.bytes(), now.saturating_since(sdu.forwarded), now);
         }
         let cut_bytes = self.cut.as_ref().map_or(0, |c| c.1);
-        let next = Forecast { at: now + Duration::from_micros(TTI_US), bytes: tbs };
+        let next = Forecast { at: now + Duration::from_micros(TTI_US), bytes: tbs, most_bytes: tbs };
         self.limiter.on_tti(&TtiReport {
             at: now,
             elapsed_ttis: 1,
@@ -112,7 +112,6 @@ impl Bearer {
             buffer_bytes: self.buffer.len_bytes() as u32 + cut_bytes,
             buffer_sdus: self.buffer.len_sdus() as u32 + u32::from(self.cut.is_some()),
             next: self.forecast.then_some(next),
-            ..TtiReport::default()
         });
         tbs - room
     }
@@ -262,9 +261,7 @@ proptest! {
                     served_bytes: v[2],
                     buffer_bytes: v[3],
                     buffer_sdus: v[4],
-                    rbs: v[5] as u16,
-                    unused_rbs: v[5] as u16,
-                    next: (v[5] & 1 == 1).then_some(Forecast { at: Instant::from_nanos(!ns), bytes: v[5] }),
+                    next: (v[5] & 1 == 1).then_some(Forecast { at: Instant::from_nanos(!ns), bytes: v[5], most_bytes: v[4] }),
                 }),
                 _ => {
                     let mut sdu = Sdu::new(Packet::new(now, vec![v[1] as u8; (v[0] % 3000) as usize]), v[2] as u8);

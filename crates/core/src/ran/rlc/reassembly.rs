@@ -7,6 +7,8 @@ pub const MAX_SDU_BYTES: usize = 9000 + 8;
 #[derive(Debug, Clone, Default)]
 pub struct BufferPool {
     free: Vec<Vec<u8>>,
+    /// Lists of what has come of an SDU.
+    ranges: Vec<Vec<(u16, u16)>>,
 }
 
 /// Most buffers kept.
@@ -58,8 +60,8 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, have: Vec::new(), total: None }
+    pub(super) fn new(pool: &mut BufferPool) -> Self {
+        Self { bytes: pool.take(), have: pool.ranges.pop().unwrap_or_default(), total: None }
     }
 
     /// Puts a segment in its place. Bytes that came before stay as they came.
@@ -124,8 +126,19 @@ impl Partial {
     }
 
     /// The buffer, whatever it holds.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(super) fn into_bytes(self, pool: &mut BufferPool) -> Vec<u8> {
+        let mut ranges = self.have;
+        if pool.ranges.len() < KEPT {
+            ranges.clear();
+            pool.ranges.push(ranges);
+        }
         self.bytes
+    }
+
+    /// Gives both buffers back.
+    pub(super) fn discard(self, pool: &mut BufferPool) {
+        let bytes = self.into_bytes(pool);
+        pool.give(bytes);
     }
 }
 
@@ -168,7 +181,7 @@ mod tests {
                 whole |= all;
             }
             if whole {
-                prop_assert_eq!(partial.into_bytes(), sdu);
+                prop_assert_eq!(partial.into_bytes(&mut BufferPool::default()), sdu);
             }
         }
     }

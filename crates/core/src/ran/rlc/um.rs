@@ -107,7 +107,7 @@ impl Um {
                 self.next = (self.next + 1) % sn.modulus();
                 self.stats.segmented_sdus += 1;
             }
-            pool.give(head.sdu.packet.into_bytes());
+            pool.give(head.sdu.packet.into_buffer());
         } else {
             self.head = Some(head);
         }
@@ -157,7 +157,7 @@ impl Um {
         let index = match rx.partial.iter().position(|(number, _)| *number == x) {
             Some(index) => index,
             None => {
-                rx.partial.push((x, Partial::new(pool.take())));
+                rx.partial.push((x, Partial::new(pool)));
                 rx.partial.len() - 1
             }
         };
@@ -166,7 +166,7 @@ impl Um {
                 // Segments of two SDUs under one number: neither can be trusted.
                 self.stats.malformed_pdus += 1;
                 self.stats.discarded_sdus += 1;
-                pool.give(rx.partial.swap_remove(index).1.into_bytes());
+                rx.partial.swap_remove(index).1.discard(pool);
                 return;
             }
             Outcome::Duplicate => {
@@ -175,7 +175,7 @@ impl Um {
             }
             Outcome::Kept => {}
             Outcome::Whole => {
-                let sdu = rx.partial.swap_remove(index).1.into_bytes();
+                let sdu = rx.partial.swap_remove(index).1.into_bytes(pool);
                 rx.set_done(x, true);
                 self.stats.delivered_sdus += 1;
                 up(sdu, pool);
@@ -288,7 +288,7 @@ impl Rx {
         let mut i = 0;
         while i < self.partial.len() {
             if which(self, self.partial[i].0) {
-                pool.give(self.partial.swap_remove(i).1.into_bytes());
+                self.partial.swap_remove(i).1.discard(pool);
                 discarded += 1;
             } else {
                 i += 1;

@@ -21,4 +21,8 @@ impl InterSlice for Fixed {
             board.room.put_back(part);
         }
     }
+
+    fn is_partition(&self) -> bool {
+        true
+    }
 }

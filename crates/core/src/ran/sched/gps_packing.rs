@@ -134,18 +134,20 @@ impl GpsPacking {
         self.members.sort_unstable_by_key(|m| (m.slice, m.ue));
     }
 
-    /// A UE is not owed more than it could use: the rest is forgiven to those ahead, in proportion.
+    /// A UE is not owed more than it could use: the rest is forgiven to those ahead, in proportion. So is the
+    /// short group where it comes on top of what a UE needs, which happens only while RBs are left over.
     fn forgive(&mut self) {
-        let (mut excess, mut debts) = (0, 0);
+        let (mut excess, mut debts, mut sum) = (0, 0, 0);
         for m in &self.members {
             let lag = &mut self.lags[m.ue as usize];
+            sum += *lag;
             if *lag > m.demand {
                 excess += *lag - m.demand;
                 *lag = m.demand;
             }
             debts += -(*lag).min(0);
         }
-        let excess = excess.min(debts);
+        let excess = (excess - sum.min(0)).min(debts);
         let mut left = excess;
         for m in &self.members {
             let lag = &mut self.lags[m.ue as usize];

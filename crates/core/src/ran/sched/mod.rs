@@ -215,6 +215,10 @@ pub trait InterSlice {
     fn wants_sizes(&self) -> bool {
         false
     }
+    /// Whether RBs of a slice that has nothing to send go to nobody else.
+    fn is_partition(&self) -> bool {
+        false
+    }
     /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
     fn balances(&self) -> &[i32] {
         &[]
@@ -257,6 +261,9 @@ impl InterSlice for AnyInter {
     }
     fn wants_sizes(&self) -> bool {
         inter!(self, s => s.wants_sizes())
+    }
+    fn is_partition(&self) -> bool {
+        inter!(self, s => s.is_partition())
     }
     fn balances(&self) -> &[i32] {
         inter!(self, s => s.balances())

@@ -96,7 +96,7 @@ impl Rx {
         }
         let slot = &mut self.slots[index];
         if matches!(slot, Slot::Missing) {
-            *slot = Slot::Partial(Partial::new(pool.take()));
+            *slot = Slot::Partial(Partial::new(pool));
         }
         let Slot::Partial(partial) = slot else {
             self.stats.stale_pdus += 1;
@@ -116,7 +116,8 @@ impl Rx {
         }
         if let Slot::Partial(partial) = std::mem::replace(slot, Slot::Done) {
             self.stats.delivered_sdus += 1;
-            up(partial.into_bytes(), pool);
+            let sdu = partial.into_bytes(pool);
+            up(sdu, pool);
         }
         // §5.2.3.2.3: the state variables move over what is done.
         self.skip_done();

@@ -227,7 +227,7 @@ impl Tx {
         });
         while self.flight.front().is_some_and(|f| f.acked) {
             if let Some(done) = self.flight.pop_front() {
-                pool.give(done.head.sdu.packet.into_bytes());
+                pool.give(done.head.sdu.packet.into_buffer());
             }
             self.next_ack = after(self.next_ack, 1, sn);
         }

@@ -243,6 +243,10 @@ impl InterSlice for Eqp {
         true
     }
 
+    fn is_partition(&self) -> bool {
+        self.idle == Idle::Strict
+    }
+
     fn balances(&self) -> &[i32] {
         self.bank.quanta()
     }

@@ -1,0 +1,67 @@
+//! What the gNB knows of a UE's backlog: what it was `delay` slots ago, less what was granted since.
+//!
+//! ```text
+//!   UE:   backlog ── scheduling request ─▶ ── buffer status report ─▶ ── grant ─▶ data        delay slots
+//!   gNB:  known(s) = min(backlog(s − delay) − granted in between, backlog(s))
+//! ```
+//!
+//! The steps of TS 38.321 §5.4.4 and §5.4.5 are one fixed delay here. The gNB is never told more than there
+//! is, so no grant is wasted on a report that is out of date.
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub(super) struct GrantDelay {
+    /// Granted so far plus backlog, of the last `delay` slots, by slot modulo their number.
+    wanted: Box<[u64]>,
+    granted: u64,
+    /// The slot after the last noted.
+    noted: u64,
+}
+
+impl GrantDelay {
+    pub(super) fn new(delay_slots: u8) -> Self {
+        Self { wanted: vec![0; usize::from(delay_slots)].into(), granted: 0, noted: 0 }
+    }
+
+    /// What is known in `slot`, in which the backlog is `bytes`. Slots left out had the backlog of the last.
+    pub(super) fn known(&mut self, slot: u64, bytes: u64) -> u64 {
+        let delay = self.wanted.len() as u64;
+        if delay == 0 {
+            return bytes;
+        }
+        let at = |slot: u64| (slot % delay) as usize;
+        let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
+        for missed in (self.noted..slot).rev().take(delay as usize) {
+            self.wanted[at(missed)] = last;
+        }
+        let before = std::mem::replace(&mut self.wanted[at(slot)], self.granted.saturating_add(bytes));
+        self.noted = slot + 1;
+        before.saturating_sub(self.granted).min(bytes)
+    }
+
+    /// Bytes were granted.
+    pub(super) fn grant(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_add(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_is_known_later() {
+        let mut grants = GrantDelay::new(3);
+        assert_eq!([0, 1, 2, 3].map(|slot| grants.known(slot, 100)), [0, 0, 0, 100]);
+        grants.grant(60);
+        assert_eq!(grants.known(4, 40), 40, "60 of 100 are granted");
+        grants.grant(40);
+        assert_eq!(grants.known(5, 0), 0);
+        // A pause; the next packet waits as long as the first.
+        assert_eq!([90, 91, 92, 93].map(|slot| grants.known(slot, 7)), [0, 0, 0, 7]);
+        // A grant beyond the backlog takes nothing from what comes later.
+        grants.grant(1000);
+        assert_eq!([94, 95, 96, 97].map(|slot| grants.known(slot, 50)), [0, 0, 0, 50]);
+        assert_eq!(GrantDelay::new(0).known(9, 5), 5);
+    }
+}

@@ -1,0 +1,481 @@
+//! A cell: gNB and UEs, SDAP to air and back, as one element.
+//!
+//! ```text
+//!                  ┌────────────────────────────── Gnb ──────────────────────────────────┐
+//!            N3    │  SDAP ─▶ limiter ─▶ PDCP, RLC ─▶ MAC: slices, HARQ ─▶ air ─▶ RLC … ─┼─▶ UE 0, 1, …
+//!   Gnb::N3 ◀────▶ │                                                                     │   Gnb::ue(n)
+//!                  │  … RLC ◀─ air ◀─ MAC ◀─ grant, some slots later ◀─ RLC ◀─ SDAP ◀────┼──
+//!                  └─────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Both directions are the same machinery; the uplink differs in what the MAC knows and when (`grants`).
+//! Everything a person can set is in [`GnbConfig`]. What happens at one instant happens in this order: blocks
+//! arrive; the MAC ticks, downlink first; timers and SDAP's polls. Slots in which nobody has anything to send
+//! or to wait for are not run, only counted, and no quantum changes in them.
+
+mod bearer;
+mod build;
+mod classify;
+mod command;
+mod config;
+mod grants;
+mod slot;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod ue;
+
+pub use command::GnbCommand;
+pub use config::{
+    BearerById, BearerConfig, GnbConfig, GnbError, MAX_UES, MacConfig, N3, QosRule, TelemetryConfig,
+    UeConfig, UeError,
+};
+pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeSlotStats};
+pub use ue::Loader;
+
+use crate::element::{Element, Port, Reason};
+use crate::packet::Packet;
+use crate::ran::amc::{Amc, Direction};
+use crate::ran::mac::{ControlLoad, Harq, TransportBlock};
+use crate::ran::queue::TtiReport;
+use crate::ran::rlc::{BufferPool, SentSdu};
+use crate::ran::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
+use crate::ran::sdap::{DrbId, FlowStats};
+use crate::time::{Duration, Instant, nanos};
+use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
+use anabranch_wire::ip::src_dst;
+use bearer::Delivered;
+use slot::Scratch;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use ue::{Ue, index};
+
+/// Most events kept until they are polled; older ones give way.
+const MAX_EVENTS: usize = 1 << 16;
+/// Slots made up for when the clock ran ahead; what is further behind is left out.
+const MAX_LATE_SLOTS: u64 = 1000;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Gnb {
+    n3: N3,
+    amc: Amc,
+    air_delay: Duration,
+    control: Vec<ControlLoad>,
+    forecast: bool,
+    telemetry: TelemetryConfig,
+    slices: Vec<SliceConfig>,
+    inter: [InterConfig; 2],
+    links: [Link; 2],
+    ues: Vec<Ue>,
+    /// Sorted.
+    by_address: Vec<(IpAddr, u32)>,
+    by_teid: Vec<(u32, u32)>,
+    /// UEs with anything to send or to wait for.
+    active: Vec<u32>,
+    /// When the first of their timers is due.
+    wake: Instant,
+    /// Slots after which the RBs for data repeat.
+    period_slots: u64,
+    /// The next slot to run, and whether it has to be.
+    next_slot: u64,
+    ticking: bool,
+    pool: BufferPool,
+    out: VecDeque<(Port, Packet)>,
+    events: VecDeque<GnbEvent>,
+    scratch: Scratch,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Link {
+    scheduler: AnyInter,
+    harq: Harq,
+    /// Blocks that arrive, by time.
+    flights: VecDeque<Flight>,
+    /// Packets that went in the block being filled.
+    sent: Vec<SentSdu>,
+    stats: LinkStats,
+    /// Slots counted so far.
+    counted: u64,
+}
+
+/// A block on its way to the receiver.
+#[derive(Debug)]
+struct Flight {
+    due: Instant,
+    ue: u32,
+    block: TransportBlock,
+}
+
+impl Gnb {
+    /// Towards the UPF.
+    pub const N3: Port = Port(0);
+
+    /// Behind a UE.
+    #[must_use]
+    pub const fn ue(number: u16) -> Port {
+        Port(number + 1)
+    }
+
+    /// The number of a UE, by name.
+    #[must_use]
+    pub fn find_ue(&self, name: &str) -> Option<u32> {
+        self.ues.iter().position(|ue| ue.name == name).map(|n| n as u32)
+    }
+
+    /// Names of the UEs, by number.
+    pub fn ue_names(&self) -> impl Iterator<Item = &str> + '_ {
+        self.ues.iter().map(|ue| ue.name.as_str())
+    }
+
+    /// The slices as they are now.
+    #[must_use]
+    pub fn slices(&self) -> &[SliceConfig] {
+        &self.slices
+    }
+
+    /// The carrier.
+    #[must_use]
+    pub fn amc(&self) -> &Amc {
+        &self.amc
+    }
+
+    /// What each slice is owed in a direction, RBs; empty if the scheduler keeps no account.
+    #[must_use]
+    pub fn balances(&self, direction: Direction) -> &[i32] {
+        self.links[index(direction)].scheduler.balances()
+    }
+
+    /// Counters of a direction up to `now`.
+    pub fn link_stats(&mut self, direction: Direction, now: Instant) -> LinkStats {
+        self.count_slots(direction, nanos(now - Instant::ZERO) / self.slot_ns());
+        self.links[index(direction)].stats
+    }
+
+    /// Counters of a UE's bearers in a direction.
+    pub fn bearer_stats(
+        &self,
+        ue: u32,
+        direction: Direction,
+        now: Instant,
+    ) -> impl Iterator<Item = BearerStats> + '_ {
+        let bearers = self.ues.get(ue as usize).map_or(&[][..], |ue| &ue.bearers);
+        bearers.iter().map(move |b| b.stats(direction, now))
+    }
+
+    /// Counters of a UE's QoS flows in a direction: QFI and what happened in its queue.
+    pub fn flow_stats(&self, ue: u32, direction: Direction) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
+        let side = self.ues.get(ue as usize).map(|ue| ue.look(direction));
+        side.into_iter().flat_map(|side| side.sdap.flow_stats())
+    }
+
+    fn slot_ns(&self) -> u64 {
+        nanos(self.amc.slot()).max(1)
+    }
+
+    fn time_of(&self, slot: u64) -> Instant {
+        Instant::from_nanos(slot.saturating_mul(self.slot_ns()))
+    }
+
+    /// RBs for data in a slot; none if it carries nothing in this direction.
+    fn data_rbs(&self, direction: Direction, slot: u64) -> Option<u16> {
+        self.amc.table(direction, slot)?;
+        let control = self.control.iter().filter(|_| direction == Direction::Downlink);
+        let taken = control.fold(0_u16, |sum, load| sum.saturating_add(load.rbs_at(slot)));
+        Some(self.amc.rbs().saturating_sub(taken))
+    }
+
+    /// Counts the slots before `until` that were not run.
+    fn count_slots(&mut self, direction: Direction, until: u64) {
+        let from = self.links[index(direction)].counted;
+        let until = until.max(from);
+        let count = |range: std::ops::Range<u64>| {
+            let carries = range.filter_map(|slot| self.data_rbs(direction, slot));
+            carries.fold((0, 0), |(slots, sum), rbs| (slots + 1, sum + u64::from(rbs)))
+        };
+        // Whole periods at once, after a long rest.
+        let periods = (until - from) / self.period_slots.max(1);
+        let of_period = if periods > 0 { count(from..from + self.period_slots) } else { (0, 0) };
+        let rest = count(from + periods * self.period_slots..until);
+        let link = &mut self.links[index(direction)];
+        let (slots, rbs) = (periods * of_period.0 + rest.0, periods * of_period.1 + rest.1);
+        link.stats.slots += slots;
+        link.stats.rbs += rbs;
+        link.stats.unused_rbs += rbs;
+        link.counted = until;
+    }
+
+    fn event(&mut self, event: GnbEvent) {
+        if self.events.len() >= MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// A UE has, or will have, something to send: slots are run from now on.
+    fn activate(&mut self, number: u32, now: Instant) {
+        if self.ues.get(number as usize).is_none_or(|ue| ue.active) {
+            return;
+        }
+        if !self.ticking {
+            self.ticking = true;
+            self.next_slot = self.next_slot.max(nanos(now - Instant::ZERO).div_ceil(self.slot_ns()));
+        }
+        self.active.push(number);
+        self.ues[number as usize].active = true;
+        // Its limiters hear of the slots in which it had nothing.
+        if let Some(last) = self.next_slot.checked_sub(1) {
+            for direction in Direction::ALL {
+                let next = self.forecast(direction, number, last);
+                let report = TtiReport { at: self.time_of(last), ..TtiReport::default() };
+                self.ues[number as usize].report(direction, last, &report, next);
+            }
+        }
+    }
+
+    fn downlink(&mut self, mut packet: Packet, now: Instant) {
+        let found = match self.n3 {
+            N3::Ip => self.ue_by_address(&packet).map(|number| (number, None)),
+            N3::Gtpu => match GtpuHeader::parse(&packet) {
+                Ok((header, rest)) if header.message == message::G_PDU => {
+                    let len = packet.len() - rest.len();
+                    packet.pull_front(len);
+                    self.ue_by_teid(header.teid).map(|number| (number, header.session.map(|s| s.qfi)))
+                }
+                Ok((header, _)) if header.message == message::ECHO_REQUEST => {
+                    return self.echo(header.sequence, now);
+                }
+                _ => None,
+            },
+        };
+        match found {
+            Some((number, qfi)) => self.take_in(Direction::Downlink, number, qfi, packet, now),
+            None => self.links[0].stats.unroutable_packets += 1,
+        }
+    }
+
+    /// A packet enters SDAP at the sending end of a direction.
+    fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
+        self.activate(number, now);
+        let Some(ue) = self.ues.get_mut(number as usize) else { return };
+        let qfi = qfi.unwrap_or_else(|| ue.qfi_of(direction, &packet));
+        if ue.enqueue(direction, qfi, packet, now).is_err() {
+            self.links[index(direction)].stats.unroutable_packets += 1;
+        }
+        self.wake = self.wake.min(self.ues[number as usize].wake);
+    }
+
+    fn ue_by_address(&self, packet: &[u8]) -> Option<u32> {
+        let (_, to) = src_dst(packet).ok()?;
+        let at = self.by_address.binary_search_by_key(&to, |(address, _)| *address).ok()?;
+        Some(self.by_address[at].1)
+    }
+
+    fn ue_by_teid(&self, teid: u32) -> Option<u32> {
+        let at = self.by_teid.binary_search_by_key(&teid, |(teid, _)| *teid).ok()?;
+        Some(self.by_teid[at].1)
+    }
+
+    /// Answers an echo request (TS 29.281 §7.2): nothing but its Recovery element, which is 0.
+    fn echo(&mut self, sequence: Option<u16>, now: Instant) {
+        const RECOVERY: [u8; 2] = [14, 0];
+        let header = GtpuHeader { message: message::ECHO_RESPONSE, sequence, ..GtpuHeader::g_pdu(0, None) };
+        let mut bytes = vec![0; header.header_len()];
+        if header.emit(RECOVERY.len(), &mut bytes).is_ok() {
+            bytes.extend(RECOVERY);
+            self.out.push_back((Self::N3, Packet::new(now, bytes)));
+        }
+    }
+
+    /// A packet was handed up at the receiving end of a direction.
+    fn deliver(&mut self, direction: Direction, number: u32, drb: DrbId, delivered: Delivered, now: Instant) {
+        let Delivered { mut packet, qfi, sent } = delivered;
+        packet.at = now;
+        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        let stats = &mut self.links[index(direction)].stats;
+        stats.delivered_packets += 1;
+        stats.delivered_bytes += u64::from(bytes);
+        if let Some(sent) = sent.filter(|_| self.telemetry.packets) {
+            self.event(GnbEvent::Packet(PacketTimes {
+                direction,
+                ue: number,
+                drb,
+                qfi,
+                bytes,
+                arrived: sent.arrived,
+                forwarded: sent.forwarded,
+                first_pull: sent.first_pull,
+                last_pull: sent.last_pull,
+                first_received: sent.first_pull + self.air_delay,
+                delivered: now,
+            }));
+        }
+        let port = match direction {
+            Direction::Downlink => Self::ue(number as u16),
+            Direction::Uplink => Self::N3,
+        };
+        if direction == Direction::Uplink && self.n3 == N3::Gtpu {
+            let teid = self.ues.get(number as usize).map_or(0, |ue| ue.teid_uplink);
+            let header = GtpuHeader::g_pdu(teid, Some(PduSession::uplink(qfi)));
+            let (len, payload) = (header.header_len(), packet.len());
+            if header.emit(payload, packet.push_front(len)).is_err() {
+                return;
+            }
+        }
+        self.out.push_back((port, packet));
+    }
+
+    /// Blocks of a direction that are there by `now`, one at a time.
+    fn land(&mut self, direction: Direction, now: Instant) -> bool {
+        let flights = &mut self.links[index(direction)].flights;
+        if flights.front().is_none_or(|flight| flight.due > now) {
+            return false;
+        }
+        let Some(Flight { due, ue: number, block }) = flights.pop_front() else { return false };
+        let mut up = std::mem::take(&mut self.scratch.delivered);
+        if let Some(ue) = self.ues.get_mut(number as usize) {
+            for (lcid, pdu) in block.pdus() {
+                let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
+                let id = bearer.id;
+                bearer.receive(direction, pdu, due, &mut self.pool, &mut |delivered| {
+                    up.push((direction, id, delivered));
+                });
+            }
+            ue.set_wake(due);
+        }
+        self.pool.give(block.bytes);
+        for (direction, drb, delivered) in up.drain(..) {
+            self.deliver(direction, number, drb, delivered, due);
+        }
+        self.scratch.delivered = up;
+        // It may have a STATUS PDU to send, or a timer.
+        if self.ues.get(number as usize).is_some_and(|ue| !ue.active && ue.is_busy(due)) {
+            self.activate(number, due);
+        }
+        if let Some(ue) = self.ues.get(number as usize).filter(|ue| ue.active) {
+            self.wake = self.wake.min(ue.wake);
+        }
+        true
+    }
+
+    /// Timers of UEs that are due at `now`.
+    fn wake_ues(&mut self, now: Instant) {
+        let mut up = std::mem::take(&mut self.scratch.delivered);
+        let mut wake = Instant::MAX;
+        for at in 0..self.active.len() {
+            let number = self.active[at];
+            let Some(ue) = self.ues.get_mut(number as usize) else { continue };
+            if ue.wake <= now {
+                ue.on_timeout(now, &mut self.pool, &mut |direction, drb, delivered| {
+                    up.push((direction, drb, delivered));
+                });
+            }
+            wake = wake.min(ue.wake);
+            for (direction, drb, delivered) in up.drain(..) {
+                self.deliver(direction, number, drb, delivered, now);
+            }
+        }
+        self.scratch.delivered = up;
+        self.wake = wake;
+    }
+
+    /// The slot that is next.
+    fn tick(&mut self) {
+        let slot = self.next_slot;
+        let at = self.time_of(slot);
+        self.next_slot = slot + 1;
+        for direction in Direction::ALL {
+            self.run_slot(direction, slot, at);
+        }
+        let Self { ues, active, wake, .. } = self;
+        *wake = Instant::MAX;
+        active.retain(|number| {
+            let Some(ue) = ues.get_mut(*number as usize) else { return false };
+            ue.active = ue.is_busy(at);
+            if ue.active {
+                ue.set_wake(at);
+                *wake = (*wake).min(ue.wake);
+            }
+            ue.active
+        });
+        self.ticking = !self.active.is_empty();
+    }
+
+    /// Leaves out slots that cannot be made up for.
+    fn skip(&mut self, now: Instant) {
+        let current = nanos(now - Instant::ZERO) / self.slot_ns();
+        let late = current.saturating_sub(self.next_slot);
+        if self.ticking && late > MAX_LATE_SLOTS {
+            let missed = late - MAX_LATE_SLOTS;
+            self.next_slot += missed;
+            self.links.iter_mut().for_each(|link| link.stats.missed_slots += missed);
+        }
+    }
+
+    fn next_flight(&self) -> Instant {
+        let first = |link: &Link| link.flights.front().map(|f| f.due);
+        self.links.iter().filter_map(first).min().unwrap_or(Instant::MAX)
+    }
+
+    fn next_tick(&self) -> Instant {
+        if self.ticking { self.time_of(self.next_slot) } else { Instant::MAX }
+    }
+}
+
+impl Element for Gnb {
+    type Command = GnbCommand;
+    type Event = GnbEvent;
+
+    fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
+        // What is due comes first, whoever is driven first.
+        self.on_timeout(now);
+        match port.0.checked_sub(1) {
+            None => self.downlink(packet, now),
+            Some(number) if usize::from(number) < self.ues.len() => {
+                self.take_in(Direction::Uplink, number.into(), None, packet, now);
+            }
+            Some(_) => self.links[1].stats.unroutable_packets += 1,
+        }
+    }
+
+    fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
+        self.out.pop_front()
+    }
+
+    fn on_command(&mut self, command: GnbCommand, now: Instant) {
+        if let Err(why) = self.apply(command, now) {
+            self.event(GnbEvent::Refused(why));
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<GnbEvent> {
+        self.events.pop_front()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.skip(now);
+        let earliest = now - self.amc.slot() * MAX_LATE_SLOTS as u32;
+        loop {
+            let (flight, tick) = (self.next_flight(), self.next_tick());
+            let next = flight.min(tick).min(self.wake);
+            if next > now || next == Instant::MAX {
+                return;
+            }
+            // Polls that were missed are made up for by one.
+            let poll = next.max(earliest);
+            if flight == next {
+                while self.land(Direction::Downlink, next) || self.land(Direction::Uplink, next) {}
+            } else if tick == next {
+                self.tick();
+            } else {
+                self.wake_ues(poll);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let next = [(self.next_flight(), "block"), (self.next_tick(), "slot"), (self.wake, "ran timer")];
+        next.into_iter().min().filter(|(at, _)| *at < Instant::MAX)
+    }
+}

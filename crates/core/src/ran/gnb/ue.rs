@@ -1,0 +1,281 @@
+//! A UE and its bearers, both ends of each: the gNB's and its own.
+
+use super::bearer::{Bearer, Delivered};
+use super::classify;
+use super::config::{QosRule, UeConfig, UeError};
+use super::grants::GrantDelay;
+use crate::packet::Packet;
+use crate::ran::amc::{Amc, Direction};
+use crate::ran::channel::Channel;
+use crate::ran::mac::{FIRST_LCID, PER_PDU};
+use crate::ran::queue::{Forecast, TtiReport};
+use crate::ran::rlc::BufferPool;
+use crate::ran::sched::intra::{Average, UeMetric};
+use crate::ran::sdap::{DrbId, Sdap, SdapDrop};
+use crate::time::{Duration, Instant};
+use rand_chacha::ChaCha12Rng;
+use rand_core::RngCore;
+
+/// How a UE's traces are read: by name.
+pub type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Ue {
+    pub(super) name: String,
+    pub(super) slice: u16,
+    pub(super) priority: u8,
+    /// TEID of its uplink, at the UPF.
+    pub(super) teid_uplink: u32,
+    /// By logical channel priority.
+    pub(super) bearers: Vec<Bearer>,
+    /// Whether anything of it is to be sent or waited for.
+    pub(super) active: bool,
+    /// When one of its timers is due.
+    pub(super) wake: Instant,
+    pub(super) grants: GrantDelay,
+    qos: Vec<QosRule>,
+    default_qfi: u8,
+    sides: [Side; 2],
+}
+
+/// What there is of each direction.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) sdap: Sdap,
+    pub(super) channel: Channel,
+    /// The slot after the one in which it was last served; 0 if never.
+    pub(super) last_served: u64,
+    pub(super) average: Average,
+    /// Blocks that wait to be sent again.
+    pub(super) harq_waiting: u8,
+    /// The slot after the one in which one of them last was.
+    pub(super) retx_at: u64,
+    /// The slot after the last that limiters were told of.
+    pub(super) told: u64,
+}
+
+/// Index of a direction.
+pub(super) const fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::Downlink => 0,
+        Direction::Uplink => 1,
+    }
+}
+
+impl Ue {
+    pub(super) fn new(
+        config: &UeConfig,
+        slice: u16,
+        amc: &Amc,
+        delay_slots: u8,
+        seeds: &mut ChaCha12Rng,
+        load: &mut Loader<'_>,
+    ) -> Result<Self, UeError> {
+        classify::check(&config.qos)?;
+        if config.default_qfi > 63 {
+            return Err(UeError::value("default_qfi", config.default_qfi, "0 to 63"));
+        }
+        config.sdap.check()?;
+        let up = config.uplink_sdap.as_ref().unwrap_or(&config.sdap);
+        up.check()?;
+        let ids = |drbs: &[crate::ran::sdap::DrbConfig]| drbs.iter().map(|d| d.id).collect::<Vec<_>>();
+        if ids(&up.drbs) != ids(&config.sdap.drbs) {
+            return Err(UeError::value(
+                "uplink_sdap.drbs",
+                "other bearers",
+                "those of sdap, in the same order",
+            ));
+        }
+        for (i, bearer) in config.bearers.iter().enumerate() {
+            let known = config.sdap.drbs.iter().any(|d| d.id == bearer.id);
+            if !known || config.bearers[..i].iter().any(|b| b.id == bearer.id) {
+                return Err(UeError::value("bearers.id", bearer.id, "a bearer of sdap.drbs, each once"));
+            }
+        }
+        let (mut bearers, mut limiters) = (Vec::new(), Vec::new());
+        for (lcid, drb) in (FIRST_LCID..).zip(&config.sdap.drbs) {
+            let (bearer, pair) = Bearer::new(drb, lcid, config.bearer(drb.id), amc.slot(), seeds.next_u64())?;
+            bearers.push(bearer);
+            limiters.push((drb.id, pair));
+        }
+        let mut side = |direction, sdap, channel: &crate::ran::channel::ChannelConfig, seed| {
+            let limiter = |id: DrbId| {
+                let pair = limiters.iter().find(|(drb, _)| *drb == id);
+                // There is one for every bearer.
+                pair.map_or(crate::ran::queue::AnyLimiter::Open, |(_, pair)| pair[index(direction)].clone())
+            };
+            Ok::<_, UeError>(Side {
+                sdap: Sdap::new(sdap, limiter)?,
+                channel: channel.build(amc, seed, load)?,
+                last_served: 0,
+                average: Average::default(),
+                harq_waiting: 0,
+                retx_at: 0,
+                told: 0,
+            })
+        };
+        // Both directions of a generated channel are the same one.
+        let seed = seeds.next_u64();
+        let up_channel = config.uplink_channel.as_ref().unwrap_or(&config.channel);
+        let sides = [
+            side(Direction::Downlink, &config.sdap, &config.channel, seed)?,
+            side(Direction::Uplink, up, up_channel, seed)?,
+        ];
+        // Stable: bearers of one priority in the order they are written.
+        bearers.sort_by_key(|b| b.priority);
+        Ok(Self {
+            name: config.name.clone(),
+            slice,
+            priority: config.priority,
+            teid_uplink: 0,
+            bearers,
+            active: false,
+            wake: Instant::MAX,
+            grants: GrantDelay::new(delay_slots),
+            qos: config.qos.clone(),
+            default_qfi: config.default_qfi,
+            sides,
+        })
+    }
+
+    pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
+        &mut self.sides[index(direction)]
+    }
+
+    pub(super) fn look(&self, direction: Direction) -> &Side {
+        &self.sides[index(direction)]
+    }
+
+    /// The QoS flow of an IP packet.
+    pub(super) fn qfi_of(&self, direction: Direction, packet: &[u8]) -> u8 {
+        classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
+    }
+
+    /// A packet enters; what its limiter lets through goes down at once.
+    pub(super) fn enqueue(
+        &mut self,
+        direction: Direction,
+        qfi: u8,
+        packet: Packet,
+        now: Instant,
+    ) -> Result<(), SdapDrop> {
+        let result = self.side(direction).sdap.enqueue(qfi, packet, now);
+        self.forward(direction, now);
+        self.set_wake(now);
+        result
+    }
+
+    /// Lets down what may go.
+    fn forward(&mut self, direction: Direction, now: Instant) {
+        while let Some((id, sdu)) = self.sides[index(direction)].sdap.poll_forward(now) {
+            if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
+                bearer.tx(direction).push(sdu, now);
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        pool: &mut BufferPool,
+        up: &mut impl FnMut(Direction, DrbId, Delivered),
+    ) {
+        for direction in Direction::ALL {
+            for bearer in &mut self.bearers {
+                let id = bearer.id;
+                bearer.on_timeout(direction, now, pool, &mut |delivered| up(direction, id, delivered));
+            }
+            let sdap = &mut self.sides[index(direction)].sdap;
+            if sdap.poll_timeout().is_some_and(|(at, _)| at <= now) {
+                sdap.on_timeout(now);
+                self.forward(direction, now);
+            }
+        }
+        self.set_wake(now);
+        // Whoever asks for what is past is looked at again, but not at once.
+        self.wake = self.wake.max(now + Duration::from_nanos(1));
+    }
+
+    /// Notes when the next timer is due.
+    pub(super) fn set_wake(&mut self, now: Instant) {
+        let sdap = self.sides.iter().filter_map(|s| s.sdap.poll_timeout()).map(|(at, _)| at);
+        let bearers = self.bearers.iter().filter_map(Bearer::poll_timeout);
+        self.wake = sdap.chain(bearers).min().map_or(Instant::MAX, |at| at.max(now));
+    }
+
+    /// Whether anything is to be sent or waited for.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.sides.iter().any(|s| s.harq_waiting > 0)
+            || self
+                .bearers
+                .iter()
+                .any(|b| b.is_busy(now) || self.sides.iter().any(|side| side.sdap.backlog_bytes(b.id) > 0))
+    }
+
+    /// Bytes on the air that would empty its buffers.
+    pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
+        self.bearers.iter().map(|b| b.air_bytes(direction, per_pdu, now)).sum()
+    }
+
+    /// SDU bytes in its buffers.
+    pub(super) fn buffer_bytes(&self, direction: Direction, now: Instant) -> u64 {
+        self.bearers.iter().map(|b| b.status(direction, now).sdu_bytes).sum()
+    }
+
+    /// The MCS in force; `None` in an outage.
+    pub(super) fn mcs(&mut self, direction: Direction, amc: &Amc, now: Instant) -> Option<u8> {
+        self.side(direction).channel.quality(now).mcs(amc)
+    }
+
+    /// What an intra-slice scheduler goes by.
+    pub(super) fn metric(&self, direction: Direction, slot: u64, rate_bytes: u32) -> UeMetric {
+        let side = self.look(direction);
+        UeMetric {
+            last_served: side.last_served,
+            rate_bytes,
+            average_bytes: side.average.at(slot),
+            priority: self.priority,
+        }
+    }
+
+    /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
+    /// take then, if it says.
+    pub(super) fn report(
+        &mut self,
+        direction: Direction,
+        slot: u64,
+        report: &TtiReport,
+        next: Option<Forecast>,
+    ) {
+        let side = &mut self.sides[index(direction)];
+        let elapsed = (slot + 1).saturating_sub(side.told);
+        side.told = slot + 1;
+        let mut left = next;
+        for bearer in &mut self.bearers {
+            let status = bearer.status(direction, report.at);
+            let served = bearer.take_served(direction);
+            let report = TtiReport {
+                elapsed_ttis: u32::try_from(elapsed).unwrap_or(u32::MAX),
+                granted_bytes: served.granted_bytes,
+                served_bytes: served.sdu_bytes,
+                buffer_bytes: u32::try_from(status.sdu_bytes).unwrap_or(u32::MAX),
+                buffer_sdus: u32::try_from(status.sdus).unwrap_or(u32::MAX),
+                next: left,
+                ..*report
+            };
+            side.sdap.on_tti(bearer.id, &report);
+            if let Some(next) = &mut left {
+                // A bearer of higher priority comes first.
+                let before = bearer.air_bytes(direction, PER_PDU, report.at);
+                next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Changes a channel.
+    pub(super) fn set_channel(&mut self, direction: Direction, channel: Channel) {
+        self.side(direction).channel = channel;
+    }
+}
