@@ -10,6 +10,7 @@ mod net;
 
 use net::{ANABRANCH, Options, World};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -34,7 +35,8 @@ fn there(program: &str) -> bool {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|d| Path::new(d).join(program).exists());
     if !found {
         assert!(std::env::var_os("CI").is_none(), "CI must have {program}");
-        eprintln!("skipped: needs {program}");
+        // Not through the harness, which keeps what passes to itself.
+        let _ = writeln!(std::io::stderr(), "skipped: a test of packaging/ needs {program}");
     }
     found
 }
@@ -211,6 +213,43 @@ fn the_programs_need_no_more_than_the_units_give() {
     assert_eq!(world.upf.picture(), upf_before);
     let log = world.logs();
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+}
+
+/// What the page quotes in its troubleshooting is what the program says.
+#[test]
+fn quoted_messages_are_the_programs() {
+    fn sources(folder: &Path, text: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, text);
+            } else {
+                *text += &std::fs::read_to_string(&path).unwrap();
+            }
+        }
+    }
+    let mut said = String::new();
+    for of in ["node/src", "core/src/access", "core/src/ue"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of), &mut said);
+    }
+    // And what the kernel says.
+    said += "Permission denied";
+    let page = std::fs::read_to_string(format!("{PACKAGING}/../docs/operations.md")).unwrap();
+    let rows = page.split("## Troubleshooting").nth(1).unwrap().lines().filter(|line| line.starts_with("| "));
+    let symptoms = rows.map(|row| row.split('|').nth(1).unwrap());
+    let quoted: Vec<&str> = symptoms.flat_map(|cell| cell.split('"').skip(1).step_by(2)).collect();
+    assert!(quoted.len() >= 9, "{quoted:?}");
+    for message in quoted {
+        // Between what differs from case to case.
+        for piece in message.split('…').flat_map(|part| part.split("anb0")).flat_map(|part| part.split("2 "))
+        {
+            let piece = piece.trim();
+            assert!(
+                said.contains(piece),
+                "docs/operations.md quotes \"{message}\"; nothing says \"{piece}\""
+            );
+        }
+    }
 }
 
 /// What the README lists is in the package, and the package has what it needs to say.
