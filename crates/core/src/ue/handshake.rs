@@ -233,7 +233,11 @@ impl Ue {
     }
 
     pub(super) fn on_cookie(&mut self, datagram: &[u8], now: Instant) {
-        let Some(waiting) = self.handshake.waiting.as_mut() else { return };
+        let Some(waiting) = self.handshake.waiting.as_mut() else {
+            // Nobody was asked.
+            self.drops.count(DropReason::HandshakeInvalid);
+            return;
+        };
         match waiting.initiator.on_cookie(datagram) {
             Ok(cookie) => {
                 self.handshake.cookie = Some((cookie, now + COOKIE_LIFE));

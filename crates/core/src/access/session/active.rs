@@ -5,9 +5,9 @@ use super::send::RuleState;
 use super::{Profile, SessionEvent};
 use crate::access::keyring::Confirmed;
 use crate::access::mtu::PathMtu;
-use crate::access::path::FlapControl;
+use crate::access::path::{FlapControl, FlapEvent};
 use crate::access::reorder::{FlowReorder, StreamReorder};
-use crate::access::steer::{PathSet, PathStates};
+use crate::access::steer::{PathSet, PathState, PathStates};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
 use anabranch_wire::control::{Control, Notify};
@@ -22,8 +22,11 @@ const MAX_DOCUMENTS: usize = 4;
 /// See the module's head. Everything in it is derived from the session, or is worth a few packets of
 /// learning.
 pub(super) struct Active {
-    /// The unified steering structure (JUNCTION §V-C2). Not kept up to date at rest.
+    /// The unified steering structure (JUNCTION §V-C2) as flap control lets it be seen. Not kept up to date
+    /// at rest.
     pub states: PathStates,
+    /// The same as it is now.
+    pub live: PathStates,
     pub flap: FlapControl,
     pub per_rule: Vec<RuleState>,
     pub flow_reorder: FlowReorder,
@@ -66,6 +69,7 @@ impl Active {
     fn new(profile: &Profile) -> Box<Self> {
         Box::new(Self {
             states: PathStates::default(),
+            live: PathStates::default(),
             flap: FlapControl::new(&profile.flap),
             per_rule: Vec::new(),
             flow_reorder: FlowReorder::new(),
@@ -112,6 +116,32 @@ impl Active {
         if self.outbox.len() < MAX_OUTBOX {
             self.outbox.push_back((path, message.into()));
         }
+    }
+
+    /// What is known of a path now, and what steering may see of it.
+    ///
+    /// A path that is gone is marked at once, whatever flap control says: packets must not die on it. One that
+    /// comes back, or whose RTT moved, is held back until the user's paths are stable again; unless it is the
+    /// only one.
+    pub fn refresh(&mut self, path: PathId, fresh: PathState, now: Instant) {
+        self.live.set(path, fresh);
+        let live = &self.live;
+        if let Some(FlapEvent::Suspended(pause)) = self.flap.on_rtts(|p| live.get(p).rtt_us, now) {
+            self.event(SessionEvent::Flapping { pause });
+        }
+        if !self.flap.is_suspended() {
+            self.states = self.live;
+        } else if !fresh.is_up() {
+            self.states.set(path, fresh);
+        }
+        if self.states.none_up() {
+            self.states = self.live;
+        }
+    }
+
+    /// Flap control lets go.
+    pub fn resume(&mut self) {
+        self.states = self.live;
     }
 
     /// Tells the peer on `paths` that `notify.path` is up or down.

@@ -4,7 +4,7 @@ use super::active::Active;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::access::config_channel::Fragment;
 use crate::access::drops::DropReason;
-use crate::access::path::{DownReason, FlapEvent, PathEvent};
+use crate::access::path::{DownReason, PathEvent};
 use crate::access::steer::PathSet;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
@@ -137,9 +137,7 @@ impl Session {
             active.flow_reorder.on_timeout(now, shared.pool, inner);
             active.stream_reorder.on_timeout(now, shared.pool, inner);
             if active.flap.on_timeout(now).is_some() {
-                for path in self.paths.ids() {
-                    self.refresh(path, now);
-                }
+                active.resume();
             }
         }
         self.sweep(now);
@@ -264,20 +262,6 @@ impl Session {
         if fresh.is_up() {
             active.flow_reorder.set_path_rtt(path, fresh.rtt_us);
         }
-        let mut newest = active.states;
-        newest.set(path, fresh);
-        if let Some(FlapEvent::Suspended(pause)) = active.flap.on_rtts(|p| newest.get(p).rtt_us, now) {
-            active.event(SessionEvent::Flapping { pause });
-        }
-        // A path that is gone is marked at once, whatever flap control says: packets must not die on it.
-        // One that comes back, or whose RTT moved, waits until the user's paths are stable again.
-        if !active.flap.is_suspended() || active.states.up().is_empty() {
-            active.states = newest;
-        } else if !fresh.is_up() {
-            active.states.set(path, fresh);
-            if active.states.none_up() {
-                active.states = self.paths.states();
-            }
-        }
+        active.refresh(path, fresh, now);
     }
 }

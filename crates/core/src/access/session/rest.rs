@@ -45,7 +45,7 @@ impl Session {
         let states = self.paths.states();
         let max = self.profile.max_payload;
         let active = super::Active::of(&mut self.active, &self.profile);
-        active.states = states;
+        (active.states, active.live) = (states, states);
         active.sweep_at = now + SWEEP;
         for path in self.paths.iter_mut() {
             path.monitor.wake();

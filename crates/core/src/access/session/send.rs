@@ -6,7 +6,7 @@ use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
-use crate::access::steer::{ModeState, PathSet, Pick};
+use crate::access::steer::{ModeState, PathSet, Pick, View};
 use crate::access::{DatagramSink, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
@@ -153,7 +153,8 @@ impl Session {
         let policy = self.rules.get(rule);
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
-            let pick = state.mode.pick(&policy.mode, &active.states, sequence, flow_hash, now);
+            let view = View { steady: &active.states, live: &active.live };
+            let pick = state.mode.pick(&policy.mode, view, sequence, flow_hash, now);
             let order = if policy.reorder {
                 Order::Flow { sequence, start }
             } else {
@@ -162,8 +163,8 @@ impl Session {
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
-        let Pick::One(picked) = state.mode.pick(&policy.mode, &active.states, state.packets, flow_hash, now)
-        else {
+        let view = View { steady: &active.states, live: &active.live };
+        let Pick::One(picked) = state.mode.pick(&policy.mode, view, state.packets, flow_hash, now) else {
             return Err(DropReason::NoPath);
         };
         if policy.mode.per_flow() {

@@ -92,15 +92,16 @@ const fn index(remainder: u64) -> usize {
 
 impl Steer for LoadBalance {
     fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
-        let number = match self.per {
-            Granularity::Packet => u64::from(input.sequence),
-            Granularity::Flow => input.flow_hash,
+        // A flow must not move to and fro with a path that flaps; a share of the packets may.
+        let (number, up) = match self.per {
+            Granularity::Packet => (u64::from(input.sequence), input.live.up()),
+            Granularity::Flow => (input.flow_hash, input.up),
         };
-        if self.autonomous && input.up.len() > 1 {
+        if self.autonomous && up.len() > 1 {
             let shares = state.shares.get_or_insert_with(|| Box::new(Shares::new(self.weights)));
-            shares.update(input.paths, input.up, input.now);
-            return shares.path(number, input.up).into();
+            shares.update(input.live, up, input.now);
+            return shares.path(number, up).into();
         }
-        self.by_share(number, input.up).into()
+        self.by_share(number, up).into()
     }
 }

@@ -13,6 +13,10 @@
 //!
 //! Every mode keeps two promises, whatever the number of paths and whichever are down: a path that is
 //! down is never picked, and a path is picked whenever one is up.
+//!
+//! Flap control holds back a path that came back among flapping ones, so that flows are not moved to and fro.
+//! Modes that do not move flows ([`Redundant`], [`LoadBalance`] per packet) use it all the same: they see the
+//! paths both ways ([`View`]).
 
 mod active_standby;
 mod autonomous;
@@ -99,6 +103,16 @@ impl Mode {
         matches!(self, Self::LoadBalance(mode) if !mode.per_packet())
     }
 
+    /// Whether the mode uses a path that flap control holds back: a copy more, or a share, moves no flow.
+    #[must_use]
+    pub const fn uses_held(&self) -> bool {
+        match self {
+            Self::Redundant(_) => true,
+            Self::LoadBalance(mode) => mode.per_packet(),
+            _ => false,
+        }
+    }
+
     /// Whether the mode may send several copies of one packet.
     #[must_use]
     pub const fn duplicates(&self) -> bool {
@@ -118,13 +132,33 @@ impl Mode {
     }
 }
 
+/// The user's paths as a mode sees them (see `docs/atsss-steering.md`).
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// As flap control lets them be seen: a path that came back while they flap is down here, and an RTT stays
+    /// as it was. What moves flows decides from this. Up here is up in `live`, too; nothing is up here only
+    /// if nothing is up there.
+    pub steady: &'a PathStates,
+    /// As they are now. What does not move flows decides from this.
+    pub live: &'a PathStates,
+}
+
+impl<'a> From<&'a PathStates> for View<'a> {
+    /// Paths that do not flap.
+    fn from(paths: &'a PathStates) -> Self {
+        Self { steady: paths, live: paths }
+    }
+}
+
 /// What every mode decides from.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The user's path states.
+    /// The user's path states, as flap control lets them be seen.
     pub paths: &'a PathStates,
-    /// The paths that are up; not empty when a mode is asked.
+    /// The paths that are up in `paths`; not empty when a mode is asked.
     pub up: PathSet,
+    /// The user's path states as they are now.
+    pub live: &'a PathStates,
     /// Sequence number the packet will carry.
     pub sequence: u32,
     /// Hash of the packet's flow, well mixed.
@@ -164,19 +198,20 @@ impl ModeState {
     /// `sequence` is the number the packet will carry (any counter that goes up by one per packet will
     /// do); `flow_hash` a well mixed hash of its flow. Does not allocate, except once for the first
     /// packet of an autonomous load-balance mode.
-    pub fn pick(
+    pub fn pick<'a>(
         &mut self,
         mode: &Mode,
-        paths: &PathStates,
+        paths: impl Into<View<'a>>,
         sequence: u32,
         flow_hash: u64,
         now: Instant,
     ) -> Pick {
-        let up = paths.up();
+        let View { steady, live } = paths.into();
+        let up = steady.up();
         if up.is_empty() {
             return Pick::None;
         }
-        let input = Input { paths, up, sequence, flow_hash, now };
+        let input = Input { paths: steady, up, live, sequence, flow_hash, now };
         match mode {
             Mode::ActiveStandby(mode) => mode.pick(self, &input),
             Mode::LoadBalance(mode) => mode.pick(self, &input),

@@ -6,6 +6,9 @@
 //! ([`RETURN_PERCENT`](super::priority_based::RETURN_PERCENT)).
 //! Below the threshold the mode is smallest-delay among the accesses whose own loss is not above the
 //! threshold: otherwise a fast access that loses packets would be preferred to a clean one.
+//!
+//! A path that flap control holds back carries copies too. The hold keeps flows from moving to and fro; a copy
+//! moves nothing, and is there when the path that is not held is the next one to fail.
 
 use super::priority_based::above;
 use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
@@ -31,14 +34,16 @@ impl Redundant {
 
 impl Steer for Redundant {
     fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
+        // Copies also go by a path that flap control holds back.
+        let copies = Pick::Many(input.live.up());
         let Some(threshold) = self.above_loss_ppm else {
-            return Pick::Many(input.up);
+            return copies;
         };
-        let loss_ppm = |path| input.paths.get(path).loss_ppm;
+        let loss_ppm = |path| input.live.get(path).loss_ppm;
         let least = input.up.iter().map(loss_ppm).min().unwrap_or(0);
         let engaged = above(least, threshold, state.engaged);
         if state.set_engaged(engaged) {
-            return Pick::Many(input.up);
+            return copies;
         }
         let clean: PathSet = input.up.iter().filter(|&p| loss_ppm(p) <= threshold).collect();
         Self::BELOW.choose(state, if clean.is_empty() { input.up } else { clean }, input).into()
