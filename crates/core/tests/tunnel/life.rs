@@ -280,3 +280,19 @@ fn an_unknown_ue_gets_no_answer_and_is_counted() {
     w.run_until(w.now + Duration::from_secs(5));
     assert!(w.ue.is_connected());
 }
+
+/// Found by fuzzing: the UPF took the probes of the new UE for late ones of the old, and gave up its paths.
+#[test]
+fn the_paths_of_a_restarted_ue_that_is_idle_stay_up() {
+    let mut w = connected(Setup { delays_ms: [25, 128], ..Setup::default() });
+    w.run_ms(63_000);
+    w.restart_ue(33);
+    w.run_ms(300);
+    w.ue_events.clear();
+    w.upf_events.clear();
+    w.run_ms(20_000);
+    let down = |e: &SessionEvent| matches!(e, SessionEvent::PathDown { .. });
+    assert!(!w.upf_events.iter().any(|(_, e)| matches!(e, UpfEvent::Session { event, .. } if down(event))));
+    assert!(!w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Session(event) if down(event))));
+    assert!(w.view().paths.iter().all(|p| p.up), "{:?}", w.view());
+}

@@ -124,6 +124,20 @@ impl PathMonitor {
         self.meters.get_or_insert_with(|| Box::new(Meters::from_ppm(tx, rx)));
     }
 
+    /// The far end was started again: it numbers its probes and counts its packets from zero. The path keeps
+    /// its state, and what is known of its RTT and loss.
+    pub fn peer_restarted(&mut self, now: Instant) {
+        self.answered_id = self.next_id.wrapping_sub(1);
+        self.peer_rx = 0;
+        self.proof_at = now;
+        self.activity = 0;
+        self.outstanding = 0;
+        if self.meters.is_some() {
+            self.rest();
+            self.wake();
+        }
+    }
+
     /// Whether, since this was asked last, most user data sent was lost while probes passed: larger packets
     /// than probes may no longer fit the path.
     pub fn take_suspicion(&mut self) -> bool {

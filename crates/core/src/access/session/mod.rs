@@ -281,6 +281,7 @@ impl Session {
         self.flows.rest(Duration::ZERO, now);
         self.settle_streams();
         self.active().peer_restarted();
+        self.paths.iter_mut().for_each(|path| path.monitor.peer_restarted(now));
         let rtts: Vec<_> = self.paths.iter().map(|path| (path.id, path.state().rtt_us)).collect();
         for (path, rtt_us) in rtts {
             self.active().flow_reorder.set_path_rtt(path, rtt_us);
