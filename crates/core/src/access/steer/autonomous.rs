@@ -22,7 +22,7 @@
 //! forgotten. Packet *n* goes to position `n * 6181 mod 10000` of the shares laid end to end: exact over
 //! 10000 packets, and evenly mixed over a few (0.6181 is close to the golden ratio).
 
-use super::{PathSet, PathStates};
+use super::{PathSet, PathState, PathStates};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
 
@@ -34,6 +34,10 @@ const STRIDE: u64 = 6_181;
 pub(super) const LEAST_SHARE: u32 = 100;
 /// Time between two changes of the shares.
 pub(super) const PERIOD_MS: u64 = 250;
+/// A free path whose capacity is not known gets at most this part more in one period.
+const MOST_PART: u32 = 4;
+/// Time in which a queue is to drain.
+const DRAIN_US: u64 = 1_000_000;
 const CONGESTED_LOSS_PPM: u32 = 10_000;
 const CONGESTED_RTT_SLACK_US: u64 = 5_000;
 
@@ -44,6 +48,8 @@ pub(super) struct Shares {
     share: [u32; MAX_PATHS],
     of: PathSet,
     base_rtt_us: [u32; MAX_PATHS],
+    /// Delivery rates of paths that were full when last looked at; 0: not known, or no longer.
+    capacity_bps: [u64; MAX_PATHS],
     weights: [u8; MAX_PATHS],
     next: Instant,
 }
@@ -55,6 +61,7 @@ impl Shares {
             share: [0; MAX_PATHS],
             of: PathSet::EMPTY,
             base_rtt_us: [0; MAX_PATHS],
+            capacity_bps: [0; MAX_PATHS],
             weights,
             next: Instant::ZERO,
         }
@@ -93,6 +100,7 @@ impl Shares {
             let fresh = (WHOLE * weight(&self.weights, path)).checked_div(sum);
             self.share[usize::from(path)] = fresh.unwrap_or(even);
             self.base_rtt_us[usize::from(path)] = 0;
+            self.capacity_bps[usize::from(path)] = 0;
         }
         self.of = up;
         let fresh = self.share;
@@ -100,28 +108,37 @@ impl Shares {
     }
 
     fn follow(&mut self, paths: &PathStates, up: PathSet) {
-        let full: PathSet = up.iter().filter(|&p| self.congested(paths, p)).collect();
+        let full = self.measure(paths, up);
         let free = up.without(full);
-        if full.is_empty() {
-            return;
-        }
+        let offered = up.iter().map(|p| offered_bps(paths.get(p))).fold(0, u64::saturating_add);
+        let known = up.iter().all(|p| self.capacity_bps[usize::from(p)] > 0);
         let mut wish = self.share;
-        if free.is_empty() {
-            let rate = |p| u128::from(paths.get(p).delivery_bps);
-            let sum: u128 = up.iter().map(rate).sum();
-            if sum == 0 {
-                return;
-            }
+        if free.is_empty() || (full.is_empty() && known) {
+            // What each can take, less what its queue needs to drain.
+            let room = |p: PathId| u128::from(self.drained_bps(paths, p));
+            let sum: u128 = up.iter().map(room).sum();
             for path in up {
-                let target = u32::try_from(u128::from(WHOLE) * rate(path) / sum).unwrap_or(WHOLE);
                 let share = &mut wish[usize::from(path)];
-                *share = u32::midpoint(*share, target);
+                let target = (u128::from(WHOLE) * room(path)).checked_div(sum);
+                let target = target.and_then(|t| u32::try_from(t).ok()).unwrap_or(*share);
+                let part = if full.is_empty() { 8 } else { 2 };
+                *share = share.saturating_add_signed((target as i32 - *share as i32) / part);
             }
-        } else {
+        } else if !full.is_empty() {
             let free_share: u32 = free.iter().map(|p| self.share[usize::from(p)]).sum();
+            let unknown = free.iter().any(|p| self.capacity_bps[usize::from(p)] == 0);
             let mut moved = 0;
             for path in full {
-                let give = self.share[usize::from(path)].min(free_share) / 8;
+                let share = self.share[usize::from(path)];
+                let most = share.min(free_share) / MOST_PART;
+                let target = u128::from(self.drained_bps(paths, path)) * u128::from(WHOLE);
+                let target = target.checked_div(offered.into()).and_then(|t| u32::try_from(t).ok());
+                let give = match target {
+                    // How much the free ones can take nobody knows: try.
+                    _ if unknown => most,
+                    Some(target) => share.saturating_sub(target).min(most),
+                    None => 0,
+                };
                 wish[usize::from(path)] -= give;
                 moved += give;
             }
@@ -131,6 +148,35 @@ impl Shares {
             }
         }
         self.normalise(up, &wish);
+        if std::env::var("AB_LOG").is_ok() {
+            let v: Vec<_> = up.iter().map(|p| { let s = paths.get(p); (self.share[usize::from(p)], s.rtt_us / 1000, self.base_rtt_us[usize::from(p)] / 1000, s.loss_ppm, s.delivery_bps / 1_000_000, self.capacity_bps[usize::from(p)] / 1_000_000) }).collect();
+            eprintln!("SH {:?} full {:?} {:?}", self.next, full, v);
+        }
+    }
+
+    /// Which paths are full; and what is known of their capacities.
+    fn measure(&mut self, paths: &PathStates, up: PathSet) -> PathSet {
+        let mut full = PathSet::EMPTY;
+        for path in up {
+            let rate = paths.get(path).delivery_bps;
+            let is_full = self.congested(paths, path);
+            let capacity = &mut self.capacity_bps[usize::from(path)];
+            if is_full {
+                full.insert(path);
+                *capacity = if *capacity == 0 { rate } else { u64::midpoint(*capacity, rate) };
+            } else if rate > *capacity + *capacity / 8 {
+                *capacity = 0;
+            }
+        }
+        full
+    }
+
+    /// The load under which the path's queue is gone in [`DRAIN_US`].
+    fn drained_bps(&self, paths: &PathStates, path: PathId) -> u64 {
+        let i = usize::from(path);
+        let queue_us = u64::from(paths.get(path).rtt_us.saturating_sub(self.base_rtt_us[i])).min(DRAIN_US / 2);
+        let rate = u128::from(self.capacity_bps[i]) * u128::from(DRAIN_US - queue_us) / u128::from(DRAIN_US);
+        u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
     fn congested(&mut self, paths: &PathStates, path: PathId) -> bool {
@@ -167,9 +213,14 @@ impl Shares {
     }
 }
 
+/// What was sent to deliver this much.
+fn offered_bps(state: PathState) -> u64 {
+    let arrived_ppm = u128::from(1_000_000 - state.loss_ppm.min(900_000));
+    u64::try_from(u128::from(state.delivery_bps) * 1_000_000 / arrived_ppm).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::PathState;
     use super::*;
     use proptest::prelude::*;
 

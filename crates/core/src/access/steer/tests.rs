@@ -69,6 +69,30 @@ fn active_standby_can_take_turns() {
 }
 
 #[test]
+fn a_path_held_back_carries_copies_and_shares_but_no_flow_moves_to_it() {
+    let (steady, live) = (paths(&[9, 0, 7]), paths(&[9, 5, 7]));
+    let seen = View { steady: &steady, live: &live };
+    let pick = |mode: &Mode, sequence| ModeState::new().pick(mode, seen, sequence, 0, Instant::ZERO);
+    let redundant = compile(r#"{"mode":"redundant"}"#, 3);
+    assert_eq!(pick(&redundant, 0).paths(), live.up());
+    let balance = compile(r#"{"mode":"load-balance"}"#, 3);
+    assert_eq!([0, 1, 2].map(|n| pick(&balance, n)), [0, 1, 2].map(Pick::One));
+    for (json, path) in [
+        (r#"{"mode":"active-standby","primary":"a1"}"#, 2),
+        (r#"{"mode":"smallest-delay"}"#, 2),
+        (r#"{"mode":"priority-based","primary":"a1"}"#, 2),
+        (r#"{"mode":"redundant","above_loss_percent":1}"#, 2),
+    ] {
+        let mode = compile(json, 3);
+        assert_eq!(pick(&mode, 0), Pick::One(path), "{json}");
+    }
+    let by_flow = compile(r#"{"mode":"load-balance","per":"flow"}"#, 3);
+    for hash in 0..100 {
+        assert_ne!(ModeState::new().pick(&by_flow, seen, 0, hash, Instant::ZERO), Pick::One(1), "{hash}");
+    }
+}
+
+#[test]
 fn load_balance_follows_the_papers_example() {
     let mode = weighted(&[3, 7], Granularity::Packet);
     let both = paths(&[10, 20]);
@@ -238,6 +262,7 @@ proptest! {
         policy in any_mode(),
         known in 0u8..=8,
         steps in proptest::collection::vec((any_paths(), any::<u32>(), any::<u64>(), 0u64..1000), 1..30),
+        held in any::<u8>(),
     ) {
         let names: Vec<AccessName> = accesses(8).into_iter().map(|(_, name)| name).collect();
         let mode = Mode::compile_for(&policy, &accesses(known), &names).unwrap();
@@ -245,9 +270,17 @@ proptest! {
         let mut now = Instant::ZERO;
         for (paths, sequence, flow_hash, ms) in steps {
             now += core::time::Duration::from_millis(ms);
-            let picked = state.pick(&mode, &paths, sequence, flow_hash, now);
+            // Some are held back, but never all.
+            let mut steady = paths;
+            PathSet::from_bits(held).iter().for_each(|path| steady.mark_down(path));
+            if steady.none_up() {
+                steady = paths;
+            }
+            let seen = View { steady: &steady, live: &paths };
+            let picked = state.pick(&mode, seen, sequence, flow_hash, now);
             prop_assert_eq!(picked == Pick::None, paths.up().is_empty());
-            prop_assert!(picked.paths().without(paths.up()).is_empty());
+            let may = if mode.uses_held() { paths.up() } else { steady.up() };
+            prop_assert!(picked.paths().without(may).is_empty());
             prop_assert_eq!(picked.paths().is_empty(), paths.up().is_empty());
             if !mode.duplicates() {
                 prop_assert!(picked.paths().len() <= 1);
