@@ -3,7 +3,6 @@
 use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
 use anabranch_core::access::session::SessionEvent;
-use anabranch_core::element::Element;
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::ue::{UeCommand, UeEvent};
 

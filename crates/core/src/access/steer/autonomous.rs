@@ -5,17 +5,33 @@
 //! The law here, every [`PERIOD_MS`]:
 //!
 //! ```text
-//!   congested(path)  :=  loss > 1 %   or   RTT > 1.5 x base RTT + 5 ms
+//!   full(path)      :=  loss > 1 %   or   RTT > 1.5 x base RTT + 5 ms
+//!   capacity(path)  :=  delivery rate while there is a queue, smoothed;
+//!                       forgotten when the path delivers 1/8 more and is not full
+//!   load(path)      :=  capacity x (1 - (RTT - base RTT) / 1 s) x (1 + probe)
 //!
-//!   all paths congested   delivery rates are the capacities: move half way to their ratio
-//!   some congested        each gives 1/8 of the smaller of (its share, the free paths' share)
-//!                         to the paths that are not
-//!   none congested        leave the shares alone
+//!   every capacity known, some full    move half way to the ratio of the loads
+//!                         none full    move 1/8 of the way
+//!   some unknown, some full            each full one gives 1/4 of the smaller of (its share,
+//!                                      the share of those that are not) to those that are not
+//!                 none full            leave the shares alone
 //! ```
 //!
 //! Why not simply "share = delivery rate / sum"? A path that is not full delivers what it is given, so
 //! that rule confirms any split it starts from; and a TCP flow slows down to what its fullest path
 //! carries, so the ratio stays wrong. Only a full path's delivery rate says something about the path.
+//!
+//! *Why the queue is in it.* A queue is the integral of the load that was too much, so a law that takes from a
+//! path for as long as there is one takes too much, and the shares swing. The load under which a queue of
+//! `q` is gone in [`DRAIN_US`] is `1 - q / 1 s` of the capacity: a first-order loop, stable without a swing as long
+//! as a second is more than e times the delay of its measurements (a period and the smoothing of the RTT,
+//! 0.3 s to 0.4 s).
+//!
+//! *Probing upwards.* A capacity may grow unseen, for the path is never given more than it is known to take; and a
+//! sender that was cut back by a loss fills no path for a while. So whenever some path is full, one that is
+//! not is taken to carry 1/16 more than known, in each period 1/16 more, 1/4 at most. If it does, its capacity
+//! counts as unknown, and its share grows by up to 1/4 in a period for as long as others are full. If it does not, it
+//! is full soon, and measured: the price is 1/4 of its share for a period.
 //!
 //! Shares are in units of 0.01 %, at least [`LEAST_SHARE`] each, so that every path is still measured
 //! under traffic. The base RTT is a minimum that creeps up by 1/256 per period, so a route change is
@@ -34,8 +50,10 @@ const STRIDE: u64 = 6_181;
 pub(super) const LEAST_SHARE: u32 = 100;
 /// Time between two changes of the shares.
 pub(super) const PERIOD_MS: u64 = 250;
-/// A free path whose capacity is not known gets at most this part more in one period.
-const MOST_PART: u32 = 4;
+/// Where capacities are unknown, this part of a share is moved in one period.
+const STEP_PART: u32 = 4;
+/// What a path is taken to carry more than known grows in steps of 1/16, this many at most.
+const MOST_PROBE: u8 = 4;
 /// Time in which a queue is to drain.
 const DRAIN_US: u64 = 1_000_000;
 const CONGESTED_LOSS_PPM: u32 = 10_000;
@@ -48,8 +66,10 @@ pub(super) struct Shares {
     share: [u32; MAX_PATHS],
     of: PathSet,
     base_rtt_us: [u32; MAX_PATHS],
-    /// Delivery rates of paths that were full when last looked at; 0: not known, or no longer.
+    /// What each path delivered when it was full; 0: not known, or no longer.
     capacity_bps: [u64; MAX_PATHS],
+    /// What it is taken to carry more than that, in 1/16.
+    probe: [u8; MAX_PATHS],
     weights: [u8; MAX_PATHS],
     next: Instant,
 }
@@ -62,6 +82,7 @@ impl Shares {
             of: PathSet::EMPTY,
             base_rtt_us: [0; MAX_PATHS],
             capacity_bps: [0; MAX_PATHS],
+            probe: [0; MAX_PATHS],
             weights,
             next: Instant::ZERO,
         }
@@ -101,6 +122,7 @@ impl Shares {
             self.share[usize::from(path)] = fresh.unwrap_or(even);
             self.base_rtt_us[usize::from(path)] = 0;
             self.capacity_bps[usize::from(path)] = 0;
+            self.probe[usize::from(path)] = 0;
         }
         self.of = up;
         let fresh = self.share;
@@ -109,36 +131,24 @@ impl Shares {
 
     fn follow(&mut self, paths: &PathStates, up: PathSet) {
         let full = self.measure(paths, up);
-        let free = up.without(full);
-        let offered = up.iter().map(|p| offered_bps(paths.get(p))).fold(0, u64::saturating_add);
         let known = up.iter().all(|p| self.capacity_bps[usize::from(p)] > 0);
         let mut wish = self.share;
-        if free.is_empty() || (full.is_empty() && known) {
-            // What each can take, less what its queue needs to drain.
-            let room = |p: PathId| u128::from(self.drained_bps(paths, p));
-            let sum: u128 = up.iter().map(room).sum();
+        if known {
+            let load = |p: PathId| u128::from(self.load_bps(paths, p));
+            let sum: u128 = up.iter().map(load).sum();
             for path in up {
                 let share = &mut wish[usize::from(path)];
-                let target = (u128::from(WHOLE) * room(path)).checked_div(sum);
+                let target = (u128::from(WHOLE) * load(path)).checked_div(sum);
                 let target = target.and_then(|t| u32::try_from(t).ok()).unwrap_or(*share);
                 let part = if full.is_empty() { 8 } else { 2 };
-                *share = share.saturating_add_signed((target as i32 - *share as i32) / part);
+                *share = share.saturating_add_signed((target.cast_signed() - share.cast_signed()) / part);
             }
-        } else if !full.is_empty() {
+        } else {
+            let free = up.without(full);
             let free_share: u32 = free.iter().map(|p| self.share[usize::from(p)]).sum();
-            let unknown = free.iter().any(|p| self.capacity_bps[usize::from(p)] == 0);
             let mut moved = 0;
             for path in full {
-                let share = self.share[usize::from(path)];
-                let most = share.min(free_share) / MOST_PART;
-                let target = u128::from(self.drained_bps(paths, path)) * u128::from(WHOLE);
-                let target = target.checked_div(offered.into()).and_then(|t| u32::try_from(t).ok());
-                let give = match target {
-                    // How much the free ones can take nobody knows: try.
-                    _ if unknown => most,
-                    Some(target) => share.saturating_sub(target).min(most),
-                    None => 0,
-                };
+                let give = self.share[usize::from(path)].min(free_share) / STEP_PART;
                 wish[usize::from(path)] -= give;
                 moved += give;
             }
@@ -148,44 +158,45 @@ impl Shares {
             }
         }
         self.normalise(up, &wish);
-        if std::env::var("AB_LOG").is_ok() {
-            let v: Vec<_> = up.iter().map(|p| { let s = paths.get(p); (self.share[usize::from(p)], s.rtt_us / 1000, self.base_rtt_us[usize::from(p)] / 1000, s.loss_ppm, s.delivery_bps / 1_000_000, self.capacity_bps[usize::from(p)] / 1_000_000) }).collect();
-            eprintln!("SH {:?} full {:?} {:?}", self.next, full, v);
-        }
     }
 
     /// Which paths are full; and what is known of their capacities.
     fn measure(&mut self, paths: &PathStates, up: PathSet) -> PathSet {
-        let mut full = PathSet::EMPTY;
+        let full: PathSet = up.iter().filter(|&p| self.is_full(paths.get(p), p)).collect();
         for path in up {
-            let rate = paths.get(path).delivery_bps;
-            let is_full = self.congested(paths, path);
-            let capacity = &mut self.capacity_bps[usize::from(path)];
-            if is_full {
-                full.insert(path);
-                *capacity = if *capacity == 0 { rate } else { u64::midpoint(*capacity, rate) };
-            } else if rate > *capacity + *capacity / 8 {
-                *capacity = 0;
+            let i = usize::from(path);
+            let (state, capacity) = (paths.get(path), &mut self.capacity_bps[i]);
+            let rate = state.delivery_bps;
+            if full.contains(path) {
+                self.probe[i] = 0;
+                // The loss is of the past, and the sender may have slowed down: less was delivered than could be.
+                let queue = u64::from(state.rtt_us) > high_rtt_us(self.base_rtt_us[i]);
+                let smooth = *capacity > 0 && queue;
+                *capacity = if smooth { u64::midpoint(*capacity, rate) } else { rate.max(*capacity) };
+            } else if rate > capacity.saturating_add(*capacity / 8) {
+                (*capacity, self.probe[i]) = (0, 0);
+            } else if !full.is_empty() {
+                self.probe[i] = (self.probe[i] + 1).min(MOST_PROBE);
             }
         }
         full
     }
 
-    /// The load under which the path's queue is gone in [`DRAIN_US`].
-    fn drained_bps(&self, paths: &PathStates, path: PathId) -> u64 {
+    /// What a path of known capacity is to carry: what it can, less what lets its queue drain.
+    fn load_bps(&self, paths: &PathStates, path: PathId) -> u64 {
         let i = usize::from(path);
-        let queue_us = u64::from(paths.get(path).rtt_us.saturating_sub(self.base_rtt_us[i])).min(DRAIN_US / 2);
-        let rate = u128::from(self.capacity_bps[i]) * u128::from(DRAIN_US - queue_us) / u128::from(DRAIN_US);
-        u64::try_from(rate).unwrap_or(u64::MAX)
+        let queue_us =
+            u64::from(paths.get(path).rtt_us.saturating_sub(self.base_rtt_us[i])).min(DRAIN_US / 2);
+        let parts = u128::from(16 + self.probe[i]) * u128::from(DRAIN_US - queue_us);
+        u64::try_from(u128::from(self.capacity_bps[i]) * parts / u128::from(16 * DRAIN_US))
+            .unwrap_or(u64::MAX)
     }
 
-    fn congested(&mut self, paths: &PathStates, path: PathId) -> bool {
-        let state = paths.get(path);
+    fn is_full(&mut self, state: PathState, path: PathId) -> bool {
         let base = &mut self.base_rtt_us[usize::from(path)];
         let crept = base.saturating_add(*base / 256 + 1);
         *base = if *base == 0 { state.rtt_us } else { state.rtt_us.min(crept) };
-        let high = u64::from(*base) * 3 / 2 + CONGESTED_RTT_SLACK_US;
-        state.loss_ppm > CONGESTED_LOSS_PPM || u64::from(state.rtt_us) > high
+        state.loss_ppm > CONGESTED_LOSS_PPM || u64::from(state.rtt_us) > high_rtt_us(*base)
     }
 
     /// Scales `wish` so that the paths of `up` have at least [`LEAST_SHARE`] and sum to [`WHOLE`].
@@ -213,10 +224,9 @@ impl Shares {
     }
 }
 
-/// What was sent to deliver this much.
-fn offered_bps(state: PathState) -> u64 {
-    let arrived_ppm = u128::from(1_000_000 - state.loss_ppm.min(900_000));
-    u64::try_from(u128::from(state.delivery_bps) * 1_000_000 / arrived_ppm).unwrap_or(u64::MAX)
+/// An RTT above this tells of a queue.
+fn high_rtt_us(base_rtt_us: u32) -> u64 {
+    u64::from(base_rtt_us) * 3 / 2 + CONGESTED_RTT_SLACK_US
 }
 
 #[cfg(test)]
@@ -226,14 +236,24 @@ mod tests {
 
     /// Two links with a capacity each, a queue of 100 ms, and a sender.
     fn run(capacity: [f64; 2], offered: impl Fn([f64; 2]) -> f64, seconds: u64) -> ([f64; 2], f64) {
+        let all = run_varying(|_| capacity, |_, ratio| offered(ratio), seconds);
+        all[all.len() - 1]
+    }
+
+    /// The same with capacities that depend on the second; one row per 50 ms: shares and what is delivered.
+    fn run_varying(
+        capacity: impl Fn(u64) -> [f64; 2],
+        offered: impl Fn(u64, [f64; 2]) -> f64,
+        seconds: u64,
+    ) -> Vec<([f64; 2], f64)> {
         let up = PathSet::from_bits(0b11);
         let mut shares = Shares::new([0; MAX_PATHS]);
         let mut queue = [0.0f64; 2];
-        let (mut ratio, mut delivered) = ([0.5, 0.5], 0.0);
+        let (mut ratio, mut all) = ([0.5, 0.5], Vec::new());
         for tick in 0..seconds * 20 {
             let mut paths = PathStates::default();
-            let total = offered(ratio);
-            delivered = 0.0;
+            let (capacity, mut delivered) = (capacity(tick / 20), 0.0);
+            let total = offered(tick / 20, ratio);
             for i in 0..2 {
                 let rate = total * ratio[i];
                 let full = capacity[i] * 0.1;
@@ -251,8 +271,9 @@ mod tests {
             }
             shares.update(&paths, up, Instant::from_millis(tick * 50));
             ratio = [0, 1].map(|i| f64::from(shares.share[i]) / f64::from(WHOLE));
+            all.push((ratio, delivered));
         }
-        (ratio, delivered)
+        all
     }
 
     #[test]
@@ -270,6 +291,25 @@ mod tests {
             let (ratio, delivered) = run(capacity, offered, 60);
             assert!(delivered > 0.8 * (capacity[0] + capacity[1]), "{capacity:?} {ratio:?} {delivered}");
         }
+    }
+
+    #[test]
+    fn capacities_that_change_are_found_again_in_five_seconds() {
+        // 60 + 60; the second falls to 10 and recovers. The sender slows down to its fullest path.
+        let capacity = |s: u64| if (20..40).contains(&s) { [60.0, 10.0] } else { [60.0, 60.0] };
+        let offered = |s: u64, r: [f64; 2]| 1.02 * (capacity(s)[0] / r[0]).min(capacity(s)[1] / r[1]);
+        let all = run_varying(capacity, offered, 70);
+        let mean = |from: usize, to: usize| {
+            all[from * 20..to * 20].iter().map(|(_, d)| d).sum::<f64>() / ((to - from) * 20) as f64
+        };
+        assert!(mean(10, 20) > 110.0, "before {}", mean(10, 20));
+        assert!(mean(25, 40) > 0.9 * 70.0, "with 10 {}", mean(25, 40));
+        assert!(mean(45, 70) > 0.95 * mean(10, 20), "after {}", mean(45, 70));
+        let swing = |from: usize| {
+            let shares = || all[from * 20..].iter().map(|(ratio, _)| ratio[0]);
+            shares().fold(0.0, f64::max) - shares().fold(1.0, f64::min)
+        };
+        assert!(swing(50) < 0.15, "{}", swing(50));
     }
 
     #[test]
