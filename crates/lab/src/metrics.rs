@@ -7,7 +7,7 @@ use crate::scenario::schema::nearest;
 /// A metric: what it is called, its unit and what it says.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Name; `<flow>`, `<ue>`, `<access>`, `<upf>`, `<link>`, `<dir>`, `<n>` stand for names of the scenario.
+    /// Name; `<flow>`, `<ue>`, `<access>`, `<upf>`, `<link>`, `<dir>`, `<gnb>`, `<qfi>`, `<slice>`, `<n>` stand for names of the scenario.
     pub name: &'static str,
     /// Unit of its values.
     pub unit: &'static str,
@@ -102,6 +102,33 @@ pub const METRICS: &[Metric] = &[
         "µs",
         "netns: how much later than the model says packets left the emulated link, 99th percentile",
     ),
+    metric(
+        "gnb.<gnb>.rb_percent",
+        "%",
+        "RBs of the downlink that carried data, retransmissions included, within the window",
+    ),
+    metric("gnb.<gnb>.retx_rb_percent", "%", "those of retransmissions"),
+    metric("gnb.<gnb>.padding_percent", "%", "padding in the transport blocks"),
+    metric(
+        "gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_mean_ms",
+        "ms",
+        "from SDAP to the MAC, when the last byte goes to the air: mean over the packets of a QoS flow that were \
+         delivered within the window",
+    ),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_p50_ms", "ms", "the same, median"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_p95_ms", "ms", "the same, 95th percentile"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_p99_ms", "ms", "the same, 99th percentile"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_1ms_percent", "%", "packets that waited less than 1 ms"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_2ms_percent", "%", "less than 2 ms"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_4ms_percent", "%", "less than 4 ms"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.sdap_wait_mean_ms", "ms", "the part of the wait in SDAP, mean"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.rlc_wait_mean_ms", "ms", "the part in RLC, mean"),
+    metric(
+        "gnb.<gnb>.ue.<ue>.qfi<qfi>.reassembly_wait_mean_ms",
+        "ms",
+        "wait at the UE for the rest of the packet and for those before it, mean",
+    ),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.total_mean_ms", "ms", "from SDAP to the UE's application side, mean"),
     metric("metric.<name>", "", "a metric of your own, from `[metric]`"),
     metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
     metric("memory.<n>.htl_users", "users", "the same with hierarchical lookup only"),
@@ -123,6 +150,13 @@ pub const SERIES: &[Metric] = &[
     metric("ue.<ue>.path.<access>.down_mbps", "Mbit/s", "IP bytes the UE received on the access, per sample"),
     metric("ue.<ue>.path.<access>.rtt_ms", "ms", "RTT the UE's probes measured; 0 while the path is down"),
     metric("link.<link>.<dir>.queue_bytes", "bytes", "bytes in the link's queue"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_ms", "ms", "from SDAP to the MAC, of each packet of a QoS flow"),
+    metric("gnb.<gnb>.ue.<ue>.rlc_bytes", "bytes", "packets in the UE's RLC buffers, per sample"),
+    metric(
+        "gnb.<gnb>.slice.<slice>.owed_rbs",
+        "RBs",
+        "what a slice is owed, per sample: its quantum or lag, where the scheduler keeps one",
+    ),
 ];
 
 /// Whether `name` can exist for one of `cases`.
@@ -174,6 +208,23 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
                 for link in case.links.keys() {
                     let one = metric.name.replace("<link>", link);
                     names.extend(["up", "down"].map(|d| one.replace("<dir>", d)));
+                }
+            }
+            Some("gnb") => {
+                for (name, gnb) in &case.gnbs {
+                    let one = metric.name.replace("<gnb>", name);
+                    let slices = gnb.slices().into_iter().map(|s| one.replace("<slice>", &s.name));
+                    let ues = case.ues_of(name).into_iter().map(|(ue, _)| one.replace("<ue>", ue));
+                    let qfis = |one: String| {
+                        gnb.qfis().into_iter().map(move |q| one.replace("<qfi>", &q.to_string()))
+                    };
+                    let all: std::collections::BTreeSet<String> =
+                        match (one.contains("<slice>"), one.contains("<ue>")) {
+                            (true, _) => slices.collect(),
+                            (_, true) => ues.flat_map(qfis).collect(),
+                            _ => [one].into(),
+                        };
+                    names.extend(all);
                 }
             }
             Some("metric") => {

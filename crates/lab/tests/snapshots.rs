@@ -119,3 +119,9 @@ fn another_seed_gives_other_figures() {
     let one = run("atsss/redundant.toml", &["seed=1"]);
     assert_ne!(one, run("atsss/redundant.toml", &["seed=2"]));
 }
+
+#[test]
+fn rlc_table2() {
+    // A shorter one: ten variants.
+    check("papers/rlc/table2-mcs28.toml", &["duration_s=9"]);
+}

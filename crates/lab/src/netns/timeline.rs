@@ -81,6 +81,8 @@ impl Timeline {
                     one.steering = steering.clone();
                 }
             }),
+            // Scenarios with cells are refused before.
+            Action::Share { gnb, .. } => Err(anyhow!("gnb {gnb} runs in the virtual backend only")),
             Action::SwitchEvery { ue, packets } => self.rules(ue, |one| {
                 if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut one.steering {
                     *rotate_packets = *packets;

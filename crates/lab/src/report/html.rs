@@ -177,14 +177,20 @@ fn topology(case: &Case) -> String {
         let rules: Vec<String> =
             ue.rules.iter().map(|r| format!("{}: {}", r.name, r.steering.name())).collect();
         for (i, access) in ue.accesses.iter().enumerate() {
+            let cell = |down: bool| {
+                let gnb = case.gnbs.get(&access.link)?;
+                let (queue, scheduler) =
+                    if down { (gnb.queue, gnb.scheduler) } else { (gnb.uplink_queue, gnb.uplink_scheduler) };
+                Some(format!("{} {} RBs, {queue}, {scheduler}", gnb.rat, gnb.rbs))
+            };
             let link = case.links.get(&access.link).cloned().unwrap_or_default();
             let _ = write!(
                 text,
                 "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}",
                 if i == 0 { escape(name) } else { String::new() },
                 escape(&access.name),
-                direction(&link.up),
-                direction(&link.down),
+                cell(false).unwrap_or_else(|| direction(&link.up)),
+                cell(true).unwrap_or_else(|| direction(&link.down)),
                 access.security,
                 if i == 0 { escape(&rules.join(", ")) } else { String::new() },
             );

@@ -1,5 +1,6 @@
 //! What a scenario file may hold. Each declaration is struct, default and reference text at once.
 
+pub use super::gnb::Gnb;
 use super::schema::{choice, table};
 use anabranch_core::policy::{Rule, SteeringMode};
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ choice! {
         Cubic = "cubic",
         /// Reno (RFC 5681).
         Reno = "reno",
-        /// BBR; only where the kernel's TCP runs (netns).
+        /// BBR: in virtual time version 1, in namespaces the kernel's.
         Bbr = "bbr",
     }
 }
@@ -101,6 +102,8 @@ choice! {
         Steering = "steering",
         /// From now on the UE's uplink moves to its next path every N packets.
         SwitchEvery = "switch_every",
+        /// A slice of a cell gets another share.
+        Share = "share",
     }
 }
 
@@ -190,6 +193,8 @@ table! {
         backends: Vec<BackendName> = vec![BackendName::Virtual];
         /// Access links by name. A link used by several UEs is shared by them.
         link: BTreeMap<String, Link> = BTreeMap::new();
+        /// Cells by name: accesses with SDAP, RLC, MAC, slices and a radio channel.
+        gnb: BTreeMap<String, Gnb> = BTreeMap::new();
         /// User-plane functions by name. Without any there is one, `upf`, with the defaults.
         upf: BTreeMap<String, Upf> = BTreeMap::new();
         /// Servers behind the UPF by name. Without any there is one, `server`, with the defaults.
@@ -315,7 +320,7 @@ table! {
     pub struct Access {
         /// Name, such as `5g` or `wifi`.
         name: String = String::new(), required();
-        /// The link it uses.
+        /// The link or cell it uses.
         link: String = String::new(), required();
         /// Form of the tunnel on this access; left out, the UE's.
         security: Option<Security> = None;
@@ -343,6 +348,9 @@ table! {
         port: Option<u16> = None;
         /// When it starts, seconds.
         start_s: f64 = 0.0, range(0.0, 86_400.0);
+        /// Uniform random time added to `start_s`, 0 to this, milliseconds: another one in every run. Virtual
+        /// backend only.
+        start_jitter_ms: f64 = 0.0, range(0.0, 60_000.0), only(&["cbr", "on_off", "ping"]);
         /// How long it sends, seconds; left out, to the end of the run.
         duration_s: Option<f64> = None, range(0.001, 86_400.0);
         /// Bytes to transfer; left out, it sends until its time is over.
@@ -408,6 +416,12 @@ table! {
         steering: Option<SteeringMode> = None, only(&["steering"]);
         /// Packets between two switches; 0 ends switching.
         packets: u32 = 2000, range(0.0, 1e9), only(&["switch_every"]);
+        /// Which cell; may be left out where there is one.
+        gnb: Option<String> = None, only(&["share"]);
+        /// Which slice of the cell.
+        slice: String = String::new(), required(), only(&["share"]);
+        /// Its new share, percent.
+        share_percent: f64 = 0.0, range(0.0, 100.0), required(), only(&["share"]);
     }
 }
 

@@ -8,6 +8,7 @@
 //! [`file`].
 
 pub mod file;
+pub mod gnb;
 pub mod model;
 pub mod overlay;
 pub mod reference;
@@ -153,6 +154,9 @@ fn one_case(
     let mut file = typed(&table)?;
     if let Some(backends) = variant.and_then(|v| v.backends.clone()) {
         file.backends = backends;
+    }
+    for trace in file.gnb.values_mut().flat_map(super::scenario::gnb::Gnb::files) {
+        *trace = folder.join(&*trace).to_string_lossy().into_owned();
     }
     for link in file.link.values_mut() {
         for direction in [&mut link.up, &mut link.down] {

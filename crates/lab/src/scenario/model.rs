@@ -4,6 +4,7 @@ pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
     LossModel, Memory, Plot, Program, Security, Server, Upf,
 };
+pub use super::gnb::Gnb;
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::time::Duration;
@@ -60,6 +61,8 @@ pub struct Case {
     pub sample: Duration,
     /// Access links.
     pub links: BTreeMap<String, Link>,
+    /// Cells.
+    pub gnbs: BTreeMap<String, Gnb>,
     /// UPFs.
     pub upfs: BTreeMap<String, Upf>,
     /// Servers.
@@ -119,6 +122,8 @@ pub struct Flow {
     pub port: u16,
     /// When it starts.
     pub start: Duration,
+    /// Random time added to it.
+    pub start_jitter: Duration,
     /// When it stops sending, at the latest.
     pub stop: Duration,
     /// What it does.
@@ -288,6 +293,15 @@ pub enum Action {
         /// Packets; 0: never.
         packets: u32,
     },
+    /// A slice gets another share.
+    Share {
+        /// Of which cell.
+        gnb: String,
+        /// Its name.
+        slice: String,
+        /// Percent of the RBs.
+        share_percent: f64,
+    },
 }
 
 impl Action {
@@ -303,11 +317,19 @@ impl Action {
             Self::Loss { link, .. } => format!("{link} loss"),
             Self::Steering { ue, steering, .. } => format!("{ue} {}", steering.name()),
             Self::SwitchEvery { packets, .. } => format!("switch every {packets}"),
+            Self::Share { slice, share_percent, .. } => format!("{slice} {share_percent} %"),
         }
     }
 }
 
 impl Case {
+    /// UEs of a cell, in order, with the path of the access.
+    #[must_use]
+    pub fn ues_of<'a>(&'a self, gnb: &str) -> Vec<(&'a String, usize)> {
+        let of = |ue: &'a Ue| ue.accesses.iter().position(|a| a.link == gnb);
+        self.ues.iter().filter_map(|(name, ue)| of(ue).map(|path| (name, path))).collect()
+    }
+
     /// All that happens within the run, in order of time, for the run with this seed.
     #[must_use]
     pub fn timeline(&self, seed: u64) -> Vec<(Duration, Action)> {

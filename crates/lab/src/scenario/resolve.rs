@@ -37,6 +37,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         measure_from: s(file.measure_from_s),
         sample: ms(file.sample_ms),
         links: file.link,
+        gnbs: file.gnb,
         upfs: file.upf,
         servers: file.server,
         ues,
@@ -111,7 +112,8 @@ impl Check {
                     if !super::walk::valid_name(&a.name) || !seen.insert(a.name.clone()) {
                         self.problem(&path, "needs a name of its own: letters, digits, `_` and `-`");
                     }
-                    self.known(&path, "link", &a.link, file.link.keys().map(String::as_str));
+                    let links = file.link.keys().chain(file.gnb.keys()).map(String::as_str);
+                    self.known(&path, "link", &a.link, links);
                     Access {
                         name: a.name.clone(),
                         link: a.link.clone(),
@@ -199,7 +201,17 @@ impl Check {
             }
             flows.insert(
                 name.clone(),
-                Flow { ue, server, via, port, start, stop, traffic, program: flow.program },
+                Flow {
+                    ue,
+                    server,
+                    via,
+                    port,
+                    start,
+                    start_jitter: ms(flow.start_jitter_ms),
+                    stop,
+                    traffic,
+                    program: flow.program,
+                },
             );
         }
         flows
@@ -271,6 +283,14 @@ impl Check {
             self.known(&format!("{path}.rule"), "rule", &rule, names);
             return Some(Action::Steering { ue, rule, steering });
         }
+        if event.kind == K::Share {
+            let gnb = self.given_or_only(&format!("{path}.gnb"), "gnb", event.gnb.as_ref(), &file.gnb);
+            let slices = file.gnb.get(&gnb)?.slices();
+            let names = slices.iter().map(|s| s.name.as_str());
+            self.known(&format!("{path}.slice"), "slice", &event.slice, names);
+            let (slice, share_percent) = (event.slice.clone(), event.share_percent);
+            return Some(Action::Share { gnb, slice, share_percent });
+        }
         let link = event.link.clone();
         if !self.known(&format!("{path}.link"), "link", &link, file.link.keys().map(String::as_str)) {
             return None;
@@ -281,8 +301,43 @@ impl Check {
             K::Rate => Action::Rate { link, directions, rate_bps: bps(event.rate_mbps) },
             K::Delay => Action::Delay { link, directions, delay: ms(event.delay_ms) },
             K::Loss => Action::Loss { link, directions, loss: event.loss.clone() },
-            K::Steering | K::SwitchEvery => return None,
+            K::Steering | K::SwitchEvery | K::Share => return None,
         })
+    }
+
+    /// A cell has UEs of its own, and can be built.
+    fn cell(&mut self, name: &str, gnb: &file::Gnb, file: &File, ues: &BTreeMap<String, Ue>) {
+        let path = format!("gnb.{name}");
+        if file.link.contains_key(name) {
+            self.problem(&path, "is the name of a link, too");
+        }
+        if file.backends.contains(&file::BackendName::Netns) {
+            let what = "runs in the virtual backend only; take \"netns\" out of `backends`";
+            self.problem(&path, what);
+        }
+        let on = |ue: &Ue| ue.accesses.iter().filter(|a| a.link == name).count();
+        for (ue, of) in ues.iter().filter(|(_, ue)| on(ue) > 1) {
+            self.problem(
+                format!("ue.{ue}.accesses"),
+                format!("has {} accesses on cell `{name}`, not one", on(of)),
+            );
+        }
+        let mine: Vec<&str> = ues.iter().filter(|(_, ue)| on(ue) > 0).map(|(n, _)| n.as_str()).collect();
+        if mine.is_empty() {
+            return self.problem(path, "is used by no UE");
+        }
+        for ue in gnb.ue.keys() {
+            self.known(&format!("{path}.ue.{ue}"), "UE of this cell", ue, mine.iter().copied());
+        }
+        for slice in &gnb.slices {
+            if !super::walk::valid_name(&slice.name) {
+                self.problem(format!("{path}.slices"), "a name has letters, digits, `_` and `-` only");
+            }
+        }
+        let named: Vec<_> = mine.iter().map(|ue| ((*ue).to_owned(), Vec::new())).collect();
+        if let Err(why) = gnb.build(0, &named) {
+            self.problem(path, why);
+        }
     }
 
     /// What nobody uses does nothing, and is more likely a mistyped name than meant.
@@ -298,6 +353,9 @@ impl Check {
                     self.problem(format!("link.{name}.{direction}"), error.to_string());
                 }
             }
+        }
+        for (name, gnb) in &file.gnb {
+            self.cell(name, gnb, file, ues);
         }
         for upf in file.upf.keys() {
             if !ues.values().any(|u| u.upf == *upf) {
@@ -320,12 +378,6 @@ impl Check {
                     self.problem(
                         format!("flow.{name}.via"),
                         "the virtual backend has no MPTCP; put the flow in a variant with backends = [\"netns\"]",
-                    );
-                }
-                if flow.traffic.congestion_control() == Some(file::CongestionControl::Bbr) {
-                    self.problem(
-                        format!("flow.{name}.congestion_control"),
-                        "the virtual backend has no bbr; take cubic or reno, or backends = [\"netns\"]",
                     );
                 }
             }

@@ -1,11 +1,17 @@
 //! Shapes of the policy types of `core`, which know nothing of scenario files.
 
 use super::schema::{Described, Key, Shape, Table};
-use anabranch_core::policy::{Rule, SteeringMode};
+use anabranch_core::policy::{Filter, Rule, SteeringMode};
 
 impl Described for Rule {
     fn shape() -> Shape {
         Shape::Table(rule)
+    }
+}
+
+impl Described for Filter {
+    fn shape() -> Shape {
+        Shape::Table(filter)
     }
 }
 

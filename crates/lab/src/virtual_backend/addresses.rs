@@ -2,7 +2,7 @@
 //!
 //! | what | address |
 //! |---|---|
-//! | UE number k on link number L: tunnel, applications without tunnel | 10.128.0.0 + L·4096 + 16 + 2k, + 1 |
+//! | UE number k on link (or, after the links, cell) number L: tunnel, applications without tunnel | 10.128.0.0 + L·4096 + 16 + 2k, + 1 |
 //! | UPF p, access a | 172.16.p.(1+a), port 4500 |
 //! | UE u inside the tunnel of UPF p | 10.(45+p).0.0 + 2 + u |
 //! | server s | 10.3.s.1 |

@@ -10,6 +10,8 @@ use anabranch_core::access::session::SessionEvent;
 use anabranch_core::element::Port;
 use anabranch_core::net::{Direction, DuplexLink, LinkChange, LinkCommand, LinkStats, Rate};
 use anabranch_core::policy::{Rule, SteeringMode};
+use anabranch_core::ran::amc::Direction as Radio;
+use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats as CellStats, PacketTimes};
 use anabranch_core::time::{Duration, Instant};
 use anabranch_core::ue::{Ue, UeCommand, UeEvent};
 use anabranch_core::upf::{Upf, UpfEvent};
@@ -29,8 +31,23 @@ pub struct Seen {
     pub failures: BTreeMap<(String, usize), [u64; 2]>,
     /// What happened.
     pub events: Vec<(f64, String)>,
+    /// Per cell: what its downlink was seen to do.
+    pub cells: BTreeMap<String, CellSeen>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
+}
+
+/// What a cell was seen to do.
+#[derive(Debug, Default)]
+pub struct CellSeen {
+    /// Downlink packets that were delivered.
+    pub packets: Vec<PacketTimes>,
+    /// Time, and counters of the downlink.
+    pub counters: Vec<(f64, CellStats)>,
+    /// Per UE, in the cell's order: time and SDU bytes in RLC.
+    pub rlc_bytes: Vec<Vec<(f64, f64)>>,
+    /// Per slice: time and RBs it is owed.
+    pub owed_rbs: Vec<Vec<(f64, f64)>>,
 }
 
 /// A look at a path.
@@ -132,6 +149,31 @@ impl Seen {
                 self.queues.entry(name.clone()).or_default().push((at_s, queued));
             }
         }
+        for (name, id) in &world.gnbs {
+            let events = world.net.take_events::<Gnb>(*id);
+            let cell = self.cells.entry(name.clone()).or_default();
+            for (at, event) in events {
+                match event {
+                    GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.packets.push(times),
+                    GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
+                        self.events.push((at.as_secs_f64(), format!("{name}: refused: {why}")));
+                    }
+                    _ => {}
+                }
+            }
+            let Some(gnb) = world.net.get_mut::<Gnb>(*id) else { continue };
+            cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now)));
+            cell.rlc_bytes.resize_with(gnb.ue_names().count(), Vec::new);
+            for (ue, points) in (0..).zip(&mut cell.rlc_bytes) {
+                let bytes: u64 = gnb.bearer_stats(ue, Radio::Downlink, now).map(|b| b.buffer_bytes).sum();
+                points.push((at_s, bytes as f64));
+            }
+            let owed = gnb.balances(Radio::Downlink);
+            cell.owed_rbs.resize_with(owed.len(), Vec::new);
+            for (points, rbs) in cell.owed_rbs.iter_mut().zip(owed) {
+                points.push((at_s, f64::from(*rbs)));
+            }
+        }
         for (name, flow) in &world.flows {
             let mut window = 0;
             for (host, app) in [flow.ue, flow.server] {
@@ -192,6 +234,12 @@ fn act(world: &mut World, action: &Action) -> Result<()> {
                 r.steering = steering.clone();
             }
         }),
+        Action::Share { gnb, slice, share_percent } => {
+            let id = *world.gnbs.get(gnb).with_context(|| format!("gnb {gnb}"))?;
+            let command = GnbCommand::Share { slice: slice.clone(), share_percent: *share_percent };
+            world.net.command::<Gnb>(id, command)?;
+            Ok(())
+        }
         Action::SwitchEvery { ue, packets } => rules(world, ue, |r| {
             if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut r.steering {
                 *rotate_packets = *packets;

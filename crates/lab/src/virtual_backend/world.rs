@@ -25,6 +25,7 @@ use anabranch_core::cc::Algorithm;
 use anabranch_core::element::Port;
 use anabranch_core::net::{DuplexLink, LinkConfig, QueueLimit, Rate};
 use anabranch_core::policy::Rule;
+use anabranch_core::ran::gnb::Gnb;
 use anabranch_core::time::{Duration, Instant};
 use anabranch_core::ue::{Ue, UeAccess, UeConfig};
 use anabranch_core::upf::UpfCommand;
@@ -75,6 +76,8 @@ pub struct World {
     pub net: Network,
     /// Access links.
     pub links: BTreeMap<String, NodeId>,
+    /// Cells.
+    pub gnbs: BTreeMap<String, NodeId>,
     /// UEs.
     pub ues: BTreeMap<String, UeNode>,
     /// UPFs.
@@ -115,7 +118,12 @@ impl Junction {
 /// # Errors
 /// A trace that cannot be read; what this backend cannot do.
 pub fn build(case: &Case, seed: u64) -> Result<World> {
-    addresses::enough(case.links.len(), case.ues.len(), case.upfs.len(), case.servers.len())?;
+    addresses::enough(
+        case.links.len() + case.gnbs.len(),
+        case.ues.len(),
+        case.upfs.len(),
+        case.servers.len(),
+    )?;
     let mut seeds = ChaCha12Rng::seed_from_u64(seed);
     let mut net = Network::new();
     let mut core = Junction::new();
@@ -130,7 +138,26 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         junction.join((id, DuplexLink::A), [addresses::anywhere()]);
         near.push(junction);
     }
+    // Cells are numbered after the links.
+    let mut gnbs = BTreeMap::new();
+    for (g, (name, gnb)) in case.gnbs.iter().enumerate() {
+        let link = case.links.len() + g;
+        let mut ues = Vec::new();
+        for (ue, _) in case.ues_of(name) {
+            let u = case.ues.keys().position(|n| n == ue).context("a UE")?;
+            ues.push((ue.clone(), vec![addresses::tunnel(link, u).ip(), addresses::direct(link, u).into()]));
+        }
+        let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
+        let id = net.add(name, element.with_context(|| format!("gnb {name}"))?);
+        core.join((id, Gnb::N3), [addresses::link(link)]);
+        gnbs.insert(name.clone(), id);
+    }
     let number = |map: &BTreeMap<String, NodeId>, name: &str| map.keys().position(|key| key == name);
+    let access_number = |name: &str| {
+        let cell = || number(&gnbs, name).map(|g| links.len() + g);
+        number(&links, name).or_else(cell).with_context(|| format!("link {name}"))
+    };
+    let mut radio = Vec::new();
 
     let mut upfs = BTreeMap::new();
     let mut upf_keys = BTreeMap::new();
@@ -199,7 +226,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let mut accesses = Vec::new();
         let mut overhead = PLAIN_BYTES;
         for access in &ue.accesses {
-            let link = number(&links, &access.link).with_context(|| format!("link {}", access.link))?;
+            let link = access_number(&access.link)?;
             let a = upf_accesses[&ue.upf].iter().position(|n| *n == access.name).context("access")?;
             if access.security == model::Security::Secure {
                 overhead = SECURE_BYTES;
@@ -236,8 +263,18 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let host = net.add(name, Host::new());
         net.connect((host, Port(0)), (tunnel, Port(0)));
         for (path, access) in ue.accesses.iter().enumerate() {
-            let link = number(&links, &access.link).with_context(|| format!("link {}", access.link))?;
+            let link = access_number(&access.link)?;
             let port = Port(1 + path as u16);
+            if let Some(id) = gnbs.get(&access.link) {
+                let place =
+                    case.ues_of(&access.link).iter().position(|(ue, _)| *ue == name).context("a UE")?;
+                let mut junction = Junction::new();
+                junction.join((*id, Gnb::ue(place as u16)), [addresses::anywhere()]);
+                junction.join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
+                junction.join((host, port), [addresses::host(addresses::direct(link, u))]);
+                radio.push((junction, format!("{name}.{}", access.name)));
+                continue;
+            }
             near[link].join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
             near[link].join((host, port), [addresses::host(addresses::direct(link, u))]);
         }
@@ -252,9 +289,12 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     for (junction, name) in near.into_iter().zip(case.links.keys()) {
         junction.build(&mut net, format!("{name}.near"));
     }
+    for (junction, name) in radio {
+        junction.build(&mut net, name);
+    }
     core.build(&mut net, "core".to_owned());
 
-    let mut world = World { net, links, ues, upfs, flows: BTreeMap::new() };
+    let mut world = World { net, links, gnbs, ues, upfs, flows: BTreeMap::new() };
     for (index, (name, flow)) in case.flows.iter().enumerate() {
         let node =
             world.flow(case, index, flow, &servers, &mut seeds).with_context(|| format!("flow {name}"))?;
@@ -283,7 +323,9 @@ impl World {
             Via::Direct(access) => {
                 let path = ue.path_of(access).context("its access")?;
                 let link = &ue.accesses[usize::from(path)].link;
-                let link = case.links.keys().position(|name| name == link).context("its link")?;
+                let cell = || case.gnbs.keys().position(|n| n == link).map(|g| case.links.len() + g);
+                let link = case.links.keys().position(|name| name == link).or_else(cell);
+                let link = link.context("its link")?;
                 (addresses::direct(link, u), Port(1 + u16::from(path)))
             }
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
@@ -349,15 +391,20 @@ impl Ends<'_> {
     }
 
     fn schedule(
-        &self,
+        &mut self,
         to: SocketAddr,
         interval: Duration,
         payload_bytes: u32,
         bursts: Option<(Duration, Duration, u64)>,
     ) -> Schedule {
+        // Nothing is drawn where nothing is random: runs without jitter stay as they were.
+        let jitter = match self.flow.start_jitter {
+            Duration::ZERO => Duration::ZERO,
+            most => most.mul_f64((self.seeds.next_u64() >> 11) as f64 / (1_u64 << 53) as f64),
+        };
         Schedule {
             to,
-            start: Instant::ZERO + self.flow.start,
+            start: Instant::ZERO + self.flow.start + jitter,
             stop: Instant::ZERO + self.stop(),
             interval,
             payload_bytes: payload_bytes as usize,
@@ -370,7 +417,7 @@ impl Ends<'_> {
     }
 
     fn one_way(
-        &self,
+        &mut self,
         direction: Direction,
         rate_bps: u64,
         payload_bytes: u32,
@@ -391,7 +438,7 @@ impl Ends<'_> {
         let congestion_control = match cc {
             CongestionControl::Cubic => Algorithm::Cubic,
             CongestionControl::Reno => Algorithm::Reno,
-            CongestionControl::Bbr => bail!("congestion control bbr runs on the netns backend only"),
+            CongestionControl::Bbr => Algorithm::Bbr,
         };
         let options = Options { congestion_control, mtu_bytes: LINK_MTU, ..Options::default() };
         let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());

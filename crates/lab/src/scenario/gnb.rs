@@ -1,0 +1,535 @@
+//! Cells in a scenario file, and as the core takes them.
+
+use super::schema::{choice, table};
+use anabranch_core::policy::Filter;
+use anabranch_core::ran::channel::ChannelConfig;
+use anabranch_core::ran::gnb::{
+    BearerConfig, Gnb as Cell, GnbConfig, GnbError, QosRule, TelemetryConfig, UeConfig,
+};
+use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
+use anabranch_core::ran::rlc::{AmConfig, RlcConfig, UmConfig};
+use anabranch_core::ran::sched::intra::IntraKind;
+use anabranch_core::ran::sched::{InterConfig, SliceConfig};
+use anabranch_core::ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+choice! {
+    /// Radio access technology.
+    pub enum Rat {
+        /// LTE, FDD: TTIs of 1 ms, transport blocks by TS 36.213.
+        Lte = "lte",
+        /// NR: slots by numerology, FDD or TDD, transport blocks by TS 38.214.
+        Nr = "nr",
+    }
+}
+
+choice! {
+    /// Queue discipline of a bearer.
+    pub enum Queue {
+        /// Everything at once into a FIFO in RLC.
+        Vanilla = "vanilla",
+        /// CoDel in RLC (RFC 8289).
+        CoDel = "codel",
+        /// FQ-CoDel in RLC (RFC 8290).
+        FqCoDel = "fq_codel",
+        /// Limit in packets by sojourn.
+        DynRlc = "dynrlc",
+        /// Limit in bytes by what the MAC leaves.
+        Drql = "drql",
+        /// Pace of the last TTI.
+        Bdp = "5g_bdp",
+        /// Pace by average bandwidth and packet size.
+        E5gBdp = "e5g_bdp",
+        /// Two queues and marks (RFC 9332).
+        L4s = "l4s",
+        /// Just before the tick, as much as it will take; ours.
+        Jit = "jit",
+    }
+}
+
+choice! {
+    /// How RBs are divided among slices.
+    pub enum Scheduler {
+        /// ⌊share · RBs⌋ each, used or not.
+        Fixed = "fixed",
+        /// Dedicated, minimum and maximum shares (O-RAN).
+        RrmPolicy = "rrm_policy",
+        /// One slice before another.
+        StaticPriority = "static_priority",
+        /// Deficit round robin on RBs.
+        Drr = "drr",
+        /// Elastic quantum partition, solved exactly.
+        EqpExact = "eqp_exact",
+        /// Elastic quantum partition, the printed selection repaired.
+        EqpPaper = "eqp_paper",
+        /// Whole packets first, bounded around fair sharing; ours.
+        GpsPacking = "gps_packing",
+    }
+}
+
+choice! {
+    /// How the UEs of a slice take turns.
+    pub enum Intra {
+        /// Round robin.
+        Rr = "rr",
+        /// Proportional fair.
+        Pf = "pf",
+        /// By the UE's own priority.
+        Priority = "priority",
+    }
+}
+
+choice! {
+    /// Mode of RLC.
+    pub enum Rlc {
+        /// Unacknowledged.
+        Um = "um",
+        /// Acknowledged.
+        Am = "am",
+    }
+}
+
+choice! {
+    /// How the QoS flows of a bearer take turns in SDAP.
+    pub enum SdapOrder {
+        /// The lowest `priority` first.
+        Priority = "priority",
+        /// Deficit round robin by `quantum_bytes`.
+        Drr = "drr",
+        /// Earliest deadline, by `delay_budget_ms`.
+        Edf = "edf",
+    }
+}
+
+choice! {
+    /// Where a channel comes from.
+    pub enum ChannelModel {
+        /// One quality for ever.
+        Constant = "constant",
+        /// Rows `second,cqi`, or the CSV of the Irish LTE and 5G data sets.
+        Trace = "trace",
+        /// A mahimahi trace.
+        Mahimahi = "mahimahi",
+        /// Generated: somebody who walks.
+        Pedestrian = "pedestrian",
+        /// Generated: a train.
+        Train = "train",
+    }
+}
+
+table! {
+    /// A cell: gNB and the air, an access as a link is one. UEs on it have it as the `link` of an access;
+    /// `via = "direct:<access>"` is the cell alone, without a tunnel over it. Virtual backend only.
+    pub struct Gnb {
+        /// Radio access technology.
+        rat: Rat = Rat::Lte;
+        /// Resource blocks, LTE 1 to 110, NR 1 to 275.
+        rbs: u16 = 25, range(0.0, 65_535.0);
+        /// Further keys of the carrier: `rbg_rbs`; for NR also `numerology` (0 to 4), `mcs_table`, `layers`,
+        /// `control_symbols`, `dmrs_res`, `overhead_res`, `tdd = { pattern = "DDDSU" }`.
+        radio: toml::Table = toml::Table::new();
+        /// How RBs are divided among slices.
+        scheduler: Scheduler = Scheduler::Fixed;
+        /// Parameters of the scheduler: `quantum_limit_rbs` and `idle` (`strict` or `idle_reset`) of EQP,
+        /// `lag_limit_rbs` of gps_packing.
+        scheduler_set: toml::Table = toml::Table::new();
+        /// The same for the uplink, where nobody cares about packets.
+        uplink_scheduler: Scheduler = Scheduler::Drr;
+        /// The slices; without any there is one, `default`, with all RBs.
+        slices: Vec<Slice> = Vec::new();
+        /// Queue discipline of the downlink.
+        queue: Queue = Queue::Vanilla;
+        /// Parameters of the queue discipline, such as `target_us` of CoDel; see docs/ran-limiter.md.
+        queue_set: toml::Table = toml::Table::new();
+        /// Queue discipline of the uplink, in the UE.
+        uplink_queue: Queue = Queue::Vanilla;
+        /// Mode of RLC.
+        rlc: Rlc = Rlc::Um;
+        /// Most bytes in an RLC buffer: OAI's LTE has 1 MB, OAI's NR 100 MB, srsRAN 6.17 MB, ns-3 10 kB.
+        rlc_bytes: u64 = 1_000_000, range(1.0, 1e10);
+        /// Most packets in an RLC buffer.
+        rlc_packets: u64 = 15_625, range(1.0, 1e8);
+        /// QoS flows; without any there is one, 9, for everything.
+        qos: Vec<Qos> = Vec::new();
+        /// How the QoS flows of a bearer take turns.
+        sdap: SdapOrder = SdapOrder::Priority;
+        /// Time between two looks of SDAP at its limiters, microseconds.
+        poll_us: u32 = 200, range(1.0, 1e6);
+        /// When in the TTI the first of them is, microseconds.
+        poll_phase_us: u32 = 0, range(0.0, 1e6);
+        /// Whether limiters are told what the MAC expects to give next.
+        forecast: bool = true;
+        /// Transport blocks that are not decoded the first time, percent.
+        bler_percent: f64 = 0.0, range(0.0, 100.0);
+        /// Retransmissions that are not decoded either, percent.
+        bler_retx_percent: f64 = 1.0, range(0.0, 100.0);
+        /// Time to a retransmission, milliseconds.
+        harq_delay_ms: f64 = 8.0, range(0.001, 1000.0);
+        /// RBs that carry no user data in every `control_every` th slot of the downlink.
+        control_rbs: u16 = 0, range(0.0, 275.0);
+        /// See `control_rbs`.
+        control_every: u32 = 1, range(1.0, 1e6);
+        /// Slots from a backlog at the UE to the grant for it.
+        grant_delay_slots: u8 = 4, range(0.0, 64.0);
+        /// The channel of every UE that has none of its own.
+        channel: Channel = Channel::default();
+        /// What is different for a UE.
+        ue: BTreeMap<String, GnbUe> = BTreeMap::new();
+    }
+}
+
+table! {
+    /// A slice of a cell.
+    pub struct Slice {
+        /// Name.
+        name: String = String::new(), required();
+        /// Its share of the RBs, percent; all together 100 at most.
+        share_percent: f64 = 100.0, range(0.0, 100.0);
+        /// How its UEs take turns.
+        intra: Intra = Intra::Rr;
+        /// rrm_policy: RBs kept for it even when it does not use them, percent.
+        dedicated_percent: f64 = 0.0, range(0.0, 100.0);
+        /// rrm_policy: RBs it gets first, percent; left out, its share.
+        min_percent: Option<f64> = None, range(0.0, 100.0);
+        /// rrm_policy: RBs it never exceeds, percent; left out, 100.
+        max_percent: Option<f64> = None, range(0.0, 100.0);
+        /// static_priority: the lower, the sooner.
+        priority: u8 = 0, range(0.0, 255.0);
+    }
+}
+
+table! {
+    /// A QoS flow of every UE of a cell.
+    pub struct Qos {
+        /// Its identifier; in metrics `qfi<qfi>`.
+        qfi: u8 = 9, range(0.0, 63.0), required();
+        /// Which packets; the first flow that matches. Left out: all that no other takes.
+        filter: Option<Filter> = None;
+        /// The data radio bearer it goes over.
+        drb: u8 = 1, range(1.0, 32.0);
+        /// Priority level, the lower, the sooner.
+        priority: u8 = 90, range(1.0, 127.0);
+        /// How long a packet may take, milliseconds: the deadline of `edf`.
+        delay_budget_ms: f64 = 300.0, range(0.001, 4000.0);
+        /// Bytes per round of `drr`.
+        quantum_bytes: u32 = 1500, range(1.0, 1e6);
+    }
+}
+
+table! {
+    /// What is different for a UE of a cell.
+    pub struct GnbUe {
+        /// Its slice; left out, the first.
+        slice: Option<String> = None;
+        /// Its queue discipline, downlink; left out, the cell's.
+        queue: Option<Queue> = None;
+        /// Its channel; left out, the cell's.
+        channel: Option<Channel> = None;
+        /// For `intra = "priority"`: the lower, the sooner.
+        priority: u8 = 0, range(0.0, 255.0);
+    }
+}
+
+table! {
+    /// How good the radio channel is, and when.
+    tag "model"
+    pub struct Channel {
+        /// Where it comes from.
+        model: ChannelModel = ChannelModel::Constant;
+        /// Modulation and coding scheme, LTE 0 to 28; without `mcs` and `cqi`, CQI 15.
+        mcs: Option<u8> = None, range(0.0, 255.0), only(&["constant"]);
+        /// Channel quality indicator.
+        cqi: Option<u8> = None, range(0.0, 255.0), only(&["constant"]);
+        /// The trace, relative to the scenario file.
+        file: String = String::new(), required(), only(&["trace", "mahimahi"]);
+        /// Over how long a rate is taken, milliseconds.
+        window_ms: u32 = 100, range(10.0, 60_000.0), only(&["mahimahi"]);
+        /// Which generated trace; left out, another one in every run.
+        seed: Option<u64> = None, only(&["pedestrian", "train"]);
+        /// How long until a generated trace repeats, seconds.
+        length_s: u32 = 60, range(1.0, 86_400.0), only(&["pedestrian", "train"]);
+        /// When it starts, seconds; before, its first value holds.
+        start_s: f64 = 0.0, range(0.0, 86_400.0), only(&["trace", "mahimahi", "pedestrian", "train"]);
+    }
+}
+
+impl Channel {
+    fn config(&self) -> ChannelConfig {
+        let (file, start_s) = (self.file.clone(), self.start_s);
+        match self.model {
+            ChannelModel::Constant if self.mcs.is_none() && self.cqi.is_none() => {
+                ChannelConfig::Constant { mcs: None, cqi: Some(15) }
+            }
+            ChannelModel::Constant => ChannelConfig::Constant { mcs: self.mcs, cqi: self.cqi },
+            ChannelModel::Trace => ChannelConfig::Trace { file, start_s },
+            ChannelModel::Mahimahi => ChannelConfig::Mahimahi { file, window_ms: self.window_ms, start_s },
+            ChannelModel::Pedestrian => {
+                ChannelConfig::Pedestrian { seed: self.seed, length_s: self.length_s, start_s }
+            }
+            ChannelModel::Train => ChannelConfig::Train { seed: self.seed, length_s: self.length_s, start_s },
+        }
+    }
+}
+
+/// A name with its parameters, as the core reads it.
+fn named<T: DeserializeOwned>(tag: &str, name: &str, set: &toml::Table, what: &str) -> Result<T, String> {
+    let mut table = set.clone();
+    if table.contains_key(tag) {
+        return Err(format!("{what}: `{tag}` stands beside it, not in it"));
+    }
+    table.insert(tag.to_owned(), toml::Value::String(name.to_owned()));
+    toml::Value::Table(table).try_into().map_err(|e: toml::de::Error| format!("{what}: {}", e.message()))
+}
+
+impl Gnb {
+    /// Traces it reads, to be found from the scenario's folder.
+    pub fn files(&mut self) -> impl Iterator<Item = &mut String> {
+        let own = self.ue.values_mut().filter_map(|ue| ue.channel.as_mut());
+        std::iter::once(&mut self.channel).chain(own).map(|c| &mut c.file).filter(|file| !file.is_empty())
+    }
+
+    /// Its slices.
+    #[must_use]
+    pub fn slices(&self) -> Vec<SliceConfig> {
+        if self.slices.is_empty() {
+            return vec![SliceConfig::new("default", 100.0)];
+        }
+        let slice = |s: &Slice| SliceConfig {
+            name: s.name.clone(),
+            share_percent: s.share_percent,
+            intra: match s.intra {
+                Intra::Rr => IntraKind::Rr,
+                Intra::Pf => IntraKind::Pf,
+                Intra::Priority => IntraKind::Priority,
+            },
+            dedicated_percent: s.dedicated_percent,
+            min_percent: s.min_percent,
+            max_percent: s.max_percent,
+            priority: s.priority,
+        };
+        self.slices.iter().map(slice).collect()
+    }
+
+    /// QoS flow identifiers of its UEs.
+    #[must_use]
+    pub fn qfis(&self) -> Vec<u8> {
+        if self.qos.is_empty() { vec![9] } else { self.qos.iter().map(|q| q.qfi).collect() }
+    }
+
+    fn sdap(&self) -> SdapConfig {
+        let base = SdapConfig {
+            scheduler: match self.sdap {
+                SdapOrder::Priority => SchedulerKind::Priority,
+                SdapOrder::Drr => SchedulerKind::Drr,
+                SdapOrder::Edf => SchedulerKind::Edf,
+            },
+            poll_us: self.poll_us,
+            poll_phase_us: self.poll_phase_us,
+            ..SdapConfig::default()
+        };
+        // SDAP holds what limiters keep back: the queue that is bounded is RLC's.
+        let (limit_bytes, limit_sdus) =
+            (self.rlc_bytes, usize::try_from(self.rlc_packets).unwrap_or(usize::MAX));
+        if self.qos.is_empty() {
+            let flows = vec![FlowConfig { unmapped: true, limit_bytes, limit_sdus, ..FlowConfig::new(9, 1) }];
+            return SdapConfig { flows, ..base };
+        }
+        let flow = |q: &Qos| FlowConfig {
+            priority: q.priority,
+            quantum_bytes: q.quantum_bytes,
+            delay_budget_us: (q.delay_budget_ms * 1e3) as u32,
+            unmapped: q.filter.is_none(),
+            limit_bytes,
+            limit_sdus,
+            ..FlowConfig::new(q.qfi, q.drb)
+        };
+        let mut ids: Vec<u8> = self.qos.iter().map(|q| q.drb).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let drbs = ids.into_iter().map(|id| DrbConfig { id, header: false }).collect();
+        SdapConfig { drbs, flows: self.qos.iter().map(flow).collect(), ..base }
+    }
+
+    /// As the core takes it, for UEs with these names and addresses.
+    ///
+    /// # Errors
+    /// A parameter of scheduler, queue or carrier that there is not.
+    pub fn config(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<GnbConfig, String> {
+        let mut radio = self.radio.clone();
+        radio.insert("rbs".to_owned(), i64::from(self.rbs).into());
+        let scheduler: InterConfig =
+            named("algorithm", self.scheduler.name(), &self.scheduler_set, "scheduler_set")?;
+        let none = toml::Table::new();
+        let slices = self.slices();
+        let limit_sdus = usize::try_from(self.rlc_packets).unwrap_or(usize::MAX);
+        let default_qfi = self.qos.iter().find(|q| q.filter.is_none()).map_or(9, |q| q.qfi);
+        let mut of_ues = Vec::with_capacity(ues.len());
+        for (name, addresses) in ues {
+            let own = self.ue.get(name).cloned().unwrap_or_default();
+            let queue = match own.queue {
+                Some(queue) => named("algorithm", queue.name(), &none, "queue")?,
+                None => named("algorithm", self.queue.name(), &self.queue_set, "queue_set")?,
+            };
+            let slice = own.slice.or_else(|| slices.first().map(|s| s.name.clone())).unwrap_or_default();
+            let filter = |q: &Qos| q.filter.clone().map(|filter| QosRule { qfi: q.qfi, dscp: None, filter });
+            of_ues.push(UeConfig {
+                addresses: addresses.clone(),
+                priority: own.priority,
+                qos: self.qos.iter().filter_map(filter).collect(),
+                default_qfi,
+                sdap: self.sdap(),
+                bearer: BearerConfig {
+                    queue,
+                    uplink_queue: Some(named("algorithm", self.uplink_queue.name(), &none, "uplink_queue")?),
+                    rlc: match self.rlc {
+                        Rlc::Um => RlcConfig::Um(UmConfig::default()),
+                        Rlc::Am => RlcConfig::Am(AmConfig::default()),
+                    },
+                    limit_bytes: self.rlc_bytes,
+                    limit_sdus,
+                    ..BearerConfig::default()
+                },
+                ..UeConfig::new(name, slice, own.channel.as_ref().unwrap_or(&self.channel).config())
+            });
+        }
+        let control = ControlLoad { every_slots: self.control_every, offset_slots: 0, rbs: self.control_rbs };
+        let mac = anabranch_core::ran::gnb::MacConfig {
+            grant_delay_slots: Some(self.grant_delay_slots),
+            control: if self.control_rbs > 0 { vec![control] } else { Vec::new() },
+            forecast: Some(self.forecast),
+            ..Default::default()
+        };
+        Ok(GnbConfig {
+            seed,
+            n3: Default::default(),
+            radio: named("rat", self.rat.name(), &radio, "radio")?,
+            mac,
+            harq: HarqConfig {
+                bler: self.bler_percent / 100.0,
+                bler_retx: self.bler_retx_percent / 100.0,
+                retx_delay_us: (self.harq_delay_ms * 1e3).round() as u32,
+                ..HarqConfig::default()
+            },
+            scheduler,
+            uplink_scheduler: Some(named(
+                "algorithm",
+                self.uplink_scheduler.name(),
+                &none,
+                "uplink_scheduler",
+            )?),
+            slices,
+            ues: of_ues,
+            telemetry: TelemetryConfig { packets: true, ..TelemetryConfig::default() },
+        })
+    }
+
+    /// The cell itself; reads traces.
+    ///
+    /// # Errors
+    /// What [`Gnb::config`] and the core find.
+    pub fn build(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<Cell, String> {
+        let config = self.config(seed, ues)?;
+        let mut read = |file: &str| std::fs::read_to_string(file).map_err(|e| e.to_string());
+        Cell::new(&config, &mut read).map_err(|e: GnbError| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::parse;
+    use crate::scenario::walk::Problems;
+    use std::path::Path;
+
+    const CELL: &str = r#"
+title = "a cell"
+[gnb.cell]
+slices = [{ name = "voice", share_percent = 25 }, { name = "rest", share_percent = 75 }]
+qos = [{ qfi = 1, priority = 20, filter = { protocol = "udp" } }, { qfi = 9 }]
+[gnb.cell.ue.b]
+slice = "rest"
+[ue.a]
+accesses = [{ name = "5g", link = "cell" }]
+[ue.b]
+accesses = [{ name = "5g", link = "cell" }]
+[flow.f]
+kind = "bulk_tcp"
+ue = "a"
+via = "direct:5g"
+[[event]]
+kind = "share"
+name = "more"
+at_s = 5
+slice = "voice"
+share_percent = 25
+"#;
+
+    const NAMES: &str = r#"
+[[claim]]
+id = "one"
+max = 9
+what = "a metric and a series of the cell"
+metric = "gnb.cell.ue.b.qfi9.wait_p95_ms + gnb.cell.rb_percent"
+[[plot]]
+kind = "time"
+title = "t"
+series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.ue.a.qfi1.wait_ms"]
+"#;
+
+    fn check(sets: &[&str]) -> Result<(), String> {
+        check_text(CELL, sets)
+    }
+
+    fn check_text(text: &str, sets: &[&str]) -> Result<(), String> {
+        let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+        let path = Path::new("cell.toml");
+        parse(path, text, &sets).map(|_| ()).map_err(|p| Problems::new(path, p).to_string())
+    }
+
+    #[test]
+    fn its_metrics_and_series_have_names() {
+        let text = format!("{CELL}{NAMES}");
+        check_text(&text, &[]).unwrap();
+        let why = check_text(&text, &["claim.one.metric=gnb.cell.rb_percnt"]).unwrap_err();
+        assert!(why.contains("there is no `gnb.cell.rb_percnt`; near: `gnb.cell.rb_percent`"), "{why}");
+    }
+
+    #[test]
+    fn a_cell_is_read() {
+        check(&[]).unwrap();
+        check(&["gnb.cell.scheduler=eqp_exact", "gnb.cell.scheduler_set.quantum_limit_rbs=50"]).unwrap();
+        check(&["gnb.cell.rat=nr", "gnb.cell.rbs=50", "gnb.cell.radio.numerology=1"]).unwrap();
+        check(&["gnb.cell.queue=codel", "gnb.cell.queue_set.target_us=9000", "gnb.cell.rlc=am"]).unwrap();
+        check(&["gnb.cell.channel.model=train", "gnb.cell.ue.b.channel.model=pedestrian"]).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_once() {
+        for (sets, says) in [
+            (&["gnb.cell.rbs=0"][..], "gnb.cell: 0 RBs carry nothing: give the cell 1 to 110 RBs"),
+            (&["gnb.cell.rbs=111"], "gnb.cell: 111 RBs are not in the table: LTE has 1 to 110"),
+            (
+                &["gnb.cell.channel.mcs=29"],
+                "MCS 29 is out of range: TS 36.213 Table 7.1.7.2.1-1 has MCS 0 to 28",
+            ),
+            (&["gnb.cell.channel.cqi=16"], "CQI 16 is out of range: 0 to 15"),
+            (&["gnb.cell.slices.rest.share_percent=80"], "all slices sum to 105 %: must be 100 at most"),
+            (&["gnb.cell.slices.rest.share_percent=nan"], "share_percent"),
+            (&["gnb.cell.bler_percent=nan"], "gnb.cell.bler_percent: NaN is out of range; valid: 0 to 100"),
+            (&["gnb.cell.ue.b.slice=gold"], "ue \"b\": slice = gold: must be the name of a slice"),
+            (&["gnb.cell.ue.c.priority=1"], "gnb.cell.ue.c: there is no UE of this cell `c`"),
+            (&["gnb.cell.queue=codle"], "\"codle\" is not known; did you mean `codel`?"),
+            (&["gnb.cell.queue_set.target=3"], "gnb.cell: queue_set: unknown field `target`"),
+            (&["gnb.cell.scheduler_set.idle=reset"], "scheduler_set: "),
+            (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),
+            (&["gnb.cell.channel.model=trace", "gnb.cell.channel.file=no.csv"], "no.csv: "),
+            (&["event.more.slice=gold"], "event.more.slice: there is no slice `gold`"),
+            (&["backends=[\"netns\"]"], "gnb.cell: runs in the virtual backend only"),
+        ] {
+            let why = check(sets).unwrap_err();
+            assert!(why.contains(says), "{sets:?}: {why}");
+            assert_eq!(why.lines().count(), 1, "{sets:?}: {why}");
+        }
+    }
+}
