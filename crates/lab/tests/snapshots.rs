@@ -125,3 +125,8 @@ fn rlc_table2() {
     // A shorter one: ten variants.
     check("papers/rlc/table2-mcs28.toml", &["duration_s=9"]);
 }
+
+#[test]
+fn rlc_table6() {
+    check("papers/rlc/table6-slices.toml", &["duration_s=7"]);
+}
