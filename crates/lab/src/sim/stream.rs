@@ -16,28 +16,39 @@ impl SeededStream {
 
     /// Writes the bytes from `offset` on.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
-        self.walk(offset, out.len(), |place, bytes| out[place..place + bytes.len()].copy_from_slice(bytes));
+        let (head, rest) = out.split_at_mut(until_word(offset, out.len()));
+        self.part(offset, head);
+        let mut at = offset + head.len() as u64;
+        // Word by word: every byte of every transfer passes here twice.
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.word(at / 8).to_le_bytes();
+            at += 8;
+        }
+        self.part(at, tail);
     }
 
     /// Whether `bytes` are what the stream has from `offset` on.
     #[must_use]
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
-        let mut same = true;
-        self.walk(offset, bytes.len(), |place, want| same &= &bytes[place..place + want.len()] == want);
-        same
+        let same = |at: u64, found: &[u8]| {
+            let mut want = [0; 8];
+            self.part(at, &mut want[..found.len()]);
+            want[..found.len()] == *found
+        };
+        let (head, rest) = bytes.split_at(until_word(offset, bytes.len()));
+        let at = offset + head.len() as u64;
+        let (words, tail) = rest.as_chunks::<8>();
+        let differs =
+            (at / 8..).zip(words).fold(0, |sum, (i, word)| sum | (u64::from_le_bytes(*word) ^ self.word(i)));
+        same(offset, head) && differs == 0 && same(at + 8 * words.len() as u64, tail)
     }
 
-    /// Calls `visit` with the pieces of `len` bytes from `offset` on: place in the piece list, bytes.
-    fn walk(&self, offset: u64, len: usize, mut visit: impl FnMut(usize, &[u8])) {
-        let (mut at, mut place) = (offset, 0);
-        while place < len {
-            let word = self.word(at / 8).to_le_bytes();
-            let skip = (at % 8) as usize;
-            let take = (8 - skip).min(len - place);
-            visit(place, &word[skip..skip + take]);
-            place += take;
-            at += take as u64;
-        }
+    /// Writes less than a word, within one.
+    fn part(&self, offset: u64, out: &mut [u8]) {
+        let word = self.word(offset / 8).to_le_bytes();
+        let skip = (offset % 8) as usize;
+        out.copy_from_slice(&word[skip..skip + out.len()]);
     }
 
     /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) at index `i`.
@@ -47,6 +58,11 @@ impl SeededStream {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
+}
+
+/// Bytes before the next word begins, `len` at most.
+fn until_word(offset: u64, len: usize) -> usize {
+    ((8 - offset % 8) % 8).min(len as u64) as usize
 }
 
 #[cfg(test)]
