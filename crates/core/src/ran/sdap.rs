@@ -292,8 +292,9 @@ impl Sdap {
         let (own_bytes, arrived) = (head.bytes(), head.arrived);
         let bytes = own_bytes + u32::from(header);
         let overtakable = self.is_overtakable(chosen, arrived, now);
+        let next_poll_in = self.next_poll().saturating_since(now);
         let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[chosen]);
-        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes, overtakable };
+        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes, overtakable, next_poll_in };
         if !drb.limiter.admits(&next, now) {
             return None;
         }

@@ -12,7 +12,8 @@
 //!
 //! How this differs from the source: the authors' program counts packets of a 10 ms tick, takes the
 //! channel's capacity in place of what the MAC took (RLC §IV-A: only the occupancy is known), and grants at
-//! least one packet per tick, which below one packet per TTI would fill RLC without end.
+//! least one packet per tick, which below one packet per TTI would fill RLC without end. If polls are rare, the
+//! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_tti`]).
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
 use crate::time::{Duration, Instant, nanos};
@@ -40,11 +41,11 @@ impl Bdp {
 }
 
 impl Limiter for Bdp {
-    fn admits(&mut self, _: &Candidate, now: Instant) -> bool {
+    fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
         if self.sent_bytes + self.left_bytes == 0 {
             return true;
         }
-        let since = nanos(now.saturating_since(self.last_tti).min(self.tti));
+        let since = nanos(next.time_in_tti(self.last_tti, self.tti, now));
         let passed = since as f64 / nanos(self.tti) as f64 + AHEAD;
         (self.sent_bytes as f64) < self.quota_bytes as f64 * passed
     }

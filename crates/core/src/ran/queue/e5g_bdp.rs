@@ -25,6 +25,8 @@
 //! - Figure 3 takes 1.2 at t = ½, Algorithm 3 says 1.33 from ½ on: the figure is followed.
 //! - "The maximum capacity under the current MCS" (line 5) is the TBS of the whole carrier as the MAC says it;
 //!   if it does not say, the largest grant of late. The authors' program has the constant 2300.
+//! - The last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_tti`]). As printed,
+//!   with one poll in the first half of each TTI nothing would ever leave, and with one at 3/5 half as much as could.
 //! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
@@ -122,10 +124,10 @@ impl E5gBdp {
     }
 
     /// Algorithm 3.
-    fn paced_bytes(&self, data_bytes: u32, now: Instant) -> f64 {
-        let since = nanos(now.saturating_since(self.last_tti).min(self.period));
+    fn paced_bytes(&self, next: &Candidate, now: Instant) -> f64 {
+        let since = nanos(next.time_in_tti(self.last_tti, self.period, now));
         let elapsed = since as f64 / nanos(self.period) as f64;
-        let mtu = f64::from(self.mtu_bytes.max(data_bytes));
+        let mtu = f64::from(self.mtu_bytes.max(next.bytes));
         if self.bandwidth >= f64::from(self.params.floor_bytes) {
             let incr = if elapsed <= 0.5 { 1.2 } else { 1.33 };
             incr * elapsed * self.bandwidth + mtu / 7.0
@@ -145,7 +147,7 @@ impl Limiter for E5gBdp {
         if standing > self.capacity_bytes {
             return false;
         }
-        let paced = self.paced_bytes(next.bytes, now);
+        let paced = self.paced_bytes(next, now);
         let data = f64::from(next.bytes);
         if paced * self.params.reduce_const > data + self.srs_bytes as f64 {
             return true;
@@ -201,7 +203,8 @@ mod tests {
     fn figure_3_of_the_paper() {
         let mut l = figure_3();
         for (quarter, paced) in [(1, 514.3), (2, 814.3), (3, 1211.8), (4, 1544.3)] {
-            assert!((l.paced_bytes(1500, at(quarter)) - paced).abs() < 0.05, "t = {quarter}/4");
+            let next = Candidate::alone(1500, at(0));
+            assert!((l.paced_bytes(&next, at(quarter)) - paced).abs() < 0.05, "t = {quarter}/4");
         }
         let bulk = Candidate::alone(1500, at(0));
         let voice = Candidate::alone(200, at(2));

@@ -107,13 +107,31 @@ pub struct Candidate {
     pub backlog_bytes: u64,
     /// Whether a packet that arrives later could go before it, if it stayed.
     pub overtakable: bool,
+    /// Time until SDAP's next poll: until then a refusal may stand.
+    pub next_poll_in: Duration,
 }
 
 impl Candidate {
-    /// A packet of `bytes` that came at `arrived`, is all there is, and may be overtaken.
+    /// A packet of `bytes` that came at `arrived`, is all there is, and may be overtaken; SDAP polls all the
+    /// time.
     #[must_use]
     pub fn alone(bytes: u32, arrived: Instant) -> Self {
-        Self { bytes, arrived, backlog_bytes: u64::from(bytes), overtakable: true }
+        Self {
+            bytes,
+            arrived,
+            backlog_bytes: u64::from(bytes),
+            overtakable: true,
+            next_poll_in: Duration::ZERO,
+        }
+    }
+
+    /// Time since `last_tti`, at most `tti`, as a limiter that lets down more as a TTI passes should take it.
+    /// RLC §V-A polls five times per TTI, so its last look before the tick is in the last fifth; the last look
+    /// of rarer polls counts as at 4/5. Otherwise polls early in the TTI would never let down what fills it.
+    #[must_use]
+    pub fn time_in_tti(&self, last_tti: Instant, tti: Duration, now: Instant) -> Duration {
+        let since = now.saturating_since(last_tti).min(tti);
+        if since.saturating_add(self.next_poll_in) >= tti { since.max(tti / 5 * 4) } else { since }
     }
 }
 
@@ -151,7 +169,7 @@ pub struct Forecast {
 /// Decides when SDAP's next packet goes down to RLC. One per bearer.
 pub trait Limiter {
     /// Whether `next` may go down at `now`. A refusal must not be for ever: with an empty RLC buffer and
-    /// TTIs passing, every packet of any size is admitted in the end.
+    /// TTIs passing, every packet of any size is admitted in the end, wherever in the TTI the polls are.
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool;
     /// `bytes` went down to the RLC buffer.
     fn on_forwarded(&mut self, bytes: u32, now: Instant);

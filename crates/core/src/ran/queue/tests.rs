@@ -58,6 +58,7 @@ impl Bearer {
                 arrived: sdu.arrived,
                 backlog_bytes: self.backlog,
                 overtakable: class == 1,
+                next_poll_in: Duration::from_micros(200),
             };
             if !self.limiter.admits(&next, now) {
                 return;
@@ -250,7 +251,11 @@ proptest! {
             let now = Instant::from_nanos(ns);
             match what {
                 0 => {
-                    limiter.admits(&Candidate { bytes: v[0], arrived: now, backlog_bytes: u64::MAX, overtakable: v[1] & 1 == 1 }, now);
+                    let next = Candidate {
+                        bytes: v[0], arrived: now, backlog_bytes: u64::MAX, overtakable: v[1] & 1 == 1,
+                        next_poll_in: Duration::from_nanos(ns),
+                    };
+                    limiter.admits(&next, now);
                 }
                 1 => limiter.on_forwarded(v[0], now),
                 2 => limiter.on_sent(v[0], Duration::from_nanos(ns), now),

@@ -208,6 +208,203 @@ fn the_file_form_and_its_errors() {
     );
 }
 
+/// A bearer on a MAC that takes `tbs` bytes at each whole millisecond and knows nothing of the next.
+struct Air {
+    sdap: Sdap,
+    rlc_bytes: u32,
+    now: Instant,
+}
+
+impl Air {
+    fn new(limiter: Algorithm, poll_us: u32, poll_phase_us: u32) -> Self {
+        let config =
+            SdapConfig { poll_us, poll_phase_us, ..config(SchedulerKind::Priority, vec![flow(9, 1, 90)]) };
+        let queue = QueueConfig::from(limiter);
+        let sdap = Sdap::new(&config, |_| queue.build(BearerParams::default()).unwrap().0).unwrap();
+        Self { sdap, rlc_bytes: 0, now: Instant::ZERO }
+    }
+
+    fn offer(&mut self, bytes: usize) {
+        self.sdap.enqueue(9, packet(bytes, self.now), self.now).unwrap();
+        self.forward(self.now);
+    }
+
+    fn forward(&mut self, at: Instant) {
+        while let Some((drb, sdu)) = self.sdap.poll_forward(at) {
+            self.rlc_bytes += sdu.bytes();
+            self.sdap.on_sent(drb, sdu.bytes(), Duration::ZERO, at);
+        }
+    }
+
+    /// The polls of one TTI, then the tick. Returns the bytes the MAC took.
+    fn tti(&mut self, tbs: u32) -> u32 {
+        let tick = self.now + Duration::from_millis(1);
+        while let Some((at, _)) = self.sdap.poll_timeout().filter(|(at, _)| *at < tick) {
+            let at = at.max(self.now);
+            self.sdap.on_timeout(at);
+            self.forward(at);
+        }
+        let served_bytes = self.rlc_bytes.min(tbs);
+        self.rlc_bytes -= served_bytes;
+        let buffer_bytes = self.rlc_bytes;
+        self.now = tick;
+        self.sdap.on_tti(
+            1,
+            &TtiReport {
+                at: tick,
+                elapsed_ttis: 1,
+                granted_bytes: tbs,
+                served_bytes,
+                buffer_bytes,
+                buffer_sdus: buffer_bytes.div_ceil(1500),
+                next: None,
+            },
+        );
+        served_bytes
+    }
+}
+
+#[test]
+fn limiters_fill_the_cell_wherever_in_the_tti_the_polls_are() {
+    for limiter in Algorithm::ALL {
+        for poll_us in [50, 200, 203, 333, 500, 700, 1000] {
+            for phase in [0, 1, 100, 300, 499, 600, 950].into_iter().filter(|phase| *phase < poll_us) {
+                for tbs in [82, 800, 2289] {
+                    let case = format!("{limiter}, polls every {poll_us} us, first at {phase} us, TBS {tbs}");
+                    let mut air = Air::new(limiter, poll_us, phase);
+                    // All at once: what arrives later would make the limiter look between the polls.
+                    let ttis = 400;
+                    for _ in 0..ttis * tbs / 1500 + 4 {
+                        air.offer(1500);
+                    }
+                    let took: u32 = (0..ttis).map(|_| air.tti(tbs)).sum();
+                    let used = f64::from(took) / f64::from(ttis * tbs);
+                    assert!(used > 0.9, "{case}: used {used}");
+                    for _ in 0..400 {
+                        air.tti(tbs);
+                    }
+                    assert_eq!((air.sdap.backlog_bytes(1), air.rlc_bytes), (0, 0), "{case}: all of it");
+                    // And again after a pause.
+                    air.offer(9000);
+                    for _ in 0..400 {
+                        air.tti(tbs);
+                    }
+                    assert_eq!((air.sdap.backlog_bytes(1), air.rlc_bytes), (0, 0), "{case}: after a pause");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_single_large_packet_leaves_after_silence() {
+    for limiter in Algorithm::ALL {
+        for (poll_us, phase) in [(200, 0), (200, 199), (500, 100), (1000, 0), (1000, 100), (1000, 999)] {
+            let mut air = Air::new(limiter, poll_us, phase);
+            for _ in 0..5 {
+                air.tti(9000);
+            }
+            air.offer(8750);
+            let took: u32 = (0..20).map(|_| air.tti(9000)).sum();
+            assert_eq!(took, 8750, "{limiter}, polls every {poll_us} us, first at {phase} us");
+            assert_eq!(air.sdap.poll_timeout(), None);
+        }
+    }
+}
+
+/// Packets of (QFI, bytes, time since the one before in microseconds) through three flows and two bearers.
+fn accounts(
+    scheduler: SchedulerKind,
+    limiter: Algorithm,
+    queue: Algorithm,
+    quantum: u32,
+    limit: usize,
+    steps: &[(u8, usize, u64)],
+) -> Result<(), TestCaseError> {
+    let limited = |qfi, drb| FlowConfig {
+        quantum_bytes: quantum,
+        limit_sdus: limit,
+        queue: queue.into(),
+        ..flow(qfi, drb, 1 + qfi)
+    };
+    let mut c = config(scheduler, vec![limited(1, 1), limited(2, 1), limited(3, 2)]);
+    c.drbs = vec![DrbConfig { id: 1, header: false }, DrbConfig { id: 2, header: true }];
+    let config = QueueConfig::from(limiter);
+    let mut sdap = Sdap::new(&c, |_| config.build(BearerParams::default()).unwrap().0).unwrap();
+    let (mut now, mut offered, mut out) = (Instant::ZERO, 0u64, Vec::new());
+    let mut tick = Instant::ZERO;
+    for &(qfi, bytes, wait_us) in steps {
+        now += Duration::from_micros(wait_us);
+        offered += 1;
+        let mut p = packet(bytes, now);
+        // Not an IP packet: one flow for every queue. Its number, where there is room for it.
+        p.iter_mut().for_each(|b| *b = 0);
+        if bytes >= 9 {
+            p[1..9].copy_from_slice(&offered.to_be_bytes());
+        }
+        let _ = sdap.enqueue(qfi, p, now);
+        sdap.on_timeout(now);
+        out.extend(std::iter::from_fn(|| sdap.poll_forward(now)));
+        if now.saturating_since(tick) >= Duration::from_millis(1) {
+            tick = now;
+            for drb in [1, 2] {
+                sdap.on_tti(drb, &TtiReport { at: now, granted_bytes: 9000, ..TtiReport::default() });
+            }
+        }
+    }
+    let stats: Vec<FlowStats> = sdap.flow_stats().map(|(_, s)| s).collect();
+    for s in &stats {
+        prop_assert!(s.waiting_sdus <= limit as u64 + 1);
+        prop_assert_eq!(
+            s.queue.pushed_sdus,
+            s.forwarded_sdus + s.queue.full_drops + s.queue.aqm_drops + s.waiting_sdus
+        );
+    }
+    let (unmapped, large) = sdap.drops();
+    prop_assert_eq!(offered, unmapped + large + stats.iter().map(|s| s.queue.pushed_sdus).sum::<u64>());
+    prop_assert_eq!(out.len() as u64, stats.iter().map(|s| s.forwarded_sdus).sum::<u64>());
+    prop_assert_eq!(
+        sdap.backlog_bytes(1) + sdap.backlog_bytes(2),
+        stats.iter().map(|s| s.waiting_bytes).sum::<u64>()
+    );
+    for qfi in 1..=3 {
+        let numbers: Vec<u64> = out
+            .iter()
+            .filter(|(_, s)| s.qfi & 63 == qfi)
+            .filter_map(|(_, s)| s.ip().get(1..9).map(|b| u64::from_be_bytes(b.try_into().unwrap())))
+            .collect();
+        prop_assert!(numbers.windows(2).all(|w| w[0] < w[1]));
+    }
+    // And it empties: five polls, then the tick.
+    for poll in 0..3000 {
+        now += Duration::from_micros(200);
+        sdap.on_timeout(now);
+        while sdap.poll_forward(now).is_some() {}
+        if poll % 5 < 4 {
+            continue;
+        }
+        for drb in [1, 2] {
+            sdap.on_tti(
+                drb,
+                &TtiReport { at: now, granted_bytes: 9000, elapsed_ttis: 1, ..TtiReport::default() },
+            );
+        }
+    }
+    prop_assert_eq!(sdap.flow_stats().map(|(_, s)| s.waiting_sdus).sum::<u64>(), 0);
+    prop_assert_eq!(sdap.poll_timeout(), None);
+    Ok(())
+}
+
+#[test]
+fn a_large_packet_after_small_ones_leaves() {
+    let small = [(0, 0, 189), (0, 0, 384), (0, 0, 38), (0, 0, 389), (0, 0, 308), (4, 0, 68), (0, 0, 96)];
+    let large = [(0, 0, 382), (15, 3121, 146), (50, 880, 266), (12, 5691, 394), (61, 3808, 131)];
+    let steps = [&small[..], &large, &[(29, 6025, 315), (3, 8750, 4)]].concat();
+    for limiter in Algorithm::ALL {
+        accounts(SchedulerKind::Priority, limiter, Algorithm::Vanilla, 1, 1, &steps).unwrap();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
@@ -220,61 +417,6 @@ proptest! {
         limit in 0usize..30,
         steps in prop::collection::vec((0u8..70, 0usize..9100, 0u64..400), 1..300),
     ) {
-        let limited = |qfi, drb| FlowConfig {
-            quantum_bytes: quantum,
-            limit_sdus: limit,
-            queue: queue.into(),
-            ..flow(qfi, drb, 1 + qfi)
-        };
-        let mut c = config(scheduler, vec![limited(1, 1), limited(2, 1), limited(3, 2)]);
-        c.drbs = vec![DrbConfig { id: 1, header: false }, DrbConfig { id: 2, header: true }];
-        let config = QueueConfig::from(limiter);
-        let mut sdap = Sdap::new(&c, |_| config.build(BearerParams::default()).unwrap().0).unwrap();
-        let (mut now, mut offered, mut out) = (Instant::ZERO, 0u64, Vec::new());
-        let mut tick = Instant::ZERO;
-        for (qfi, bytes, wait_us) in steps {
-            now += Duration::from_micros(wait_us);
-            offered += 1;
-            let mut p = packet(bytes, now);
-            // Not an IP packet: one flow for every queue. Its number, where there is room for it.
-            p.iter_mut().for_each(|b| *b = 0);
-            if bytes >= 9 {
-                p[1..9].copy_from_slice(&offered.to_be_bytes());
-            }
-            let _ = sdap.enqueue(qfi, p, now);
-            sdap.on_timeout(now);
-            out.extend(std::iter::from_fn(|| sdap.poll_forward(now)));
-            if now.saturating_since(tick) >= Duration::from_millis(1) {
-                tick = now;
-                for drb in [1, 2] {
-                    sdap.on_tti(drb, &TtiReport { at: now, granted_bytes: 9000, ..TtiReport::default() });
-                }
-            }
-        }
-        let stats: Vec<FlowStats> = sdap.flow_stats().map(|(_, s)| s).collect();
-        for s in &stats {
-            prop_assert!(s.waiting_sdus <= limit as u64 + 1);
-            prop_assert_eq!(s.queue.pushed_sdus, s.forwarded_sdus + s.queue.full_drops + s.queue.aqm_drops + s.waiting_sdus);
-        }
-        let (unmapped, large) = sdap.drops();
-        prop_assert_eq!(offered, unmapped + large + stats.iter().map(|s| s.queue.pushed_sdus).sum::<u64>());
-        prop_assert_eq!(out.len() as u64, stats.iter().map(|s| s.forwarded_sdus).sum::<u64>());
-        prop_assert_eq!(sdap.backlog_bytes(1) + sdap.backlog_bytes(2), stats.iter().map(|s| s.waiting_bytes).sum::<u64>());
-        for qfi in 1..=3 {
-            let numbers: Vec<u64> = out.iter().filter(|(_, s)| s.qfi & 63 == qfi)
-                .filter_map(|(_, s)| s.ip().get(1..9).map(|b| u64::from_be_bytes(b.try_into().unwrap()))).collect();
-            prop_assert!(numbers.windows(2).all(|w| w[0] < w[1]));
-        }
-        // And it empties.
-        for _ in 0..3000 {
-            now += Duration::from_micros(200);
-            sdap.on_timeout(now);
-            while sdap.poll_forward(now).is_some() {}
-            for drb in [1, 2] {
-                sdap.on_tti(drb, &TtiReport { at: now, granted_bytes: 9000, elapsed_ttis: 1, ..TtiReport::default() });
-            }
-        }
-        prop_assert_eq!(sdap.flow_stats().map(|(_, s)| s.waiting_sdus).sum::<u64>(), 0);
-        prop_assert_eq!(sdap.poll_timeout(), None);
+        accounts(scheduler, limiter, queue, quantum, limit, &steps)?;
     }
 }
