@@ -14,22 +14,19 @@ use std::process::Command;
 use std::time::Duration;
 
 /// What carries the packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The veth pair itself.
     Direct,
     /// `anabranch ue` and `anabranch upf`, encrypted.
     Secure,
     /// The same, looking for packets for 20 ms before it sleeps (`busy_poll_us`).
-    #[value(name = "secure-polling")]
     SecurePolling,
     /// The same in the clear.
     Plain,
     /// Cloudflare's user-space WireGuard.
-    #[value(name = "boringtun")]
     BoringTun,
     /// The reference user-space WireGuard, with GSO and GRO.
-    #[value(name = "wireguard-go")]
     WireGuardGo,
 }
 
@@ -49,10 +46,10 @@ impl Kind {
         match self {
             Self::Direct => "direct",
             Self::Secure => "secure",
-            Self::SecurePolling => "secure_polling",
+            Self::SecurePolling => "secure-polling",
             Self::Plain => "plain",
             Self::BoringTun => "boringtun",
-            Self::WireGuardGo => "wireguard_go",
+            Self::WireGuardGo => "wireguard-go",
         }
     }
 
@@ -67,7 +64,7 @@ impl Kind {
 
     /// The program, if it is here and wanted.
     pub fn program(self, bench: &Bench) -> Option<PathBuf> {
-        if !bench.only.is_empty() && !bench.only.contains(&self) {
+        if !bench.wants(self.key()) {
             return None;
         }
         match self {

@@ -67,9 +67,12 @@ struct TunnelArgs {
     /// Folder with the peers' programs; a peer that is not there is left out, and said.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Only this contender (direct, secure, plain, boringtun, wireguard-go); may be given again.
-    #[arg(long, value_name = "CONTENDER")]
-    only: Vec<ends::Kind>,
+    /// Only this contender; may be given again.
+    #[arg(long, value_name = "CONTENDER", value_parser = clap::builder::PossibleValuesParser::new(CONTENDERS))]
+    only: Vec<String>,
+    /// Numbers of flows through the proxies.
+    #[arg(long, value_delimiter = ',', default_values_t = proxies::FLOWS, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    flows: Vec<u32>,
     /// One JSON object at the end instead of tables.
     #[arg(long)]
     json: bool,
@@ -87,6 +90,10 @@ enum Part {
     Proxies,
 }
 
+/// Whom `--only` may name.
+const CONTENDERS: [&str; 8] =
+    ["direct", "secure", "secure-polling", "plain", "boringtun", "wireguard-go", "nginx", "shadowsocks"];
+
 /// What the parts share.
 struct Bench {
     sandbox: Sandbox,
@@ -95,7 +102,8 @@ struct Bench {
     seconds: Duration,
     rounds: u32,
     sessions: u32,
-    only: Vec<ends::Kind>,
+    only: Vec<String>,
+    flows: Vec<u32>,
     quiet: bool,
 }
 
@@ -110,6 +118,11 @@ impl Bench {
     fn peer(&self, name: &str) -> Option<PathBuf> {
         let own = self.peers.as_ref().map(|dir| dir.join(name)).filter(|path| path.is_file());
         own.or_else(|| program::find(name))
+    }
+
+    /// Whether a contender is asked for.
+    fn wants(&self, contender: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == contender)
     }
 
     fn doing(&self, what: &str) {
@@ -153,6 +166,7 @@ pub fn run(args: &Args) -> Result<u8> {
         rounds: args.rounds,
         sessions: args.sessions,
         only: args.only.clone(),
+        flows: args.flows.clone(),
         quiet: args.json,
     };
     let all = [Part::Throughput, Part::Latency, Part::Sessions, Part::Proxies];

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const FLOWS: [usize; 3] = [1, 64, 512];
+pub const FLOWS: [u32; 3] = [1, 64, 512];
 /// 1 Mbit/s.
 const MESSAGE_BYTES: usize = 1250;
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -50,6 +50,16 @@ impl Kind {
         }
     }
 
+    fn key(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Anabranch => "secure",
+            Self::Polling => "secure-polling",
+            Self::Nginx => "nginx",
+            Self::Shadowsocks => "shadowsocks",
+        }
+    }
+
     fn is_here(self, bench: &Bench) -> bool {
         match self {
             Self::Direct | Self::Anabranch | Self::Polling => true,
@@ -66,7 +76,8 @@ fn stream_module() -> Option<&'static str> {
 }
 
 pub fn run(bench: &Bench) -> Result<Result1> {
-    let kinds = [Kind::Direct, Kind::Anabranch, Kind::Polling, Kind::Nginx, Kind::Shadowsocks];
+    let mut kinds = vec![Kind::Direct, Kind::Anabranch, Kind::Polling, Kind::Nginx, Kind::Shadowsocks];
+    kinds.retain(|kind| bench.wants(kind.key()));
     let mut notes: Vec<String> = kinds
         .iter()
         .filter(|kind| !kind.is_here(bench))
@@ -75,11 +86,11 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let mut table =
         figures(&["flows", "", "p50 µs", "p99 µs", "added p50", "added p99", "messages", "late or lost"]);
     let mut rows = Vec::new();
-    for flows in FLOWS {
+    for &flows in &bench.flows {
         let mut base = None;
-        for kind in kinds.into_iter().filter(|kind| kind.is_here(bench)) {
+        for kind in kinds.iter().copied().filter(|kind| kind.is_here(bench)) {
             bench.doing(&format!("{flows} flows of 1 Mbit/s: {}", kind.name()));
-            let (mut delays, sent) = once(bench, kind, flows)?;
+            let (mut delays, sent) = once(bench, kind, flows as usize)?;
             let (p50, p99) = (stats::quantile(&mut delays, 0.5), stats::quantile(&mut delays, 0.99));
             let missing = sent.saturating_sub(delays.len() as u64);
             let (base50, base99) = *base.get_or_insert((p50, p99));

@@ -12,7 +12,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     let mut measured: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     let mut notes = Vec::new();
     let here = |kind: &Kind| kind.program(bench).is_some();
-    for kind in KINDS.iter().filter(|k| !here(k) && (bench.only.is_empty() || bench.only.contains(k))) {
+    for kind in KINDS.iter().filter(|k| !here(k) && bench.wants(k.key())) {
         notes.push(format!("left out: {} is not installed (./x bench tunnel builds it)", kind.name()));
     }
     for round in 0..bench.rounds {
@@ -43,7 +43,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
             format!("{up:.0}"),
             format!("{down:.0}"),
             cell("boringtun"),
-            cell("wireguard_go"),
+            cell("wireguard-go"),
         ]);
     }
     let json: serde_json::Map<String, Value> = medians

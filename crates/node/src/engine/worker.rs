@@ -179,6 +179,8 @@ const ROUND_FRAMES: usize = 64;
 
 /// Whoever keeps a spinning worker from its core for this long needs it.
 const CONTENDED: Duration = Duration::from_micros(200);
+/// How long a worker then sleeps like any other before it tries again; doubled each time.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// A worker, ready to run.
 pub struct Worker<E: End> {
@@ -196,6 +198,9 @@ pub struct Worker<E: End> {
     /// How long to look for more instead of sleeping.
     spin: Option<Duration>,
     spin_until: Option<Instant>,
+    /// No spinning before, and how long the next such pause is.
+    spin_after: Instant,
+    back_off: Duration,
 }
 
 impl<E: End> Worker<E> {
@@ -230,6 +235,8 @@ impl<E: End> Worker<E> {
             counters: WorkerCounters::default(),
             spin: None,
             spin_until: None,
+            spin_after: Instant::from_nanos(0),
+            back_off: BACK_OFF[0],
         };
         Ok((worker, handle))
     }
@@ -362,16 +369,23 @@ impl<E: End> Worker<E> {
     fn core_is_free(&mut self) -> bool {
         let before = self.clock.now();
         std::thread::yield_now();
-        let free = self.clock.now().saturating_since(before) < CONTENDED;
+        let now = self.clock.now();
+        let free = now.saturating_since(before) < CONTENDED;
         if !free {
             self.spin_until = None;
+            self.spin_after = now + self.back_off;
+            self.back_off = (2 * self.back_off).min(BACK_OFF[1]);
+        } else if now.saturating_since(self.spin_after) > self.back_off {
+            self.back_off = BACK_OFF[0];
         }
         free
     }
 
     /// Something came in: more may follow soon.
     fn worked(&mut self, now: Instant) {
-        if let Some(spin) = self.spin {
+        if let Some(spin) = self.spin
+            && now >= self.spin_after
+        {
             self.spin_until = Some(now + spin);
         }
     }

@@ -5,13 +5,14 @@
 
 use super::{LOOK, Messages, accept_all, dial, now_ns, sleep_until, timed_out};
 use anyhow::{Context, Result, ensure};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
 
 /// The time stamp at the start of a message.
 const STAMP_BYTES: usize = 8;
+/// Connections looked at between two waits.
+const AT_ONCE: usize = 64;
 
 /// A connection of the client, and the rest of a message it could not send.
 struct Source {
@@ -103,31 +104,30 @@ pub fn listen(task: &Messages) -> Result<()> {
         streams.into_iter().map(|stream| Sink { stream, stamp: [0; STAMP_BYTES], at: 0 }).collect();
     let mut delays = Vec::new();
     let mut buffer = vec![0; 64 << 10];
-    let timeout = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO);
-    while now_ns() < task.when.until_ns && !sinks.is_empty() {
-        let mut fds: Vec<PollFd<'_>> =
-            sinks.iter().map(|s| PollFd::new(s.stream.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno).context("poll"),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-        let mut index = 0;
-        sinks.retain_mut(|sink| {
-            let is_ready = ready[index];
-            index += 1;
-            if !is_ready {
-                return true;
-            }
+    let timeout = EpollTimeout::try_from(LOOK).unwrap_or(EpollTimeout::ZERO);
+    let epoll = Epoll::new(EpollCreateFlags::empty()).context("epoll")?;
+    for (index, sink) in sinks.iter().enumerate() {
+        epoll.add(&sink.stream, EpollEvent::new(EpollFlags::EPOLLIN, index as u64)).context("epoll")?;
+    }
+    let mut open = sinks.len();
+    let mut events = vec![EpollEvent::empty(); AT_ONCE];
+    while now_ns() < task.when.until_ns && open > 0 {
+        let ready = match epoll.wait(&mut events, timeout) {
+            Ok(ready) => ready,
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(errno) => return Err(errno).context("epoll"),
+        };
+        for event in &events[..ready] {
+            let sink = &mut sinks[usize::try_from(event.data()).unwrap_or(0)];
             match sink.stream.read(&mut buffer) {
-                Ok(0) => false,
-                Ok(n) => {
-                    sink.take(&buffer[..n], task.message_bytes, now_ns(), &mut delays);
-                    true
+                Ok(n) if n > 0 => sink.take(&buffer[..n], task.message_bytes, now_ns(), &mut delays),
+                Err(error) if timed_out(&error) => {}
+                Ok(_) | Err(_) => {
+                    epoll.delete(&sink.stream).context("epoll")?;
+                    open -= 1;
                 }
-                Err(error) => timed_out(&error),
             }
-        });
+        }
     }
     let bytes: Vec<u8> = delays.iter().flat_map(|d| d.to_be_bytes()).collect();
     std::fs::write(&task.report, bytes).with_context(|| task.report.display().to_string())
