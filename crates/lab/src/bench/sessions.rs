@@ -1,7 +1,7 @@
 //! What many sessions cost the one that works: ping-pong at 1,000 packets/s, and memory.
 
 use super::ends::{PORT, Upf};
-use super::{Bench, Core, Pair, Result1, SERVER, figures, stats, swarm, traffic};
+use super::{Bench, CLIENT, Core, Pair, Result1, SERVER, figures, stats, swarm, traffic};
 use crate::netns::program::Program;
 use crate::netns::traffic::{self as tasks, Task, UdpEcho, UdpSend, When};
 use anabranch_core::access::crypto::PrivateKey;
@@ -73,12 +73,17 @@ fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u3
         return Ok(());
     }
     bench.doing(&format!("installing {} sessions, {total} in all", keys.len()));
+    // Any address of theirs can be bound to without giving an interface each.
+    pair.client.ip(&format!("route replace local {} dev lo", swarm::NETWORK))?;
+    pair.server.ip(&format!("route replace {} via {CLIENT}", swarm::NETWORK))?;
     let remote = SocketAddr::new(SERVER.parse().context("address")?, PORT);
     pair.client.enter(|| {
         swarm::install(keys, upf.key.public(), remote, |done| {
+            anyhow::ensure!(!bench.sandbox.stop.requested(), crate::netns::program::Interrupted);
             if done % 10_000 == 0 && done > 0 && !bench.quiet {
                 eprint!("\r  {done}");
             }
+            Ok(())
         })
     })?;
     if !bench.quiet {

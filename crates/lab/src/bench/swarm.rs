@@ -1,7 +1,7 @@
 //! Many UEs that shake hands with a real UPF, probe their path once, and fall silent.
 //!
-//! They are `core`'s own UE without device or engine: each has a socket, so that the UPF sees as many
-//! endpoints as sessions.
+//! They are `core`'s own UE without device or engine: each has a socket and a source address, so that the
+//! UPF sees as many endpoints and networks as sessions.
 
 use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_core::access::session::{Security, SessionParams};
@@ -14,7 +14,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 /// How many shake hands at a time.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 128;
+/// Where they are; local to the namespace as a whole.
+pub const NETWORK: &str = "10.128.0.0/12";
+const FIRST: u32 = 0x0a80_0001;
 /// A UE that has no session after this long never will.
 const PATIENCE_S: f64 = 20.0;
 
@@ -43,12 +46,12 @@ impl PacketSink for Nowhere {
 /// the calling thread.
 ///
 /// # Errors
-/// One of them gets no session.
+/// One of them gets no session, or `progress` says so.
 pub fn install(
     keys: &[PrivateKey],
     upf: PublicKey,
     remote: SocketAddr,
-    mut progress: impl FnMut(usize),
+    mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     let start = std::time::Instant::now();
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock")?;
@@ -81,7 +84,9 @@ pub fn install(
             // A fixed seed would give all of them the same ephemeral keys.
             let seed = key.public().0;
             let ue = Ue::new(config, seed, now()).context("a UE")?;
-            let socket = UdpSocket::bind("0.0.0.0:0").context("socket")?;
+            let number = u32::from_be_bytes([0, key.public().0[0] & 0xf, key.public().0[1], key.public().0[2]]);
+            let address = std::net::Ipv4Addr::from(FIRST + number);
+            let socket = UdpSocket::bind((address, 0)).context("socket")?;
             socket.set_nonblocking(true).context("socket")?;
             socket.connect(remote).context("socket")?;
             shaking.push(Shaking { ue, socket, since: std::time::Instant::now() });
@@ -113,7 +118,7 @@ pub fn install(
         let before = shaking.len();
         shaking.retain(|one| !one.ue.paths().iter().any(|path| path.up));
         done += before - shaking.len();
-        progress(done);
+        progress(done)?;
     }
     Ok(())
 }
