@@ -7,7 +7,7 @@ use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_core::access::session::{Security, SessionParams};
 use anabranch_core::access::{DatagramSink, PacketSink, PathId};
 use anabranch_core::time::Instant;
-use anabranch_core::ue::{Ue, UeAccess, UeConfig};
+use anabranch_core::ue::{Ue, UeAccess, UeConfig, UeEvent};
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::{SocketAddr, UdpSocket};
@@ -18,13 +18,17 @@ const AT_ONCE: usize = 128;
 /// Where they are; local to the namespace as a whole.
 pub const NETWORK: &str = "10.128.0.0/12";
 const FIRST: u32 = 0x0a80_0001;
+/// How many begin to per second: fewer than a UPF computes at most, or those it puts off starve.
+const PER_SECOND: f64 = 1500.0;
 /// A UE that has no session after this long never will.
-const PATIENCE_S: f64 = 20.0;
+const PATIENCE_S: f64 = 30.0;
 
 struct Shaking {
     ue: Ue,
     socket: UdpSocket,
     since: std::time::Instant,
+    /// It has the UPF's rules: nothing is under way any more.
+    ruled: bool,
 }
 
 struct Out<'a>(&'a mut Vec<Vec<u8>>);
@@ -64,6 +68,7 @@ pub fn install(
     let mut buffer = [0; 2048];
     while done < keys.len() {
         while shaking.len() < AT_ONCE
+            && ((done + shaking.len()) as f64) < PER_SECOND * (0.01 + start.elapsed().as_secs_f64())
             && let Some(key) = waiting.next()
         {
             let config = UeConfig {
@@ -89,13 +94,16 @@ pub fn install(
             let socket = UdpSocket::bind((address, 0)).context("socket")?;
             socket.set_nonblocking(true).context("socket")?;
             socket.connect(remote).context("socket")?;
-            shaking.push(Shaking { ue, socket, since: std::time::Instant::now() });
+            shaking.push(Shaking { ue, socket, since: std::time::Instant::now(), ruled: false });
         }
         for one in &mut shaking {
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
             for datagram in out.drain(..) {
                 // What the system does not take is sent again by the UE's own timers.
                 let _ = one.socket.send(&datagram);
+            }
+            while let Some(event) = one.ue.poll_event() {
+                one.ruled |= matches!(event, UeEvent::Rules(_));
             }
         }
         let mut fds: Vec<PollFd<'_>> =
@@ -106,7 +114,7 @@ pub fn install(
             while let Ok(length) = one.socket.recv(&mut buffer) {
                 one.ue.datagram(0, remote, &mut buffer[..length], now(), &mut Nowhere);
             }
-            // The answer to a probe, before the UE is forgotten.
+            // The answer to a probe and the receipt for the rules, before the UE is forgotten.
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
             for datagram in out.drain(..) {
                 let _ = one.socket.send(&datagram);
@@ -116,7 +124,7 @@ pub fn install(
             bail!("a UE got no session within {PATIENCE_S} s: {:?}", late.ue.drops());
         }
         let before = shaking.len();
-        shaking.retain(|one| !one.ue.paths().iter().any(|path| path.up));
+        shaking.retain(|one| !one.ruled || !one.ue.paths().iter().any(|path| path.up));
         done += before - shaking.len();
         progress(done)?;
     }

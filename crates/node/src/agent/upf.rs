@@ -32,6 +32,9 @@ use tokio::sync::mpsc;
 const AUTO_MTU: u16 = 1400;
 /// How often what changed is written to the state file, and send errors are looked at.
 const TICK: Duration = Duration::from_secs(5);
+/// Writing may take this part of the time: with 100,000 UEs somebody shakes hands in every tick, and the whole
+/// file is written each time.
+const SAVING: u32 = 200;
 
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
@@ -190,6 +193,7 @@ async fn serve(
             mtu,
             log: log.clone(),
             started: Instant::now(),
+            save_after: Instant::now(),
             config,
         };
         let mut crew = crew;
@@ -225,6 +229,8 @@ pub struct Agent {
     pub(super) mtu: u16,
     pub(super) log: EventLog,
     pub(super) started: Instant,
+    /// When the state file may be written next only because handshakes changed it.
+    pub(super) save_after: Instant,
 }
 
 impl Agent {
@@ -257,7 +263,9 @@ impl Agent {
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,
                 _ = tick.tick() => {
-                    if let Err(error) = self.save().await {
+                    if Instant::now() >= self.save_after
+                        && let Err(error) = self.save().await
+                    {
                         tracing::error!("{error:#}");
                     }
                     // The workers answer, so they live.
@@ -299,9 +307,11 @@ impl Agent {
     /// Writes the state file if something changed.
     pub(super) async fn save(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.leases.dirty) {
+            let start = Instant::now();
             let (path, text) = (self.config.upf.state_file.clone(), self.leases.to_text());
             let saved = tokio::task::spawn_blocking(move || leases::save(&path, &text)).await?;
             self.leases.dirty = saved.is_err();
+            self.save_after = Instant::now() + SAVING * start.elapsed();
             saved?;
         }
         Ok(())
