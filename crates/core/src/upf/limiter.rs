@@ -93,6 +93,9 @@ mod tests {
             assert!(!limiter.note(at(50)) && limiter.take(from(7)));
         }
         assert!(limiter.note(at(99)));
+        for _ in COOKIE_ABOVE..NETWORK_LIMIT.into() {
+            assert!(limiter.take(from(7)));
+        }
         assert!(!limiter.take(from(7)) && limiter.take(from(8)));
         assert!(limiter.note(at(100)), "the guard stays up for a window");
         let taken = (0..100).filter(|_| limiter.take(from(7))).count();

@@ -308,8 +308,8 @@ impl Agent {
     pub(super) async fn save(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.leases.dirty) {
             let start = Instant::now();
-            let (path, text) = (self.config.upf.state_file.clone(), self.leases.to_text());
-            let saved = tokio::task::spawn_blocking(move || leases::save(&path, &text)).await?;
+            let (path, leases) = (self.config.upf.state_file.clone(), self.leases.clone());
+            let saved = tokio::task::spawn_blocking(move || leases::save(&path, &leases.to_text())).await?;
             self.leases.dirty = saved.is_err();
             self.save_after = Instant::now() + SAVING * start.elapsed();
             saved?;
