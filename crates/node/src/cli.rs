@@ -25,7 +25,9 @@ pub enum Command {
     Ue(agent::UeArgs),
     /// The tunnel end at the operator, for many UEs.
     Upf(agent::UpfArgs),
-    /// Ask a running UE or UPF, and change its rules and sessions.
+    /// A cell in the path of real packets: slices, schedulers, queues, radio channel.
+    Gnb(agent::GnbArgs),
+    /// Ask a running UE, UPF or gNB, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
     /// Make a key pair.
     Keygen(keygen::Args),
@@ -38,6 +40,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Ue(args) => agent::run_ue(&args),
         Command::Upf(args) => agent::run_upf(&args),
+        Command::Gnb(args) => agent::run_gnb(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! anabranch ue    the tunnel end on a device         anabranch keygen  a key pair
-//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running ue or upf
+//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running ue, upf or gnb
+//! anabranch gnb   a cell in the path of real packets
 //! anabranch link  an emulated access between two interfaces
 //! ```
 #![forbid(unsafe_code)]

@@ -139,10 +139,12 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     }
 }
 
-trait Label: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static {}
+/// Labels of a metric.
+pub(super) trait Label: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static {}
 impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
 
-fn count<L: Label>(
+/// Registers what is known of a metric now.
+pub(super) fn count<L: Label>(
     registry: &mut Registry,
     name: &str,
     help: &str,
@@ -155,7 +157,8 @@ fn count<L: Label>(
     registry.register(name, help, family);
 }
 
-fn gauge<L: Label>(
+/// Registers what is known of a metric now.
+pub(super) fn gauge<L: Label>(
     registry: &mut Registry,
     name: &str,
     help: &str,
@@ -172,7 +175,8 @@ fn gauge<L: Label>(
     }
 }
 
-fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
+/// Registers what is known of a metric now.
+pub(super) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
     let number = Number::default();
     number.set(value);
     match unit {

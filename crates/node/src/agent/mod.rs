@@ -1,4 +1,4 @@
-//! The control plane of `anabranch ue` and `anabranch upf`: one thread that never touches a user's packet.
+//! The control plane of `anabranch ue`, `anabranch upf` and `anabranch gnb`: one thread that never touches a user's packet.
 //!
 //! ```text
 //!  signals ─┐                       orders ┌──────────┐
@@ -9,6 +9,7 @@
 //! ```
 
 mod crew;
+mod gnb;
 mod leases;
 mod metrics;
 mod service;
@@ -61,6 +62,31 @@ pub struct UpfArgs {
     common: Common,
 }
 
+/// Arguments of `anabranch gnb`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest gnb.toml: one UE behind ue0, the network behind n3, LTE with 25 RBs.
+  [n3]
+  mode = \"ip\"
+  name = \"n3\"
+  [[device]]
+  name = \"ue0\"
+  netns = \"phone\"                                # ip netns add phone
+  addresses = [\"10.45.0.2/32\"]
+  routes = [\"0.0.0.0/0\"]
+  [cell]
+  [[cell.ues]]
+  name = \"phone\"
+  addresses = [\"10.45.0.2\"]
+  channel = { model = \"constant\", mcs = 28 }
+  bearer = { queue = \"e5g_bdp\" }
+
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every device, address and route.")]
+pub struct GnbArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Configuration file; packaging/*.example.toml shows every key.
@@ -93,6 +119,15 @@ pub fn run_upf(args: &UpfArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     runtime()?.block_on(upf::run(&args.common, config))
+}
+
+/// Runs a gNB until it is told to stop.
+pub fn run_gnb(args: &GnbArgs) -> anyhow::Result<()> {
+    let config = gnb::load(&args.common)?;
+    if args.common.check {
+        return Ok(());
+    }
+    gnb::run(&args.common, config)
 }
 
 /// Whether an error is the fault of what the user wrote.

@@ -366,6 +366,7 @@ impl Agent {
                 drop(reply.send(answer));
             }
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
+            Ask::Ran(ask) => ask.refuse(),
             Ask::Metrics(reply) => {
                 let answer = match (self.status().await, self.session_view().await) {
                     (Ok(status), Ok(session)) => Ok(metrics::text(&status, &[session])),

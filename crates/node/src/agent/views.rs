@@ -137,7 +137,8 @@ fn security(security: Security) -> &'static str {
     }
 }
 
-fn socket(c: SocketCounters) -> api::Counters {
+/// Counters of a socket.
+pub fn socket(c: SocketCounters) -> api::Counters {
     api::Counters {
         rx_datagrams: c.rx_datagrams,
         rx_bytes: c.rx_bytes,

@@ -1,6 +1,7 @@
 //! Questions to the control loop, each with the way its answer takes.
 
 use super::problem::Problem;
+use super::ran::RanAsk;
 use super::types::{Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
 use anabranch_core::policy::Rule;
@@ -36,6 +37,8 @@ pub enum Ask {
     Reload(Reply<Reloaded>),
     /// Prometheus text.
     Metrics(Reply<String>),
+    /// About a cell.
+    Ran(RanAsk),
 }
 
 /// Asks the control loop.

@@ -1,17 +1,19 @@
-//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events.
+//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell.
 //!
 //! ```text
 //!  client ── HTTP over unix socket or TCP ──▶ axum ── Ask + oneshot ──▶ control loop ──▶ workers
 //!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
 //! ```
 //!
-//! The same paths serve UE and UPF; what only one of them can do answers 405 at the other. The OpenAPI
+//! The same paths serve UE, UPF and gNB; what only one of them can do answers 405 at the others. The OpenAPI
 //! description is generated from the handlers, served at `/openapi.json` and committed as
 //! `openapi/agent.json`.
 
 mod ask;
 mod events;
 mod problem;
+mod ran;
+mod ran_routes;
 mod routes;
 mod schema;
 mod serve;
@@ -22,6 +24,10 @@ pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
 pub use problem::Problem;
+pub use ran::{
+    BearerLink, Cell, CellChange, CellLink, CellUe, RanAsk, Second, SliceLink, SliceUse, Slices, Slot, Streams,
+    Ticks, UeBearer, UeChange, UeFlow, UeList,
+};
 pub use serve::serve;
 pub use types::{
     Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,

@@ -33,7 +33,7 @@ pub struct Shared {
 #[openapi(
     info(
         title = "anabranch agent",
-        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`.",
+        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     modifiers(&Bearer)
@@ -64,6 +64,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(events))
         .routes(routes!(reload))
         .routes(routes!(metrics))
+        .merge(super::ran_routes::routes())
 }
 
 /// The description as committed in `openapi/agent.json`.
@@ -74,7 +75,8 @@ pub fn description() -> String {
     text
 }
 
-type Answer<T> = Result<Json<T>, Problem>;
+/// What a handler answers.
+pub type Answer<T> = Result<Json<T>, Problem>;
 
 /// The program as a whole.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
@@ -82,15 +84,23 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
     shared.asker.ask(Ask::Status).await.map(Json)
 }
 
+/// Which of many.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-struct Page {
+pub struct Page {
     /// How many to skip; default 0.
     #[serde(default)]
     offset: usize,
     /// How many to show, 1 to 1000; default 100.
     #[serde(default = "hundred")]
     limit: usize,
+}
+
+impl Page {
+    /// How many to skip, and how many to show.
+    pub fn bounds(&self) -> (usize, usize) {
+        (self.offset, self.limit.clamp(1, 1000))
+    }
 }
 
 fn hundred() -> usize {
@@ -100,8 +110,8 @@ fn hundred() -> usize {
 /// Sessions, a page at a time.
 #[utoipa::path(get, path = "/v1/sessions", params(Page), responses((status = 200, body = SessionList)))]
 async fn sessions(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<SessionList> {
-    let limit = page.limit.clamp(1, 1000);
-    shared.asker.ask(|reply| Ask::Sessions { offset: page.offset, limit, reply }).await.map(Json)
+    let (offset, limit) = page.bounds();
+    shared.asker.ask(|reply| Ask::Sessions { offset, limit, reply }).await.map(Json)
 }
 
 /// Adds a UE (UPF only). It stays across restarts.
@@ -163,8 +173,8 @@ async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> 
 /// The paths of a page of sessions.
 #[utoipa::path(get, path = "/v1/paths", params(Page), responses((status = 200, body = PathList)))]
 async fn paths(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<PathList> {
-    let limit = page.limit.clamp(1, 1000);
-    let list = shared.asker.ask(|reply| Ask::Sessions { offset: page.offset, limit, reply }).await?;
+    let (offset, limit) = page.bounds();
+    let list = shared.asker.ask(|reply| Ask::Sessions { offset, limit, reply }).await?;
     Ok(Json(PathList { paths: list.sessions.into_iter().flat_map(|s| s.paths).collect() }))
 }
 
@@ -242,7 +252,8 @@ pub async fn metrics(State(shared): State<Shared>) -> Result<Response, Problem> 
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-fn bad_body(rejection: JsonRejection) -> Problem {
+/// A body that is not what the path wants.
+pub fn bad_body(rejection: JsonRejection) -> Problem {
     let detail = rejection.body_text();
     // serde names the field in backquotes, or as a path before the colon.
     let field = detail.split('`').nth(1).map(str::to_owned);

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// The program as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `ue` or `upf`.
+    /// `ue`, `upf` or `gnb`.
     #[schema(example = "ue")]
     pub part: String,
     /// Its name in the configuration.
@@ -191,7 +191,8 @@ pub struct Event {
     /// When.
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
-    /// `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`.
+    /// `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`;
+    /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`.
     #[schema(example = "path-down")]
     pub kind: String,
     /// UE it is about.

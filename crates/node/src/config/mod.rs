@@ -1,15 +1,17 @@
 //! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
 //!
-//! Annotated examples with every default: `packaging/ue.example.toml`, `packaging/upf.example.toml`.
+//! Annotated examples with every default: `packaging/{ue,upf,gnb}.example.toml`.
 
 #[cfg(test)]
 mod documented;
+mod gnb;
 mod keys;
 mod load;
 mod types;
 mod ue;
 mod upf;
 
+pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};

@@ -38,7 +38,7 @@ pub(super) fn directions(args: &Args) -> Result<[LinkConfig; 2]> {
 }
 
 /// Reads a trace by its name as written.
-pub(super) fn read_trace(file: &str) -> Result<String, String> {
+pub(crate) fn read_trace(file: &str) -> Result<String, String> {
     let length = std::fs::metadata(file).map_err(|e| e.to_string())?.len();
     if length > MAX_TRACE_BYTES {
         return Err(format!("it has {length} bytes, more than {MAX_TRACE_BYTES}"));

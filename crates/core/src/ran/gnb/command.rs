@@ -1,7 +1,7 @@
 //! What can be changed while the cell runs.
 
 use super::Gnb;
-use super::config::{GnbError, UeError};
+use super::config::{GnbError, TelemetryConfig, UeError};
 use super::ue::index;
 use crate::ran::amc::Direction;
 use crate::ran::channel::Channel;
@@ -59,6 +59,8 @@ pub enum GnbCommand {
         /// What it is built with.
         params: BearerParams,
     },
+    /// Which events there are from now on.
+    Telemetry(TelemetryConfig),
 }
 
 impl Gnb {
@@ -69,6 +71,10 @@ impl Gnb {
     pub fn apply(&mut self, command: GnbCommand, now: Instant) -> Result<(), GnbError> {
         match command {
             GnbCommand::Slices(slices) => self.set_slices(slices),
+            GnbCommand::Telemetry(telemetry) => {
+                self.telemetry = telemetry;
+                Ok(())
+            }
             GnbCommand::Share { slice, share_percent } => {
                 let mut slices = self.slices.clone();
                 let found = slices.iter_mut().find(|s| s.name == slice);

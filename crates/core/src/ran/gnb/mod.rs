@@ -135,6 +135,24 @@ impl Gnb {
         &self.slices
     }
 
+    /// The slice of a UE: its place among [`slices`](Self::slices).
+    #[must_use]
+    pub fn slice_of(&self, ue: u32) -> Option<usize> {
+        self.ues.get(ue as usize).map(|ue| usize::from(ue.slice))
+    }
+
+    /// The MCS of a UE in force at `now`; `None` in an outage.
+    pub fn mcs(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<u8> {
+        let Self { ues, amc, .. } = self;
+        ues.get_mut(ue as usize)?.mcs(direction, amc, now)
+    }
+
+    /// Which events there are.
+    #[must_use]
+    pub const fn telemetry(&self) -> TelemetryConfig {
+        self.telemetry
+    }
+
     /// The carrier.
     #[must_use]
     pub fn amc(&self) -> &Amc {

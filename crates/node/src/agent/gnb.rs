@@ -1,0 +1,236 @@
+//! `anabranch gnb`: set-up, control loop, tear-down. What the REST interface asks for is in `asks`.
+
+mod asks;
+mod metrics;
+mod place;
+mod report;
+mod views;
+mod worker;
+
+use super::Common;
+use super::service::{Signals, Wish, notify};
+use crate::api::{self, Ask, Asker, EventLog};
+use crate::config::{self, GnbConfig, Metrics, N3Section};
+use crate::link::read_trace;
+use anabranch_core::ran::amc::Amc;
+use anabranch_core::ran::gnb::Gnb;
+use anyhow::Context;
+use place::Placed;
+use report::Report;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{broadcast, mpsc};
+use worker::{Handle, N3End, Parts, UeEnd, Worker};
+
+/// Slots a slow listener may be behind before it misses some.
+const SLOTS_BEHIND: usize = 16_384;
+/// Seconds it may be.
+const SECONDS_BEHIND: usize = 64;
+/// Reports the control loop may be behind.
+const REPORTS_BEHIND: usize = 8;
+/// How often the service manager is told that the program lives.
+const WATCHDOG: Duration = Duration::from_secs(5);
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
+    let mut config: GnbConfig = config::load(&args.config)?;
+    if let Some(listen) = &args.api {
+        config.api.listen = listen.clone();
+        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
+    }
+    if let Some(listen) = &args.metrics {
+        config.metrics = Some(Metrics { listen: listen.clone() });
+    }
+    Ok(config)
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
+    let mut placed = Vec::new();
+    let result = make(&config, &mut placed)
+        .and_then(|(n3, devices)| super::runtime()?.block_on(serve(args, config, n3, devices)));
+    placed.into_iter().rev().for_each(Placed::remove);
+    result
+}
+
+/// The interfaces and the socket.
+fn make(config: &GnbConfig, placed: &mut Vec<Placed>) -> anyhow::Result<(N3End, Vec<UeEnd>)> {
+    let n3 = match &config.n3 {
+        N3Section::Ip(port) => {
+            let (device, place) = place::open(port).context("[n3]")?;
+            placed.push(place);
+            N3End::Ip(device)
+        }
+        N3Section::Gtpu(gtpu) => {
+            let socket = std::net::UdpSocket::bind(gtpu.listen)
+                .with_context(|| format!("[n3] listen = \"{}\": is another program there?", gtpu.listen))?;
+            N3End::gtpu(socket, gtpu.peer).context("[n3]")?
+        }
+    };
+    let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
+    let mut ends = Vec::new();
+    for (at, device) in config.device.iter().enumerate() {
+        let (device, place) = place::open(&device.port()).context("[[device]]")?;
+        placed.push(place);
+        let mut behind = (0_u16..).zip(&of).filter(|(_, of)| **of == at).map(|(ue, _)| ue);
+        let only = match (behind.next(), behind.next()) {
+            (Some(ue), None) => Some(ue),
+            _ => None,
+        };
+        ends.push(UeEnd { device, only });
+    }
+    Ok((n3, ends))
+}
+
+async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let gnb = Gnb::new(&config.core(), &mut read_trace).map_err(|e| {
+        anyhow::Error::from(config::ConfigError::new(args.config.display().to_string(), format!("[cell] {e}")))
+    })?;
+    let amc = gnb.amc().clone();
+    let (told, reports) = mpsc::channel(REPORTS_BEHIND);
+    let slots = broadcast::channel(SLOTS_BEHIND).0;
+    let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
+    let (worker, handle) = Worker::new(Parts {
+        gnb,
+        n3,
+        devices,
+        device_of_ue: of.iter().map(|at| *at as u16).collect(),
+        addresses: config.cell.ues.iter().map(|ue| ue.addresses.clone()).collect::<Vec<Vec<IpAddr>>>(),
+        real_time: config.gnb.real_time,
+        reports: told,
+        slots: slots.clone(),
+    })?;
+    let mut cell = Running::start(worker, handle.clone())?;
+    let (asker, asks) = mpsc::channel(64);
+    let log = EventLog::default();
+    let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone()).await;
+    let mut agent = Agent {
+        file: args.config.clone(),
+        running: config.core(),
+        config,
+        amc,
+        device_of_ue: of,
+        worker: handle,
+        seconds: broadcast::channel(SECONDS_BEHIND).0,
+        slots,
+        last: None,
+        log,
+        started: Instant::now(),
+    };
+    let result = match server {
+        Ok(_server) => agent.serve(&mut signals, &mut cell, reports, asks).await,
+        Err(error) => Err(error),
+    };
+    notify("STOPPING=1");
+    let stopped = cell.stop();
+    result.and(stopped)
+}
+
+/// The control plane of a gNB.
+struct Agent {
+    file: PathBuf,
+    config: GnbConfig,
+    /// The cell as it is now.
+    running: anabranch_core::ran::gnb::GnbConfig,
+    amc: Amc,
+    device_of_ue: Vec<usize>,
+    worker: Handle,
+    seconds: broadcast::Sender<Arc<api::Second>>,
+    slots: broadcast::Sender<api::Slot>,
+    /// The report of the last second.
+    last: Option<Report>,
+    log: EventLog,
+    started: Instant,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        cell: &mut Running,
+        mut reports: mpsc::Receiver<Report>,
+        mut asks: mpsc::Receiver<Ask>,
+    ) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(WATCHDOG);
+        tracing::info!(name = self.config.gnb.name, ues = self.running.ues.len(), "gnb runs");
+        notify("READY=1");
+        loop {
+            tokio::select! {
+                biased;
+                Some(report) = reports.recv() => self.on_report(report),
+                wish = signals.next() => match wish {
+                    Wish::Stop | Wish::MakeWay => return Ok(()),
+                    Wish::Reload => {
+                        notify("RELOADING=1");
+                        if let Err(problem) = self.reload().await {
+                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
+                        }
+                        notify("READY=1");
+                    }
+                },
+                Some(ask) = asks.recv() => self.on_ask(ask).await,
+                _ = tick.tick() => {
+                    // The cell answers, so it lives.
+                    if let Ok(Some((_, Some(error)))) = self.worker.ask(|worker, _| worker.socket()).await {
+                        tracing::warn!("N3: datagrams could not be sent: {error}");
+                    }
+                    notify("WATCHDOG=1");
+                }
+                error = cell.failed() => return Err(error),
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        let second = views::second(&report, self.last.as_ref(), &self.running, self.started.elapsed().as_secs());
+        let missed = second.downlink.missed_slots.max(second.uplink.missed_slots);
+        if missed > 0 {
+            let message = format!("{missed} slots left out: the machine is too slow, or was suspended");
+            self.log.push(super::views::event("late", None, message));
+        }
+        self.last = Some(report);
+        // Nobody listens: fine.
+        let _ = self.seconds.send(Arc::new(second));
+    }
+}
+
+/// The data-path thread.
+struct Running {
+    handle: Handle,
+    exit: mpsc::Receiver<anyhow::Result<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(worker: Worker, handle: Handle) -> anyhow::Result<Self> {
+        let (exit, exited) = mpsc::channel(1);
+        let thread = std::thread::Builder::new()
+            .name("anb-cell".to_owned())
+            // Nobody listens any more: the program is stopping.
+            .spawn(move || drop(exit.try_send(worker.run())))
+            .context("starting the data-path thread")?;
+        Ok(Self { handle, exit: exited, thread: Some(thread) })
+    }
+
+    /// Waits until the thread ends although nobody asked it to.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.exit.recv().await {
+            Some(Err(error)) => error,
+            Some(Ok(())) => anyhow::anyhow!("the data-path thread ended by itself"),
+            None => anyhow::anyhow!("the data-path thread panicked"),
+        }
+    }
+
+    fn stop(mut self) -> anyhow::Result<()> {
+        // One that is gone has nothing to stop.
+        let _ = self.handle.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => anyhow::bail!("the data-path thread panicked"),
+            _ => Ok(()),
+        }
+    }
+}

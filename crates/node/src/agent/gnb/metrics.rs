@@ -1,0 +1,169 @@
+//! Prometheus text of a gNB: the state of a moment, built when it is asked for.
+
+use super::super::metrics::{count, gauge, one};
+use crate::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::{Registry, Unit};
+
+/// UEs that get metrics of their own; with more, those of cell and slices remain.
+pub const MAX_UES: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: String,
+    name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Quantile {
+    quantile: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfSlice {
+    slice: String,
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitOfSlice {
+    slice: String,
+    direction: &'static str,
+    quantile: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfUe {
+    ue: String,
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfBearer {
+    ue: String,
+    drb: u32,
+    direction: &'static str,
+}
+
+/// Name, help, value.
+type Column<T, V> = (&'static str, &'static str, fn(&T) -> V);
+const DOWN: &str = "downlink";
+const UP: &str = "uplink";
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_gnb_`.
+pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
+    let mut registry = Registry::with_prefix("anabranch_gnb");
+    let build = Build { version: status.version.clone(), name: status.name.clone() };
+    gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
+    let uptime = status.uptime_s as f64;
+    one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
+    one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
+    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    count(&mut registry, "dropped_packets", "Packets that could not be given to the cell", drops);
+    ticks(&mut registry, cell);
+    links(&mut registry, cell);
+    of_slices(&mut registry, slices);
+    if ues.len() <= MAX_UES {
+        of_ues(&mut registry, ues);
+    }
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = encode(&mut out, &registry);
+    out
+}
+
+fn ticks(registry: &mut Registry, cell: &Cell) {
+    let ticks = &cell.ticks;
+    let rows = [("0.5", ticks.p50_us), ("0.99", ticks.p99_us), ("1", ticks.max_us)];
+    let rows = rows.map(|(quantile, us)| (Quantile { quantile }, us / 1e6));
+    let help = "How late slots were run since the start; quantile 1 is the latest";
+    gauge(registry, "tick_lateness", help, Some(Unit::Seconds), rows);
+    one(registry, "ticks", "Slots run since the start", None, ticks.count as f64);
+    one(registry, "late_ticks", "Slots run a whole slot late or more", None, ticks.late as f64);
+}
+
+fn links(registry: &mut Registry, cell: &Cell) {
+    let counters: [Column<CellLink, u64>; 13] = [
+        ("slots", "Slots of this direction", |l| l.slots),
+        ("rbs", "RBs for new data and retransmissions", |l| l.rbs),
+        ("used_rbs", "RBs granted for new data", |l| l.used_rbs),
+        ("retx_rbs", "RBs of retransmissions", |l| l.retx_rbs),
+        ("unused_rbs", "RBs nobody got", |l| l.unused_rbs),
+        ("blocks", "Transport blocks, the first time each", |l| l.blocks),
+        ("block_bytes", "Bytes they had room for", |l| l.block_bytes),
+        ("padding_bytes", "Bytes of padding in them", |l| l.padding_bytes),
+        ("nacks", "Transmissions that were not decoded", |l| l.nacks),
+        ("lost_blocks", "Blocks given up", |l| l.lost_blocks),
+        ("delivered_packets", "Packets delivered", |l| l.delivered_packets),
+        ("delivered_bytes", "Their bytes", |l| l.delivered_bytes),
+        ("missed_slots", "Slots left out because the clock ran ahead", |l| l.missed_slots),
+    ];
+    for (name, help, value) in counters {
+        let rows = [(DOWN, &cell.downlink), (UP, &cell.uplink)];
+        count(registry, name, help, rows.map(|(direction, link)| (Way { direction }, value(link))));
+    }
+}
+
+fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
+    let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
+    let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.clone(), direction };
+    let counters: [Column<SliceLink, u64>; 2] = [
+        ("slice_packets", "Packets delivered", |l| l.packets),
+        ("slice_bytes", "Their bytes", |l| l.bytes),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
+    }
+    let waits = rows().flat_map(|(s, direction, link)| {
+        let of = |(quantile, ms)| {
+            (WaitOfSlice { slice: s.slice.clone(), direction, quantile }, ms / 1e3)
+        };
+        [("0.5", link.wait_p50_ms), ("0.99", link.wait_p99_ms), ("1", link.wait_max_ms)].map(of)
+    });
+    let help = "Wait in SDAP and RLC of packets delivered in the last second";
+    gauge(registry, "slice_wait", help, Some(Unit::Seconds), waits.collect::<Vec<_>>());
+    let balances = rows().filter_map(|(s, way, link)| Some((label(s, way), f64::from(link.balance_rbs?))));
+    gauge(registry, "slice_balance_rbs", "What the slice is owed", None, balances.collect::<Vec<_>>());
+}
+
+fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
+    let mcs = ues.iter().flat_map(|ue| {
+        let of = |direction, mcs: Option<u8>| {
+            Some((OfUe { ue: ue.name.clone(), direction }, f64::from(mcs?)))
+        };
+        [of(DOWN, ue.downlink_mcs), of(UP, ue.uplink_mcs)].into_iter().flatten()
+    });
+    gauge(registry, "ue_mcs", "MCS in force; absent in an outage", None, mcs.collect::<Vec<_>>());
+    let rows = || {
+        ues.iter().flat_map(|ue| {
+            ue.bearers.iter().flat_map(move |b| {
+                let label = |direction| OfBearer { ue: ue.name.clone(), drb: b.drb.into(), direction };
+                [(label(DOWN), &b.downlink), (label(UP), &b.uplink)]
+            })
+        })
+    };
+    let buffered = rows().map(|(label, link)| (label, link.buffer_bytes as f64));
+    gauge(registry, "bearer_buffer", "Bytes in the RLC buffer", Some(Unit::Bytes), buffered.collect::<Vec<_>>());
+    let counters: [Column<BearerLink, u64>; 6] = [
+        ("bearer_packets", "Packets delivered", |l| l.delivered_packets),
+        ("bearer_bytes", "Their bytes", |l| l.delivered_bytes),
+        ("bearer_full_drops", "Packets dropped because the RLC buffer was full", |l| l.full_drops),
+        ("bearer_aqm_drops", "Packets dropped to tell the sender", |l| l.aqm_drops),
+        ("bearer_ce_marks", "Packets marked in place of a drop", |l| l.ce_marks),
+        ("bearer_retx_pdus", "RLC PDUs sent again", |l| l.retx_pdus),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(label, link)| (label, value(link))));
+    }
+}

@@ -1,0 +1,94 @@
+//! The interfaces of a gNB, each in the namespace it belongs to.
+
+use crate::config::{DeviceKind, PortDevice};
+use crate::engine::device::{self, Device};
+use crate::netctl::{self, Layer, Net, Step};
+use anyhow::Context;
+use nix::sched::{CloneFlags, setns};
+use std::path::{Path, PathBuf};
+
+/// Marks nothing: a gNB has no routing rules of its own.
+const NO_MARK: u32 = 0;
+const MAIN_TABLE: u32 = 254;
+
+/// What was made, so that it can be removed.
+pub struct Placed {
+    netns: Option<PathBuf>,
+    layers: Vec<Layer>,
+}
+
+/// Makes an interface.
+pub fn open(port: &PortDevice) -> anyhow::Result<(Device, Placed)> {
+    let netns = port.netns();
+    let (device, layers) = inside(netns.as_deref(), || {
+        runtime()?.block_on(async {
+            let net = Net::open()?;
+            let mut layers = Vec::new();
+            let made = make(&net, port, &mut layers).await;
+            if made.is_err() {
+                undo(&net, layers.drain(..)).await;
+            }
+            made.map(|device| (device, layers))
+        })
+    })
+    .with_context(|| format!("device {}", port.name))?;
+    Ok((device, Placed { netns, layers }))
+}
+
+async fn make(net: &Net, port: &PortDevice, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
+    net.clean(&port.name, NO_MARK, true).await?;
+    if port.kind == DeviceKind::Packet {
+        layers.push(net.apply(netctl::packet_device(&port.device())).await?);
+    }
+    let device = device::open(&port.device(), port.mtu, 1)?.remove(0);
+    let name = || port.name.clone();
+    let mut plan = vec![Step::Up { device: name(), mtu: port.mtu }];
+    plan.extend(port.addresses.iter().map(|address| Step::Address { device: name(), address: *address }));
+    plan.extend(port.routes.iter().map(|to| Step::Route { device: name(), to: *to, table: MAIN_TABLE }));
+    layers.push(net.apply(plan).await?);
+    Ok(device)
+}
+
+impl Placed {
+    /// Removes it. A TUN interface goes away with its [`Device`].
+    pub fn remove(self) {
+        let Self { netns, layers } = self;
+        let done = inside(netns.as_deref(), || {
+            runtime()?.block_on(async {
+                undo(&Net::open()?, layers.into_iter()).await;
+                Ok(())
+            })
+        });
+        if let Err(error) = done {
+            // A namespace that is gone took its interfaces along.
+            tracing::debug!("removing an interface: {error:#}");
+        }
+    }
+}
+
+async fn undo(net: &Net, layers: impl DoubleEndedIterator<Item = Layer>) {
+    for layer in layers.rev() {
+        net.undo(layer).await;
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
+fn inside<T: Send>(path: Option<&Path>, body: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Some(path) = path {
+                let place = path.display();
+                let file = std::fs::File::open(path)
+                    .with_context(|| format!("netns {place}: is there one? `ip netns` lists them"))?;
+                setns(file, CloneFlags::CLONE_NEWNET)
+                    .with_context(|| format!("netns {place}: cannot enter it; it takes CAP_SYS_ADMIN"))?;
+            }
+            body()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

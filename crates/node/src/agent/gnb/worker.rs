@@ -1,0 +1,498 @@
+//! The data path of a gNB: the cell of `core` on real time, interfaces of UEs on one side, N3 on the other.
+//!
+//! ```text
+//!   timerfd, absolute ──▶ slots that are due, each at its own time ─┐
+//!   UE devices ─▶ packets ─▶ Gnb ─▶ packets ─▶ N3: device, or GTP-U │ orders (queue + wake)
+//!             ◀──────────────────────────────◀                      │ a report every second (channel)
+//! ```
+//!
+//! Deadlines are instants, never distances: a slot that is run late delays what it carries and shifts nothing
+//! after it. A late worker runs every slot it owes, one after another, each with the time it should have had;
+//! what is more than a thousand slots behind is left out and counted (`core`). Nothing here locks per packet,
+//! and buffers are used again.
+
+use super::report::{Late, Report, SlotTick, Sums};
+use crate::engine::device::{Device, DeviceCounters};
+use crate::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use anabranch_core::access::{DatagramSink, PacketSink};
+use anabranch_core::element::Element;
+use anabranch_core::packet::Packet;
+use anabranch_core::ran::amc::Direction;
+use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
+use anabranch_core::time::{Duration, Instant, nanos};
+use anyhow::Context;
+use crossbeam_queue::ArrayQueue;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::{ClockId, clock_gettime};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+/// Room in front of a packet for what the cell and N3 put there.
+const HEADROOM: usize = 48;
+/// Buffers kept for packets to come.
+const MAX_SPARE: usize = 16_384;
+/// Frames read from one device before the others, and the clock, have their turn.
+const ROUND: usize = 8;
+/// Orders that may wait.
+const MAX_ORDERS: usize = 256;
+/// What is later than this is not made up for slot by slot.
+const MAX_LATE: Duration = Duration::from_millis(900);
+/// Timers in a row that are followed at their own time; then the clock's counts.
+const MAX_TIMERS: usize = 64;
+const SECOND: Duration = Duration::from_secs(1);
+
+const WAKER: Token = Token(0);
+const TIMER: Token = Token(1);
+const N3: usize = 2;
+const FIRST_DEVICE: usize = 3;
+
+/// The end towards the UPF.
+pub enum N3End {
+    /// Plain IP.
+    Ip(Device),
+    /// GTP-U messages to and from one peer.
+    Gtpu {
+        /// One socket.
+        sockets: Sockets,
+        /// Where datagrams are received.
+        inbox: Box<Inbox>,
+        /// The UPF.
+        peer: SocketAddr,
+    },
+}
+
+impl N3End {
+    /// GTP-U over a socket.
+    pub fn gtpu(socket: std::net::UdpSocket, peer: SocketAddr) -> std::io::Result<Self> {
+        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false)?)]);
+        Ok(Self::Gtpu { sockets, inbox: Box::default(), peer })
+    }
+
+    fn raw_fd(&mut self) -> RawFd {
+        match self {
+            Self::Ip(device) => device.as_raw_fd(),
+            Self::Gtpu { sockets, .. } => sockets.get_mut(0).map_or(-1, |socket| socket.as_raw_fd()),
+        }
+    }
+}
+
+/// A device with UEs behind it.
+pub struct UeEnd {
+    /// The interface.
+    pub device: Device,
+    /// The UE, if there is only one: whatever comes in is its.
+    pub only: Option<u16>,
+}
+
+/// What cannot be given to the cell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Uplink packets with the source address of no UE of their device.
+    pub unknown_source: u64,
+    /// GTP-U datagrams from somebody else than the UPF.
+    pub unknown_peer: u64,
+    /// Datagrams that were longer than a datagram can be.
+    pub too_big: u64,
+    /// Reports nobody took in time.
+    pub reports: u64,
+}
+
+/// An order for the worker.
+type Order = Box<dyn FnOnce(&mut Worker, Instant) + Send>;
+
+/// How the control plane reaches the worker.
+#[derive(Clone)]
+pub struct Handle {
+    orders: Arc<ArrayQueue<Order>>,
+    waker: Arc<Waker>,
+}
+
+/// The worker is gone, or has more orders waiting than it can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cell does not answer; it is overloaded or stopping")]
+pub struct Unreachable;
+
+impl Handle {
+    /// Runs `order` on the worker, between two batches.
+    pub fn run(&self, order: impl FnOnce(&mut Worker, Instant) + Send + 'static) -> Result<(), Unreachable> {
+        self.orders.push(Box::new(order)).map_err(|_| Unreachable)?;
+        self.waker.wake().map_err(|_| Unreachable)
+    }
+
+    /// Runs `ask` on the worker and returns its answer.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Worker, Instant) -> T + Send + 'static,
+    ) -> Result<T, Unreachable> {
+        let (answer, answered) = oneshot::channel();
+        self.run(move |worker, now| drop(answer.send(ask(worker, now))))?;
+        answered.await.map_err(|_| Unreachable)
+    }
+
+    /// Makes the worker return.
+    pub fn stop(&self) -> Result<(), Unreachable> {
+        self.run(|worker, _| worker.stop = true)
+    }
+}
+
+/// The monotonic clock, from the start of the program.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    start_ns: u64,
+}
+
+impl Clock {
+    fn monotonic_ns() -> u64 {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+        nanos(time)
+    }
+
+    fn now(self) -> Instant {
+        Instant::from_nanos(Self::monotonic_ns().saturating_sub(self.start_ns))
+    }
+}
+
+/// See the top of this file.
+pub struct Worker {
+    /// The cell.
+    pub gnb: Gnb,
+    /// How late slots were.
+    pub late: Late,
+    /// What slices carried.
+    pub sums: Sums,
+    /// What could not be given to the cell.
+    pub dropped: Dropped,
+    clock: Clock,
+    n3: N3End,
+    devices: Vec<UeEnd>,
+    device_of_ue: Vec<u16>,
+    /// Address, device and UE; sorted.
+    by_source: Vec<(IpAddr, u16, u16)>,
+    ready: Vec<bool>,
+    spare: Vec<Vec<u8>>,
+    poll: Poll,
+    timer: TimerFd,
+    /// What the timer is set to.
+    armed: Instant,
+    next_report: Instant,
+    orders: Arc<ArrayQueue<Order>>,
+    reports: mpsc::Sender<Report>,
+    slots: broadcast::Sender<SlotTick>,
+    real_time: bool,
+    stop: bool,
+}
+
+/// What a worker is made of.
+pub struct Parts {
+    /// The cell.
+    pub gnb: Gnb,
+    /// Towards the UPF.
+    pub n3: N3End,
+    /// Towards UEs.
+    pub devices: Vec<UeEnd>,
+    /// By number of the UE.
+    pub device_of_ue: Vec<u16>,
+    /// Addresses of UEs, by number.
+    pub addresses: Vec<Vec<IpAddr>>,
+    /// Whether to ask for real-time priority.
+    pub real_time: bool,
+    /// Where the report of every second goes.
+    pub reports: mpsc::Sender<Report>,
+    /// Where slots go while somebody listens.
+    pub slots: broadcast::Sender<SlotTick>,
+}
+
+impl Worker {
+    /// Registers everything. Time starts now.
+    pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
+        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots } = parts;
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, flags).context("timerfd")?;
+        let register = |fd: RawFd, token| {
+            poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
+        };
+        register(timer.as_fd().as_raw_fd(), TIMER)?;
+        register(n3.raw_fd(), Token(N3))?;
+        for (at, end) in devices.iter().enumerate() {
+            register(end.device.as_raw_fd(), Token(FIRST_DEVICE + at))?;
+        }
+        let mut by_source: Vec<_> = (0_u16..)
+            .zip(addresses.iter().zip(&device_of_ue))
+            .flat_map(|(ue, (addresses, device))| addresses.iter().map(move |a| (*a, *device, ue)))
+            .collect();
+        by_source.sort_unstable();
+        let orders = Arc::new(ArrayQueue::new(MAX_ORDERS));
+        let handle = Handle { orders: orders.clone(), waker };
+        let worker = Self {
+            late: Late::default(),
+            sums: Sums::new(gnb.slices()),
+            dropped: Dropped::default(),
+            clock: Clock { start_ns: Clock::monotonic_ns() },
+            ready: vec![true; devices.len() + 1],
+            gnb,
+            n3,
+            devices,
+            device_of_ue,
+            by_source,
+            spare: Vec::new(),
+            poll,
+            timer,
+            armed: Instant::MAX,
+            next_report: Instant::ZERO + SECOND,
+            orders,
+            reports,
+            slots,
+            real_time,
+            stop: false,
+        };
+        Ok((worker, handle))
+    }
+
+    /// Runs until stopped.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        if self.real_time {
+            on_time();
+        }
+        let mut epoll = Events::with_capacity(64);
+        while !self.stop {
+            self.due();
+            let more = self.read()?;
+            let now = self.due();
+            self.send(now);
+            self.tell(now);
+            for _ in 0..MAX_ORDERS {
+                let Some(order) = self.orders.pop() else { break };
+                order(&mut self, now);
+            }
+            let timeout = if more || !self.orders.is_empty() {
+                Some(Duration::ZERO)
+            } else {
+                self.arm()?;
+                None
+            };
+            match self.poll.poll(&mut epoll, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("epoll"),
+            }
+            for event in &epoll {
+                match event.token() {
+                    WAKER | TIMER => {}
+                    Token(token) => self.ready[token - N3] = true,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what is due, each at its own time; returns a time at which nothing is.
+    fn due(&mut self) -> Instant {
+        let mut timers = 0;
+        loop {
+            let now = self.clock.now();
+            let Some((at, why)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
+            let late = now - at;
+            if why == "slot" {
+                let slot = self.gnb.amc().slot();
+                self.late.record(late, slot);
+                timers = 0;
+            }
+            timers += 1;
+            let behind = late > MAX_LATE || timers > MAX_TIMERS;
+            self.gnb.on_timeout(if behind { now } else { at });
+        }
+    }
+
+    /// Takes packets in; whether there may be more.
+    fn read(&mut self) -> anyhow::Result<bool> {
+        let mut more = false;
+        for at in 0..self.ready.len() {
+            for _ in 0..ROUND {
+                if !self.ready[at] {
+                    break;
+                }
+                // The cell runs its slots before it is given anything newer.
+                let now = self.due();
+                self.ready[at] = if at == 0 { self.read_n3(now)? } else { self.read_device(at - 1, now)? };
+            }
+            more |= self.ready[at];
+        }
+        Ok(more)
+    }
+
+    fn read_n3(&mut self, now: Instant) -> anyhow::Result<bool> {
+        let Self { gnb, n3, spare, dropped, .. } = self;
+        match n3 {
+            N3End::Ip(device) => {
+                let each = |packet: &mut [u8]| gnb.on_packet(Gnb::N3, own(spare, packet, now), now);
+                Ok(device.receive(each).context("reading the N3 device; was it removed?")? > 0)
+            }
+            N3End::Gtpu { sockets, inbox, peer } => {
+                let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
+                let filled = inbox.receive(socket).context("receiving on N3")?;
+                inbox.for_each(|from, datagram| {
+                    if from == *peer {
+                        gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
+                    } else {
+                        dropped.unknown_peer += 1;
+                    }
+                });
+                Ok(Inbox::may_be_more(filled))
+            }
+        }
+    }
+
+    fn read_device(&mut self, at: usize, now: Instant) -> anyhow::Result<bool> {
+        let Self { gnb, devices, spare, by_source, dropped, .. } = self;
+        let Some(UeEnd { device, only }) = devices.get_mut(at) else { return Ok(false) };
+        let read = device.receive(|packet| {
+            let ue = only.or_else(|| ue_of(by_source, at, packet));
+            match ue {
+                Some(ue) => gnb.on_packet(Gnb::ue(ue), own(spare, packet, now), now),
+                None => dropped.unknown_source += 1,
+            }
+        });
+        Ok(read.context("reading the device of a UE; was it removed?")? > 0)
+    }
+
+    /// Puts out what the cell has.
+    fn send(&mut self, now: Instant) {
+        let mut used = false;
+        while let Some((port, mut packet)) = self.gnb.poll_transmit(now) {
+            used = true;
+            match (port.0.checked_sub(1), &mut self.n3) {
+                (None, N3End::Ip(device)) => device.deliver(&mut packet),
+                (None, N3End::Gtpu { sockets, peer, .. }) => match sockets.reserve(0, *peer, packet.len()) {
+                    Some(room) => room.copy_from_slice(&packet),
+                    None => self.dropped.too_big += 1,
+                },
+                (Some(ue), _) => {
+                    let device = self.device_of_ue.get(usize::from(ue)).map(|at| usize::from(*at));
+                    if let Some(end) = device.and_then(|at| self.devices.get_mut(at)) {
+                        end.device.deliver(&mut packet);
+                    }
+                }
+            }
+            if self.spare.len() < MAX_SPARE {
+                self.spare.push(packet.into_buffer());
+            }
+        }
+        if used {
+            match &mut self.n3 {
+                N3End::Ip(device) => device.flush(),
+                N3End::Gtpu { sockets, .. } => sockets.flush(),
+            }
+            self.devices.iter_mut().for_each(|end| end.device.flush());
+        }
+    }
+
+    /// Counts what happened, and reports every second.
+    fn tell(&mut self, now: Instant) {
+        while let Some(event) = self.gnb.poll_event() {
+            match event {
+                GnbEvent::Packet(times) => {
+                    let slice = self.gnb.slice_of(times.ue).unwrap_or_default();
+                    self.sums.packet(slice, &times);
+                }
+                // Nobody listens any more: noticed at the next second.
+                GnbEvent::Slot(slot) => drop(self.slots.send(slot.into())),
+                GnbEvent::Ue(_) => {}
+                GnbEvent::Refused(why) => tracing::warn!("{why}"),
+            }
+        }
+        if now < self.next_report {
+            return;
+        }
+        while self.next_report <= now {
+            self.next_report += SECOND;
+        }
+        let balances = Direction::ALL.map(|direction| self.gnb.balances(direction).to_vec());
+        self.sums.end_second(&balances);
+        let report = Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.sums.all() };
+        if self.reports.try_send(report).is_err() {
+            self.dropped.reports += 1;
+        }
+        if self.gnb.telemetry().slots && self.slots.receiver_count() == 0 {
+            self.tell_slots(false, now);
+        }
+    }
+
+    /// Whether slots are told.
+    pub fn tell_slots(&mut self, slots: bool, now: Instant) {
+        let telemetry = TelemetryConfig { slots, ..self.gnb.telemetry() };
+        self.gnb.on_command(GnbCommand::Telemetry(telemetry), now);
+    }
+
+    /// Counters of both directions.
+    pub fn link_stats(&mut self, now: Instant) -> [LinkStats; 2] {
+        Direction::ALL.map(|direction| self.gnb.link_stats(direction, now))
+    }
+
+    /// Counters of the devices: N3 if it is one, then those of UEs.
+    pub fn device_counters(&self) -> Vec<DeviceCounters> {
+        let n3 = match &self.n3 {
+            N3End::Ip(device) => Some(device.counters()),
+            N3End::Gtpu { .. } => None,
+        };
+        n3.into_iter().chain(self.devices.iter().map(|end| end.device.counters())).collect()
+    }
+
+    /// Counters of the GTP-U socket, and its last error.
+    pub fn socket(&mut self) -> Option<(SocketCounters, Option<std::io::Error>)> {
+        match &mut self.n3 {
+            N3End::Ip(_) => None,
+            N3End::Gtpu { sockets, .. } => {
+                sockets.get_mut(0).map(|socket| (socket.counters(), socket.take_error()))
+            }
+        }
+    }
+
+    /// Sets the timer to what is due next.
+    fn arm(&mut self) -> anyhow::Result<()> {
+        let due = self.gnb.poll_timeout().map_or(Instant::MAX, |(at, _)| at);
+        let next = due.min(self.next_report);
+        if next != self.armed || next <= self.clock.now() {
+            let at = Duration::from_nanos(self.clock.start_ns.saturating_add(next.as_nanos()).max(1));
+            let when = Expiration::OneShot(TimeSpec::from(at));
+            self.timer.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME).context("timerfd")?;
+            self.armed = next;
+        }
+        Ok(())
+    }
+}
+
+/// A packet of its own, in memory that another one had.
+fn own(spare: &mut Vec<Vec<u8>>, bytes: &[u8], now: Instant) -> Packet {
+    let Some(mut buffer) = spare.pop() else { return Packet::with_headroom(now, HEADROOM, bytes) };
+    buffer.clear();
+    buffer.resize(HEADROOM, 0);
+    buffer.extend_from_slice(bytes);
+    let mut packet = Packet::new(now, buffer);
+    packet.pull_front(HEADROOM);
+    packet
+}
+
+/// Which UE of a device sent a packet.
+fn ue_of(by_source: &[(IpAddr, u16, u16)], device: usize, packet: &[u8]) -> Option<u16> {
+    let (from, _) = anabranch_wire::ip::src_dst(packet).ok()?;
+    let at = by_source.binary_search_by_key(&from, |(address, ..)| *address).ok()?;
+    let (_, of, ue) = by_source[at];
+    (usize::from(of) == device).then_some(ue)
+}
+
+/// Asks the system to be woken on time.
+fn on_time() {
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::debug!("timer slack stays at its default: {error}");
+    }
+    if let Err(error) = anabranch_kern::priority::real_time() {
+        tracing::info!("no real-time priority, slots may run late: {error}");
+    }
+}

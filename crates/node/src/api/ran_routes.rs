@@ -1,0 +1,169 @@
+//! The paths of a cell.
+
+use super::ask::Ask;
+use super::problem::Problem;
+use super::ran::{Cell, CellChange, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, UeChange, UeList};
+use super::routes::{Answer, Page, Shared, bad_body};
+use anabranch_core::ran::sched::SliceConfig;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::{Stream, StreamExt};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes and their description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(cell, set_cell))
+        .routes(routes!(slices, set_slices))
+        .routes(routes!(ues))
+        .routes(routes!(ue, set_ue))
+        .routes(routes!(telemetry))
+}
+
+async fn ask<T>(shared: &Shared, question: impl FnOnce(super::ask::Reply<T>) -> RanAsk) -> Answer<T> {
+    shared.asker.ask(|reply| Ask::Ran(question(reply))).await.map(Json)
+}
+
+/// The cell (gNB only): carrier, schedulers, lateness of slots, both directions.
+#[utoipa::path(get, path = "/v1/cell", responses((status = 200, body = Cell), (status = 405, body = Problem)))]
+async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
+    ask(&shared, RanAsk::Cell).await
+}
+
+/// Other schedulers, until the next reload; quanta and lags start at 0.
+#[utoipa::path(
+    put,
+    path = "/v1/cell",
+    request_body = CellChange,
+    responses((status = 200, body = Cell), (status = 400, body = Problem), (status = 405, body = Problem))
+)]
+async fn set_cell(
+    State(shared): State<Shared>,
+    body: Result<Json<CellChange>, JsonRejection>,
+) -> Answer<Cell> {
+    let Json(change) = body.map_err(bad_body)?;
+    ask(&shared, |reply| RanAsk::SetCell(Box::new(change), reply)).await
+}
+
+/// The slices and what they carry (gNB only).
+#[utoipa::path(get, path = "/v1/slices", responses((status = 200, body = Slices), (status = 405, body = Problem)))]
+async fn slices(State(shared): State<Shared>) -> Answer<Slices> {
+    ask(&shared, RanAsk::Slices).await
+}
+
+#[derive(Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewSlices {
+    /// The new slices; every slice that a UE is in must be among them.
+    #[schema(value_type = Vec<SliceSchema>)]
+    slices: Vec<SliceConfig>,
+}
+
+/// Replaces the slices, until the next reload. In force from the next slot on.
+#[utoipa::path(
+    put,
+    path = "/v1/slices",
+    request_body = NewSlices,
+    responses((status = 200, body = Slices), (status = 400, body = Problem), (status = 405, body = Problem))
+)]
+async fn set_slices(
+    State(shared): State<Shared>,
+    body: Result<Json<NewSlices>, JsonRejection>,
+) -> Answer<Slices> {
+    let Json(NewSlices { slices }) = body.map_err(bad_body)?;
+    ask(&shared, |reply| RanAsk::SetSlices(slices, reply)).await
+}
+
+/// UEs of the cell, a page at a time (gNB only).
+#[utoipa::path(
+    get,
+    path = "/v1/ues",
+    params(Page),
+    responses((status = 200, body = UeList), (status = 405, body = Problem))
+)]
+async fn ues(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<UeList> {
+    let (offset, limit) = page.bounds();
+    ask(&shared, |reply| RanAsk::Ues { offset, limit, reply }).await
+}
+
+/// One UE of the cell: channel, bearers, QoS flows (gNB only).
+#[utoipa::path(
+    get,
+    path = "/v1/ues/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 200, body = CellUe), (status = 404, body = Problem), (status = 405, body = Problem))
+)]
+async fn ue(State(shared): State<Shared>, Path(name): Path<String>) -> Answer<CellUe> {
+    ask(&shared, |reply| RanAsk::Ue(name, reply)).await
+}
+
+/// Another slice, channel or queue discipline for a UE, until the next reload.
+#[utoipa::path(
+    put,
+    path = "/v1/ues/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    request_body = UeChange,
+    responses(
+        (status = 200, body = CellUe),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 405, body = Problem)
+    )
+)]
+async fn set_ue(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    body: Result<Json<UeChange>, JsonRejection>,
+) -> Answer<CellUe> {
+    let Json(change) = body.map_err(bad_body)?;
+    ask(&shared, |reply| RanAsk::SetUe(name, Box::new(change), reply)).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct What {
+    /// Every slot too, as events `slot`; default: seconds only.
+    #[serde(default)]
+    slots: bool,
+}
+
+/// The cell as it goes (gNB only): server-sent events `second`, and `slot` if asked for.
+#[utoipa::path(
+    get,
+    path = "/v1/telemetry",
+    params(What),
+    responses(
+        (status = 200, body = Second, content_type = "text/event-stream", description = "`slot` has the form of Slot"),
+        (status = 405, body = Problem)
+    )
+)]
+async fn telemetry(
+    State(shared): State<Shared>,
+    Query(what): Query<What>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let streams = shared.asker.ask(|reply| Ask::Ran(RanAsk::Telemetry(what.slots, reply))).await?;
+    let Streams { seconds, slots } = streams;
+    // Who falls behind misses some; the times show the gap.
+    let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));
+    let slots: Boxed = match slots {
+        Some(slots) => {
+            let slots = BroadcastStream::new(slots).filter_map(Result::ok);
+            Box::pin(slots.map(|slot: Slot| event("slot", &slot)))
+        }
+        None => Box::pin(tokio_stream::empty()),
+    };
+    Ok(Sse::new(seconds.merge(slots)).keep_alive(KeepAlive::default()))
+}
+
+type Boxed = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;
+
+fn event(kind: &str, data: &impl Serialize) -> Result<Event, Infallible> {
+    Ok(Event::default().event(kind).data(serde_json::to_string(data).unwrap_or_default()))
+}
