@@ -60,7 +60,7 @@ pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
 fn make(config: &GnbConfig, placed: &mut Vec<Placed>) -> anyhow::Result<(N3End, Vec<UeEnd>)> {
     let n3 = match &config.n3 {
         N3Section::Ip(port) => {
-            let (device, place) = place::open(port).context("[n3]")?;
+            let (device, place) = place::open(port, config.mtu()).context("[n3]")?;
             placed.push(place);
             N3End::Ip(device)
         }
@@ -73,7 +73,7 @@ fn make(config: &GnbConfig, placed: &mut Vec<Placed>) -> anyhow::Result<(N3End, 
     let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
     let mut ends = Vec::new();
     for (at, device) in config.device.iter().enumerate() {
-        let (device, place) = place::open(&device.port()).context("[[device]]")?;
+        let (device, place) = place::open(&device.port(), config.mtu()).context("[[device]]")?;
         placed.push(place);
         let mut behind = (0_u16..).zip(&of).filter(|(_, of)| **of == at).map(|(ue, _)| ue);
         let only = match (behind.next(), behind.next()) {

@@ -78,9 +78,9 @@ pub struct PortDevice {
     pub kind: DeviceKind,
     /// Its name.
     pub name: String,
-    /// Largest packet, bytes.
-    #[serde(default = "default_mtu")]
-    pub mtu: u16,
+    /// Largest packet, bytes; left out: 1500, or 1400 where N3 is GTP-U.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// The namespace it is in: a name as of `ip netns`, or a path.
     #[serde(default)]
     pub netns: Option<String>,
@@ -104,9 +104,9 @@ pub struct UeDevice {
     pub kind: DeviceKind,
     /// Its name.
     pub name: String,
-    /// Largest packet, bytes.
-    #[serde(default = "default_mtu")]
-    pub mtu: u16,
+    /// Largest packet, bytes; left out: 1500, or 1400 where N3 is GTP-U.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// The namespace it is in: a name as of `ip netns`, or a path.
     #[serde(default)]
     pub netns: Option<String>,
@@ -140,8 +140,8 @@ impl PortDevice {
 
     fn check(&self, section: &str) -> Result<(), String> {
         self.device().check().map_err(|e| e.replace("[device]", section))?;
-        if !(1280..=9000).contains(&self.mtu) {
-            return Err(format!("{section} mtu = {}: give 1280 to 9000 (IPv6 needs 1280)", self.mtu));
+        if let Some(mtu) = self.mtu.filter(|mtu| !(1280..=9000).contains(mtu)) {
+            return Err(format!("{section} mtu = {mtu}: give 1280 to 9000 (IPv6 needs 1280)"));
         }
         if self.netns.as_deref() == Some("") {
             return Err(format!("{section} netns \"\": give the name of a namespace, or a path"));
@@ -159,6 +159,11 @@ impl GnbConfig {
         };
         let telemetry = TelemetryConfig { packets: true, ..TelemetryConfig::default() };
         Cell { n3, telemetry, ..self.cell.clone() }
+    }
+
+    /// MTU of devices that have none of their own: what N3 carries on links of 1500 bytes.
+    pub fn mtu(&self) -> u16 {
+        if matches!(self.n3, N3Section::Ip(_)) { 1500 } else { 1400 }
     }
 
     /// The device of each UE, by number.
@@ -246,10 +251,6 @@ impl Check for GnbConfig {
 
 fn gtpu_anywhere() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], anabranch_wire::gtpu::GTPU_PORT))
-}
-
-const fn default_mtu() -> u16 {
-    1500
 }
 
 fn default_api() -> Api {

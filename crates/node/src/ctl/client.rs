@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where agents listen unless their configuration says otherwise.
-pub const DEFAULT_SOCKETS: [&str; 2] = ["/run/anabranch/ue.sock", "/run/anabranch/upf.sock"];
+pub const DEFAULT_SOCKETS: [&str; 3] =
+    ["/run/anabranch/ue.sock", "/run/anabranch/upf.sock", "/run/anabranch/gnb.sock"];
 
 /// Which agent to ask, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock or upf.sock).
+    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock or gnb.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
     /// Its URL instead, where [api] listens on TCP: http://127.0.0.1:PORT.
@@ -246,7 +247,7 @@ fn the_one_socket(candidates: &[&str]) -> Result<PathBuf, CtlError> {
         [one] => Ok(one.into()),
         [] => Err(CtlError::Unreachable {
             place: candidates.join(" and "),
-            cause: "neither exists".into(),
+            cause: "none exists".into(),
             remedy:
                 "start an agent (systemctl start anabranch-ue@NAME), or give its [api] listen with --socket or \
                      --url"

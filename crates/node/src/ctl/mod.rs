@@ -1,4 +1,4 @@
-//! `anabranch ctl`: asks a running `ue` or `upf`, through its REST interface (`crate::api`).
+//! `anabranch ctl`: asks a running `ue`, `upf` or `gnb`, through its REST interface (`crate::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
@@ -6,6 +6,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.
 
+mod cell;
 mod client;
 mod error;
 mod events;
@@ -97,6 +98,42 @@ Examples:
         #[command(subcommand)]
         change: Option<Box<rules::Change>>,
     },
+    /// A gNB's cell: carrier, schedulers, lateness of slots, both directions.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl cell --watch
+  anabranch ctl cell set --scheduler eqp_exact")]
+    Cell {
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<cell::CellAction>,
+    },
+    /// A gNB's slices: shares, and what they carried and how long it waited.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl slices --watch
+  anabranch ctl slices set voice=25 default=75")]
+    Slices {
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<cell::SliceAction>,
+    },
+    /// A gNB's UEs: channel, buffers, drops.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl ues --watch
+  anabranch ctl ues show phone
+  anabranch ctl ues set phone --queue e5g_bdp")]
+    Ues {
+        #[command(flatten)]
+        page: sessions::Page,
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<Box<cell::UeAction>>,
+    },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
 Example:
@@ -165,6 +202,11 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
             status::paths(&client, ue.as_deref(), page, watch, output).await
         }
         Command::Rules { toml, change } => rules(&client, *toml, change.as_deref(), output).await,
+        Command::Cell { watch, action } => cell::cell(&client, action.as_ref(), watch, output).await,
+        Command::Slices { watch, action } => cell::slices(&client, action.as_ref(), watch, output).await,
+        Command::Ues { page, watch, action } => {
+            cell::ues(&client, action.as_deref(), page, watch, output).await
+        }
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

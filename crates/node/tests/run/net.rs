@@ -63,12 +63,28 @@ impl Namespace {
         }
     }
 
+    /// Where it is found.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/task/{}/ns/net", std::process::id(), self.tid)
+    }
+
     /// Runs `body` inside.
     pub fn run<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answered) = mpsc::channel();
         let job = Box::new(move || drop(answer.send(body())));
         self.jobs.as_ref().unwrap().send(job).unwrap();
         answered.recv().expect("the job panicked")
+    }
+
+    /// A veth pair between this namespace and another, both ends up.
+    pub fn veth(&self, name: &str, other: &Self, other_name: &str) {
+        let (tid, ns) = (other.tid, other.path());
+        // By path, so that threads can be named: `ip link set netns` takes process ids only.
+        self.sh(&format!(
+            "ip link add {name} type veth peer name x{tid} && ip link set x{tid} netns {tid}
+             nsenter --net={ns} ip link set x{tid} name {other_name}
+             ip link set {name} up; nsenter --net={ns} ip link set {other_name} up"
+        ));
     }
 
     /// Runs shell commands inside; standard output and whether they succeeded.
@@ -205,23 +221,12 @@ impl World {
     /// `None` where namespaces are not allowed.
     pub fn new() -> Option<Self> {
         let (ue, upf, server) = (Namespace::new()?, Namespace::new()?, Namespace::new()?);
-        let pid = std::process::id();
-        let into = |ns: &Namespace| format!("/proc/{pid}/task/{}/ns/net", ns.tid);
-        // By path, so that threads can be named: `ip link set netns` takes process ids only.
-        let veth = |a: &Namespace, name_a: &str, b: &Namespace, name_b: &str| {
-            let (tid, ns) = (b.tid, into(b));
-            a.sh(&format!(
-                "ip link add {name_a} type veth peer name x{tid} && ip link set x{tid} netns {tid}
-                 nsenter --net={ns} ip link set x{tid} name {name_b}
-                 ip link set {name_a} up; nsenter --net={ns} ip link set {name_b} up"
-            ));
-        };
         for ns in [&ue, &upf, &server] {
             ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0");
         }
-        veth(&ue, "5g0", &upf, "5g0");
-        veth(&ue, "wifi0", &upf, "wifi0");
-        veth(&upf, "n6", &server, "n6");
+        ue.veth("5g0", &upf, "5g0");
+        ue.veth("wifi0", &upf, "wifi0");
+        upf.veth("n6", &server, "n6");
         ue.sh("ip addr add 10.1.0.2/24 dev 5g0; ip addr add 10.2.0.2/24 dev wifi0; ip addr add fd02::2/64 dev wifi0");
         upf.sh("ip addr add 10.1.0.1/24 dev 5g0; ip addr add 10.2.0.1/24 dev wifi0; ip addr add fd02::1/64 dev wifi0
                 ip addr add 192.0.2.1/24 dev n6; ip addr add 2001:db8:6::1/64 dev n6");

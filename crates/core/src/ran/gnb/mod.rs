@@ -147,6 +147,12 @@ impl Gnb {
         ues.get_mut(ue as usize)?.mcs(direction, amc, now)
     }
 
+    /// When the next slot is to be run; `None` while nobody has anything to send or to wait for.
+    #[must_use]
+    pub fn slot_due(&self) -> Option<Instant> {
+        self.ticking.then(|| self.time_of(self.next_slot))
+    }
+
     /// Which events there are.
     #[must_use]
     pub const fn telemetry(&self) -> TelemetryConfig {

@@ -90,12 +90,13 @@ impl Agent {
         ];
         let drops: BTreeMap<String, u64> =
             drops.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.to_owned(), n)).collect();
+        let mtu = |mtu: Option<u16>| mtu.unwrap_or_else(|| self.config.mtu());
         let n3 = match &self.config.n3 {
-            N3Section::Ip(port) => Some((port.name.clone(), port.mtu)),
+            N3Section::Ip(port) => Some((port.name.clone(), mtu(port.mtu))),
             N3Section::Gtpu(_) => None,
         };
         let ports: Vec<(String, u16)> =
-            n3.into_iter().chain(self.config.device.iter().map(|d| (d.name.clone(), d.mtu))).collect();
+            n3.into_iter().chain(self.config.device.iter().map(|d| (d.name.clone(), mtu(d.mtu)))).collect();
         let ues = self.running.ues.len() as u64;
         Ok(api::Status {
             part: "gnb".to_owned(),

@@ -17,14 +17,15 @@ pub struct Placed {
     layers: Vec<Layer>,
 }
 
-/// Makes an interface.
-pub fn open(port: &PortDevice) -> anyhow::Result<(Device, Placed)> {
+/// Makes an interface; `mtu` is its MTU if it has none of its own.
+pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, Placed)> {
     let netns = port.netns();
+    let mtu = port.mtu.unwrap_or(mtu);
     let (device, layers) = inside(netns.as_deref(), || {
         runtime()?.block_on(async {
             let net = Net::open()?;
             let mut layers = Vec::new();
-            let made = make(&net, port, &mut layers).await;
+            let made = make(&net, port, mtu, &mut layers).await;
             if made.is_err() {
                 undo(&net, layers.drain(..)).await;
             }
@@ -35,14 +36,19 @@ pub fn open(port: &PortDevice) -> anyhow::Result<(Device, Placed)> {
     Ok((device, Placed { netns, layers }))
 }
 
-async fn make(net: &Net, port: &PortDevice, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
+async fn make(
+    net: &Net,
+    port: &PortDevice,
+    mtu: u16,
+    layers: &mut Vec<Layer>,
+) -> anyhow::Result<Device> {
     net.clean(&port.name, NO_MARK, true).await?;
     if port.kind == DeviceKind::Packet {
         layers.push(net.apply(netctl::packet_device(&port.device())).await?);
     }
-    let device = device::open(&port.device(), port.mtu, 1)?.remove(0);
+    let device = device::open(&port.device(), mtu, 1)?.remove(0);
     let name = || port.name.clone();
-    let mut plan = vec![Step::Up { device: name(), mtu: port.mtu }];
+    let mut plan = vec![Step::Up { device: name(), mtu }];
     plan.extend(port.addresses.iter().map(|address| Step::Address { device: name(), address: *address }));
     plan.extend(port.routes.iter().map(|to| Step::Route { device: name(), to: *to, table: MAIN_TABLE }));
     layers.push(net.apply(plan).await?);

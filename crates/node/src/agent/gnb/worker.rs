@@ -297,15 +297,14 @@ impl Worker {
         let mut timers = 0;
         loop {
             let now = self.clock.now();
-            let Some((at, why)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
-            let late = now - at;
-            if why == "slot" {
-                let slot = self.gnb.amc().slot();
-                self.late.record(late, slot);
+            let Some((at, _)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
+            // A slot often coincides with the arrival of a block, which goes first.
+            if let Some(slot) = self.gnb.slot_due().filter(|slot| *slot <= at) {
+                self.late.record(now - slot, self.gnb.amc().slot());
                 timers = 0;
             }
             timers += 1;
-            let behind = late > MAX_LATE || timers > MAX_TIMERS;
+            let behind = now - at > MAX_LATE || timers > MAX_TIMERS;
             self.gnb.on_timeout(if behind { now } else { at });
         }
     }
