@@ -72,10 +72,12 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    const PAGES: [(&str, &str); 6] = [
+    const PAGES: [(&str, &str); 8] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
         ("docs/operations.md", include_str!("../../../docs/operations.md")),
+        ("docs/ran.md", include_str!("../../../docs/ran.md")),
+        ("packaging/gnb.example.toml", include_str!("../../../packaging/gnb.example.toml")),
         ("packaging/README.md", include_str!("../../../packaging/README.md")),
         ("packaging/ue.example.toml", include_str!("../../../packaging/ue.example.toml")),
         ("packaging/upf.example.toml", include_str!("../../../packaging/upf.example.toml")),
@@ -89,7 +91,7 @@ mod tests {
             spans.chain(whole).filter(|text| text.starts_with("anabranch ")).map(|text| {
                 // Up to where the shell, or a remark, takes over.
                 let end =
-                    ["&&", "|", ">", "   ", " (", ";", " ──"].iter().filter_map(|stop| text.find(stop)).min();
+                    [" &", "|", ">", "   ", " (", ";", " ──"].iter().filter_map(|stop| text.find(stop)).min();
                 text[..end.unwrap_or(text.len())].trim_end_matches([' ', '.'])
             })
         })
@@ -100,11 +102,11 @@ mod tests {
         let mut seen = 0;
         for (name, page) in PAGES {
             for command in commands(page) {
-                let words: Vec<&str> = command.split_whitespace().collect();
+                let words = crate::testing::words(command);
                 // Names of parts, as in "`anabranch ue` and `anabranch ctl`".
                 if words.len() == 2 {
                     let parts = <Cli as clap::CommandFactory>::command();
-                    assert!(parts.find_subcommand(words[1]).is_some(), "{name}: {command}");
+                    assert!(parts.find_subcommand(&words[1]).is_some(), "{name}: {command}");
                 } else {
                     let parsed = Cli::try_parse_from(&words);
                     assert!(parsed.is_ok(), "{name}: {command}\n{}", parsed.unwrap_err());

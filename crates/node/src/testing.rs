@@ -32,3 +32,29 @@ pub fn sh(commands: &str) -> String {
     assert!(output.status.success(), "{commands}\n{text}{}", String::from_utf8_lossy(&output.stderr));
     text
 }
+
+/// The words of a command line, as a shell cuts it: single quotes hold together.
+pub fn words(line: &str) -> Vec<String> {
+    let (mut words, mut quoted, mut open) = (vec![String::new()], false, false);
+    for c in line.chars() {
+        match c {
+            '\'' => (quoted, open) = (!quoted, true),
+            c if c.is_whitespace() && !quoted => {
+                if open {
+                    words.push(String::new());
+                }
+                open = false;
+            }
+            c => {
+                open = true;
+                if let Some(word) = words.last_mut() {
+                    word.push(c);
+                }
+            }
+        }
+    }
+    if !open {
+        words.pop();
+    }
+    words
+}

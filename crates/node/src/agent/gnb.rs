@@ -88,7 +88,10 @@ fn make(config: &GnbConfig, placed: &mut Vec<Placed>) -> anyhow::Result<(N3End, 
 async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let gnb = Gnb::new(&config.core(), &mut read_trace).map_err(|e| {
-        anyhow::Error::from(config::ConfigError::new(args.config.display().to_string(), format!("[cell] {e}")))
+        anyhow::Error::from(config::ConfigError::new(
+            args.config.display().to_string(),
+            format!("[cell] {e}"),
+        ))
     })?;
     let amc = gnb.amc().clone();
     let (told, reports) = mpsc::channel(REPORTS_BEHIND);
@@ -186,7 +189,8 @@ impl Agent {
     }
 
     fn on_report(&mut self, report: Report) {
-        let second = views::second(&report, self.last.as_ref(), &self.running, self.started.elapsed().as_secs());
+        let second =
+            views::second(&report, self.last.as_ref(), &self.running, self.started.elapsed().as_secs());
         let missed = second.downlink.missed_slots.max(second.uplink.missed_slots);
         if missed > 0 {
             let message = format!("{missed} slots left out: the machine is too slow, or was suspended");

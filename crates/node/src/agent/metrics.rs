@@ -140,7 +140,10 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
 }
 
 /// Labels of a metric.
-pub(super) trait Label: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static {}
+pub(super) trait Label:
+    std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static
+{
+}
 impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
 
 /// Registers what is known of a metric now.
@@ -286,6 +289,8 @@ mod tests {
             include_str!("ue.rs"),
             include_str!("upf.rs"),
             include_str!("upf_api.rs"),
+            include_str!("gnb.rs"),
+            include_str!("gnb/asks.rs"),
             include_str!("views.rs"),
         ];
         let kind = |call: &'static str| {

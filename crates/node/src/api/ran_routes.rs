@@ -2,7 +2,9 @@
 
 use super::ask::Ask;
 use super::problem::Problem;
-use super::ran::{Cell, CellChange, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, UeChange, UeList};
+use super::ran::{
+    Cell, CellChange, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, UeChange, UeList,
+};
 use super::routes::{Answer, Page, Shared, bad_body};
 use anabranch_core::ran::sched::SliceConfig;
 use axum::Json;

@@ -1,17 +1,62 @@
-//! docs/operations.md against the configuration: every key, default and range. The keys come from serde
-//! itself: it lists what would have been valid wherever an unknown key is met.
+//! docs/operations.md, and docs/ran.md for a gNB, against the configuration: every key, default and range. The
+//! keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
 
 use super::load::{Check, parse};
-use super::{UeConfig, UpfConfig};
+use super::{GnbConfig, UeConfig, UpfConfig};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 const PAGE: &str = include_str!("../../../../docs/operations.md");
+const RAN: &str = include_str!("../../../../docs/ran.md");
 const KEY: &str = "q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=";
+
+/// The smallest gnb.toml in which every section exists, with one of the variants that exclude each other.
+fn smallest_gnb(variant: &str) -> Table {
+    let n3 = match variant {
+        "gtpu" => "[n3]\nmode = \"gtpu\"\npeer = \"192.0.2.1:2152\"\n",
+        _ => "[n3]\nmode = \"ip\"\nname = \"n3\"\n",
+    };
+    let radio = match variant {
+        "nr" => "radio = { rat = \"nr\" }\n",
+        _ => "radio = { rat = \"lte\" }\n",
+    };
+    let text = format!(
+        "[gnb]\n{n3}[[device]]\nname = \"ue0\"\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+         [cell]\n{radio}mac = {{}}\nharq = {{}}\nslices = [{{ name = \"default\", share_percent = 100 }}]\n\
+         [[cell.ues]]\nname = \"u\"\naddresses = [\"192.0.2.2\"]\nbearer = {{}}\n\
+         channel = {{ model = \"constant\", mcs = 5 }}\n\
+         sdap = {{ flows = [{{ qfi = 9, drb = 1, unmapped = true }}] }}\n"
+    );
+    toml::from_str(&text).unwrap()
+}
+
+/// Sections of gnb.toml: path, heading and variant.
+const GNB: [(&[&str], &str, &str); 17] = [
+    (&["gnb"], "[gnb]", ""),
+    (&["n3"], "[n3] mode = \"ip\"", ""),
+    (&["n3"], "[n3] mode = \"gtpu\"", "gtpu"),
+    (&["device"], "[[device]]", ""),
+    (&["api"], "[api]", ""),
+    (&["metrics"], "[metrics]", ""),
+    (&["cell"], "[cell]", ""),
+    (&["cell", "radio"], "[cell] radio = { rat = \"lte\" }", ""),
+    (&["cell", "radio"], "[cell] radio = { rat = \"nr\" }", "nr"),
+    (&["cell", "mac"], "[cell] mac", ""),
+    (&["cell", "harq"], "[cell] harq", ""),
+    (&["cell", "slices"], "[[cell.slices]]", ""),
+    (&["cell", "ues"], "[[cell.ues]]", ""),
+    (&["cell", "ues", "bearer"], "[[cell.ues]] bearer", ""),
+    (&["cell", "ues", "sdap"], "[[cell.ues]] sdap", ""),
+    (&["cell", "ues", "sdap", "flows"], "[[cell.ues]] sdap flows", ""),
+    (&["cell", "ues", "channel"], "[[cell.ues]] channel = { model = \"constant\" }", ""),
+];
 
 /// The smallest configuration in which every section exists.
 fn smallest(file: &str, steering: &str) -> Table {
+    if file == "gnb.toml" {
+        return smallest_gnb(steering);
+    }
     let common = format!(
         "[device]\n[probe]\n[flap]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
                           [[rule]]\nname = \"r\"\nfilter = {{}}\nsteering = {{ {steering} }}\n"
@@ -66,6 +111,12 @@ fn sections() -> Vec<Section> {
             all.push(Section { file, path: vec!["rule", "steering"], heading, steering });
         }
     }
+    all.extend(GNB.iter().map(|(path, heading, variant)| Section {
+        file: "gnb.toml",
+        path: path.to_vec(),
+        heading: (*heading).to_owned(),
+        steering: variant,
+    }));
     all
 }
 
@@ -93,7 +144,11 @@ impl Section {
         fn read<T: DeserializeOwned + Check + std::fmt::Debug>(text: &str) -> Result<String, String> {
             parse::<T>("x", text).map(|config| format!("{config:?}")).map_err(|e| e.message)
         }
-        if self.file == "ue.toml" { read::<UeConfig>(&text) } else { read::<UpfConfig>(&text) }
+        match self.file {
+            "ue.toml" => read::<UeConfig>(&text),
+            "upf.toml" => read::<UpfConfig>(&text),
+            _ => read::<GnbConfig>(&text),
+        }
     }
 
     /// The keys this section may have.
@@ -102,16 +157,24 @@ impl Section {
         let list =
             message.split("valid here: ").nth(1).unwrap_or_else(|| panic!("{}: {message}", self.heading));
         let keys = list.trim_end_matches(')').split(", ").map(str::to_owned);
-        // The mode itself is in the heading.
-        keys.filter(|key| self.path != ["rule", "steering"] || key != "mode").collect()
+        // What is in the heading.
+        let tag = match self.path.last() {
+            Some(&"steering") => "mode",
+            Some(&"n3") => "mode",
+            Some(&"radio") => "rat",
+            Some(&"channel") => "model",
+            _ => "",
+        };
+        keys.filter(|key| key != tag).collect()
     }
 
     /// Its rows on the page.
     fn rows(&self) -> BTreeMap<String, Row> {
         let headings =
             [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
-        let mut lines = PAGE.lines().skip_while(|line| !headings.iter().any(|h| h == line));
-        assert!(lines.next().is_some(), "docs/operations.md lacks the heading {}", headings[0]);
+        let page = if self.file == "gnb.toml" { RAN } else { PAGE };
+        let mut lines = page.lines().skip_while(|line| !headings.iter().any(|h| h == line));
+        assert!(lines.next().is_some(), "the page lacks the heading {}", headings[0]);
         lines
             .take_while(|line| !line.starts_with('#'))
             .filter(|line| line.starts_with("| `"))
@@ -153,7 +216,7 @@ fn every_key_is_documented_and_every_documented_key_exists() {
 
 #[test]
 fn every_top_level_section_is_documented() {
-    for file in ["ue.toml", "upf.toml"] {
+    for file in ["ue.toml", "upf.toml", "gnb.toml"] {
         let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
         let known: BTreeSet<String> = smallest(file, MODES[1]).keys().cloned().collect();
         assert_eq!(section.keys(), known, "{file}");

@@ -173,7 +173,9 @@ impl GnbConfig {
         for (at, device) in self.device.iter().enumerate() {
             if device.ues.is_empty() && rest.replace(at).is_some() {
                 let name = &device.name;
-                return Err(format!("device \"{name}\": only one device can have all other UEs: list its ues"));
+                return Err(format!(
+                    "device \"{name}\": only one device can have all other UEs: list its ues"
+                ));
             }
             for name in &device.ues {
                 let known = self.cell.ues.iter().position(|ue| ue.name == *name);
@@ -190,7 +192,10 @@ impl GnbConfig {
             .zip(&self.cell.ues)
             .map(|(at, ue)| {
                 let nowhere = || {
-                    format!("ue \"{}\" is behind no [[device]]: name it there, or leave ues out once", ue.name)
+                    format!(
+                        "ue \"{}\" is behind no [[device]]: name it there, or leave ues out once",
+                        ue.name
+                    )
                 };
                 at.or(rest).ok_or_else(nowhere)
             })
@@ -292,8 +297,10 @@ bearer = { queue = \"e5g_bdp\" }
         let config: GnbConfig = parse("gnb.toml", SMALL).unwrap();
         assert_eq!((config.gnb.name.as_str(), config.device_of_ues()), ("gnb", Ok(vec![0])));
         assert_eq!(config.core().n3, N3::Ip);
-        let gtpu = SMALL.replacen("mode = \"ip\"\nname = \"n3\"", "mode = \"gtpu\"\npeer = \"10.0.0.1:2152\"", 1);
-        let config: GnbConfig = parse("gnb.toml", &gtpu.replacen("addresses = [\"10.45.0.2\"]\n", "", 1)).unwrap();
+        let gtpu =
+            SMALL.replacen("mode = \"ip\"\nname = \"n3\"", "mode = \"gtpu\"\npeer = \"10.0.0.1:2152\"", 1);
+        let config: GnbConfig =
+            parse("gnb.toml", &gtpu.replacen("addresses = [\"10.45.0.2\"]\n", "", 1)).unwrap();
         assert_eq!(config.core().n3, N3::Gtpu);
         let device = UeDevice { netns: Some("ue".to_owned()), ..config.device[0].clone() };
         assert_eq!(device.port().netns(), Some("/run/netns/ue".into()));
@@ -311,8 +318,12 @@ bearer = { queue = \"e5g_bdp\" }
             ("share_percent = 40", "share_percent = nan", &["share_percent = NaN", "0 to 100"]),
             ("slice = \"voice\"", "slice = \"video\"", &["phone", "video", "name of a slice"]),
             ("\"e5g_bdp\"", "\"e5gbdp\"", &["e5gbdp", "did you mean \"e5g_bdp\"?"]),
-            ("model = \"constant\", mcs = 28", "model = \"trace\", file = \"/nowhere\"", &["/nowhere", "phone"]),
-            ("share_percent", "share", &["gnb.toml:10", "did you mean \"share_percent\"?"]),
+            (
+                "model = \"constant\", mcs = 28",
+                "model = \"trace\", file = \"/nowhere\"",
+                &["/nowhere", "phone"],
+            ),
+            ("share_percent", "share_percen", &["gnb.toml:10", "did you mean \"share_percent\"?"]),
             ("name = \"ue0\"", "name = \"ue0\"\nues = [\"tv\"]", &["no UE \"tv\"", "[[cell.ues]]"]),
             ("name = \"ue0\"", "name = \"n3\"", &["two devices are named \"n3\""]),
             ("name = \"ue0\"", "name = \"ue0\"\nmtu = 100", &["[[device]] mtu = 100", "1280 to 9000"]),
@@ -328,7 +339,9 @@ bearer = { queue = \"e5g_bdp\" }
             assert!(parts.iter().all(|part| error.contains(part)), "{to}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
-        let twice = format!("{SMALL}[[cell.ues]]\nname = \"tv\"\nslice = \"voice\"\naddresses = [\"10.45.0.2\"]\nchannel = {{ model = \"constant\", mcs = 1 }}\n");
+        let twice = format!(
+            "{SMALL}[[cell.ues]]\nname = \"tv\"\nslice = \"voice\"\naddresses = [\"10.45.0.2\"]\nchannel = {{ model = \"constant\", mcs = 1 }}\n"
+        );
         assert!(parse::<GnbConfig>("x", &twice).unwrap_err().to_string().contains("each given to one UE"));
     }
 }

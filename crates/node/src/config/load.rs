@@ -103,10 +103,11 @@ fn explain(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{UeConfig, UpfConfig};
+    use super::super::{GnbConfig, UeConfig, UpfConfig};
     use super::*;
 
     const UE: &str = include_str!("../../../../packaging/ue.example.toml");
+    const GNB: &str = include_str!("../../../../packaging/gnb.example.toml");
     const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
 
     /// Un-comments every `# key = value` line of an example, so that what it documents is checked too.
@@ -132,6 +133,8 @@ mod tests {
     fn the_examples_parse_as_they_are_and_with_every_option() {
         parse::<UeConfig>("ue.example.toml", UE).unwrap();
         parse::<UpfConfig>("upf.example.toml", UPF).unwrap();
+        parse::<GnbConfig>("gnb.example.toml", GNB).unwrap();
+        parse::<GnbConfig>("gnb.example.toml", &uncommented(GNB)).unwrap();
         parse::<UeConfig>("ue.example.toml", &uncommented(UE)).unwrap();
         parse::<UpfConfig>("upf.example.toml", &uncommented(UPF)).unwrap();
     }

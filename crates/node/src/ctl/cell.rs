@@ -6,7 +6,9 @@ use super::error::CtlError;
 use super::sessions::Page;
 use super::table::{bytes, duration, list, or_dash, rate, table};
 use super::watch::{Rates, Watch};
-use crate::api::{BearerLink, Cell, CellChange, CellLink, CellUe, SliceLink, Slices, Status, UeChange, UeList};
+use crate::api::{
+    BearerLink, Cell, CellChange, CellLink, CellUe, SliceLink, Slices, Status, UeChange, UeList,
+};
 use anabranch_core::ran::channel::ChannelConfig;
 use anabranch_core::ran::queue::QueueConfig;
 use anabranch_core::ran::sched::{InterConfig, SliceConfig};
@@ -64,7 +66,7 @@ Examples:
         /// Its name.
         ue: String,
         #[command(flatten)]
-        change: Change,
+        change: Box<Change>,
     },
 }
 
@@ -225,7 +227,7 @@ pub async fn ues(
             output.show(&ue, || ue_text(&ue))
         }
         Some(UeAction::Set { ue, change }) => {
-            let Change { slice, channel, uplink_channel, queue, uplink_queue, drb } = change.clone();
+            let Change { slice, channel, uplink_channel, queue, uplink_queue, drb } = Change::clone(change);
             let change = UeChange {
                 slice,
                 channel: channel.map(|c| c.0),
@@ -260,7 +262,15 @@ fn cell_text(cell: &Cell, status: Option<&Status>, mut rates: Option<&mut Rates>
     }
     let mut text = list(&rows);
     let mut columns = vec![
-        "direction", ">packets", ">bytes", ">RBs used", ">again", ">NACKs", ">lost", ">padding", ">for nobody",
+        "direction",
+        ">packets",
+        ">bytes",
+        ">RBs used",
+        ">again",
+        ">NACKs",
+        ">lost",
+        ">padding",
+        ">for nobody",
         ">missed",
     ];
     if rates.is_some() {
@@ -307,11 +317,20 @@ fn slices_text(slices: &Slices, mut rates: Option<&mut Rates>) -> String {
     }
     let rows = slices.slices.iter().zip(&slices.uses).map(|(slice, uses)| {
         let intra = serde_json::to_value(slice.intra).ok().and_then(|v| v.as_str().map(str::to_owned));
-        let mut cells =
-            vec![slice.name.clone(), format!("{} %", slice.share_percent), or_dash(intra), uses.ues.to_string()];
+        let mut cells = vec![
+            slice.name.clone(),
+            format!("{} %", slice.share_percent),
+            or_dash(intra),
+            uses.ues.to_string(),
+        ];
         for (way, link) in [("down", &uses.downlink), ("up", &uses.uplink)] {
             let SliceLink { bytes: sum, wait_p50_ms, wait_p99_ms, balance_rbs, .. } = link;
-            cells.extend([String::new(), bytes(*sum), format!("{wait_p50_ms:.2} ms"), format!("{wait_p99_ms:.2} ms")]);
+            cells.extend([
+                String::new(),
+                bytes(*sum),
+                format!("{wait_p50_ms:.2} ms"),
+                format!("{wait_p99_ms:.2} ms"),
+            ]);
             cells.push(or_dash(balance_rbs.map(|rbs| format!("{rbs} RBs"))));
             if let Some(rates) = rates.as_deref_mut() {
                 cells.push(or_dash(rates.bps(format!("{way} {}", slice.name), *sum).map(rate)));
@@ -324,7 +343,8 @@ fn slices_text(slices: &Slices, mut rates: Option<&mut Rates>) -> String {
 
 fn ues_text(ues: &UeList, mut rates: Option<&mut Rates>) -> String {
     let live = rates.is_some();
-    let mut columns = vec!["ue", "slice", "device", ">MCS", ">up", ">down bytes", ">buffer", ">drops", ">up bytes"];
+    let mut columns =
+        vec!["ue", "slice", "device", ">MCS", ">up", ">down bytes", ">buffer", ">drops", ">up bytes"];
     if live {
         columns.extend([">down rate", ">up rate"]);
     }
@@ -370,8 +390,19 @@ fn ue_text(ue: &CellUe) -> String {
         ("downlink", format!("{}, {}", mcs(ue.downlink_mcs), json(&ue.channel))),
         ("uplink", format!("{}, {}", mcs(ue.uplink_mcs), json(&ue.uplink_channel))),
     ]);
-    let columns =
-        ["bearer", "direction", "rlc", "queue", ">packets", ">bytes", ">buffer", ">most", ">full", ">aqm", ">CE"];
+    let columns = [
+        "bearer",
+        "direction",
+        "rlc",
+        "queue",
+        ">packets",
+        ">bytes",
+        ">buffer",
+        ">most",
+        ">full",
+        ">aqm",
+        ">CE",
+    ];
     let rows = ue.bearers.iter().flat_map(|bearer| {
         [("downlink", &bearer.downlink), ("uplink", &bearer.uplink)].map(|(way, link)| {
             vec![

@@ -35,7 +35,13 @@ impl World {
     /// `None` where namespaces are not allowed.
     fn new() -> Option<Self> {
         let [phone, tv, gnb, network] = std::array::from_fn(|_| Namespace::new());
-        let world = Self { phone: phone?, tv: tv?, gnb: gnb?, network: network?, folder: tempfile::tempdir().unwrap() };
+        let world = Self {
+            phone: phone?,
+            tv: tv?,
+            gnb: gnb?,
+            network: network?,
+            folder: tempfile::tempdir().unwrap(),
+        };
         for ns in [&world.phone, &world.tv, &world.gnb, &world.network] {
             ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0");
         }
@@ -113,8 +119,12 @@ impl World {
     }
 
     fn ctl(&self, args: &[&str]) -> String {
-        let output =
-            Command::new(ANABRANCH).args(["ctl", "--socket"]).arg(self.file("gnb.sock")).args(args).output().unwrap();
+        let output = Command::new(ANABRANCH)
+            .args(["ctl", "--socket"])
+            .arg(self.file("gnb.sock"))
+            .args(args)
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         text
@@ -181,7 +191,9 @@ fn pings(world: &World) {
         assert!(text.contains(" 0% packet loss"), "{text}\n{}", world.log());
     }
     // Large ones, which the sender must fragment.
-    world.network.sh("ping -q -i 0.02 -c 5 -s 4000 -W 2 10.45.0.3; ping -q -i 0.02 -c 5 -s 4000 -W 2 fd45::2");
+    world
+        .network
+        .sh("ping -q -i 0.02 -c 5 -s 4000 -W 2 10.45.0.3; ping -q -i 0.02 -c 5 -s 4000 -W 2 fd45::2");
 }
 
 /// UDP and TCP, both ways.
@@ -312,7 +324,11 @@ fn shares_changed_live_shift_the_rates() {
     assert!(metrics.contains("anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"}"), "{metrics}");
     // From the file again: what it says is in force.
     let text = std::fs::read_to_string(world.file("gnb.toml")).unwrap();
-    std::fs::write(world.file("gnb.toml"), text.replace("name = \"b\"\nshare_percent = 50", "name = \"b\"\nshare_percent = 30")).unwrap();
+    std::fs::write(
+        world.file("gnb.toml"),
+        text.replace("name = \"b\"\nshare_percent = 50", "name = \"b\"\nshare_percent = 30"),
+    )
+    .unwrap();
     let done: Value = serde_json::from_str(&world.curl(&["-X", "POST"], "/v1/reload")).unwrap();
     assert_eq!(done["changed"], json!(["cell.slices", "ue tv", "downlink scheduler"]), "{done}");
     assert_eq!(done["needs_restart"], json!([]), "{done}");
@@ -332,7 +348,8 @@ fn a_configuration_that_is_wrong_is_one_sentence_and_exit_code_2() {
     );
     let check = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let output = Command::new(ANABRANCH).args(["gnb", "--check", "--config"]).arg(&file).output().unwrap();
+        let output =
+            Command::new(ANABRANCH).args(["gnb", "--check", "--config"]).arg(&file).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     assert_eq!(check(&right), (Some(0), String::new()));

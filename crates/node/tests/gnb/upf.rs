@@ -40,7 +40,8 @@ impl Upf {
 
     /// Whether the gNB answers an echo request.
     pub fn echo(&self) -> bool {
-        let header = GtpuHeader { message: message::ECHO_REQUEST, sequence: Some(7), ..GtpuHeader::g_pdu(0, None) };
+        let header =
+            GtpuHeader { message: message::ECHO_REQUEST, sequence: Some(7), ..GtpuHeader::g_pdu(0, None) };
         let mut bytes = vec![0; header.header_len()];
         header.emit(0, &mut bytes).unwrap();
         self.socket.send_to(&bytes, &self.gnb).unwrap();

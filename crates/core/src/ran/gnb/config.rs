@@ -227,7 +227,7 @@ pub struct BearerById {
 
 /// Both directions of a bearer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(deny_unknown_fields, default)]
 pub struct BearerConfig {
     /// Queue discipline: limiter and RLC buffer of the downlink.
     pub queue: QueueConfig,

@@ -20,7 +20,12 @@ const CHUNK: usize = 64;
 enum Change {
     Command(GnbCommand),
     /// A channel whose trace starts now.
-    Channel { ue: String, direction: Direction, channel: Channel, after: Duration },
+    Channel {
+        ue: String,
+        direction: Direction,
+        channel: Channel,
+        after: Duration,
+    },
 }
 
 impl Agent {
@@ -300,7 +305,13 @@ impl Agent {
                     let params = BearerParams { tti, mtu_bytes, limit, seed: self.running.seed };
                     queue.build(params).map_err(|e| e.to_string())?;
                     let queue = queue.clone();
-                    changes.push(Change::Command(GnbCommand::Queue { ue: ue(), drb, direction, queue, params }));
+                    changes.push(Change::Command(GnbCommand::Queue {
+                        ue: ue(),
+                        drb,
+                        direction,
+                        queue,
+                        params,
+                    }));
                 }
             }
         }

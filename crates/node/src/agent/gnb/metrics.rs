@@ -118,17 +118,13 @@ fn links(registry: &mut Registry, cell: &Cell) {
 fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
     let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
     let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.clone(), direction };
-    let counters: [Column<SliceLink, u64>; 2] = [
-        ("slice_packets", "Packets delivered", |l| l.packets),
-        ("slice_bytes", "Their bytes", |l| l.bytes),
-    ];
+    let counters: [Column<SliceLink, u64>; 2] =
+        [("slice_packets", "Packets delivered", |l| l.packets), ("slice_bytes", "Their bytes", |l| l.bytes)];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
     }
     let waits = rows().flat_map(|(s, direction, link)| {
-        let of = |(quantile, ms)| {
-            (WaitOfSlice { slice: s.slice.clone(), direction, quantile }, ms / 1e3)
-        };
+        let of = |(quantile, ms)| (WaitOfSlice { slice: s.slice.clone(), direction, quantile }, ms / 1e3);
         [("0.5", link.wait_p50_ms), ("0.99", link.wait_p99_ms), ("1", link.wait_max_ms)].map(of)
     });
     let help = "Wait in SDAP and RLC of packets delivered in the last second";
@@ -139,9 +135,8 @@ fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
 
 fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
     let mcs = ues.iter().flat_map(|ue| {
-        let of = |direction, mcs: Option<u8>| {
-            Some((OfUe { ue: ue.name.clone(), direction }, f64::from(mcs?)))
-        };
+        let of =
+            |direction, mcs: Option<u8>| Some((OfUe { ue: ue.name.clone(), direction }, f64::from(mcs?)));
         [of(DOWN, ue.downlink_mcs), of(UP, ue.uplink_mcs)].into_iter().flatten()
     });
     gauge(registry, "ue_mcs", "MCS in force; absent in an outage", None, mcs.collect::<Vec<_>>());
@@ -154,7 +149,13 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
         })
     };
     let buffered = rows().map(|(label, link)| (label, link.buffer_bytes as f64));
-    gauge(registry, "bearer_buffer", "Bytes in the RLC buffer", Some(Unit::Bytes), buffered.collect::<Vec<_>>());
+    gauge(
+        registry,
+        "bearer_buffer",
+        "Bytes in the RLC buffer",
+        Some(Unit::Bytes),
+        buffered.collect::<Vec<_>>(),
+    );
     let counters: [Column<BearerLink, u64>; 6] = [
         ("bearer_packets", "Packets delivered", |l| l.delivered_packets),
         ("bearer_bytes", "Their bytes", |l| l.delivered_bytes),
@@ -165,5 +166,115 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(label, link)| (label, value(link))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Ticks, UeBearer};
+    use anabranch_core::ran::channel::ChannelConfig;
+    use anabranch_core::ran::queue::Algorithm;
+    use anabranch_core::ran::sched::InterAlgorithm;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../../docs/ran.md");
+
+    fn sample() -> String {
+        let scheduler = serde_json::from_str(&format!("\"{}\"", InterAlgorithm::Drr)).unwrap();
+        let cell = Cell {
+            name: "g".into(),
+            rat: "lte".into(),
+            rbs: 25,
+            slot_us: 1000.0,
+            n3: "ip".into(),
+            uplink_scheduler: serde_json::from_str("\"fixed\"").unwrap(),
+            scheduler,
+            slices: 1,
+            ues: 1,
+            ticks: Ticks { count: 9, late: 1, p50_us: 20.0, p99_us: 50.0, max_us: 1500.0 },
+            downlink: CellLink { missed_slots: 7, ..CellLink::default() },
+            uplink: CellLink::default(),
+        };
+        let link = SliceLink { balance_rbs: Some(-3), ..SliceLink::default() };
+        let slice = SliceUse { slice: "a".into(), ues: 1, downlink: link.clone(), uplink: link };
+        let bearer = BearerLink {
+            queue: Algorithm::Vanilla.into(),
+            delivered_packets: 1,
+            delivered_bytes: 2,
+            buffer_bytes: 3,
+            buffer_max_bytes: 4,
+            full_drops: 5,
+            aqm_drops: 6,
+            ce_marks: 7,
+            retx_pdus: 8,
+            discarded_packets: 9,
+        };
+        let ue = CellUe {
+            name: "u".into(),
+            slice: "a".into(),
+            addresses: Vec::new(),
+            device: "ue0".into(),
+            downlink_mcs: Some(28),
+            uplink_mcs: None,
+            channel: ChannelConfig::mcs(28),
+            uplink_channel: ChannelConfig::mcs(28),
+            bearers: vec![UeBearer { drb: 1, rlc: "um".into(), downlink: bearer.clone(), uplink: bearer }],
+            flows: Vec::new(),
+        };
+        let status = Status {
+            part: "gnb".into(),
+            name: "g".into(),
+            version: "v".into(),
+            uptime_s: 1,
+            public_key: String::new(),
+            device: String::new(),
+            mtu_bytes: 1500,
+            sessions: 1,
+            connected: 1,
+            drops: [("unroutable".to_owned(), 1)].into(),
+            workers: Vec::new(),
+        };
+        text(&status, &cell, &[slice], &[ue])
+    }
+
+    #[test]
+    fn numbers_are_where_they_belong() {
+        let text = sample();
+        for line in [
+            "anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"} 0.00005",
+            "anabranch_gnb_tick_lateness_seconds{quantile=\"1\"} 0.0015",
+            "anabranch_gnb_missed_slots_total{direction=\"downlink\"} 7",
+            "anabranch_gnb_slice_balance_rbs{slice=\"a\",direction=\"uplink\"} -3.0",
+            "anabranch_gnb_bearer_full_drops_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 5",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("ue_mcs{ue=\"u\",direction=\"uplink\"}"), "an outage has no MCS\n{text}");
+    }
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        let text = sample();
+        let kinds: BTreeSet<(&str, &str)> =
+            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
+            let name = line.split([' ', '{']).next().unwrap();
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
+            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+            let labels: Vec<String> =
+                labels.split(',').filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
+            let name = name.strip_prefix("anabranch_gnb_").unwrap();
+            format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
+        });
+        let rows: BTreeSet<String> = rows.collect();
+        for row in &rows {
+            assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/ran.md lacks {row}");
+        }
+        let documented = PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
+        assert_eq!(documented.count(), rows.len());
+        assert!(PAGE.contains(&format!("Beyond {MAX_UES} UEs")));
     }
 }

@@ -36,12 +36,7 @@ pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, Placed)> {
     Ok((device, Placed { netns, layers }))
 }
 
-async fn make(
-    net: &Net,
-    port: &PortDevice,
-    mtu: u16,
-    layers: &mut Vec<Layer>,
-) -> anyhow::Result<Device> {
+async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
     net.clean(&port.name, NO_MARK, true).await?;
     if port.kind == DeviceKind::Packet {
         layers.push(net.apply(netctl::packet_device(&port.device())).await?);
@@ -83,7 +78,10 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
-fn inside<T: Send>(path: Option<&Path>, body: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+fn inside<T: Send>(
+    path: Option<&Path>,
+    body: impl FnOnce() -> anyhow::Result<T> + Send,
+) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Some(path) = path {

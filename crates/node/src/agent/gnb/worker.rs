@@ -414,7 +414,8 @@ impl Worker {
         }
         let balances = Direction::ALL.map(|direction| self.gnb.balances(direction).to_vec());
         self.sums.end_second(&balances);
-        let report = Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.sums.all() };
+        let report =
+            Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.sums.all() };
         if self.reports.try_send(report).is_err() {
             self.dropped.reports += 1;
         }
