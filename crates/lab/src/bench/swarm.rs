@@ -89,7 +89,8 @@ pub fn install(
             // A fixed seed would give all of them the same ephemeral keys.
             let seed = key.public().0;
             let ue = Ue::new(config, seed, now()).context("a UE")?;
-            let number = u32::from_be_bytes([0, key.public().0[0] & 0xf, key.public().0[1], key.public().0[2]]);
+            let number =
+                u32::from_be_bytes([0, key.public().0[0] & 0xf, key.public().0[1], key.public().0[2]]);
             let address = std::net::Ipv4Addr::from(FIRST + number);
             let socket = UdpSocket::bind((address, 0)).context("socket")?;
             socket.set_nonblocking(true).context("socket")?;

@@ -213,7 +213,8 @@ proptest! {
         let mut air: Vec<(Instant, bool, Vec<u8>)> = Vec::new();
         let mut now = Instant::ZERO;
         let mut next = 0;
-        for tti in 0.. {
+        let mut progress = (0, 0);
+        for tti in 0u64.. {
             now += Duration::from_millis(1);
             if next < lens.len() && chance.percent(40) {
                 push(&mut tx, next, lens[next], now);
@@ -241,11 +242,15 @@ proptest! {
                     }
                 }
             }
-            let status = tx.status(now);
-            if rx.entity.stats().delivered_sdus as usize == lens.len() && status == BufferStatus::default() {
+            let (status, delivered) = (tx.status(now), rx.entity.stats().delivered_sdus);
+            if delivered as usize == lens.len() && status == BufferStatus::default() {
                 break;
             }
-            prop_assert!(tti < 1_000_000, "{} of {} delivered, {:?}", rx.entity.stats().delivered_sdus, lens.len(), status);
+            // With grants of a few bytes and most of them lost, a packet takes minutes: what counts is that it comes.
+            if delivered > progress.0 {
+                progress = (delivered, tti);
+            }
+            prop_assert!(tti < progress.1 + 1_000_000, "stuck: {delivered} of {} delivered, {status:?}", lens.len());
         }
         // Every packet exactly once; PDCP may have lost patience with the order.
         prop_assert_eq!(rx.entity.stats().discarded_sdus, 0);
