@@ -12,6 +12,7 @@
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
+mod page;
 mod upf;
 
 use net::{ANABRANCH, Namespace, Program};
