@@ -87,7 +87,7 @@ pub struct Tunnel {
 }
 
 /// Name of the devices.
-const DEVICE: &str = "bench0";
+pub const DEVICE: &str = "bench0";
 
 /// Sets the tunnel up and waits until it carries packets.
 pub fn establish(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {

@@ -108,7 +108,7 @@ async fn serve(
     let mut end = Ue::new(core_config, random_seed()?, now)?;
     let mut sockets = Vec::new();
     for (path, access) in (0..).zip(&mut accesses) {
-        let Change { socket, .. } = access.look(net).await;
+        let Change { socket, .. } = access.look();
         if access.trouble().is_some() {
             end.on_command(UeCommand::Carrier { path, up: false }, now);
         }
@@ -191,7 +191,7 @@ impl Agent {
         loop {
             tokio::select! {
                 biased;
-                () = changed.notified() => self.look().await,
+                () = changed.notified() => self.look(),
                 Some(event) = events.recv() => self.on_event(event).await?,
                 wish = signals.next() => match wish {
                     Wish::Stop | Wish::MakeWay => return Ok(()),
@@ -206,7 +206,7 @@ impl Agent {
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
                 _ = tick.tick() => {
-                    self.look().await;
+                    self.look();
                     self.resolve(&resolved);
                     // The worker answers, so it lives.
                     self.report_send_errors().await;
@@ -218,9 +218,9 @@ impl Agent {
     }
 
     /// Looks at every access and passes on what changed.
-    async fn look(&mut self) {
+    fn look(&mut self) {
         for path in 0..self.accesses.len() {
-            let change = self.accesses[path].look(&self.net).await;
+            let change = self.accesses[path].look();
             self.tell(path, change);
         }
     }
@@ -270,7 +270,7 @@ impl Agent {
         if let Err(error) = self.worker.run(|inside| inside.end.on_command(command, inside.now)) {
             tracing::error!("{error}");
         }
-        self.look().await;
+        self.look();
     }
 
     async fn report_send_errors(&self) {

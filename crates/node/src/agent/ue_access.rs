@@ -2,7 +2,7 @@
 
 use crate::config::{RemoteAddr, UeAccess};
 use crate::engine::udp::AccessSocket;
-use crate::netctl::{Health, Net, Watched, bind_access};
+use crate::netctl::{Health, Watched, bind_access};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -58,10 +58,10 @@ impl Access {
     }
 
     /// Looks at interface, addresses and routes; opens a socket when it is time to.
-    pub async fn look(&mut self, net: &Net) -> Change {
+    pub fn look(&mut self) -> Change {
         let Some(watched) = self.watched() else { return Change::default() };
         let old = self.health.clone();
-        self.health = watched.health(net).await;
+        self.health = watched.health();
         let mut change = Change::default();
         // A socket is bound to an interface's index: another interface of the name needs another socket.
         let moved = self.bound && self.health.index != old.index;

@@ -177,8 +177,12 @@ const ROUND_PACKETS: usize = 256;
 /// Frames per round.
 const ROUND_FRAMES: usize = 64;
 
-/// Whoever keeps a spinning worker from its core for this long needs it.
-const CONTENDED: Duration = Duration::from_micros(200);
+/// Time over which a spinning worker looks how much of its core others take.
+const WINDOW: Duration = Duration::from_millis(10);
+/// Who lets others go first for longer than this was made to wait.
+const WAITED: Duration = Duration::from_micros(20);
+/// Part of the window: whoever takes more needs the core.
+const CONTENDED: u32 = 8;
 /// How long a worker then sleeps like any other before it tries again; doubled each time.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
@@ -198,6 +202,8 @@ pub struct Worker<E: End> {
     /// How long to look for more instead of sleeping.
     spin: Option<Duration>,
     spin_until: Option<Instant>,
+    /// Since when, and for how long in that time, others had the core while it span.
+    window: (Instant, Duration),
     /// No spinning before, and how long the next such pause is.
     spin_after: Instant,
     back_off: Duration,
@@ -235,6 +241,7 @@ impl<E: End> Worker<E> {
             counters: WorkerCounters::default(),
             spin: None,
             spin_until: None,
+            window: (Instant::from_nanos(0), Duration::ZERO),
             spin_after: Instant::from_nanos(0),
             back_off: BACK_OFF[0],
         };
@@ -364,13 +371,27 @@ impl<E: End> Worker<E> {
         Ok(more)
     }
 
-    /// Lets whoever shares the core go first. If that took long the core is not ours to spend: a thread that
-    /// sleeps is woken sooner than one that used up its share.
+    /// Lets whoever shares the core go first. If that takes much of the time the core is not ours to spend: a
+    /// thread that sleeps is woken sooner than one that used up its share.
     fn core_is_free(&mut self) -> bool {
         let before = self.clock.now();
         std::thread::yield_now();
         let now = self.clock.now();
-        let free = now.saturating_since(before) < CONTENDED;
+        let (from, waited) = &mut self.window;
+        let (one, elapsed) = (now.saturating_since(before), before.saturating_since(*from));
+        if elapsed > 2 * WINDOW {
+            // It slept in between.
+            (*from, *waited) = (before, Duration::ZERO);
+        }
+        if one > WAITED {
+            *waited += one;
+        }
+        let elapsed = now.saturating_since(*from);
+        if elapsed < WINDOW {
+            return true;
+        }
+        let free = *waited < elapsed / CONTENDED;
+        (*from, *waited) = (now, Duration::ZERO);
         if !free {
             self.spin_until = None;
             self.spin_after = now + self.back_off;

@@ -1,21 +1,20 @@
 //! Whether an access can be used at all: interface, carrier, address, route; told the moment it changes.
 //!
 //! rtnetlink says *that* something changed; what it means is read afresh (interface flags, addresses, a
-//! route lookup), so a missed or merged notification cannot leave a wrong picture.
+//! route lookup), so a missed or merged notification cannot leave a wrong picture. Of what the kernel sends
+//! only the message type is looked at: routes may carry more than any library can parse (`congctl cubic`).
 
-use super::Net;
 use super::socket::SocketSpec;
 use anyhow::Context;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer, NetlinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::proto::sys::AsyncSocket;
-use rtnetlink::sys::SocketAddr as NetlinkAddr;
+use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr as NetlinkAddr, TokioSocket};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
-use tokio_stream::{Stream, StreamExt};
 
 /// An access as the kernel must show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +40,10 @@ pub struct Health {
 
 impl Watched {
     /// Looks.
-    pub async fn health(&self, net: &Net) -> Health {
+    pub fn health(&self) -> Health {
         let index = self.interface.as_deref().and_then(|name| anabranch_kern::interface::index(name).ok());
         let mut trouble = self.trouble(index);
-        if trouble.is_none() && !self.has_route(net, index).await {
+        if trouble.is_none() && !self.has_route(index) {
             trouble = Some("no route to the UPF");
         }
         Health { trouble, index }
@@ -93,7 +92,12 @@ impl Watched {
 
     /// Asks the routing tables, as a socket of ours would. The plain lookup will not do: for a socket that
     /// is bound to an interface it takes everything without a route for on-link.
-    async fn has_route(&self, net: &Net, index: Option<u32>) -> bool {
+    fn has_route(&self, index: Option<u32>) -> bool {
+        // No answer is no verdict: the probes will find out.
+        self.ask_route(index).unwrap_or(true)
+    }
+
+    fn ask_route(&self, index: Option<u32>) -> std::io::Result<bool> {
         let to = self.remote.ip();
         let mut route = RouteMessage::default();
         route.header.address_family = if to.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
@@ -103,16 +107,22 @@ impl Watched {
         route.attributes.extend(index.map(RouteAttribute::Oif));
         let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(route));
         message.header.flags = NLM_F_REQUEST;
-        let mut handle = net.handle.clone();
-        let Ok(mut answers) = handle.request(message) else { return true };
-        // No answer is no verdict: the probes will find out.
-        !matches!(answers.next().await, Some(NetlinkMessage { payload: NetlinkPayload::Error(_), .. }))
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        let socket = Socket::new(NETLINK_ROUTE)?;
+        // The kernel has answered by the time it has taken the question.
+        socket.set_non_blocking(true)?;
+        socket.send_to(&bytes, &NetlinkAddr::new(0, 0), 0)?;
+        let (answer, _) = socket.recv_from_full()?;
+        let answer = NetlinkBuffer::new_checked(&answer).map_err(std::io::Error::other)?;
+        Ok(answer.message_type() != NLMSG_ERROR)
     }
 }
 
 /// Tells when something about links, addresses or routes changed.
 pub struct Monitor {
-    messages: Pin<Box<dyn Stream<Item = (NetlinkMessage<RouteNetlinkMessage>, NetlinkAddr)> + Send>>,
+    socket: TokioSocket,
 }
 
 impl Monitor {
@@ -120,23 +130,26 @@ impl Monitor {
     pub fn open() -> anyhow::Result<Self> {
         // RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE (linux/rtnetlink.h).
         let groups = [1u32, 5, 7, 9, 11].iter().fold(0, |mask, group| mask | 1 << (group - 1));
-        let (mut connection, _, messages) = rtnetlink::new_connection().context("opening rtnetlink")?;
-        connection
-            .socket_mut()
+        let mut socket = TokioSocket::new(NETLINK_ROUTE).context("opening rtnetlink")?;
+        socket
             .socket_mut()
             .bind(&NetlinkAddr::new(0, groups))
             .context("subscribing to link, address and route changes")?;
-        tokio::spawn(connection);
-        Ok(Self { messages: Box::pin(messages) })
+        Ok(Self { socket })
     }
 
     /// Waits for the next change. Changes that came together count as one.
     pub async fn changed(&mut self) -> anyhow::Result<()> {
-        self.messages.next().await.context("rtnetlink ended")?;
-        let more = std::time::Duration::ZERO;
-        while let Ok(message) = tokio::time::timeout(more, self.messages.next()).await {
-            message.context("rtnetlink ended")?;
+        let mut taken = self.socket.recv_from_full().await.map(drop);
+        loop {
+            match taken {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // More changes than the kernel could keep for us.
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
+                Err(error) => return Err(error).context("rtnetlink"),
+            }
+            taken = self.socket.socket_ref().recv_from_full().map(drop);
         }
-        Ok(())
     }
 }

@@ -219,9 +219,13 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
     Ok(())
 }
 
+/// The kernel answers at once.
+const ANSWER: std::time::Duration = std::time::Duration::from_secs(1);
+
 async fn is_veth(handle: &Handle, index: u32) -> bool {
     let mut links = handle.link().get().match_index(index).execute();
-    let Some(Ok(link)) = links.next().await else { return false };
+    // An answer the library cannot parse never comes.
+    let Ok(Some(Ok(link))) = tokio::time::timeout(ANSWER, links.next()).await else { return false };
     link.attributes.iter().any(|attribute| match attribute {
         LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
         _ => false,

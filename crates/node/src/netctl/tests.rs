@@ -107,13 +107,15 @@ fn losing_carrier_address_or_route_is_seen() {
             mark: 77,
         };
         with_runtime(async {
-            let net = Net::open().unwrap();
             let mut monitor = Monitor::open().unwrap();
             let steps = [
                 // The kernel takes its time to see the carrier of a link just made.
                 ("true", None),
                 ("ip link set vb down", Some("no carrier")),
                 ("ip link set vb up", None),
+                ("ip route del default", Some("no route to the UPF")),
+                // A route that the netlink library cannot parse.
+                ("ip route add default via 192.0.2.1 congctl lock reno", None),
                 ("ip route del default", Some("no route to the UPF")),
                 ("ip route add default via 192.0.2.1", None),
                 ("ip addr del 192.0.2.2/24 dev va", Some("no address")),
@@ -125,7 +127,7 @@ fn losing_carrier_address_or_route_is_seen() {
                 sh(command);
                 let changed = Instant::now();
                 loop {
-                    let health = watched.health(&net).await;
+                    let health = watched.health();
                     if health.trouble == want {
                         break;
                     }

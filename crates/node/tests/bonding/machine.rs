@@ -151,6 +151,7 @@ impl Machine {
              done
              mkdir {folder}/home
              mount -t tmpfs tmpfs /run
+             rm -rf /etc/anabranch /var/lib/anabranch
              mknod -m 666 {folder}/tun c 10 200
              mount --bind {folder}/tun /dev/net/tun
              ip link set lo up
