@@ -58,7 +58,7 @@ struct TunnelArgs {
     /// Length of one measurement, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Rounds of each throughput measurement; contenders take turns, medians are shown.
+    /// Rounds of throughput, sessions and proxies; contenders take turns, medians are shown.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// Most sessions installed at the UPF.

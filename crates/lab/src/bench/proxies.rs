@@ -83,6 +83,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         .filter(|kind| !kind.is_here(bench))
         .map(|kind| format!("left out: {} is not installed (./x bench tunnel installs it)", kind.name()))
         .collect();
+    kinds.retain(|kind| kind.is_here(bench));
     let mut table =
         figures(&["flows", "", "p50 µs", "p99 µs", "added p50", "added p99", "messages", "late or lost"]);
     let mut rows = Vec::new();
@@ -90,7 +91,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         let mut of_kind = vec![Vec::new(); kinds.len()];
         // Round by round, so that a slow minute of the machine meets all of them.
         for round in 1..=bench.rounds {
-            for (kind, results) in kinds.iter().zip(&mut of_kind).filter(|(kind, _)| kind.is_here(bench)) {
+            for (kind, results) in kinds.iter().zip(&mut of_kind) {
                 bench.doing(&format!("{flows} flows of 1 Mbit/s, round {round}: {}", kind.name()));
                 let (mut delays, sent) = once(bench, *kind, flows as usize)?;
                 let missing = sent.saturating_sub(delays.len() as u64);
@@ -99,7 +100,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
             }
         }
         let mut base = None;
-        for (kind, rounds) in kinds.iter().zip(&of_kind).filter(|(_, rounds)| !rounds.is_empty()) {
+        for (kind, rounds) in kinds.iter().zip(&of_kind) {
             let median = |of: fn(&Round) -> u64| {
                 let mut values: Vec<u64> = rounds.iter().map(of).collect();
                 stats::quantile(&mut values, 0.5)

@@ -8,9 +8,9 @@ mod views;
 mod worker;
 
 use super::Common;
-use super::service::{Signals, Wish, notify};
+use super::service::{Signals, Wish, notify, reloading};
 use crate::api::{self, Ask, Asker, EventLog};
-use crate::config::{self, GnbConfig, Metrics, N3Section};
+use crate::config::{self, GnbConfig, N3Section};
 use crate::link::read_trace;
 use anabranch_core::ran::amc::Amc;
 use anabranch_core::ran::gnb::Gnb;
@@ -37,13 +37,7 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = config::load(&args.config)?;
-    if let Some(listen) = &args.api {
-        config.api.listen = listen.clone();
-        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
-    }
-    if let Some(listen) = &args.metrics {
-        config.metrics = Some(Metrics { listen: listen.clone() });
-    }
+    args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
@@ -167,13 +161,7 @@ impl Agent {
                 Some(report) = reports.recv() => self.on_report(report),
                 wish = signals.next() => match wish {
                     Wish::Stop | Wish::MakeWay => return Ok(()),
-                    Wish::Reload => {
-                        notify("RELOADING=1");
-                        if let Err(problem) = self.reload().await {
-                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
-                        }
-                        notify("READY=1");
-                    }
+                    Wish::Reload => reloading(self.reload()).await,
                 },
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 _ = tick.tick() => {

@@ -51,22 +51,32 @@ type Number = Gauge<f64, AtomicU64>;
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
 pub fn text(status: &Status, sessions: &[Session]) -> String {
+    let mut registry = program(status, "Packets dropped, by reason");
+    one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
+    one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
+    workers(&mut registry, status);
+    if sessions.len() <= MAX_SESSIONS {
+        paths(&mut registry, sessions);
+    }
+    encoded(&registry)
+}
+
+/// What every part has: build, uptime, drops (with what a drop means here).
+pub(super) fn program(status: &Status, drops_help: &str) -> Registry {
     let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
     let build = Build { version: status.version.clone(), name: status.name.clone() };
     gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
     let uptime = status.uptime_s as f64;
     one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
-    one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
-    one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
     let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
-    count(&mut registry, "dropped_packets", "Packets dropped, by reason", drops);
-    workers(&mut registry, status);
-    if sessions.len() <= MAX_SESSIONS {
-        paths(&mut registry, sessions);
-    }
+    count(&mut registry, "dropped_packets", drops_help, drops);
+    registry
+}
+
+pub(super) fn encoded(registry: &Registry) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
-    let _ = encode(&mut out, &registry);
+    let _ = encode(&mut out, registry);
     out
 }
 

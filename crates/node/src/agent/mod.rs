@@ -19,7 +19,7 @@ mod upf;
 mod upf_api;
 mod views;
 
-use crate::config::{ConfigError, Listen};
+use crate::config::{Api, ConfigError, Listen, Metrics};
 use std::path::PathBuf;
 
 /// Arguments of `anabranch ue`.
@@ -101,6 +101,20 @@ struct Common {
     /// Where Prometheus metrics are served, instead of what the file says.
     #[arg(long, value_name = "LISTEN")]
     metrics: Option<Listen>,
+}
+
+impl Common {
+    /// Flags win over the file.
+    fn win(&self, api: &mut Api, metrics: &mut Option<Metrics>) -> Result<(), ConfigError> {
+        if let Some(listen) = &self.api {
+            api.listen = listen.clone();
+            api.check().map_err(|e| ConfigError::new("--api", e))?;
+        }
+        if let Some(listen) = &self.metrics {
+            *metrics = Some(Metrics { listen: listen.clone() });
+        }
+        Ok(())
+    }
 }
 
 /// Runs a UE until it is told to stop.

@@ -1,5 +1,6 @@
 //! What the service manager and the terminal see: signals in, readiness out.
 
+use crate::api::{Problem, Reloaded};
 use anyhow::Context;
 use std::os::unix::net::UnixDatagram;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,6 +45,15 @@ impl Signals {
             _ = self.user.recv() => Wish::MakeWay,
         }
     }
+}
+
+/// Reloads, telling systemd before and after. What is wrong is logged; the program goes on as it was.
+pub async fn reloading(reload: impl Future<Output = Result<Reloaded, Problem>>) {
+    notify("RELOADING=1");
+    if let Err(problem) = reload.await {
+        tracing::error!("reload: {}; everything stays as it was", problem.detail);
+    }
+    notify("READY=1");
 }
 
 /// Tells systemd (sd_notify(3)), if it wants to know, that the program is `READY=1`, `RELOADING=1`,

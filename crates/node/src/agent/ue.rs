@@ -2,11 +2,11 @@
 
 use super::Common;
 use super::crew::Crew;
-use super::service::{Signals, Wish, notify};
+use super::service::{Signals, Wish, notify, reloading};
 use super::ue_access::{self, Access, Change};
 use super::{metrics, views};
 use crate::api::{self, Ask, Asker, EventLog, Problem};
-use crate::config::{self, Cipher, Device, DeviceKind, Metrics, Mtu, UeConfig, check_rules};
+use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, check_rules};
 use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
 use crate::engine::worker::{Handle, Worker};
@@ -33,13 +33,7 @@ const MAX_MTU: u16 = 9000;
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
     let mut config: UeConfig = config::load(&args.config)?;
-    if let Some(listen) = &args.api {
-        config.api.listen = listen.clone();
-        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
-    }
-    if let Some(listen) = &args.metrics {
-        config.metrics = Some(Metrics { listen: listen.clone() });
-    }
+    args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
@@ -195,13 +189,7 @@ impl Agent {
                 Some(event) = events.recv() => self.on_event(event).await?,
                 wish = signals.next() => match wish {
                     Wish::Stop | Wish::MakeWay => return Ok(()),
-                    Wish::Reload => {
-                        notify("RELOADING=1");
-                        if let Err(problem) = self.reload().await {
-                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
-                        }
-                        notify("READY=1");
-                    }
+                    Wish::Reload => reloading(self.reload()).await,
                 },
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,

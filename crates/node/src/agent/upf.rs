@@ -3,11 +3,11 @@
 use super::Common;
 use super::crew::Crew;
 use super::leases::{self, Leases};
-use super::service::{Signals, Wish, notify};
+use super::service::{Signals, Wish, notify, reloading};
 use super::ue_access::interface_of;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
-use crate::config::{self, DeviceKind, Metrics, Mtu, N6Mode, UpfConfig, UpfUe};
+use crate::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
 use crate::engine::clock::Clock;
 use crate::engine::device;
 use crate::engine::ends::{OwnerTable, UpfEnd};
@@ -39,13 +39,7 @@ const SAVING: u32 = 200;
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
     let mut config: UpfConfig = config::load(&args.config)?;
-    if let Some(listen) = &args.api {
-        config.api.listen = listen.clone();
-        config.api.check().map_err(|e| config::ConfigError::new("--api", e))?;
-    }
-    if let Some(listen) = &args.metrics {
-        config.metrics = Some(Metrics { listen: listen.clone() });
-    }
+    args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
@@ -252,13 +246,7 @@ impl Agent {
                 wish = signals.next() => match wish {
                     Wish::Stop => return Ok(Wish::Stop),
                     Wish::MakeWay => return Ok(Wish::MakeWay),
-                    Wish::Reload => {
-                        notify("RELOADING=1");
-                        if let Err(problem) = self.reload().await {
-                            tracing::error!("reload: {}; everything stays as it was", problem.detail);
-                        }
-                        notify("READY=1");
-                    }
+                    Wish::Reload => reloading(self.reload()).await,
                 },
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,

@@ -1,24 +1,12 @@
 //! Prometheus text of a gNB: the state of a moment, built when it is asked for.
 
-use super::super::metrics::{count, gauge, one};
+use super::super::metrics::{count, encoded, gauge, one, program};
 use crate::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
 
 /// UEs that get metrics of their own; with more, those of cell and slices remain.
 pub const MAX_UES: usize = 256;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Build {
-    version: String,
-    name: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    reason: String,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Quantile {
@@ -63,24 +51,15 @@ const UP: &str = "uplink";
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_gnb_`.
 pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
-    let mut registry = Registry::with_prefix("anabranch_gnb");
-    let build = Build { version: status.version.clone(), name: status.name.clone() };
-    gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
-    let uptime = status.uptime_s as f64;
-    one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
+    let mut registry = program(status, "Packets that could not be given to the cell");
     one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
-    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
-    count(&mut registry, "dropped_packets", "Packets that could not be given to the cell", drops);
     ticks(&mut registry, cell);
     links(&mut registry, cell);
     of_slices(&mut registry, slices);
     if ues.len() <= MAX_UES {
         of_ues(&mut registry, ues);
     }
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    let _ = encode(&mut out, &registry);
-    out
+    encoded(&registry)
 }
 
 fn ticks(registry: &mut Registry, cell: &Cell) {
