@@ -53,6 +53,7 @@ impl Am {
 
     pub(super) fn receive(
         &mut self,
+        queue: &TxQueue,
         pdu: &[u8],
         now: Instant,
         pool: &mut BufferPool,
@@ -60,7 +61,7 @@ impl Am {
     ) {
         match AmPdu::parse(pdu, self.sn) {
             Ok(AmPdu::Data(header, data)) => self.rx.receive(&header, data, now, pool, up),
-            Ok(AmPdu::Status(status)) => self.tx.on_status(&status, pool),
+            Ok(AmPdu::Status(status)) => self.tx.on_status(&status, queue, now, pool),
             Err(_) => self.malformed_pdus += 1,
         }
     }

@@ -192,7 +192,7 @@ impl Entity {
     ) {
         match &mut self.mode {
             Mode::Um(um) => um.receive(pdu, now, pool, up),
-            Mode::Am(am) => am.receive(pdu, now, pool, up),
+            Mode::Am(am) => am.receive(&self.queue, pdu, now, pool, up),
         }
     }
 

@@ -104,7 +104,7 @@ impl Tx {
         self.byte_without_poll = self.byte_without_poll.saturating_add(take as u32);
         let often =
             self.pdu_without_poll >= self.config.poll_pdu || self.byte_without_poll >= self.config.poll_bytes;
-        let poll = often || self.must_poll || self.nothing_left(queue) || (!self.partial && self.stalled());
+        let poll = often || self.must_poll || self.rests(queue);
         if poll {
             self.polled(now);
         }
@@ -135,9 +135,7 @@ impl Tx {
             rest.from += take as u16;
         }
         self.stats.retx_pdus += 1;
-        let poll = self.must_poll
-            || self.nothing_left(queue)
-            || (self.retx.is_empty() && !self.partial && self.stalled());
+        let poll = self.must_poll || self.rests(queue);
         if poll {
             self.polled(now);
         }
@@ -165,9 +163,9 @@ impl Tx {
         self.flight.len() >= self.config.window() as usize
     }
 
-    /// Nothing waits to be sent, for the first time or again.
-    fn nothing_left(&self, queue: &TxQueue) -> bool {
-        !self.partial && self.retx.is_empty() && queue.buffer.len_sdus() == 0
+    /// Nothing can be sent, for the first time or again, before a STATUS comes.
+    fn rests(&self, queue: &TxQueue) -> bool {
+        !self.partial && self.retx.is_empty() && (queue.buffer.len_sdus() == 0 || self.stalled())
     }
 
     /// TX_Next: the number of the next SDU, or of one that is still to be pulled further.
@@ -180,13 +178,23 @@ impl Tx {
         self.pdu_without_poll = 0;
         self.byte_without_poll = 0;
         self.must_poll = false;
-        // POLL_SN is the highest number sent so far.
+        self.wait_for_answer(now);
+    }
+
+    /// Starts t-PollRetransmit; POLL_SN is the highest number sent so far.
+    fn wait_for_answer(&mut self, now: Instant) {
         let highest = after(self.next_ack, (self.flight.len() as u32).saturating_sub(1), self.sn);
         self.poll = Some((highest, now + ms(self.config.t_poll_retransmit_ms)));
     }
 
     /// §5.3.2, §5.3.3.3.
-    pub(super) fn on_status(&mut self, status: &StatusPdu<'_>, pool: &mut BufferPool) {
+    pub(super) fn on_status(
+        &mut self,
+        status: &StatusPdu<'_>,
+        queue: &TxQueue,
+        now: Instant,
+        pool: &mut BufferPool,
+    ) {
         let (base, sn) = (self.next_ack, self.sn);
         let reported = ahead(status.ack_sn, base, sn) as usize;
         let known = ahead(self.next(), base, sn) as usize;
@@ -200,10 +208,10 @@ impl Tx {
             for i in 0..u32::from(nack.count) {
                 let number = after(nack.sn, i, sn);
                 let index = ahead(number, base, sn) as usize;
-                // Bytes of an SDU that is still being pulled may be missing; what follows was never sent.
+                // A number before the window: a STATUS that was overtaken; what follows it may be inside. One
+                // behind what is reported was never sent, but bytes of an SDU still being pulled may be missing.
                 if index >= self.flight.len() || index > reported {
-                    self.stats.stale_pdus += 1;
-                    break;
+                    continue;
                 }
                 let (first, last) = nack.bytes.unwrap_or((0, SO_END));
                 let from = if i == 0 { first } else { 0 };
@@ -230,6 +238,11 @@ impl Tx {
                 pool.give(done.head.sdu.packet.into_buffer());
             }
             self.next_ack = after(self.next_ack, 1, sn);
+        }
+        // What this STATUS crossed out may have been all that waited, and what went before it had no poll:
+        // without one, its loss would never be known.
+        if self.poll.is_none() && !self.flight.is_empty() && self.rests(queue) {
+            self.wait_for_answer(now);
         }
     }
 
@@ -281,8 +294,9 @@ impl Tx {
         }
         self.poll = None;
         self.must_poll = true;
-        let idle = self.retx.is_empty() && !self.partial && (queue.buffer.len_sdus() == 0 || self.stalled());
-        if idle && let Some(last) = self.flight.iter().rposition(|f| !f.acked) {
+        if self.rests(queue)
+            && let Some(last) = self.flight.iter().rposition(|f| !f.acked)
+        {
             self.ask_again(last, 0, SO_END);
         }
     }
