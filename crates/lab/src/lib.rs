@@ -10,6 +10,7 @@
 pub mod backend;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod bench;
+pub mod cell;
 pub mod claims;
 pub mod cli;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]

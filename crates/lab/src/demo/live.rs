@@ -3,7 +3,7 @@
 use super::picture::{self, Access, COLUMNS, News, Picture};
 use crate::netns::agent::{Agent, Event, Events, Next};
 use crate::netns::backend::Scene;
-use crate::netns::observe::network::{Interface, interfaces};
+use crate::netns::observe::network::{interfaces, ip_bytes};
 use crate::netns::stop::Stop;
 use crate::scenario::Case;
 use crate::scenario::file::DownHow;
@@ -123,7 +123,8 @@ struct View {
     fresh: Vec<News>,
     /// Events of the scenario that are still to come.
     to_come: Vec<(f64, String)>,
-    first: BTreeMap<(String, String), Interface>,
+    /// Bytes received before, by UE and access.
+    first: BTreeMap<(String, String), u64>,
     /// Times and bytes of the last ticks, by access.
     recent: Vec<Vec<(f64, u64)>>,
     ticks: usize,
@@ -140,12 +141,16 @@ impl View {
         let mut first = BTreeMap::new();
         for ue in &scene.ues {
             let counted = interfaces(&ue.space)?;
-            for (access, interface) in &ue.accesses {
-                let link = case.ues[&ue.name].accesses.iter().find(|a| a.name == *access);
-                let rate = link.and_then(|a| case.links.get(&a.link)).map_or(1.0, |l| l.down.rate_mbps);
-                accesses.push(Access { name: access.clone(), scale_mbps: rate, ..Access::default() });
-                let of = counted.get(interface).copied().unwrap_or_default();
-                first.insert((ue.name.clone(), access.clone()), of);
+            for access in &ue.accesses {
+                let link = case.ues[&ue.name].accesses.iter().find(|a| a.name == access.name);
+                let of_link = |a: &crate::scenario::model::Access| {
+                    let link = case.links.get(&a.link).map(|l| l.down.rate_mbps);
+                    link.or_else(|| case.gnbs.get(&a.link)?.peak_mbps())
+                };
+                let scale_mbps = link.and_then(of_link).unwrap_or(1.0);
+                accesses.push(Access { name: access.name.clone(), scale_mbps, ..Access::default() });
+                let [_, received] = ip_bytes(&counted, access);
+                first.insert((ue.name.clone(), access.name.clone()), received);
             }
         }
         let to_come = case.events.iter().map(|e| (e.at.as_secs_f64(), told(&e.action))).collect();
@@ -201,11 +206,12 @@ impl View {
         for ue in &scene.ues {
             let counted = interfaces(&ue.space)?;
             let paths = ue.agent.as_ref().map(Agent::paths).transpose()?.unwrap_or_default();
-            for (name, interface) in &ue.accesses {
+            for of in &ue.accesses {
+                let name = &of.name;
                 let first = self.first.get(&(ue.name.clone(), name.clone())).copied().unwrap_or_default();
-                let bytes = counted.get(interface).copied().unwrap_or_default().received_bytes;
+                let [_, received] = ip_bytes(&counted, of);
                 let access = &mut picture.accesses[index];
-                access.bytes = bytes.saturating_sub(first.received_bytes);
+                access.bytes = received.saturating_sub(first);
                 let recent = &mut self.recent[index];
                 recent.push((now, access.bytes));
                 if recent.len() > SMOOTH {

@@ -33,8 +33,8 @@ Examples:
   anabranch-lab demo                    watch it
   anabranch-lab demo --hold             leave everything up afterwards, and say how to enter each namespace
   anabranch-lab demo --json | tail -1   for a script
-  anabranch-lab demo --set link.nr.down.rate_mbps=20 --set event.wifi-lost.how=black_hole
-                                        another 5G; a Wi-Fi that swallows packets instead of going away
+  anabranch-lab demo --set gnb.nr.rbs=20 --set event.wifi-lost.how=black_hole
+                                        a smaller cell; a Wi-Fi that swallows packets instead of going away
 
 Exit codes: 0 the file arrived intact over both accesses, 1 it did not, 2 the command line is wrong, 3 this machine
 cannot do it; the message says what is missing, 130 interrupted.";
@@ -265,7 +265,8 @@ impl Eyes {
                     let (program, socket) = (anabranch.display(), agent.socket().display());
                     say(&format!("  {program} ctl --socket {socket} paths"));
                 }
-                for (_, interface) in &ue.accesses {
+                for access in &ue.accesses {
+                    let interface = &access.interface;
                     say(&format!("  ip link set {interface} down        and up again: this access is lost"));
                 }
             }

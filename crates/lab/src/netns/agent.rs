@@ -1,12 +1,17 @@
-//! The REST interface of a running `anabranch ue` or `anabranch upf`, on its Unix socket.
+//! The REST interface of a running `anabranch ue`, `anabranch upf` or `anabranch gnb`, on its Unix socket.
 //!
 //! HTTP/1.0: the answer ends where the connection ends, which needs no library.
 
+use super::cells::Lateness;
+use crate::cell::Counters;
+use anabranch_core::ran::channel::ChannelConfig;
+use anabranch_core::ran::sched::SliceConfig;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,6 +91,92 @@ pub struct Event {
     pub message: String,
 }
 
+/// Of `/v1/cell`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Cell {
+    /// Lateness of slots.
+    pub ticks: Lateness,
+    /// Downlink since the start.
+    pub downlink: Counters,
+}
+
+/// Of a slice's use in `/v1/slices`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct SliceUse {
+    /// Downlink.
+    pub downlink: SliceLink,
+}
+
+/// One direction of it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct SliceLink {
+    /// What the slice is owed, if there is an account.
+    #[serde(default)]
+    pub balance_rbs: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct SliceUses {
+    uses: Vec<SliceUse>,
+}
+
+/// Of a UE in `/v1/ues`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CellUe {
+    bearers: Vec<Bearer>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Bearer {
+    downlink: BearerLink,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct BearerLink {
+    buffer_bytes: u64,
+}
+
+impl CellUe {
+    /// Bytes in its RLC buffers, downlink.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u64 {
+        self.bearers.iter().map(|bearer| bearer.downlink.buffer_bytes).sum()
+    }
+}
+
+#[derive(Deserialize)]
+struct CellUes {
+    ues: Vec<CellUe>,
+}
+
+/// Packets that a cell delivered.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CellPackets {
+    /// The wall clock at the cell's start.
+    pub start_unix_ns: u64,
+    /// Packets told before.
+    pub first: u64,
+    /// The packets.
+    pub packets: Vec<CellPacket>,
+}
+
+/// When a packet was where, nanoseconds since the cell's start.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[allow(missing_docs, reason = "they are those of PacketTimes")]
+pub struct CellPacket {
+    pub ue: u32,
+    pub drb: u8,
+    pub qfi: u8,
+    pub downlink: bool,
+    pub bytes: u32,
+    pub arrived_ns: u64,
+    pub forwarded_ns: u64,
+    pub first_pull_ns: u64,
+    pub last_pull_ns: u64,
+    pub first_received_ns: u64,
+    pub delivered_ns: u64,
+}
+
 impl Agent {
     /// The agent of `name` that listens at `socket`.
     #[must_use]
@@ -132,6 +223,48 @@ impl Agent {
         self.ask("PUT", "/v1/rules", &body).map(drop)
     }
 
+    /// The cell of a gNB.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn cell(&self) -> Result<Cell> {
+        self.get("/v1/cell")
+    }
+
+    /// What the slices of a cell do.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn slices(&self) -> Result<Vec<SliceUse>> {
+        self.get::<SliceUses>("/v1/slices").map(|s| s.uses)
+    }
+
+    /// The UEs of a cell, at most 1000.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn cell_ues(&self) -> Result<Vec<CellUe>> {
+        self.get::<CellUes>("/v1/ues?limit=1000").map(|u| u.ues)
+    }
+
+    /// Replaces the slices of a cell.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn set_slices(&self, slices: &[SliceConfig]) -> Result<()> {
+        let body = serde_json::json!({ "slices": slices }).to_string();
+        self.ask("PUT", "/v1/slices", &body).map(drop)
+    }
+
+    /// Gives a UE of a cell another channel, whose trace starts now.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn set_channel(&self, ue: &str, channel: &ChannelConfig) -> Result<()> {
+        let body = serde_json::json!({ "channel": channel }).to_string();
+        self.ask("PUT", &format!("/v1/ues/{ue}"), &body).map(drop)
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let text = self.ask("GET", path, "")?;
         serde_json::from_str(&text).with_context(|| format!("answer of {} to GET {path}", self.name))
@@ -163,42 +296,60 @@ impl Agent {
     /// # Errors
     /// It does not answer.
     pub fn events(&self) -> Result<Events> {
-        let what = || format!("events of {}", self.name);
-        let stream = self.request("GET", "/v1/events", "").with_context(what)?;
+        self.stream("/v1/events", None)
+    }
+
+    /// The packets that a cell delivers from now on.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn packets(&self) -> Result<Events<CellPackets>> {
+        self.stream("/v1/telemetry?packets=true", Some("packets"))
+    }
+
+    fn stream<T>(&self, path: &str, only: Option<&'static str>) -> Result<Events<T>> {
+        let what = || format!("GET {path} of {}", self.name);
+        let stream = self.request("GET", path, "").with_context(what)?;
         stream.set_read_timeout(Some(LOOK)).with_context(what)?;
-        Ok(Events { reader: BufReader::new(stream), line: Vec::new() })
+        let reader = BufReader::new(stream);
+        Ok(Events { reader, line: Vec::new(), only, kind: String::new(), of: PhantomData })
     }
 }
 
 /// Longest wait for an event.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest line of an event stream, bytes.
-const MAX_LINE_BYTES: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// A stream of events.
 #[derive(Debug)]
-pub struct Events {
+pub struct Events<T = Event> {
     reader: BufReader<UnixStream>,
     line: Vec<u8>,
+    /// The kind that is listened for, if there are others.
+    only: Option<&'static str>,
+    /// The kind of the event that is being read.
+    kind: String,
+    of: PhantomData<T>,
 }
 
 /// What came of waiting for an event.
 #[derive(Debug)]
-pub enum Next {
+pub enum Next<T = Event> {
     /// This one.
-    Event(Event),
+    Event(T),
     /// None so far.
     Nothing,
     /// The program is gone.
     End,
 }
 
-impl Events {
+impl<T: DeserializeOwned> Events<T> {
     /// The next event, if it comes within some 50 ms.
     ///
     /// # Errors
     /// What comes is no event stream.
-    pub fn wait_next(&mut self) -> Result<Next> {
+    pub fn wait_next(&mut self) -> Result<Next<T>> {
         loop {
             match self.reader.read_until(b'\n', &mut self.line) {
                 Ok(0) => return Ok(Next::End),
@@ -207,7 +358,11 @@ impl Events {
                     let line = String::from_utf8_lossy(&self.line).into_owned();
                     self.line.clear();
                     // The rest is the head of the answer, ids, names, comments that keep it alive.
-                    if let Some(data) = line.strip_prefix("data:") {
+                    if let Some(kind) = line.strip_prefix("event:") {
+                        kind.trim().clone_into(&mut self.kind);
+                    }
+                    let wanted = self.only.is_none_or(|only| only == self.kind);
+                    if let Some(data) = line.strip_prefix("data:").filter(|_| wanted) {
                         return serde_json::from_str(data).map(Next::Event).context("an event");
                     }
                 }

@@ -1,10 +1,12 @@
 //! One run of a scenario in namespaces, from nothing to its metrics.
 
 use super::agent::{Agent, Event};
+use super::cells::{self, Cells};
 use super::flows::Flows;
+use super::observe::network::{Access, ETHERNET_BYTES};
 use super::observe::{NetworkSeen, NetworkWatch, TcpSeen, ends, network, tcp};
 use super::outcome;
-use super::plan::{self, Plan};
+use super::plan::{self, Plan, UePlan};
 use super::program::{self, Interrupted};
 use super::sandbox::{Sandbox, WORK_DIR};
 use super::space::Space;
@@ -75,8 +77,8 @@ pub struct SceneUe {
     pub name: String,
     /// Its namespace.
     pub space: Space,
-    /// Names and interfaces of its accesses.
-    pub accesses: Vec<(String, String)>,
+    /// Its accesses.
+    pub accesses: Vec<Access>,
     /// Its agent, if it has a tunnel.
     pub agent: Option<Agent>,
 }
@@ -159,9 +161,11 @@ impl Backend for NetnsBackend {
 struct Run<'a> {
     flows: Flows,
     tunnels: Tunnels,
+    cells: Cells,
     network: Network,
     plan: Plan,
     case: &'a Case,
+    device: Device,
 }
 
 /// Everything that was seen.
@@ -180,6 +184,8 @@ pub(super) struct Seen {
     pub rtts: ends::Rtts,
     /// Events of each tunnel end by its name; UEs and UPFs apart.
     pub told: [BTreeMap<String, Vec<Event>>; 2],
+    /// Cells by name.
+    pub cells: BTreeMap<String, cells::Watched>,
     /// Memory of processes.
     pub memory: BTreeMap<u32, Vec<(f64, u64)>>,
 }
@@ -190,16 +196,18 @@ impl NetnsBackend {
         progress.doing("making the network");
         let plan = plan::lay_out(case)?;
         let network = Network::make(&plan, seed, folder, stop)?;
+        let cells = Cells::start(case, &plan, &network, seed, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
         let flows = Flows::start(case, &plan, &network, seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
-        let mut run = Run { case, plan, network, tunnels, flows };
+        let mut run = Run { case, plan, network, cells, tunnels, flows, device: self.device };
         let onlooker = self.onlooker.as_deref();
         let seen = run.observe(seed, stop, progress, onlooker)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, &seen, &mut out)?;
         outcome::network(case, &seen, &mut out);
+        cells::measure(case, &seen.cells, seen.end_s, &mut out);
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;
         if let Some(onlooker) = onlooker {
@@ -249,12 +257,13 @@ impl Run<'_> {
         onlooker: Option<&dyn Onlooker>,
     ) -> Result<Seen> {
         let case = self.case;
-        let timeline = Timeline::new(case, &self.tunnels, seed);
+        let timeline = Timeline::new(case, &self.tunnels, &self.cells, seed);
         let watch = self.network_watch()?;
         let tcp_watches = self.flows.watches(case, &self.plan, &self.network)?;
         let agents: Vec<_> = self.tunnels.ues.values().map(|r| r.agent.clone()).collect();
         let told = [&self.tunnels.ues, &self.tunnels.upfs]
             .map(|ends| ends.iter().map(|(name, r)| (name.clone(), r.agent.clone())).collect::<Vec<_>>());
+        let cell_agents = self.cells.agents();
         let pids: Vec<u32> = self.tunnels.all().map(|(_, r)| r.program.pid()).collect();
 
         let begin_ns = traffic::now_ns() + u64::try_from(LEAD.as_nanos()).unwrap_or(0);
@@ -262,7 +271,7 @@ impl Run<'_> {
         let scene = self.scene(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
-        let Self { network, tunnels, flows, .. } = self;
+        let Self { network, tunnels, cells, flows, .. } = self;
         std::thread::scope(|scope| {
             let end = &end;
             let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
@@ -270,6 +279,11 @@ impl Run<'_> {
             let tcp = scope.spawn(move || ending(end, || tcp::watch(tcp_watches, start, end)));
             let agents = &agents;
             let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));
+            let watched = cell_agents.into_iter().map(|(name, agent)| {
+                let watch = move || ending(end, || cells::watch(&agent, begin_ns, start, case.sample, end));
+                (name, scope.spawn(watch))
+            });
+            let watched: Vec<_> = watched.collect();
             let memory = scope.spawn(move || ends::memory(&pids, start, end));
             let looking = onlooker.map(|onlooker| {
                 let scene = &scene;
@@ -282,7 +296,7 @@ impl Run<'_> {
                 };
                 agents.into_iter().map(listen).collect::<Vec<_>>()
             });
-            let looked = look_after(tunnels, flows, start, end, stop, progress);
+            let looked = look_after(tunnels, cells, flows, start, end, stop, progress);
             let end_s = start.elapsed().as_secs_f64().min(case.duration.as_secs_f64());
             end.request();
             let told = told.map(|threads| {
@@ -290,6 +304,8 @@ impl Run<'_> {
                 joined.collect::<Result<BTreeMap<_, _>>>()
             });
             let [ues, upfs] = told;
+            let watched = watched.into_iter().map(|(name, thread)| Ok((name, join(thread)??)));
+            let watched = watched.collect::<Result<BTreeMap<_, _>>>();
             let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
             let looking = looking.map(join).transpose()?;
             // The first cause is told: what ended a program shows in its log better than in a lost answer.
@@ -304,6 +320,7 @@ impl Run<'_> {
                 tcp: tcp?,
                 rtts: rtts?,
                 told: [ues?, upfs?],
+                cells: watched?,
                 memory,
             })
         })
@@ -315,7 +332,7 @@ impl Run<'_> {
             ues.push(SceneUe {
                 name: name.clone(),
                 space: self.network.space(&plan.space)?.clone(),
-                accesses: plan.accesses.iter().map(|a| (a.name.clone(), a.interface.clone())).collect(),
+                accesses: self.accesses(plan),
                 agent: self.tunnels.ues.get(name).map(|r| r.agent.clone()),
             });
         }
@@ -328,11 +345,20 @@ impl Run<'_> {
         })
     }
 
+    fn accesses(&self, plan: &UePlan) -> Vec<Access> {
+        let access = |a: &plan::AccessPlan| {
+            // A TUN interface has no frames.
+            let bare = a.cell && self.device == Device::Tun;
+            let header_bytes = if bare { 0 } else { ETHERNET_BYTES };
+            Access { name: a.name.clone(), interface: a.interface.clone(), header_bytes }
+        };
+        plan.accesses.iter().map(access).collect()
+    }
+
     fn network_watch(&self) -> Result<NetworkWatch> {
         let mut ues = Vec::new();
         for (name, plan) in &self.plan.ues {
-            let interfaces = plan.accesses.iter().map(|a| (a.name.clone(), a.interface.clone())).collect();
-            ues.push((name.clone(), self.network.space(&plan.space)?.clone(), interfaces));
+            ues.push((name.clone(), self.network.space(&plan.space)?.clone(), self.accesses(plan)));
         }
         let mut links = BTreeMap::new();
         for (name, link) in &self.network.links {
@@ -345,6 +371,7 @@ impl Run<'_> {
 /// Waits until all flows are over.
 fn look_after(
     tunnels: &mut Tunnels,
+    cells: &mut Cells,
     flows: &mut Flows,
     start: Instant,
     end: &Stop,
@@ -357,6 +384,7 @@ fn look_after(
             bail!(Interrupted);
         }
         tunnels.check()?;
+        cells.check()?;
         let elapsed = start.elapsed();
         progress.at(elapsed.as_secs_f64() / until.as_secs_f64());
         if flows.over()? {

@@ -6,6 +6,7 @@ use super::observe::{TcpSeen, TcpWatch};
 use super::plan::{Plan, ServerPlan, UePlan};
 use super::program::{self, Interrupted, Program};
 use super::stop::Stop;
+use super::tools::{self, Tool};
 use super::topology::{Network, READY};
 use super::traffic::{
     self, Answer, Bursts, Delivered, Exchange, Schedule, Stream, Task, UdpEcho, UdpReceive, UdpSend, Wait,
@@ -40,6 +41,7 @@ struct RunningFlow {
     received: PathBuf,
     sent: PathBuf,
     web: Option<Web>,
+    tool: Option<Tool>,
 }
 
 /// Seconds, and bytes delivered at them.
@@ -83,13 +85,21 @@ impl Flows {
                 }
                 _ => None,
             };
-            let tasks = match &web {
-                Some(web) => {
+            let tool = tool(name, flow, &ends, network, folder, stop)?;
+            let tasks = match (&web, &tool) {
+                (Some(web), _) => {
                     let seconds = (until - flow.start).as_secs_f64();
                     let command = web.curl(ends.ue.ip(), seconds);
                     vec![("ue", ends.ue_space, Task::Command(Wait { when, command }))]
                 }
-                None => {
+                (None, Some(tool)) => {
+                    let task = Task::Command(Wait { when, command: tool.command() });
+                    let server = tools::server_asks(&flow.traffic);
+                    let (end, space) =
+                        if server { ("server", ends.server_space) } else { ("ue", ends.ue_space) };
+                    vec![(end, space, task)]
+                }
+                (None, None) => {
                     let [server, ue] = tasks(flow, &ends, when, seed, &received, &sent);
                     vec![("server", ends.server_space, server), ("ue", ends.ue_space, ue)]
                 }
@@ -110,6 +120,7 @@ impl Flows {
                 received,
                 sent,
                 web,
+                tool,
             });
         }
         for program in flows.running.iter_mut().flat_map(|f| &mut f.programs) {
@@ -153,6 +164,9 @@ impl Flows {
         for of in &mut self.running {
             if let Some(web) = &mut of.web {
                 web.check()?;
+            }
+            if let Some(tool) = &mut of.tool {
+                tool.check()?;
             }
             for program in &mut of.programs {
                 match program.ended()? {
@@ -201,13 +215,20 @@ impl Flows {
             }
             let ends = ends(case, plan, &of.flow)?;
             let port = of.flow.port;
-            // The server sends the answers, and what goes down; its sockets are known by their own port.
+            // The server sends the answers, and what goes down; its sockets are known by their own port, unless
+            // it is the sender that asks.
             let up = matches!(of.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
-            let (space, side) =
-                if up { (ends.ue_space, Side::Remote(port)) } else { (ends.server_space, Side::Local(port)) };
-            let receiver = match of.web {
-                Some(_) => Some((Diag::open(network.space(ends.ue_space)?)?, Side::Remote(port))),
-                None => None,
+            let listens = if of.tool.is_some() { up } else { true };
+            let (at_ue, at_server) = if listens {
+                (Side::Remote(port), Side::Local(port))
+            } else {
+                (Side::Local(port), Side::Remote(port))
+            };
+            let [at_ue, at_server] = [(ends.ue_space, at_ue), (ends.server_space, at_server)];
+            let ((space, side), far) = if up { (at_ue, at_server) } else { (at_server, at_ue) };
+            let receiver = match (&of.web, &of.tool) {
+                (None, None) => None,
+                _ => Some((Diag::open(network.space(far.0)?)?, far.1)),
             };
             watches.push(TcpWatch {
                 flow: of.name.clone(),
@@ -245,13 +266,23 @@ impl RunningFlow {
         let name = &self.name;
         match &self.flow.traffic {
             Traffic::Cbr { payload_bytes, .. } | Traffic::OnOff { payload_bytes, .. } => {
-                let sent = std::fs::read_to_string(&self.sent).context("the sender's report")?;
-                let sent = sent.trim().parse().context("the sender's report")?;
-                let arrivals = self.arrivals(seconds)?;
+                let (sent, arrivals) = match &self.tool {
+                    Some(tool) => {
+                        let (sent, arrivals) = tool.packets(false)?;
+                        (sent, placed(&arrivals, seconds))
+                    }
+                    None => {
+                        let sent = std::fs::read_to_string(&self.sent).context("the sender's report")?;
+                        (sent.trim().parse().context("the sender's report")?, self.arrivals(seconds)?)
+                    }
+                };
                 measure::packets(out, name, sent, u64::from(*payload_bytes), &arrivals, &times);
             }
             Traffic::Ping { payload_bytes, .. } => {
-                let answers = self.arrivals(seconds)?;
+                let answers = match &self.tool {
+                    Some(tool) => placed(&tool.packets(true)?.1, seconds),
+                    None => self.arrivals(seconds)?,
+                };
                 put(out, name, "responses", answers.len() as f64);
                 let delays: Vec<(f64, f64)> =
                     answers.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
@@ -262,7 +293,9 @@ impl RunningFlow {
             }
             Traffic::BulkTcp { bytes, .. } => {
                 let (delivered, total, intact) = self.delivered(tcp, seconds)?;
-                put(out, name, "intact", f64::from(u8::from(intact)));
+                if let Some(intact) = intact {
+                    put(out, name, "intact", f64::from(u8::from(intact)));
+                }
                 if let Some(bytes) = bytes {
                     let completed = total >= *bytes;
                     put(out, name, "completed", f64::from(u8::from(completed)));
@@ -295,32 +328,30 @@ impl RunningFlow {
         Ok(())
     }
 
-    /// When how much was delivered, how much in all, and whether all of it is as it was sent.
+    /// When how much was delivered, how much in all, and whether all of it is as it was sent, if that is known.
     fn delivered(
         &self,
         tcp: Option<&TcpSeen>,
         seconds: impl Fn(u64) -> f64,
-    ) -> Result<(Deliveries, u64, bool)> {
+    ) -> Result<(Deliveries, u64, Option<bool>)> {
+        if let Some(tool) = &self.tool {
+            let delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
+            return Ok((delivered, tool.received_bytes()?, None));
+        }
         let Some(web) = &self.web else {
             let report: Delivered = self.report()?;
             let delivered: Vec<(f64, u64)> =
                 report.deliveries.iter().map(|(ns, n)| (seconds(*ns), *n)).collect();
             let total = delivered.iter().map(|(_, n)| n).sum();
-            return Ok((delivered, total, report.intact));
+            return Ok((delivered, total, Some(report.intact)));
         };
         let total = std::fs::metadata(web.copy()).map_or(0, |m| m.len());
         let intact = total > 0 && web.sums().map(|[file, copy]| file == copy)?;
-        Ok((tcp.map(|t| t.received.clone()).unwrap_or_default(), total, intact))
+        Ok((tcp.map(|t| t.received.clone()).unwrap_or_default(), total, Some(intact)))
     }
 
     fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {
-        let arrivals = traffic::arrivals(&self.received)?;
-        let place = |a: &traffic::Arrival| Arrival {
-            number: a.number,
-            sent_s: seconds(a.sent_ns),
-            arrived_s: seconds(a.arrived_ns),
-        };
-        Ok(arrivals.iter().map(place).collect())
+        Ok(placed(&traffic::arrivals(&self.received)?, seconds))
     }
 
     fn report<T: DeserializeOwned>(&self) -> Result<T> {
@@ -329,14 +360,52 @@ impl RunningFlow {
     }
 }
 
+/// Packets in the time of the run.
+fn placed(arrivals: &[traffic::Arrival], seconds: impl Fn(u64) -> f64) -> Vec<Arrival> {
+    let place = |a: &traffic::Arrival| Arrival {
+        number: a.number,
+        sent_s: seconds(a.sent_ns),
+        arrived_s: seconds(a.arrived_ns),
+    };
+    arrivals.iter().map(place).collect()
+}
+
+/// iperf3 or irtt, if the flow is theirs: the end that listens is started.
+fn tool(
+    name: &str,
+    flow: &Flow,
+    ends: &Ends<'_>,
+    network: &Network,
+    folder: &Path,
+    stop: &Stop,
+) -> Result<Option<Tool>> {
+    let (space, addresses) = if tools::server_asks(&flow.traffic) {
+        (ends.ue_space, [ends.server, ends.ue])
+    } else {
+        (ends.server_space, [ends.ue, ends.server])
+    };
+    let (space, name) = (network.space(space)?, format!("flow-{name}"));
+    Ok(match flow.program {
+        file::Program::Iperf3 => Some(Tool::iperf3(space, &name, flow, addresses, folder, stop)?),
+        file::Program::Irtt => Some(Tool::irtt(space, &name, flow, addresses, folder, stop)?),
+        file::Program::Own | file::Program::Curl => None,
+    })
+}
+
 fn put(out: &mut Outcome, flow: &str, name: &str, value: f64) {
     out.metrics.insert(format!("flow.{flow}.{name}"), value);
 }
 
 /// How long what is under way at the end may take: a full queue, the delay behind it, and reordering.
 fn drain(case: &Case) -> Duration {
+    // A full RLC buffer at a third of the cell's rate.
+    let of_cell = |gnb: &crate::scenario::model::Gnb| {
+        gnb.peak_mbps().map_or(1000.0, |mbps| (gnb.rlc_bytes as f64 * 24e-3 / mbps).min(1000.0))
+    };
+    let cells = case.gnbs.values().map(of_cell);
     let directions = case.links.values().flat_map(|l| [&l.up, &l.down]);
-    let longest = directions.map(|d| d.queue_ms.min(1000.0) + d.delay_ms + d.jitter_ms).fold(0.0, f64::max);
+    let links = directions.map(|d| d.queue_ms.min(1000.0) + d.delay_ms + d.jitter_ms);
+    let longest = links.chain(cells).fold(0.0, f64::max);
     crate::scenario::model::ms((longest + 200.0).clamp(300.0, 3000.0))
 }
 

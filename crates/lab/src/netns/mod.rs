@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod backend;
+pub mod cells;
 pub mod diag;
 pub mod flows;
 pub mod observe;
@@ -14,6 +15,7 @@ pub mod sandbox;
 pub mod space;
 pub mod stop;
 pub mod timeline;
+pub mod tools;
 pub mod topology;
 pub mod traffic;
 pub mod tunnels;

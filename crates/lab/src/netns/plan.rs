@@ -4,12 +4,13 @@
 //!  ue ns                       link ns              upf ns                    server ns
 //!  wifi  10.1.0.10 ──── a0 [anabranch link] b0 ──── l0    10.1.0.1
 //!  5g    10.1.1.10 ──── a0 [anabranch link] b0 ──── l1    10.1.1.1
+//!  5g    10.1.2.10 ┄┄┄┄ [anabranch gnb] ┄┄┄┄┄┄┄┄ l2    10.1.2.1
 //!  anb0  10.45.0.2 ┄┄┄┄┄┄ tunnel ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ anb0  10.45.0.1
 //!                                                   s0    10.2.0.1 ──────── u0  10.2.0.2
 //!                                                                           lo  10.3.0.1
 //! ```
 //!
-//! - access link number L: 10.1.L.0/24 and fd00:1:L::/64; UPF p is host 1+p, UE k on it host 10+k
+//! - access link number L (cells come after the links): 10.1.L.0/24 and fd00:1:L::/64; UPF p is host 1+p, UE k on it host 10+k
 //! - N6 between server s and UPF p: 10.2.(8s+p).0/30 and fd00:2:(8s+p)::/64
 //! - server s: 10.3.s.1 (CUBIC), 10.3.s.2 (Reno), 10.3.s.3 (BBR), and fd00:3:s::1 to ::3
 //! - pool of UPF p: 10.(45+p).0.0/16 and fd45:p::/64; the UPF is its first host, UE u host 2+u
@@ -24,7 +25,7 @@ use crate::scenario::model::{Case, Link, Via};
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A network to be made.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +38,10 @@ pub struct Plan {
     pub setup: BTreeMap<String, String>,
     /// Emulated links: accesses by name, and server links that are not plain.
     pub links: Vec<EmulatedLink>,
+    /// Cells.
+    pub cells: Vec<CellPlan>,
+    /// `ip -batch` lines per namespace, once the cells run: their interfaces are theirs.
+    pub radio_setup: BTreeMap<String, String>,
     /// UEs by name.
     pub ues: BTreeMap<String, UePlan>,
     /// UPFs by name.
@@ -50,7 +55,7 @@ pub struct Plan {
 pub enum Role {
     /// A UE.
     Ue,
-    /// An emulated link.
+    /// An emulated link, or a cell.
     Link,
     /// A UPF.
     Upf,
@@ -84,6 +89,32 @@ pub struct EmulatedLink {
     pub link: Link,
 }
 
+/// An `anabranch gnb` to run.
+#[derive(Debug, Clone)]
+pub struct CellPlan {
+    /// Its name in the scenario.
+    pub name: String,
+    /// Its namespace.
+    pub space: String,
+    /// Namespace and interface towards the UPF.
+    pub n3: (String, String),
+    /// UEs in the cell's order.
+    pub ues: Vec<CellUe>,
+}
+
+/// A UE of a cell.
+#[derive(Debug, Clone)]
+pub struct CellUe {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub space: String,
+    /// The interface that the cell makes there.
+    pub interface: String,
+    /// Its addresses in the cell.
+    pub addresses: [IpAddr; 2],
+}
+
 /// A UE.
 #[derive(Debug, Clone)]
 pub struct UePlan {
@@ -114,6 +145,8 @@ pub struct AccessPlan {
     pub gateway: Ipv4Addr,
     /// UDP port the UPF serves this access name on.
     pub port: u16,
+    /// Whether it is a cell, and the interface the cell's.
+    pub cell: bool,
 }
 
 /// A UPF.
@@ -168,8 +201,12 @@ pub fn server_link_is_emulated(rate_mbps: f64, delay_ms: f64) -> bool {
 /// # Errors
 /// More of something than the address plan has room for.
 pub fn lay_out(case: &Case) -> Result<Plan> {
-    if case.links.len() > 250 || case.servers.len() > 31 || case.upfs.len() > 8 || case.ues.len() > 200 {
-        bail!("the netns backend has room for 250 links, 200 UEs, 31 servers and 8 UPFs");
+    if case.links.len() + case.gnbs.len() > 250
+        || case.servers.len() > 31
+        || case.upfs.len() > 8
+        || case.ues.len() > 200
+    {
+        bail!("the netns backend has room for 250 links and cells, 200 UEs, 31 servers and 8 UPFs");
     }
     let names = Names::of(case);
     let controls: BTreeSet<CongestionControl> = case
@@ -193,18 +230,23 @@ struct Names(BTreeMap<(u8, String), String>);
 
 impl Names {
     fn of(case: &Case) -> Self {
-        let kinds: [(&str, Vec<&String>); 4] = [
+        let kinds: [(&str, Vec<&String>); 5] = [
             ("ue", case.ues.keys().collect()),
             ("upf", case.upfs.keys().collect()),
             ("server", case.servers.keys().collect()),
             ("link", case.links.keys().collect()),
+            ("gnb", case.gnbs.keys().collect()),
         ];
         let mut map = BTreeMap::new();
         for (k, (kind, names)) in kinds.iter().enumerate() {
             for name in names {
                 let taken = kinds.iter().filter(|(_, others)| others.contains(name)).count() > 1;
-                // Links always say what they are: their names are often those of interfaces.
-                let space = if taken || *kind == "link" { format!("{kind}-{name}") } else { (*name).clone() };
+                // Links and cells always say what they are: their names are often those of interfaces.
+                let space = if taken || ["link", "gnb"].contains(kind) {
+                    format!("{kind}-{name}")
+                } else {
+                    (*name).clone()
+                };
                 map.insert((k as u8, (*name).clone()), space);
             }
         }
@@ -226,6 +268,15 @@ impl Names {
     fn link(&self, name: &str) -> String {
         self.get(3, name)
     }
+    fn gnb(&self, name: &str) -> String {
+        self.get(4, name)
+    }
+}
+
+/// `ip -batch` lines.
+struct Lines {
+    addresses: String,
+    routes: String,
 }
 
 struct Build<'a> {
@@ -243,6 +294,7 @@ impl Build<'_> {
         spaces.extend(case.upfs.keys().map(|n| (names.upf(n), Role::Upf)));
         spaces.extend(case.servers.keys().map(|n| (names.server(n), Role::Server)));
         spaces.extend(case.links.keys().map(|n| (names.link(n), Role::Link)));
+        spaces.extend(case.gnbs.keys().map(|n| (names.gnb(n), Role::Link)));
         for space in self.plan.spaces.keys().cloned().collect::<Vec<_>>() {
             self.ip(&space, "link set lo up");
         }
@@ -284,6 +336,9 @@ impl Build<'_> {
             }
             self.plan.links.push(EmulatedLink { name: Some(link.clone()), space, sides, link: of.clone() });
         }
+        for (number, gnb) in (case.links.len()..).zip(case.gnbs.keys()) {
+            self.cell(number, gnb);
+        }
         // The order of the links is not that of the UE's accesses.
         for (name, plan) in &mut self.plan.ues {
             let order = |a: &AccessPlan| case.ues[name].accesses.iter().position(|x| x.name == a.name);
@@ -293,16 +348,8 @@ impl Build<'_> {
 
     /// Connects the `k`-th user of link `number`; returns the interface on the link's side.
     fn ue_access(&mut self, number: usize, link_space: &str, k: usize, ue: &str, index: usize) -> String {
-        let case = self.case;
-        let of = &case.ues[ue];
-        let access = &of.accesses[index];
-        let upf = position(&case.upfs, &of.upf);
-        let space = self.names.ue(ue);
-        let interface = interface_of(&access.name, index);
-        let (host, gateway) = (10 + k, 1 + upf);
-        let address = Ipv4Addr::new(10, 1, number as u8, host as u8);
-        let gateway4 = Ipv4Addr::new(10, 1, number as u8, gateway as u8);
-        let port = FIRST_PORT + position(&access_names(case, &of.upf), &access.name) as u16;
+        let (space, interface) = (self.names.ue(ue), self.interface_of(ue, index));
+        let (upf, host) = (position(&self.case.upfs, &self.case.ues[ue].upf), 10 + k);
         let inside = format!("a{k}");
         self.veth(
             End { space: space.clone(), interface: interface.clone(), mac: mac(number, host), plain: true },
@@ -313,30 +360,47 @@ impl Build<'_> {
                 plain: true,
             },
         );
-        let (net6, table) = (format!("fd00:1:{number:x}:"), FIRST_TABLE + index);
-        self.ip(&space, &format!("addr add {address}/24 dev {interface}"));
-        self.ip(&space, &format!("addr add {net6}:{host:x}/64 dev {interface} nodad"));
-        let gateway_mac = mac(number, gateway);
-        self.ip(&space, &format!("neigh add {gateway4} lladdr {gateway_mac} dev {interface} nud permanent"));
-        self.ip(
-            &space,
-            &format!("neigh add {net6}:{gateway:x} lladdr {gateway_mac} dev {interface} nud permanent"),
+        let lines = self.ue_side(number, k, ue, index);
+        let (gateway, net6, lladdr) = (1 + upf, net6(number), mac(number, 1 + upf));
+        self.ip(&space, &lines.addresses);
+        for gateway in [format!("10.1.{number}.{gateway}"), format!("{net6}:{gateway:x}")] {
+            self.ip(&space, &format!("neigh add {gateway} lladdr {lladdr} dev {interface} nud permanent"));
+        }
+        self.ip(&space, &lines.routes);
+        inside
+    }
+
+    /// Addresses and routes of the `k`-th user of link `number`, and its access in the plan.
+    fn ue_side(&mut self, number: usize, k: usize, ue: &str, index: usize) -> Lines {
+        let case = self.case;
+        let of = &case.ues[ue];
+        let access = &of.accesses[index];
+        let interface = self.interface_of(ue, index);
+        let (host, gateway) = (10 + k, 1 + position(&case.upfs, &of.upf));
+        let address = Ipv4Addr::new(10, 1, number as u8, host as u8);
+        let gateway4 = Ipv4Addr::new(10, 1, number as u8, gateway as u8);
+        let port = FIRST_PORT + position(&access_names(case, &of.upf), &access.name) as u16;
+        let (net6, table) = (net6(number), FIRST_TABLE + index);
+        let addresses = format!(
+            "addr add {address}/24 dev {interface}\naddr add {net6}:{host:x}/64 dev {interface} nodad"
         );
         // What is bound to the access (direct flows, MPTCP subflows) leaves by it.
-        self.ip(&space, &format!("rule add from {address} table {table}"));
-        self.ip(&space, &format!("-6 rule add from {net6}:{host:x} table {table}"));
         let ways = self.to_servers(&format!("via {gateway4} dev {interface}"), &format!("table {table}"));
-        self.ip(&space, &ways);
-        self.ip(&space, &format!("route add default via {gateway4} dev {interface} table {table}"));
-        self.ip(&space, &format!("route add default via {net6}:{gateway:x} dev {interface} table {table}"));
+        let mut routes = format!(
+            "rule add from {address} table {table}\n-6 rule add from {net6}:{host:x} table {table}\n{ways}\n\
+             route add default via {gateway4} dev {interface} table {table}\n\
+             route add default via {net6}:{gateway:x} dev {interface} table {table}"
+        );
         if self.uses_mptcp(ue) {
-            self.ip(&space, "mptcp limits set subflow 8 add_addr_accepted 8");
+            routes.push_str("\nmptcp limits set subflow 8 add_addr_accepted 8");
             // The first access carries the first subflow, without an endpoint of its own.
             if index > 0 {
-                self.ip(&space, &format!("mptcp endpoint add {address} dev {interface} subflow"));
+                routes.push_str(&format!("\nmptcp endpoint add {address} dev {interface} subflow"));
             }
         }
-        let plan = AccessPlan { name: access.name.clone(), interface, address, gateway: gateway4, port };
+        let cell = case.gnbs.contains_key(&access.link);
+        let plan =
+            AccessPlan { name: access.name.clone(), interface, address, gateway: gateway4, port, cell };
         let names = self.names;
         let plans = self.plan.ues.entry(ue.to_owned()).or_insert_with(|| UePlan {
             space: names.ue(ue),
@@ -347,7 +411,52 @@ impl Build<'_> {
             upf: of.upf.clone(),
         });
         plans.accesses.push(plan);
-        inside
+        Lines { addresses, routes }
+    }
+
+    /// A cell in the place of link `number`: its program makes the interfaces.
+    fn cell(&mut self, number: usize, gnb: &str) {
+        let case = self.case;
+        let users = case.ues_of(gnb);
+        let mut ues = Vec::new();
+        // All of one UPF; the scenario was checked for it.
+        let upf = users.first().map_or("", |(ue, _)| &case.ues[*ue].upf);
+        let (upf_space, at_upf, gateway) =
+            (self.names.upf(upf), format!("l{number}"), 1 + position(&case.upfs, upf));
+        self.later(
+            &upf_space,
+            &format!(
+                "addr add 10.1.{number}.{gateway}/24 dev {at_upf}\naddr add {}:{gateway:x}/64 dev {at_upf} nodad",
+                net6(number)
+            ),
+        );
+        for (k, (ue, index)) in users.into_iter().enumerate() {
+            let (space, interface, host) = (self.names.ue(ue), self.interface_of(ue, index), 10 + k);
+            let lines = self.ue_side(number, k, ue, index);
+            self.later(&space, &lines.addresses);
+            self.later(&space, &lines.routes);
+            let v6 = Ipv6Addr::new(0xfd00, 1, number as u16, 0, 0, 0, 0, host as u16);
+            let addresses = [Ipv4Addr::new(10, 1, number as u8, host as u8).into(), v6.into()];
+            ues.push(CellUe { name: ue.clone(), space, interface, addresses });
+        }
+        let space = self.names.gnb(gnb);
+        self.plan.cells.push(CellPlan { name: gnb.to_owned(), space, n3: (upf_space, at_upf), ues });
+    }
+
+    fn later(&mut self, space: &str, line: &str) {
+        let lines = self.plan.radio_setup.entry(space.to_owned()).or_default();
+        lines.push_str(line);
+        lines.push('\n');
+    }
+
+    /// The UE's interface for an access: the access's name where that can be an interface's.
+    fn interface_of(&self, ue: &str, index: usize) -> String {
+        let access = &self.case.ues[ue].accesses[index];
+        let reserved = ["lo", TUNNEL, "all", "default"];
+        // The interface of a cell may have a companion with a longer name.
+        let longest = if self.case.gnbs.contains_key(&access.link) { 13 } else { 15 };
+        let fits = access.name.len() <= longest && !reserved.contains(&access.name.as_str());
+        if fits { access.name.clone() } else { format!("acc{index}") }
     }
 
     fn upf_access(
@@ -453,7 +562,7 @@ impl Build<'_> {
         // Back to the pool of this UPF, and to the UEs of this UPF without tunnel.
         let mut targets = vec![pool(p)];
         let mut targets6 = vec![format!("fd45:{p:x}::/64")];
-        for (number, (link, _)) in case.links.iter().enumerate() {
+        for (number, link) in case.links.keys().chain(case.gnbs.keys()).enumerate() {
             let users = case.ues.values().flat_map(|u| u.accesses.iter().map(move |a| (u, a)));
             for (k, (ue, _)) in users.filter(|(_, a)| a.link == *link).enumerate() {
                 if ue.upf == upf {
@@ -523,12 +632,6 @@ impl Build<'_> {
     }
 }
 
-/// The UE's interface for an access: the access's name where that can be an interface's.
-fn interface_of(access: &str, index: usize) -> String {
-    let reserved = ["lo", TUNNEL, "all", "default"];
-    if access.len() <= 15 && !reserved.contains(&access) { access.to_owned() } else { format!("acc{index}") }
-}
-
 /// All access names of the UEs of a UPF.
 fn access_names(case: &Case, upf: &str) -> BTreeMap<String, ()> {
     let of_upf = case.ues.values().filter(|u| u.upf == *upf);
@@ -538,6 +641,11 @@ fn access_names(case: &Case, upf: &str) -> BTreeMap<String, ()> {
 fn server_link(rate_mbps: f64, delay_ms: f64) -> Link {
     let direction = crate::scenario::file::LinkDirection { rate_mbps, delay_ms, ..Default::default() };
     Link { up: direction.clone(), down: direction }
+}
+
+/// Network part of link `number`, for IPv6; a host follows after a colon.
+fn net6(number: usize) -> String {
+    format!("fd00:1:{number:x}:")
 }
 
 fn pool(p: usize) -> String {
@@ -630,6 +738,38 @@ congestion_control = "reno"
         assert!(at_server.contains("table 202 congctl lock reno"));
         assert!(!at_server.contains("bbr"));
         assert!(plan.ues["one"].tunnel_routes.contains("10.3.0.2/32 dev anb0  congctl lock reno"));
+    }
+
+    #[test]
+    fn a_cell_takes_the_place_of_a_link() {
+        let plan = plan(
+            r#"
+title = "t"
+[link.wifi]
+[gnb.wide]
+[ue.one]
+accesses = [{ name = "wifi", link = "wifi" }, { name = "a-name-of-14-x", link = "wide" }]
+[ue.two]
+accesses = [{ name = "5g", link = "wide" }]
+[flow.a]
+kind = "bulk_tcp"
+ue = "two"
+via = "direct:5g"
+"#,
+        );
+        let [cell] = &plan.cells[..] else { panic!("{:?}", plan.cells) };
+        assert_eq!((cell.space.as_str(), cell.n3.clone()), ("gnb-wide", ("upf".into(), "l1".into())));
+        let ues: Vec<_> = cell.ues.iter().map(|ue| (ue.space.as_str(), ue.interface.as_str())).collect();
+        assert_eq!(ues, [("one", "acc1"), ("two", "5g")]);
+        assert_eq!(cell.ues[1].addresses.map(|a| a.to_string()), ["10.1.1.11", "fd00:1:1::b"]);
+        assert_eq!(plan.ues["two"].accesses[0].address.to_string(), "10.1.1.11");
+        assert!(plan.ues["two"].accesses[0].cell && !plan.ues["one"].accesses[0].cell);
+        // Interfaces that the cell makes are set up later, and only those.
+        let later = &plan.radio_setup["two"];
+        assert!(later.contains("addr add 10.1.1.11/24 dev 5g") && later.contains("dev 5g table 101 congctl"));
+        assert!(plan.radio_setup["upf"].contains("addr add fd00:1:1::1/64 dev l1 nodad"));
+        assert!(!plan.setup["two"].contains("5g") && plan.setup["one"].contains("dev wifi"));
+        assert!(plan.setup["server"].contains("route add 10.1.1.11/32 via"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The events of a scenario, in real time.
 
 use super::agent::Agent;
+use super::cells::{CellState, Cells};
 use super::stop::Stop;
 use super::topology::Network;
 use super::tunnels::Tunnels;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 pub struct Timeline {
     events: Vec<(Duration, Action)>,
     ues: BTreeMap<String, Device>,
+    cells: BTreeMap<String, (Agent, CellState)>,
 }
 
 /// A UE as events see it.
@@ -29,12 +31,17 @@ struct Device {
 impl Timeline {
     /// The events of a run.
     #[must_use]
-    pub fn new(case: &Case, tunnels: &Tunnels, seed: u64) -> Self {
+    pub fn new(case: &Case, tunnels: &Tunnels, cells: &Cells, seed: u64) -> Self {
         let device = |(name, ue): (&String, &Ue)| {
             let agent = tunnels.ues.get(name).map(|r| r.agent.clone());
             (name.clone(), Device { agent, rules: ue.rules.clone() })
         };
-        Self { events: case.timeline(seed), ues: case.ues.iter().map(device).collect() }
+        let cell = cells.running.iter().map(|(name, c)| (name.clone(), (c.agent.clone(), c.first.clone())));
+        Self {
+            events: case.timeline(seed),
+            ues: case.ues.iter().map(device).collect(),
+            cells: cell.collect(),
+        }
     }
 
     /// Carries out the events until they are over or the end is asked for; returns what happened when.
@@ -43,6 +50,14 @@ impl Timeline {
     /// A link or an agent refuses.
     pub fn run(mut self, network: &mut Network, start: Instant, end: &Stop) -> Result<Vec<(f64, String)>> {
         let mut done = Vec::new();
+        if end.sleep_until(start) {
+            return Ok(done);
+        }
+        for (agent, state) in self.cells.values() {
+            for (ue, channel) in &state.moving {
+                agent.set_channel(ue, channel)?;
+            }
+        }
         for (at, action) in std::mem::take(&mut self.events) {
             if end.sleep_until(start + at) {
                 break;
@@ -81,8 +96,13 @@ impl Timeline {
                     one.steering = steering.clone();
                 }
             }),
-            // Scenarios with cells are refused before.
-            Action::Share { gnb, .. } => Err(anyhow!("gnb {gnb} runs in the virtual backend only")),
+            Action::Share { gnb, slice, share_percent } => {
+                let (agent, state) = self.cells.get_mut(gnb).ok_or_else(|| anyhow!("no gnb {gnb}"))?;
+                for one in state.slices.iter_mut().filter(|one| one.name == *slice) {
+                    one.share_percent = *share_percent;
+                }
+                agent.set_slices(&state.slices)
+            }
             Action::SwitchEvery { ue, packets } => self.rules(ue, |one| {
                 if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut one.steering {
                     *rotate_packets = *packets;

@@ -64,12 +64,16 @@ choice! {
 }
 
 choice! {
-    /// Who carries a transfer in namespaces.
+    /// Who carries a flow in namespaces.
     pub enum Program {
         /// Sources and sinks of this program, which know every byte.
         Own = "own",
         /// A file that nginx serves and curl fetches; sha256sum compares.
         Curl = "curl",
+        /// iperf3: TCP, with `congestion_control` as its option `-C`.
+        Iperf3 = "iperf3",
+        /// irtt: packets that are answered, with time stamps of both ends; the sender of a `cbr` flow asks.
+        Irtt = "irtt",
     }
 }
 
@@ -365,8 +369,9 @@ table! {
         off_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
         /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
-        /// Who carries it in namespaces; `curl` fetches `bytes` downwards from nginx.
-        program: Program = Program::Own, only(&["bulk_tcp"]);
+        /// Who carries it in namespaces: `curl` (bulk_tcp) fetches `bytes` downwards from nginx, `iperf3` is for
+        /// bulk_tcp, `irtt` for cbr and ping. In virtual time there are only models.
+        program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.

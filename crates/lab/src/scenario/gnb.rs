@@ -2,6 +2,7 @@
 
 use super::schema::{choice, table};
 use anabranch_core::policy::Filter;
+use anabranch_core::ran::amc::Amc;
 use anabranch_core::ran::channel::ChannelConfig;
 use anabranch_core::ran::gnb::{
     BearerConfig, Gnb as Cell, GnbConfig, GnbError, QosRule, TelemetryConfig, UeConfig,
@@ -121,7 +122,8 @@ choice! {
 
 table! {
     /// A cell: gNB and the air, an access as a link is one. UEs on it have it as the `link` of an access;
-    /// `via = "direct:<access>"` is the cell alone, without a tunnel over it. Virtual backend only.
+    /// `via = "direct:<access>"` is the cell alone, without a tunnel over it. In namespaces it is
+    /// `anabranch gnb`, in real time.
     pub struct Gnb {
         /// Radio access technology.
         rat: Rat = Rat::Lte;
@@ -310,6 +312,19 @@ impl Gnb {
             priority: s.priority,
         };
         self.slices.iter().map(slice).collect()
+    }
+
+    /// What the downlink carries at most, Mbit/s.
+    #[must_use]
+    pub fn peak_mbps(&self) -> Option<f64> {
+        let config = self.config(0, &[]).ok()?;
+        let amc = Amc::new(&config.radio).ok()?;
+        let mcs = match self.channel.model {
+            ChannelModel::Constant => self.channel.mcs.unwrap_or(amc.max_mcs()),
+            _ => amc.max_mcs(),
+        };
+        let bytes = amc.full().bytes(mcs, amc.rbs()).ok()?;
+        Some(f64::from(bytes) * 8e-6 / amc.slot().as_secs_f64())
     }
 
     /// QoS flow identifiers of its UEs.
@@ -525,7 +540,10 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),
             (&["gnb.cell.channel.model=trace", "gnb.cell.channel.file=no.csv"], "no.csv: "),
             (&["event.more.slice=gold"], "event.more.slice: there is no slice `gold`"),
-            (&["backends=[\"netns\"]"], "gnb.cell: runs in the virtual backend only"),
+            (
+                &["upf.one={}", "upf.two={}", "ue.a.upf=one", "ue.b.upf=two", "backends=[\"netns\"]"],
+                "gnb.cell: has UEs of 2 UPFs: in namespaces its N3 ends at one; give each UPF a cell of its own",
+            ),
         ] {
             let why = check(sets).unwrap_err();
             assert!(why.contains(says), "{sets:?}: {why}");

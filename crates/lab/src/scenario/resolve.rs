@@ -48,6 +48,9 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
     })
 }
 
+/// The header of an irtt packet with all time stamps, and some room.
+const IRTT_BYTES: u32 = 80;
+
 struct Check {
     problems: Vec<Problem>,
 }
@@ -192,6 +195,7 @@ impl Check {
             }
             let traffic = traffic(flow);
             let via = self.via(&path, flow, ues.get(&ue), &traffic);
+            self.program(&path, flow, &via);
             let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
             if flow.program == file::Program::Curl
                 && (!fetches || flow.limit_mbps.is_some() || via == Via::Mptcp)
@@ -215,6 +219,28 @@ impl Check {
             );
         }
         flows
+    }
+
+    /// iperf3 and irtt carry what they were made for.
+    fn program(&mut self, path: &str, flow: &file::Flow, via: &Via) {
+        let path = format!("{path}.program");
+        let tcp = flow.kind == FlowKind::BulkTcp;
+        match flow.program {
+            file::Program::Curl if !tcp => {
+                self.problem(path, "curl fetches a file: it needs kind \"bulk_tcp\"");
+            }
+            file::Program::Iperf3 if !tcp || *via == Via::Mptcp => {
+                self.problem(path, "iperf3 carries kind \"bulk_tcp\", without mptcp");
+            }
+            file::Program::Irtt if tcp => {
+                self.problem(path, "irtt carries kind \"cbr\" or \"ping\"");
+            }
+            file::Program::Irtt if flow.packet_bytes < IRTT_BYTES => {
+                let bytes = flow.packet_bytes;
+                self.problem(path, format!("packet_bytes = {bytes}: irtt has {IRTT_BYTES} at least"));
+            }
+            _ => {}
+        }
     }
 
     fn via(&mut self, path: &str, flow: &file::Flow, ue: Option<&Ue>, traffic: &Traffic) -> Via {
@@ -311,10 +337,6 @@ impl Check {
         if file.link.contains_key(name) {
             self.problem(&path, "is the name of a link, too");
         }
-        if file.backends.contains(&file::BackendName::Netns) {
-            let what = "runs in the virtual backend only; take \"netns\" out of `backends`";
-            self.problem(&path, what);
-        }
         let on = |ue: &Ue| ue.accesses.iter().filter(|a| a.link == name).count();
         for (ue, of) in ues.iter().filter(|(_, ue)| on(ue) > 1) {
             self.problem(
@@ -325,6 +347,11 @@ impl Check {
         let mine: Vec<&str> = ues.iter().filter(|(_, ue)| on(ue) > 0).map(|(n, _)| n.as_str()).collect();
         if mine.is_empty() {
             return self.problem(path, "is used by no UE");
+        }
+        let upfs: BTreeSet<&str> = mine.iter().map(|ue| ues[*ue].upf.as_str()).collect();
+        if upfs.len() > 1 && file.backends.contains(&file::BackendName::Netns) {
+            let what = "in namespaces its N3 ends at one; give each UPF a cell of its own";
+            self.problem(&path, format!("has UEs of {} UPFs: {what}", upfs.len()));
         }
         for ue in gnb.ue.keys() {
             self.known(&format!("{path}.ue.{ue}"), "UE of this cell", ue, mine.iter().copied());

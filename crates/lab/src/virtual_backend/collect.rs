@@ -3,13 +3,11 @@
 use super::run::Seen;
 use super::world::World;
 use crate::backend::{Outcome, Series};
-use crate::claims::percentile;
 use crate::measure::{self, Times, increments, rate_mbps};
 use crate::scenario::Case;
 use crate::scenario::model::{Direction, Flow, Traffic};
 use crate::sim::host::{App, Host};
 use crate::sim::tcp_app::TcpApp;
-use anabranch_core::ran::gnb::PacketTimes;
 use anabranch_core::time::Instant;
 use anyhow::{Context, Result};
 
@@ -60,7 +58,9 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
     }
     paths(case, seen, out);
     links(seen, out);
-    cells(case, seen, out);
+    for (name, cell) in &seen.cells {
+        cell.collect(case, name, case.duration.as_secs_f64(), out);
+    }
     out.events.extend(seen.events.iter().cloned());
     Ok(())
 }
@@ -179,64 +179,6 @@ fn links(seen: &Seen, out: &mut Outcome) {
         for (i, direction) in ["up", "down"].into_iter().enumerate() {
             let points = samples.iter().map(|(at, queued)| (*at, queued[i] as f64)).collect();
             out.series.insert(format!("link.{link}.{direction}.queue_bytes"), Series { points });
-        }
-    }
-}
-
-/// Waits counted within these, milliseconds, and how they are written in the names of metrics.
-const WITHIN: [(f64, &str); 3] =
-    [(1.0, "within_1ms_percent"), (2.0, "within_2ms_percent"), (4.0, "within_4ms_percent")];
-
-fn cells(case: &Case, seen: &Seen, out: &mut Outcome) {
-    let (from, end) = (case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
-    for (name, cell) in &seen.cells {
-        let Some(gnb) = case.gnbs.get(name) else { continue };
-        let first = cell.counters.iter().find(|(at, _)| *at >= from);
-        if let (Some((_, a)), Some((_, b))) = (first, cell.counters.last()) {
-            let rbs = (b.rbs - a.rbs).max(1) as f64;
-            let used = (b.used_rbs + b.retx_rbs) - (a.used_rbs + a.retx_rbs);
-            let bytes = (b.block_bytes - a.block_bytes).max(1) as f64;
-            let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
-            put("rb_percent", used as f64 * 100.0 / rbs);
-            put("retx_rb_percent", (b.retx_rbs - a.retx_rbs) as f64 * 100.0 / rbs);
-            put("padding_percent", (b.padding_bytes - a.padding_bytes) as f64 * 100.0 / bytes);
-        }
-        for (u, (ue, _)) in case.ues_of(name).into_iter().enumerate() {
-            if let Some(points) = cell.rlc_bytes.get(u) {
-                let series = Series { points: points.clone() };
-                out.series.insert(format!("gnb.{name}.ue.{ue}.rlc_bytes"), series);
-            }
-            for qfi in gnb.qfis() {
-                let mine = cell.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
-                let ms = |wait: std::time::Duration| wait.as_secs_f64() * 1e3;
-                let at = |p: &&PacketTimes| p.delivered.as_secs_f64();
-                let window: Vec<_> = mine.clone().filter(|p| (from..=end).contains(&at(p))).collect();
-                let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
-                let points = mine.map(|p| (at(&p), ms(p.queue_wait()))).collect();
-                out.series.insert(name("wait_ms"), Series { points });
-                if window.is_empty() {
-                    continue;
-                }
-                let n = window.len() as f64;
-                let mean = |of: &dyn Fn(&PacketTimes) -> f64| window.iter().map(|p| of(p)).sum::<f64>() / n;
-                let waits: Vec<f64> = window.iter().map(|p| ms(p.queue_wait())).collect();
-                let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
-                put("wait_mean_ms", mean(&|p| ms(p.queue_wait())));
-                put("wait_p50_ms", percentile(&waits, 0.5));
-                put("wait_p95_ms", percentile(&waits, 0.95));
-                put("wait_p99_ms", percentile(&waits, 0.99));
-                put("sdap_wait_mean_ms", mean(&|p| ms(p.sdap_wait())));
-                put("rlc_wait_mean_ms", mean(&|p| ms(p.rlc_wait())));
-                put("reassembly_wait_mean_ms", mean(&|p| ms(p.reassembly_wait())));
-                put("total_mean_ms", mean(&|p| ms(p.total())));
-                for (limit, what) in WITHIN {
-                    put(what, waits.iter().filter(|w| **w < limit).count() as f64 * 100.0 / n);
-                }
-            }
-        }
-        for (slice, points) in gnb.slices().iter().zip(&cell.owed_rbs) {
-            let series = Series { points: points.clone() };
-            out.series.insert(format!("gnb.{name}.slice.{}.owed_rbs", slice.name), series);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::world::{UeNode, World};
 use crate::backend::Progress;
+use crate::cell::CellSeen;
 use crate::scenario::Case;
 use crate::scenario::model::{Action, Directions, DownHow};
 use crate::sim::host::{App, Host};
@@ -11,7 +12,7 @@ use anabranch_core::element::Port;
 use anabranch_core::net::{Direction, DuplexLink, LinkChange, LinkCommand, LinkStats, Rate};
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::ran::amc::Direction as Radio;
-use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats as CellStats, PacketTimes};
+use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent};
 use anabranch_core::time::{Duration, Instant};
 use anabranch_core::ue::{Ue, UeCommand, UeEvent};
 use anabranch_core::upf::{Upf, UpfEvent};
@@ -35,19 +36,6 @@ pub struct Seen {
     pub cells: BTreeMap<String, CellSeen>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
-}
-
-/// What a cell was seen to do.
-#[derive(Debug, Default)]
-pub struct CellSeen {
-    /// Downlink packets that were delivered.
-    pub packets: Vec<PacketTimes>,
-    /// Time, and counters of the downlink.
-    pub counters: Vec<(f64, CellStats)>,
-    /// Per UE, in the cell's order: time and SDU bytes in RLC.
-    pub rlc_bytes: Vec<Vec<(f64, f64)>>,
-    /// Per slice: time and RBs it is owed.
-    pub owed_rbs: Vec<Vec<(f64, f64)>>,
 }
 
 /// A look at a path.
@@ -162,7 +150,7 @@ impl Seen {
                 }
             }
             let Some(gnb) = world.net.get_mut::<Gnb>(*id) else { continue };
-            cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now)));
+            cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now).into()));
             cell.rlc_bytes.resize_with(gnb.ue_names().count(), Vec::new);
             for (ue, points) in (0..).zip(&mut cell.rlc_bytes) {
                 let bytes: u64 = gnb.bearer_stats(ue, Radio::Downlink, now).map(|b| b.buffer_bytes).sum();

@@ -2,6 +2,7 @@
 
 mod asks;
 mod metrics;
+mod packets;
 mod place;
 mod report;
 mod views;
@@ -90,6 +91,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     let amc = gnb.amc().clone();
     let (told, reports) = mpsc::channel(REPORTS_BEHIND);
     let slots = broadcast::channel(SLOTS_BEHIND).0;
+    let packets = broadcast::channel(packets::BATCHES_BEHIND).0;
     let of = config.device_of_ues().map_err(anyhow::Error::msg)?;
     let (worker, handle) = Worker::new(Parts {
         gnb,
@@ -100,6 +102,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         real_time: config.gnb.real_time,
         reports: told,
         slots: slots.clone(),
+        packets: packets.clone(),
     })?;
     let mut cell = Running::start(worker, handle.clone())?;
     let (asker, asks) = mpsc::channel(64);
@@ -114,6 +117,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         worker: handle,
         seconds: broadcast::channel(SECONDS_BEHIND).0,
         slots,
+        packets,
         last: None,
         log,
         started: Instant::now(),
@@ -138,6 +142,7 @@ struct Agent {
     worker: Handle,
     seconds: broadcast::Sender<Arc<api::Second>>,
     slots: broadcast::Sender<api::Slot>,
+    packets: broadcast::Sender<Arc<api::CellPackets>>,
     /// The report of the last second.
     last: Option<Report>,
     log: EventLog,

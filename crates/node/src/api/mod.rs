@@ -25,8 +25,8 @@ pub use events::EventLog;
 pub use events::KEPT as EVENTS_KEPT;
 pub use problem::Problem;
 pub use ran::{
-    BearerLink, Cell, CellChange, CellLink, CellUe, RanAsk, Second, SliceLink, SliceUse, Slices, Slot,
-    Streams, Ticks, UeBearer, UeChange, UeFlow, UeList,
+    BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,
+    SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
 };
 pub use serve::serve;
 pub use types::{

@@ -33,8 +33,17 @@ pub enum RanAsk {
     Ue(String, Reply<CellUe>),
     /// Another slice, channel or queue for a UE.
     SetUe(String, Box<UeChange>, Reply<CellUe>),
-    /// What follows: seconds, and slots if asked for.
-    Telemetry(bool, Reply<Streams>),
+    /// What follows: seconds, and what else is asked for.
+    Telemetry(Telemetry, Reply<Streams>),
+}
+
+/// What is told beside seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Telemetry {
+    /// Every slot.
+    pub slots: bool,
+    /// Every packet.
+    pub packets: bool,
 }
 
 /// What a gNB tells as it happens.
@@ -43,6 +52,8 @@ pub struct Streams {
     pub seconds: broadcast::Receiver<Arc<Second>>,
     /// Every slot of each direction.
     pub slots: Option<broadcast::Receiver<Slot>>,
+    /// Packets that were delivered, in batches.
+    pub packets: Option<broadcast::Receiver<Arc<CellPackets>>>,
 }
 
 impl RanAsk {
@@ -377,6 +388,44 @@ pub struct Slot {
     pub unused_rbs: u16,
     /// Bytes in the RLC buffers after it.
     pub buffer_bytes: u64,
+}
+
+/// Packets that were delivered, since the batch before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CellPackets {
+    /// The wall clock at the start, from which times are counted: Unix, nanoseconds.
+    pub start_unix_ns: u64,
+    /// Packets told before; a gap shows what a slow listener missed.
+    pub first: u64,
+    /// The packets.
+    pub packets: Vec<CellPacket>,
+}
+
+/// When a packet was where. Times are nanoseconds since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CellPacket {
+    /// Number of its UE, from 0, in the order of `GET /v1/ues`.
+    pub ue: u32,
+    /// Its bearer.
+    pub drb: u8,
+    /// Its QoS flow.
+    pub qfi: u8,
+    /// Downlink, else uplink.
+    pub downlink: bool,
+    /// Its bytes.
+    pub bytes: u32,
+    /// When it entered SDAP.
+    pub arrived_ns: u64,
+    /// When SDAP let it down to RLC.
+    pub forwarded_ns: u64,
+    /// When its first byte went to the MAC.
+    pub first_pull_ns: u64,
+    /// When its last byte went to the MAC, for the first time.
+    pub last_pull_ns: u64,
+    /// When its first byte could be at the receiver.
+    pub first_received_ns: u64,
+    /// When it was handed up, whole and in order.
+    pub delivered_ns: u64,
 }
 
 #[cfg(test)]

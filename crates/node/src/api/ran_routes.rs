@@ -3,7 +3,8 @@
 use super::ask::Ask;
 use super::problem::Problem;
 use super::ran::{
-    Cell, CellChange, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, UeChange, UeList,
+    Cell, CellChange, CellPackets, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, Telemetry,
+    UeChange, UeList,
 };
 use super::routes::{Answer, Page, Shared, bad_body};
 use anabranch_core::ran::sched::SliceConfig;
@@ -13,6 +14,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
+use std::sync::Arc;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 use utoipa::IntoParams;
@@ -131,18 +133,21 @@ async fn set_ue(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct What {
-    /// Every slot too, as events `slot`; default: seconds only.
+    /// Every slot too, as events `slot`.
     #[serde(default)]
     slots: bool,
+    /// Every packet delivered, too, as events `packets`, ten a second.
+    #[serde(default)]
+    packets: bool,
 }
 
-/// The cell as it goes (gNB only): server-sent events `second`, and `slot` if asked for.
+/// The cell as it goes (gNB only): server-sent events `second`, and `slot` and `packets` if asked for.
 #[utoipa::path(
     get,
     path = "/v1/telemetry",
     params(What),
     responses(
-        (status = 200, body = Second, content_type = "text/event-stream", description = "`slot` has the form of Slot"),
+        (status = 200, body = Second, content_type = "text/event-stream", description = "`slot` has the form of Slot, `packets` that of CellPackets"),
         (status = 405, body = Problem)
     )
 )]
@@ -150,8 +155,9 @@ async fn telemetry(
     State(shared): State<Shared>,
     Query(what): Query<What>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let streams = shared.asker.ask(|reply| Ask::Ran(RanAsk::Telemetry(what.slots, reply))).await?;
-    let Streams { seconds, slots } = streams;
+    let what = Telemetry { slots: what.slots, packets: what.packets };
+    let streams = shared.asker.ask(|reply| Ask::Ran(RanAsk::Telemetry(what, reply))).await?;
+    let Streams { seconds, slots, packets } = streams;
     // Who falls behind misses some; the times show the gap.
     let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));
     let slots: Boxed = match slots {
@@ -161,7 +167,14 @@ async fn telemetry(
         }
         None => Box::pin(tokio_stream::empty()),
     };
-    Ok(Sse::new(seconds.merge(slots)).keep_alive(KeepAlive::default()))
+    let packets: Boxed = match packets {
+        Some(packets) => {
+            let packets = BroadcastStream::new(packets).filter_map(Result::ok);
+            Box::pin(packets.map(|batch: Arc<CellPackets>| event("packets", &*batch)))
+        }
+        None => Box::pin(tokio_stream::empty()),
+    };
+    Ok(Sse::new(seconds.merge(slots).merge(packets)).keep_alive(KeepAlive::default()))
 }
 
 type Boxed = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;

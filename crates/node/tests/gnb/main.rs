@@ -319,8 +319,9 @@ fn shares_changed_live_shift_the_rates() {
         println!("{}", world.ctl(table));
     }
     // The stream of seconds and slots.
-    let text = world.curl(&["--max-time", "2"], "/v1/telemetry?slots=true");
+    let text = world.curl(&["--max-time", "2"], "/v1/telemetry?slots=true&packets=true");
     assert!(text.contains("event: second") && text.matches("event: slot").count() > 500, "{text}");
+    packets(&text);
     let metrics = world.curl(&[], "/metrics");
     assert!(metrics.contains("anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"}"), "{metrics}");
     // From the file again: what it says is in force.
@@ -337,6 +338,28 @@ fn shares_changed_live_shift_the_rates() {
     assert_eq!(world.get("/v1/rules")["status"], 405);
     drop(load);
     gnb.stop();
+}
+
+/// Every packet is told once, and was everywhere in order.
+fn packets(stream: &str) {
+    let after = stream.split("event: packets\n").skip(1);
+    let batches = after.map(|rest| rest.lines().next().and_then(|line| line.strip_prefix("data: ")).unwrap());
+    let mut next = None;
+    let mut count = 0;
+    for batch in batches {
+        let batch: Value = serde_json::from_str(batch).unwrap();
+        let first = batch["first"].as_u64().unwrap();
+        assert_eq!(first, next.unwrap_or(first));
+        let packets = batch["packets"].as_array().unwrap();
+        next = Some(first + packets.len() as u64);
+        for packet in packets {
+            let times = ["arrived", "forwarded", "first_pull", "last_pull", "first_received", "delivered"]
+                .map(|what| packet[format!("{what}_ns")].as_u64().unwrap());
+            assert!(times.is_sorted_by(|a, b| a <= b) || times[3] > times[4], "{packet}");
+            count += usize::from(packet["downlink"] == true && packet["qfi"] == 9);
+        }
+    }
+    assert!(count > 500, "{count} packets told");
 }
 
 #[test]

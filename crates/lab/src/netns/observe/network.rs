@@ -9,18 +9,26 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// An Ethernet header, which interfaces count and the metrics do not.
-const ETHERNET_BYTES: u64 = 14;
+pub const ETHERNET_BYTES: u64 = 14;
 
 /// Bytes at times: two directions of a thing.
 pub type Sampled = Vec<(f64, [u64; 2])>;
-/// An interface, and the access it is.
-pub type Interfaces = Vec<(String, String)>;
+/// An access of a UE.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Its name.
+    pub name: String,
+    /// Its interface.
+    pub interface: String,
+    /// What the interface counts for each packet beside IP, bytes.
+    pub header_bytes: u64,
+}
 
 /// What to watch of the network.
 #[derive(Debug)]
 pub struct NetworkWatch {
-    /// UEs: name, namespace, and interfaces with the name of their access.
-    pub ues: Vec<(String, Space, Interfaces)>,
+    /// UEs: name, namespace and accesses.
+    pub ues: Vec<(String, Space, Vec<Access>)>,
     /// Access links by name.
     pub links: BTreeMap<String, LinkControl>,
 }
@@ -78,15 +86,13 @@ pub fn watch(mut watch: NetworkWatch, start: Instant, period: Duration, end: &St
     let mut next = start;
     loop {
         let over = end.sleep_until(next);
-        for ((ue, space, names), first) in watch.ues.iter().zip(&first) {
+        for ((ue, space, accesses), first) in watch.ues.iter().zip(&first) {
             let now = start.elapsed().as_secs_f64();
             let counted = interfaces(space)?;
-            for (access, interface) in names {
-                let of = |all: &BTreeMap<String, Interface>| all.get(interface).copied().unwrap_or_default();
-                let (a, b) = (of(first), of(&counted));
-                let up = b.sent_bytes.saturating_sub(a.sent_bytes);
-                let down = b.received_bytes.saturating_sub(a.received_bytes);
-                seen.accesses.entry((ue.clone(), access.clone())).or_default().push((now, [up, down]));
+            for access in accesses {
+                let [a, b] = [first, &counted].map(|all| ip_bytes(all, access));
+                let both = [b[0].saturating_sub(a[0]), b[1].saturating_sub(a[1])];
+                seen.accesses.entry((ue.clone(), access.name.clone())).or_default().push((now, both));
             }
         }
         for (name, control) in &mut watch.links {
@@ -115,13 +121,19 @@ fn link_counters(stats: &serde_json::Value) -> Result<[LinkCounters; 2]> {
     Ok([direction("a_to_b")?, direction("b_to_a")?])
 }
 
-/// What an interface has sent and received: IP, without Ethernet headers.
+/// What an interface has sent and received, as it counts: bytes and packets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Interface {
-    /// Bytes sent.
-    pub sent_bytes: u64,
-    /// Bytes received.
-    pub received_bytes: u64,
+    sent: (u64, u64),
+    received: (u64, u64),
+}
+
+/// IP bytes that went over an access, sent and received.
+#[must_use]
+pub fn ip_bytes(all: &BTreeMap<String, Interface>, access: &Access) -> [u64; 2] {
+    let counted = all.get(&access.interface).copied().unwrap_or_default();
+    let ip = |(bytes, packets): (u64, u64)| bytes.saturating_sub(packets * access.header_bytes);
+    [ip(counted.sent), ip(counted.received)]
 }
 
 /// The counters of the interfaces of a namespace.
@@ -143,10 +155,8 @@ fn parse_interfaces(text: &str) -> BTreeMap<String, Interface> {
         let &[received, received_packets, _, _, _, _, _, _, sent, sent_packets, ..] = &counters[..] else {
             continue;
         };
-        let ip = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET_BYTES);
-        let one =
-            Interface { sent_bytes: ip(sent, sent_packets), received_bytes: ip(received, received_packets) };
-        all.insert(name.trim().to_owned(), one);
+        let (sent, received) = ((sent, sent_packets), (received, received_packets));
+        all.insert(name.trim().to_owned(), Interface { sent, received });
     }
     all
 }
@@ -160,7 +170,9 @@ mod tests {
         let text = "Inter-|   Receive\n face |bytes packets errs drop fifo frame compressed multicast|bytes\n  \
                     wifi: 1140 10 0 0 0 0 0 0 228 2 0 0 0 0 0 0\n    lo:0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
         let all = parse_interfaces(text);
-        assert_eq!(all["wifi"], Interface { sent_bytes: 200, received_bytes: 1000 });
+        let access = |header_bytes| Access { name: "w".into(), interface: "wifi".into(), header_bytes };
+        assert_eq!(ip_bytes(&all, &access(ETHERNET_BYTES)), [200, 1000]);
+        assert_eq!(ip_bytes(&all, &access(0)), [228, 1140]);
         assert_eq!(all["lo"], Interface::default());
     }
 }

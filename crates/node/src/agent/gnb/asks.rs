@@ -66,7 +66,7 @@ impl Agent {
                 Ok(()) => self.ue(&name).await,
                 Err(problem) => Err(problem),
             })),
-            RanAsk::Telemetry(slots, reply) => drop(reply.send(self.telemetry(slots))),
+            RanAsk::Telemetry(what, reply) => drop(reply.send(self.telemetry(what))),
         }
     }
 
@@ -141,7 +141,7 @@ impl Agent {
     }
 
     async fn slices(&self) -> Result<api::Slices, Problem> {
-        let ask = self.worker.ask(|worker, _| (worker.gnb.slices().to_vec(), worker.sums.all()));
+        let ask = self.worker.ask(|worker, _| (worker.gnb.slices().to_vec(), worker.slice_sums()));
         let (slices, sums) = ask.await.map_err(Problem::unavailable)?;
         Ok(api::Slices { slices, uses: views::slices(&sums, &[], &self.running) })
     }
@@ -176,13 +176,17 @@ impl Agent {
         self.running.ues.iter().position(|ue| ue.name == name).ok_or_else(|| no_ue(name))
     }
 
-    fn telemetry(&self, slots: bool) -> Result<api::Streams, Problem> {
+    fn telemetry(&self, what: api::Telemetry) -> Result<api::Streams, Problem> {
         let seconds = self.seconds.subscribe();
-        let slots = slots.then(|| self.slots.subscribe());
+        let slots = what.slots.then(|| self.slots.subscribe());
         if slots.is_some() {
             self.worker.run(|worker, now| worker.tell_slots(true, now)).map_err(Problem::unavailable)?;
         }
-        Ok(api::Streams { seconds, slots })
+        let packets = what.packets.then(|| self.packets.subscribe());
+        if packets.is_some() {
+            self.worker.run(|worker, _| worker.packets.listen()).map_err(Problem::unavailable)?;
+        }
+        Ok(api::Streams { seconds, slots, packets })
     }
 
     async fn metrics(&self) -> Result<String, Problem> {

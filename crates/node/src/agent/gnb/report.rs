@@ -144,19 +144,24 @@ impl Sums {
     }
 
     /// A second ends.
-    pub fn end_second(&mut self, balances: &[Vec<i32>; 2]) {
-        for (at, (slice, waits)) in self.slices.iter_mut().zip(&mut self.waits).enumerate() {
+    pub fn end_second(&mut self) {
+        for (slice, waits) in self.slices.iter_mut().zip(&mut self.waits) {
             for direction in 0..2 {
                 slice.carried[direction].wait = Spread::of(&waits[direction]);
-                slice.carried[direction].balance_rbs = balances[direction].get(at).copied();
                 waits[direction].reset();
             }
         }
     }
 
-    /// As they are now.
-    pub fn all(&self) -> Vec<SliceSums> {
-        self.slices.clone()
+    /// As they are now, with what slices are owed, downlink first.
+    pub fn all(&self, balances: [&[i32]; 2]) -> Vec<SliceSums> {
+        let mut all = self.slices.clone();
+        for (at, slice) in all.iter_mut().enumerate() {
+            for (carried, balances) in slice.carried.iter_mut().zip(balances) {
+                carried.balance_rbs = balances.get(at).copied();
+            }
+        }
+        all
     }
 }
 
@@ -234,12 +239,12 @@ mod tests {
         };
         sums.packet(1, &times);
         sums.packet(7, &times);
-        sums.end_second(&[vec![], vec![4, -4]]);
-        let [_, b] = &sums.all()[..] else { panic!() };
+        sums.end_second();
+        let [_, b] = &sums.all([&[], &[4, -4]])[..] else { panic!() };
         assert_eq!((b.carried[1].packets, b.carried[1].bytes, b.carried[1].balance_rbs), (1, 1500, Some(-4)));
         assert!((2_970_000..=3_050_000).contains(&b.carried[1].wait.max_ns), "{b:?}");
         sums.set_slices(&[slice("b"), slice("c")]);
-        assert_eq!(sums.all()[0].carried[1].packets, 1);
-        assert_eq!(sums.all()[1].carried[1], Carried::default());
+        assert_eq!(sums.all([&[], &[]])[0].carried[1].packets, 1);
+        assert_eq!(sums.all([&[], &[]])[1].carried[1], Carried::default());
     }
 }

@@ -11,7 +11,9 @@
 //! what is more than a thousand slots behind is left out and counted (`core`). Nothing here locks per packet,
 //! and buffers are used again.
 
-use super::report::{Late, Report, SlotTick, Sums};
+use super::packets::Batch;
+use super::report::{Late, Report, SliceSums, SlotTick, Sums};
+use crate::api::CellPackets;
 use crate::engine::device::{Device, DeviceCounters};
 use crate::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_core::access::{DatagramSink, PacketSink};
@@ -155,6 +157,12 @@ impl Clock {
     fn now(self) -> Instant {
         Instant::from_nanos(Self::monotonic_ns().saturating_sub(self.start_ns))
     }
+
+    /// The wall clock at the start, as the wall clock is set now.
+    fn start_unix_ns(self) -> u64 {
+        let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
+        nanos(wall).saturating_sub(self.now().as_nanos())
+    }
 }
 
 /// See the top of this file.
@@ -167,6 +175,8 @@ pub struct Worker {
     pub sums: Sums,
     /// What could not be given to the cell.
     pub dropped: Dropped,
+    /// Packets that are told.
+    pub packets: Batch,
     clock: Clock,
     n3: N3End,
     devices: Vec<UeEnd>,
@@ -205,12 +215,15 @@ pub struct Parts {
     pub reports: mpsc::Sender<Report>,
     /// Where slots go while somebody listens.
     pub slots: broadcast::Sender<SlotTick>,
+    /// Where packets go while somebody listens.
+    pub packets: broadcast::Sender<Arc<CellPackets>>,
 }
 
 impl Worker {
     /// Registers everything. Time starts now.
     pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
-        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots } = parts;
+        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
+            parts;
         let poll = Poll::new().context("epoll")?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
@@ -234,6 +247,7 @@ impl Worker {
             late: Late::default(),
             sums: Sums::new(gnb.slices()),
             dropped: Dropped::default(),
+            packets: Batch::new(packets),
             clock: Clock { start_ns: Clock::monotonic_ns() },
             ready: vec![true; devices.len() + 1],
             gnb,
@@ -399,6 +413,7 @@ impl Worker {
                 GnbEvent::Packet(times) => {
                     let slice = self.gnb.slice_of(times.ue).unwrap_or_default();
                     self.sums.packet(slice, &times);
+                    self.packets.packet(&times, now);
                 }
                 // Nobody listens any more: noticed at the next second.
                 GnbEvent::Slot(slot) => drop(self.slots.send(slot.into())),
@@ -406,16 +421,17 @@ impl Worker {
                 GnbEvent::Refused(why) => tracing::warn!("{why}"),
             }
         }
+        let clock = self.clock;
+        self.packets.send(now, || clock.start_unix_ns());
         if now < self.next_report {
             return;
         }
         while self.next_report <= now {
             self.next_report += SECOND;
         }
-        let balances = Direction::ALL.map(|direction| self.gnb.balances(direction).to_vec());
-        self.sums.end_second(&balances);
+        self.sums.end_second();
         let report =
-            Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.sums.all() };
+            Report { links: self.link_stats(now), late: self.late.end_second(), slices: self.slice_sums() };
         if self.reports.try_send(report).is_err() {
             self.dropped.reports += 1;
         }
@@ -428,6 +444,11 @@ impl Worker {
     pub fn tell_slots(&mut self, slots: bool, now: Instant) {
         let telemetry = TelemetryConfig { slots, ..self.gnb.telemetry() };
         self.gnb.on_command(GnbCommand::Telemetry(telemetry), now);
+    }
+
+    /// What slices carried, and what they are owed now.
+    pub fn slice_sums(&self) -> Vec<SliceSums> {
+        self.sums.all(Direction::ALL.map(|direction| self.gnb.balances(direction)))
     }
 
     /// Counters of both directions.
@@ -457,7 +478,7 @@ impl Worker {
     /// Sets the timer to what is due next.
     fn arm(&mut self) -> anyhow::Result<()> {
         let due = self.gnb.poll_timeout().map_or(Instant::MAX, |(at, _)| at);
-        let next = due.min(self.next_report);
+        let next = due.min(self.next_report).min(self.packets.due());
         if next != self.armed || next <= self.clock.now() {
             let at = Duration::from_nanos(self.clock.start_ns.saturating_add(next.as_nanos()).max(1));
             let when = Expiration::OneShot(TimeSpec::from(at));

@@ -1,0 +1,107 @@
+//! What a cell was seen to do, in either backend, and the metrics and series of it.
+
+use crate::backend::{Outcome, Series};
+use crate::claims::percentile;
+use crate::scenario::Case;
+use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
+
+/// What a cell was seen to do.
+#[derive(Debug, Default)]
+pub struct CellSeen {
+    /// Downlink packets that were delivered; times from the beginning of the run.
+    pub packets: Vec<PacketTimes>,
+    /// Time, and counters of the downlink.
+    pub counters: Vec<(f64, Counters)>,
+    /// Per UE, in the cell's order: time and SDU bytes in RLC.
+    pub rlc_bytes: Vec<Vec<(f64, f64)>>,
+    /// Per slice: time and RBs it is owed.
+    pub owed_rbs: Vec<Vec<(f64, f64)>>,
+}
+
+/// Those counters of one direction of a cell that metrics are made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+pub struct Counters {
+    /// RBs for new data and retransmissions.
+    pub rbs: u64,
+    /// RBs granted for new data.
+    pub used_rbs: u64,
+    /// RBs of retransmissions.
+    pub retx_rbs: u64,
+    /// Bytes that transport blocks had room for.
+    pub block_bytes: u64,
+    /// Bytes of padding in them.
+    pub padding_bytes: u64,
+}
+
+impl From<LinkStats> for Counters {
+    fn from(s: LinkStats) -> Self {
+        Self {
+            rbs: s.rbs,
+            used_rbs: s.used_rbs,
+            retx_rbs: s.retx_rbs,
+            block_bytes: s.block_bytes,
+            padding_bytes: s.padding_bytes,
+        }
+    }
+}
+
+/// Waits counted within these, milliseconds, and how they are written in the names of metrics.
+const WITHIN: [(f64, &str); 3] =
+    [(1.0, "within_1ms_percent"), (2.0, "within_2ms_percent"), (4.0, "within_4ms_percent")];
+
+impl CellSeen {
+    /// Metrics and series of cell `name`; the run ended at `end` seconds.
+    pub fn collect(&self, case: &Case, name: &str, end: f64, out: &mut Outcome) {
+        let from = case.measure_from.as_secs_f64();
+        let Some(gnb) = case.gnbs.get(name) else { return };
+        let first = self.counters.iter().find(|(at, _)| *at >= from);
+        let last = self.counters.iter().rfind(|(at, _)| *at <= end + 1e-6);
+        if let (Some((_, a)), Some((_, b))) = (first, last) {
+            // Of counters that went on after the end, or began anew, there is no difference.
+            let rbs = b.rbs.saturating_sub(a.rbs).max(1) as f64;
+            let used = (b.used_rbs + b.retx_rbs).saturating_sub(a.used_rbs + a.retx_rbs);
+            let bytes = b.block_bytes.saturating_sub(a.block_bytes).max(1) as f64;
+            let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
+            put("rb_percent", used as f64 * 100.0 / rbs);
+            put("retx_rb_percent", b.retx_rbs.saturating_sub(a.retx_rbs) as f64 * 100.0 / rbs);
+            put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
+        }
+        for (u, (ue, _)) in case.ues_of(name).into_iter().enumerate() {
+            if let Some(points) = self.rlc_bytes.get(u) {
+                let series = Series { points: points.clone() };
+                out.series.insert(format!("gnb.{name}.ue.{ue}.rlc_bytes"), series);
+            }
+            for qfi in gnb.qfis() {
+                let mine = self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
+                let ms = |wait: std::time::Duration| wait.as_secs_f64() * 1e3;
+                let at = |p: &&PacketTimes| p.delivered.as_secs_f64();
+                let window: Vec<_> = mine.clone().filter(|p| (from..=end).contains(&at(p))).collect();
+                let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
+                let points = mine.map(|p| (at(&p), ms(p.queue_wait()))).collect();
+                out.series.insert(name("wait_ms"), Series { points });
+                if window.is_empty() {
+                    continue;
+                }
+                let n = window.len() as f64;
+                let mean = |of: &dyn Fn(&PacketTimes) -> f64| window.iter().map(|p| of(p)).sum::<f64>() / n;
+                let waits: Vec<f64> = window.iter().map(|p| ms(p.queue_wait())).collect();
+                let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
+                put("wait_mean_ms", mean(&|p| ms(p.queue_wait())));
+                put("wait_p50_ms", percentile(&waits, 0.5));
+                put("wait_p95_ms", percentile(&waits, 0.95));
+                put("wait_p99_ms", percentile(&waits, 0.99));
+                put("sdap_wait_mean_ms", mean(&|p| ms(p.sdap_wait())));
+                put("rlc_wait_mean_ms", mean(&|p| ms(p.rlc_wait())));
+                put("reassembly_wait_mean_ms", mean(&|p| ms(p.reassembly_wait())));
+                put("total_mean_ms", mean(&|p| ms(p.total())));
+                for (limit, what) in WITHIN {
+                    put(what, waits.iter().filter(|w| **w < limit).count() as f64 * 100.0 / n);
+                }
+            }
+        }
+        for (slice, points) in gnb.slices().iter().zip(&self.owed_rbs) {
+            let series = Series { points: points.clone() };
+            out.series.insert(format!("gnb.{name}.slice.{}.owed_rbs", slice.name), series);
+        }
+    }
+}

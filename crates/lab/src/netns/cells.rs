@@ -1,0 +1,371 @@
+//! Cells of a scenario: `anabranch gnb` between the namespaces of UEs and of their UPF, what it is told when, and
+//! what is seen of it.
+
+use super::agent::{Agent, CellPacket, Next};
+use super::plan::{CellPlan, Plan};
+use super::program::{self, Program};
+use super::stop::Stop;
+use super::topology::{Network, READY};
+use super::tunnels::Device;
+use crate::backend::Outcome;
+use crate::cell::CellSeen;
+use crate::scenario::Case;
+use anabranch_core::ran::amc::Direction;
+use anabranch_core::ran::channel::ChannelConfig;
+use anabranch_core::ran::gnb::PacketTimes;
+use anabranch_core::ran::sched::SliceConfig;
+use anyhow::{Context, Result, anyhow, bail};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use toml::{Table, Value};
+
+/// Cells at work. They end when it is dropped.
+#[derive(Debug, Default)]
+pub struct Cells {
+    /// By name.
+    pub running: BTreeMap<String, RunningCell>,
+}
+
+/// A cell at work.
+#[derive(Debug)]
+pub struct RunningCell {
+    /// The process.
+    pub program: Program,
+    /// Its REST interface.
+    pub agent: Agent,
+    /// Its slices, and UEs with channels that move, as they are at the beginning.
+    pub first: CellState,
+}
+
+/// What of a cell changes with time.
+#[derive(Debug, Clone, Default)]
+pub struct CellState {
+    /// Its slices.
+    pub slices: Vec<SliceConfig>,
+    /// UEs whose channel begins to move when the run begins.
+    pub moving: Vec<(String, ChannelConfig)>,
+}
+
+impl Cells {
+    /// Starts them, waits until they run, and sets up the interfaces they made.
+    ///
+    /// # Errors
+    /// One does not start.
+    pub fn start(
+        case: &Case,
+        plan: &Plan,
+        network: &Network,
+        seed: u64,
+        device: Device,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let mut cells = Self::default();
+        for (number, cell) in (0..).zip(&plan.cells) {
+            let name = &cell.space;
+            let path = |ending: &str| folder.join(format!("{name}.{ending}"));
+            // Whole numbers of TOML have a sign.
+            let seed = seed.wrapping_add(number) >> 1;
+            let (file, first) = file(case, cell, seed, device, &path("sock"))
+                .with_context(|| format!("gnb {}", cell.name))?;
+            let text = toml::to_string(&file).context("configuration")?;
+            std::fs::write(path("toml"), text).with_context(|| path("toml").display().to_string())?;
+            let mut command = program::prompt(program::anabranch()?);
+            command.arg("gnb").arg("--config").arg(path("toml"));
+            let program = Program::start(network.space(name)?, name, &mut command, folder, None)?;
+            let agent = Agent::new(name, &path("sock"));
+            cells.running.insert(cell.name.clone(), RunningCell { program, agent, first });
+        }
+        for running in cells.running.values_mut() {
+            let agent = running.agent.clone();
+            running.program.wait_ready(READY, stop, || agent.status().is_ok())?;
+        }
+        for (space, lines) in &plan.radio_setup {
+            network.space(space)?.ip(lines)?;
+        }
+        Ok(cells)
+    }
+
+    /// An error if one has ended.
+    ///
+    /// # Errors
+    /// Which, and the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        for running in self.running.values_mut() {
+            if let Some(status) = running.program.ended()? {
+                bail!("{} ended ({status}): {}", running.program.name(), running.program.log_tail());
+            }
+        }
+        Ok(())
+    }
+
+    /// How to ask them, by name.
+    #[must_use]
+    pub fn agents(&self) -> Vec<(String, Agent)> {
+        self.running.iter().map(|(name, cell)| (name.clone(), cell.agent.clone())).collect()
+    }
+}
+
+impl Drop for Cells {
+    fn drop(&mut self) {
+        for running in self.running.values_mut() {
+            running.program.stop();
+        }
+    }
+}
+
+/// The configuration file of a cell, and what of it changes.
+fn file(
+    case: &Case,
+    plan: &CellPlan,
+    seed: u64,
+    device: Device,
+    socket: &Path,
+) -> Result<(Table, CellState)> {
+    let gnb = case.gnbs.get(&plan.name).ok_or_else(|| anyhow!("is not in the scenario"))?;
+    let ues: Vec<_> = plan.ues.iter().map(|ue| (ue.name.clone(), ue.addresses.to_vec())).collect();
+    let mut cell = gnb.config(seed, &ues).map_err(anyhow::Error::msg)?;
+    let mut first = CellState { slices: cell.slices.clone(), moving: Vec::new() };
+    for ue in &mut cell.ues {
+        if !matches!(ue.channel, ChannelConfig::Constant { .. }) {
+            // The trace must begin with the run, not with the program.
+            let waiting = ChannelConfig::Constant { mcs: None, cqi: Some(15) };
+            let moving = std::mem::replace(&mut ue.channel, waiting);
+            first.moving.push((ue.name.clone(), moving));
+        }
+    }
+    let port = |space: &str, name: &str| {
+        let mut table = Table::new();
+        table.insert("kind".into(), device.name().into());
+        table.insert("name".into(), name.into());
+        table.insert("netns".into(), space.into());
+        table
+    };
+    let mut n3 = port(&plan.n3.0, &plan.n3.1);
+    n3.insert("mode".into(), "ip".into());
+    let devices = plan.ues.iter().map(|ue| {
+        let mut table = port(&ue.space, &ue.interface);
+        table.insert("ues".into(), vec![Value::from(ue.name.clone())].into());
+        Value::Table(table)
+    });
+    let mut file = Table::new();
+    let named = |key: &str, value: String| Table::from_iter([(key.to_owned(), Value::from(value))]);
+    file.insert("gnb".into(), named("name", plan.name.clone()).into());
+    file.insert("n3".into(), n3.into());
+    file.insert("device".into(), Value::Array(devices.collect()));
+    file.insert("cell".into(), Value::try_from(&cell).context("the cell as TOML")?);
+    file.insert("api".into(), named("listen", format!("unix:{}", socket.display())).into());
+    Ok((file, first))
+}
+
+/// How late slots were run, microseconds; slots left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
+pub struct Lateness {
+    /// Slots run.
+    pub count: u64,
+    /// Of them, those a slot late or more.
+    pub late: u64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Latest.
+    pub max_us: f64,
+}
+
+/// What was seen of a cell.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// The same as in virtual time.
+    pub seen: CellSeen,
+    /// What only real time has.
+    pub late: Lateness,
+}
+
+/// How often a cell is looked at, at most.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long after the end packets of before are still told.
+const STRAGGLERS: Duration = Duration::from_millis(250);
+
+/// Looks at a cell until asked to end; the run began at `begin_ns` of the wall clock.
+///
+/// # Errors
+/// It does not answer, or tells more than could be listened to.
+pub fn watch(agent: &Agent, begin_ns: u64, start: Instant, period: Duration, end: &Stop) -> Result<Watched> {
+    std::thread::scope(|scope| {
+        let packets = scope.spawn(|| {
+            let result = packets(agent, begin_ns, end);
+            if result.is_err() {
+                end.request();
+            }
+            result
+        });
+        let looked = looks(agent, start, period.max(PERIOD), end);
+        if looked.is_err() {
+            end.request();
+        }
+        let packets = packets.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let mut watched = looked?;
+        watched.seen.packets = packets;
+        Ok(watched)
+    })
+}
+
+fn looks(agent: &Agent, start: Instant, period: Duration, end: &Stop) -> Result<Watched> {
+    let mut watched = Watched::default();
+    let mut next = start;
+    loop {
+        let over = end.sleep_until(next);
+        let (cell, slices, ues) = (agent.cell()?, agent.slices()?, agent.cell_ues()?);
+        let now = start.elapsed().as_secs_f64();
+        watched.late = cell.ticks;
+        let seen = &mut watched.seen;
+        seen.counters.push((now, cell.downlink));
+        seen.rlc_bytes.resize_with(ues.len(), Vec::new);
+        for (points, ue) in seen.rlc_bytes.iter_mut().zip(&ues) {
+            points.push((now, ue.buffer_bytes() as f64));
+        }
+        let owed: Vec<i32> = slices.iter().filter_map(|slice| slice.downlink.balance_rbs).collect();
+        seen.owed_rbs.resize_with(owed.len(), Vec::new);
+        for (points, rbs) in seen.owed_rbs.iter_mut().zip(owed) {
+            points.push((now, f64::from(rbs)));
+        }
+        if over {
+            return Ok(watched);
+        }
+        next = (next + period).max(Instant::now());
+    }
+}
+
+fn packets(agent: &Agent, begin_ns: u64, end: &Stop) -> Result<Vec<PacketTimes>> {
+    let mut seen = Vec::new();
+    let mut told = agent.packets()?;
+    let mut next: Option<u64> = None;
+    let mut until: Option<Instant> = None;
+    loop {
+        match told.wait_next()? {
+            Next::Event(batch) => {
+                let first = next.replace(batch.first + batch.packets.len() as u64).unwrap_or(batch.first);
+                if first != batch.first {
+                    bail!("{} packets of the cell were not told in time", batch.first - first);
+                }
+                let down = batch.packets.iter().filter(|packet| packet.downlink);
+                seen.extend(down.filter_map(|p| place(p, batch.start_unix_ns, begin_ns)));
+            }
+            Next::Nothing => {}
+            Next::End => return Ok(seen),
+        }
+        if until.is_none() && end.requested() {
+            until = Some(Instant::now() + STRAGGLERS);
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(seen);
+        }
+    }
+}
+
+/// A packet in the time of the run; none from before.
+fn place(packet: &CellPacket, start_unix_ns: u64, begin_ns: u64) -> Option<PacketTimes> {
+    let at = |ns: u64| {
+        let since = (start_unix_ns + ns).checked_sub(begin_ns)?;
+        Some(anabranch_core::time::Instant::from_nanos(since))
+    };
+    Some(PacketTimes {
+        direction: Direction::Downlink,
+        ue: packet.ue,
+        drb: packet.drb,
+        qfi: packet.qfi,
+        bytes: packet.bytes,
+        arrived: at(packet.arrived_ns)?,
+        forwarded: at(packet.forwarded_ns)?,
+        first_pull: at(packet.first_pull_ns)?,
+        last_pull: at(packet.last_pull_ns)?,
+        first_received: at(packet.first_received_ns)?,
+        delivered: at(packet.delivered_ns)?,
+    })
+}
+
+/// Metrics and series of cells.
+pub fn measure(case: &Case, cells: &BTreeMap<String, Watched>, end_s: f64, out: &mut Outcome) {
+    for (name, watched) in cells {
+        watched.seen.collect(case, name, end_s, out);
+        let late = &watched.late;
+        let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
+        put("late_p50_us", late.p50_us);
+        put("late_p99_us", late.p99_us);
+        put("late_max_us", late.max_us);
+        put("late_slots_percent", late.late as f64 * 100.0 / late.count.max(1) as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::plan;
+
+    #[test]
+    fn the_file_has_the_cell_of_the_scenario() {
+        let text = r#"
+title = "t"
+[gnb.cell]
+queue = "jit"
+slices = [{ name = "a", share_percent = 25 }, { name = "b", share_percent = 75 }]
+[gnb.cell.ue.two]
+slice = "b"
+channel = { model = "train", seed = 7 }
+[ue.one]
+accesses = [{ name = "5g", link = "cell" }]
+[ue.two]
+accesses = [{ name = "5g", link = "cell" }]
+[flow.f]
+kind = "ping"
+ue = "one"
+via = "direct:5g"
+"#;
+        let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
+        let case = &scenario.cases[0];
+        let plan = plan::lay_out(case).unwrap();
+        let (file, first) = file(case, &plan.cells[0], 3, Device::Packet, Path::new("/x/s")).unwrap();
+        let of = |path: &[&str]| {
+            path.iter().fold(Value::Table(file.clone()), |at, key| match key.parse::<usize>() {
+                Ok(number) => at[number].clone(),
+                Err(_) => at[*key].clone(),
+            })
+        };
+        let says = |path: &[&str], is: &str| assert_eq!(of(path).as_str(), Some(is), "{path:?}");
+        says(&["n3", "netns"], "upf");
+        says(&["n3", "name"], "l0");
+        says(&["device", "1", "netns"], "two");
+        says(&["device", "1", "ues", "0"], "two");
+        says(&["device", "1", "kind"], "packet");
+        says(&["cell", "ues", "1", "slice"], "b");
+        says(&["cell", "ues", "0", "addresses", "0"], "10.1.0.10");
+        says(&["api", "listen"], "unix:/x/s");
+        assert_eq!(of(&["cell", "seed"]).as_integer(), Some(3));
+        // A channel that moves waits for the run.
+        says(&["cell", "ues", "1", "channel", "model"], "constant");
+        let [(ue, ChannelConfig::Train { seed, .. })] = &first.moving[..] else { panic!("{first:?}") };
+        assert_eq!((ue.as_str(), *seed, first.slices.len()), ("two", Some(7), 2));
+    }
+
+    #[test]
+    fn packets_from_before_the_run_are_left_out() {
+        let packet = |arrived_ns| CellPacket {
+            ue: 1,
+            drb: 1,
+            qfi: 9,
+            downlink: true,
+            bytes: 100,
+            arrived_ns,
+            forwarded_ns: arrived_ns + 1,
+            first_pull_ns: arrived_ns + 2,
+            last_pull_ns: arrived_ns + 3,
+            first_received_ns: arrived_ns + 4,
+            delivered_ns: arrived_ns + 5,
+        };
+        assert!(place(&packet(99), 1000, 1100).is_none());
+        let placed = place(&packet(150), 1000, 1100).unwrap();
+        assert_eq!((placed.arrived.as_nanos(), placed.queue_wait().as_nanos()), (50, 3));
+    }
+}
