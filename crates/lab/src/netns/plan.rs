@@ -20,7 +20,7 @@
 //! algorithms the host has not opened to everybody, and because the subflows MPTCP opens itself obey
 //! nothing else.
 
-use crate::scenario::file::CongestionControl;
+use crate::scenario::file::{CongestionControl, Program};
 use crate::scenario::model::{Case, Link, Via};
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -559,6 +559,7 @@ impl Build<'_> {
         }
         self.ip(&upf_space, &format!("route add 10.3.{s}.0/24 via 10.2.{net}.2 dev {at_upf}"));
         self.ip(&upf_space, &format!("route add fd00:3:{s:x}::/64 via fd00:2:{net:x}::2 dev {at_upf}"));
+        let lock = self.lock();
         // Back to the pool of this UPF, and to the UEs of this UPF without tunnel.
         let mut targets = vec![pool(p)];
         let mut targets6 = vec![format!("fd45:{p:x}::/64")];
@@ -578,13 +579,14 @@ impl Build<'_> {
                 self.ip(
                     space,
                     &format!(
-                        "route add {target} via 10.2.{net}.1 dev {at_server} table {table} congctl lock {cc}"
+                        "route add {target} via 10.2.{net}.1 dev {at_server} table {table} congctl {lock}{cc}"
                     ),
                 );
             }
         }
         for target in targets6 {
-            let line = format!("route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl lock cubic");
+            let line =
+                format!("route add {target} via fd00:2:{net:x}::1 dev {at_server} congctl {lock}cubic");
             self.ip(space, &line);
         }
     }
@@ -604,27 +606,34 @@ impl Build<'_> {
             };
             self.plan.upfs.insert(upf.clone(), plan);
         }
-        let routes = self.to_servers(&format!("dev {TUNNEL}"), "");
+        let (routes, lock) = (self.to_servers(&format!("dev {TUNNEL}"), ""), self.lock());
         for (u, (ue, of)) in case.ues.iter().enumerate() {
             let p = position(&case.upfs, &of.upf);
             let Some(plan) = self.plan.ues.get_mut(ue) else { continue };
             plan.inner = Ipv4Addr::new(10, 45 + p as u8, 0, 2 + u as u8);
             plan.inner6 = format!("fd45:{p:x}::{:x}", 2 + u);
-            plan.tunnel_routes = format!("{routes}\nroute add fd00:3::/32 dev {TUNNEL} congctl lock cubic");
+            plan.tunnel_routes = format!("{routes}\nroute add fd00:3::/32 dev {TUNNEL} congctl {lock}cubic");
         }
     }
 
     /// Routes to the servers' addresses, each with its congestion control.
     fn to_servers(&self, way: &str, table: &str) -> String {
-        let mut lines = format!("route add 10.3.0.0/16 {way} {table} congctl lock cubic");
+        let lock = self.lock();
+        let mut lines = format!("route add 10.3.0.0/16 {way} {table} congctl {lock}cubic");
         for s in 0..self.case.servers.len() {
             for cc in self.controls.iter().filter(|cc| **cc != CongestionControl::Cubic) {
                 let host = host_of(*cc);
                 // Writing to a String cannot fail.
-                let _ = write!(lines, "\nroute add 10.3.{s}.{host}/32 {way} {table} congctl lock {cc}");
+                let _ = write!(lines, "\nroute add 10.3.{s}.{host}/32 {way} {table} congctl {lock}{cc}");
             }
         }
         lines
+    }
+
+    /// Programs do not choose the control, but iperf3 insists: both its ends set what it was told.
+    fn lock(&self) -> &'static str {
+        let insists = self.case.flows.values().any(|f| f.program == Program::Iperf3);
+        if insists { "" } else { "lock " }
     }
 
     fn uses_mptcp(&self, ue: &str) -> bool {
