@@ -335,8 +335,8 @@ impl RunningFlow {
         seconds: impl Fn(u64) -> f64,
     ) -> Result<(Deliveries, u64, Option<bool>)> {
         if let Some(tool) = &self.tool {
-            let delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
-            return Ok((delivered, tool.received_bytes()?, None));
+            let total = tool.received_bytes()?;
+            return Ok((whole(tcp, total), total, None));
         }
         let Some(web) = &self.web else {
             let report: Delivered = self.report()?;
@@ -347,7 +347,7 @@ impl RunningFlow {
         };
         let total = std::fs::metadata(web.copy()).map_or(0, |m| m.len());
         let intact = total > 0 && web.sums().map(|[file, copy]| file == copy)?;
-        Ok((tcp.map(|t| t.received.clone()).unwrap_or_default(), total, Some(intact)))
+        Ok((whole(tcp, total), total, Some(intact)))
     }
 
     fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {
@@ -358,6 +358,16 @@ impl RunningFlow {
         let text = std::fs::read_to_string(&self.received).context("the receiver's report")?;
         serde_json::from_str(&text).context("the receiver's report")
     }
+}
+
+/// What the kernel said was received when; what came after the last look at a socket came with it.
+fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
+    let mut delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
+    let seen: u64 = delivered.iter().map(|(_, bytes)| bytes).sum();
+    if let Some((_, bytes)) = delivered.last_mut() {
+        *bytes += total.saturating_sub(seen);
+    }
+    delivered
 }
 
 /// Packets in the time of the run.
