@@ -146,9 +146,9 @@ impl Sums {
     /// A second ends.
     pub fn end_second(&mut self) {
         for (slice, waits) in self.slices.iter_mut().zip(&mut self.waits) {
-            for direction in 0..2 {
-                slice.carried[direction].wait = Spread::of(&waits[direction]);
-                waits[direction].reset();
+            for (carried, waits) in slice.carried.iter_mut().zip(waits) {
+                carried.wait = Spread::of(waits);
+                waits.reset();
             }
         }
     }
