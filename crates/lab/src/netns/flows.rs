@@ -292,7 +292,7 @@ impl RunningFlow {
                 measure::deliveries(out, name, &delivered, &times);
             }
             Traffic::BulkTcp { bytes, .. } => {
-                let (delivered, total, intact) = self.delivered(tcp, seconds)?;
+                let (delivered, total, intact) = self.delivered(tcp, seen.end_s, seconds)?;
                 if let Some(intact) = intact {
                     put(out, name, "intact", f64::from(u8::from(intact)));
                 }
@@ -332,11 +332,12 @@ impl RunningFlow {
     fn delivered(
         &self,
         tcp: Option<&TcpSeen>,
+        end_s: f64,
         seconds: impl Fn(u64) -> f64,
     ) -> Result<(Deliveries, u64, Option<bool>)> {
         if let Some(tool) = &self.tool {
             let total = tool.received_bytes()?;
-            return Ok((whole(tcp, total), total, None));
+            return Ok((whole(tcp, total, end_s), total, None));
         }
         let Some(web) = &self.web else {
             let report: Delivered = self.report()?;
@@ -347,7 +348,7 @@ impl RunningFlow {
         };
         let total = std::fs::metadata(web.copy()).map_or(0, |m| m.len());
         let intact = total > 0 && web.sums().map(|[file, copy]| file == copy)?;
-        Ok((whole(tcp, total), total, Some(intact)))
+        Ok((whole(tcp, total, end_s), total, Some(intact)))
     }
 
     fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {
@@ -360,12 +361,16 @@ impl RunningFlow {
     }
 }
 
-/// What the kernel said was received when; what came after the last look at a socket came with it.
-fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
+/// What the kernel said was received when; what came after the last look at a socket came with it, and that look
+/// is a little after the end.
+fn whole(tcp: Option<&TcpSeen>, total: u64, end_s: f64) -> Deliveries {
     let mut delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
     let seen: u64 = delivered.iter().map(|(_, bytes)| bytes).sum();
     if let Some((_, bytes)) = delivered.last_mut() {
         *bytes += total.saturating_sub(seen);
+    }
+    for (at, _) in &mut delivered {
+        *at = at.min(end_s);
     }
     delivered
 }
@@ -510,5 +515,18 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
                 Task::ExchangeConnect(one(ends.ue, Some(ends.server))),
             ]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_look_counts_and_is_within_the_run() {
+        let seen = TcpSeen { received: vec![(1.0, 700), (2.01, 200)], ..TcpSeen::default() };
+        assert_eq!(whole(Some(&seen), 1000, 2.0), [(1.0, 700), (2.0, 300)]);
+        assert_eq!(whole(Some(&seen), 800, 2.0), [(1.0, 700), (2.0, 200)], "headers count, too");
+        assert!(whole(None, 5, 2.0).is_empty());
     }
 }
