@@ -15,3 +15,8 @@ pub mod ran;
 pub mod time;
 pub mod ue;
 pub mod upf;
+
+/// The tutorial's examples are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/add-an-algorithm.md")]
+struct Tutorial;

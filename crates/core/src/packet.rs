@@ -33,6 +33,13 @@ impl Packet {
         Self { at, buf, start: headroom }
     }
 
+    /// A packet in a buffer of which the first `headroom` bytes are spare.
+    #[must_use]
+    pub fn behind_headroom(at: Instant, headroom: usize, bytes: Vec<u8>) -> Self {
+        let start = headroom.min(bytes.len());
+        Self { at, buf: bytes, start }
+    }
+
     /// Makes room for `n` bytes in front and returns the whole packet, the new bytes zeroed.
     pub fn push_front(&mut self, n: usize) -> &mut [u8] {
         if self.start < n {
@@ -117,5 +124,9 @@ mod tests {
         p.pull_front(2);
         p.truncate(2);
         assert_eq!(p.into_bytes(), b"ab");
+        let mut p = Packet::behind_headroom(Instant::ZERO, 2, b"..abc".to_vec());
+        p.push_front(2);
+        assert_eq!(p.into_buffer().capacity(), 5, "nothing was moved");
+        assert!(Packet::behind_headroom(Instant::ZERO, 9, b"abc".to_vec()).is_empty());
     }
 }

@@ -77,7 +77,7 @@ impl Instant {
 /// A duration in whole nanoseconds, saturating at `u64::MAX`.
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
 }
 
 impl Add<Duration> for Instant {

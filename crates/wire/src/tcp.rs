@@ -277,15 +277,39 @@ pub fn emit_packet(
     header: &TcpHeader,
     payload: &[u8],
 ) -> Result<Vec<u8>, WireError> {
+    let headers = headers_len(dst, header);
+    let mut b = vec![0; headers + payload.len()];
+    put(&mut b, headers, payload);
+    emit_around(&mut b, src, dst, header)?;
+    Ok(b)
+}
+
+/// Bytes of the IP and TCP headers in front of a payload.
+#[must_use]
+pub fn headers_len(dst: SocketAddr, header: &TcpHeader) -> usize {
+    let ip = if dst.is_ipv4() { 20 } else { 40 };
+    ip + TCP_HEADER_LEN + header.options.len()
+}
+
+/// Writes the headers around a payload that is in its place already, [`headers_len`] bytes into `b`.
+///
+/// # Errors
+/// As [`emit_packet`]; [`WireError::Truncated`] if `b` does not hold the headers.
+pub fn emit_around(
+    b: &mut [u8],
+    src: SocketAddr,
+    dst: SocketAddr,
+    header: &TcpHeader,
+) -> Result<(), WireError> {
     let options = header.options.len();
     if options > TCP_OPTIONS_MAX {
         return Err(WireError::TooLong { what: "TCP options", most: TCP_OPTIONS_MAX, have: options });
     }
     let start = if dst.is_ipv4() { 20 } else { 40 };
     let tcp_len = TCP_HEADER_LEN + options;
-    let mut b = vec![0; start + tcp_len + payload.len()];
-    put(&mut b, start + tcp_len, payload);
-    crate::ip::emit_ip(&mut b, src.ip(), dst.ip(), protocol::TCP)?;
+    need(b, "TCP packet", start + tcp_len)?;
+    b[..start + tcp_len].fill(0);
+    crate::ip::emit_ip(b, src.ip(), dst.ip(), protocol::TCP)?;
     let tcp = &mut b[start..];
     put(tcp, 0, &src.port().to_be_bytes());
     put(tcp, 2, &dst.port().to_be_bytes());
@@ -297,7 +321,7 @@ pub fn emit_packet(
     let pseudo = pseudo_header_sum(src.ip(), dst.ip(), protocol::TCP, tcp.len());
     let checksum = !fold(pseudo + sum(tcp));
     put(tcp, 16, &checksum.to_be_bytes());
-    Ok(b)
+    Ok(())
 }
 
 /// Reads a whole IP packet with a TCP segment; both checksums are verified.

@@ -88,8 +88,12 @@ impl Server {
             Rate::Unlimited => self.started_at,
             Rate::Fixed(0) => Instant::MAX,
             Rate::Fixed(bps) => {
-                let ns = work.div_ceil(u128::from(*bps));
-                self.started_at + Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+                // All but packets of gigabytes: division of 64 bits is many times faster.
+                let ns = match u64::try_from(work) {
+                    Ok(work) => work.div_ceil(*bps),
+                    Err(_) => u64::try_from(work.div_ceil(u128::from(*bps))).unwrap_or(u64::MAX),
+                };
+                self.started_at + Duration::from_nanos(ns)
             }
             Rate::Trace(trace) => {
                 let elapsed_ns = nanos(self.started_at.saturating_since(self.origin));

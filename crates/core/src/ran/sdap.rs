@@ -220,7 +220,13 @@ impl Sdap {
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let poll = self.drbs.iter().any(Drb::wants_polls).then(|| (self.next_poll(), "sdap poll"));
         let wake = self.drbs.iter().filter_map(|d| d.wake_at).min().map(|at| (at, "sdap limiter"));
-        poll.into_iter().chain(wake).min()
+        poll.into_iter().chain(wake).min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether a limiter goes by what it is told of slots.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        self.drbs.iter().any(|drb| !drb.limiter.is_open())
     }
 
     /// The MAC served `drb`, see [`Limiter::on_tti`].
@@ -291,13 +297,16 @@ impl Sdap {
         let head = self.flows[chosen].head.as_ref()?;
         let (own_bytes, arrived) = (head.bytes(), head.arrived);
         let bytes = own_bytes + u32::from(header);
-        let overtakable = self.is_overtakable(chosen, arrived, now);
-        let next_poll_in = self.next_poll().saturating_since(now);
-        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[chosen]);
-        let next = Candidate { bytes, arrived, backlog_bytes: drb.backlog_bytes, overtakable, next_poll_in };
-        if !drb.limiter.admits(&next, now) {
-            return None;
+        if !self.drbs[drb].limiter.is_open() {
+            let overtakable = self.is_overtakable(chosen, arrived, now);
+            let next_poll_in = self.next_poll().saturating_since(now);
+            let Drb { limiter, backlog_bytes, .. } = &mut self.drbs[drb];
+            let backlog_bytes = *backlog_bytes;
+            if !limiter.admits(&Candidate { bytes, arrived, backlog_bytes, overtakable, next_poll_in }, now) {
+                return None;
+            }
         }
+        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[chosen]);
         let mut sdu = flow.head.take()?;
         drb.limiter.on_forwarded(bytes, now);
         drb.account((1, own_bytes.into()), (0, 0));
@@ -318,6 +327,9 @@ impl Sdap {
 
     /// The flow whose head goes next, its head looked at.
     fn choose(&mut self, drb: usize, now: Instant) -> Option<usize> {
+        if self.drbs[drb].backlog_sdus == 0 {
+            return None;
+        }
         for i in 0..self.drbs[drb].flows.len() {
             self.look_at_head(usize::from(self.drbs[drb].flows[i]), now);
         }

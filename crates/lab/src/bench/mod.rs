@@ -5,11 +5,14 @@
 //!   [client] ── veth ── [middle] ── veth ── [server]      proxies
 //! ```
 //!
+//! `ran` has no namespaces: cells and schedulers run in this process.
+//!
 //! No figure here decides a test; the exit code says only whether everything ran.
 
 mod ends;
 mod latency;
 mod proxies;
+mod ran;
 mod sessions;
 mod stats;
 mod swarm;
@@ -47,6 +50,8 @@ pub struct Args {
 enum What {
     /// The tunnel: goodput, added latency, many sessions, and TCP proxies beside it.
     Tunnel(TunnelArgs),
+    /// The cell: speed beside ns-3, time of EQP's decision, 1,000 UEs.
+    Ran(ran::RanArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -145,7 +150,10 @@ struct Result1 {
 /// # Errors
 /// No sandbox, or a part failed.
 pub fn run(args: &Args) -> Result<u8> {
-    let What::Tunnel(args) = &args.what;
+    let args = match &args.what {
+        What::Tunnel(args) => args,
+        What::Ran(args) => return ran::run(args),
+    };
     let sandbox = match sandbox::enter() {
         Ok(Entered::Done(code)) => return Ok(code),
         Ok(Entered::Inside(sandbox)) => sandbox,

@@ -539,6 +539,16 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             (&["gnb.cell.scheduler_set.idle=reset"], "scheduler_set: "),
             (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),
             (&["gnb.cell.channel.model=trace", "gnb.cell.channel.file=no.csv"], "no.csv: "),
+            (&["gnb.cell.rat=nr", "gnb.cell.rbs=276"], "276"),
+            (&["gnb.cell.rat=nr", "gnb.cell.rbs=0"], "0 RBs carry nothing"),
+            (
+                &["gnb.cell.slices.rest.share_percent=101"],
+                "gnb.cell.slices.rest.share_percent: 101 is out of range; valid: 0 to 100",
+            ),
+            (
+                &["gnb.cell.channel.model=train", "gnb.cell.channel.start_s=nan"],
+                "gnb.cell.channel.start_s: NaN is out of range",
+            ),
             (&["event.more.slice=gold"], "event.more.slice: there is no slice `gold`"),
             (
                 &["upf.one={}", "upf.two={}", "ue.a.upf=one", "ue.b.upf=two", "backends=[\"netns\"]"],
@@ -548,6 +558,30 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             let why = check(sets).unwrap_err();
             assert!(why.contains(says), "{sets:?}: {why}");
             assert_eq!(why.lines().count(), 1, "{sets:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_trace_that_is_malformed_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cell.toml");
+        for (model, text, says) in [
+            ("trace", "second,cqi\n0,7\n1,99\n", "bad.trace:3: CQI \"99\"; CQI is a whole number of 0 to 15"),
+            ("trace", "0,7\nNaN,8\n", "bad.trace:2: time NaN s; times are 0 to 30 days"),
+            ("trace", "0,7\n0,8\n", "bad.trace:2: 0 s is not later than the row before"),
+            ("trace", "zero,7\n", "bad.trace:1: time \"zero\"; write rows"),
+            ("trace", "\u{0}\u{1}\u{fffd}", "bad.trace:1: "),
+            ("trace", "", "bad.trace: "),
+            ("mahimahi", "1\nx\n", "bad.trace:2: \"x\"; write one delivery opportunity"),
+            ("mahimahi", "5\n4\n", "earlier than the line before"),
+        ] {
+            std::fs::write(folder.path().join("bad.trace"), text).unwrap();
+            let channel = format!("channel = {{ model = \"{model}\", file = \"bad.trace\" }}\n");
+            let text = CELL.replacen("[gnb.cell]\n", &format!("[gnb.cell]\n{channel}"), 1);
+            let problems = parse(&path, &text, &[]).map(|_| ()).unwrap_err();
+            let why = Problems::new(&path, problems).to_string();
+            assert!(why.contains("gnb.cell") && why.contains(says), "{model}: {why}");
+            assert_eq!(why.lines().count(), 1, "{why}");
         }
     }
 }

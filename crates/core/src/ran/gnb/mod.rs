@@ -500,6 +500,6 @@ impl Element for Gnb {
 
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let next = [(self.next_flight(), "block"), (self.next_tick(), "slot"), (self.wake, "ran timer")];
-        next.into_iter().min().filter(|(at, _)| *at < Instant::MAX)
+        next.into_iter().min_by_key(|(at, _)| *at).filter(|(at, _)| *at < Instant::MAX)
     }
 }

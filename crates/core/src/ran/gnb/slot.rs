@@ -252,6 +252,9 @@ impl Gnb {
         if !self.forecast || direction == Direction::Uplink {
             return None;
         }
+        if !self.ues.get(number as usize)?.look(direction).sdap.listens() {
+            return None;
+        }
         let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
         let (now, at) = (self.time_of(slot), self.time_of(next));
         let mut rbs = self.data_rbs(direction, next)?;

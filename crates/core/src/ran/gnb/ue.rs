@@ -252,6 +252,12 @@ impl Ue {
         let side = &mut self.sides[index(direction)];
         let elapsed = (slot + 1).saturating_sub(side.told);
         side.told = slot + 1;
+        if !side.sdap.listens() {
+            for bearer in &mut self.bearers {
+                bearer.take_served(direction);
+            }
+            return;
+        }
         let mut left = next;
         for bearer in &mut self.bearers {
             let status = bearer.status(direction, report.at);

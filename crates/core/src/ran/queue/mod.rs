@@ -286,6 +286,14 @@ macro_rules! limiter {
     };
 }
 
+impl AnyLimiter {
+    /// Whether it lets everything down, whatever it is told.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self, Self::Open)
+    }
+}
+
 impl Limiter for AnyLimiter {
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
         limiter!(self, l => l.admits(next, now), else true)

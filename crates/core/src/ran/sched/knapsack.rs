@@ -55,7 +55,7 @@ pub struct Problem {
 }
 
 /// An integer that holds a score.
-trait Score: Copy + Ord + Default + std::ops::Add<Output = Self> {
+pub(super) trait Score: Copy + Ord + Default + std::ops::Add<Output = Self> {
     fn of(value: i64) -> Self;
 }
 

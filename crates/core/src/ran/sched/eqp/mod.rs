@@ -29,7 +29,8 @@
 //!   the sum. A slice's packets are cut off where it would owe more than the limit.
 //! - With more than two slices one could be owed more than the limit, as others borrow up to it each. RBs beyond
 //!   the limit are its own in this TTI, before anybody borrows. So every quantum is within ± limit, and a
-//!   slice's RBs deviate from its share by at most 2 · limit over any time.
+//!   slice's RBs deviate from its share by at most 2 · limit over any time. RBs are given in whole groups: where
+//!   a group is larger than the limit, read the group for the limit.
 //! - `idle = "strict"` is the paper's: a slice that has nothing to send is owed more and more, until the others
 //!   may borrow no more, and its share is lost. `idle = "idle_reset"`: what an idle slice is owed is forfeited to
 //!   those that owe, and what step 4 charges is used by whoever has a backlog.

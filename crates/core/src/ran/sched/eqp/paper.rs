@@ -11,19 +11,26 @@
 //! rounded per packet (`adjust_rbgs`), the last group may be short (the least group is limited to the RBs left;
 //! nothing of the same queue follows it), a tie is not taken, and the bound of a slice holds per queue only.
 //!
-//! The recursion is written as the table it fills, for its depth is the number of packets.
+//! The recursion is written as the table it fills, for its depth is the number of packets. As in the exact
+//! selection a pair (packets, Σ quantum) is one integer, so that the inner loop runs over contiguous memory.
 
-use super::super::knapsack::Problem;
+use super::super::knapsack::{Problem, Score};
 
 /// The table. Kept from one TTI to the next for its memory only.
 #[derive(Debug, Clone, Default)]
 pub struct Memo {
-    /// `f(queue + 1, 0, ·)`, `f(queue, packet + 1, ·)` and the row being filled.
-    next_queue: Vec<(u32, i64)>,
-    next_packet: Vec<(u32, i64)>,
-    row: Vec<(u32, i64)>,
+    narrow: Rows<i32>,
+    wide: Rows<i64>,
     /// Whether the packet is taken, per packet and capacity.
     takes: Vec<bool>,
+}
+
+/// `f(queue + 1, 0, ·)`, `f(queue, packet + 1, ·)` and the row being filled.
+#[derive(Debug, Clone, Default)]
+struct Rows<T> {
+    next_queue: Vec<T>,
+    next_packet: Vec<T>,
+    row: Vec<T>,
 }
 
 impl Memo {
@@ -33,33 +40,13 @@ impl Memo {
         let packets: usize = problem.queues.iter().map(ExactSizeIterator::len).sum();
         self.takes.clear();
         self.takes.resize(packets * width, false);
-        self.next_queue.clear();
-        self.next_queue.resize(width, (0, 0));
-        for slice in problem.slices.iter().rev() {
-            for queue in slice.queues.clone().rev() {
-                let needs = problem.queues[queue].clone();
-                self.next_packet.clone_from(&self.next_queue);
-                for packet in (0..needs.len()).rev() {
-                    self.row.clone_from(&self.next_queue);
-                    let (cost, least) = cost_of(problem, needs.start, packet);
-                    let beyond =
-                        u32::from(rounded(problem, problem.needs[needs.start + packet])) > slice.most_rbs;
-                    for capacity in usize::from(least)..width {
-                        let (count, quantum) = match capacity.checked_sub(usize::from(cost)) {
-                            Some(left) => self.next_packet[left],
-                            // The short group is what is left, and ends the queue.
-                            None => self.next_queue[0],
-                        };
-                        let take = (count + 1, quantum + i64::from(slice.quantum));
-                        if !beyond && take > self.row[capacity] {
-                            self.row[capacity] = take;
-                            self.takes[(needs.start + packet) * width + capacity] = true;
-                        }
-                    }
-                    std::mem::swap(&mut self.next_packet, &mut self.row);
-                }
-                std::mem::swap(&mut self.next_queue, &mut self.next_packet);
-            }
+        let quantum = problem.slices.iter().map(|s| i64::from(s.quantum).abs()).max().unwrap_or(0);
+        // Beyond any Σ quantum.
+        let weight = 2 * packets as i64 * quantum + 1;
+        if (packets as i64).saturating_mul(weight + quantum) < i64::from(i32::MAX) {
+            self.narrow.fill(problem, width, weight, &mut self.takes);
+        } else {
+            self.wide.fill(problem, width, weight, &mut self.takes);
         }
         self.read_off(problem, width);
     }
@@ -87,6 +74,44 @@ impl Memo {
     }
 }
 
+impl<T: Score> Rows<T> {
+    fn fill(&mut self, problem: &Problem, width: usize, weight: i64, takes: &mut [bool]) {
+        let Self { next_queue, next_packet, row } = self;
+        next_queue.clear();
+        next_queue.resize(width, T::default());
+        for slice in problem.slices.iter().rev() {
+            let each = T::of(weight + i64::from(slice.quantum));
+            for queue in slice.queues.clone().rev() {
+                let needs = problem.queues[queue].clone();
+                // A packet beyond the slice's bound is not taken, nor is any after it.
+                let within = |need: &u16| u32::from(rounded(problem, *need)) <= slice.most_rbs;
+                let usable = problem.needs[needs.clone()].partition_point(within);
+                next_packet.clone_from(next_queue);
+                for packet in (0..usable).rev() {
+                    row.clone_from(next_queue);
+                    let (cost, least) = cost_of(problem, needs.start, packet);
+                    let (cost, least) = (usize::from(cost).min(width), usize::from(least));
+                    let takes = &mut takes[(needs.start + packet) * width..][..width];
+                    // The short group is what is left, and ends the queue.
+                    take(&mut row[..cost], std::iter::repeat(next_queue[0]), each, &mut takes[..cost], least);
+                    take(&mut row[cost..], next_packet.iter().copied(), each, &mut takes[cost..], 0);
+                    std::mem::swap(next_packet, row);
+                }
+                std::mem::swap(next_queue, next_packet);
+            }
+        }
+    }
+}
+
+/// From the capacity `least` on: takes the packet where `after + each` is better than what is there.
+fn take<T: Score>(row: &mut [T], after: impl Iterator<Item = T>, each: T, takes: &mut [bool], least: usize) {
+    for ((best, takes), after) in row.iter_mut().zip(takes).zip(after).skip(least) {
+        let taken = after + each;
+        *takes = taken > *best;
+        *best = taken.max(*best);
+    }
+}
+
 fn rounded(problem: &Problem, rbs: u16) -> u16 {
     rbs.next_multiple_of(problem.room.rbg.max(1))
 }
@@ -96,4 +121,78 @@ fn cost_of(problem: &Problem, start: usize, packet: usize) -> (u16, u16) {
     let need = problem.needs[start + packet];
     let before = packet.checked_sub(1).map_or(0, |before| rounded(problem, problem.needs[start + before]));
     (rounded(problem, need) - before, need.saturating_sub(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Room;
+    use super::super::super::knapsack::SliceBound;
+    use super::*;
+    use rand_chacha::ChaCha12Rng;
+    use rand_core::{RngCore, SeedableRng};
+
+    /// The definition on top of this file, word for word: packets, Σ quantum, and what is taken.
+    fn recursion(p: &Problem, queue: usize, packet: usize, capacity: usize) -> (u32, i64, Vec<usize>) {
+        let Some(needs) = p.queues.get(queue) else { return (0, 0, Vec::new()) };
+        let leave = || recursion(p, queue + 1, 0, capacity);
+        if packet == needs.len() {
+            return leave();
+        }
+        let slice = p.slices.iter().find(|s| s.queues.contains(&queue)).unwrap();
+        let (cost, least) = cost_of(p, needs.start, packet);
+        let beyond = u32::from(rounded(p, p.needs[needs.start + packet])) > slice.most_rbs;
+        let left = leave();
+        if beyond || capacity < usize::from(least) {
+            return left;
+        }
+        let (count, quantum, mut taken) = match capacity.checked_sub(usize::from(cost)) {
+            Some(rest) => recursion(p, queue, packet + 1, rest),
+            None => recursion(p, queue + 1, 0, 0),
+        };
+        let take = (count + 1, quantum + i64::from(slice.quantum));
+        if take > (left.0, left.1) {
+            taken.push(queue);
+            return (take.0, take.1, taken);
+        }
+        left
+    }
+
+    #[test]
+    fn it_is_the_recursion_on_10000_instances() {
+        let mut rng = ChaCha12Rng::seed_from_u64(11);
+        let mut below = |n: u32| rng.next_u32() % n;
+        let mut memo = Memo::default();
+        for instance in 0..10_000 {
+            let mut p = Problem::default();
+            p.clear(Room::new(1 + below(24) as u16, 1 + below(4) as u16));
+            for _ in 0..1 + below(3) {
+                let start = p.queues.len();
+                for _ in 0..1 + below(2) {
+                    let (from, mut need) = (p.needs.len(), 0);
+                    for _ in 0..below(4) {
+                        need += below(8) as u16;
+                        p.needs.push(need.max(1));
+                    }
+                    p.queues.push(from..p.needs.len());
+                }
+                p.slices.push(SliceBound {
+                    quantum: below(41) as i32 - 20,
+                    least_groups: 0,
+                    most_rbs: below(40),
+                    queues: start..p.queues.len(),
+                });
+            }
+            let (_, _, taken) = recursion(&p, 0, 0, usize::from(p.room.rbs()));
+            let mut expected = vec![0; p.queues.len()];
+            taken.iter().for_each(|queue| expected[*queue] += 1);
+            memo.solve(&mut p);
+            assert_eq!(p.packets, expected, "instance {instance}: {p:?}");
+            // In 64 bits as well.
+            let width = usize::from(p.room.rbs()) + 1;
+            let narrow = memo.takes.clone();
+            memo.takes.fill(false);
+            memo.wide.fill(&p, width, 1 << 40, &mut memo.takes);
+            assert_eq!(memo.takes, narrow, "instance {instance}");
+        }
+    }
 }
