@@ -107,8 +107,11 @@ impl FromStr for Share {
         let wrong = || format!("\"{text}\": write SLICE=PERCENT, as in voice=25");
         let (slice, percent) = text.rsplit_once('=').ok_or_else(wrong)?;
         let percent: f64 = percent.trim_end_matches('%').parse().map_err(|_| wrong())?;
-        if slice.is_empty() || !(0.0..=100.0).contains(&percent) {
+        if slice.is_empty() {
             return Err(wrong());
+        }
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(format!("{}; PERCENT must be a number of 0 to 100", wrong()));
         }
         Ok(Self { slice: slice.to_owned(), percent })
     }
@@ -126,7 +129,14 @@ impl<T: DeserializeOwned> FromStr for Written<T> {
             let mut table: toml::Table = line.parse().map_err(|_| {
                 format!("\"{text}\": write a name, or KEY=VALUE, KEY=VALUE, ... with texts in quotes")
             })?;
-            table.remove("v").unwrap_or(toml::Value::Boolean(false))
+            let value = table.remove("v").unwrap_or(toml::Value::Boolean(false));
+            // JSON has no way to say them.
+            let keys = value.as_table().into_iter().flatten();
+            let strange = |value: &toml::Value| value.as_float().is_some_and(|number| !number.is_finite());
+            if let Some((key, value)) = keys.into_iter().find(|(_, value)| strange(value)) {
+                return Err(format!("{key} = {value}: must be a finite number"));
+            }
+            value
         } else {
             toml::Value::String(text.to_owned())
         };
@@ -460,5 +470,8 @@ mod tests {
         let why = "codl".parse::<Written<QueueConfig>>().unwrap_err();
         assert!(why.contains("did you mean \"codel\"?"), "{why}");
         assert!("model=constant".parse::<Written<ChannelConfig>>().unwrap_err().contains("quotes"));
+        let why = "model=\"train\", start_s=nan".parse::<Written<ChannelConfig>>().unwrap_err();
+        assert_eq!(why, "start_s = nan: must be a finite number");
+        assert!("voice=nan".parse::<Share>().unwrap_err().contains("0 to 100"));
     }
 }

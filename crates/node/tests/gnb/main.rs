@@ -13,6 +13,7 @@
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
 mod page;
+mod refusals;
 mod upf;
 
 use net::{ANABRANCH, Namespace, Program};
@@ -384,7 +385,11 @@ fn a_configuration_that_is_wrong_is_one_sentence_and_exit_code_2() {
         ("share_percent = 50", "share_percent = 60", "sum to 110"),
         ("share_percent = 50", "share_percent = nan", "NaN"),
         ("mcs = 28", "mcs = 40", "40"),
+        ("rbs = 25", "rbs = 111", "111 RBs are not in the table: LTE has 1 to 110"),
+        ("rat = \"lte\", rbs = 25", "rat = \"nr\", rbs = 276", "276"),
         ("model = \"constant\", mcs = 28", &trace, "bad.csv:3"),
+        ("model = \"constant\", mcs = 28", "model = \"train\", start_s = nan", "start_s = NaN"),
+        ("model = \"constant\", mcs = 28", "model = \"mahimahi\", file = \"/nowhere\"", "/nowhere"),
         ("name = \"ue0\"", "nam = \"ue0\"", "did you mean \"name\"?"),
     ] {
         let (code, text) = check(&right.replacen(from, to, 1));
