@@ -1,7 +1,7 @@
 //! Schedulers: any carrier, slices, shares, limits and backlogs, changed from TTI to TTI.
 //!
 //! Whatever they are: no panic, no RB given twice, none beyond the carrier; Σ quantum = 0 and no quantum
-//! beyond its limit; no slice of `fixed` beyond its share, none of `rrm_policy` beyond its maximum; no RB idle
+//! beyond its bounds; no slice of `fixed` beyond its share, none of `rrm_policy` beyond its maximum; no RB idle
 //! with the work-conserving ones while somebody waits.
 #![no_main]
 
@@ -129,7 +129,9 @@ fuzz_target!(|input: Input| {
     }
     let ues = input.ues.len().min(48);
     let mut scheduler = config.build(places, ues).expect("a scheduler");
-    let mut largest_group = 0;
+    // 1/2 + 1/3 + … + 1/n, and the largest group so far.
+    let harmonic: f64 = (2..=places).map(|k| 1.0 / k as f64).sum();
+    let mut group = 0_u32;
     let (mut board, mut backlogs, mut sizes) = (Board::default(), Vec::new(), Vec::new());
     for step in input.ttis.iter().take(64) {
         if let Some((place, share)) = step.share {
@@ -184,16 +186,14 @@ fuzz_target!(|input: Input| {
             assert!(f64::from(board.slice_rbs(slice)) <= most, "slice {slice}: more than {most} RBs");
         }
         let balances = scheduler.balances();
-        let worst = balances.iter().map(|balance| balance.unsigned_abs()).max().unwrap_or(0);
-        match &config {
-            InterConfig::EqpExact(_) | InterConfig::EqpPaper(_) => {
-                assert_eq!(balances.iter().map(|quantum| i64::from(*quantum)).sum::<i64>(), 0, "Σ quantum");
-                // A whole group is the least step.
-                let limit = limit.max(rbg.min(rbs).into());
-                assert!(worst <= limit.max(largest_group), "a quantum of {worst} with limit {limit}");
-                largest_group = largest_group.max(limit);
-            }
-            _ => {}
+        if let InterConfig::EqpExact(_) | InterConfig::EqpPaper(_) = &config {
+            assert_eq!(balances.iter().map(|quantum| i64::from(*quantum)).sum::<i64>(), 0, "Σ quantum");
+            // Groups are given whole; see the top of `eqp`.
+            group = group.max(rbg.min(rbs).into());
+            let owes = i64::from(limit.max(group));
+            let owed = i64::from(limit) + if group > 1 { (f64::from(group) * harmonic) as i64 } else { 0 };
+            let within = balances.iter().all(|quantum| (-owes..=owed).contains(&i64::from(*quantum)));
+            assert!(within, "quanta {balances:?} with limit {limit} and groups of up to {group}");
         }
         if conserving && board.unused_rbs() > 0 {
             let unmet: u32 = (0..places).map(|slice| board.unmet_rbs(slice)).sum();

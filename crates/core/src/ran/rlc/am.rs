@@ -71,6 +71,15 @@ impl Am {
         self.rx.on_timeout(now);
     }
 
+    /// What waited may be gone.
+    pub(super) fn buffer_changed(&mut self, queue: &TxQueue, now: Instant) {
+        self.tx.settle(queue, now);
+    }
+
+    pub(super) fn unacknowledged(&self) -> impl Iterator<Item = u32> {
+        self.tx.unacknowledged()
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.tx.poll_timeout(), self.rx.poll_timeout()].into_iter().flatten().min()
     }

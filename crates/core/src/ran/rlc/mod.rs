@@ -266,6 +266,19 @@ impl Entity {
     /// Changes the discipline of the transmission buffer.
     pub fn set_buffer(&mut self, buffer: AnyBuffer, now: Instant) {
         self.queue.replace(buffer, now);
+        if let Mode::Am(am) = &mut self.mode {
+            am.buffer_changed(&self.queue, now);
+        }
+    }
+
+    /// COUNTs of SDUs of which a byte was pulled and that are not known to have arrived, rising; none in UM,
+    /// which does not ask.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = u32> {
+        let am = match &self.mode {
+            Mode::Um(_) => None,
+            Mode::Am(am) => Some(am.unacknowledged()),
+        };
+        am.into_iter().flatten()
     }
 
     /// Counters of the entity.

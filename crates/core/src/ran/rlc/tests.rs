@@ -414,6 +414,22 @@ fn a_status_that_empties_the_buffer_leaves_a_timer() {
 }
 
 #[test]
+fn a_buffer_that_drops_what_waits_leaves_a_timer() {
+    let (mut tx, mut pool, at) = (entity(am(AmSn::Bits12)), BufferPool::default(), Instant::from_millis);
+    (0..2).for_each(|i| push(&mut tx, i, 1000, at(0)));
+    let one = tx.header_len() as usize + 1003;
+    // Without a poll, for another waits.
+    assert_eq!(tx.pull(one, at(1), &mut Vec::new(), &mut pool), one);
+    assert_eq!(tx.poll_timeout(), None);
+    // Which has no room in the new buffer.
+    tx.set_buffer(AnyBuffer::Fifo(Fifo::new(BufferLimit { bytes: 0, sdus: 0 })), at(1));
+    assert_eq!((tx.status(at(1)), tx.poll_timeout()), (BufferStatus::default(), Some(at(46))));
+    tx.on_timeout(at(46), &mut pool);
+    assert_eq!(tx.status(at(46)).retx_bytes, 1003);
+    assert_eq!(tx.unacknowledged().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
 fn a_range_that_begins_before_the_window_still_reports_its_rest() {
     let (mut tx, mut pool, at) = (entity(am(AmSn::Bits12)), BufferPool::default(), Instant::from_millis);
     (0..4).for_each(|i| push(&mut tx, i, 100, at(0)));

@@ -181,6 +181,70 @@ fn shares_hold() {
     }
 }
 
+/// What n slices may owe and be owed with EQP, where groups have so many RBs: see the top of `eqp`.
+fn quantum_bounds(limit: u32, group: u16, slices: usize) -> std::ops::RangeInclusive<i32> {
+    let harmonic: f64 = (2..=slices).map(|k| 1.0 / k as f64).sum();
+    let above = if group > 1 { (f64::from(group) * harmonic) as i32 } else { 0 };
+    -(limit.max(group.into()) as i32)..=limit as i32 + above
+}
+
+#[test]
+fn one_group_for_all_slices() {
+    // The whole carrier is one group, and larger than the limit: slices take turns.
+    for (idle, n) in [Idle::Strict, Idle::IdleReset].into_iter().flat_map(|idle| [(idle, 2), (idle, 12)]) {
+        for paper in [false, true] {
+            let mut config = eqp(paper, idle);
+            if let InterConfig::EqpExact(p) | InterConfig::EqpPaper(p) = &mut config {
+                p.quantum_limit_rbs = 9;
+            }
+            let ues: Vec<u16> = (0..n).collect();
+            let mut cell = Cell::new(&config, &vec![100.0 / f64::from(n); ues.len()], linear(88, 149), 149, &ues);
+            let bounds = quantum_bounds(9, 149, ues.len());
+            for tti in 0..3000 {
+                // All at once, none, and some.
+                for (ue, (_, packets)) in cell.ues.iter_mut().enumerate() {
+                    let busy = match tti / 100 % 3 {
+                        0 => true,
+                        1 => ue == 0,
+                        _ => (ue + tti).is_multiple_of(3),
+                    };
+                    packets.resize(if busy { 20 } else { 0 }, 1500);
+                }
+                cell.tti(149);
+                let balances = cell.scheduler.balances();
+                assert!(balances.iter().all(|q| bounds.contains(q)), "{config:?} {n}, {tti}: {balances:?}");
+                assert!(cell.board.unused_rbs() == 0 || idle == Idle::Strict || cell.ues.iter().all(|u| u.1.is_empty()));
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_that_go_idle_together_leave_nobody_a_fortune() {
+    let mut config = eqp(false, Idle::IdleReset);
+    if let InterConfig::EqpExact(p) = &mut config {
+        p.quantum_limit_rbs = 50;
+    }
+    let ues: Vec<u16> = (0..12).collect();
+    let mut cell = Cell::new(&config, &[100.0 / 12.0; 12], linear(88, 30), 1, &ues);
+    for _ in 0..500 {
+        // Small packets borrow, large ones lend.
+        for (ue, (_, packets)) in cell.ues.iter_mut().enumerate() {
+            packets.resize(20, if ue < 6 { 80 } else { 9000 });
+        }
+        cell.tti(30);
+    }
+    let balances = cell.scheduler.balances();
+    assert!(balances.iter().max() > Some(&30) && balances.iter().min() < Some(&-30), "{balances:?}");
+    for _ in 0..3 {
+        cell.ues.iter_mut().take(11).for_each(|ue| ue.1.clear());
+        cell.ues[11].1.resize(20, 1500);
+        cell.tti(30);
+        let balances = cell.scheduler.balances();
+        assert!(balances.iter().all(|q| q.abs() <= 50), "{balances:?}");
+    }
+}
+
 #[test]
 fn an_idle_share_is_lost_or_not() {
     for (config, conserving) in [
@@ -309,8 +373,11 @@ proptest! {
             _ => true,
         };
         let bounded = match &config {
-            InterConfig::EqpExact(_) | InterConfig::EqpPaper(_) => Some(limit),
-            InterConfig::GpsPacking(_) => Some(limit + shares.len() as u32 * u32::from(rbg)),
+            InterConfig::EqpExact(_) | InterConfig::EqpPaper(_) => Some(quantum_bounds(limit, rbg, shares.len())),
+            InterConfig::GpsPacking(_) => {
+                let most = (limit + shares.len() as u32 * u32::from(rbg)) as i32;
+                Some(-most..=most)
+            }
             _ => None,
         };
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
@@ -330,9 +397,9 @@ proptest! {
             if conserving && cell.board.unused_rbs() > 0 {
                 prop_assert!(cell.ues.iter().all(|ue| ue.1.is_empty()), "{:?}", config);
             }
-            if let Some(most) = bounded {
-                let worst = cell.scheduler.balances().iter().map(|b| b.unsigned_abs()).max().unwrap_or(0);
-                prop_assert!(worst <= most, "{:?}: {} of {}", config, worst, most);
+            if let Some(bounds) = &bounded {
+                let balances = cell.scheduler.balances();
+                prop_assert!(balances.iter().all(|b| bounds.contains(b)), "{:?}: {:?}", config, balances);
             }
         }
     }

@@ -79,7 +79,11 @@ impl Tx {
             if self.stalled() {
                 return 0;
             }
-            let Some((count, sdu)) = queue.pop(now) else { return 0 };
+            let Some((count, sdu)) = queue.pop(now) else {
+                // An AQM has dropped what waited.
+                self.settle(queue, now);
+                return 0;
+            };
             let head = Head { sdu, count, offset: 0, first_pull: now };
             self.flight.push_back(InFlight { head, acked: false, retx_count: 0 });
             self.partial = true;
@@ -239,11 +243,21 @@ impl Tx {
             }
             self.next_ack = after(self.next_ack, 1, sn);
         }
-        // What this STATUS crossed out may have been all that waited, and what went before it had no poll:
-        // without one, its loss would never be known.
+        // What this STATUS crossed out may have been all that waited.
+        self.settle(queue, now);
+    }
+
+    /// If nothing can be sent any more though the last PDU went without a poll: without a timer its loss would
+    /// never be known.
+    pub(super) fn settle(&mut self, queue: &TxQueue, now: Instant) {
         if self.poll.is_none() && !self.flight.is_empty() && self.rests(queue) {
             self.wait_for_answer(now);
         }
+    }
+
+    /// COUNTs of SDUs of which a byte was pulled and that are not known to have arrived, rising.
+    pub(super) fn unacknowledged(&self) -> impl Iterator<Item = u32> {
+        self.flight.iter().filter(|flying| !flying.acked).map(|flying| flying.head.count)
     }
 
     /// SDUs `[from, to)` of the window arrived whole.

@@ -6,8 +6,9 @@ use super::super::SliceConfig;
 #[derive(Debug, Clone)]
 pub struct Bank {
     quanta: Vec<i32>,
-    /// What rounding has kept from each slice, in RBs times the sum of all shares.
+    /// What rounding has kept from each slice, in RBs times the sum of all shares, and that sum.
     carry: Vec<i64>,
+    sum: i64,
     credit: Vec<(i64, u16)>,
     /// RBs that a slice has paid for and nobody has used yet.
     prepaid: u16,
@@ -15,7 +16,7 @@ pub struct Bank {
 
 impl Bank {
     pub(super) fn new(slices: usize) -> Self {
-        Self { quanta: vec![0; slices], carry: vec![0; slices], credit: Vec::new(), prepaid: 0 }
+        Self { quanta: vec![0; slices], carry: vec![0; slices], sum: 0, credit: Vec::new(), prepaid: 0 }
     }
 
     pub(super) fn quanta(&self) -> &[i32] {
@@ -34,6 +35,10 @@ impl Bank {
         let sum: i64 = shares().sum();
         // Without any share all are equal.
         let (sum, equal) = if sum > 0 { (sum, 0) } else { (slices.len().max(1) as i64, 1) };
+        if std::mem::replace(&mut self.sum, sum) != sum {
+            // Parts of another sum are not worth the same: less than one RB per slice is forgotten.
+            self.carry.fill(0);
+        }
         self.credit.clear();
         let mut left = i64::from(rbs);
         for (slice, share) in (0_u16..).zip(shares()).take(self.quanta.len()) {
@@ -84,47 +89,49 @@ impl Bank {
         self.prepaid
     }
 
-    /// What idle slices are owed goes to the others, to those that owe most first.
+    /// What idle slices are owed goes to those that owe, to those with a backlog first; if nobody does, to those
+    /// with a backlog.
     pub(super) fn forfeit(&mut self, is_idle: impl Fn(usize) -> bool) {
         let mut pot = 0;
         for (slice, quantum) in self.quanta.iter_mut().enumerate() {
             if *quantum > 0 && is_idle(slice) {
-                pot += std::mem::take(quantum);
+                pot += i64::from(std::mem::take(quantum));
             }
         }
+        pot = self.raise(pot, 0, |slice| !is_idle(slice));
+        pot = self.raise(pot, 0, &is_idle);
+        pot = self.raise(pot, i64::MAX, |slice| !is_idle(slice));
+        // Nobody is there to take it: the first keeps it for all.
+        if let Some(first) = self.quanta.first_mut() {
+            *first += pot as i32;
+        }
+    }
+
+    /// Raises the lowest quanta among some to one level, `most` at most; returns what is left of the pot.
+    fn raise(&mut self, mut pot: i64, most: i64, among: impl Fn(usize) -> bool) -> i64 {
         if pot == 0 {
-            return;
+            return 0;
         }
-        // Raise the lowest quanta to one level: find the level, then give.
         self.credit.clear();
-        let busy = self.quanta.iter().enumerate().filter(|(slice, _)| !is_idle(*slice));
-        self.credit.extend(busy.map(|(slice, quantum)| (i64::from(*quantum), slice as u16)));
-        if self.credit.is_empty() {
-            // Nobody is there to take it: the first keeps it for all.
-            if let Some(first) = self.quanta.first_mut() {
-                *first += pot;
-            }
-            return;
-        }
+        let some = self.quanta.iter().enumerate().filter(|(slice, _)| among(*slice));
+        self.credit.extend(some.map(|(slice, quantum)| (i64::from(*quantum), slice as u16)));
         self.credit.sort_unstable();
-        let mut pot = i64::from(pot);
         for i in 0..self.credit.len() {
             let level = self.credit[i].0;
             let lowest = i as i64 + 1;
-            let step = match self.credit.get(i + 1) {
-                Some((next, _)) => ((next - level) * lowest).min(pot),
-                None => pot,
-            };
+            let next = self.credit.get(i + 1).map_or(most, |(next, _)| most.min(*next));
+            let step = next.saturating_sub(level).max(0).saturating_mul(lowest).min(pot);
             pot -= step;
             for (rank, (quantum, slice)) in (0..).zip(&mut self.credit[..=i]) {
                 let add = step / lowest + i64::from(rank < step % lowest);
                 *quantum += add;
                 self.quanta[usize::from(*slice)] += add as i32;
             }
-            if pot == 0 {
+            if pot == 0 || next == most {
                 break;
             }
         }
+        pot
     }
 
     /// The slice that is owed most.
@@ -184,7 +191,30 @@ mod tests {
         assert_eq!(bank.quanta(), [0, 0, 0, 0]);
         bank.quanta = vec![-5, 5, 0, 0];
         bank.forfeit(|_| true);
-        assert_eq!(bank.sum(), 0);
+        assert_eq!(bank.quanta(), [0; 4]);
+        // Nobody is lifted above 0 while anybody owes, be it an idle slice.
+        bank.quanta = vec![30, 20, -40, 5];
+        bank.forfeit(|slice| slice != 3);
+        assert_eq!(bank.quanta(), [0, 0, 0, 15]);
+        bank.quanta = vec![30, -40, -20, -5];
+        bank.forfeit(|slice| slice < 2);
+        assert_eq!(bank.quanta(), [0, -35, 0, 0]);
+        bank.quanta = vec![20, 5, 0, 0];
+        bank.forfeit(|_| true);
+        assert_eq!(bank.quanta(), [25, 0, 0, 0]);
+    }
+
+    #[test]
+    fn credit_of_other_shares_is_of_this_tti() {
+        let mut bank = Bank::new(2);
+        for percents in [[33.3, 66.7], [0.5, 0.5], [0.0, 0.0], [0.0, 100.0], [1e-6, 0.0]] {
+            let before = bank.quanta().to_vec();
+            bank.credit(&slices(&percents), 25);
+            for (quantum, before) in bank.quanta().iter().zip(before) {
+                assert!((0..=25).contains(&(quantum - before)), "{percents:?}: {quantum} after {before}");
+            }
+        }
+        assert_eq!(bank.sum(), 5 * 25);
     }
 
     #[test]

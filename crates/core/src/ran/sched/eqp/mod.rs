@@ -28,12 +28,20 @@
 //! - The larger look of step 2 is for the knapsack alone: the print does not say, but charging it would break
 //!   the sum. A slice's packets are cut off where it would owe more than the limit.
 //! - With more than two slices one could be owed more than the limit, as others borrow up to it each. RBs beyond
-//!   the limit are its own in this TTI, before anybody borrows. So every quantum is within ± limit, and a
-//!   slice's RBs deviate from its share by at most 2 · limit over any time. RBs are given in whole groups: where
-//!   a group is larger than the limit, read the group for the limit.
+//!   the limit are its own in this TTI, before anybody borrows, group by group to whoever is owed most. So with
+//!   groups of one RB every quantum is within ± limit, and a slice's RBs deviate from its share by at most
+//!   2 · limit over any time. Groups are given whole: no slice owes more than the limit, or a group if that is
+//!   more, and none of n slices is owed more than limit + group · (1/2 + 1/3 + … + 1/n): of two slices, no more
+//!   than the other owes.
 //! - `idle = "strict"` is the paper's: a slice that has nothing to send is owed more and more, until the others
 //!   may borrow no more, and its share is lost. `idle = "idle_reset"`: what an idle slice is owed is forfeited to
 //!   those that owe, and what step 4 charges is used by whoever has a backlog.
+//!
+//! The bound above the limit, with Sₖ the mean of the k largest quanta and g the largest group so far: if a TTI
+//! ends with a quantum beyond the limit, all its RBs went to the largest quantum of the moment. Went they all to
+//! the k that are largest in the end, then Sₖ has not grown; else one outside was larger than all of these
+//! before its last group, so that Sₖ ≤ Sₖ₊₁ + g / (k + 1). Sₙ is 0. What idle slices forfeit lifts nobody above 0
+//! as long as anybody owes, so that no Sₖ grows by it, and once nobody owes, Σ quantum is this TTI's RBs.
 
 mod bank;
 pub mod paper;
@@ -104,27 +112,27 @@ impl Eqp {
         }
     }
 
-    /// What is owed beyond the limit is the slice's own now. Returns what nobody may use.
+    /// What is owed beyond the limit is the slice's own now, group by group to whoever is owed most. Returns what
+    /// nobody may use.
     fn serve_lenders(&mut self, tti: &Tti<'_>, board: &mut Board) -> Room {
         let mut unused = board.room.split(0);
-        for slice in 0..tti.slices.len() {
-            let beyond = self.bank.get(slice).saturating_sub(self.limit);
-            let Ok(beyond @ 1..) = u16::try_from(beyond.clamp(0, i32::from(tti.rbs))) else { continue };
-            let mut part = board.room.split(beyond.next_multiple_of(tti.rbg));
+        while let Some(slice) = self.bank.richest(|_| true).filter(|slice| self.bank.get(*slice) > self.limit) {
+            let mut part = board.room.split(tti.rbg);
             let before = part.rbs();
+            if before == 0 {
+                break;
+            }
             board.serve_from(tti, slice, &mut part);
             self.bank.charge(slice, before - part.rbs());
             // What it has no use for it pays for all the same.
             match self.idle {
-                Idle::Strict => {
-                    self.bank.charge_unused(slice, part.rbs());
-                    unused.put_back(part);
-                }
-                Idle::IdleReset => {
-                    self.bank.prepay(slice, part.rbs());
-                    board.room.put_back(part);
-                }
+                Idle::Strict => self.bank.charge_unused(slice, part.rbs()),
+                Idle::IdleReset => self.bank.prepay(slice, part.rbs()),
             }
+            unused.put_back(part);
+        }
+        if self.idle == Idle::IdleReset {
+            board.room.put_back(std::mem::take(&mut unused));
         }
         unused
     }
