@@ -198,7 +198,8 @@ fn one_group_for_all_slices() {
                 p.quantum_limit_rbs = 9;
             }
             let ues: Vec<u16> = (0..n).collect();
-            let mut cell = Cell::new(&config, &vec![100.0 / f64::from(n); ues.len()], linear(88, 149), 149, &ues);
+            let mut cell =
+                Cell::new(&config, &vec![100.0 / f64::from(n); ues.len()], linear(88, 149), 149, &ues);
             let bounds = quantum_bounds(9, 149, ues.len());
             for tti in 0..3000 {
                 // All at once, none, and some.
@@ -213,7 +214,11 @@ fn one_group_for_all_slices() {
                 cell.tti(149);
                 let balances = cell.scheduler.balances();
                 assert!(balances.iter().all(|q| bounds.contains(q)), "{config:?} {n}, {tti}: {balances:?}");
-                assert!(cell.board.unused_rbs() == 0 || idle == Idle::Strict || cell.ues.iter().all(|u| u.1.is_empty()));
+                assert!(
+                    cell.board.unused_rbs() == 0
+                        || idle == Idle::Strict
+                        || cell.ues.iter().all(|u| u.1.is_empty())
+                );
             }
         }
     }

@@ -116,7 +116,8 @@ impl Eqp {
     /// nobody may use.
     fn serve_lenders(&mut self, tti: &Tti<'_>, board: &mut Board) -> Room {
         let mut unused = board.room.split(0);
-        while let Some(slice) = self.bank.richest(|_| true).filter(|slice| self.bank.get(*slice) > self.limit) {
+        while let Some(slice) = self.bank.richest(|_| true).filter(|slice| self.bank.get(*slice) > self.limit)
+        {
             let mut part = board.room.split(tti.rbg);
             let before = part.rbs();
             if before == 0 {
