@@ -116,9 +116,17 @@ impl Eqp {
     /// nobody may use.
     fn serve_lenders(&mut self, tti: &Tti<'_>, board: &mut Board) -> Room {
         let mut unused = board.room.split(0);
-        while let Some(slice) = self.bank.richest(|_| true).filter(|slice| self.bank.get(*slice) > self.limit)
-        {
-            let mut part = board.room.split(tti.rbg);
+        let beyond = |quantum: i32| quantum.saturating_sub(self.limit).clamp(0, tti.rbs.into()) as u16;
+        let wanted = self.bank.quanta().iter().map(|q| u32::from(beyond(*q).next_multiple_of(tti.rbg)));
+        // As long as there is enough for all, one after another is the same.
+        let enough = wanted.sum::<u32>() <= u32::from(board.room.groups) * u32::from(tti.rbg);
+        while let Some(slice) = self.bank.richest(|_| true) {
+            let beyond = beyond(self.bank.get(slice));
+            if beyond == 0 {
+                break;
+            }
+            let rbs = if enough { beyond } else { 1 };
+            let mut part = board.room.split(rbs.next_multiple_of(tti.rbg));
             let before = part.rbs();
             if before == 0 {
                 break;
