@@ -57,22 +57,68 @@ struct Shape {
 
 #[derive(Arbitrary, Debug)]
 enum Op {
-    Down { ue: u8, voice: bool, size: u16, count: u8 },
-    Up { ue: u8, voice: bool, size: u16, count: u8 },
+    Down {
+        ue: u8,
+        voice: bool,
+        size: u16,
+        count: u8,
+    },
+    Up {
+        ue: u8,
+        voice: bool,
+        size: u16,
+        count: u8,
+    },
     /// Bytes as they are.
-    Raw { port: u8, bytes: Vec<u8> },
+    Raw {
+        port: u8,
+        bytes: Vec<u8>,
+    },
     /// A GTP-U message about which something is odd.
-    Message { kind: u8, teid: u32, qfi: Option<u8>, cut: u8, size: u16 },
-    Pass { us: u16 },
-    Wait { ms: u16 },
+    Message {
+        kind: u8,
+        teid: u32,
+        qfi: Option<u8>,
+        cut: u8,
+        size: u16,
+    },
+    Pass {
+        us: u16,
+    },
+    Wait {
+        ms: u16,
+    },
     /// The clock runs ahead and nobody has driven the cell.
-    Leap { ms: u32 },
-    Share { slice: u8, percent: f64 },
+    Leap {
+        ms: u32,
+    },
+    Share {
+        slice: u8,
+        percent: f64,
+    },
     Slices(Vec<(u8, u8)>),
-    Scheduler { up: bool, which: u8, limit: u32 },
-    Move { ue: u8, slice: u8 },
-    Channel { ue: u8, up: bool, kind: u8, value: u8 },
-    Queue { ue: u8, drb: u8, up: bool, which: u8, mtu: u16 },
+    Scheduler {
+        up: bool,
+        which: u8,
+        limit: u32,
+    },
+    Move {
+        ue: u8,
+        slice: u8,
+    },
+    Channel {
+        ue: u8,
+        up: bool,
+        kind: u8,
+        value: u8,
+    },
+    Queue {
+        ue: u8,
+        drb: u8,
+        up: bool,
+        which: u8,
+        mtu: u16,
+    },
     Telemetry(u8),
 }
 
@@ -117,7 +163,11 @@ fn ue_config(number: usize, shape: Shape) -> UeConfig {
             limit_sdus: LIMIT_SDUS,
             ..BearerConfig::with_queue(queue(shape.queue))
         },
-        ..UeConfig::new(format!("ue{number}"), format!("s{}", shape.slice % 3), ChannelConfig::mcs(shape.mcs % 29))
+        ..UeConfig::new(
+            format!("ue{number}"),
+            format!("s{}", shape.slice % 3),
+            ChannelConfig::mcs(shape.mcs % 29),
+        )
     }
 }
 
@@ -273,7 +323,10 @@ impl Run {
         for direction in Direction::ALL {
             let stats = self.gnb.link_stats(direction, self.now);
             assert_eq!(stats.used_rbs + stats.retx_rbs + stats.unused_rbs, stats.rbs, "{stats:?}");
-            assert!(stats.padding_bytes <= stats.block_bytes && stats.lost_blocks <= stats.nacks, "{stats:?}");
+            assert!(
+                stats.padding_bytes <= stats.block_bytes && stats.lost_blocks <= stats.nacks,
+                "{stats:?}"
+            );
             let side = usize::from(direction == Direction::Uplink);
             assert_eq!(stats.delivered_packets, self.books.out[side], "{direction:?} {stats:?}");
             assert_eq!(stats.delivered_bytes, self.books.out_bytes[side], "{direction:?} {stats:?}");
@@ -359,7 +412,10 @@ fuzz_target!(|input: Input| {
                 let header = GtpuHeader {
                     message: kinds[usize::from(*kind) % 4],
                     sequence: (kind % 3 == 0).then_some(*size),
-                    ..GtpuHeader::g_pdu(*teid % (ues as u32 + 2), qfi.map(|qfi| PduSession::downlink(qfi % 64)))
+                    ..GtpuHeader::g_pdu(
+                        *teid % (ues as u32 + 2),
+                        qfi.map(|qfi| PduSession::downlink(qfi % 64)),
+                    )
                 };
                 let mut bytes = vec![0; header.header_len()];
                 if header.emit(inner.len(), &mut bytes).is_ok() {
@@ -383,7 +439,8 @@ fuzz_target!(|input: Input| {
                 run.command(GnbCommand::Share { slice: format!("s{}", slice % 4), share_percent: *percent });
             }
             Op::Slices(slices) => {
-                let slice = |(name, share): &(u8, u8)| SliceConfig::new(format!("s{}", name % 5), f64::from(*share));
+                let slice =
+                    |(name, share): &(u8, u8)| SliceConfig::new(format!("s{}", name % 5), f64::from(*share));
                 run.command(GnbCommand::Slices(slices.iter().take(6).map(slice).collect()));
             }
             Op::Scheduler { up, which, limit } => {

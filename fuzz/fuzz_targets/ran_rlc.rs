@@ -27,27 +27,62 @@ struct Input {
 
 #[derive(Arbitrary, Debug)]
 enum Op {
-    Push { size: u16, count: u8 },
+    Push {
+        size: u16,
+        count: u8,
+    },
     /// A grant to one of the ends.
-    Grant { up: bool, bytes: u16 },
+    Grant {
+        up: bool,
+        bytes: u16,
+    },
     /// One that cuts STATUS PDUs to what fits.
-    SmallGrant { up: bool, bytes: u8 },
-    Pass { ms: u8 },
+    SmallGrant {
+        up: bool,
+        bytes: u8,
+    },
+    Pass {
+        ms: u8,
+    },
     /// The oldest PDU that is under way to an end arrives, twice perhaps.
-    Arrive { up: bool, twice: bool },
+    Arrive {
+        up: bool,
+        twice: bool,
+    },
     /// All that is under way arrives.
-    ArriveAll { up: bool },
-    Drop { up: bool },
+    ArriveAll {
+        up: bool,
+    },
+    Drop {
+        up: bool,
+    },
     /// The oldest becomes the newest.
-    Delay { up: bool },
+    Delay {
+        up: bool,
+    },
     /// The oldest will arrive once more, after all others.
-    Again { up: bool },
+    Again {
+        up: bool,
+    },
     /// Of a STATUS PDU only the front arrives.
-    Cut { up: bool, at: u8 },
-    Damage { up: bool, at: u16, bits: u8 },
-    Forge { up: bool, bytes: Vec<u8> },
+    Cut {
+        up: bool,
+        at: u8,
+    },
+    Damage {
+        up: bool,
+        at: u16,
+        bits: u8,
+    },
+    Forge {
+        up: bool,
+        bytes: Vec<u8>,
+    },
     /// Another buffer, in which perhaps less has room.
-    Buffer { codel: bool, limit_bytes: u16 },
+    Buffer {
+        codel: bool,
+        limit_bytes: u16,
+    },
 }
 
 const LIMIT_SDUS: usize = 300;
@@ -155,7 +190,8 @@ impl Bearer {
             if from == 0 {
                 // The last COUNT that was pulled and has this number.
                 let count = sn.parse(&sdu).ok().and_then(|(number, _)| {
-                    let back = (received.len() as u32).wrapping_sub(1).wrapping_sub(number) & (sn.modulus() - 1);
+                    let back =
+                        (received.len() as u32).wrapping_sub(1).wrapping_sub(number) & (sn.modulus() - 1);
                     received.len().checked_sub(1 + back as usize)
                 });
                 if let Some(count) = count {
@@ -311,7 +347,8 @@ fuzz_target!(|input: Input| {
         if input.acknowledged {
             bearer.check_acknowledged();
         }
-        let quiet = |end: &Entity| end.poll_timeout().is_none() && end.status(bearer.now) == Default::default();
+        let quiet =
+            |end: &Entity| end.poll_timeout().is_none() && end.status(bearer.now) == Default::default();
         if bearer.ends.iter().all(quiet) && bearer.pdcp.poll_timeout().is_none() {
             break;
         }
@@ -324,7 +361,10 @@ fuzz_target!(|input: Input| {
         assert_eq!(*bytes, content(number as u32, bearer.lens[number]), "packet {number}");
     }
     if input.acknowledged {
-        assert!(bearer.sent.is_empty() && bearer.ends[0].unacknowledged().next().is_none(), "AM delivers all");
+        assert!(
+            bearer.sent.is_empty() && bearer.ends[0].unacknowledged().next().is_none(),
+            "AM delivers all"
+        );
     }
     assert_eq!(bearer.ends[0].status(bearer.now), Default::default(), "nothing is left");
 });

@@ -26,10 +26,18 @@ struct Input {
 
 #[derive(Arbitrary, Debug)]
 enum Carrier {
-    Lte { rbs: u8 },
-    Nr { rbs: u16, group: u8 },
+    Lte {
+        rbs: u8,
+    },
+    Nr {
+        rbs: u16,
+        group: u8,
+    },
     /// One MCS, so many bytes per RB.
-    Linear { rbs: u8, bytes: u8 },
+    Linear {
+        rbs: u8,
+        bytes: u8,
+    },
 }
 
 /// Percents, in steps of a half.
