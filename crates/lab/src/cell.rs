@@ -14,6 +14,8 @@ pub struct CellSeen {
     pub counters: Vec<(f64, Counters)>,
     /// Per UE, in the cell's order: time and SDU bytes in RLC.
     pub rlc_bytes: Vec<Vec<(f64, f64)>>,
+    /// Per UE: time, MCS, and bytes of a whole carrier at it; no point in an outage.
+    pub radio: Vec<Vec<(f64, u8, u32)>>,
     /// Per slice: time and RBs it is owed.
     pub owed_rbs: Vec<Vec<(f64, f64)>>,
 }
@@ -46,8 +48,12 @@ impl From<LinkStats> for Counters {
 }
 
 /// Waits counted within these, milliseconds, and how they are written in the names of metrics.
-const WITHIN: [(f64, &str); 3] =
-    [(1.0, "within_1ms_percent"), (2.0, "within_2ms_percent"), (4.0, "within_4ms_percent")];
+const WITHIN: [(f64, &str); 4] = [
+    (1.0, "within_1ms_percent"),
+    (2.0, "within_2ms_percent"),
+    (4.0, "within_4ms_percent"),
+    (50.0, "within_50ms_percent"),
+];
 
 impl CellSeen {
     /// Metrics and series of cell `name`; the run ended at `end` seconds.
@@ -71,14 +77,27 @@ impl CellSeen {
                 let series = Series { points: points.clone() };
                 out.series.insert(format!("gnb.{name}.ue.{ue}.rlc_bytes"), series);
             }
+            if let Some(radio) = self.radio.get(u) {
+                let mut put = |what: &str, value: &dyn Fn(u8, u32) -> f64| {
+                    let points = radio.iter().map(|(at, mcs, bytes)| (*at, value(*mcs, *bytes))).collect();
+                    out.series.insert(format!("gnb.{name}.ue.{ue}.{what}"), Series { points });
+                };
+                put("mcs", &|mcs, _| f64::from(mcs));
+                put("tbs_bytes", &|_, bytes| f64::from(bytes));
+            }
             for qfi in gnb.qfis() {
                 let mine = self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
                 let ms = |wait: std::time::Duration| wait.as_secs_f64() * 1e3;
                 let at = |p: &&PacketTimes| p.delivered.as_secs_f64();
                 let window: Vec<_> = mine.clone().filter(|p| (from..=end).contains(&at(p))).collect();
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
-                let points = mine.map(|p| (at(&p), ms(p.queue_wait()))).collect();
-                out.series.insert(name("wait_ms"), Series { points });
+                let mut draw = |what: &str, wait: &dyn Fn(&PacketTimes) -> std::time::Duration| {
+                    let points = mine.clone().map(|p| (at(&p), ms(wait(p)))).collect();
+                    out.series.insert(name(what), Series { points });
+                };
+                draw("wait_ms", &PacketTimes::queue_wait);
+                draw("sdap_wait_ms", &PacketTimes::sdap_wait);
+                draw("rlc_wait_ms", &PacketTimes::rlc_wait);
                 if window.is_empty() {
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! The command line of `anabranch-lab`.
 
 use crate::backend::{Backend, Progress, Unable};
-use crate::claims::Verdict;
+use crate::claims::{self, Verdict};
 use crate::netns::backend::NetnsBackend;
 use crate::netns::program::Interrupted;
 use crate::netns::sandbox::{self, Entered, Sandbox};
@@ -10,7 +10,7 @@ use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
 use crate::scenario::{self, Case, Form, Scenario};
 use crate::virtual_backend::VirtualBackend;
-use crate::{output, report};
+use crate::{markdown, output, report};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -89,6 +89,9 @@ struct RunArgs {
     /// Repeat with so many seeds, one after the other, and report medians with their spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
+    /// A claim must hold at every seed, not only for the median.
+    #[arg(long)]
+    every_seed: bool,
     /// Change a key: `link.wifi.down.rate_mbps=30`. May be given again.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -101,6 +104,9 @@ struct RunArgs {
     /// Write a report (HTML, self-contained) and the metrics (JSON) into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Write the tables of claims into this page (Markdown), each in the place of the old one.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// netns: copy the logs and configuration of every program into this folder.
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
@@ -229,6 +235,9 @@ enum Choice {
 }
 
 fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario) -> Choice {
+    if !scenario.missing.is_empty() {
+        return Choice::Skip(format!("{} needs {}", scenario.file.display(), missing(scenario)));
+    }
     let backend = asked.or_else(|| scenario.backends.first().copied()).unwrap_or(BackendName::Virtual);
     if scenario.backends.contains(&backend) {
         return Choice::Run(backend);
@@ -236,6 +245,12 @@ fn choose(asked: Option<BackendName>, given: bool, scenario: &Scenario) -> Choic
     let names = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
     let says = format!("{} does not run on {backend}, only on {names}", scenario.file.display());
     if given { Choice::Refuse(says) } else { Choice::Skip(says) }
+}
+
+/// What a scenario needs and is not there.
+fn missing(scenario: &Scenario) -> String {
+    let files: Vec<String> = scenario.missing.iter().map(|f| f.display().to_string()).collect();
+    format!("{}, which is not here", files.join(" and "))
 }
 
 fn one(
@@ -255,13 +270,19 @@ fn one(
     let done =
         runner::run(scenario, &*backend, args.seed.unwrap_or(scenario.seed), usize::from(args.seeds), &bar);
     bar.0.finish_and_clear();
-    let done = done?;
+    let mut done = done?;
+    if args.every_seed {
+        claims::at_every_seed(&mut done.claims);
+    }
     let failed = done.claims.iter().any(|c| c.verdict == Verdict::Fails);
     if args.json {
         let line = serde_json::to_string(&output::line(scenario, &done)).context("metrics as JSON")?;
         say(&format!("{line}\n"));
     } else if !args.quiet || failed {
         say(&format!("{}\n", output::table(scenario, &done)));
+    }
+    if let Some(page) = &args.markdown {
+        markdown::put(page, scenario, &done)?;
     }
     let report = args.out.as_ref().map(|folder| report::write(folder, scenario, &done)).transpose()?;
     if let (Some(report), false) = (&report, args.quiet || args.json) {
@@ -282,6 +303,10 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
     }
     for (_, scenario) in &scenarios {
         let claims = scenario.claims.len();
+        if !scenario.missing.is_empty() {
+            say(&format!("{}: not checked, it needs {}\n", scenario.file.display(), missing(scenario)));
+            continue;
+        }
         say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
     }
     End::Good
@@ -292,7 +317,10 @@ fn list(paths: &[PathBuf]) -> End {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(["scenario", "shows", "from", "backends"]);
     for (_, scenario) in &scenarios {
-        let backends = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
+        let mut backends = scenario.backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(", ");
+        if !scenario.missing.is_empty() {
+            backends = format!("none: needs {}", missing(scenario));
+        }
         let paper = scenario.paper.clone().unwrap_or_default();
         table.add_row([scenario.file.display().to_string(), scenario.title.clone(), paper, backends]);
     }

@@ -15,6 +15,7 @@ pub mod claims;
 pub mod cli;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod demo;
+pub mod markdown;
 pub mod measure;
 pub mod metrics;
 pub mod netns;

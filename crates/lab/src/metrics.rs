@@ -121,6 +121,7 @@ pub const METRICS: &[Metric] = &[
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_1ms_percent", "%", "packets that waited less than 1 ms"),
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_2ms_percent", "%", "less than 2 ms"),
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_4ms_percent", "%", "less than 4 ms"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.within_50ms_percent", "%", "less than 50 ms"),
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.sdap_wait_mean_ms", "ms", "the part of the wait in SDAP, mean"),
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.rlc_wait_mean_ms", "ms", "the part in RLC, mean"),
     metric(
@@ -155,7 +156,19 @@ pub const SERIES: &[Metric] = &[
     metric("ue.<ue>.path.<access>.rtt_ms", "ms", "RTT the UE's probes measured; 0 while the path is down"),
     metric("link.<link>.<dir>.queue_bytes", "bytes", "bytes in the link's queue"),
     metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_ms", "ms", "from SDAP to the MAC, of each packet of a QoS flow"),
-    metric("gnb.<gnb>.ue.<ue>.rlc_bytes", "bytes", "packets in the UE's RLC buffers, per sample"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.sdap_wait_ms", "ms", "the part of it in SDAP"),
+    metric("gnb.<gnb>.ue.<ue>.qfi<qfi>.rlc_wait_ms", "ms", "the part of it in RLC"),
+    metric(
+        "gnb.<gnb>.ue.<ue>.rlc_bytes",
+        "bytes",
+        "packets in the UE's RLC buffers after the tick, per sample",
+    ),
+    metric("gnb.<gnb>.ue.<ue>.mcs", "", "virtual time: the UE's MCS, per sample"),
+    metric(
+        "gnb.<gnb>.ue.<ue>.tbs_bytes",
+        "bytes",
+        "virtual time: what a slot of the whole cell would carry at it, per sample",
+    ),
     metric(
         "gnb.<gnb>.slice.<slice>.owed_rbs",
         "RBs",

@@ -137,6 +137,8 @@ struct ClaimLine<'a> {
     what: &'a str,
     paper: &'a Option<PaperValue>,
     measured: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<(f64, f64)>,
     unit: &'a str,
     holds: bool,
 }
@@ -149,6 +151,7 @@ pub fn line<'a>(scenario: &'a Scenario, done: &'a Finished) -> Line<'a> {
         what: &c.claim.what,
         paper: &c.claim.paper,
         measured: c.measured,
+        spread: c.spread,
         unit: &c.claim.unit,
         holds: c.verdict == Verdict::Holds,
     };

@@ -4,7 +4,7 @@ pub mod expr;
 
 use crate::backend::Outcome;
 use crate::metrics;
-use crate::scenario::file::{BackendName, Claim, File, PaperValue, PlotKind};
+use crate::scenario::file::{BackendName, Claim, File, PaperValue, Plot, PlotKind};
 use crate::scenario::model::Case;
 use crate::scenario::walk::{Problem, valid_name};
 use expr::Expr;
@@ -99,6 +99,13 @@ fn judge_one(claim: &Claim, seeds: &[BTreeMap<String, f64>]) -> Result<Checked, 
     });
     let holding = values.iter().filter(|v| in_band(claim, **v)).count();
     Ok(Checked { claim: claim.clone(), measured, spread, seeds: (holding, values.len()), verdict })
+}
+
+/// Judges anew: a claim that does not hold at every seed does not hold.
+pub fn at_every_seed(claims: &mut [Checked]) {
+    for checked in claims.iter_mut().filter(|c| c.seeds.0 < c.seeds.1 && c.verdict == Verdict::Holds) {
+        checked.verdict = if checked.claim.differs.is_some() { Verdict::Differs } else { Verdict::Fails };
+    }
 }
 
 /// Computes the metrics of the author's own from those of one run.
@@ -218,20 +225,38 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     }
     for (i, plot) in file.plot.iter().enumerate() {
         let path = format!("plot.{i}");
-        if !plot.labels.is_empty() && plot.labels.len() != plot.series.len() {
-            problem(format!("{path}.labels"), "give one label per series".into());
-        }
+        problems_of_plot(plot, &mut |key, what| problem(format!("{path}.{key}"), what.into()));
         if plot.series.is_empty() {
             problem(format!("{path}.series"), "is empty: nothing would be drawn".into());
         }
         let backends = plot.backends.as_ref().unwrap_or(&file.backends);
-        for series in &plot.series {
+        for series in plot.series.iter().chain(&plot.x) {
             if let Err(wrong) = on_each(backends, cases, |cases| check_series(plot.kind, series, cases)) {
                 problem(format!("{path}.series"), wrong);
             }
         }
     }
     problems
+}
+
+/// What is wrong with a plot by itself.
+fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
+    let (points, group) = (plot.series.len(), plot.group.max(1) as usize);
+    let scatter = plot.kind == PlotKind::Scatter;
+    if scatter && (plot.x.len() != points || !points.is_multiple_of(group)) {
+        problem("x", "give as many as there are series, in whole groups");
+    }
+    if !scatter && (!plot.x.is_empty() || group > 1) {
+        problem("x", "`x` and `group` are for kind scatter");
+    }
+    let wanted = if scatter { points / group } else { points };
+    if !plot.labels.is_empty() && plot.labels.len() != wanted {
+        problem("labels", if group > 1 { "give one label per group" } else { "give one label per series" });
+    }
+    let bars = plot.kind == PlotKind::Bars;
+    if (plot.y_log && bars) || (plot.x_log && (bars || plot.kind == PlotKind::Box)) {
+        problem("kind", "has no such axis in powers of ten");
+    }
 }
 
 /// Asks `check` once per backend, of the cases that run on it.
@@ -248,7 +273,7 @@ fn on_each(
 }
 
 fn check_series(kind: PlotKind, series: &str, cases: &[&Case]) -> Result<(), String> {
-    if kind == PlotKind::Bars {
+    if matches!(kind, PlotKind::Bars | PlotKind::Scatter) {
         let expr = Expr::parse(series).map_err(|w| w.to_string())?;
         return expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, cases));
     }
@@ -286,6 +311,21 @@ mod tests {
         c.differs = Some("another radio".into());
         let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0])).unwrap()[0];
         assert_eq!((checked.verdict, checked.spread), (Verdict::Differs, None));
+    }
+
+    #[test]
+    fn every_seed_can_be_asked_for() {
+        let mut c = claim("x");
+        c.max = Some(6.0);
+        let judged = |c: &Claim, values: &[f64]| {
+            let mut claims = judge(&[c.clone()], BackendName::Virtual, &seeds(values)).unwrap();
+            at_every_seed(&mut claims);
+            claims[0].verdict
+        };
+        assert_eq!(judged(&c, &[1.0, 2.0, 7.0]), Verdict::Fails);
+        assert_eq!(judged(&c, &[1.0, 2.0, 3.0]), Verdict::Holds);
+        c.differs = Some("one of three".into());
+        assert_eq!(judged(&c, &[1.0, 2.0, 7.0]), Verdict::Differs);
     }
 
     #[test]

@@ -31,6 +31,11 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
         y_label: plot.y_label.clone().unwrap_or_else(|| y.to_owned()),
         x: (plot.x_min, plot.x_max),
         y: (plot.y_min, plot.y_max),
+        log: (plot.x_log, plot.y_log),
+    };
+    let value = |text: &String| {
+        let value = Expr::parse(text).ok().map(|e| e.value(&|n| lookup(&done.metrics, n)));
+        value.and_then(Result::ok).unwrap_or(f64::NAN)
     };
     let points = |name: &String| done.series.get(name).map(|s| s.points.clone()).unwrap_or_default();
     let values = |name: &String| points(name).into_iter().map(|(_, v)| v).collect::<Vec<f64>>();
@@ -56,16 +61,16 @@ pub fn figure(plot: &Plot, done: &Finished) -> anyhow::Result<Figure> {
             Figure { title, legend: Vec::new(), svg, note }
         }
         PlotKind::Bars => {
-            let all: Vec<f64> = plot
-                .series
-                .iter()
-                .map(|text| {
-                    let value = Expr::parse(text).ok().map(|e| e.value(&|n| lookup(&done.metrics, n)));
-                    value.and_then(Result::ok).unwrap_or(f64::NAN)
-                })
-                .collect();
+            let all: Vec<f64> = plot.series.iter().map(value).collect();
             let svg = svg::bars(&frame("", first_unit), &labels, &all, plot.cycle as usize)?;
             Figure { title, legend: Vec::new(), svg, note: "" }
+        }
+        PlotKind::Scatter => {
+            let points: Vec<(f64, f64)> =
+                plot.x.iter().map(value).zip(plot.series.iter().map(value)).collect();
+            let lines: Vec<Line> = points.chunks(plot.group.max(1) as usize).map(<[_]>::to_vec).collect();
+            let x_unit = plot.x.first().map_or("", |x| unit(x));
+            Figure { title, legend: labels, svg: svg::scatter(&frame(x_unit, first_unit), &lines)?, note: "" }
         }
     })
 }

@@ -32,6 +32,41 @@ pub struct Frame {
     pub x: (Option<f64>, Option<f64>),
     /// The same for y.
     pub y: (Option<f64>, Option<f64>),
+    /// Whether the axes, x and y, are in powers of ten.
+    pub log: (bool, bool),
+}
+
+impl Frame {
+    /// A value as it is placed on an axis; NaN where a logarithm has none.
+    fn place(log: bool, value: f64) -> f64 {
+        match log {
+            true if value > 0.0 => value.log10(),
+            true => f64::NAN,
+            false => value,
+        }
+    }
+
+    fn placed(&self, lines: &[Line]) -> Vec<Line> {
+        let point = |(x, y): &(f64, f64)| (Self::place(self.log.0, *x), Self::place(self.log.1, *y));
+        let finite = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
+        lines.iter().map(|line| line.iter().map(point).filter(finite).collect()).collect()
+    }
+
+    /// Ends of an axis as placed: whole powers of ten where it is in those.
+    fn ends(
+        log: bool,
+        asked: (Option<f64>, Option<f64>),
+        values: impl Iterator<Item = f64>,
+        default_low: Option<f64>,
+    ) -> Range<f64> {
+        if !log {
+            return range(asked, values, default_low);
+        }
+        let place = |end: Option<f64>| end.map(|v| Self::place(true, v)).filter(|v| v.is_finite());
+        let free = range((place(asked.0), place(asked.1)), values, None);
+        let whole = free.start.floor()..free.end.ceil();
+        if whole.end > whole.start { whole } else { whole.start..whole.start + 1.0 }
+    }
 }
 
 /// Points of one line.
@@ -44,9 +79,10 @@ type Result<T = ()> = anyhow::Result<T>;
 /// # Errors
 /// What the drawing library has to say.
 pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<String> {
+    let lines = &frame.placed(lines);
     let all = || lines.iter().flatten();
-    let x = range(frame.x, all().map(|p| p.0), None);
-    let y = range(frame.y, all().filter(|p| x.contains(&p.0)).map(|p| p.1), Some(0.0));
+    let x = Frame::ends(frame.log.0, frame.x, all().map(|p| p.0), None);
+    let y = Frame::ends(frame.log.1, frame.y, all().filter(|p| x.contains(&p.0)).map(|p| p.1), Some(0.0));
     draw(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin_top(24)
@@ -56,7 +92,7 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(wrong)?;
         let mut mesh = chart.configure_mesh();
-        styled(&mut mesh, frame);
+        styled(&mut mesh, frame, &x, &y);
         mesh.draw().map_err(wrong)?;
         drop(mesh);
         for (at, _) in marks.iter().filter(|(at, _)| x.contains(at)) {
@@ -83,12 +119,59 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
     })
 }
 
+/// Points, those of a line joined in their order.
+///
+/// # Errors
+/// What the drawing library has to say.
+pub fn scatter(frame: &Frame, lines: &[Line]) -> Result<String> {
+    let lines = &frame.placed(lines);
+    let all = || lines.iter().flatten();
+    // Some air on both sides, or points would lie on the frame.
+    let around = |asked: (Option<f64>, Option<f64>), log, values: Vec<f64>| {
+        let free = Frame::ends(log, asked, values.into_iter(), None);
+        let air = if log { 0.0 } else { 0.06 * (free.end - free.start) };
+        let start = if asked.0.is_some() { free.start } else { free.start - air };
+        start..if asked.1.is_some() { free.end } else { free.end + air }
+    };
+    let x = around(frame.x, frame.log.0, all().map(|p| p.0).collect());
+    let y = around(frame.y, frame.log.1, all().map(|p| p.1).collect());
+    draw(|area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(24)
+            .margin_right(14)
+            .x_label_area_size(46)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x.clone(), y.clone())
+            .map_err(wrong)?;
+        let mut mesh = chart.configure_mesh();
+        styled(&mut mesh, frame, &x, &y);
+        mesh.draw().map_err(wrong)?;
+        drop(mesh);
+        for (i, line) in lines.iter().enumerate() {
+            let colour = series_colour(i);
+            let inside =
+                |p: &(f64, f64)| (x.start..=x.end).contains(&p.0) && (y.start..=y.end).contains(&p.1);
+            let points: Vec<_> = line.iter().copied().filter(inside).collect();
+            if points.len() > 1 {
+                chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(1))).map_err(wrong)?;
+            }
+            let dot = |p| Circle::new(p, 5, colour.filled());
+            chart.draw_series(points.into_iter().map(dot)).map_err(wrong)?;
+        }
+        Ok(())
+    })
+}
+
 /// Box per series: quartiles and median; whiskers from the 1st to the 99th percentile.
 ///
 /// # Errors
 /// What the drawing library has to say.
 pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<String> {
-    let y = range(frame.y, values.iter().flatten().copied(), Some(0.0));
+    let place = |of: &Vec<f64>| -> Vec<f64> {
+        of.iter().map(|v| Frame::place(frame.log.1, *v)).filter(|v| v.is_finite()).collect()
+    };
+    let values: Vec<Vec<f64>> = values.iter().map(place).collect();
+    let y = Frame::ends(frame.log.1, frame.y, values.iter().flatten().copied(), Some(0.0));
     draw(|area| {
         let mut chart = categories(area, frame, labels, y)?;
         for (i, of) in values.iter().enumerate() {
@@ -166,7 +249,7 @@ fn categories<'a, 'b>(
         .build_cartesian_2d(-0.5..count as f64 - 0.5, y.clone())
         .map_err(wrong)?;
     let mut mesh = chart.configure_mesh();
-    styled(&mut mesh, frame);
+    styled(&mut mesh, frame, &(0.0..1.0), &y);
     mesh.disable_x_mesh().x_labels(0).draw().map_err(wrong)?;
     drop(mesh);
     for (i, label) in labels.iter().enumerate() {
@@ -180,18 +263,33 @@ fn categories<'a, 'b>(
     Ok(chart)
 }
 
-fn styled(mesh: &mut plotters::chart::MeshStyle<'_, '_, Numbers, Numbers, SVGBackend<'_>>, frame: &Frame) {
+fn styled(
+    mesh: &mut plotters::chart::MeshStyle<'_, '_, Numbers, Numbers, SVGBackend<'_>>,
+    frame: &Frame,
+    x: &Range<f64>,
+    y: &Range<f64>,
+) {
+    // One label per power of ten.
+    let labels = |log: bool, ends: &Range<f64>, most: usize| {
+        if log { (ends.end - ends.start) as usize + 1 } else { most }
+    };
+    let log = frame.log;
     mesh.bold_line_style(GRID.stroke_width(1))
         .light_line_style(TRANSPARENT)
         .axis_style(GRID.stroke_width(1))
         .label_style(text_style(15))
         .axis_desc_style(text_style(15))
-        .x_labels(12)
-        .y_labels(6)
+        .x_labels(labels(log.0, x, 12))
+        .y_labels(labels(log.1, y, 6))
         .x_desc(frame.x_label.clone())
         .y_desc(frame.y_label.clone())
-        .x_label_formatter(&|v| crate::output::short(tidy(*v)))
-        .y_label_formatter(&|v| crate::output::short(tidy(*v)));
+        .x_label_formatter(if log.0 { &|v| power(*v) } else { &|v| crate::output::short(tidy(*v)) })
+        .y_label_formatter(if log.1 { &|v| power(*v) } else { &|v| crate::output::short(tidy(*v)) });
+}
+
+/// A power of ten as the number it is.
+fn power(exponent: f64) -> String {
+    crate::output::short(tidy(10_f64.powf(exponent)))
 }
 
 fn text_style(size: u32) -> TextStyle<'static> {
@@ -260,9 +358,24 @@ mod tests {
             lines(&frame, &[line.clone(), vec![]], &[(20.0, "wifi down".into())]).unwrap(),
             boxes(&frame, &labels, &[vec![1.0, 2.0, 3.0], vec![]]).unwrap(),
             bars(&frame, &labels, &[3.0, f64::NAN], 2).unwrap(),
+            scatter(&frame, &[line.clone(), vec![(1.0, f64::NAN)], vec![(2.0, 2.0)]]).unwrap(),
+            lines(&Frame { log: (false, true), ..frame.clone() }, &[line], &[]).unwrap(),
         ] {
             assert!(svg.contains("f-ink") && svg.contains("-0\"") && !svg.contains("\"#"), "{svg}");
         }
+    }
+
+    #[test]
+    fn powers_of_ten_end_at_whole_ones() {
+        let ends = |values: &[f64]| {
+            let placed = values.iter().map(|v| Frame::place(true, *v));
+            Frame::ends(true, (None, None), placed, Some(0.0))
+        };
+        assert_eq!(ends(&[0.3, 2000.0, 0.0, -1.0]), -1.0..4.0);
+        assert_eq!(ends(&[10.0]), 1.0..2.0);
+        assert_eq!(ends(&[]), 0.0..1.0);
+        assert_eq!(Frame::ends(true, (Some(1.0), None), [2.0].into_iter(), None), 0.0..2.0);
+        assert_eq!((power(-1.0), power(3.0)), ("0.1".to_owned(), "1000".to_owned()));
     }
 
     #[test]

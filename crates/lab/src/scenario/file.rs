@@ -154,6 +154,8 @@ choice! {
         Box = "box",
         /// One bar per metric expression.
         Bars = "bars",
+        /// Points, both coordinates metric expressions.
+        Scatter = "scatter",
     }
 }
 
@@ -193,6 +195,9 @@ table! {
         measure_from_s: f64 = 0.0, range(0.0, 86_400.0);
         /// Width of one point of a time series, milliseconds.
         sample_ms: f64 = 100.0, range(1.0, 60_000.0);
+        /// Files it cannot do without and that are not shipped, relative to this one: without them it is left
+        /// out, with a line that says so.
+        needs: Vec<String> = Vec::new();
         /// Backends the scenario can run on.
         backends: Vec<BackendName> = vec![BackendName::Virtual];
         /// Access links by name. A link used by several UEs is shared by them.
@@ -492,10 +497,14 @@ table! {
         kind: PlotKind = PlotKind::Time, required();
         /// Title.
         title: String = String::new(), required();
-        /// What is drawn: names of series; for `bars`, metric expressions. With more than one run every
-        /// metric is a series over the runs as well.
+        /// What is drawn: names of series; for `bars` and `scatter`, metric expressions. With more than one run
+        /// every metric is a series over the runs as well.
         series: Vec<String> = Vec::new(), required();
-        /// Legend, one per series; left out, the names.
+        /// Scatter: metric expressions of the x coordinates, one per series.
+        x: Vec<String> = Vec::new();
+        /// Scatter: so many points one after the other have one colour and are joined by a line.
+        group: u32 = 1, range(1.0, 1000.0);
+        /// Legend, one per series, or per group; left out, the names.
         labels: Vec<String> = Vec::new();
         /// Bars: colours repeat after so many bars, such as 2 for pairs.
         cycle: u32 = 8, range(1.0, 8.0);
@@ -511,6 +520,10 @@ table! {
         y_min: Option<f64> = None;
         /// End of the y axis; left out, from the data.
         y_max: Option<f64> = None;
+        /// The x axis in powers of ten. Not for `box` and `bars`.
+        x_log: bool = false;
+        /// The y axis in powers of ten. Not for `bars`.
+        y_log: bool = false;
         /// Backends it is drawn for; left out, all.
         backends: Option<Vec<BackendName>> = None;
     }

@@ -22,7 +22,7 @@ pub use model::{Case, Scenario};
 use crate::claims;
 use file::File;
 use schema::Described;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use walk::{Problem, Problems};
 
 /// Which form of a scenario.
@@ -78,6 +78,10 @@ fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Sc
     let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
 
+    let missing: Vec<_> = whole.needs.iter().map(|n| folder.join(n)).filter(|n| !n.exists()).collect();
+    if !missing.is_empty() {
+        return Ok(scenario(path, name, whole, is_quick, Vec::new(), missing));
+    }
     let mut problems = Vec::new();
     let mut cases = Vec::new();
     if whole.variant.is_empty() {
@@ -99,7 +103,18 @@ fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Sc
     if !problems.is_empty() {
         return Err(problems);
     }
-    Ok(Scenario {
+    Ok(scenario(path, name, whole, is_quick, cases, missing))
+}
+
+fn scenario(
+    path: &Path,
+    name: String,
+    whole: File,
+    quick: bool,
+    cases: Vec<Case>,
+    missing: Vec<PathBuf>,
+) -> Scenario {
+    Scenario {
         file: path.to_owned(),
         name,
         title: whole.title,
@@ -107,17 +122,29 @@ fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Sc
         description: whole.description,
         seed: whole.seed,
         runs: whole.runs,
-        quick: is_quick,
+        quick,
+        missing,
         backends: whole.backends,
         cases,
         claims: whole.claim,
         plots: whole.plot,
-    })
+    }
 }
 
 /// Keys a variant may not change: they concern all variants together.
-const OF_THE_WHOLE: [&str; 10] =
-    ["title", "paper", "description", "seed", "runs", "backends", "quick", "variant", "claim", "plot"];
+const OF_THE_WHOLE: [&str; 11] = [
+    "title",
+    "paper",
+    "description",
+    "seed",
+    "runs",
+    "needs",
+    "backends",
+    "quick",
+    "variant",
+    "claim",
+    "plot",
+];
 
 fn variant_names(file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -260,6 +287,14 @@ link = "wifi"
         assert!(!full.quick && full.runs == 1 && full.cases[0].duration.as_secs() == 10);
         let wrong = text.replace("runs = 3", "run = 3");
         assert!(parse_text(&wrong, &[]).unwrap_err().contains("did you mean"));
+    }
+
+    #[test]
+    fn without_what_it_needs_it_is_left_out() {
+        let text = format!("needs = [\"no-such.csv\"]\n{SMALL}");
+        let scenario = parse_text(&text, &[]).unwrap();
+        assert!(scenario.cases.is_empty() && scenario.missing == [Path::new("folder/no-such.csv")]);
+        assert!(parse_text(SMALL, &[]).unwrap().missing.is_empty());
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub runs: u32,
     /// Whether this is the file's shorter form.
     pub quick: bool,
+    /// What it needs and is not there; if there is any, nothing else of it was looked at and it cannot run.
+    pub missing: Vec<PathBuf>,
     /// Where it can run.
     pub backends: Vec<BackendName>,
     /// What is run: each variant, or the file as it stands.

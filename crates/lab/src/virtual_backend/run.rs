@@ -156,6 +156,10 @@ impl Seen {
                 let bytes: u64 = gnb.bearer_stats(ue, Radio::Downlink, now).map(|b| b.buffer_bytes).sum();
                 points.push((at_s, bytes as f64));
             }
+            cell.radio.resize_with(gnb.ue_names().count(), Vec::new);
+            for (ue, points) in (0..).zip(&mut cell.radio) {
+                points.extend(gnb.radio(ue, Radio::Downlink, now).map(|(mcs, bytes)| (at_s, mcs, bytes)));
+            }
             let owed = gnb.balances(Radio::Downlink);
             cell.owed_rbs.resize_with(owed.len(), Vec::new);
             for (points, rbs) in cell.owed_rbs.iter_mut().zip(owed) {

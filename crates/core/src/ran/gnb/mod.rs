@@ -171,6 +171,12 @@ impl Gnb {
         self.links[index(direction)].scheduler.balances()
     }
 
+    /// The MCS of a UE at `now`, and the bytes of a transport block of the whole carrier at it; `None` in an outage.
+    pub fn radio(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<(u8, u32)> {
+        let mcs = self.ues.get_mut(ue as usize)?.mcs(direction, &self.amc, now)?;
+        Some((mcs, self.amc.full().row(mcs).last().copied().unwrap_or(0)))
+    }
+
     /// Counters of a direction up to `now`.
     pub fn link_stats(&mut self, direction: Direction, now: Instant) -> LinkStats {
         self.count_slots(direction, nanos(now - Instant::ZERO) / self.slot_ns());

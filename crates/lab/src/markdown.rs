@@ -1,0 +1,138 @@
+//! Tables of claims in a Markdown page: a scenario's own place in it is between two comments, so that the page
+//! around it can be written by hand and the numbers cannot go stale.
+
+use crate::claims::{Checked, Verdict, band};
+use crate::output::{holds, paper, short};
+use crate::runner::Finished;
+use crate::scenario::Scenario;
+use anyhow::Context;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Writes the table of a scenario into `page`, in the place of its old one; at the end if it has none yet.
+///
+/// # Errors
+/// A page that cannot be read or written, or in which a place has no end.
+pub fn put(page: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Result<()> {
+    let name = || page.display().to_string();
+    let old = match std::fs::read_to_string(page) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error).with_context(name),
+    };
+    let new = replaced(&old, &scenario.name, &table(scenario, done)).with_context(name)?;
+    std::fs::write(page, new).with_context(name)
+}
+
+/// The table of a scenario: claim, paper's figure, ours with its spread, band, whether it holds.
+#[must_use]
+pub fn table(scenario: &Scenario, done: &Finished) -> String {
+    let seeds = match done.seeds {
+        1 => format!("seed {}", done.seed),
+        n => format!("median [least – most] of {n} seeds from {}", done.seed),
+    };
+    let form = if scenario.quick { ", quick form" } else { "" };
+    let mut text = format!(
+        "`{}`: {}. {} backend, {seeds}{form}.\n\n| claim | paper | ours | band | holds |\n|---|---|---|---|---|\n",
+        scenario.name, scenario.title, done.backend
+    );
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for c in &done.claims {
+        let mut verdict = holds(c);
+        if let (Verdict::Differs, Some(why)) = (c.verdict, c.claim.differs.as_deref()) {
+            // One reason for several claims is told once.
+            let number = reasons.iter().find(|(r, _)| *r == why).map_or(reasons.len() + 1, |(_, n)| *n);
+            if number > reasons.len() {
+                reasons.push((why, number));
+            }
+            let _ = write!(verdict, " ({number})");
+        }
+        let cells = [c.claim.what.clone(), paper(c), measured(c), band(&c.claim), verdict];
+        let _ = writeln!(text, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    }
+    for (why, number) in &reasons {
+        let _ = write!(text, "\n({number}) {why}.\n");
+    }
+    text
+}
+
+fn measured(c: &Checked) -> String {
+    let Some(value) = c.measured else { return "no number".into() };
+    let unit = if c.claim.unit.is_empty() { String::new() } else { format!(" {}", c.claim.unit) };
+    let spread = c.spread.map_or(String::new(), |(low, high)| format!(" [{} – {}]", short(low), short(high)));
+    format!("{}{spread}{unit}", short(value))
+}
+
+/// `page` with `table` between the comments of `name`.
+fn replaced(page: &str, name: &str, table: &str) -> anyhow::Result<String> {
+    let (begin, end) = (format!("<!-- results: {name} -->\n"), "<!-- end of results -->\n");
+    let Some((before, rest)) = page.split_once(&begin) else {
+        let gap = if page.is_empty() { "" } else { "\n" };
+        return Ok(format!("{page}{gap}{begin}\n{table}\n{end}"));
+    };
+    let (_, after) = rest.split_once(end).with_context(|| format!("`{}` has no end", begin.trim_end()))?;
+    Ok(format!("{before}{begin}\n{table}\n{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Backend, Outcome, Progress, Quiet};
+    use crate::runner::{Watch, run};
+    use crate::scenario::file::BackendName;
+    use crate::scenario::{Case, parse};
+
+    struct Fake;
+    impl Backend for Fake {
+        fn name(&self) -> BackendName {
+            BackendName::Virtual
+        }
+        fn parallel(&self) -> bool {
+            false
+        }
+        fn run(&self, _: &Case, seed: u64, _: &dyn Progress) -> anyhow::Result<Outcome> {
+            let metrics = [("flow.f.outage_ms".to_owned(), seed as f64)].into();
+            Ok(Outcome { metrics, ..Outcome::default() })
+        }
+    }
+    impl Watch for Fake {
+        fn begin(&self, _: usize) {}
+        fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
+            Box::new(Quiet)
+        }
+        fn done(&self) {}
+    }
+
+    #[test]
+    fn a_table_says_paper_ours_and_why() {
+        let claim = |id: &str, max: u32| {
+            format!(
+                "[[claim]]\nid = \"{id}\"\nwhat = \"a | b\"\nmetric = \"flow.f.outage_ms\"\nunit = \"ms\"\n\
+                 paper = 2.5\nmax = {max}\ndiffers = \"moon\"\n"
+            )
+        };
+        let text = format!(
+            "title = \"t\"\n[link.w]\n[ue.u]\naccesses = [{{ name = \"w\", link = \"w\" }}]\n\
+             [flow.f]\nkind = \"ping\"\n{}{}{}",
+            claim("x", 9),
+            claim("y", 1),
+            claim("z", 2)
+        );
+        let scenario = parse(Path::new("s.toml"), &text, &[]).unwrap();
+        let done = run(&scenario, &Fake, 1, 5, &Fake).unwrap();
+        let table = table(&scenario, &done);
+        assert!(table.contains("median [least – most] of 5 seeds from 1"), "{table}");
+        assert!(table.contains("| a \\| b | 2.5 ms | 3 [1 – 5] ms | ≤ 9 | yes |"), "{table}");
+        assert!(table.contains("| ≤ 1 | differs (1 of 5 seeds) (1) |"), "{table}");
+        assert!(table.ends_with("| ≤ 2 | differs (2 of 5 seeds) (1) |\n\n(1) moon.\n"), "{table}");
+    }
+
+    #[test]
+    fn a_table_takes_the_place_of_the_old_one() {
+        let page = replaced("words\n", "a", "one\n").unwrap();
+        let page = replaced(&page, "b", "two\n").unwrap();
+        let again = replaced(&page, "a", "three\n").unwrap();
+        assert_eq!(again, page.replace("one", "three"));
+        assert!(replaced("<!-- results: a -->\n", "a", "x").is_err());
+    }
+}
