@@ -289,7 +289,9 @@ fn styled(
 
 /// A power of ten as the number it is.
 fn power(exponent: f64) -> String {
-    crate::output::short(tidy(10_f64.powf(exponent)))
+    // Beyond a million there is no room for all the noughts.
+    let (scale, unit) = if exponent >= 6.0 { (6.0, " M") } else { (0.0, "") };
+    format!("{}{unit}", crate::output::short(tidy(10_f64.powf(exponent - scale))))
 }
 
 fn text_style(size: u32) -> TextStyle<'static> {
@@ -375,7 +377,7 @@ mod tests {
         assert_eq!(ends(&[10.0]), 1.0..2.0);
         assert_eq!(ends(&[]), 0.0..1.0);
         assert_eq!(Frame::ends(true, (Some(1.0), None), [2.0].into_iter(), None), 0.0..2.0);
-        assert_eq!((power(-1.0), power(3.0)), ("0.1".to_owned(), "1000".to_owned()));
+        assert_eq!([-1.0, 3.0, 7.0].map(power), ["0.1", "1000", "10 M"]);
     }
 
     #[test]
