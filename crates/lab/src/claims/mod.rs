@@ -318,7 +318,7 @@ mod tests {
         let mut c = claim("x");
         c.max = Some(6.0);
         let judged = |c: &Claim, values: &[f64]| {
-            let mut claims = judge(&[c.clone()], BackendName::Virtual, &seeds(values)).unwrap();
+            let mut claims = judge(std::slice::from_ref(c), BackendName::Virtual, &seeds(values)).unwrap();
             at_every_seed(&mut claims);
             claims[0].verdict
         };
