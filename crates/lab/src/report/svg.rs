@@ -11,6 +11,10 @@ pub const COLOURS: usize = 8;
 
 const SIZE: (u32, u32) = (760, 300);
 const FONT: &str = "sans-serif";
+/// Height of a row of labels under a chart.
+const LABEL_ROW: u32 = 16;
+/// Room right of a chart, for half of the last label of its x axis.
+const RIGHT: u32 = 28;
 
 /// Colours that stand for classes until [`classes`] puts them in.
 const INK: RGBColor = RGBColor(1, 1, 200);
@@ -86,9 +90,9 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
     draw(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin_top(24)
-            .margin_right(14)
+            .margin_right(RIGHT)
             .x_label_area_size(46)
-            .y_label_area_size(64)
+            .y_label_area_size(left(frame, &y))
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(wrong)?;
         let mut mesh = chart.configure_mesh();
@@ -100,17 +104,22 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
             chart.draw_series(line).map_err(wrong)?;
         }
         for (i, line) in lines.iter().enumerate() {
-            let inside = line.iter().copied().filter(|p| x.contains(&p.0) || p.0 == x.end);
-            let inside = inside.map(|(px, py)| (px, py.clamp(y.start, y.end)));
+            let inside = between(line, &x).into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end)));
             chart.draw_series(LineSeries::new(inside, series_colour(i).stroke_width(2))).map_err(wrong)?;
         }
         // More words than these would lie on one another.
         if marks.len() <= 6 {
-            let mut last = -1000;
+            let (mut last, mut rows) = (-1000, 0);
             for (at, word) in marks.iter().filter(|(at, _)| x.contains(at)) {
                 let (px, py) = chart.backend_coord(&(*at, y.end));
-                let row = if px - last < 130 { -14 } else { -2 };
+                rows = if px - last < 130 { rows + 1 } else { 0 };
                 last = px;
+                // There is room for two rows.
+                let row = match rows {
+                    0 => -2,
+                    1 => -14,
+                    _ => continue,
+                };
                 let style = (FONT, 14).into_font().color(&MARK);
                 area.draw(&Text::new(word.clone(), (px + 3, py + row), style)).map_err(wrong)?;
             }
@@ -138,9 +147,9 @@ pub fn scatter(frame: &Frame, lines: &[Line]) -> Result<String> {
     draw(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin_top(24)
-            .margin_right(14)
+            .margin_right(RIGHT)
             .x_label_area_size(46)
-            .y_label_area_size(64)
+            .y_label_area_size(left(frame, &y))
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(wrong)?;
         let mut mesh = chart.configure_mesh();
@@ -171,7 +180,10 @@ pub fn boxes(frame: &Frame, labels: &[String], values: &[Vec<f64>]) -> Result<St
         of.iter().map(|v| Frame::place(frame.log.1, *v)).filter(|v| v.is_finite()).collect()
     };
     let values: Vec<Vec<f64>> = values.iter().map(place).collect();
-    let y = Frame::ends(frame.log.1, frame.y, values.iter().flatten().copied(), Some(0.0));
+    // What lies beyond the whiskers is not drawn.
+    let whiskers = values.iter().filter(|of| !of.is_empty());
+    let whiskers = whiskers.flat_map(|of| [0.01, 0.99].map(|share| crate::claims::percentile(of, share)));
+    let y = Frame::ends(frame.log.1, frame.y, whiskers, Some(0.0));
     draw(|area| {
         let mut chart = categories(area, frame, labels, y)?;
         for (i, of) in values.iter().enumerate() {
@@ -229,6 +241,29 @@ pub fn bars(frame: &Frame, labels: &[String], values: &[f64], cycle: usize) -> R
     })
 }
 
+/// Room left of a chart: for the numbers of the y axis, and its label beside them.
+fn left(frame: &Frame, y: &Range<f64>) -> u32 {
+    let large = if frame.log.1 { 5.0 } else { 100_000.0 };
+    if y.start.abs().max(y.end.abs()) >= large { 88 } else { 64 }
+}
+
+/// The part of a line, of which x never falls, within the ends of the axis.
+fn between(line: &Line, x: &Range<f64>) -> Line {
+    let mut part = Line::new();
+    let mut last: Option<(f64, f64)> = None;
+    for p in line.iter().copied() {
+        let crossing = |end: f64| {
+            let (lx, ly) = last.filter(|l| l.0 < end && end < p.0)?;
+            Some((end, ly + (p.1 - ly) * (end - lx) / (p.0 - lx)))
+        };
+        part.extend(crossing(x.start));
+        part.extend(Some(p).filter(|p| (x.start..=x.end).contains(&p.0)));
+        part.extend(crossing(x.end));
+        last = Some(p);
+    }
+    part
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Numbers = plotters::coord::types::RangedCoordf64;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Numbers, Numbers>>;
@@ -241,11 +276,14 @@ fn categories<'a, 'b>(
     y: Range<f64>,
 ) -> Result<Chart<'a, 'b>> {
     let count = labels.len().max(1);
+    let place_px = f64::from(SIZE.0 - left(frame, &y) - RIGHT) / count as f64;
+    let labels: Vec<Vec<String>> = labels.iter().map(|label| wrapped(label, place_px)).collect();
+    let rows = labels.iter().map(Vec::len).max().unwrap_or(1) as u32;
     let mut chart = ChartBuilder::on(area)
         .margin_top(24)
-        .margin_right(14)
-        .x_label_area_size(46)
-        .y_label_area_size(64)
+        .margin_right(RIGHT)
+        .x_label_area_size(46_u32.max(14 + LABEL_ROW * rows))
+        .y_label_area_size(left(frame, &y))
         .build_cartesian_2d(-0.5..count as f64 - 0.5, y.clone())
         .map_err(wrong)?;
     let mut mesh = chart.configure_mesh();
@@ -258,9 +296,31 @@ fn categories<'a, 'b>(
             plotters::style::text_anchor::HPos::Center,
             plotters::style::text_anchor::VPos::Top,
         ));
-        area.draw(&Text::new(label.clone(), (px, py + 7), style)).map_err(wrong)?;
+        for (row, words) in (0..).zip(label) {
+            let at = (px, py + 7 + row * LABEL_ROW as i32);
+            area.draw(&Text::new(words.clone(), at, style.clone())).map_err(wrong)?;
+        }
     }
     Ok(chart)
+}
+
+/// A label in rows of about `width_px`, broken at blanks.
+fn wrapped(label: &str, width_px: f64) -> Vec<String> {
+    // As wide as a letter of the page's font is on average, and a little more.
+    const LETTER_PX: f64 = 6.8;
+    let mut rows: Vec<String> = Vec::new();
+    for word in label.split_whitespace() {
+        let with = |row: &String| (row.chars().count() + 1 + word.chars().count()) as f64 * LETTER_PX;
+        match rows.last_mut() {
+            // A unit stays with its number.
+            Some(row) if word == "%" || with(row) <= width_px => {
+                row.push(' ');
+                row.push_str(word);
+            }
+            _ => rows.push(word.to_owned()),
+        }
+    }
+    rows
 }
 
 fn styled(
@@ -378,6 +438,22 @@ mod tests {
         assert_eq!(ends(&[]), 0.0..1.0);
         assert_eq!(Frame::ends(true, (Some(1.0), None), [2.0].into_iter(), None), 0.0..2.0);
         assert_eq!([-1.0, 3.0, 7.0].map(power), ["0.1", "1000", "10 M"]);
+    }
+
+    #[test]
+    fn long_labels_take_rows() {
+        assert_eq!(wrapped("DynRLC 8", 50.0), ["DynRLC", "8"]);
+        assert_eq!(wrapped("EQP as printed, 25 %", 115.0), ["EQP as printed,", "25 %"]);
+        assert_eq!(wrapped("printed 25 %", 75.0), ["printed 25 %"]);
+        assert_eq!(wrapped("fixed partition", 170.0), ["fixed partition"]);
+    }
+
+    #[test]
+    fn lines_end_at_the_ends_of_the_axis() {
+        let line = vec![(0.0, 0.0), (2.0, 2.0), (6.0, 4.0)];
+        assert_eq!(between(&line, &(1.0..4.0)), [(1.0, 1.0), (2.0, 2.0), (4.0, 3.0)]);
+        assert_eq!(between(&line, &(3.0..4.0)), [(3.0, 2.5), (4.0, 3.0)]);
+        assert_eq!(between(&line, &(0.0..9.0)), line);
     }
 
     #[test]
