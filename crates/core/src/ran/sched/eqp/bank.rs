@@ -10,13 +10,22 @@ pub struct Bank {
     carry: Vec<i64>,
     sum: i64,
     credit: Vec<(i64, u16)>,
+    /// RBs credited by share in this TTI, before what was left or too much.
+    whole: Vec<i64>,
     /// RBs that a slice has paid for and nobody has used yet.
     prepaid: u16,
 }
 
 impl Bank {
     pub(super) fn new(slices: usize) -> Self {
-        Self { quanta: vec![0; slices], carry: vec![0; slices], sum: 0, credit: Vec::new(), prepaid: 0 }
+        Self {
+            quanta: vec![0; slices],
+            carry: vec![0; slices],
+            sum: 0,
+            credit: Vec::new(),
+            whole: vec![0; slices],
+            prepaid: 0,
+        }
     }
 
     pub(super) fn quanta(&self) -> &[i32] {
@@ -29,7 +38,8 @@ impl Bank {
 
     /// Line 1 of Algorithm 4: `rbs` RBs are credited by share. Whole RBs: each slice gets its part rounded down,
     /// and what is left goes to the largest remainders. A remainder is carried on, so that shares hold exactly
-    /// over time; shares that sum to less than 100 % are taken as parts of their sum.
+    /// over time; whoever got more than its part gives nothing back, but waits until its part has come. Shares
+    /// that sum to less than 100 % are taken as parts of their sum.
     pub(super) fn credit(&mut self, slices: &[SliceConfig], rbs: u16) {
         let shares = || slices.iter().map(|s| s.share_parts() as i64);
         let sum: i64 = shares().sum();
@@ -44,18 +54,27 @@ impl Bank {
         for (slice, share) in (0_u16..).zip(shares()).take(self.quanta.len()) {
             let at = usize::from(slice);
             let due = self.carry[at] + (share + equal) * i64::from(rbs);
-            let whole = due.div_euclid(sum);
+            let whole = due.max(0) / sum;
             self.quanta[at] += whole as i32;
-            self.carry[at] = due.rem_euclid(sum);
+            self.carry[at] = due - whole * sum;
             left -= whole;
             self.credit.push((self.carry[at], slice));
+            self.whole[at] = whole;
         }
         self.credit.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        // Floors sum to less than what there is, by less than one RB per slice.
+        // Carries sum to 0 and are above -1 RB: what is left is less than one RB per slice that has a carry, and
+        // what is too much is less than one per slice that waits.
         for (_, slice) in self.credit.iter().take(left.max(0) as usize) {
             let at = usize::from(*slice);
             self.quanta[at] += 1;
             self.carry[at] -= sum;
+        }
+        for (_, slice) in self.credit.iter().rev() {
+            let at = usize::from(*slice);
+            let back = self.whole[at].min(-left.min(0));
+            self.quanta[at] -= back as i32;
+            self.carry[at] += back * sum;
+            left += back;
         }
         self.prepaid = 0;
     }
@@ -175,6 +194,25 @@ mod tests {
         let mut bank = Bank::new(2);
         bank.credit(&super::tests::slices(&[0.0, 0.0]), 25);
         assert_eq!(bank.sum(), 25);
+    }
+
+    #[test]
+    fn credit_takes_from_nobody() {
+        let slices = slices(&[12.0, 12.0, 5.0, 71.0]);
+        let mut bank = Bank::new(4);
+        let (mut total, mut before) = (0, vec![0; 4]);
+        for tti in 0..2000_u16 {
+            let rbs = tti * 7 % 5;
+            bank.credit(&slices, rbs);
+            total += i64::from(rbs);
+            assert_eq!(bank.sum(), total);
+            for (i, quantum) in bank.quanta().iter().enumerate() {
+                assert!(*quantum >= before[i], "TTI {tti}: {:?} after {before:?}", bank.quanta());
+                let due = total as f64 * [0.12, 0.12, 0.05, 0.71][i];
+                assert!((-3.0..1.0).contains(&(f64::from(*quantum) - due)), "{quantum} for {due}");
+            }
+            before = bank.quanta().to_vec();
+        }
     }
 
     #[test]
