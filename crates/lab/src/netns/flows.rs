@@ -337,7 +337,7 @@ impl RunningFlow {
     ) -> Result<(Deliveries, u64, Option<bool>)> {
         if let Some(tool) = &self.tool {
             let total = tool.received_bytes()?;
-            return Ok((whole(tcp, total, end_s), total, None));
+            return Ok((whole(tcp, total), total, None));
         }
         let Some(web) = &self.web else {
             let report: Delivered = self.report()?;
@@ -348,7 +348,11 @@ impl RunningFlow {
         };
         let total = std::fs::metadata(web.copy()).map_or(0, |m| m.len());
         let intact = total > 0 && web.sums().map(|[file, copy]| file == copy)?;
-        Ok((whole(tcp, total, end_s), total, Some(intact)))
+        let mut delivered = whole(tcp, total);
+        if intact {
+            within(&mut delivered, end_s);
+        }
+        Ok((delivered, total, Some(intact)))
     }
 
     fn arrivals(&self, seconds: impl Fn(u64) -> f64) -> Result<Vec<Arrival>> {
@@ -361,18 +365,21 @@ impl RunningFlow {
     }
 }
 
-/// What the kernel said was received when; what came after the last look at a socket came with it, and that look
-/// is a little after the end.
-fn whole(tcp: Option<&TcpSeen>, total: u64, end_s: f64) -> Deliveries {
+/// What the kernel said was received when; what came after the last look at a socket came with it.
+fn whole(tcp: Option<&TcpSeen>, total: u64) -> Deliveries {
     let mut delivered = tcp.map(|t| t.received.clone()).unwrap_or_default();
     let seen: u64 = delivered.iter().map(|(_, bytes)| bytes).sum();
     if let Some((_, bytes)) = delivered.last_mut() {
         *bytes += total.saturating_sub(seen);
     }
-    for (at, _) in &mut delivered {
+    delivered
+}
+
+/// A file that is there was there at the end of the run, though the last look was a little later.
+fn within(delivered: &mut Deliveries, end_s: f64) {
+    for (at, _) in delivered {
         *at = at.min(end_s);
     }
-    delivered
 }
 
 /// Packets in the time of the run.
@@ -523,10 +530,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_look_counts_and_is_within_the_run() {
+    fn what_came_after_the_last_look_counts() {
         let seen = TcpSeen { received: vec![(1.0, 700), (2.01, 200)], ..TcpSeen::default() };
-        assert_eq!(whole(Some(&seen), 1000, 2.0), [(1.0, 700), (2.0, 300)]);
-        assert_eq!(whole(Some(&seen), 800, 2.0), [(1.0, 700), (2.0, 200)], "headers count, too");
-        assert!(whole(None, 5, 2.0).is_empty());
+        let mut delivered = whole(Some(&seen), 1000);
+        assert_eq!(delivered, [(1.0, 700), (2.01, 300)]);
+        within(&mut delivered, 2.0);
+        assert_eq!(delivered, [(1.0, 700), (2.0, 300)]);
+        assert_eq!(whole(Some(&seen), 800), seen.received, "headers count, too");
+        assert!(whole(None, 5).is_empty());
     }
 }
