@@ -78,7 +78,7 @@ fn replaced(page: &str, name: &str, table: &str) -> anyhow::Result<String> {
 mod tests {
     use super::*;
     use crate::backend::{Backend, Outcome, Progress, Quiet};
-    use crate::runner::{Watch, run};
+    use crate::runner::run;
     use crate::scenario::file::BackendName;
     use crate::scenario::{Case, parse};
 
@@ -94,13 +94,6 @@ mod tests {
             let metrics = [("flow.f.outage_ms".to_owned(), seed as f64)].into();
             Ok(Outcome { metrics, ..Outcome::default() })
         }
-    }
-    impl Watch for Fake {
-        fn begin(&self, _: usize) {}
-        fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
-            Box::new(Quiet)
-        }
-        fn done(&self) {}
     }
 
     #[test]
@@ -119,7 +112,7 @@ mod tests {
             claim("z", 2)
         );
         let scenario = parse(Path::new("s.toml"), &text, &[]).unwrap();
-        let done = run(&scenario, &Fake, 1, 5, &Fake).unwrap();
+        let done = run(&scenario, &Fake, 1, 5, &Quiet).unwrap();
         let table = table(&scenario, &done);
         assert!(table.contains("median [least – most] of 5 seeds from 1"), "{table}");
         assert!(table.contains("| a \\| b | 2.5 ms | 3 [1 – 5] ms | ≤ 9 | yes |"), "{table}");

@@ -224,8 +224,7 @@ mod tests {
         }
     }
 
-    struct Nobody;
-    impl Watch for Nobody {
+    impl Watch for Quiet {
         fn begin(&self, _: usize) {}
         fn run(&self, _: &Case, _: usize) -> Box<dyn Progress> {
             Box::new(Quiet)
@@ -243,21 +242,21 @@ mod tests {
 
     #[test]
     fn runs_are_combined_and_seeds_are_medians() {
-        let done = run(&scenario(5), &Fake, 1, 3, &Nobody).unwrap();
+        let done = run(&scenario(5), &Fake, 1, 3, &Quiet).unwrap();
         let m = &done.metrics;
         assert!(m["flow.f.outage_ms.min"] <= m["flow.f.outage_ms"]);
         assert!(m["flow.f.outage_ms"] <= m["flow.f.outage_ms.max"]);
         assert_eq!(done.series["flow.f.outage_ms"].points.len(), 5);
         assert_eq!(done.claims[0].seeds, (3, 3));
         assert_eq!(done.facts.len(), 1);
-        let done = run(&scenario(1), &Fake, 7, 3, &Nobody).unwrap();
+        let done = run(&scenario(1), &Fake, 7, 3, &Quiet).unwrap();
         assert_eq!(done.metrics["flow.f.outage_ms"], 8.0);
         assert_eq!(done.claims[0].spread, Some((7.0, 9.0)));
     }
 
     #[test]
     fn an_error_ends_everything_and_is_told() {
-        let error = run(&scenario(1), &Fake, 11, 5, &Nobody).unwrap_err();
+        let error = run(&scenario(1), &Fake, 11, 5, &Quiet).unwrap_err();
         assert!(format!("{error:#}").contains("bad luck"), "{error:#}");
     }
 }

@@ -88,17 +88,7 @@ pub fn lines(frame: &Frame, lines: &[Line], marks: &[(f64, String)]) -> Result<S
     let x = Frame::ends(frame.log.0, frame.x, all().map(|p| p.0), None);
     let y = Frame::ends(frame.log.1, frame.y, all().filter(|p| x.contains(&p.0)).map(|p| p.1), Some(0.0));
     draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(24)
-            .margin_right(RIGHT)
-            .x_label_area_size(46)
-            .y_label_area_size(left(frame, &y))
-            .build_cartesian_2d(x.clone(), y.clone())
-            .map_err(wrong)?;
-        let mut mesh = chart.configure_mesh();
-        styled(&mut mesh, frame, &x, &y);
-        mesh.draw().map_err(wrong)?;
-        drop(mesh);
+        let mut chart = plane(area, frame, &x, &y)?;
         for (at, _) in marks.iter().filter(|(at, _)| x.contains(at)) {
             let line = DashedLineSeries::new([(*at, y.start), (*at, y.end)], 4, 4, MARK.stroke_width(1));
             chart.draw_series(line).map_err(wrong)?;
@@ -145,17 +135,7 @@ pub fn scatter(frame: &Frame, lines: &[Line]) -> Result<String> {
     let x = around(frame.x, frame.log.0, all().map(|p| p.0).collect());
     let y = around(frame.y, frame.log.1, all().map(|p| p.1).collect());
     draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(24)
-            .margin_right(RIGHT)
-            .x_label_area_size(46)
-            .y_label_area_size(left(frame, &y))
-            .build_cartesian_2d(x.clone(), y.clone())
-            .map_err(wrong)?;
-        let mut mesh = chart.configure_mesh();
-        styled(&mut mesh, frame, &x, &y);
-        mesh.draw().map_err(wrong)?;
-        drop(mesh);
+        let mut chart = plane(area, frame, &x, &y)?;
         for (i, line) in lines.iter().enumerate() {
             let colour = series_colour(i);
             let inside =
@@ -267,6 +247,22 @@ fn between(line: &Line, x: &Range<f64>) -> Line {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Numbers = plotters::coord::types::RangedCoordf64;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Numbers, Numbers>>;
+
+/// A chart with numbers on both axes.
+fn plane<'a, 'b>(area: &'a Area<'b>, frame: &Frame, x: &Range<f64>, y: &Range<f64>) -> Result<Chart<'a, 'b>> {
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(24)
+        .margin_right(RIGHT)
+        .x_label_area_size(46)
+        .y_label_area_size(left(frame, y))
+        .build_cartesian_2d(x.clone(), y.clone())
+        .map_err(wrong)?;
+    let mut mesh = chart.configure_mesh();
+    styled(&mut mesh, frame, x, y);
+    mesh.draw().map_err(wrong)?;
+    drop(mesh);
+    Ok(chart)
+}
 
 /// A chart whose x axis has one label per category, centred at 0, 1, 2 …
 fn categories<'a, 'b>(

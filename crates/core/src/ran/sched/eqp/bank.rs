@@ -46,7 +46,7 @@ impl Bank {
         // Without any share all are equal.
         let (sum, equal) = if sum > 0 { (sum, 0) } else { (slices.len().max(1) as i64, 1) };
         if std::mem::replace(&mut self.sum, sum) != sum {
-            // Parts of another sum are not worth the same: less than one RB per slice is forgotten.
+            // Parts of another sum are not worth the same: a few RBs, as many too many as too few, are forgotten.
             self.carry.fill(0);
         }
         self.credit.clear();
