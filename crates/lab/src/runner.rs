@@ -1,7 +1,7 @@
 //! Runs all variants, runs and seeds of a scenario and puts their metrics together.
 
 use crate::backend::{Backend, Outcome, Progress, Series};
-use crate::claims::{Checked, derive, judge, median, percentile};
+use crate::claims::{Checked, Verdict, derive, judge, median, percentile};
 use crate::scenario::file::BackendName;
 use crate::scenario::model::run_seed;
 use crate::scenario::{Case, Scenario};
@@ -29,6 +29,14 @@ pub struct Finished {
     pub facts: Vec<(String, String)>,
     /// Events of the first run, by variant prefix.
     pub events: Vec<(f64, String)>,
+}
+
+impl Finished {
+    /// Whether a claim fails.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.claims.iter().any(|c| c.verdict == Verdict::Fails)
+    }
 }
 
 /// Told about the runs of a scenario.

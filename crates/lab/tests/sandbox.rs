@@ -58,6 +58,22 @@ fn an_ordinary_user_runs_scenarios_too() {
     machine.nothing_is_left("run to its end");
 }
 
+#[test]
+fn what_does_not_hold_is_measured_again() {
+    let Some(machine) = Machine::new(User::Own) else { return };
+    let scenario = format!("{PROJECT}/scenarios/demo.toml");
+    let mut args = vec!["run", &scenario, "--backend", "netns", "--confirm", "2"];
+    args.extend(SHORT);
+    let impossible = ["--set", "claim.outage.max=0"];
+    args.extend(impossible);
+    let (code, out, errors) = machine.start(&args).end(Duration::from_secs(120));
+    assert_eq!(code, 1, "{out}{errors}");
+    assert!(errors.contains("measuring 2 times more"), "{errors}");
+    assert!(errors.contains("the medians of these do not hold either"), "{errors}");
+    assert!(out.contains("2 seeds"), "the second table is of both: {out}");
+    machine.nothing_is_left("a claim that does not hold");
+}
+
 fn every_end(user: User) {
     let Some(machine) = Machine::new(user) else { return };
 
