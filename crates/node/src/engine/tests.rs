@@ -114,7 +114,7 @@ fn tcp_arrives_intact_in_frames() {
          $B timeout 20 python3 -c 'import socket,sys
 s=socket.create_server((\"10.9.0.2\",99)); c,_=s.accept(); f=open(sys.argv[1],\"wb\")
 while d:=c.recv(1<<20): f.write(d)' $dir/got & server=$!
-         sleep 0.3
+         until $B ss -ltn | grep -q :99; do sleep 0.05; done
          $A timeout 20 python3 -c 'import socket,sys
 c=socket.create_connection((\"10.9.0.2\",99)); c.sendall(open(sys.argv[1],\"rb\").read()); c.close()' $dir/sent
          wait $server; cmp $dir/sent $dir/got && echo same; rm -r $dir",
@@ -128,8 +128,8 @@ c=socket.create_connection((\"10.9.0.2\",99)); c.sendall(open(sys.argv[1],\"rb\"
 #[test]
 #[ignore = "measures; run by hand"]
 fn throughput() {
-    let script = "$B iperf3 -s -1 -D >/dev/null; sleep 0.3; $A iperf3 -C cubic -c 10.9.0.2 -t 5 -f m | tail -4
-                  $B iperf3 -s -1 -D >/dev/null; sleep 0.3; $A iperf3 -C cubic -c 10.8.0.2 -t 3 -f m | tail -4";
+    let script = "$B iperf3 -s -1 -D >/dev/null; until $B ss -ltn | grep -q :5201; do sleep 0.05; done; $A iperf3 -C cubic -c 10.9.0.2 -t 5 -f m | tail -4
+                  $B iperf3 -s -1 -D >/dev/null; until $B ss -ltn | grep -q :5201; do sleep 0.05; done; $A iperf3 -C cubic -c 10.8.0.2 -t 3 -f m | tail -4";
     if let Some(text) = between_two(script) {
         println!("{text}");
     }
