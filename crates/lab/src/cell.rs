@@ -1,7 +1,7 @@
 //! What a cell was seen to do, in either backend, and the metrics and series of it.
 
 use crate::backend::{Outcome, Series};
-use crate::claims::percentile;
+use crate::claims::percentile_sorted;
 use crate::scenario::Case;
 use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
 
@@ -103,12 +103,13 @@ impl CellSeen {
                 }
                 let n = window.len() as f64;
                 let mean = |of: &dyn Fn(&PacketTimes) -> f64| window.iter().map(|p| of(p)).sum::<f64>() / n;
-                let waits: Vec<f64> = window.iter().map(|p| ms(p.queue_wait())).collect();
+                let mut waits: Vec<f64> = window.iter().map(|p| ms(p.queue_wait())).collect();
+                waits.sort_unstable_by(f64::total_cmp);
                 let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
                 put("wait_mean_ms", mean(&|p| ms(p.queue_wait())));
-                put("wait_p50_ms", percentile(&waits, 0.5));
-                put("wait_p95_ms", percentile(&waits, 0.95));
-                put("wait_p99_ms", percentile(&waits, 0.99));
+                put("wait_p50_ms", percentile_sorted(&waits, 0.5));
+                put("wait_p95_ms", percentile_sorted(&waits, 0.95));
+                put("wait_p99_ms", percentile_sorted(&waits, 0.99));
                 put("sdap_wait_mean_ms", mean(&|p| ms(p.sdap_wait())));
                 put("rlc_wait_mean_ms", mean(&|p| ms(p.rlc_wait())));
                 put("reassembly_wait_mean_ms", mean(&|p| ms(p.reassembly_wait())));

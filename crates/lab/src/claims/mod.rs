@@ -147,7 +147,13 @@ pub fn median(values: &[f64]) -> f64 {
 #[must_use]
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
+    percentile_sorted(&sorted, share)
+}
+
+/// [`percentile`] of values that rise.
+#[must_use]
+pub fn percentile_sorted(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
 }

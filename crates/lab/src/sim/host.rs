@@ -4,6 +4,7 @@
 //!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
 //! ```
 
+use super::spare;
 use super::tcp_app::TcpApp;
 use super::udp_app::UdpApp;
 use anabranch_core::element::{Element, Port, Reason};
@@ -143,6 +144,7 @@ impl Element for Host {
             return;
         };
         self.apps[index].app.on_packet(&packet, now);
+        spare::give(packet.into_buffer());
         self.wake(index);
     }
 

@@ -3,6 +3,7 @@
 pub mod host;
 pub mod network;
 pub mod router;
+mod spare;
 pub mod stream;
 pub mod tcp;
 pub mod tcp_app;

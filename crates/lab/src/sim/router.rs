@@ -15,6 +15,8 @@ pub struct Router {
     /// The longest prefix first.
     routes: Vec<(IpNet, Port)>,
     mtu: BTreeMap<Port, (u16, IpAddr)>,
+    /// Where packets went lately, one direction and the other.
+    recent: [Option<(IpAddr, Port)>; 2],
     out: VecDeque<(Port, Packet)>,
     stats: RouterStats,
 }
@@ -76,7 +78,17 @@ impl Router {
     }
 
     fn forget(&mut self, prefix: &IpNet) {
+        self.recent = [None; 2];
         self.routes.retain(|(other, _)| *other != prefix.trunc());
+    }
+
+    fn find_again(&mut self, to: IpAddr) -> Option<Port> {
+        if let Some((_, port)) = self.recent.iter().flatten().find(|(known, _)| *known == to) {
+            return Some(*port);
+        }
+        let port = self.find(to)?;
+        self.recent = [Some((to, port)), self.recent[0]];
+        Some(port)
     }
 
     fn find(&self, to: IpAddr) -> Option<Port> {
@@ -93,7 +105,7 @@ impl Element for Router {
             self.stats.no_route += 1;
             return;
         };
-        let Some(port) = self.find(to) else {
+        let Some(port) = self.find_again(to) else {
             self.stats.no_route += 1;
             return;
         };

@@ -4,14 +4,22 @@
 /// A stream of pseudo-random bytes that can be read at any place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeededStream {
-    seed: u64,
+    /// Word 0 before it is mixed.
+    start: u64,
 }
+
+/// From one word to the next: 2⁶⁴ over the golden ratio, odd, so that no word is there twice.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededStream {
     /// The stream of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed }
+        // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) puts streams of near seeds far apart.
+        let mut z = seed.wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self { start: z ^ (z >> 31) }
     }
 
     /// Writes the bytes from `offset` on.
@@ -19,12 +27,14 @@ impl SeededStream {
         let (head, rest) = out.split_at_mut(until_word(offset, out.len()));
         self.part(offset, head);
         let mut at = offset + head.len() as u64;
-        // Word by word: every byte of every transfer passes here twice.
+        // Every byte of every transfer passes here twice: additions and shifts alone become vector code.
         let (words, tail) = rest.as_chunks_mut::<8>();
-        for word in words {
-            *word = self.word(at / 8).to_le_bytes();
-            at += 8;
+        let mut raw = self.raw(at / 8);
+        for word in &mut *words {
+            *word = mix(raw).to_le_bytes();
+            raw = raw.wrapping_add(STEP);
         }
+        at += 8 * words.len() as u64;
         self.part(at, tail);
     }
 
@@ -39,25 +49,30 @@ impl SeededStream {
         let (head, rest) = bytes.split_at(until_word(offset, bytes.len()));
         let at = offset + head.len() as u64;
         let (words, tail) = rest.as_chunks::<8>();
-        let differs =
-            (at / 8..).zip(words).fold(0, |sum, (i, word)| sum | (u64::from_le_bytes(*word) ^ self.word(i)));
+        let (mut raw, mut differs) = (self.raw(at / 8), 0);
+        for word in words {
+            differs |= u64::from_le_bytes(*word) ^ mix(raw);
+            raw = raw.wrapping_add(STEP);
+        }
         same(offset, head) && differs == 0 && same(at + 8 * words.len() as u64, tail)
     }
 
     /// Writes less than a word, within one.
     fn part(&self, offset: u64, out: &mut [u8]) {
-        let word = self.word(offset / 8).to_le_bytes();
+        let word = mix(self.raw(offset / 8)).to_le_bytes();
         let skip = (offset % 8) as usize;
         out.copy_from_slice(&word[skip..skip + out.len()]);
     }
 
-    /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) at index `i`.
-    fn word(&self, i: u64) -> u64 {
-        let mut z = self.seed.wrapping_add(i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    /// Word `i` before it is mixed.
+    fn raw(&self, i: u64) -> u64 {
+        self.start.wrapping_add(i.wrapping_mul(STEP))
     }
+}
+
+/// Low bytes of a Weyl sequence repeat soon; those of the upper half do not.
+const fn mix(raw: u64) -> u64 {
+    raw ^ (raw >> 29)
 }
 
 /// Bytes before the next word begins, `len` at most.

@@ -14,12 +14,15 @@ use super::receiver::{INITIAL_WINDOW_BYTES, Receiver};
 use super::rto::RTO_INITIAL;
 use super::sender::{Outgoing, Sender};
 use super::{Options, TcpStats};
+use crate::sim::spare;
 use crate::sim::stream::SeededStream;
 use anabranch_core::cc::CcConfig;
 use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant};
-use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_packet};
+use anabranch_wire::tcp::{
+    SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_around, emit_packet, headers_len,
+};
 use std::net::SocketAddr;
 
 /// Window scale we offer: 6 MiB in units of 128 bytes.
@@ -30,6 +33,9 @@ const SYN_TRIES: u32 = 7;
 const DATA_TRIES: u32 = 15;
 /// A timestamp may be this much older than the newest (Linux `TCP_PAWS_WINDOW`).
 const PAWS_SLACK: i32 = 1;
+
+/// In front of every segment, for what a cell or a tunnel puts there.
+const HEADROOM: usize = 16;
 
 /// Why a connection ended otherwise than by FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +80,6 @@ pub struct Connection {
     syn_tries: u32,
     reset_due: Option<u64>,
     stream: SeededStream,
-    scratch: Vec<u8>,
 }
 
 impl Connection {
@@ -111,7 +116,6 @@ impl Connection {
             syn_tries: 0,
             reset_due: None,
             stream,
-            scratch: Vec::new(),
             options,
         }
     }
@@ -502,9 +506,13 @@ impl Connection {
                 ..TcpOptions::default()
             },
         };
-        self.scratch.resize(payload, 0);
-        self.stream.fill(seq.saturating_sub(1), &mut self.scratch);
-        emit_packet(self.local, self.remote, &header, &self.scratch).ok().map(|bytes| Packet::new(now, bytes))
+        let headers = headers_len(self.remote, &header);
+        let mut bytes = spare::take();
+        bytes.resize(HEADROOM + headers + payload, 0);
+        let (_, packet) = bytes.split_at_mut(HEADROOM);
+        self.stream.fill(seq.saturating_sub(1), &mut packet[headers..]);
+        emit_around(packet, self.local, self.remote, &header).ok()?;
+        Some(Packet::behind_headroom(now, HEADROOM, bytes))
     }
 }
 

@@ -1,0 +1,30 @@
+//! Buffers of packets that have arrived, for packets to come.
+
+use std::cell::RefCell;
+
+/// Most buffers kept.
+const KEPT: usize = 4096;
+/// Room of a new one: a packet of any link of a scenario, with headers in front.
+const BYTES: usize = 2048;
+/// A larger one is not kept.
+const MOST_BYTES: usize = 16_384;
+
+thread_local! {
+    /// A run is one thread; which buffer a packet is in changes nothing of it.
+    static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer.
+pub fn take() -> Vec<u8> {
+    FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES))
+}
+
+/// Takes a buffer back; its contents are forgotten.
+pub fn give(mut buffer: Vec<u8>) {
+    FREE.with_borrow_mut(|free| {
+        if free.len() < KEPT && (BYTES..=MOST_BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
+            free.push(buffer);
+        }
+    });
+}
