@@ -9,6 +9,7 @@
 //! | [`tunnel`] | outer classification, inner (plain) header, secure header, overheads |
 //! | [`handshake`] | init, response and cookie messages; hello and welcome |
 //! | [`control`] | probes, notifications, configuration, MTU probes, close |
+//! | [`ioam`] | in-situ OAM as IPv6 options; telemetry as a TCP option |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
 //! | [`tcp`] | TCP segments for the simulated hosts |
 //! | [`mac`] | MAC sub-PDUs of a transport block |
@@ -22,6 +23,7 @@ pub mod control;
 mod error;
 pub mod gtpu;
 pub mod handshake;
+pub mod ioam;
 pub mod ip;
 pub mod mac;
 pub mod pdcp;

@@ -1,0 +1,77 @@
+//! In-situ OAM, RFC 9197, as IPv6 options, RFC 9486: telemetry that rides in the packets it is about.
+//!
+//! ```text
+//! IPv6 ── hop-by-hop options: pre-allocated trace ── destination options: edge-to-edge, TCP state ── TCP
+//!
+//! option, RFC 9486 §3 (4-byte aligned)
+//! +---------------+---------------+---------------+---------------+   0x31 may change on the way (trace),
+//! | 0x31 or 0x11  |  length       |  reserved (0) |  IOAM type    |   0x11 may not (edge-to-edge)
+//! +---------------+---------------+---------------+---------------+   IOAM type: 0 pre-allocated trace,
+//! | option data: one of the following …                           |   1 incremental trace, 3 edge-to-edge
+//!
+//! trace, RFC 9197 §4.4
+//! +-------------------------------+---------+-------+-------------+   flags: overflow, loopback, active, 0
+//! |         namespace             | NodeLen | flags | RemainingLen|   lengths in units of 4 bytes; NodeLen
+//! +-------------------------------+---------+-------+-------------+   is without the opaque snapshot
+//! |         trace type, 24 bits                     |  reserved   |
+//! +-------------------------------------------------+-------------+
+//! | free space, RemainingLen · 4 bytes (pre-allocated only)       |
+//! +---------------------------------------------------------------+
+//! | node data, newest node first …                                |
+//!
+//! edge-to-edge, RFC 9197 §4.6
+//! +-------------------------------+-------------------------------+
+//! |         namespace             |  type: 64-bit or 32-bit       |   sequence, seconds, fraction
+//! +-------------------------------+-------------------------------+
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `types` | which data a trace asks for, and their sizes |
+//! | `node` | one node's data |
+//! | `trace` | both kinds of trace: the checked view, filling and pushing |
+//! | `snapshot` | our schema of the opaque state snapshot: what a queue and a link know |
+//! | `edge` | edge-to-edge option, and the sender's TCP state beside it |
+//! | `ipv6` | extension headers: building, finding, inserting, taking off |
+//! | `feedback` | what the receiver tells the sender, as a TCP option |
+//!
+//! The incremental trace grows on its way, which IPv6 forbids to extension headers; RFC 9486 leaves it out
+//! and so does `ipv6`. Its codec is here for other carriers.
+
+mod edge;
+mod feedback;
+mod ipv6;
+mod node;
+mod snapshot;
+mod trace;
+mod types;
+
+pub use edge::{EdgeToEdge, Sequence, TCP_STATE_LEN, TcpState};
+pub use feedback::{
+    Bottleneck, Code, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, TCP_OPTION_KIND, code, decode,
+};
+pub use ipv6::{
+    DESTINATION_OPTIONS, ExtOption, HOP_BY_HOP, emit_edge_header, emit_trace_header, find_options, insert,
+    options, strip, trace_header_len, trace_range,
+};
+pub use node::{Hop, HopWide, NodeData, Opaque, TransitDelay};
+pub use snapshot::{SNAPSHOT_LEN, SNAPSHOT_SCHEMA, Snapshot};
+pub use trace::{Filled, Nodes, TRACE_HEADER_LEN, TraceHeader, TraceKind, TraceView, fill, push};
+pub use types::TraceType;
+
+/// IOAM option types (RFC 9197 §7.1).
+pub mod option_type {
+    /// Pre-allocated trace.
+    pub const PRE_ALLOCATED: u8 = 0;
+    /// Incremental trace.
+    pub const INCREMENTAL: u8 = 1;
+    /// Proof of transit; not ours.
+    pub const PROOF_OF_TRANSIT: u8 = 2;
+    /// Edge to edge.
+    pub const EDGE_TO_EDGE: u8 = 3;
+    /// Direct export (RFC 9326); not ours.
+    pub const DIRECT_EXPORT: u8 = 4;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Our schema of the opaque state snapshot: what a queue and the link behind it know of themselves.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//! +---------------+-----------------------------------------------+
+//! | length 6      |  schema 0x414201                              |  RFC 9197 §4.4.2.12
+//! +---------------+-----------------------------------------------+
+//! |  arrival rate, kbit/s                                         |
+//! +---------------------------------------------------------------+
+//! |  link rate, kbit/s                                            |
+//! +---------------------------------------------------------------+
+//! |  queue capacity, bytes                                        |
+//! +-------------------------------+---------------+---------------+
+//! |  flow count                   |  MCS          |  reserved (0) |
+//! +-------------------------------+---------------+---------------+
+//! |  packets dropped because the queue was full, modulo 2^32      |
+//! +---------------------------------------------------------------+
+//! |  packets the medium lost, modulo 2^32                         |
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! All ones: the node does not know; the two counters are always known. The queue's depth is in the
+//! standard's own field (bit 6), which Linux fills as well, in bytes.
+
+use super::node::Opaque;
+use crate::WireError;
+use crate::read::{put, u16_at, u32_at};
+
+/// Schema id, 24 bits: "AB", version 1.
+pub const SNAPSHOT_SCHEMA: u32 = 0x41_42_01;
+/// Bytes of its data, without the word that holds length and schema.
+pub const SNAPSHOT_LEN: usize = 24;
+
+/// See the top of this file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// What arrived at the queue over the last measuring interval, kbit/s.
+    pub arrival_kbps: Option<u32>,
+    /// What the link behind it carries at present, kbit/s.
+    pub link_kbps: Option<u32>,
+    /// Most bytes the queue holds.
+    pub capacity_bytes: Option<u32>,
+    /// Flows with packets in the last measuring interval.
+    pub flows: Option<u16>,
+    /// Modulation and coding scheme of the radio link.
+    pub mcs: Option<u8>,
+    /// Packets dropped because the queue was full or its discipline chose so; wraps.
+    pub queue_drops: u32,
+    /// Packets the medium lost in spite of retransmission; wraps.
+    pub medium_losses: u32,
+}
+
+impl Snapshot {
+    /// Reads a snapshot; `None` if it follows another schema.
+    ///
+    /// # Errors
+    /// Our schema with another length.
+    pub fn parse(opaque: Opaque<'_>) -> Result<Option<Self>, WireError> {
+        if opaque.schema != SNAPSHOT_SCHEMA {
+            return Ok(None);
+        }
+        let b = opaque.data;
+        if b.len() != SNAPSHOT_LEN {
+            return Err(WireError::Length {
+                what: "opaque state snapshot",
+                expected: SNAPSHOT_LEN,
+                have: b.len(),
+            });
+        }
+        let word = |at| Some(u32_at(b, at)).filter(|v| *v != u32::MAX);
+        Ok(Some(Self {
+            arrival_kbps: word(0),
+            link_kbps: word(4),
+            capacity_bytes: word(8),
+            flows: Some(u16_at(b, 12)).filter(|v| *v != u16::MAX),
+            mcs: Some(b[14]).filter(|v| *v != u8::MAX),
+            queue_drops: u32_at(b, 16),
+            medium_losses: u32_at(b, 20),
+        }))
+    }
+
+    /// Its bytes, for [`Opaque::data`].
+    #[must_use]
+    pub fn emit(&self) -> [u8; SNAPSHOT_LEN] {
+        let mut b = [0; SNAPSHOT_LEN];
+        put(&mut b, 0, &self.arrival_kbps.unwrap_or(u32::MAX).to_be_bytes());
+        put(&mut b, 4, &self.link_kbps.unwrap_or(u32::MAX).to_be_bytes());
+        put(&mut b, 8, &self.capacity_bytes.unwrap_or(u32::MAX).to_be_bytes());
+        put(&mut b, 12, &self.flows.unwrap_or(u16::MAX).to_be_bytes());
+        b[14] = self.mcs.unwrap_or(u8::MAX);
+        put(&mut b, 16, &self.queue_drops.to_be_bytes());
+        put(&mut b, 20, &self.medium_losses.to_be_bytes());
+        b
+    }
+}
