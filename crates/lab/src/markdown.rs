@@ -1,8 +1,8 @@
 //! Tables of claims in a Markdown page: a scenario's own place in it is between two comments, so that the page
 //! around it can be written by hand and the numbers cannot go stale.
 
-use crate::claims::{Checked, Verdict, band};
-use crate::output::{holds, paper, short};
+use crate::claims::{Checked, band};
+use crate::output::{holds, paper, reason_number, reasons, short};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
 use anyhow::Context;
@@ -36,22 +36,17 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
         "`{}`: {}. {} backend, {seeds}{form}.\n\n| claim | paper | ours | band | holds |\n|---|---|---|---|---|\n",
         scenario.name, scenario.title, done.backend
     );
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    let reasons = reasons(&done.claims);
     for c in &done.claims {
         let mut verdict = holds(c);
-        if let (Verdict::Differs, Some(why)) = (c.verdict, c.claim.differs.as_deref()) {
-            // One reason for several claims is told once.
-            let number = reasons.iter().find(|(r, _)| *r == why).map_or(reasons.len() + 1, |(_, n)| *n);
-            if number > reasons.len() {
-                reasons.push((why, number));
-            }
+        if let Some(number) = reason_number(c, &reasons) {
             let _ = write!(verdict, " ({number})");
         }
         let cells = [c.claim.what.clone(), paper(c), measured(c), band(&c.claim), verdict];
         let _ = writeln!(text, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
-    for (why, number) in &reasons {
-        let _ = write!(text, "\n({number}) {why}.\n");
+    for (i, (why, _)) in reasons.iter().enumerate() {
+        let _ = write!(text, "\n({}) {why}.\n", i + 1);
     }
     text
 }

@@ -46,11 +46,36 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
             text.push('\n');
         }
     }
-    for checked in done.claims.iter().filter(|c| c.verdict == Verdict::Differs) {
-        let why = checked.claim.differs.as_deref().unwrap_or_default();
-        text.push_str(&format!("differs · {}: {why}\n", checked.claim.id));
+    for (why, claims) in reasons(&done.claims) {
+        let ids: Vec<&str> = claims.iter().map(|c| c.claim.id.as_str()).collect();
+        text.push_str(&format!("differs · {}: {why}\n", ids.join(", ")));
     }
     text
+}
+
+/// Why claims differ, in the order of the claims; one reason for several claims is told once.
+#[must_use]
+pub fn reasons(claims: &[Checked]) -> Vec<(&str, Vec<&Checked>)> {
+    let mut reasons: Vec<(&str, Vec<&Checked>)> = Vec::new();
+    for checked in claims {
+        let Some(why) = reason(checked) else { continue };
+        match reasons.iter_mut().find(|(r, _)| *r == why) {
+            Some((_, claims)) => claims.push(checked),
+            None => reasons.push((why, vec![checked])),
+        }
+    }
+    reasons
+}
+
+/// The number of a claim's reason among `reasons`, from 1.
+#[must_use]
+pub fn reason_number(checked: &Checked, reasons: &[(&str, Vec<&Checked>)]) -> Option<usize> {
+    let why = reason(checked)?;
+    reasons.iter().position(|(r, _)| *r == why).map(|i| i + 1)
+}
+
+fn reason(checked: &Checked) -> Option<&str> {
+    checked.claim.differs.as_deref().filter(|_| checked.verdict == Verdict::Differs)
 }
 
 /// On a terminal the verdict stands out.

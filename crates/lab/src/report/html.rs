@@ -3,7 +3,7 @@
 use super::Written;
 use super::plots::Figure;
 use crate::claims::{Checked, Verdict, band};
-use crate::output::{holds, measured, paper, short};
+use crate::output::{holds, measured, paper, reason_number, reasons, short};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
 use crate::scenario::file::PaperValue;
@@ -26,7 +26,7 @@ pub fn page(scenario: &Scenario, done: &Finished, figures: &[Figure], source: &s
         facts(scenario, done)
     );
     if let Some(text) = &scenario.description {
-        let _ = write!(body, "<p class=lead>{}</p>", emphasised(text.trim()));
+        let _ = write!(body, "<p class=lead>{}</p>", marked(text.trim()));
     }
     body.push_str(&claims(&done.claims));
     for figure in figures {
@@ -123,19 +123,17 @@ fn claims(claims: &[Checked]) -> String {
     let mut text = String::from(
         "<h2>Claims</h2><table class=claims><thead><tr><th>claim<th>paper<th>measured<th>band<th>holds</thead><tbody>",
     );
+    let reasons = reasons(claims);
     for c in claims {
         let class = match c.verdict {
             Verdict::Holds => "holds",
             Verdict::Differs => "differs",
             Verdict::Fails => "fails",
         };
-        let why = match (&c.claim.differs, c.verdict) {
-            (Some(why), Verdict::Differs) => format!("<p class=why>{}</p>", escape(why)),
-            _ => String::new(),
-        };
+        let note = reason_number(c, &reasons).map(|n| format!("<sup>{n}</sup>")).unwrap_or_default();
         let _ = write!(
             text,
-            "<tr><td>{}{why}<td{}>{}<td><b>{}</b><td>{}<td><span class=\"pill {class}\">{}</span>",
+            "<tr><td>{}<td{}>{}<td><b>{}</b><td>{}<td><span class=\"pill {class}\">{}</span>{note}",
             escape(&c.claim.what),
             if matches!(c.claim.paper, Some(PaperValue::Text(_))) { " class=words" } else { "" },
             escape(&paper(c)),
@@ -145,6 +143,13 @@ fn claims(claims: &[Checked]) -> String {
         );
     }
     text.push_str("</tbody></table>");
+    if !reasons.is_empty() {
+        text.push_str("<ol class=why>");
+        for (why, _) in &reasons {
+            let _ = write!(text, "<li>{}", escape(why));
+        }
+        text.push_str("</ol>");
+    }
     text
 }
 
@@ -221,16 +226,20 @@ fn metrics(done: &Finished) -> String {
     text
 }
 
-/// `*word*` of a description in italics.
-fn emphasised(text: &str) -> String {
-    let mut parts = text.split('*').collect::<Vec<_>>();
+/// A description with `` `code` `` and `*emphasis*` as such.
+fn marked(text: &str) -> String {
+    between(text, '`', |plain| between(plain, '*', escape, "em"), "code")
+}
+
+/// What stands between two `mark`s goes into `tag`, the rest through `plain`. A mark without a second is text.
+fn between(text: &str, mark: char, plain: impl Fn(&str) -> String, tag: &str) -> String {
+    let mut parts = text.split(mark).collect::<Vec<_>>();
     let odd = parts.len().is_multiple_of(2).then(|| parts.pop()).flatten();
     let mut out = String::new();
     for (i, part) in parts.into_iter().enumerate() {
-        let part = escape(part);
-        out += &if i % 2 == 1 { format!("<em>{part}</em>") } else { part };
+        out += &if i % 2 == 1 { format!("<{tag}>{}</{tag}>", escape(part)) } else { plain(part) };
     }
-    out + &odd.map(|rest| format!("*{}", escape(rest))).unwrap_or_default()
+    out + &odd.map(|rest| format!("{mark}{}", plain(rest))).unwrap_or_default()
 }
 
 fn escape(text: &str) -> String {
