@@ -59,6 +59,16 @@ pub const METRICS: &[Metric] = &[
         "request_response: time from request to the whole answer, median",
     ),
     metric("flow.<flow>.response_p99_ms", "ms", "the same, 99th percentile"),
+    metric(
+        "flow.<flow>.reorderings",
+        "",
+        "netns, TCP: holes that its sender found to be reordering; of all senders in that namespace",
+    ),
+    metric(
+        "flow.<flow>.reordering_packets",
+        "packets",
+        "netns, TCP: how far out of order its sender let packets be before it took one for lost, at most",
+    ),
     metric("ue.<ue>.path.<access>.up_bytes", "bytes", "IP bytes the UE sent on the access, tunnel included"),
     metric(
         "ue.<ue>.path.<access>.down_bytes",

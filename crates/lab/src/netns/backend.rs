@@ -4,7 +4,7 @@ use super::agent::{Agent, Event};
 use super::cells::{self, Cells};
 use super::flows::Flows;
 use super::observe::network::{Access, ETHERNET_BYTES};
-use super::observe::{NetworkSeen, NetworkWatch, TcpSeen, ends, network, tcp};
+use super::observe::{AcksSeen, NetworkSeen, NetworkWatch, TcpSeen, acks, ends, network, tcp};
 use super::outcome;
 use super::plan::{self, Plan, UePlan};
 use super::program::{self, Interrupted};
@@ -180,6 +180,8 @@ pub(super) struct Seen {
     pub network: NetworkSeen,
     /// TCP senders.
     pub tcp: BTreeMap<String, TcpSeen>,
+    /// Acknowledgments that reached them.
+    pub acks: BTreeMap<String, AcksSeen>,
     /// RTTs of paths.
     pub rtts: ends::Rtts,
     /// Events of each tunnel end by its name; UEs and UPFs apart.
@@ -260,6 +262,7 @@ impl Run<'_> {
         let timeline = Timeline::new(case, &self.tunnels, &self.cells, seed);
         let watch = self.network_watch()?;
         let tcp_watches = self.flows.watches(case, &self.plan, &self.network)?;
+        let ack_taps = self.flows.ack_taps(case, &self.plan, &self.network)?;
         let agents: Vec<_> = self.tunnels.ues.values().map(|r| r.agent.clone()).collect();
         let told = [&self.tunnels.ues, &self.tunnels.upfs]
             .map(|ends| ends.iter().map(|(name, r)| (name.clone(), r.agent.clone())).collect::<Vec<_>>());
@@ -277,6 +280,10 @@ impl Run<'_> {
             let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
             let network = scope.spawn(move || ending(end, || network::watch(watch, start, case.sample, end)));
             let tcp = scope.spawn(move || ending(end, || tcp::watch(tcp_watches, start, end)));
+            let counted = ack_taps.into_iter().map(|tap| {
+                scope.spawn(move || ending(end, || acks::watch(tap, end)))
+            });
+            let counted: Vec<_> = counted.collect();
             let agents = &agents;
             let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));
             let watched = cell_agents.into_iter().map(|(name, agent)| {
@@ -306,6 +313,7 @@ impl Run<'_> {
             let [ues, upfs] = told;
             let watched = watched.into_iter().map(|(name, thread)| Ok((name, join(thread)??)));
             let watched = watched.collect::<Result<BTreeMap<_, _>>>();
+            let counted = counted.into_iter().map(join).collect::<Result<Vec<_>>>();
             let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
             let looking = looking.map(join).transpose()?;
             // The first cause is told: what ended a program shows in its log better than in a lost answer.
@@ -318,6 +326,7 @@ impl Run<'_> {
                 events: events?,
                 network: network?,
                 tcp: tcp?,
+                acks: counted?.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
                 rtts: rtts?,
                 told: [ues?, upfs?],
                 cells: watched?,

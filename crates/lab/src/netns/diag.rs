@@ -26,6 +26,8 @@ pub enum Side {
 pub struct Counters {
     /// The same as long as the socket lives, and of no other.
     pub cookie: u64,
+    /// Bytes that the far end acknowledged (TCP).
+    pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
     /// Segments sent again (TCP).
@@ -34,6 +36,8 @@ pub struct Counters {
     pub timeouts: u64,
     /// Congestion window, bytes (TCP).
     pub cwnd_bytes: u64,
+    /// Packets the sender lets be out of order before it takes one for lost (TCP).
+    pub reordering: u64,
 }
 
 /// A socket to ask with; it belongs to the namespace it was opened in.
@@ -155,10 +159,12 @@ fn tcp_info(info: &[u8]) -> Option<Counters> {
     let mss = u64::from(u32_at(info, 16)?);
     Some(Counters {
         cookie: 0,
+        bytes_acked: u64_at(info, 120)?,
         bytes_received: u64_at(info, 128)?,
         retransmissions: u64::from(u32_at(info, 100)?),
         timeouts: u16_at(info, 240).map_or(0, u64::from),
         cwnd_bytes: u64::from(u32_at(info, 80)?) * mss,
+        reordering: u64::from(u32_at(info, 88)?),
     })
 }
 
@@ -183,7 +189,9 @@ mod tests {
         let mut info = vec![0; 248];
         info[16..20].copy_from_slice(&1448u32.to_ne_bytes());
         info[80..84].copy_from_slice(&10u32.to_ne_bytes());
+        info[88..92].copy_from_slice(&3u32.to_ne_bytes());
         info[100..104].copy_from_slice(&7u32.to_ne_bytes());
+        info[120..128].copy_from_slice(&98u64.to_ne_bytes());
         info[128..136].copy_from_slice(&99u64.to_ne_bytes());
         info[240..242].copy_from_slice(&2u16.to_ne_bytes());
         let mut message = vec![0; HEADER + MESSAGE];
@@ -198,8 +206,15 @@ mod tests {
         message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         let mut found = Vec::new();
         assert!(!parse(&message, &mut found).unwrap());
-        let expected =
-            Counters { cookie: 5, bytes_received: 99, retransmissions: 7, timeouts: 2, cwnd_bytes: 14480 };
+        let expected = Counters {
+            cookie: 5,
+            bytes_acked: 98,
+            bytes_received: 99,
+            retransmissions: 7,
+            timeouts: 2,
+            cwnd_bytes: 14480,
+            reordering: 3,
+        };
         assert_eq!(found, [expected]);
         // Whatever is cut off is not read.
         for n in 0..message.len() {

@@ -2,7 +2,7 @@
 
 use super::backend::{Download, Seen};
 use super::diag::{Diag, Side};
-use super::observe::{TcpSeen, TcpWatch};
+use super::observe::{AckTap, TcpSeen, TcpWatch};
 use super::plan::{Plan, ServerPlan, UePlan};
 use super::program::{self, Interrupted, Program};
 use super::stop::Stop;
@@ -18,6 +18,7 @@ use crate::scenario::file::{self, CongestionControl, Direction};
 use crate::scenario::model::{Case, Flow, Traffic, Via, run_seed};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -214,18 +215,7 @@ impl Flows {
                 continue;
             }
             let ends = ends(case, plan, &of.flow)?;
-            let port = of.flow.port;
-            // The server sends the answers, and what goes down; its sockets are known by their own port, unless
-            // it is the sender that asks.
-            let up = matches!(of.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
-            let listens = if of.tool.is_some() { up } else { true };
-            let (at_ue, at_server) = if listens {
-                (Side::Remote(port), Side::Local(port))
-            } else {
-                (Side::Local(port), Side::Remote(port))
-            };
-            let [at_ue, at_server] = [(ends.ue_space, at_ue), (ends.server_space, at_server)];
-            let ((space, side), far) = if up { (at_ue, at_server) } else { (at_server, at_ue) };
+            let ((space, side), far) = of.tcp_ends(&ends);
             let receiver = match (&of.web, &of.tool) {
                 (None, None) => None,
                 _ => Some((Diag::open(network.space(far.0)?)?, far.1)),
@@ -233,11 +223,26 @@ impl Flows {
             watches.push(TcpWatch {
                 flow: of.name.clone(),
                 sender: (Diag::open(network.space(space)?)?, side),
+                space: network.space(space)?.clone(),
                 receiver,
                 mptcp: of.flow.via == Via::Mptcp,
             });
         }
         Ok(watches)
+    }
+
+    /// The acknowledgments that reach senders, by namespace.
+    ///
+    /// # Errors
+    /// There are no packet sockets here.
+    pub fn ack_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<AckTap>> {
+        let mut by_space: BTreeMap<String, Vec<(String, Side)>> = BTreeMap::new();
+        for of in self.running.iter().filter(|of| of.flow.traffic.is_tcp()) {
+            let ends = ends(case, plan, &of.flow)?;
+            let ((space, side), _) = of.tcp_ends(&ends);
+            by_space.entry(space.to_owned()).or_default().push((of.name.clone(), side));
+        }
+        by_space.into_iter().map(|(space, flows)| AckTap::open(network.space(&space)?, flows)).collect()
     }
 
     /// Metrics and series of all flows.
@@ -253,8 +258,25 @@ impl Flows {
 }
 
 impl RunningFlow {
+    /// Namespace of the sending and of the receiving end, and by which port their sockets are known there.
+    fn tcp_ends<'a>(&self, ends: &Ends<'a>) -> ((&'a str, Side), (&'a str, Side)) {
+        let port = self.flow.port;
+        // The server sends the answers, and what goes down; its sockets are known by their own port, unless
+        // it is the sender that asks.
+        let up = matches!(self.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
+        let listens = if self.tool.is_some() { up } else { true };
+        let (at_ue, at_server) = if listens {
+            (Side::Remote(port), Side::Local(port))
+        } else {
+            (Side::Local(port), Side::Remote(port))
+        };
+        let [at_ue, at_server] = [(ends.ue_space, at_ue), (ends.server_space, at_server)];
+        if up { (at_ue, at_server) } else { (at_server, at_ue) }
+    }
+
     fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
         let tcp = seen.tcp.get(&self.name);
+        let acks = tcp.map(|_| seen.acks.get(&self.name).copied().unwrap_or_default());
         let seconds = |ns: u64| (i128::from(ns) - i128::from(seen.begin_ns)) as f64 * 1e-9;
         let mut times = Times {
             start_s: self.flow.start.as_secs_f64(),
@@ -323,7 +345,23 @@ impl RunningFlow {
         if let Some(seen) = tcp {
             put(out, name, "retransmissions", seen.resent[0] as f64);
             put(out, name, "timeouts", seen.resent[1] as f64);
+            put(out, name, "reordering_packets", seen.reordering as f64);
+            let of = seen.recoveries;
+            for (what, count) in [
+                ("fast_retransmits", of.fast_recoveries),
+                ("undos", of.undone),
+                ("spurious_retransmissions", of.dsacks),
+                ("reorderings", of.reorderings),
+            ] {
+                put(out, name, what, count as f64);
+            }
+            let cuts = (of.fast_recoveries + seen.resent[1]) as f64;
+            put(out, name, "cuts_per_mb", cuts * 1e6 / seen.acked_bytes.max(1) as f64);
             out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: seen.cwnd.clone() });
+        }
+        if let Some(acks) = acks {
+            put(out, name, "duplicate_acks", acks.duplicates as f64);
+            put(out, name, "triple_duplicates", acks.triples as f64);
         }
         Ok(())
     }

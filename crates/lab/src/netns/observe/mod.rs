@@ -1,8 +1,11 @@
 //! What is read over and over while a scenario runs: TCP sockets, interfaces, links, tunnel ends.
 
+pub mod acks;
 pub mod ends;
+pub mod mib;
 pub mod network;
 pub mod tcp;
 
+pub use acks::{AckTap, AcksSeen};
 pub use network::{LinkCounters, NetworkSeen, NetworkWatch};
 pub use tcp::{TcpSeen, TcpWatch};

@@ -1,7 +1,9 @@
 //! Kernel counters of TCP flows: of the sender, and of the receiver where no program of ours is.
 
 use super::super::diag::{Counters, Diag, Side};
+use super::super::space::Space;
 use super::super::stop::Stop;
+use super::mib::{Mib, Recoveries};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ pub struct TcpWatch {
     pub flow: String,
     /// What its sockets are at the sending end: where, and by which port they are known.
     pub sender: (Diag, Side),
+    /// The sender's namespace.
+    pub space: Space,
     /// The same at the receiving end, if that is to be watched.
     pub receiver: Option<(Diag, Side)>,
     /// Whether the connection is MPTCP.
@@ -31,6 +35,12 @@ pub struct TcpSeen {
     pub received: Vec<(f64, u64)>,
     /// Segments sent again and retransmission timeouts, over all its connections.
     pub resent: [u64; 2],
+    /// Bytes that were acknowledged, over all its connections.
+    pub acked_bytes: u64,
+    /// Packets the sender let be out of order, at most.
+    pub reordering: u64,
+    /// What the TCP of the sender's namespace went through in the run.
+    pub recoveries: Recoveries,
 }
 
 /// Watches TCP sockets until asked to end.
@@ -38,7 +48,7 @@ pub struct TcpSeen {
 /// # Errors
 /// The kernel does not tell.
 pub fn watch(watches: Vec<TcpWatch>, start: Instant, end: &Stop) -> Result<BTreeMap<String, TcpSeen>> {
-    let mut records: Vec<Record> = watches.into_iter().map(Record::new).collect();
+    let mut records = watches.into_iter().map(Record::new).collect::<Result<Vec<_>>>()?;
     let mut next = start;
     loop {
         let over = end.sleep_until(next);
@@ -51,7 +61,7 @@ pub fn watch(watches: Vec<TcpWatch>, start: Instant, end: &Stop) -> Result<BTree
         }
         next = (next + PERIOD).max(Instant::now());
     }
-    Ok(records.into_iter().map(Record::finish).collect())
+    records.into_iter().map(Record::finish).collect()
 }
 
 struct Record {
@@ -59,20 +69,24 @@ struct Record {
     cwnd: Vec<(f64, f64)>,
     received: Vec<(f64, u64)>,
     total: u64,
-    resent: BTreeMap<u64, [u64; 2]>,
+    resent: BTreeMap<u64, [u64; 3]>,
+    reordering: u64,
+    before: Mib,
     found: Vec<Counters>,
 }
 
 impl Record {
-    fn new(watch: TcpWatch) -> Self {
-        Self {
+    fn new(watch: TcpWatch) -> Result<Self> {
+        Ok(Self {
+            before: Mib::read(&watch.space)?,
             watch,
             cwnd: Vec::new(),
             received: Vec::new(),
             total: 0,
             resent: BTreeMap::new(),
+            reordering: 0,
             found: Vec::new(),
-        }
+        })
     }
 
     fn look(&mut self, start: Instant) -> Result<()> {
@@ -90,7 +104,8 @@ impl Record {
         diag.list(*side, &mut self.found)?;
         let mut window = 0;
         for socket in &self.found {
-            self.resent.insert(socket.cookie, [socket.retransmissions, socket.timeouts]);
+            self.resent.insert(socket.cookie, [socket.retransmissions, socket.timeouts, socket.bytes_acked]);
+            self.reordering = self.reordering.max(socket.reordering);
             window = if self.watch.mptcp {
                 window + socket.cwnd_bytes
             } else {
@@ -104,8 +119,11 @@ impl Record {
         Ok(())
     }
 
-    fn finish(self) -> (String, TcpSeen) {
-        let resent = self.resent.values().fold([0, 0], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
-        (self.watch.flow, TcpSeen { cwnd: self.cwnd, received: self.received, resent })
+    fn finish(self) -> Result<(String, TcpSeen)> {
+        let recoveries = Mib::read(&self.watch.space)?.since(&self.before);
+        let sum = |at: usize| self.resent.values().map(|one| one[at]).sum();
+        let (resent, acked_bytes) = ([sum(0), sum(1)], sum(2));
+        let Self { cwnd, received, reordering, .. } = self;
+        Ok((self.watch.flow, TcpSeen { cwnd, received, resent, acked_bytes, reordering, recoveries }))
     }
 }

@@ -1,0 +1,204 @@
+//! The acknowledgments that reach a TCP sender of the kernel: duplicates, and the third of them in a row.
+//!
+//! The kernel counts what it makes of them, which is not the same with RACK as without; here they are counted as they
+//! come in, by a packet socket that sees what arrives in the sender's namespace. A duplicate is one by RFC 5681 §2, as
+//! far as it shows from outside: without data, SYN, FIN or RST, the number of the one before, and SACK blocks
+//! or an unchanged window. One that only reports a second copy (DSACK) is none.
+
+use super::super::diag::Side;
+use super::super::space::Space;
+use super::super::stop::Stop;
+use anabranch_wire::tcp::{TcpFlags, TcpPacket, parse_packet};
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Longest packet without data: IPv6, TCP with all options.
+const MOST_BYTES: usize = 256;
+/// Longest wait for a packet.
+const LOOK: Duration = Duration::from_millis(20);
+/// What the socket may hold while others have the processor.
+const BUFFER_BYTES: usize = 8 << 20;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// TCP senders of a namespace.
+#[derive(Debug)]
+pub struct AckTap {
+    sockets: [Socket; 2],
+    flows: Vec<(String, Side)>,
+}
+
+/// What came in for a flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AcksSeen {
+    /// Duplicate acknowledgments.
+    pub duplicates: u64,
+    /// Third ones in a row.
+    pub triples: u64,
+}
+
+impl AckTap {
+    /// Of `flows`, whose sockets in `space` are known by a port.
+    ///
+    /// # Errors
+    /// There are no packet sockets here.
+    pub fn open(space: &Space, flows: Vec<(String, Side)>) -> Result<Self> {
+        // Of one protocol, so that what the namespace itself sends is not seen.
+        let open = |protocol: u16| -> Result<Socket> {
+            let protocol = Protocol::from(i32::from(protocol.to_be()));
+            let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("packet socket")?;
+            socket.set_recv_buffer_size(BUFFER_BYTES).context("its buffer")?;
+            socket.set_nonblocking(true).context("packet socket")?;
+            Ok(socket)
+        };
+        let sockets = space.enter(|| Ok([open(ETH_P_IP)?, open(ETH_P_IPV6)?]))?;
+        Ok(Self { sockets, flows })
+    }
+}
+
+/// Counts until asked to end.
+///
+/// # Errors
+/// Packets cannot be read.
+pub fn watch(mut tap: AckTap, end: &Stop) -> Result<BTreeMap<String, AcksSeen>> {
+    let mut counts = Counts { flows: tap.flows, of: BTreeMap::new(), seen: BTreeMap::new() };
+    let mut buffer = [0; MOST_BYTES];
+    loop {
+        let over = end.requested();
+        for socket in &mut tap.sockets {
+            loop {
+                match socket.read(&mut buffer) {
+                    Ok(n) => counts.packet(&buffer[..n]),
+                    Err(e) if matches!(e.kind(), ErrorKind::WouldBlock) => break,
+                    Err(e) if matches!(e.kind(), ErrorKind::Interrupted) => {}
+                    Err(e) => return Err(e).context("reading packets"),
+                }
+            }
+        }
+        if over {
+            return Ok(counts.seen);
+        }
+        end.sleep(LOOK);
+    }
+}
+
+/// Connections of a flow are told apart by both ends.
+type Ends = (SocketAddr, SocketAddr);
+
+struct Counts {
+    flows: Vec<(String, Side)>,
+    of: BTreeMap<Ends, Row>,
+    seen: BTreeMap<String, AcksSeen>,
+}
+
+/// Acknowledgments of one number.
+#[derive(Clone, Copy)]
+struct Row {
+    ack: u32,
+    window: u16,
+    duplicates: u64,
+}
+
+impl Counts {
+    fn packet(&mut self, packet: &[u8]) {
+        // Longer packets than fit carry data, and do not parse.
+        let Ok(packet) = parse_packet(packet) else { return };
+        let of = self.flows.iter().find(|(_, side)| match side {
+            Side::Local(port) => packet.dst.port() == *port,
+            Side::Remote(port) => packet.src.port() == *port,
+        });
+        let Some((flow, _)) = of else { return };
+        let header = &packet.header;
+        let Some(row) = self.of.get_mut(&(packet.src, packet.dst)) else {
+            let row = Row { ack: header.ack, window: header.window, duplicates: 0 };
+            self.of.insert((packet.src, packet.dst), row);
+            return;
+        };
+        if row.ack != header.ack {
+            // Older ones say nothing new, and end no row.
+            if row.ack.wrapping_sub(header.ack).cast_signed() < 0 {
+                *row = Row { ack: header.ack, window: header.window, duplicates: 0 };
+            }
+            return;
+        }
+        let duplicate = is_duplicate(&packet, row.window);
+        row.window = header.window;
+        if duplicate {
+            row.duplicates += 1;
+            let seen = self.seen.entry(flow.clone()).or_default();
+            seen.duplicates += 1;
+            seen.triples += u64::from(row.duplicates == 3);
+        }
+    }
+}
+
+fn is_duplicate(packet: &TcpPacket, window: u16) -> bool {
+    let header = &packet.header;
+    let special = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
+    if !packet.payload.is_empty() || header.flags.0 & special.0 != 0 {
+        return false;
+    }
+    // The first block of a DSACK is below the number, or a copy of one above.
+    let blocks = header.options.sack.as_slice();
+    let old = |right: u32| header.ack.wrapping_sub(right).cast_signed() >= 0;
+    match blocks {
+        [] => header.window == window,
+        [(_, right)] => !old(*right),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::tcp::{TcpHeader, emit_packet};
+
+    fn ack(number: u32, window: u16, sack: &[(u32, u32)], payload: &[u8]) -> Vec<u8> {
+        let mut header =
+            TcpHeader { ack: number, window, flags: TcpFlags::ACK, seq: 7, ..TcpHeader::default() };
+        for (left, right) in sack {
+            assert!(header.options.sack.push(*left, *right));
+        }
+        let [ue, server] = ["10.0.0.2:4000", "10.0.0.1:80"].map(|a| a.parse().unwrap());
+        emit_packet(ue, server, &header, payload).unwrap()
+    }
+
+    fn count(packets: &[Vec<u8>]) -> AcksSeen {
+        let flows = vec![("other".to_owned(), Side::Local(81)), ("f".to_owned(), Side::Local(80))];
+        let mut counts = Counts { flows, of: BTreeMap::new(), seen: BTreeMap::new() };
+        packets.iter().for_each(|packet| counts.packet(packet));
+        assert!(!counts.seen.contains_key("other"));
+        counts.seen.get("f").copied().unwrap_or_default()
+    }
+
+    #[test]
+    fn the_third_in_a_row_is_counted_once() {
+        let first = ack(u32::MAX - 9, 100, &[], &[]);
+        let again = ack(u32::MAX - 9, 101, &[(50, 90)], &[]);
+        let next = ack(50, 100, &[], &[]);
+        let mut packets = vec![first.clone()];
+        packets.extend(vec![again; 5]);
+        packets.extend([next.clone(), next.clone(), next.clone()]);
+        // An older one, overtaken, changes nothing.
+        packets.extend([first, next]);
+        assert_eq!(count(&packets), AcksSeen { duplicates: 8, triples: 2 });
+    }
+
+    #[test]
+    fn what_is_no_duplicate_is_not_counted() {
+        let first = ack(1000, 100, &[], &[]);
+        for other in [
+            ack(1000, 101, &[], &[]),
+            ack(1000, 100, &[], b"data"),
+            ack(1000, 100, &[(500, 900)], &[]),
+            first[..30].to_vec(),
+        ] {
+            assert_eq!(count(&[first.clone(), other]), AcksSeen::default());
+        }
+        assert_eq!(count(&[first, ack(1000, 7, &[(500, 900), (2000, 3000)], &[])]).duplicates, 1);
+    }
+}
