@@ -3,25 +3,24 @@
 mod asks;
 mod metrics;
 mod packets;
-mod place;
 mod report;
 mod views;
 mod worker;
 
 use super::Common;
+use super::place::{self, Placed};
 use super::service::{Signals, Wish, notify, reloading};
+use super::thread::Running;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, GnbConfig, N3Section};
 use crate::link::read_trace;
 use anabranch_core::ran::amc::Amc;
 use anabranch_core::ran::gnb::Gnb;
 use anyhow::Context;
-use place::Placed;
 use report::Report;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc};
 use worker::{Handle, N3End, Parts, UeEnd, Worker};
@@ -104,7 +103,7 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
         slots: slots.clone(),
         packets: packets.clone(),
     })?;
-    let mut cell = Running::start(worker, handle.clone())?;
+    let mut cell = Running::start("anb-cell", worker, handle.clone())?;
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
     let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone()).await;
@@ -153,7 +152,7 @@ impl Agent {
     async fn serve(
         &mut self,
         signals: &mut Signals,
-        cell: &mut Running,
+        cell: &mut Running<Worker>,
         mut reports: mpsc::Receiver<Report>,
         mut asks: mpsc::Receiver<Ask>,
     ) -> anyhow::Result<()> {
@@ -192,42 +191,5 @@ impl Agent {
         self.last = Some(report);
         // Nobody listens: fine.
         let _ = self.seconds.send(Arc::new(second));
-    }
-}
-
-/// The data-path thread.
-struct Running {
-    handle: Handle,
-    exit: mpsc::Receiver<anyhow::Result<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Running {
-    fn start(worker: Worker, handle: Handle) -> anyhow::Result<Self> {
-        let (exit, exited) = mpsc::channel(1);
-        let thread = std::thread::Builder::new()
-            .name("anb-cell".to_owned())
-            // Nobody listens any more: the program is stopping.
-            .spawn(move || drop(exit.try_send(worker.run())))
-            .context("starting the data-path thread")?;
-        Ok(Self { handle, exit: exited, thread: Some(thread) })
-    }
-
-    /// Waits until the thread ends although nobody asked it to.
-    async fn failed(&mut self) -> anyhow::Error {
-        match self.exit.recv().await {
-            Some(Err(error)) => error,
-            Some(Ok(())) => anyhow::anyhow!("the data-path thread ended by itself"),
-            None => anyhow::anyhow!("the data-path thread panicked"),
-        }
-    }
-
-    fn stop(mut self) -> anyhow::Result<()> {
-        // One that is gone has nothing to stop.
-        let _ = self.handle.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Err(_)) => anyhow::bail!("the data-path thread panicked"),
-            _ => Ok(()),
-        }
     }
 }

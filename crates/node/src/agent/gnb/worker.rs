@@ -11,6 +11,7 @@
 //! what is more than a thousand slots behind is left out and counted (`core`). Nothing here locks per packet,
 //! and buffers are used again.
 
+use super::super::thread::{self, Clock, MAX_ORDERS, Orders, Timer};
 use super::packets::Batch;
 use super::report::{Late, Report, SliceSums, SlotTick, Sums};
 use crate::api::CellPackets;
@@ -21,18 +22,14 @@ use anabranch_core::element::Element;
 use anabranch_core::packet::Packet;
 use anabranch_core::ran::amc::Direction;
 use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_core::time::{Duration, Instant};
 use anyhow::Context;
-use crossbeam_queue::ArrayQueue;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::time::{ClockId, clock_gettime};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc};
 
 /// Room in front of a packet for what the cell and N3 put there.
 const HEADROOM: usize = 48;
@@ -40,8 +37,6 @@ const HEADROOM: usize = 48;
 const MAX_SPARE: usize = 16_384;
 /// Frames read from one device before the others, and the clock, have their turn.
 const ROUND: usize = 8;
-/// Orders that may wait.
-const MAX_ORDERS: usize = 256;
 /// What is later than this is not made up for slot by slot.
 const MAX_LATE: Duration = Duration::from_millis(900);
 /// Timers in a row that are followed at their own time; then the clock's counts.
@@ -104,66 +99,8 @@ pub struct Dropped {
     pub reports: u64,
 }
 
-/// An order for the worker.
-type Order = Box<dyn FnOnce(&mut Worker, Instant) + Send>;
-
 /// How the control plane reaches the worker.
-#[derive(Clone)]
-pub struct Handle {
-    orders: Arc<ArrayQueue<Order>>,
-    waker: Arc<Waker>,
-}
-
-/// The worker is gone, or has more orders waiting than it can take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cell does not answer; it is overloaded or stopping")]
-pub struct Unreachable;
-
-impl Handle {
-    /// Runs `order` on the worker, between two batches.
-    pub fn run(&self, order: impl FnOnce(&mut Worker, Instant) + Send + 'static) -> Result<(), Unreachable> {
-        self.orders.push(Box::new(order)).map_err(|_| Unreachable)?;
-        self.waker.wake().map_err(|_| Unreachable)
-    }
-
-    /// Runs `ask` on the worker and returns its answer.
-    pub async fn ask<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&mut Worker, Instant) -> T + Send + 'static,
-    ) -> Result<T, Unreachable> {
-        let (answer, answered) = oneshot::channel();
-        self.run(move |worker, now| drop(answer.send(ask(worker, now))))?;
-        answered.await.map_err(|_| Unreachable)
-    }
-
-    /// Makes the worker return.
-    pub fn stop(&self) -> Result<(), Unreachable> {
-        self.run(|worker, _| worker.stop = true)
-    }
-}
-
-/// The monotonic clock, from the start of the program.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    start_ns: u64,
-}
-
-impl Clock {
-    fn monotonic_ns() -> u64 {
-        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-        nanos(time)
-    }
-
-    fn now(self) -> Instant {
-        Instant::from_nanos(Self::monotonic_ns().saturating_sub(self.start_ns))
-    }
-
-    /// The wall clock at the start, as the wall clock is set now.
-    fn start_unix_ns(self) -> u64 {
-        let wall = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
-        nanos(wall).saturating_sub(self.now().as_nanos())
-    }
-}
+pub type Handle = thread::Handle<Worker>;
 
 /// See the top of this file.
 pub struct Worker {
@@ -186,11 +123,9 @@ pub struct Worker {
     ready: Vec<bool>,
     spare: Vec<Vec<u8>>,
     poll: Poll,
-    timer: TimerFd,
-    /// What the timer is set to.
-    armed: Instant,
+    timer: Timer,
     next_report: Instant,
-    orders: Arc<ArrayQueue<Order>>,
+    orders: Orders<Self>,
     reports: mpsc::Sender<Report>,
     slots: broadcast::Sender<SlotTick>,
     real_time: bool,
@@ -219,60 +154,10 @@ pub struct Parts {
     pub packets: broadcast::Sender<Arc<CellPackets>>,
 }
 
-impl Worker {
-    /// Registers everything. Time starts now.
-    pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
-        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
-            parts;
-        let poll = Poll::new().context("epoll")?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
-        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, flags).context("timerfd")?;
-        let register = |fd: RawFd, token| {
-            poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
-        };
-        register(timer.as_fd().as_raw_fd(), TIMER)?;
-        register(n3.raw_fd(), Token(N3))?;
-        for (at, end) in devices.iter().enumerate() {
-            register(end.device.as_raw_fd(), Token(FIRST_DEVICE + at))?;
-        }
-        let mut by_source: Vec<_> = (0_u16..)
-            .zip(addresses.iter().zip(&device_of_ue))
-            .flat_map(|(ue, (addresses, device))| addresses.iter().map(move |a| (*a, *device, ue)))
-            .collect();
-        by_source.sort_unstable();
-        let orders = Arc::new(ArrayQueue::new(MAX_ORDERS));
-        let handle = Handle { orders: orders.clone(), waker };
-        let worker = Self {
-            late: Late::default(),
-            sums: Sums::new(gnb.slices()),
-            dropped: Dropped::default(),
-            packets: Batch::new(packets),
-            clock: Clock { start_ns: Clock::monotonic_ns() },
-            ready: vec![true; devices.len() + 1],
-            gnb,
-            n3,
-            devices,
-            device_of_ue,
-            by_source,
-            spare: Vec::new(),
-            poll,
-            timer,
-            armed: Instant::MAX,
-            next_report: Instant::ZERO + SECOND,
-            orders,
-            reports,
-            slots,
-            real_time,
-            stop: false,
-        };
-        Ok((worker, handle))
-    }
-
-    /// Runs until stopped.
-    pub fn run(mut self) -> anyhow::Result<()> {
+impl thread::Worker for Worker {
+    fn run(mut self) -> anyhow::Result<()> {
         if self.real_time {
-            on_time();
+            thread::on_time();
         }
         let mut epoll = Events::with_capacity(64);
         while !self.stop {
@@ -304,6 +189,59 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.stop = true;
+    }
+}
+
+impl Worker {
+    /// Registers everything. Time starts now.
+    pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
+        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
+            parts;
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        let clock = Clock::start();
+        let timer = Timer::new(clock)?;
+        let register = |fd: RawFd, token| {
+            poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
+        };
+        register(timer.as_raw_fd(), TIMER)?;
+        register(n3.raw_fd(), Token(N3))?;
+        for (at, end) in devices.iter().enumerate() {
+            register(end.device.as_raw_fd(), Token(FIRST_DEVICE + at))?;
+        }
+        let mut by_source: Vec<_> = (0_u16..)
+            .zip(addresses.iter().zip(&device_of_ue))
+            .flat_map(|(ue, (addresses, device))| addresses.iter().map(move |a| (*a, *device, ue)))
+            .collect();
+        by_source.sort_unstable();
+        let (handle, orders) = Handle::new(waker);
+        let worker = Self {
+            late: Late::default(),
+            sums: Sums::new(gnb.slices()),
+            dropped: Dropped::default(),
+            packets: Batch::new(packets),
+            clock,
+            ready: vec![true; devices.len() + 1],
+            gnb,
+            n3,
+            devices,
+            device_of_ue,
+            by_source,
+            spare: Vec::new(),
+            poll,
+            timer,
+            next_report: Instant::ZERO + SECOND,
+            orders,
+            reports,
+            slots,
+            real_time,
+            stop: false,
+        };
+        Ok((worker, handle))
     }
 
     /// Runs what is due, each at its own time; returns a time at which nothing is.
@@ -478,14 +416,7 @@ impl Worker {
     /// Sets the timer to what is due next.
     fn arm(&mut self) -> anyhow::Result<()> {
         let due = self.gnb.poll_timeout().map_or(Instant::MAX, |(at, _)| at);
-        let next = due.min(self.next_report).min(self.packets.due());
-        if next != self.armed || next <= self.clock.now() {
-            let at = Duration::from_nanos(self.clock.start_ns.saturating_add(next.as_nanos()).max(1));
-            let when = Expiration::OneShot(TimeSpec::from(at));
-            self.timer.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME).context("timerfd")?;
-            self.armed = next;
-        }
-        Ok(())
+        self.timer.arm(due.min(self.next_report).min(self.packets.due()))
     }
 }
 
@@ -506,14 +437,4 @@ fn ue_of(by_source: &[(IpAddr, u16, u16)], device: usize, packet: &[u8]) -> Opti
     let at = by_source.binary_search_by_key(&from, |(address, ..)| *address).ok()?;
     let (_, of, ue) = by_source[at];
     (usize::from(of) == device).then_some(ue)
-}
-
-/// Asks the system to be woken on time.
-fn on_time() {
-    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
-        tracing::debug!("timer slack stays at its default: {error}");
-    }
-    if let Err(error) = anabranch_kern::priority::real_time() {
-        tracing::info!("no real-time priority, slots may run late: {error}");
-    }
 }

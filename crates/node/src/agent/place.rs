@@ -1,4 +1,4 @@
-//! The interfaces of a gNB, each in the namespace it belongs to.
+//! The interfaces of a gNB or an LWIP node, each in the namespace it belongs to.
 
 use crate::config::{DeviceKind, PortDevice};
 use crate::engine::device::{self, Device};
@@ -7,7 +7,7 @@ use anyhow::Context;
 use nix::sched::{CloneFlags, setns};
 use std::path::{Path, PathBuf};
 
-/// Marks nothing: a gNB has no routing rules of its own.
+/// Marks nothing: neither has routing rules of its own.
 const NO_MARK: u32 = 0;
 const MAIN_TABLE: u32 = 254;
 
