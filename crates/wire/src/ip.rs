@@ -1,16 +1,20 @@
 //! Inner and outer IP packets: who talks to whom, and the few bytes a tunnel must change or make.
 
 mod checksum;
+mod echo;
 mod ecn;
 mod flow;
 mod mss;
+mod rewrite;
 mod too_big;
 mod udp;
 
 pub use checksum::{fold, internet_checksum, pseudo_header_sum, sum, update_u16};
+pub use echo::{ECHO_HEADER_LEN, Echo, emit_echo, parse_echo};
 pub use ecn::{Ecn, ecn, set_ce};
 pub use flow::{FlowKey, HashKey, IpPacket, src_dst};
 pub use mss::clamp_mss;
+pub use rewrite::{rewrite_dst, rewrite_src};
 pub use too_big::{may_fragment, packet_too_big};
 pub(crate) use udp::{checked_ip, emit_ip};
 pub use udp::{ip_udp_len, parse_udp, udp_datagram};

@@ -16,6 +16,10 @@
 //! +---------------------------------------------------------------+
 //! ```
 
+mod view;
+
+pub use view::{Options, TcpOption, TcpView};
+
 use crate::WireError;
 use crate::ip::{fold, protocol, pseudo_header_sum, sum};
 use crate::read::{need, put, u16_at, u32_at};
