@@ -8,6 +8,7 @@
 pub mod access;
 pub mod cc;
 pub mod element;
+pub mod lwip;
 pub mod net;
 pub mod packet;
 pub mod policy;

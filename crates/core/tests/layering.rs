@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 const CONTRACT: [&str; 4] = ["element", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 10] = [
+const LEAVES: [&str; 11] = [
     "access::crypto",
     "access::dns",
     "access::mtu",
@@ -28,6 +28,7 @@ const LEAVES: [&str; 10] = [
     "access::steer",
     "access::table",
     "cc",
+    "lwip",
     "net",
     "ran",
 ];

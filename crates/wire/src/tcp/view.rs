@@ -236,8 +236,9 @@ mod tests {
             assert!(options.next().is_some_and(|option| option.is_err()), "{bad:?}");
             assert!(options.next().is_none());
         }
-        assert_eq!(Options(&[1, 30, 4, 7, 7, 0, 9]).map(Result::unwrap).collect::<Vec<_>>(), [
-            TcpOption::Other(30, &[7, 7])
-        ]);
+        assert_eq!(
+            Options(&[1, 30, 4, 7, 7, 0, 9]).map(Result::unwrap).collect::<Vec<_>>(),
+            [TcpOption::Other(30, &[7, 7])]
+        );
     }
 }

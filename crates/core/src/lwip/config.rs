@@ -1,0 +1,339 @@
+//! A node as a person writes it.
+//!
+//! ```toml
+//! wifi_leg = "translate"                 # or "tunnel": the leg brings packets to the UE as they are
+//! other = "lte"                          # UDP: lte, wifi, by_flow
+//! steering = { mode = "fixed_ratio", lte_percent = 50 }
+//! dida = { let_through = 2, hold = { mode = "fixed", ms = 50 } }
+//!
+//! [[ues]]
+//! name = "phone"
+//! addresses = ["10.45.0.2"]              # of the bearer: what servers know
+//! wifi = ["10.46.0.2"]                   # by way of the access point
+//! ```
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Longest hold there may be, milliseconds.
+pub const MAX_HOLD_MS: f64 = 10_000.0;
+
+/// A node, as written. What is left out has the default given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How the Wi-Fi leg brings packets to the UE. Default: `translate`.
+    pub wifi_leg: WifiLeg,
+    /// How TCP is divided between the legs. Default: `fixed_ratio`, 50 % over LTE.
+    pub steering: Steering,
+    /// The leg of UDP. Everything else that is not TCP goes over LTE. Default: `lte`.
+    pub other: OtherTraffic,
+    /// DIDA; left out: ACKs pass as they come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dida: Option<DidaConfig>,
+    /// The UEs; packets to anybody else go over LTE as they are.
+    pub ues: Vec<UeConfig>,
+    /// Most flows remembered, 1 to 2^24; the flow that was silent longest makes room. Default: 65,536 (24 MB when full).
+    pub flows: u32,
+    /// A flow without a packet for so long is forgotten, seconds, 1 to 86,400. Default: 60.
+    pub idle_s: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            wifi_leg: WifiLeg::default(),
+            steering: Steering::default(),
+            other: OtherTraffic::default(),
+            dida: None,
+            ues: Vec::new(),
+            flows: 65_536,
+            idle_s: 60,
+        }
+    }
+}
+
+/// A UE.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UeConfig {
+    /// Its name, unique.
+    pub name: String,
+    /// Its addresses on the bearer, one per family; no other UE has them.
+    pub addresses: Vec<IpAddr>,
+    /// Its addresses on Wi-Fi, one per family. A family without one uses LTE only, where the leg translates.
+    #[serde(default)]
+    pub wifi: Vec<IpAddr>,
+}
+
+/// How the Wi-Fi leg brings packets to the UE.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WifiLeg {
+    /// The destination becomes the UE's Wi-Fi address, and the UE makes it the bearer's again.
+    #[default]
+    Translate,
+    /// The leg is a tunnel, or otherwise knows where the UE is: packets stay as they are.
+    Tunnel,
+}
+
+/// How TCP is divided between the legs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Steering {
+    /// A fixed share of the packets of each flow over LTE, spread evenly (the paper's LTE-20, LTE-50, LTE-80).
+    FixedRatio {
+        /// 0 to 100, in steps of any size.
+        lte_percent: f64,
+    },
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Self::FixedRatio { lte_percent: 50.0 }
+    }
+}
+
+/// The leg of UDP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OtherTraffic {
+    /// Over LTE, the anchor: what happens without LWIP.
+    #[default]
+    Lte,
+    /// Over Wi-Fi, for a UE that has it.
+    Wifi,
+    /// Whole flows, a share of them as `steering` says. No flow is split: nothing would repair its order.
+    ByFlow,
+}
+
+/// DIDA.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DidaConfig {
+    /// Duplicate ACKs that pass before the next ones are held, 0 to 100. The paper's 2 is one less than what makes
+    /// a classic sender retransmit; a sender with RACK needs 0. Default: 2.
+    pub let_through: u16,
+    /// How long they are held. Default: fixed, 50 ms.
+    pub hold: Hold,
+    /// Most ACKs held of one flow; the next one releases them. Default: 256.
+    pub held_per_flow: u32,
+    /// Most ACKs held in all, of 128 bytes each; then nothing more is held. Default: 65,536 (8 MB when full).
+    pub held: u32,
+}
+
+impl Default for DidaConfig {
+    fn default() -> Self {
+        Self { let_through: 2, hold: Hold::default(), held_per_flow: 256, held: 65_536 }
+    }
+}
+
+/// How long an ACK is held for the missing one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Hold {
+    /// So long, always.
+    Fixed {
+        /// Milliseconds, 0 to 10,000; 0: nothing is held.
+        ms: f64,
+    },
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self::Fixed { ms: 50.0 }
+    }
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A value is out of its range.
+    #[error("{key} = {value}: must be {remedy}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be valid.
+        remedy: &'static str,
+    },
+    /// A UE cannot be as written.
+    #[error("ues: \"{ue}\": {key} = {value}: must be {remedy}")]
+    Ue {
+        /// Its name.
+        ue: String,
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be valid.
+        remedy: &'static str,
+    },
+}
+
+impl ConfigError {
+    pub(super) fn value(key: &'static str, value: impl ToString, remedy: &'static str) -> Self {
+        Self::Value { key, value: value.to_string(), remedy }
+    }
+}
+
+impl Config {
+    /// Whether it can work.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.steering.check()?;
+        if let Some(dida) = &self.dida {
+            dida.check()?;
+        }
+        if !(1..=1 << 24).contains(&self.flows) {
+            return Err(ConfigError::value("flows", self.flows, "1 to 16777216"));
+        }
+        if !(1..=86_400).contains(&self.idle_s) {
+            return Err(ConfigError::value("idle_s", self.idle_s, "1 to 86400"));
+        }
+        let mut bearer: BTreeMap<IpAddr, &str> = BTreeMap::new();
+        for (i, ue) in self.ues.iter().enumerate() {
+            ue.check()?;
+            let fail =
+                |key, value: String, remedy| Err(ConfigError::Ue { ue: ue.name.clone(), key, value, remedy });
+            if self.ues[..i].iter().any(|other| other.name == ue.name) {
+                return fail("name", ue.name.clone(), "a name that no other UE has");
+            }
+            for address in &ue.addresses {
+                if bearer.insert(*address, &ue.name).is_some() {
+                    return fail("addresses", address.to_string(), "an address that no other UE has");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl UeConfig {
+    /// Whether it can be as written, alone.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail =
+            |key, value: String, remedy| Err(ConfigError::Ue { ue: self.name.clone(), key, value, remedy });
+        if self.name.is_empty() {
+            return fail("name", "\"\"".into(), "a name");
+        }
+        for (key, list) in [("addresses", &self.addresses), ("wifi", &self.wifi)] {
+            for (i, address) in list.iter().enumerate() {
+                if address.is_unspecified() || address.is_multicast() {
+                    return fail(key, address.to_string(), "the address of one host");
+                }
+                if list[..i].iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+                    return fail(key, address.to_string(), "one address per family");
+                }
+            }
+        }
+        if self.addresses.is_empty() {
+            return fail("addresses", "[]".into(), "at least one address");
+        }
+        Ok(())
+    }
+}
+
+impl Steering {
+    /// Whether it can be as written.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match *self {
+            Self::FixedRatio { lte_percent } => {
+                within("steering.lte_percent", lte_percent, 0.0..=100.0, "a number of 0 to 100")
+            }
+        }
+    }
+}
+
+impl DidaConfig {
+    /// Whether it can be as written.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.let_through > 100 {
+            return Err(ConfigError::value("dida.let_through", self.let_through, "0 to 100"));
+        }
+        if !(1..=1 << 24).contains(&self.held) {
+            return Err(ConfigError::value("dida.held", self.held, "1 to 16777216"));
+        }
+        if self.held_per_flow == 0 {
+            return Err(ConfigError::value("dida.held_per_flow", 0, "at least 1"));
+        }
+        match self.hold {
+            Hold::Fixed { ms } => within("dida.hold.ms", ms, 0.0..=MAX_HOLD_MS, "a number of 0 to 10000"),
+        }
+    }
+}
+
+fn within(
+    key: &'static str,
+    value: f64,
+    range: core::ops::RangeInclusive<f64>,
+    remedy: &'static str,
+) -> Result<(), ConfigError> {
+    // What is no number is in no range.
+    if range.contains(&value) { Ok(()) } else { Err(ConfigError::value(key, value, remedy)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_read_and_written() {
+        let text = r#"
+            steering = { mode = "fixed_ratio", lte_percent = 20 }
+            dida = { let_through = 0, hold = { mode = "fixed", ms = 40 } }
+            [[ues]]
+            name = "phone"
+            addresses = ["10.45.0.2", "fd00:45::2"]
+            wifi = ["10.46.0.2"]
+        "#;
+        let config: Config = toml::from_str(text).unwrap();
+        config.check().unwrap();
+        assert_eq!(config.dida.unwrap().hold, Hold::Fixed { ms: 40.0 });
+        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
+        assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
+        assert!(toml::from_str::<Config>("stering = 1").is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_remedy() {
+        for (text, said) in [
+            ("flows = 0", "flows = 0"),
+            ("idle_s = 0", "1 to 86400"),
+            ("steering = { mode = \"fixed_ratio\", lte_percent = 101 }", "steering.lte_percent = 101"),
+            ("steering = { mode = \"fixed_ratio\", lte_percent = nan }", "NaN"),
+            ("dida = { let_through = 101 }", "dida.let_through"),
+            ("dida = { hold = { mode = \"fixed\", ms = -1 } }", "dida.hold.ms"),
+            ("dida = { held = 0 }", "dida.held"),
+            ("dida = { held_per_flow = 0 }", "dida.held_per_flow"),
+            ("ues = [{ name = \"\", addresses = [\"10.0.0.1\"] }]", "a name"),
+            ("ues = [{ name = \"a\", addresses = [] }]", "at least one"),
+            ("ues = [{ name = \"a\", addresses = [\"0.0.0.0\"] }]", "one host"),
+            ("ues = [{ name = \"a\", addresses = [\"10.0.0.1\", \"10.0.0.2\"] }]", "per family"),
+            (
+                "ues = [{ name = \"a\", addresses = [\"10.0.0.1\"] }, { name = \"b\", addresses = [\"10.0.0.1\"] }]",
+                "no other UE",
+            ),
+            (
+                "ues = [{ name = \"a\", addresses = [\"10.0.0.1\"] }, { name = \"a\", addresses = [\"10.0.0.2\"] }]",
+                "no other UE",
+            ),
+        ] {
+            let error = toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! LWIP: packets of one bearer over LTE and Wi-Fi, split beside the gNB, and DIDA, which repairs the order of ACKs.
+//!
+//! ```text
+//!             ┌───────────────────────── Node ─────────────────────────┐
+//!   backhaul  │ flow ─▶ steering ─┬─────────────────────────────────── │ ─▶ LTE leg   ─▶ UE
+//!  (N3) ────▶ │ (5-tuple)         └─▶ destination := Wi-Fi address ─── │ ─▶ Wi-Fi leg ─▶ UE: and back again
+//!             │                                                        │
+//!       ◀──── │ ◀─ DIDA: duplicate ACKs wait for the one that is       │ ◀─ LTE leg: every ACK
+//!             │    missing, or for the timer                           │
+//!             └──── probes: RTT and rate of each leg ──────────────────┘
+//! ```
+//!
+//! Source: Pasca S et al., *A Packet Level Steering Solution for Tightly Coupled LWIP Networks*. Neither end of a
+//! TCP connection knows of the node. docs/lwip.md has the derivations, and where we differ from the print.
+//!
+//! [`Node`] is in the batch form for the data path (packets in place, no allocation, no lock) and an
+//! [`Element`](crate::element::Element); [`UeSide`] is what the UE needs, in reality one rule of nftables.
+
+mod config;
+mod dida;
+mod element;
+mod events;
+mod flow;
+mod flows;
+mod node;
+mod pool;
+mod stats;
+mod steer;
+mod timers;
+mod ue;
+
+pub use config::{Config, ConfigError, DidaConfig, Hold, OtherTraffic, Steering, UeConfig, WifiLeg};
+pub use element::Command;
+pub use events::{Event, ReleaseReason};
+pub use flow::FlowView;
+pub use node::{Node, NodeSink};
+pub use stats::{HOLD_BUCKETS_US, LegStats, PassReason, Stats};
+pub use ue::{UeElement, UeSide};
+
+/// One of the two ways to the UE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Leg {
+    /// By the cell: the anchor, and the way of every uplink packet.
+    Lte,
+    /// By the access point.
+    Wifi,
+}
+
+impl Leg {
+    /// Both, LTE first.
+    pub const ALL: [Self; 2] = [Self::Lte, Self::Wifi];
+
+    /// Its name in configuration, metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lte => "lte",
+            Self::Wifi => "wifi",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

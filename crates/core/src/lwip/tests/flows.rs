@@ -1,0 +1,180 @@
+//! Flows that come, go, wrap around and begin before the node.
+
+use super::*;
+
+fn gap(w: &mut World, from: u32) {
+    for right in [3000, 4000, 5000] {
+        w.dup(from, from + 1000, from + right);
+    }
+}
+
+#[test]
+fn sequence_numbers_wrap_around() {
+    for base in [0u32.wrapping_sub(4500), (1 << 31) - 4500, 0u32.wrapping_sub(1)] {
+        let mut w = World::new(config(Some(50.0)), false);
+        w.base = base;
+        w.handshake();
+        for n in 0..10 {
+            w.data(n, 1000);
+        }
+        w.ack(3000);
+        gap(&mut w, 3000);
+        assert_eq!((w.out.len(), w.node.held_acks()), (3, 1), "{base}");
+        w.ack(8000);
+        assert_eq!(w.acks(), [3000, 3000, 3000, 8000]);
+    }
+}
+
+#[test]
+fn a_flow_that_began_before_the_node_is_picked_up() {
+    let mut w = World::new(config(Some(50.0)), false);
+    w.base = 77;
+    // An ACK before any data: nothing is known.
+    w.ack(5000);
+    assert_eq!(w.node.stats().passed[PassReason::UnknownFlow.index()], 1);
+    for n in 5..15 {
+        w.data(n, 1000);
+    }
+    w.ack(5000);
+    w.ack(6000);
+    gap(&mut w, 6000);
+    assert_eq!((w.out.len(), w.node.held_acks()), (5, 1));
+    // An acknowledgment of data that went another way.
+    w.ack(20_000);
+    assert_eq!((w.out.len(), w.node.held_acks()), (7, 0));
+    assert_eq!(w.node.stats().releases[ReleaseReason::Resync.index()], 1);
+}
+
+#[test]
+fn a_new_connection_on_the_same_ports_is_another_flow() {
+    let mut w = World::new(config(Some(50.0)), false);
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    gap(&mut w, 1000);
+    assert_eq!(w.node.held_acks(), 1);
+    w.out.clear();
+    // The UE opens again: what was held goes first.
+    w.base = 3_000_000_000;
+    let syn = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
+    w.up(w.uplink_packet(&syn, &[]));
+    assert_eq!((w.out.len(), w.node.held_acks()), (2, 0));
+    w.out.clear();
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(2000);
+    gap(&mut w, 2000);
+    assert_eq!((w.out.len(), w.node.held_acks(), w.node.flow_count()), (3, 1, 1));
+    // And without a SYN that we saw, the server's side tells.
+    w.base = 3_000_000;
+    w.out.clear();
+    for n in 0..3 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    w.ack(2000);
+    assert!(w.acks().ends_with(&[1000, 2000]));
+}
+
+#[test]
+fn a_downlink_syn_or_rst_lets_go_of_what_is_held() {
+    for flags in [TcpFlags::SYN, TcpFlags::RST] {
+        let mut w = World::new(config(Some(50.0)), false);
+        w.handshake();
+        for n in 0..10 {
+            w.data(n, 1000);
+        }
+        w.ack(1000);
+        gap(&mut w, 1000);
+        let packet = w.segment(50_000, 0, flags);
+        assert_eq!(w.down(packet).0, Leg::Lte);
+        assert_eq!(w.node.poll_timeout().map(|(at, _)| at), Some(Instant::ZERO));
+        w.pass(Duration::ZERO);
+        assert_eq!((w.out.len(), w.node.held_acks()), (4, 0));
+    }
+}
+
+#[test]
+fn a_flood_is_bounded_and_loses_nothing() {
+    let mut w = World::new(Config { flows: 64, ..config(Some(50.0)) }, false);
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    gap(&mut w, 1000);
+    let before = w.node.bytes();
+    let (server, ue) = (w.server, w.ue);
+    for port in 5_000..25_000u16 {
+        w.server.set_port(port);
+        let data = w.segment(0, 100, TcpFlags::ACK);
+        w.down(data);
+        w.ue.set_port(port);
+        w.server = server;
+        let syn = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
+        w.up(w.uplink_packet(&syn, &[]));
+        w.ue = ue;
+    }
+    assert!(w.node.flow_count() <= 64);
+    assert!(w.node.bytes() < before + 64 * 1024, "{} {}", before, w.node.bytes());
+    assert_eq!(w.node.held_acks(), 1, "the flow with data in both directions is still there");
+    w.out.clear();
+    w.ack(5000);
+    assert_eq!(w.acks(), [5000]);
+    // Where nothing is proven, what is held leaves before its flow does.
+    let mut w = World::new(Config { flows: 1, ..config(Some(50.0)) }, false);
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    gap(&mut w, 1000);
+    w.out.clear();
+    w.server.set_port(81);
+    w.data(0, 100);
+    w.pass(Duration::ZERO);
+    assert_eq!((w.out.len(), w.node.held_acks(), w.node.stats().evicted_flows), (1, 0, 1));
+}
+
+#[test]
+fn silent_flows_are_forgotten() {
+    let mut w = World::new(Config { idle_s: 5, ..config(Some(50.0)) }, false);
+    w.handshake();
+    w.data(0, 1000);
+    w.pass(Duration::from_secs(4));
+    assert_eq!(w.node.flow_count(), 1);
+    w.pass(Duration::from_secs(2));
+    assert_eq!((w.node.flow_count(), w.node.poll_timeout()), (0, None));
+}
+
+#[test]
+fn changes_while_it_runs() {
+    let mut w = World::new(config(Some(50.0)), false);
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    gap(&mut w, 1000);
+    w.node.apply(Command::Dida(None), w.now).unwrap();
+    w.pass(Duration::ZERO);
+    assert_eq!((w.out.len(), w.node.held_acks()), (4, 0));
+    w.node.apply(Command::Steering(Steering::FixedRatio { lte_percent: 100.0 }), w.now).unwrap();
+    assert!((10..20).all(|n| w.data(n, 1000).0 == Leg::Lte));
+    let mut ues = w.node.config().ues.clone();
+    ues[0].wifi.clear();
+    w.node.apply(Command::Steering(Steering::FixedRatio { lte_percent: 0.0 }), w.now).unwrap();
+    assert!((20..25).all(|n| w.data(n, 1000).0 == Leg::Wifi));
+    w.node.apply(Command::Ues(ues), w.now).unwrap();
+    assert!((25..30).all(|n| w.data(n, 1000).0 == Leg::Lte), "no address there");
+    assert_eq!(w.node.stats().passed[PassReason::NoWifiAddress.index()], 5);
+    assert!(w.node.apply(Command::Ues(vec![UeConfig::default()]), w.now).is_err());
+    w.node.apply(Command::Ues(Vec::new()), w.now).unwrap();
+    assert_eq!(w.node.flow_count(), 0);
+    assert_eq!(w.data(30, 1000).0, Leg::Lte);
+    assert_eq!(w.node.stats().passed[PassReason::UnknownUe.index()], 1);
+}
