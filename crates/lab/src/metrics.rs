@@ -7,7 +7,7 @@ use crate::scenario::schema::nearest;
 /// A metric: what it is called, its unit and what it says.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Name; `<flow>`, `<ue>`, `<access>`, `<upf>`, `<link>`, `<dir>`, `<gnb>`, `<qfi>`, `<slice>`, `<n>` stand for names of the scenario.
+    /// Name; `<flow>`, `<ue>`, `<access>`, `<upf>`, `<link>`, `<dir>`, `<gnb>`, `<lwip>`, `<qfi>`, `<slice>`, `<n>` stand for names of the scenario.
     pub name: &'static str,
     /// Unit of its values.
     pub unit: &'static str,
@@ -45,6 +45,28 @@ pub const METRICS: &[Metric] = &[
     metric("flow.<flow>.delay_max_ms", "ms", "the same, largest"),
     metric("flow.<flow>.retransmissions", "segments", "TCP: data segments sent again, in the whole run"),
     metric("flow.<flow>.timeouts", "", "TCP: retransmission timeouts"),
+    metric(
+        "flow.<flow>.spurious_retransmissions",
+        "segments",
+        "TCP: data segments that brought the receiver nothing new",
+    ),
+    metric("flow.<flow>.duplicate_acks", "", "TCP: duplicate ACKs that reached the sender, in the whole run"),
+    metric(
+        "flow.<flow>.triple_duplicates",
+        "",
+        "TCP: times the third duplicate ACK in a row reached the sender",
+    ),
+    metric(
+        "flow.<flow>.fast_retransmits",
+        "",
+        "TCP: times the sender reduced its window because of a loss, timeouts not counted",
+    ),
+    metric("flow.<flow>.undos", "", "TCP: reductions taken back because nothing had been lost"),
+    metric(
+        "flow.<flow>.cuts_per_mb",
+        "1/MB",
+        "TCP: reductions and timeouts per megabyte acknowledged; those taken back are counted",
+    ),
     metric("flow.<flow>.completed", "", "TCP with `bytes`: 1 if all of it arrived"),
     metric("flow.<flow>.intact", "", "TCP: 1 if every byte delivered is the byte sent"),
     metric(
@@ -144,6 +166,27 @@ pub const METRICS: &[Metric] = &[
     metric("gnb.<gnb>.late_p99_us", "µs", "the same, 99th percentile"),
     metric("gnb.<gnb>.late_max_us", "µs", "the same, latest"),
     metric("gnb.<gnb>.late_slots_percent", "%", "netns: slots that were run a whole slot late or more"),
+    metric("lwip.<lwip>.lte_packets", "packets", "LWIP: downlink TCP packets with data that went over LTE"),
+    metric("lwip.<lwip>.wifi_packets", "packets", "the same over Wi-Fi"),
+    metric("lwip.<lwip>.lte_percent", "%", "share of LTE in both"),
+    metric("lwip.<lwip>.acks", "", "LWIP: ACKs of downloads that reached the node"),
+    metric("lwip.<lwip>.duplicate_acks", "", "of these, duplicates"),
+    metric("lwip.<lwip>.let_through", "", "duplicates that passed at once"),
+    metric("lwip.<lwip>.held_acks", "", "duplicates that were held"),
+    metric(
+        "lwip.<lwip>.triple_duplicates",
+        "",
+        "times the third duplicate in a row left the node towards the sender",
+    ),
+    metric("lwip.<lwip>.superseded_acks", "", "held ACKs that were never sent, for the missing one came"),
+    metric("lwip.<lwip>.released_acks", "", "held ACKs that were sent in the end"),
+    metric("lwip.<lwip>.holds", "", "holds: from the first ACK of a flow that is held to the end of it"),
+    metric("lwip.<lwip>.holds_filled", "", "holds that ended because the missing ACK came"),
+    metric("lwip.<lwip>.holds_timed_out", "", "holds that ended by the timer"),
+    metric("lwip.<lwip>.holds_ended_otherwise", "", "holds that ended for another reason"),
+    metric("lwip.<lwip>.hold_mean_ms", "ms", "length of a hold, mean"),
+    metric("lwip.<lwip>.hold_p50_ms", "ms", "the same, median"),
+    metric("lwip.<lwip>.hold_p99_ms", "ms", "the same, 99th percentile"),
     metric("metric.<name>", "", "a metric of your own, from `[metric]`"),
     metric("memory.<n>.naive_users", "users", "users that fit with the flat table (n sessions per user)"),
     metric("memory.<n>.htl_users", "users", "the same with hierarchical lookup only"),
@@ -179,6 +222,9 @@ pub const SERIES: &[Metric] = &[
         "bytes",
         "virtual time: what a slot of the whole cell would carry at it, per sample",
     ),
+    metric("lwip.<lwip>.hold_ms", "ms", "LWIP: length of each hold, at its end"),
+    metric("lwip.<lwip>.held_acks", "", "ACKs held so far, per sample"),
+    metric("lwip.<lwip>.lte_percent", "%", "share of LTE in the downlink TCP packets with data, per sample"),
     metric(
         "gnb.<gnb>.slice.<slice>.owed_rbs",
         "RBs",
@@ -254,6 +300,7 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
                     names.extend(all);
                 }
             }
+            Some("lwip") => names.extend(case.lwips.keys().map(|l| metric.name.replace("<lwip>", l))),
             Some("metric") => {
                 names.extend(case.derived.keys().map(|n| metric.name.replace("<name>", n)));
             }

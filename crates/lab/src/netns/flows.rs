@@ -478,6 +478,10 @@ fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
         Via::Atsss => Some(ue.inner),
         Via::Direct(name) => access(name),
         Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
+        // The bearer's address is that of the LTE access.
+        Via::Lwip(node) => case.lwips.get(node).and_then(|of| {
+            case.ues[&flow.ue].accesses.iter().find(|a| a.link == of.lte).and_then(|a| access(&a.name))
+        }),
     };
     let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
     let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);

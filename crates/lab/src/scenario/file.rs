@@ -1,6 +1,7 @@
 //! What a scenario file may hold. Each declaration is struct, default and reference text at once.
 
 pub use super::gnb::Gnb;
+pub use super::lwip::Lwip;
 use super::schema::{choice, table};
 use anabranch_core::policy::{Rule, SteeringMode};
 use std::collections::BTreeMap;
@@ -86,6 +87,18 @@ choice! {
         Reno = "reno",
         /// BBR: in virtual time version 1, in namespaces the kernel's.
         Bbr = "bbr",
+    }
+}
+
+choice! {
+    /// How the sender of a TCP flow finds out what was lost.
+    pub enum Recovery {
+        /// By time (RACK-TLP, RFC 8985), mistakes taken back: Linux since 4.18.
+        Rack = "rack",
+        /// By the third duplicate, always; nothing taken back (RFC 5681, RFC 6675).
+        Classic = "classic",
+        /// By duplicates, more of them the more reordering was seen; mistakes taken back: Linux before RACK.
+        Adaptive = "adaptive",
     }
 }
 
@@ -204,6 +217,8 @@ table! {
         link: BTreeMap<String, Link> = BTreeMap::new();
         /// Cells by name: accesses with SDAP, RLC, MAC, slices and a radio channel.
         gnb: BTreeMap<String, Gnb> = BTreeMap::new();
+        /// LWIP nodes by name: a bearer over LTE and Wi-Fi, packet by packet.
+        lwip: BTreeMap<String, Lwip> = BTreeMap::new();
         /// User-plane functions by name. Without any there is one, `upf`, with the defaults.
         upf: BTreeMap<String, Upf> = BTreeMap::new();
         /// Servers behind the UPF by name. Without any there is one, `server`, with the defaults.
@@ -350,8 +365,8 @@ table! {
         server: Option<String> = None;
         /// Which way the data goes; a request_response or ping flow is always asked by the UE.
         direction: Direction = Direction::Down, only(&["cbr", "on_off", "bulk_tcp"]);
-        /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel) or
-        /// `mptcp` (kernel MPTCP over all accesses; netns, TCP).
+        /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel), `lwip` (through the
+        /// LWIP node; `lwip:<node>` where there are several) or `mptcp` (kernel MPTCP over all accesses; netns, TCP).
         via: String = "atsss".into();
         /// Server port, for the filters of rules; left out, a free one from 5001.
         port: Option<u16> = None;
@@ -379,6 +394,11 @@ table! {
         program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);
+        /// How the sender finds out what was lost. In namespaces it is set for all senders of a host.
+        recovery: Recovery = Recovery::Rack, only(&["bulk_tcp", "request_response"]);
+        /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
+        /// namespaces it is set for a whole host.
+        sack: bool = true, only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.
         request_bytes: u32 = 200, range(1.0, 1e8), only(&["request_response"]);
         /// Size of an answer, bytes.

@@ -9,6 +9,7 @@
 
 pub mod file;
 pub mod gnb;
+pub mod lwip;
 pub mod model;
 pub mod overlay;
 pub mod reference;

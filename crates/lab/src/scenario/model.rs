@@ -2,9 +2,10 @@
 
 pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
-    LossModel, Memory, Plot, Program, Security, Server, Upf,
+    LossModel, Memory, Plot, Program, Recovery, Security, Server, Upf,
 };
 pub use super::gnb::Gnb;
+pub use super::lwip::Lwip;
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::time::Duration;
@@ -65,6 +66,8 @@ pub struct Case {
     pub links: BTreeMap<String, Link>,
     /// Cells.
     pub gnbs: BTreeMap<String, Gnb>,
+    /// LWIP nodes.
+    pub lwips: BTreeMap<String, Lwip>,
     /// UPFs.
     pub upfs: BTreeMap<String, Upf>,
     /// Servers.
@@ -130,6 +133,10 @@ pub struct Flow {
     pub stop: Duration,
     /// What it does.
     pub traffic: Traffic,
+    /// How its TCP senders find losses.
+    pub recovery: Recovery,
+    /// Whether its TCP uses selective acknowledgments.
+    pub sack: bool,
     /// Who does it in namespaces.
     pub program: Program,
 }
@@ -141,6 +148,8 @@ pub enum Via {
     Atsss,
     /// Over one access, without tunnel.
     Direct(String),
+    /// Through an LWIP node.
+    Lwip(String),
     /// Kernel MPTCP over all accesses.
     Mptcp,
 }
@@ -330,6 +339,15 @@ impl Case {
     pub fn ues_of<'a>(&'a self, gnb: &str) -> Vec<(&'a String, usize)> {
         let of = |ue: &'a Ue| ue.accesses.iter().position(|a| a.link == gnb);
         self.ues.iter().filter_map(|(name, ue)| of(ue).map(|path| (name, path))).collect()
+    }
+
+    /// UEs of an LWIP node, in order, with the paths of the LTE and of the Wi-Fi access.
+    #[must_use]
+    pub fn ues_of_lwip<'a>(&'a self, node: &str) -> Vec<(&'a String, [usize; 2])> {
+        let Some(of) = self.lwips.get(node) else { return Vec::new() };
+        let path = |ue: &'a Ue, link: &str| ue.accesses.iter().position(|a| a.link == link);
+        let both = |ue| Some([path(ue, &of.lte)?, path(ue, &of.wifi)?]);
+        self.ues.iter().filter_map(|(name, ue)| Some((name, both(ue)?))).collect()
     }
 
     /// All that happens within the run, in order of time, for the run with this seed.

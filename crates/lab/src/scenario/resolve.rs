@@ -38,6 +38,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         sample: ms(file.sample_ms),
         links: file.link,
         gnbs: file.gnb,
+        lwips: file.lwip,
         upfs: file.upf,
         servers: file.server,
         ues,
@@ -194,7 +195,7 @@ impl Check {
                 self.problem(format!("{path}.start_s"), "starts after the end of the run (duration_s)");
             }
             let traffic = traffic(flow);
-            let via = self.via(&path, flow, ues.get(&ue), &traffic);
+            let via = self.via(&path, flow, ues.get(&ue), &traffic, file);
             self.program(&path, flow, &via);
             let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
             if flow.program == file::Program::Curl
@@ -214,6 +215,8 @@ impl Check {
                     start_jitter: ms(flow.start_jitter_ms),
                     stop,
                     traffic,
+                    recovery: flow.recovery,
+                    sack: flow.sack,
                     program: flow.program,
                 },
             );
@@ -243,8 +246,20 @@ impl Check {
         }
     }
 
-    fn via(&mut self, path: &str, flow: &file::Flow, ue: Option<&Ue>, traffic: &Traffic) -> Via {
+    fn via(&mut self, path: &str, flow: &file::Flow, ue: Option<&Ue>, traffic: &Traffic, file: &File) -> Via {
         let path = format!("{path}.via");
+        if flow.via == "lwip" || flow.via.starts_with("lwip:") {
+            let given = flow.via.strip_prefix("lwip:").map(str::to_owned);
+            let node = self.given_or_only(&path, "lwip", given.as_ref(), &file.lwip);
+            let on = |ue: &Ue, link: &str| ue.accesses.iter().any(|a| a.link == link);
+            if let (Some(ue), Some(of)) = (ue, file.lwip.get(&node))
+                && !(on(ue, &of.lte) && on(ue, &of.wifi))
+            {
+                let (lte, wifi) = (&of.lte, &of.wifi);
+                self.problem(&path, format!("its UE needs an access on `{lte}` and one on `{wifi}`"));
+            }
+            return Via::Lwip(node);
+        }
         match (flow.via.as_str(), flow.via.strip_prefix("direct:")) {
             ("atsss", _) => Via::Atsss,
             ("mptcp", _) => {
@@ -260,7 +275,7 @@ impl Check {
                 Via::Direct(access.to_owned())
             }
             (other, None) => {
-                self.problem(path, format!("`{other}`: write atsss, direct:<access> or mptcp"));
+                self.problem(path, format!("`{other}`: write atsss, direct:<access>, lwip or mptcp"));
                 Via::Atsss
             }
         }
@@ -367,6 +382,35 @@ impl Check {
         }
     }
 
+    /// An LWIP node has two legs of its own, UEs, and can be built.
+    fn node(&mut self, name: &str, node: &file::Lwip, file: &File, ues: &BTreeMap<String, Ue>) {
+        let path = format!("lwip.{name}");
+        let links = file.link.keys().map(String::as_str);
+        let lte = links.clone().chain(file.gnb.keys().map(String::as_str));
+        let known = self.known(&format!("{path}.lte"), "link or cell", &node.lte, lte)
+            & self.known(&format!("{path}.wifi"), "link", &node.wifi, links);
+        if !known {
+            return;
+        }
+        if node.lte == node.wifi {
+            self.problem(format!("{path}.wifi"), "is the LTE leg; a node has two");
+        }
+        for (other, of) in file.lwip.iter().filter(|(other, _)| other.as_str() < name) {
+            for (key, link) in [("lte", &node.lte), ("wifi", &node.wifi)] {
+                if [&of.lte, &of.wifi].contains(&link) {
+                    self.problem(format!("{path}.{key}"), format!("`{link}` is a leg of `{other}`, too"));
+                }
+            }
+        }
+        let on = |ue: &Ue, link: &str| ue.accesses.iter().any(|a| a.link == link);
+        if !ues.values().any(|ue| on(ue, &node.lte) && on(ue, &node.wifi)) {
+            self.problem(&path, "has no UE: none has an access on both its legs");
+        }
+        if let Err(why) = node.config(Vec::new()) {
+            self.problem(path, why);
+        }
+    }
+
     /// What nobody uses does nothing, and is more likely a mistyped name than meant.
     fn idle(&mut self, file: &File, ues: &BTreeMap<String, Ue>, flows: &BTreeMap<String, Flow>) {
         for link in file.link.keys() {
@@ -383,6 +427,9 @@ impl Check {
         }
         for (name, gnb) in &file.gnb {
             self.cell(name, gnb, file, ues);
+        }
+        for (name, node) in &file.lwip {
+            self.node(name, node, file, ues);
         }
         for upf in file.upf.keys() {
             if !ues.values().any(|u| u.upf == *upf) {

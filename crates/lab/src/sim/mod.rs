@@ -2,6 +2,7 @@
 
 pub mod host;
 pub mod network;
+pub mod resequence;
 pub mod router;
 mod spare;
 pub mod stream;

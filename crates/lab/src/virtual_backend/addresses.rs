@@ -5,6 +5,8 @@
 //! | UE number k on link (or, after the links, cell) number L: tunnel, applications without tunnel | 10.128.0.0 + L·4096 + 16 + 2k, + 1 |
 //! | UPF p, access a | 172.16.p.(1+a), port 4500 |
 //! | UE u inside the tunnel of UPF p | 10.(45+p).0.0 + 2 + u |
+//! | UE u of LWIP node n: on the bearer, on Wi-Fi | 10.(64+n).0.0 + 16 + 2u, + 1 |
+//! | LWIP node n, where it measures its legs from | 10.(64+n).0.1 |
 //! | server s | 10.3.s.1 |
 
 use anyhow::{Result, ensure};
@@ -16,6 +18,7 @@ const TUNNEL_PORT: u16 = 4500;
 const LINK_BITS: u32 = 12;
 const MAX_LINKS: usize = 1 << 11;
 const MAX_UES: usize = 2000;
+const MAX_NODES: usize = 32;
 const MAX_UPFS: usize = 16;
 const MAX_SERVERS: usize = 256;
 
@@ -23,8 +26,9 @@ const MAX_SERVERS: usize = 256;
 ///
 /// # Errors
 /// There are too many of one kind.
-pub fn enough(links: usize, ues: usize, upfs: usize, servers: usize) -> Result<()> {
+pub fn enough(links: usize, ues: usize, nodes: usize, upfs: usize, servers: usize) -> Result<()> {
     let kinds = [
+        ("LWIP nodes", nodes, MAX_NODES),
         ("links", links, MAX_LINKS),
         ("UEs", ues, MAX_UES),
         ("UPFs", upfs, MAX_UPFS),
@@ -71,6 +75,25 @@ pub fn pool(upf: usize) -> IpNet {
     net(Ipv4Addr::new(10, 45 + upf as u8, 0, 0), 16)
 }
 
+/// A UE of an LWIP node, on its bearer.
+pub fn bearer(node: usize, ue: usize) -> Ipv4Addr {
+    of_node(node, 16 + 2 * ue)
+}
+
+/// A UE of an LWIP node, on Wi-Fi.
+pub fn wifi(node: usize, ue: usize) -> Ipv4Addr {
+    of_node(node, 17 + 2 * ue)
+}
+
+/// Where an LWIP node measures its legs from.
+pub fn prober(node: usize) -> Ipv4Addr {
+    of_node(node, 1)
+}
+
+fn of_node(node: usize, host: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a40_0000 + ((node as u32) << 16) + host as u32)
+}
+
 /// A server.
 pub fn server(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 3, server as u8, 1)
@@ -100,7 +123,9 @@ mod tests {
         assert!(!link(0).contains(&link(1).addr()));
         assert!(link(MAX_LINKS - 1).contains(&std::net::IpAddr::V4(direct(MAX_LINKS - 1, MAX_UES - 1))));
         assert_ne!(tunnel(3, 4).ip(), direct(3, 4));
+        assert!(bearer(0, 5) != wifi(0, 5) && bearer(MAX_NODES - 1, MAX_UES) < direct(0, 0));
+        assert!(!pool(MAX_UPFS - 1).contains(&std::net::IpAddr::V4(prober(0))));
         assert!(pool(2).contains(&std::net::IpAddr::V4(inner(2, 700))));
-        assert!(enough(1, 1, 17, 1).unwrap_err().to_string().contains("17 UPFs"));
+        assert!(enough(1, 1, 0, 17, 1).unwrap_err().to_string().contains("17 UPFs"));
     }
 }

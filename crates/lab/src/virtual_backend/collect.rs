@@ -7,6 +7,7 @@ use crate::measure::{self, Times, increments, rate_mbps};
 use crate::scenario::Case;
 use crate::scenario::model::{Direction, Flow, Traffic};
 use crate::sim::host::{App, Host};
+use crate::sim::tcp::TcpStats;
 use crate::sim::tcp_app::TcpApp;
 use anabranch_core::time::Instant;
 use anyhow::{Context, Result};
@@ -44,10 +45,9 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
             }
             (traffic, App::Tcp(tcp)) => {
                 self::tcp(out, name, traffic, tcp, &times);
+                let duplicates = tcp.receive_disorder().1;
                 if let Some(stats) = sender_stats {
-                    let of_both = stats.retransmissions() as f64;
-                    out.metrics.insert(format!("flow.{name}.retransmissions"), of_both);
-                    out.metrics.insert(format!("flow.{name}.timeouts"), stats.timeouts as f64);
+                    self::sender(out, name, &stats, duplicates);
                 }
             }
             (_, App::Udp(_)) => {}
@@ -60,6 +60,9 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
     links(seen, out);
     for (name, cell) in &seen.cells {
         cell.collect(case, name, case.duration.as_secs_f64(), out);
+    }
+    for (name, node) in &seen.lwips {
+        node.collect(name, out);
     }
     out.events.extend(seen.events.iter().cloned());
     Ok(())
@@ -120,6 +123,20 @@ fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &T
         _ => {}
     }
     measure::deliveries(out, name, &deliveries, &times);
+}
+
+/// What the sender of a TCP flow counted; `duplicates` is what the receiver had already.
+fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
+    let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
+    let cuts = (stats.recoveries + stats.timeouts) as f64;
+    put("retransmissions", stats.retransmissions() as f64);
+    put("spurious_retransmissions", duplicates as f64);
+    put("timeouts", stats.timeouts as f64);
+    put("duplicate_acks", stats.duplicate_acks as f64);
+    put("triple_duplicates", stats.triple_duplicates as f64);
+    put("fast_retransmits", stats.recoveries as f64);
+    put("undos", stats.undos as f64);
+    put("cuts_per_mb", cuts * 1e6 / (stats.acked_bytes as f64).max(1.0));
 }
 
 fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {

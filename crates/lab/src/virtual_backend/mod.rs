@@ -6,6 +6,7 @@
 
 mod addresses;
 mod collect;
+mod lwip;
 mod memory;
 mod run;
 mod world;

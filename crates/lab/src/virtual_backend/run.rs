@@ -34,6 +34,8 @@ pub struct Seen {
     pub events: Vec<(f64, String)>,
     /// Per cell: what its downlink was seen to do.
     pub cells: BTreeMap<String, CellSeen>,
+    /// Per LWIP node: what it was seen to do.
+    pub lwips: BTreeMap<String, super::lwip::Seen>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
 }
@@ -109,10 +111,11 @@ impl Seen {
                 let port = Port(1 + path as u16);
                 let (tunnel, direct) =
                     (world.net.port_count((ue.tunnel, port)), world.net.port_count((ue.host, port)));
+                let leg = ue.leg_ends.get(&path).map(|end| world.net.port_count(*end)).unwrap_or_default();
                 self.paths.entry((name.clone(), path)).or_default().push(PathSample {
                     at_s,
-                    up_bytes: tunnel.out_bytes + direct.out_bytes,
-                    down_bytes: tunnel.in_bytes + direct.in_bytes,
+                    up_bytes: tunnel.out_bytes + direct.out_bytes + leg.out_bytes,
+                    down_bytes: tunnel.in_bytes + direct.in_bytes + leg.in_bytes,
                     rtt_ms,
                 });
             }
@@ -165,6 +168,9 @@ impl Seen {
             for (points, rbs) in cell.owed_rbs.iter_mut().zip(owed) {
                 points.push((at_s, f64::from(*rbs)));
             }
+        }
+        for (name, site) in &world.lwips {
+            self.lwips.entry(name.clone()).or_default().look(&mut world.net, site.id, now);
         }
         for (name, flow) in &world.flows {
             let mut window = 0;

@@ -10,19 +10,20 @@
 //! `link.near` joins all that is on the UEs' side of a link, `core` all that is on the other side; both take
 //! no time. Several UEs on one link share its queue.
 
-use super::addresses;
+use super::{addresses, lwip};
 use crate::scenario::Case;
 use crate::scenario::model::{self, CongestionControl, Direction, Flow, Traffic, Via, bps};
 use crate::sim::host::{App, AppId, Host};
 use crate::sim::network::{Network, NodeId};
 use crate::sim::router::Router;
-use crate::sim::tcp::Options;
+use crate::sim::tcp::{Options, Recovery};
 use crate::sim::tcp_app::{End, Script, TcpApp};
 use crate::sim::udp_app::{Schedule, UdpApp};
 use anabranch_core::access::crypto::{PrivateKey, Suite};
 use anabranch_core::access::session::{Addresses, Security, SessionParams};
 use anabranch_core::cc::Algorithm;
 use anabranch_core::element::Port;
+use anabranch_core::lwip::UeElement;
 use anabranch_core::net::{DuplexLink, LinkConfig, QueueLimit, Rate};
 use anabranch_core::policy::Rule;
 use anabranch_core::ran::gnb::Gnb;
@@ -60,6 +61,10 @@ pub struct UeNode {
     pub rules: Vec<Rule>,
     /// Link of each access.
     pub links: Vec<String>,
+    /// The host's way out to each LWIP node.
+    pub lwips: BTreeMap<String, Port>,
+    /// Where the leg of an LWIP node ends, by path.
+    pub leg_ends: BTreeMap<usize, (NodeId, Port)>,
 }
 
 /// A flow in the network: its two ends.
@@ -78,6 +83,8 @@ pub struct World {
     pub links: BTreeMap<String, NodeId>,
     /// Cells.
     pub gnbs: BTreeMap<String, NodeId>,
+    /// LWIP nodes.
+    pub lwips: BTreeMap<String, lwip::Site>,
     /// UEs.
     pub ues: BTreeMap<String, UeNode>,
     /// UPFs.
@@ -87,29 +94,45 @@ pub struct World {
 }
 
 /// Ports of a node in the order in which they are taken.
-struct Junction {
+pub struct Junction {
     router: Router,
-    wires: Vec<(NodeId, Port)>,
+    wires: Vec<Option<(NodeId, Port)>>,
 }
 
 impl Junction {
-    fn new() -> Self {
+    /// Nothing yet.
+    pub fn new() -> Self {
         Self { router: Router::new(), wires: Vec::new() }
     }
 
-    fn join(&mut self, to: (NodeId, Port), prefixes: impl IntoIterator<Item = ipnet::IpNet>) {
+    /// Connects a port of its own to `to`, for these prefixes.
+    pub fn join(&mut self, to: (NodeId, Port), prefixes: impl IntoIterator<Item = ipnet::IpNet>) {
+        self.take(Some(to), prefixes);
+    }
+
+    /// A port of its own for these prefixes, which somebody else connects.
+    pub fn leave_open(&mut self, prefixes: impl IntoIterator<Item = ipnet::IpNet>) -> Port {
+        self.take(None, prefixes)
+    }
+
+    fn take(&mut self, to: Option<(NodeId, Port)>, prefixes: impl IntoIterator<Item = ipnet::IpNet>) -> Port {
         let port = Port(self.wires.len() as u16);
         self.wires.push(to);
         for prefix in prefixes {
             self.router = std::mem::take(&mut self.router).route(prefix, port);
         }
+        port
     }
 
-    fn build(self, net: &mut Network, name: String) {
+    /// Adds it to the network.
+    pub fn build(self, net: &mut Network, name: String) -> NodeId {
         let id = net.add(name, self.router);
         for (port, to) in self.wires.into_iter().enumerate() {
-            net.connect((id, Port(port as u16)), to);
+            if let Some(to) = to {
+                net.connect((id, Port(port as u16)), to);
+            }
         }
+        id
     }
 }
 
@@ -121,19 +144,21 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     addresses::enough(
         case.links.len() + case.gnbs.len(),
         case.ues.len(),
+        case.lwips.len(),
         case.upfs.len(),
         case.servers.len(),
     )?;
     let mut seeds = ChaCha12Rng::seed_from_u64(seed);
     let mut net = Network::new();
     let mut core = Junction::new();
+    let sites = lwip::build(case, &mut net, || seeds.next_u64())?;
     let (mut links, mut near) = (BTreeMap::new(), Vec::new());
     for (number, (name, link)) in case.links.iter().enumerate() {
         let config =
             |direction: &model::LinkDirection| direction.config().with_context(|| format!("link {name}"));
         let id = net.add(name, DuplexLink::new(config(&link.up)?, config(&link.down)?, seeds.next_u64()));
         links.insert(name.clone(), id);
-        core.join((id, DuplexLink::B), [addresses::link(number)]);
+        lwip::attach(&sites, (name, number), (id, DuplexLink::B), &mut core, &mut net);
         let mut junction = Junction::new();
         junction.join((id, DuplexLink::A), [addresses::anywhere()]);
         near.push(junction);
@@ -145,11 +170,13 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let mut ues = Vec::new();
         for (ue, _) in case.ues_of(name) {
             let u = case.ues.keys().position(|n| n == ue).context("a UE")?;
-            ues.push((ue.clone(), vec![addresses::tunnel(link, u).ip(), addresses::direct(link, u).into()]));
+            let mut all = vec![addresses::tunnel(link, u).ip(), addresses::direct(link, u).into()];
+            all.extend(sites.values().filter_map(|site| lwip::bearer(site, ue)).map(IpAddr::V4));
+            ues.push((ue.clone(), all));
         }
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
         let id = net.add(name, element.with_context(|| format!("gnb {name}"))?);
-        core.join((id, Gnb::N3), [addresses::link(link)]);
+        lwip::attach(&sites, (name, link), (id, Gnb::N3), &mut core, &mut net);
         gnbs.insert(name.clone(), id);
     }
     let number = |map: &BTreeMap<String, NodeId>, name: &str| map.keys().position(|key| key == name);
@@ -262,9 +289,27 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let tunnel = net.add(format!("{name}.tunnel"), element);
         let host = net.add(name, Host::new());
         net.connect((host, Port(0)), (tunnel, Port(0)));
+        // Where a node's legs end at the UE: by path.
+        let mut leg_ends: BTreeMap<usize, ((NodeId, Port), Vec<ipnet::IpNet>)> = BTreeMap::new();
+        let mut lwip_ends = BTreeMap::new();
+        for (node, paths) in case.lwips.keys().filter_map(|node| {
+            let of = case.ues_of_lwip(node);
+            of.into_iter().find(|(ue, _)| *ue == name).map(|(_, paths)| (node, paths))
+        }) {
+            let site = &sites[node];
+            let Some(end) = lwip::ue(case, node, site, name, &mut net)? else { continue };
+            let way_out = Port((1 + ue.accesses.len() + lwip_ends.len()) as u16);
+            net.connect((host, way_out), end.host);
+            let ports = [UeElement::LTE, UeElement::WIFI].into_iter().zip(lwip::prefixes(site, name));
+            for (path, (port, prefixes)) in paths.into_iter().zip(ports) {
+                leg_ends.insert(path, ((end.id, port), prefixes));
+            }
+            lwip_ends.insert(node.clone(), way_out);
+        }
         for (path, access) in ue.accesses.iter().enumerate() {
             let link = access_number(&access.link)?;
             let port = Port(1 + path as u16);
+            let leg_end = leg_ends.get(&path).cloned();
             if let Some(id) = gnbs.get(&access.link) {
                 let place =
                     case.ues_of(&access.link).iter().position(|(ue, _)| *ue == name).context("a UE")?;
@@ -272,17 +317,25 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
                 junction.join((*id, Gnb::ue(place as u16)), [addresses::anywhere()]);
                 junction.join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
                 junction.join((host, port), [addresses::host(addresses::direct(link, u))]);
+                if let Some((end, prefixes)) = leg_end {
+                    junction.join(end, prefixes);
+                }
                 radio.push((junction, format!("{name}.{}", access.name)));
                 continue;
             }
             near[link].join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
             near[link].join((host, port), [addresses::host(addresses::direct(link, u))]);
+            if let Some((end, prefixes)) = leg_end {
+                near[link].join(end, prefixes);
+            }
         }
         let node = UeNode {
             tunnel,
             host,
             rules: ue.rules.clone(),
             links: ue.accesses.iter().map(|a| a.link.clone()).collect(),
+            lwips: lwip_ends,
+            leg_ends: leg_ends.into_iter().map(|(path, (end, _))| (path, end)).collect(),
         };
         ues.insert(name.clone(), node);
     }
@@ -294,7 +347,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     }
     core.build(&mut net, "core".to_owned());
 
-    let mut world = World { net, links, gnbs, ues, upfs, flows: BTreeMap::new() };
+    let mut world = World { net, links, gnbs, lwips: sites, ues, upfs, flows: BTreeMap::new() };
     for (index, (name, flow)) in case.flows.iter().enumerate() {
         let node =
             world.flow(case, index, flow, &servers, &mut seeds).with_context(|| format!("flow {name}"))?;
@@ -327,6 +380,11 @@ impl World {
                 let link = case.links.keys().position(|name| name == link).or_else(cell);
                 let link = link.context("its link")?;
                 (addresses::direct(link, u), Port(1 + u16::from(path)))
+            }
+            Via::Lwip(node) => {
+                let site = self.lwips.get(node).context("its node")?;
+                let way_out = self.ues[&flow.ue].lwips.get(node).context("its node")?;
+                (lwip::bearer(site, &flow.ue).context("its bearer")?, *way_out)
             }
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
         };
@@ -440,7 +498,14 @@ impl Ends<'_> {
             CongestionControl::Reno => Algorithm::Reno,
             CongestionControl::Bbr => Algorithm::Bbr,
         };
-        let options = Options { congestion_control, mtu_bytes: LINK_MTU, ..Options::default() };
+        let recovery = match self.flow.recovery {
+            model::Recovery::Rack => Recovery::Rack,
+            model::Recovery::Classic => Recovery::Classic,
+            model::Recovery::Adaptive => Recovery::Adaptive,
+        };
+        let sack = self.flow.sack;
+        let options =
+            Options { congestion_control, recovery, sack, mtu_bytes: LINK_MTU, ..Options::default() };
         let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());
         let end = |local, connect_to, script, seed, expects| End {
             local,

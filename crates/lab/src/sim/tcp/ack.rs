@@ -40,6 +40,7 @@ impl Sender {
         }
         let old_una = self.una;
         let advanced = a.ack > self.una;
+        self.count_duplicate(a, advanced);
         if a.ack >= self.una {
             self.una = a.ack;
             // A window never shrinks here: what was once offered stays good (RFC 9293 §3.8.6 discourages it).
@@ -77,10 +78,13 @@ impl Sender {
         {
             self.phase = Phase::Open;
             self.rack.on_recovery_end();
+            if let Some(blind) = &mut self.blind {
+                blind.left_bytes = 0;
+            }
         }
         let was_open = matches!(self.phase, Phase::Open);
         let lost = self.detect_losses(now);
-        let in_flight = self.board.in_flight_bytes();
+        let in_flight = self.in_flight_bytes();
         if let Phase::Recovery { prr, .. } = &mut self.phase {
             let safe = advanced && lost == 0 && !was_open;
             prr.on_ack(delivered.bytes, in_flight, safe, u64::from(self.mss));
@@ -91,10 +95,34 @@ impl Sender {
         self.set_timers(advanced, now);
     }
 
+    /// A duplicate as RFC 5681 §2 has it. Without SACK each stands for a segment that left the network, and an
+    /// acknowledgment takes back those for what it covers.
+    fn count_duplicate(&mut self, a: &Acknowledgment<'_>, advanced: bool) {
+        let outstanding = self.next - self.una;
+        let mss = u64::from(self.mss);
+        if advanced {
+            self.duplicates_in_row = 0;
+            if let Some(blind) = &mut self.blind {
+                blind.left_bytes = blind.left_bytes.saturating_sub((a.ack - self.una).saturating_sub(mss));
+            }
+            return;
+        }
+        let same_window = a.ack + a.window_bytes <= self.window_end;
+        let says_something = !a.sacks.is_empty() || (same_window && a.dsack.is_none());
+        if a.pure && a.ack == self.una && outstanding > 0 && says_something {
+            self.duplicates_in_row += 1;
+            self.stats.duplicate_acks += 1;
+            self.stats.triple_duplicates += u64::from(self.duplicates_in_row == 3);
+            if let Some(blind) = &mut self.blind {
+                blind.left_bytes = (blind.left_bytes + mss).min(outstanding.saturating_sub(mss));
+            }
+        }
+    }
+
     fn deliver(&mut self, a: &Acknowledgment<'_>, now: Instant) -> Delivered {
         let min_rtt = self.rtt.min();
         let mut d = Delivered::default();
-        let Self { board, rack, rate, .. } = self;
+        let Self { board, rack, counting, rate, .. } = self;
         let is_old = |sent_at: Instant| a.echo.is_some_and(|echo| echo < ms_floor(sent_at));
         for (start, end) in a.sacks {
             board.sack(*start, *end, |s| {
@@ -103,6 +131,9 @@ impl Sender {
                     note(&mut d.sacked, s.sent_at);
                 }
                 rack.on_delivered(s, is_old(s.sent_at), now, min_rtt);
+                if let Some(counting) = counting {
+                    counting.on_delivered(s);
+                }
                 rate.on_delivered(s, now);
             });
         }
@@ -114,6 +145,9 @@ impl Sender {
                 note(&mut d.acked, s.sent_at);
             }
             rack.on_delivered(s, is_old(s.sent_at), now, min_rtt);
+            if let Some(counting) = counting {
+                counting.on_delivered(s);
+            }
             rate.on_delivered(s, now);
         });
         d
@@ -178,7 +212,7 @@ impl Sender {
             acked_bytes: if advanced { d.bytes } else { 0 },
             delivered_bytes: d.bytes,
             lost_bytes: lost,
-            in_flight_bytes: self.board.in_flight_bytes(),
+            in_flight_bytes: self.in_flight_bytes(),
             unacknowledged: self.una,
             next_to_send: self.next,
             rtt: newest.map(|sent_at| now.saturating_since(sent_at)),

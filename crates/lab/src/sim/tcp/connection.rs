@@ -357,7 +357,7 @@ impl Connection {
             Some(shift) => (shift.min(14), WINDOW_SHIFT),
             None => (0, 0),
         };
-        self.sack_permitted = o.sack_permitted;
+        self.sack_permitted = self.options.sack && o.sack_permitted;
         self.timestamps = self.options.timestamps && o.timestamps.is_some();
         self.timestamp_recent = o.timestamps.map_or(0, |(value, _)| value);
     }
@@ -474,7 +474,7 @@ impl Connection {
             options: TcpOptions {
                 mss: Some(self.our_mss()),
                 window_scale: (!answer || self.our_shift > 0).then_some(WINDOW_SHIFT),
-                sack_permitted: !answer || self.sack_permitted,
+                sack_permitted: self.options.sack && (!answer || self.sack_permitted),
                 timestamps: self.timestamps.then(|| (self.timestamp(now), echo)),
                 sack: SackBlocks::default(),
             },

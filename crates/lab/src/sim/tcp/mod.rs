@@ -6,6 +6,7 @@
 //! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675 |
 //! | `scoreboard.rs` | what is in flight, SACKed, lost | RFC 6675 |
 //! | `rack.rs` | loss detection by time, tail loss probes | RFC 8985 |
+//! | `dupthresh.rs` | loss detection by counting, as before RACK | RFC 5681, 6675, 6582 |
 //! | `prr.rs` | window during fast recovery | RFC 6937, 9937 |
 //! | `rto.rs` | RTT and timeout | RFC 6298 |
 //! | `rate.rs` | delivery rate | draft-ietf-ccwg-bbr |
@@ -16,6 +17,7 @@
 
 pub mod ack;
 pub mod connection;
+pub mod dupthresh;
 pub mod prr;
 pub mod rack;
 pub mod ranges;
@@ -26,6 +28,7 @@ pub mod scoreboard;
 pub mod sender;
 
 pub use connection::{Closed, Connection};
+pub use dupthresh::Recovery;
 
 use anabranch_core::cc::Algorithm;
 use anabranch_core::time::Duration;
@@ -35,6 +38,11 @@ use anabranch_core::time::Duration;
 pub struct Options {
     /// Congestion control of what this end sends.
     pub congestion_control: Algorithm,
+    /// How what this end sends is found to be lost.
+    pub recovery: Recovery,
+    /// Whether to offer and use selective acknowledgments (RFC 2018). Without them losses are found as in
+    /// RFC 6582, whatever `recovery` says.
+    pub sack: bool,
     /// Largest IP packet, bytes; the MSS follows from it.
     pub mtu_bytes: u16,
     /// Initial window, segments.
@@ -55,6 +63,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             congestion_control: Algorithm::Cubic,
+            recovery: Recovery::Rack,
+            sack: true,
             mtu_bytes: 1500,
             initial_window_segments: 10,
             hystart: true,
@@ -83,6 +93,10 @@ pub struct TcpStats {
     pub retransmitted_timeout: u64,
     /// Segments that arrived twice, by the receiver's DSACKs.
     pub spurious_segments: u64,
+    /// Pure ACKs that repeated the number of the one before while data was outstanding.
+    pub duplicate_acks: u64,
+    /// Times the third of them in a row arrived.
+    pub triple_duplicates: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// Tail loss probes, those with new data included.

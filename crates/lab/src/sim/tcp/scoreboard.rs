@@ -166,6 +166,29 @@ impl Scoreboard {
         None
     }
 
+    /// Segments with `threshold` SACKed ones above them are lost, unless they were sent again.
+    pub fn lose_below_sacked(&mut self, threshold: usize) {
+        let mut above = self.sacked_segments;
+        for index in 0..self.segments.len() {
+            if above < threshold.max(1) {
+                break;
+            }
+            let segment = &self.segments[index];
+            match segment.status {
+                Status::Sacked => above -= 1,
+                Status::InFlight if !segment.retransmitted => self.set_lost(index),
+                Status::InFlight | Status::Lost => {}
+            }
+        }
+    }
+
+    /// The first segment is lost, unless it was sent again.
+    pub fn lose_first(&mut self) {
+        if self.segments.front().is_some_and(|s| s.status == Status::InFlight && !s.retransmitted) {
+            self.set_lost(0);
+        }
+    }
+
     /// The timer fired: the first segment is lost, and every other for which `judge` says so.
     pub fn lose_on_timeout(&mut self, mut judge: impl FnMut(&Segment) -> bool) {
         // A first segment that was SACKed but is not acknowledged: the receiver went back on its word

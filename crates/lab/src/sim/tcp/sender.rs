@@ -1,7 +1,7 @@
 //! The sending half: what to send next, and the timers. What an ACK does is in `ack.rs`.
 //!
 //! ```text
-//!            loss found by RACK          timeout
+//!     loss found (RACK or counting)      timeout
 //!   Open ───────────────────▶ Recovery ─────────▶ Loss
 //!    ▲ ▲                        │  (PRR)           │ (slow start from 1 segment)
 //!    │ └── all sent at entry acknowledged, or the  │
@@ -12,6 +12,7 @@
 //! There is no send buffer: what the application writes is a length, and the bytes are a function of their
 //! place in the stream. Sequence numbers here are 64 bits: 0 is SYN, the first byte is 1.
 
+use super::dupthresh::{DupThresh, Recovery};
 use super::prr::Prr;
 use super::rack::{self, Circumstances, LossProbe, Rack};
 use super::rate::DeliveryRate;
@@ -37,6 +38,14 @@ pub struct Sender {
     pub(super) window_end: u64,
     pub(super) board: Scoreboard,
     pub(super) rack: Rack,
+    /// Counts in the place of RACK, if it does.
+    pub(super) counting: Option<DupThresh>,
+    /// Without SACK.
+    pub(super) blind: Option<Blind>,
+    /// Whether reductions that were mistakes are taken back.
+    pub(super) undoes: bool,
+    /// Duplicate ACKs in a row.
+    pub(super) duplicates_in_row: u64,
     pub(super) rtt: RttEstimator,
     pub(super) rate: DeliveryRate,
     pub(super) phase: Phase,
@@ -69,12 +78,19 @@ pub(super) enum Phase {
 }
 
 /// What is needed to find out that a reduction was a mistake (RFC 3522, RFC 3708).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Undo {
     /// When the first retransmission left.
     pub(super) first_retransmission: Option<Instant>,
     pub(super) retransmissions: u64,
     pub(super) dsacked: u64,
+}
+
+/// What stands for the scoreboard where there is no SACK (Linux's `tcp_add_reno_sack`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Blind {
+    /// Bytes that left the network, by the duplicates that told of it.
+    pub(super) left_bytes: u64,
 }
 
 /// The timer that comes before the retransmission timeout.
@@ -114,6 +130,13 @@ impl Sender {
             window_end: 1,
             board: Scoreboard::default(),
             rack: Rack::default(),
+            counting: match options.recovery {
+                Recovery::Rack if options.sack => None,
+                recovery => Some(DupThresh::new(recovery == Recovery::Adaptive, mss)),
+            },
+            blind: (!options.sack).then(Blind::default),
+            undoes: options.recovery != Recovery::Classic,
+            duplicates_in_row: 0,
             rtt,
             rate: DeliveryRate::default(),
             phase: Phase::Open,
@@ -173,7 +196,7 @@ impl Sender {
             return self.send_probe(now);
         }
         let cwnd = self.cwnd_bytes();
-        let in_flight = self.board.in_flight_bytes();
+        let in_flight = self.in_flight_bytes();
         if let Some(lost) = self.board.next_lost() {
             if !self.forced && in_flight > 0 && in_flight + u64::from(lost.len) > cwnd {
                 return None;
@@ -262,7 +285,7 @@ impl Sender {
         TcpStats {
             cwnd_bytes: self.cwnd_bytes(),
             ssthresh_bytes: self.cc.ssthresh_bytes(),
-            in_flight_bytes: self.board.in_flight_bytes(),
+            in_flight_bytes: self.in_flight_bytes(),
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min(),
             rto: self.rtt.rto(),
@@ -279,6 +302,12 @@ impl Sender {
         }
     }
 
+    /// Bytes believed to be in the network.
+    pub(super) fn in_flight_bytes(&self) -> u64 {
+        let left = self.blind.map_or(0, |blind| blind.left_bytes);
+        self.board.in_flight_bytes().saturating_sub(left)
+    }
+
     pub(super) fn circumstances(&self, now: Instant) -> Circumstances {
         Circumstances {
             now,
@@ -288,11 +317,29 @@ impl Sender {
         }
     }
 
-    /// Runs RACK, enters recovery on the first loss, sets the reordering timer. Returns the bytes found lost.
+    /// Looks for losses, enters recovery on the first one, sets the reordering timer. Returns the bytes found
+    /// lost.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u64 {
         let before = self.board.lost_bytes();
-        let circumstances = self.circumstances(now);
-        let again = self.rack.detect(&mut self.board, &circumstances);
+        let again = match (&self.counting, self.blind) {
+            (Some(counting), None) => {
+                counting.detect(&mut self.board);
+                None
+            }
+            (Some(counting), Some(_)) => {
+                // In recovery this is asked at every ACK: the first segment is missing still, unless it has
+                // been sent again.
+                let enough = self.duplicates_in_row >= counting.threshold() as u64;
+                if enough || matches!(self.phase, Phase::Recovery { .. }) {
+                    self.board.lose_first();
+                }
+                None
+            }
+            (None, _) => {
+                let circumstances = self.circumstances(now);
+                self.rack.detect(&mut self.board, &circumstances)
+            }
+        };
         let lost = self.board.lost_bytes() - before;
         self.rate.on_lost(lost);
         match (again, self.early) {
@@ -303,11 +350,11 @@ impl Sender {
         if lost > 0 && matches!(self.phase, Phase::Open) {
             self.stats.recoveries += 1;
             let flight = self.next - self.una;
-            self.cc.on_loss(now, self.board.in_flight_bytes() + lost);
+            self.cc.on_loss(now, self.in_flight_bytes() + lost);
             let mut prr = Prr::new(flight, self.cc.cwnd_bytes());
-            prr.on_ack(0, self.board.in_flight_bytes(), false, u64::from(self.mss));
+            prr.on_ack(0, self.in_flight_bytes(), false, u64::from(self.mss));
             self.phase = Phase::Recovery { until: self.next, prr };
-            self.undo = Some(Undo { first_retransmission: None, retransmissions: 0, dsacked: 0 });
+            self.undo = self.undoes.then(Undo::default);
         }
         lost
     }
@@ -318,7 +365,8 @@ impl Sender {
             return;
         }
         self.early = None;
-        let calm = matches!(self.phase, Phase::Open) && self.board.sacked_segments() == 0;
+        let probes = self.counting.is_none();
+        let calm = probes && matches!(self.phase, Phase::Open) && self.board.sacked_segments() == 0;
         if calm && !self.board.is_empty() && self.probe.is_none() {
             let srtt = self.rtt.has_sample().then(|| self.rtt.srtt());
             let at = now + rack::probe_timeout(srtt, self.board.len());
@@ -340,13 +388,26 @@ impl Sender {
             || matches!(self.phase, Phase::Loss { until } if self.una >= until);
         self.cc.on_rto(now, self.board.in_flight_bytes(), first);
         if first {
-            self.undo = Some(Undo { first_retransmission: None, retransmissions: 0, dsacked: 0 });
+            self.undo = self.undoes.then(Undo::default);
         }
         let circumstances = self.circumstances(now);
         let sacked = self.board.sacked_segments();
         let before = self.board.lost_bytes();
-        let rack = &self.rack;
-        self.board.lose_on_timeout(|s| rack.lost_on_timeout(s, &circumstances, sacked));
+        match &mut self.counting {
+            Some(counting) => {
+                counting.on_timeout();
+                // RFC 6675 §5.1: nothing is believed to be in the network any more.
+                self.board.lose_on_timeout(|_| true);
+            }
+            None => {
+                let rack = &self.rack;
+                self.board.lose_on_timeout(|s| rack.lost_on_timeout(s, &circumstances, sacked));
+            }
+        }
+        self.duplicates_in_row = 0;
+        if let Some(blind) = &mut self.blind {
+            blind.left_bytes = 0;
+        }
         self.rate.on_lost(self.board.lost_bytes() - before);
         self.phase = Phase::Loss { until: self.next };
         self.forced = true;

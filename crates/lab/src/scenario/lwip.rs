@@ -1,0 +1,98 @@
+//! LWIP nodes in a scenario file, and as the core takes them.
+
+use super::schema::table;
+use anabranch_core::lwip::{self, Config, UeConfig};
+use serde::de::DeserializeOwned;
+
+table! {
+    /// An LWIP node: it stands beside the cell and divides the TCP packets of each of its UEs' bearers over LTE and
+    /// Wi-Fi; `via = "lwip"` is a flow through it. Its UEs are those with an access on `lte` and one on `wifi`. All
+    /// that goes over `lte` passes it, what is not of the bearer as it is.
+    pub struct Lwip {
+        /// The link or cell of the LTE leg, by which every uplink packet goes.
+        lte: String = String::new(), required();
+        /// The link of the Wi-Fi leg.
+        wifi: String = String::new(), required();
+        /// How the Wi-Fi leg brings packets to the UE: `translate` (its address of the bearer becomes that on Wi-Fi,
+        /// and the UE makes it the bearer's again) or `tunnel` (packets stay as they are).
+        wifi_leg: String = "translate".into();
+        /// How TCP is divided, with a `mode` and its keys as in docs/lwip.md, such as
+        /// `{ mode = "fixed_ratio", lte_percent = 50 }`, which is the default.
+        steering: toml::Table = toml::Table::new();
+        /// Where UDP goes: `lte`, `wifi` or `by_flow`.
+        other: String = "lte".into();
+        /// DIDA, with keys as in docs/lwip.md, such as `{ let_through = 2, hold = { mode = "fixed", ms = 50 } }`.
+        /// Left out, ACKs pass as they come.
+        dida: Option<toml::Table> = None;
+        /// Most flows remembered.
+        flows: u32 = 65_536, range(1.0, 16_777_216.0);
+        /// A flow without a packet for so long is forgotten, seconds.
+        idle_s: u32 = 60, range(1.0, 86_400.0);
+        /// The UE puts the data of a TCP flow in order before its own TCP sees it, and waits so long for what is
+        /// missing, milliseconds; 0: it does not. Virtual backend only.
+        ue_reorder_ms: f64 = 0.0, range(0.0, 10_000.0);
+    }
+}
+
+impl Lwip {
+    /// The node as the core takes it, for these UEs.
+    ///
+    /// # Errors
+    /// A key and what is wrong with it.
+    pub fn config(&self, ues: Vec<UeConfig>) -> Result<Config, String> {
+        let config = Config {
+            wifi_leg: word("wifi_leg", &self.wifi_leg)?,
+            steering: match self.steering.is_empty() {
+                true => lwip::Steering::default(),
+                false => keys("steering", &self.steering)?,
+            },
+            other: word("other", &self.other)?,
+            dida: self.dida.as_ref().map(|dida| keys("dida", dida)).transpose()?,
+            ues,
+            flows: self.flows,
+            idle_s: self.idle_s,
+            ..Config::default()
+        };
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+}
+
+fn word<T: DeserializeOwned>(key: &str, word: &str) -> Result<T, String> {
+    toml::Value::String(word.to_owned())
+        .try_into()
+        .map_err(|e: toml::de::Error| format!("{key}: {}", e.message()))
+}
+
+fn keys<T: DeserializeOwned>(key: &str, table: &toml::Table) -> Result<T, String> {
+    table.clone().try_into().map_err(|e: toml::de::Error| format!("{key}: {}", e.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_read_as_the_core_reads_it() {
+        let text = "lte = \"cell\"\nwifi = \"ap\"\nsteering = { mode = \"fixed_ratio\", lte_percent = 20 }\n\
+                    dida = { let_through = 1 }";
+        let lwip: Lwip = toml::from_str(text).unwrap();
+        let config = lwip.config(Vec::new()).unwrap();
+        assert_eq!(config.steering, lwip::Steering::FixedRatio { lte_percent: 20.0 });
+        assert_eq!(config.dida.unwrap().let_through, 1);
+        assert_eq!(Lwip::default().config(Vec::new()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_wrong_key_is_named() {
+        for (text, said) in [
+            ("wifi_leg = \"bridge\"", "wifi_leg"),
+            ("steering = { mode = \"fixed_ratio\", lte_percent = 101 }", "lte_percent"),
+            ("dida = { hold = { mode = \"fixed\", s = 1 } }", "dida"),
+        ] {
+            let lwip: Lwip = toml::from_str(text).unwrap();
+            let error = lwip.config(Vec::new()).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
