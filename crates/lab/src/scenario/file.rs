@@ -278,7 +278,7 @@ table! {
         /// Random loss.
         loss: Loss = Loss::default();
         /// Rate over time, wins over `rate_mbps`: the path of a mahimahi trace or of a CSV file with
-        /// lines `time_s,rate_mbps`, relative to the scenario file.
+        /// lines `time_s,rate_bps`, relative to the scenario file.
         trace: Option<String> = None;
         /// Whether a CSV trace begins again at its end (a mahimahi trace always does).
         trace_repeat: bool = false;

@@ -31,9 +31,9 @@ pub struct Resequencer {
 struct Flow {
     /// The next sequence number.
     expected: u32,
-    /// Held packets by their distance from `base`, with the distance of their end.
+    /// Held packets by their place in the stream, with the place of their end.
     held: BTreeMap<u64, (u64, Packet)>,
-    /// The sequence number `base` stands for distance `expected_at`.
+    /// The same, as a place in the stream.
     expected_at: u64,
     until: Option<Instant>,
 }
@@ -167,8 +167,6 @@ mod tests {
 
     fn packet(seq: u32, flags: TcpFlags, len: usize) -> Packet {
         let header = TcpHeader {
-            src_port: 80,
-            dst_port: 9,
             seq,
             ack: 1,
             flags,
@@ -193,7 +191,7 @@ mod tests {
         let start = u32::MAX - 150;
         let seq = |n: u32| start.wrapping_add(1).wrapping_add(n * 100);
         let mut r = Resequencer::new(Duration::from_millis(20));
-        let mut put = |r: &mut Resequencer, n: u32, ms: u64| {
+        let put = |r: &mut Resequencer, n: u32, ms: u64| {
             r.on_packet(Resequencer::NETWORK, packet(seq(n), TcpFlags::ACK, 100), Instant::from_millis(ms));
             out(r)
         };

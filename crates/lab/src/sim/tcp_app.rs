@@ -146,6 +146,12 @@ impl TcpApp {
         self.connection.as_ref().map_or_else(TcpStats::default, Connection::stats)
     }
 
+    /// Segments that arrived behind a gap, and segments that brought nothing new.
+    #[must_use]
+    pub fn receive_disorder(&self) -> (u64, u64) {
+        self.connection.as_ref().map_or((0, 0), Connection::receive_disorder)
+    }
+
     /// A packet for this socket.
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
         let Ok(segment) = parse_packet(packet) else { return };

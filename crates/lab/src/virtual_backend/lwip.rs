@@ -65,7 +65,7 @@ pub fn build(
             configs.push(ue_config(ue, number, u));
         }
         let config: Config = lwip.config(configs).map_err(anyhow::Error::msg)?;
-        let node = Node::new(config, seed()).with_context(|| format!("lwip {name}"))?;
+        let node = Node::new(config, seed(), Instant::ZERO).with_context(|| format!("lwip {name}"))?;
         let id = net.add(name, node);
         let (lte, wifi) = (lwip.lte.clone(), lwip.wifi.clone());
         sites.insert(name.clone(), Site { id, lte, wifi, ues, number });

@@ -1,6 +1,7 @@
 //! Two ends and a path between them that the test controls, packet by packet.
 
 use super::*;
+use crate::sim::tcp::Recovery;
 use anabranch_core::cc::Algorithm;
 use anabranch_wire::tcp::parse_packet;
 use proptest::prelude::*;
@@ -448,6 +449,52 @@ fn a_closed_window_is_asked_after_until_it_opens() {
     assert!(pair.ends[1].poll_transmit(at).is_some());
 }
 
+fn counting(recovery: Recovery, sack: bool) -> Options {
+    Options { recovery, sack, hystart: false, pacing: true, ..Options::default() }
+}
+
+#[test]
+fn duplicates_find_losses_with_and_without_sack() {
+    for (recovery, sack) in [(Recovery::Classic, true), (Recovery::Classic, false), (Recovery::Adaptive, true)] {
+        // Three of one window, two of them neighbours.
+        let mut pair = upload(counting(recovery, sack), 2_000_000);
+        pair.run(end_of(60), lose(&[60, 61, 66]));
+        assert!(pair.done());
+        let stats = pair.ends[0].stats();
+        assert_eq!((stats.recoveries, stats.undos, stats.timeouts), (1, 0, 0), "{recovery:?} {sack} {stats:?}");
+        assert_eq!(stats.retransmitted_fast, 3, "{recovery:?} {sack} {stats:?}");
+        assert_eq!((stats.triple_duplicates > 0, pair.received[1]), (true, 2_000_000));
+    }
+}
+
+#[test]
+fn what_comes_late_is_taken_for_lost_by_those_who_count() {
+    let late = |n: &mut usize, end: usize, packet: &Packet| {
+        if end == 0 && packet.len() > 100 {
+            *n += 1;
+            if *n % 60 == 0 {
+                return Fate::Delay(4_000);
+            }
+        }
+        Fate::Pass
+    };
+    let run = |recovery, sack| {
+        let mut pair = upload(counting(recovery, sack), 3_000_000);
+        let mut n = 0;
+        pair.run(end_of(60), |end, packet| late(&mut n, end, packet));
+        assert!(pair.done());
+        (pair.ends[0].stats(), pair.now)
+    };
+    for sack in [true, false] {
+        let (classic, slow) = run(Recovery::Classic, sack);
+        assert!(classic.recoveries > 5 && classic.undos == 0, "{sack} {classic:?}");
+        let (adaptive, fast) = run(Recovery::Adaptive, sack);
+        assert!(adaptive.undos > 0 && fast < slow, "{sack} {adaptive:?}");
+    }
+    let (rack, _) = run(Recovery::Rack, true);
+    assert!(rack.recoveries <= 1, "{rack:?}");
+}
+
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         8 => Just(Fate::Pass),
@@ -470,8 +517,12 @@ proptest! {
         pacing: bool,
         reno: bool,
         small_buffer: bool,
+        recovery in prop_oneof![Just(Recovery::Rack), Just(Recovery::Classic), Just(Recovery::Adaptive)],
+        sack: bool,
     ) {
         let options = Options {
+            recovery,
+            sack,
             timestamps,
             pacing,
             congestion_control: if reno { Algorithm::Reno } else { Algorithm::Cubic },
