@@ -166,13 +166,7 @@ mod tests {
     use anabranch_wire::tcp::{TcpHeader, TcpOptions, emit_packet};
 
     fn packet(seq: u32, flags: TcpFlags, len: usize) -> Packet {
-        let header = TcpHeader {
-            seq,
-            ack: 1,
-            flags,
-            window: 9,
-            options: TcpOptions::default(),
-        };
+        let header = TcpHeader { seq, ack: 1, flags, window: 9, options: TcpOptions::default() };
         let (from, to) = ("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
         Packet::new(Instant::ZERO, emit_packet(from, to, &header, &vec![0; len]).unwrap())
     }

@@ -455,13 +455,19 @@ fn counting(recovery: Recovery, sack: bool) -> Options {
 
 #[test]
 fn duplicates_find_losses_with_and_without_sack() {
-    for (recovery, sack) in [(Recovery::Classic, true), (Recovery::Classic, false), (Recovery::Adaptive, true)] {
+    for (recovery, sack) in
+        [(Recovery::Classic, true), (Recovery::Classic, false), (Recovery::Adaptive, true)]
+    {
         // Three of one window, two of them neighbours.
         let mut pair = upload(counting(recovery, sack), 2_000_000);
         pair.run(end_of(60), lose(&[60, 61, 66]));
         assert!(pair.done());
         let stats = pair.ends[0].stats();
-        assert_eq!((stats.recoveries, stats.undos, stats.timeouts), (1, 0, 0), "{recovery:?} {sack} {stats:?}");
+        assert_eq!(
+            (stats.recoveries, stats.undos, stats.timeouts),
+            (1, 0, 0),
+            "{recovery:?} {sack} {stats:?}"
+        );
         assert_eq!(stats.retransmitted_fast, 3, "{recovery:?} {sack} {stats:?}");
         assert_eq!((stats.triple_duplicates > 0, pair.received[1]), (true, 2_000_000));
     }
