@@ -117,6 +117,9 @@ pub struct DidaConfig {
     pub let_through: u16,
     /// How long they are held. Default: fixed, 50 ms.
     pub hold: Hold,
+    /// Whether SACK blocks are held as well: they are taken out of ACKs that advance and tell of a gap, which otherwise
+    /// show a sender with SACK what the held ones would. Not in the paper. Default: off.
+    pub hide_sack: bool,
     /// Most ACKs held of one flow; the next one releases them. Default: 256.
     pub held_per_flow: u32,
     /// Most ACKs held in all, of 128 bytes each; then nothing more is held. Default: 65,536 (8 MB when full).
@@ -125,7 +128,7 @@ pub struct DidaConfig {
 
 impl Default for DidaConfig {
     fn default() -> Self {
-        Self { let_through: 2, hold: Hold::default(), held_per_flow: 256, held: 65_536 }
+        Self { let_through: 2, hold: Hold::default(), hide_sack: false, held_per_flow: 256, held: 65_536 }
     }
 }
 

@@ -24,6 +24,7 @@
 
 use super::events::ReleaseReason;
 use super::pool::Queue;
+use super::sack::can_hide;
 use super::stats::PassReason;
 use crate::time::Instant;
 use anabranch_wire::ip::IpPacket;
@@ -145,6 +146,7 @@ impl Track {
         ip: &IpPacket,
         tcp: &TcpView<'_>,
         let_through: Option<u16>,
+        hides: bool,
     ) -> (Verdict, Option<PassReason>) {
         let flags = tcp.flags();
         if flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
@@ -216,7 +218,9 @@ impl Track {
             self.passing = false;
         }
         match once_only(tcp, self.una) {
-            Once::No if self.dups <= let_through => (Verdict::PassDuplicate, None),
+            Once::No if self.dups <= let_through && !(hides && can_hide(tcp)) => {
+                (Verdict::PassDuplicate, None)
+            }
             Once::No => (Verdict::Hold, None),
             Once::Dsack => (Verdict::Release(ReleaseReason::Dsack), None),
             Once::Option => (Verdict::Release(ReleaseReason::Option), None),
@@ -231,6 +235,16 @@ impl Track {
         (self.dups, self.dups_sent) = (0, 0);
         self.advanced_at = now;
         self.passing &= before(self.una, self.recover);
+    }
+
+    /// Whether the gap that this ACK tells of is to be kept from the sender. It has advanced.
+    pub(super) fn keeps_gap(&self, tcp: &TcpView<'_>) -> bool {
+        let flags = tcp.flags();
+        !self.passing
+            && tcp.payload_len() == 0
+            && !flags.contains(TcpFlags::FIN)
+            && can_hide(tcp)
+            && matches!(once_only(tcp, self.una), Once::No)
     }
 
     /// The sender was told of the gap: nothing is held until what is under way has been acknowledged.

@@ -24,6 +24,7 @@ mod flow;
 mod flows;
 mod node;
 mod pool;
+mod sack;
 mod stats;
 mod steer;
 mod timers;

@@ -7,7 +7,8 @@ use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
 use super::flow::{Flow, FlowView};
 use super::flows::Flows;
-use super::pool::{Pool, Queue};
+use super::pool::{MAX_HELD_BYTES, Pool, Queue};
+use super::sack::without_blocks;
 use super::stats::{PassReason, Stats};
 use super::steer::{of_flow, share};
 use super::timers::Timers;
@@ -369,18 +370,25 @@ impl Node {
             }
         };
         let let_through = self.config.dida.map(|dida| dida.let_through).filter(|_| !self.hold.is_zero());
+        let hides = let_through.is_some() && self.config.dida.is_some_and(|dida| dida.hide_sack);
         let flow = self.flows.get_mut(number)?;
-        let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through);
+        let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
         match verdict {
             Verdict::Pass => out.backhaul(packet),
             Verdict::PassDuplicate => self.pass_duplicate(number, packet, out),
             Verdict::Advance => {
                 self.end_hold(number, ReleaseReason::Filled, now, out);
                 self.stats.advances += 1;
+                let mut keeps_gap = false;
                 if let Some(flow) = self.flows.get_mut(number) {
                     flow.track.advance(&seen.tcp, now);
+                    keeps_gap = hides && flow.track.keeps_gap(&seen.tcp);
                 }
-                out.backhaul(packet);
+                if keeps_gap {
+                    self.hold_gap(number, &seen.ip, packet, now, out);
+                } else {
+                    out.backhaul(packet);
+                }
             }
             Verdict::Release(why) => {
                 self.end_hold(number, why, now, out);
@@ -413,6 +421,22 @@ impl Node {
             track.held_since = now;
             self.timers.set(number, now + self.hold);
         }
+    }
+
+    /// Sends an ACK on without its SACK blocks, and holds it as it is.
+    fn hold_gap(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+        let limit = self.config.dida.map_or(0, |dida| dida.held);
+        let mut copy = [0; MAX_HELD_BYTES];
+        if let (Some(hidden), Some(flow)) =
+            (without_blocks(ip, packet, &mut copy), self.flows.get_mut(number))
+            && self.pool.push(&mut flow.track.held, packet, limit)
+        {
+            self.stats.hidden_gaps += 1;
+            flow.track.held_since = now;
+            self.timers.set(number, now + self.hold);
+            return out.backhaul(hidden);
+        }
+        out.backhaul(packet);
     }
 
     fn pass_duplicate(&mut self, number: u32, packet: &[u8], out: &mut impl NodeSink) {

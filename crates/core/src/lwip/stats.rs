@@ -104,6 +104,8 @@ pub struct Stats {
     pub triple_dup_acks: u64,
     /// Duplicate ACKs held.
     pub held: u64,
+    /// ACKs that advanced and went on without their SACK blocks, which were held.
+    pub hidden_gaps: u64,
     /// Held ACKs sent in the end.
     pub released_acks: u64,
     /// Held ACKs that a later one superseded.

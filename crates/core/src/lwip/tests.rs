@@ -130,6 +130,38 @@ fn what_a_later_ack_need_not_repeat_is_never_held_and_keeps_its_place() {
 }
 
 #[test]
+fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
+    let mut c = config(Some(50.0));
+    c.dida = c.dida.map(|dida| DidaConfig { hide_sack: true, ..dida });
+    let mut w = World::new(c, false);
+    w.handshake();
+    for n in 0..20 {
+        w.data(n, 1000);
+    }
+    // Advances, and tells of the next gap; a duplicate tells of it again.
+    let tells = |w: &mut World, ack, right| {
+        let header = w.dup_header(ack, ack + 1000, right);
+        let packet = w.uplink_packet(&header, &[]);
+        w.up(packet);
+    };
+    tells(&mut w, 1000, 3000);
+    w.dup(1000, 2000, 4000);
+    assert_eq!((w.acks(), w.node.held_acks()), (vec![1000], 2), "without blocks no duplicate is let through");
+    tells(&mut w, 4000, 6000);
+    assert_eq!((w.acks(), w.node.held_acks()), (vec![1000, 4000], 1));
+    let blocks = |p: &[u8]| parse_packet(p).expect("the checksum is right").header.options.sack;
+    assert!(w.out.iter().all(|p| blocks(p).as_slice().is_empty()));
+    w.pass(Duration::from_millis(50));
+    assert_eq!((w.acks(), w.node.held_acks()), (vec![1000, 4000, 4000], 0));
+    assert_eq!(world::sacked(&w.out[2]), 6000);
+    // The sender knows, and goes on knowing.
+    tells(&mut w, 6000, 9000);
+    assert_eq!((world::sacked(&w.out[3]), w.node.held_acks()), (9000, 0));
+    let stats = w.node.stats();
+    assert_eq!((stats.hidden_gaps, stats.superseded_acks, stats.released_acks), (2, 2, 1));
+}
+
+#[test]
 fn a_wrong_checksum_does_not_supersede() {
     let mut w = World::new(config(Some(50.0)), false);
     w.handshake();

@@ -1,0 +1,121 @@
+//! An ACK without its SACK blocks.
+//!
+//! An ACK that advances may still tell of the next gap: where two legs are interleaved and one is late, each one does,
+//! and a sender that reads SACK blocks (RFC 6675, RFC 8985) takes for lost what is only late, though it never gets a
+//! duplicate. So the blocks are taken out and the ACK as it was is held like a duplicate: it leaves when the timer runs
+//! out, and never if the gap closes. SACK is advice (RFC 2018 §8): a sender without it knows less, nothing wrong.
+
+use super::pool::MAX_HELD_BYTES;
+use anabranch_wire::ip::{IpPacket, update_u16};
+use anabranch_wire::tcp::{TcpOption, TcpView};
+
+const FIXED_HEADER: usize = 20;
+const CHECKSUM: usize = 16;
+const OPTION_NOP: u8 = 1;
+const OPTION_SACK: u8 = 5;
+const OPTION_MD5: u8 = 19;
+const OPTION_AO: u8 = 29;
+
+/// Whether an ACK has SACK blocks that may be taken out: none of its options signs the others, and all can be read.
+pub(super) fn can_hide(tcp: &TcpView<'_>) -> bool {
+    let mut has_blocks = false;
+    for option in tcp.options() {
+        match option {
+            Ok(TcpOption::Sack(blocks)) => has_blocks |= !blocks.as_slice().is_empty(),
+            Ok(TcpOption::Other(OPTION_MD5 | OPTION_AO, _)) | Err(_) => return false,
+            Ok(_) => {}
+        }
+    }
+    has_blocks
+}
+
+/// A copy of `packet` whose SACK option is padding, with its checksum put right.
+pub(super) fn without_blocks<'a>(
+    ip: &IpPacket,
+    packet: &[u8],
+    copy: &'a mut [u8; MAX_HELD_BYTES],
+) -> Option<&'a [u8]> {
+    let copy = copy.get_mut(..packet.len())?;
+    copy.copy_from_slice(packet);
+    let tcp = copy.get_mut(ip.payload.clone())?;
+    let header = usize::from(tcp.get(12)? >> 4) * 4;
+    let mut at = FIXED_HEADER;
+    while at < header {
+        match *tcp.get(at)? {
+            0 => break,
+            OPTION_NOP => at += 1,
+            kind => {
+                let len = usize::from(*tcp.get(at + 1)?);
+                if len < 2 || at + len > header {
+                    return None;
+                }
+                if kind == OPTION_SACK {
+                    tcp.get_mut(at..at + len)?.fill(OPTION_NOP);
+                }
+                at += len;
+            }
+        }
+    }
+    // Options begin at an even place and take whole words, so word by word is as the checksum has it.
+    let before = packet.get(ip.payload.clone())?.get(FIXED_HEADER..header)?;
+    let mut checksum = u16::from_be_bytes([*tcp.get(CHECKSUM)?, *tcp.get(CHECKSUM + 1)?]);
+    for (old, new) in before.chunks_exact(2).zip(tcp.get(FIXED_HEADER..header)?.chunks_exact(2)) {
+        if old != new {
+            checksum = update_u16(
+                checksum,
+                u16::from_be_bytes([old[0], old[1]]),
+                u16::from_be_bytes([new[0], new[1]]),
+            );
+        }
+    }
+    tcp.get_mut(CHECKSUM..CHECKSUM + 2)?.copy_from_slice(&checksum.to_be_bytes());
+    Some(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn only_the_blocks_are_gone(
+            ack: u32,
+            blocks in prop::collection::vec((any::<u32>(), any::<u32>()), 1..4),
+            timestamps: bool,
+            v6: bool,
+        ) {
+            let mut sack = SackBlocks::default();
+            for (l, r) in &blocks {
+                sack.push(*l, *r);
+            }
+            let options = TcpOptions { sack, timestamps: timestamps.then_some((7, 9)), ..TcpOptions::default() };
+            let header = TcpHeader { seq: 1, ack, flags: TcpFlags::ACK, window: 99, options };
+            let [from, to] = if v6 { ["[fd00::1]:9", "[fd00::2]:80"] } else { ["10.0.0.1:9", "10.0.0.2:80"] };
+            let packet = emit_packet(from.parse().unwrap(), to.parse().unwrap(), &header, &[]).unwrap();
+            let ip = IpPacket::parse(&packet).unwrap();
+            prop_assert!(can_hide(&TcpView::parse(&packet[ip.payload.clone()]).unwrap()));
+            let mut copy = [0; MAX_HELD_BYTES];
+            let hidden = without_blocks(&ip, &packet, &mut copy).unwrap();
+            let tcp = TcpView::parse(&hidden[ip.payload.clone()]).unwrap();
+            prop_assert!(tcp.verifies(&ip) && !can_hide(&tcp));
+            let read = parse_packet(hidden).unwrap().header;
+            prop_assert_eq!((read.ack, read.window, read.options.timestamps), (ack, 99, options_of(timestamps)));
+        }
+
+        #[test]
+        fn garbage_does_no_harm(mut bytes in prop::collection::vec(any::<u8>(), 40..100)) {
+            bytes[0] = 0x45;
+            bytes[9] = 6;
+            if let Ok(ip) = IpPacket::parse(&bytes) {
+                let mut copy = [0; MAX_HELD_BYTES];
+                let _ = without_blocks(&ip, &bytes, &mut copy);
+            }
+        }
+    }
+
+    fn options_of(timestamps: bool) -> Option<(u32, u32)> {
+        timestamps.then_some((7, 9))
+    }
+}
