@@ -120,6 +120,12 @@ pub struct DidaConfig {
     /// Whether SACK blocks are held as well: they are taken out of ACKs that advance and tell of a gap, which otherwise
     /// show a sender with SACK what the held ones would. Not in the paper. Default: off.
     pub hide_sack: bool,
+    /// Whether a hold ends before the sender's retransmission timer can, as far as the node can tell. Off is for
+    /// experiments with long holds. Default: on.
+    pub respect_rto: bool,
+    /// The least retransmission timeout of senders, milliseconds, 1 to 10,000: 200 in Linux, 1,000 by RFC 6298.
+    /// Default: 200.
+    pub min_rto_ms: u32,
     /// Most ACKs held of one flow; the next one releases them. Default: 256.
     pub held_per_flow: u32,
     /// Most ACKs held in all, of 128 bytes each; then nothing more is held. Default: 65,536 (8 MB when full).
@@ -128,7 +134,15 @@ pub struct DidaConfig {
 
 impl Default for DidaConfig {
     fn default() -> Self {
-        Self { let_through: 2, hold: Hold::default(), hide_sack: false, held_per_flow: 256, held: 65_536 }
+        Self {
+            let_through: 2,
+            hold: Hold::default(),
+            hide_sack: false,
+            respect_rto: true,
+            min_rto_ms: 200,
+            held_per_flow: 256,
+            held: 65_536,
+        }
     }
 }
 
@@ -141,6 +155,11 @@ pub enum Hold {
         /// Milliseconds, 0 to 10,000; 0: nothing is held.
         ms: f64,
     },
+    /// The paper's t_opt, corrected, from what the node learns of each flow; see
+    /// [`Model`](super::holding_time::Model).
+    Optimal,
+    /// As long as it has paid lately on the UE's legs: ours, see docs/lwip.md.
+    Adaptive,
 }
 
 impl Default for Hold {
@@ -273,8 +292,12 @@ impl DidaConfig {
         if self.held_per_flow == 0 {
             return Err(ConfigError::value("dida.held_per_flow", 0, "at least 1"));
         }
+        if !(1..=10_000).contains(&self.min_rto_ms) {
+            return Err(ConfigError::value("dida.min_rto_ms", self.min_rto_ms, "1 to 10000"));
+        }
         match self.hold {
             Hold::Fixed { ms } => within("dida.hold.ms", ms, 0.0..=MAX_HOLD_MS, "a number of 0 to 10000"),
+            Hold::Optimal | Hold::Adaptive => Ok(()),
         }
     }
 }
@@ -321,6 +344,7 @@ mod tests {
             ("dida = { let_through = 101 }", "dida.let_through"),
             ("dida = { hold = { mode = \"fixed\", ms = -1 } }", "dida.hold.ms"),
             ("dida = { held = 0 }", "dida.held"),
+            ("dida = { min_rto_ms = 0 }", "1 to 10000"),
             ("dida = { held_per_flow = 0 }", "dida.held_per_flow"),
             ("ues = [{ name = \"\", addresses = [\"10.0.0.1\"] }]", "a name"),
             ("ues = [{ name = \"a\", addresses = [] }]", "at least one"),

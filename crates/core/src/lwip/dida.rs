@@ -99,6 +99,17 @@ impl Track {
         self.data_seen && self.ack_seen
     }
 
+    /// Whether some of a downlink segment was sent before.
+    pub(super) fn is_again(&self, tcp: &TcpView<'_>) -> bool {
+        self.data_seen && tcp.sequence_len() > 0 && before(tcp.seq(), self.snd_max)
+    }
+
+    /// Whether a downlink segment has what the UE waits for.
+    pub(super) fn fills(&self, tcp: &TcpView<'_>) -> bool {
+        let end = tcp.seq().wrapping_add(tcp.sequence_len());
+        self.ack_seen && !before(self.una, tcp.seq()) && before(self.una, end)
+    }
+
     /// A downlink segment.
     pub(super) fn on_segment(&mut self, tcp: &TcpView<'_>) {
         if tcp.flags().contains(TcpFlags::SYN) {

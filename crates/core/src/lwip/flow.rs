@@ -1,6 +1,8 @@
 //! What a node remembers of one flow.
 
 use super::dida::Track;
+use super::estimate::Estimate;
+use super::holding_time::{Model, RoundTrips};
 use super::steer::Carry;
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;
@@ -16,6 +18,18 @@ pub(super) struct Flow {
     pub sent: [u64; 2],
     pub held_acks: u64,
     pub track: Track,
+    pub estimate: Estimate,
+    pub gap: Option<Gap>,
+    /// When the UE's SYN went up.
+    pub syn_at: Option<Instant>,
+}
+
+/// Duplicates that DIDA holds, or would hold, since the last advance.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gap {
+    pub since: Instant,
+    /// When a retransmission of what is missing went down.
+    pub again_at: Option<Instant>,
 }
 
 impl Flow {
@@ -29,11 +43,31 @@ impl Flow {
             sent: [0; 2],
             held_acks: 0,
             track: Track::default(),
+            estimate: Estimate::default(),
+            gap: None,
+            syn_at: None,
         }
     }
 
-    pub(super) const fn view(&self) -> FlowView {
+    /// The paper's model of the flow at `now`; `None` before a round trip has been measured.
+    pub(super) fn model(&self, now: Instant) -> Option<Model> {
+        let trips = self.estimate.round_trips()?;
+        let elapsed = now.saturating_since(self.estimate.epoch).as_secs_f64();
+        Some(Model::of_flow(self.window(), elapsed, trips.smoothed_s))
+    }
+
+    /// The sender's window in segments, about.
+    pub(super) fn window(&self) -> f64 {
+        self.estimate.window(self.track.in_flight())
+    }
+
+    pub(super) fn view(&self, min_rto_s: f64) -> FlowView {
+        let round_trips = self.estimate.round_trips();
         FlowView {
+            round_trips,
+            window_segments: self.window(),
+            optimum_s: self.model(self.seen).map_or(0.0, |model| model.optimum_s()),
+            longest_hold_s: round_trips.map_or(0.0, |trips| trips.mht_s(min_rto_s)),
             key: self.key,
             last_seen: self.seen,
             packets: self.sent,
@@ -59,4 +93,12 @@ pub struct FlowView {
     pub holding: u32,
     /// ACKs ever held.
     pub held_acks: u64,
+    /// The sender's round trips, as the node knows them from both sides.
+    pub round_trips: Option<RoundTrips>,
+    /// The sender's window, in segments, about.
+    pub window_segments: f64,
+    /// The paper's t_opt when the last packet passed, seconds.
+    pub optimum_s: f64,
+    /// T_MHT, cut as docs/lwip.md says, seconds from the last advance.
+    pub longest_hold_s: f64,
 }

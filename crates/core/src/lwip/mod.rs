@@ -16,12 +16,15 @@
 //! [`Node`] is in the batch form for the data path (packets in place, no allocation, no lock) and an
 //! [`Element`](crate::element::Element); [`UeSide`] is what the UE needs, in reality one rule of nftables.
 
+mod adaptive;
 mod config;
 mod dida;
 mod element;
+mod estimate;
 mod events;
 mod flow;
 mod flows;
+pub mod holding_time;
 mod node;
 mod pool;
 mod sack;

@@ -1,12 +1,14 @@
 //! The node in batch form: packets in place, one at a time, from whoever reads them off a device.
 
 use super::Leg;
+use super::adaptive::Gaps;
 use super::config::{Config, ConfigError, DidaConfig, Hold, OtherTraffic, Steering, UeConfig, WifiLeg};
 use super::dida::Verdict;
 use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
-use super::flow::{Flow, FlowView};
+use super::flow::{Flow, FlowView, Gap};
 use super::flows::Flows;
+use super::holding_time::GUARD_S;
 use super::pool::{MAX_HELD_BYTES, Pool, Queue};
 use super::sack::without_blocks;
 use super::stats::{PassReason, Stats};
@@ -36,13 +38,13 @@ pub trait NodeSink {
 pub(super) struct Ue {
     pub config: UeConfig,
     pub wifi: [Option<IpAddr>; 2],
+    pub gaps: Gaps,
 }
 
 /// A node.
 pub struct Node {
     pub(super) config: Config,
     lte_share: u32,
-    hold: Duration,
     ues: Vec<Ue>,
     by_address: BTreeMap<IpAddr, u32>,
     flows: Flows,
@@ -72,7 +74,6 @@ impl Node {
         config.check()?;
         let mut node = Self {
             lte_share: 0,
-            hold: Duration::ZERO,
             ues: Vec::new(),
             by_address: BTreeMap::new(),
             flows: Flows::new(seed, config.flows),
@@ -170,7 +171,8 @@ impl Node {
 
     /// Flows, in no particular order, but always the same.
     pub fn flows(&self) -> impl Iterator<Item = FlowView> {
-        self.flows.iter().map(|(_, flow)| flow.view())
+        let min_rto_s = f64::from(self.config.dida.unwrap_or_default().min_rto_ms) / 1e3;
+        self.flows.iter().map(move |(_, flow)| flow.view(min_rto_s))
     }
 
     /// Number of flows remembered.
@@ -248,11 +250,7 @@ impl Node {
     fn configured(&mut self) {
         let Steering::FixedRatio { lte_percent } = self.config.steering;
         self.lte_share = share(lte_percent);
-        self.hold = match self.config.dida.map(|dida| dida.hold) {
-            Some(Hold::Fixed { ms }) => Duration::from_secs_f64(ms / 1e3),
-            None => Duration::ZERO,
-        };
-        self.ues.clear();
+        let mut old = core::mem::take(&mut self.ues);
         self.by_address.clear();
         for (number, ue) in (0..).zip(&self.config.ues) {
             for address in &ue.addresses {
@@ -262,7 +260,9 @@ impl Node {
             for address in &ue.wifi {
                 wifi[family(*address)] = Some(*address);
             }
-            self.ues.push(Ue { config: ue.clone(), wifi });
+            let known = old.iter_mut().find(|known| known.config.name == ue.name);
+            let gaps = known.map(|known| core::mem::take(&mut known.gaps)).unwrap_or_default();
+            self.ues.push(Ue { config: ue.clone(), wifi, gaps });
         }
     }
 
@@ -293,7 +293,20 @@ impl Node {
         }
         let lte_share = self.lte_share;
         let Some(flow) = self.flows.get_mut(number) else { return Leg::Lte };
+        let is_again = flow.track.is_again(&seen.tcp);
+        if let Some(gap) = &mut flow.gap
+            && is_again
+            && gap.again_at.is_none()
+            && flow.track.fills(&seen.tcp)
+        {
+            gap.again_at = Some(now);
+        }
         flow.track.on_segment(&seen.tcp);
+        flow.estimate.on_segment(&seen.tcp, is_again, now);
+        if let Some(at) = flow.syn_at.filter(|_| flags.contains(TcpFlags::SYN)) {
+            flow.syn_at = None;
+            flow.estimate.on_handshake(now.saturating_since(at));
+        }
         let is_anchored =
             [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST].into_iter().any(|f| flags.contains(f));
         // ACKs of an upload, too: they are small, and two ways would only change their order.
@@ -369,18 +382,27 @@ impl Node {
                 return Some(if ue.is_some() { PassReason::UnknownFlow } else { PassReason::UnknownUe });
             }
         };
-        let let_through = self.config.dida.map(|dida| dida.let_through).filter(|_| !self.hold.is_zero());
-        let hides = let_through.is_some() && self.config.dida.is_some_and(|dida| dida.hide_sack);
+        let dida = self.config.dida.filter(|dida| dida.hold != Hold::Fixed { ms: 0.0 });
+        let let_through = dida.map(|dida| dida.let_through);
+        let hides = dida.is_some_and(|dida| dida.hide_sack);
         let flow = self.flows.get_mut(number)?;
         let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
+        if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold) {
+            flow.estimate.on_gap();
+            if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {
+                flow.gap = Some(Gap { since: now, again_at: None });
+            }
+        }
         match verdict {
             Verdict::Pass => out.backhaul(packet),
-            Verdict::PassDuplicate => self.pass_duplicate(number, packet, out),
+            Verdict::PassDuplicate => self.pass_duplicate(number, packet, now, out),
             Verdict::Advance => {
                 self.end_hold(number, ReleaseReason::Filled, now, out);
                 self.stats.advances += 1;
+                self.end_gap(number, now);
                 let mut keeps_gap = false;
                 if let Some(flow) = self.flows.get_mut(number) {
+                    flow.estimate.on_advance(&seen.tcp, now);
                     flow.track.advance(&seen.tcp, now);
                     keeps_gap = hides && flow.track.keeps_gap(&seen.tcp);
                 }
@@ -394,6 +416,9 @@ impl Node {
                 self.end_hold(number, why, now, out);
                 if is_syn && let Some(flow) = self.flows.get_mut(number) {
                     flow.track.on_uplink_syn(&seen.tcp);
+                    // One that is sent again cannot be told from the first by its answer.
+                    flow.syn_at = flow.syn_at.is_none().then_some(now);
+                    flow.gap = None;
                 }
                 out.backhaul(packet);
             }
@@ -405,47 +430,93 @@ impl Node {
     }
 
     fn hold(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
-        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get_mut(number)) else {
+        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
             return out.backhaul(packet);
         };
+        let until = if flow.track.held.is_empty() { self.hold_until(&dida, flow, now) } else { Instant::MAX };
+        if until <= now {
+            return self.pass_duplicate(number, packet, now, out);
+        }
+        let Some(flow) = self.flows.get_mut(number) else { return };
         let track = &mut flow.track;
         if track.held.len() >= dida.held_per_flow || !self.pool.push(&mut track.held, packet, dida.held) {
             track.gave_up();
             self.end_hold(number, ReleaseReason::Full, now, out);
-            return self.pass_duplicate(number, packet, out);
+            return self.pass_duplicate(number, packet, now, out);
         }
         flow.held_acks += 1;
         self.stats.dup_acks += 1;
         self.stats.held += 1;
-        if track.held.len() == 1 {
+        if until < Instant::MAX {
             track.held_since = now;
-            self.timers.set(number, now + self.hold);
+            self.timers.set(number, until);
         }
     }
 
     /// Sends an ACK on without its SACK blocks, and holds it as it is.
     fn hold_gap(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
-        let limit = self.config.dida.map_or(0, |dida| dida.held);
+        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
+            return out.backhaul(packet);
+        };
+        let until = self.hold_until(&dida, flow, now);
         let mut copy = [0; MAX_HELD_BYTES];
-        if let (Some(hidden), Some(flow)) =
-            (without_blocks(ip, packet, &mut copy), self.flows.get_mut(number))
-            && self.pool.push(&mut flow.track.held, packet, limit)
+        if until > now
+            && let (Some(hidden), Some(flow)) =
+                (without_blocks(ip, packet, &mut copy), self.flows.get_mut(number))
+            && self.pool.push(&mut flow.track.held, packet, dida.held)
         {
             self.stats.hidden_gaps += 1;
+            flow.gap = Some(Gap { since: now, again_at: None });
             flow.track.held_since = now;
-            self.timers.set(number, now + self.hold);
+            self.timers.set(number, until);
             return out.backhaul(hidden);
         }
         out.backhaul(packet);
     }
 
-    fn pass_duplicate(&mut self, number: u32, packet: &[u8], out: &mut impl NodeSink) {
+    /// When a hold that begins now ends, at the latest.
+    fn hold_until(&self, dida: &DidaConfig, flow: &Flow, now: Instant) -> Instant {
+        let trips = flow.estimate.round_trips();
+        let seconds = match dida.hold {
+            Hold::Fixed { ms } => ms / 1e3,
+            Hold::Optimal => flow.model(now).map_or(0.0, |model| model.optimum_s()),
+            Hold::Adaptive => match (trips, self.ues.get(flow.ue as usize)) {
+                (Some(trips), Some(ue)) => ue.gaps.best_s(flow.window(), trips.smoothed_s),
+                _ => 0.0,
+            },
+        };
+        let until = now + span(seconds);
+        if !dida.respect_rto {
+            return until;
+        }
+        let floor_s = f64::from(dida.min_rto_ms) / 1e3;
+        let longest_s = trips.map_or(floor_s - GUARD_S, |trips| trips.mht_s(floor_s));
+        until.min(flow.track.advanced_at + span(longest_s))
+    }
+
+    fn pass_duplicate(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
         self.stats.dup_acks += 1;
         self.stats.dup_acks_passed += 1;
         if let Some(flow) = self.flows.get_mut(number) {
-            count_sent(&mut flow.track.dups_sent, 1, &mut self.stats);
+            count_sent(flow, 1, now, &mut self.stats);
         }
         out.backhaul(packet);
+    }
+
+    /// The missing ACK is there: was its packet late, or lost?
+    fn end_gap(&mut self, number: u32, now: Instant) {
+        let Some(flow) = self.flows.get_mut(number) else { return };
+        let Some(gap) = flow.gap.take() else { return };
+        let shortest = Duration::from_micros(flow.estimate.down_min_us.into());
+        let late = gap.again_at.is_none_or(|at| now.saturating_since(at) < shortest);
+        let Some(ue) = self.ues.get_mut(flow.ue as usize) else { return };
+        if late {
+            self.stats.late_gaps += 1;
+            ue.gaps.was_late(now.saturating_since(gap.since));
+        } else {
+            self.stats.lost_gaps += 1;
+            ue.gaps.was_lost();
+        }
     }
 
     /// Takes what is held of a flow: sent in order, or dropped when the missing ACK is there.
@@ -475,7 +546,7 @@ impl Node {
         let time = now.saturating_since(flow.track.held_since);
         if reason != ReleaseReason::Filled {
             flow.track.gave_up();
-            count_sent(&mut flow.track.dups_sent, held.len(), &mut self.stats);
+            count_sent(flow, held.len(), now, &mut self.stats);
         }
         self.stats.hold_ended(reason, held.len(), time);
         let event = Event::Released { flow: flow.key, reason, acks: held.len(), held: time };
@@ -507,11 +578,21 @@ impl Node {
     }
 }
 
-/// Counts duplicates that were sent since the last advance; the third is the one that matters.
-fn count_sent(sent: &mut u16, more: u32, stats: &mut Stats) {
-    let before = *sent;
-    *sent = u32::from(before).saturating_add(more).min(u16::MAX.into()) as u16;
-    stats.triple_dup_acks += u64::from(before < 3 && *sent >= 3);
+/// Counts duplicates that were sent since the last advance. The third is the one that matters: the sender reduces its
+/// window, and what it has grown to is another epoch's.
+fn count_sent(flow: &mut Flow, more: u32, now: Instant, stats: &mut Stats) {
+    let before = flow.track.dups_sent;
+    let sent = u32::from(before).saturating_add(more).min(u16::MAX.into()) as u16;
+    flow.track.dups_sent = sent;
+    if before < 3 && sent >= 3 {
+        stats.triple_dup_acks += 1;
+        flow.estimate.epoch = now;
+    }
+}
+
+/// A duration of so many seconds; none, if that is no number.
+fn span(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 /// Reads a TCP packet; the reason if it is none.

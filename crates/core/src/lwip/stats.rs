@@ -116,6 +116,10 @@ pub struct Stats {
     pub hold_histogram: [u64; HOLD_BUCKETS_US.len() + 1],
     /// Their sum, nanoseconds.
     pub hold_sum_ns: u64,
+    /// Gaps that ended because the missing packet was late, and not sent again, or to no purpose.
+    pub late_gaps: u64,
+    /// Gaps that a retransmission ended.
+    pub lost_gaps: u64,
     /// Flows that made room for others.
     pub evicted_flows: u64,
     /// Flows seen first.

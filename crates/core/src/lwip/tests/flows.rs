@@ -178,3 +178,126 @@ fn changes_while_it_runs() {
     assert_eq!(w.data(30, 1000).0, Leg::Lte);
     assert_eq!(w.node.stats().passed[PassReason::UnknownUe.index()], 1);
 }
+
+/// A sender with a window of 40 segments at 100 ms, of which 70 ms are behind the node's back.
+fn steady(w: &mut World, rounds: u32) -> u32 {
+    for round in 0..rounds {
+        for n in 0..40 {
+            w.data(round * 40 + n, 1000);
+        }
+        w.pass(Duration::from_millis(30));
+        for n in 0..20 {
+            let ack = (round * 40 + 2 * n + 2) * 1000;
+            w.stamped_ack(ack);
+        }
+        w.pass(Duration::from_millis(70));
+        w.echo = w.stamp();
+    }
+    rounds * 40
+}
+
+#[test]
+fn an_optimal_hold_is_that_of_the_model() {
+    let mut w = World::new(config(None), false);
+    let dida = DidaConfig { hold: Hold::Optimal, min_rto_ms: 1000, ..DidaConfig::default() };
+    w.node.set_dida(Some(dida), w.now).unwrap();
+    w.handshake();
+    let n = steady(&mut w, 300);
+    for i in 0..10 {
+        w.data(n + i, 1000);
+    }
+    let view = w.node.flows().next().unwrap();
+    let trips = view.round_trips.unwrap();
+    assert!((trips.smoothed_s - 0.1).abs() < 0.002, "{trips:?}");
+    assert!((30.0..40.0).contains(&view.window_segments), "{view:?}");
+    // w = 33, T_E = 30 s, R = 0.1 s.
+    let expected = holding_time::Model::of_flow(view.window_segments, 30.0, 0.1).optimum_s();
+    assert!((view.optimum_s - expected).abs() < 0.001 && expected > 0.05, "{view:?} {expected}");
+    w.node.poll_event();
+    for right in [2, 3, 4] {
+        w.dup(n * 1000, n * 1000 + 1000, (n + right) * 1000);
+    }
+    assert_eq!(w.node.held_acks(), 1);
+    let (until, _) = w.node.poll_timeout().unwrap();
+    assert!((until.saturating_since(w.now).as_secs_f64() - view.optimum_s).abs() < 0.001);
+}
+
+#[test]
+fn a_hold_respects_the_senders_timer() {
+    for (min_rto_ms, respect_rto, at_most_ms) in [(200, true, 200), (1000, true, 890), (200, false, 5000)] {
+        let mut w = World::new(config(None), false);
+        let hold = Hold::Fixed { ms: 5000.0 };
+        w.node
+            .set_dida(Some(DidaConfig { hold, respect_rto, min_rto_ms, ..DidaConfig::default() }), w.now)
+            .unwrap();
+        w.handshake();
+        let n = steady(&mut w, 80);
+        for i in 0..10 {
+            w.data(n + i, 1000);
+        }
+        w.pass(Duration::from_millis(30));
+        w.stamped_ack(n * 1000 + 1000);
+        let advanced = w.now;
+        w.pass(Duration::from_millis(5));
+        for right in [3, 4, 5] {
+            w.dup(n * 1000 + 1000, n * 1000 + 2000, (n + right) * 1000);
+        }
+        assert_eq!(w.node.held_acks(), 1);
+        let (until, _) = w.node.poll_timeout().unwrap();
+        let held = until.saturating_since(advanced).as_millis();
+        assert!(held <= at_most_ms + 5 && held * 10 > at_most_ms * 3, "{min_rto_ms} {held}");
+    }
+}
+
+#[test]
+fn an_adaptive_hold_follows_how_late_packets_are() {
+    let mut w = World::new(config(None), false);
+    let dida = DidaConfig { hold: Hold::Adaptive, min_rto_ms: 1000, ..DidaConfig::default() };
+    w.node.set_dida(Some(dida), w.now).unwrap();
+    w.handshake();
+    let mut n = steady(&mut w, 80);
+    let mut holds = Vec::new();
+    for round in 0..60 {
+        for i in 0..40 {
+            w.data(n + i, 1000);
+        }
+        for right in 2..8 {
+            w.dup(n * 1000, n * 1000 + 1000, (n + right) * 1000);
+        }
+        if w.node.held_acks() > 0 {
+            holds.push(w.node.poll_timeout().unwrap().0.saturating_since(w.now).as_millis());
+        }
+        // Late by 20 ms, later by 45; and the sender, if it was told, sends it again.
+        w.pass(Duration::from_millis(if round < 30 { 20 } else { 45 }));
+        n += 40;
+        w.stamped_ack(n * 1000);
+        w.pass(Duration::from_millis(20));
+        w.echo = w.stamp();
+    }
+    assert!((45..=55).contains(&holds[0]), "half a round trip at first: {holds:?}");
+    assert!((20..32).contains(&holds[25]), "{holds:?}");
+    assert!((45..91).contains(holds.last().unwrap()), "{holds:?}");
+    assert_eq!((w.node.stats().late_gaps, w.node.stats().lost_gaps), (60, 0));
+    // Now they are lost: only a retransmission ends the gap.
+    holds.clear();
+    for _ in 0..200 {
+        for i in 0..40 {
+            w.data(n + i, 1000);
+        }
+        for right in 2..8 {
+            w.dup(n * 1000, n * 1000 + 1000, (n + right) * 1000);
+        }
+        holds.push(match w.node.held_acks() {
+            0 => 0,
+            _ => w.node.poll_timeout().unwrap().0.saturating_since(w.now).as_millis(),
+        });
+        w.pass(Duration::from_millis(120));
+        w.data(n, 1000);
+        w.pass(Duration::from_millis(31));
+        n += 40;
+        w.stamped_ack(n * 1000);
+        w.pass(Duration::from_millis(20));
+        w.echo = w.stamp();
+    }
+    assert_eq!((w.node.stats().lost_gaps, holds.last()), (200, Some(&0)), "{holds:?}");
+}

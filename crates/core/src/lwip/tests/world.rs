@@ -25,6 +25,8 @@ pub struct World {
     /// First sequence number of the server's data.
     pub base: u32,
     pub window: u16,
+    /// Timestamp that the server has from the UE.
+    pub echo: u32,
 }
 
 pub struct Wire<'a>(pub &'a mut Vec<Vec<u8>>);
@@ -55,6 +57,7 @@ impl World {
             ue: ue.parse().unwrap(),
             base: 0,
             window: 1000,
+            echo: 0,
         }
     }
 
@@ -65,8 +68,9 @@ impl World {
     }
 
     pub fn segment(&self, at: u32, len: u32, flags: TcpFlags) -> Vec<u8> {
-        let header =
-            TcpHeader { seq: self.base.wrapping_add(at), ack: 1, flags, window: 500, ..TcpHeader::default() };
+        let timestamps = (self.echo > 0).then_some((9, self.echo));
+        let options = TcpOptions { timestamps, ..TcpOptions::default() };
+        let header = TcpHeader { seq: self.base.wrapping_add(at), ack: 1, flags, window: 500, options };
         emit_packet(self.server, self.ue, &header, &vec![7; len as usize]).unwrap()
     }
 
@@ -109,6 +113,16 @@ impl World {
 
     pub fn ack(&mut self, ack: u32) -> usize {
         self.up(self.uplink_packet(&self.ack_header(ack), &[]))
+    }
+
+    /// The UE's clock.
+    pub fn stamp(&self) -> u32 {
+        1 + self.now.as_millis() as u32
+    }
+
+    pub fn stamped_ack(&mut self, ack: u32) -> usize {
+        let options = TcpOptions { timestamps: Some((self.stamp(), 9)), ..TcpOptions::default() };
+        self.up(self.uplink_packet(&TcpHeader { options, ..self.ack_header(ack) }, &[]))
     }
 
     pub fn dup(&mut self, ack: u32, left: u32, right: u32) -> usize {

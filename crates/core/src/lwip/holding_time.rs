@@ -1,0 +1,255 @@
+//! How long to hold: the paper's model of §V, its optimum, and its bounds.
+//!
+//! Where this is not the print, the derivation is in docs/lwip.md:
+//!
+//! - Eq. 5 has the wrong sign before the linear term of its numerator: it gives the root that is negative, as a positive
+//!   number. For A = 3, B = 1000, R = 0.1 s it says 573 s; setting Eq. 4 to zero gives 58.15 ms.
+//! - "θ is given as TS = 1/(S1+S2)" makes LB and UB an interval of no particular width. θ = 1/S1 + 1/S2 makes it R wide,
+//!   the steeper side the shorter one.
+//! - The slope of ϑ at t = 0 is infinite: S1 and S2 are those of the lines from the optimum to both ends.
+//! - Eq. 1 may be longer than the RTO itself, since 1/γ magnifies what a floor of the RTO leaves: it is cut to
+//!   RTO − R′ − guard.
+
+use core::f64::consts::E;
+
+/// Smoothing of the RTT (RFC 6298: α, the paper: γ).
+pub const GAMMA: f64 = 1.0 / 8.0;
+/// K of RFC 6298.
+pub const K: f64 = 4.0;
+/// Clock granularity G, seconds: that of the kernel's timers at 1000 Hz.
+pub const GRANULARITY_S: f64 = 0.001;
+/// What is left between the end of a hold and the RTO, seconds.
+pub const GUARD_S: f64 = 0.010;
+
+/// HSTCP's additive increase per RTT, in segments, at a window of `w` segments (RFC 3649 §5).
+#[must_use]
+pub fn alpha(w: f64) -> f64 {
+    if w <= LOW_WINDOW || w.is_nan() {
+        return 1.0;
+    }
+    let beta = beta(w);
+    w * w * (0.078 / w.powf(1.2)) * 2.0 * beta / (2.0 - beta)
+}
+
+/// HSTCP's decrease, as a share of the window, at a window of `w` segments (RFC 3649 §5).
+#[must_use]
+pub fn beta(w: f64) -> f64 {
+    if w <= LOW_WINDOW || w.is_nan() {
+        return 0.5;
+    }
+    let position = (w / LOW_WINDOW).ln() / (HIGH_WINDOW / LOW_WINDOW).ln();
+    (0.5 + (HIGH_DECREASE - 0.5) * position).max(HIGH_DECREASE)
+}
+
+const LOW_WINDOW: f64 = 38.0;
+const HIGH_WINDOW: f64 = 83_000.0;
+const HIGH_DECREASE: f64 = 0.1;
+
+/// The model of Eq. 3, for one flow at one time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Model {
+    /// A = δ·w·(1 − β(w)): what a failure leaves of the window.
+    pub a: f64,
+    /// B = δ·α(w)·T_E: what success adds to it, times the RTT; in the unit of `a` times seconds.
+    pub b: f64,
+    /// RTT without holding, seconds.
+    pub rtt_s: f64,
+}
+
+impl Model {
+    /// The model of a flow with a window of `w` segments that has grown for `elapsed_s` seconds. The paper's δ scales
+    /// A and B alike, and so has no effect on where the optimum is; it is 1 here.
+    #[must_use]
+    pub fn of_flow(w: f64, elapsed_s: f64, rtt_s: f64) -> Self {
+        Self { a: w * (1.0 - beta(w)), b: alpha(w) * elapsed_s, rtt_s }
+    }
+
+    /// ϑ(t) of Eq. 3 at a hold of `t_s` seconds, with ψ = 1 / T_MHT^(1/e) and P_f = 1 − P_s (Eq. 2).
+    #[must_use]
+    pub fn growth(&self, t_s: f64, mht_s: f64) -> f64 {
+        let success = (t_s / mht_s).powf(1.0 / E);
+        self.a * (1.0 - success) + self.b * success / (self.rtt_s + t_s)
+    }
+
+    /// The hold at which Eq. 3 is largest, seconds; 0 where it falls from the start, or where the model is not one.
+    ///
+    /// With r = B/A and c = r(e−1)/2: `sqrt(c² + e·r·R) − R − c`, if r > R. It is below R/(e−1) = 0.582·R.
+    #[must_use]
+    pub fn optimum_s(&self) -> f64 {
+        let (r, rtt) = (self.b / self.a, self.rtt_s);
+        if !(r > rtt && rtt > 0.0 && self.a > 0.0) {
+            return 0.0;
+        }
+        if r.is_infinite() {
+            return rtt / (E - 1.0);
+        }
+        let c = r * (E - 1.0) / 2.0;
+        // The same root, without the difference of two numbers that are nearly equal.
+        let t = rtt * (r - rtt) / (rtt + c + (c * c + E * r * rtt).sqrt());
+        if t.is_finite() { t } else { rtt / (E - 1.0) }
+    }
+
+    /// The best operating range around the optimum (§V), seconds: R wide before it is cut to 0 and T_MHT.
+    #[must_use]
+    pub fn range_s(&self, mht_s: f64) -> (f64, f64) {
+        let best = self.optimum_s().min(mht_s);
+        let top = self.growth(best, mht_s);
+        let slope = |from: f64| {
+            let (rise, run) = (top - self.growth(from, mht_s), (best - from).abs());
+            if run > 0.0 { (rise / run).max(0.0) } else { 0.0 }
+        };
+        let (s1, s2) = (slope(0.0), slope(mht_s));
+        if !(s1 > 0.0 && s2 > 0.0) {
+            return (best, best);
+        }
+        let theta = 1.0 / s1 + 1.0 / s2;
+        let low = best - self.rtt_s / (s1 * theta);
+        let high = best + self.rtt_s / (s2 * theta);
+        (low.clamp(0.0, mht_s), high.clamp(0.0, mht_s))
+    }
+}
+
+/// What a sender knows of its round trips, seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoundTrips {
+    /// R′: the last one.
+    pub last_s: f64,
+    /// SRTT (RFC 6298).
+    pub smoothed_s: f64,
+    /// RTTVAR (RFC 6298).
+    pub variation_s: f64,
+}
+
+impl RoundTrips {
+    /// The retransmission timeout (RFC 6298 §2) with a floor: 1 s by the RFC, 0.2 s in Linux.
+    #[must_use]
+    pub fn rto_s(&self, floor_s: f64) -> f64 {
+        (self.smoothed_s + GRANULARITY_S.max(K * self.variation_s)).max(floor_s)
+    }
+
+    /// T_MHT as printed in Eq. 1, seconds.
+    #[must_use]
+    pub fn printed_mht_s(&self, rto_s: f64) -> f64 {
+        (rto_s
+            - GRANULARITY_S.max(K * self.variation_s)
+            - (1.0 - GAMMA) * self.smoothed_s
+            - GAMMA * self.last_s)
+            / GAMMA
+    }
+
+    /// The longest hold, seconds from the last ACK that advanced: `max(0, min(Eq. 1, RTO − R′ − guard))`.
+    #[must_use]
+    pub fn mht_s(&self, rto_floor_s: f64) -> f64 {
+        let rto = self.rto_s(rto_floor_s);
+        let left = self.printed_mht_s(rto).min(rto - self.last_s - GUARD_S);
+        // What is no number is no hold.
+        if left > 0.0 { left } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The largest value by looking: golden-section search, for Eq. 3 has one top.
+    fn argmax(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
+        let ratio = (5f64.sqrt() - 1.0) / 2.0;
+        for _ in 0..200 {
+            let (x, y) = (high - ratio * (high - low), low + ratio * (high - low));
+            if f(x) < f(y) { low = x } else { high = y }
+        }
+        f64::midpoint(low, high)
+    }
+
+    /// Eq. 5 as printed.
+    fn printed(m: &Model) -> f64 {
+        let k = 1.0 / E;
+        let linear = 2.0 * m.a * k * m.rtt_s + m.b * (1.0 - k);
+        let root =
+            (linear * linear + 4.0 * m.a * k * (k * m.b * m.rtt_s - m.a * k * m.rtt_s * m.rtt_s)).sqrt();
+        (linear + root) / (2.0 * m.a * k)
+    }
+
+    #[test]
+    fn golden_and_print() {
+        let m = Model { a: 3.0, b: 1000.0, rtt_s: 0.1 };
+        assert!((m.optimum_s() - 0.05815).abs() < 5e-6, "{}", m.optimum_s());
+        assert!((printed(&m) - 573.0).abs() < 0.5, "{}", printed(&m));
+        // The print is the other root of the same equation, with its sign lost.
+        let c = (1000.0 / 3.0) * (E - 1.0) / 2.0;
+        let other = -(c * c + E * (1000.0 / 3.0) * 0.1).sqrt() - 0.1 - c;
+        assert!((printed(&m) + other).abs() < 1e-6);
+    }
+
+    #[test]
+    fn hstcp_as_in_the_table_of_rfc_3649() {
+        // RFC 3649 appendix B: w, a(w), b(w).
+        for (w, a, b) in [
+            (38.0, 1.0, 0.50),
+            (118.0, 2.0, 0.44),
+            (221.0, 3.0, 0.41),
+            (1058.0, 8.0, 0.33),
+            (5497.0, 21.0, 0.24),
+            (10661.0, 30.0, 0.20),
+            (84035.0, 73.0, 0.10),
+        ] {
+            // The table is of whole segments, with the window at which each is reached.
+            assert!((alpha(w) - a).abs() <= 0.5 + 0.02 * a, "a({w}) = {}", alpha(w));
+            assert!((beta(w) - b).abs() <= 0.008, "b({w}) = {}", beta(w));
+        }
+        assert_eq!((alpha(10.0), beta(10.0), alpha(f64::NAN), beta(1e9)), (1.0, 0.5, 1.0, 0.1));
+    }
+
+    #[test]
+    fn the_printed_bound_exceeds_the_rto_under_a_floor() {
+        let trips = RoundTrips { last_s: 0.1, smoothed_s: 0.1, variation_s: 0.01 };
+        let rto = trips.rto_s(1.0);
+        assert!(trips.printed_mht_s(rto) > 6.0 * rto);
+        assert!((trips.mht_s(1.0) - 0.89).abs() < 1e-9);
+        assert!((trips.mht_s(0.2) - 0.09).abs() < 1e-9);
+        // Without a floor it is what RTTVAR leaves.
+        assert!(trips.mht_s(0.0) <= 0.030 + 1e-9);
+        let odd = RoundTrips { last_s: f64::NAN, smoothed_s: 0.1, variation_s: 0.0 };
+        assert_eq!(odd.mht_s(1.0), 0.0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn the_closed_form_is_where_the_model_is_largest(
+            a in 1.0..1000.0f64, b in 0.01..100_000.0f64, rtt_s in 0.001..1.0f64,
+        ) {
+            let m = Model { a, b, rtt_s };
+            let seen = argmax(|t| m.growth(t, 10.0), 0.0, 2.0 * rtt_s);
+            let t = m.optimum_s();
+            prop_assert!(t >= 0.0 && t < rtt_s / (E - 1.0) + 1e-12);
+            // Near the top the model is flat to within rounding: compare where, and how high.
+            prop_assert!((t - seen).abs() < 1e-4 * rtt_s || m.growth(t, 10.0) >= m.growth(seen, 10.0), "{} {}", t, seen);
+            prop_assert!((t - seen).abs() < 0.02 * rtt_s, "{} {}", t, seen);
+        }
+
+        #[test]
+        fn the_range_is_as_wide_as_the_rtt_and_holds_the_optimum(
+            w in 1.0..10_000.0f64, elapsed_s in 0.0..1000.0f64, rtt_s in 0.001..0.5f64, mht_s in 0.001..5.0f64,
+        ) {
+            let m = Model::of_flow(w, elapsed_s, rtt_s);
+            let (low, high) = m.range_s(mht_s);
+            let best = m.optimum_s().min(mht_s);
+            prop_assert!(0.0 <= low && low <= best && best <= high && high <= mht_s, "{low} {best} {high}");
+            prop_assert!(high - low <= rtt_s * (1.0 + 1e-9));
+            if low > 0.0 && high < mht_s && high > low {
+                prop_assert!((high - low - rtt_s).abs() < 1e-6 * rtt_s);
+            }
+        }
+
+        #[test]
+        fn any_numbers_give_a_hold_that_is_one(a: f64, b: f64, rtt_s: f64, last_s: f64, smoothed_s: f64, variation_s: f64) {
+            let t = Model { a, b, rtt_s }.optimum_s();
+            prop_assert!(t >= 0.0 && t.is_finite());
+            let trips = RoundTrips { last_s, smoothed_s, variation_s };
+            prop_assert!(trips.mht_s(0.2) >= 0.0);
+        }
+    }
+}
