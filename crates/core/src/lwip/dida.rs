@@ -24,7 +24,7 @@
 
 use super::events::ReleaseReason;
 use super::pool::Queue;
-use super::sack::can_hide;
+use super::sack::{Keep, can_hide};
 use super::stats::PassReason;
 use crate::time::Instant;
 use anabranch_wire::ip::IpPacket;
@@ -58,6 +58,8 @@ pub(super) enum Verdict {
     Advance,
     /// It is to be held.
     Hold,
+    /// Its duplicate SACK goes on, the rest of it is to be held.
+    Divide,
 }
 
 /// What is known of one flow: the sender's side as the node sees it.
@@ -233,6 +235,7 @@ impl Track {
                 (Verdict::PassDuplicate, None)
             }
             Once::No => (Verdict::Hold, None),
+            Once::Dsack if hides && can_hide(tcp) => (Verdict::Divide, None),
             Once::Dsack => (Verdict::Release(ReleaseReason::Dsack), None),
             Once::Option => (Verdict::Release(ReleaseReason::Option), None),
             Once::Unreadable => (Verdict::Release(ReleaseReason::Option), Some(PassReason::BadOptions)),
@@ -249,13 +252,15 @@ impl Track {
     }
 
     /// Whether the gap that this ACK tells of is to be kept from the sender. It has advanced.
-    pub(super) fn keeps_gap(&self, tcp: &TcpView<'_>) -> bool {
-        let flags = tcp.flags();
-        !self.passing
-            && tcp.payload_len() == 0
-            && !flags.contains(TcpFlags::FIN)
-            && can_hide(tcp)
-            && matches!(once_only(tcp, self.una), Once::No)
+    /// Then which of its SACK blocks it goes on with: a duplicate SACK is said once only.
+    pub(super) fn keeps_gap(&self, tcp: &TcpView<'_>) -> Option<Keep> {
+        let bare = tcp.payload_len() == 0 && !tcp.flags().contains(TcpFlags::FIN);
+        match once_only(tcp, self.una) {
+            _ if self.passing || !bare || !can_hide(tcp) => None,
+            Once::No => Some(Keep::None),
+            Once::Dsack => Some(Keep::First),
+            Once::Option | Once::Unreadable => None,
+        }
     }
 
     /// The sender was told of the gap: nothing is held until what is under way has been acknowledged.

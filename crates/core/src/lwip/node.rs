@@ -10,7 +10,7 @@ use super::flow::{Flow, FlowView, Gap};
 use super::flows::Flows;
 use super::holding_time::GUARD_S;
 use super::pool::{MAX_HELD_BYTES, Pool, Queue};
-use super::sack::without_blocks;
+use super::sack::{Keep, with_blocks};
 use super::stats::{PassReason, Stats};
 use super::steer::{of_flow, share};
 use super::timers::Timers;
@@ -400,16 +400,15 @@ impl Node {
                 self.end_hold(number, ReleaseReason::Filled, now, out);
                 self.stats.advances += 1;
                 self.end_gap(number, now);
-                let mut keeps_gap = false;
+                let mut goes_on_with = None;
                 if let Some(flow) = self.flows.get_mut(number) {
                     flow.estimate.on_advance(&seen.tcp, now);
                     flow.track.advance(&seen.tcp, now);
-                    keeps_gap = hides && flow.track.keeps_gap(&seen.tcp);
+                    goes_on_with = flow.track.keeps_gap(&seen.tcp).filter(|_| hides);
                 }
-                if keeps_gap {
-                    self.hold_gap(number, &seen.ip, packet, now, out);
-                } else {
-                    out.backhaul(packet);
+                match goes_on_with {
+                    Some(keep) => self.hold_gap(number, &seen.ip, packet, keep, now, out),
+                    None => out.backhaul(packet),
                 }
             }
             Verdict::Release(why) => {
@@ -423,6 +422,18 @@ impl Node {
                 out.backhaul(packet);
             }
             Verdict::Hold => self.hold(number, packet, now, out),
+            Verdict::Divide => {
+                let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+                let first = with_blocks(&seen.ip, packet, Keep::First, &mut goes_on);
+                let others = with_blocks(&seen.ip, packet, Keep::Others, &mut stays);
+                if let (Some(first), Some(others)) = (first, others) {
+                    out.backhaul(first);
+                    self.hold(number, others, now, out);
+                } else {
+                    // It says nothing else.
+                    out.backhaul(packet);
+                }
+            }
         }
         let proven = self.flows.get(number).is_some_and(|flow| flow.track.is_proven());
         self.flows.touch(number, proven, now);
@@ -453,17 +464,29 @@ impl Node {
         }
     }
 
-    /// Sends an ACK on without its SACK blocks, and holds it as it is.
-    fn hold_gap(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+    /// Sends an ACK on without the SACK blocks that tell of a gap, and holds it with them.
+    fn hold_gap(
+        &mut self,
+        number: u32,
+        ip: &IpPacket,
+        packet: &[u8],
+        keep: Keep,
+        now: Instant,
+        out: &mut impl NodeSink,
+    ) {
         let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
             return out.backhaul(packet);
         };
         let until = self.hold_until(&dida, flow, now);
-        let mut copy = [0; MAX_HELD_BYTES];
+        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let stays = match keep {
+            Keep::First => with_blocks(ip, packet, Keep::Others, &mut stays),
+            Keep::None | Keep::Others => Some(packet),
+        };
         if until > now
-            && let (Some(hidden), Some(flow)) =
-                (without_blocks(ip, packet, &mut copy), self.flows.get_mut(number))
-            && self.pool.push(&mut flow.track.held, packet, dida.held)
+            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, &mut goes_on), stays)
+            && let Some(flow) = self.flows.get_mut(number)
+            && self.pool.push(&mut flow.track.held, stays, dida.held)
         {
             self.stats.hidden_gaps += 1;
             flow.gap = Some(Gap { since: now, again_at: None });

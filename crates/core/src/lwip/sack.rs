@@ -13,6 +13,7 @@ const FIXED_HEADER: usize = 20;
 const CHECKSUM: usize = 16;
 const OPTION_NOP: u8 = 1;
 const OPTION_SACK: u8 = 5;
+const BLOCK: usize = 8;
 const OPTION_MD5: u8 = 19;
 const OPTION_AO: u8 = 29;
 
@@ -29,10 +30,22 @@ pub(super) fn can_hide(tcp: &TcpView<'_>) -> bool {
     has_blocks
 }
 
-/// A copy of `packet` whose SACK option is padding, with its checksum put right.
-pub(super) fn without_blocks<'a>(
+/// Which SACK blocks of an ACK stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// None.
+    None,
+    /// The first, which is a duplicate SACK (RFC 2883).
+    First,
+    /// All others; there are some.
+    Others,
+}
+
+/// A copy of `packet` with padding in the place of the other SACK blocks, and its checksum put right.
+pub(super) fn with_blocks<'a>(
     ip: &IpPacket,
     packet: &[u8],
+    keep: Keep,
     copy: &'a mut [u8; MAX_HELD_BYTES],
 ) -> Option<&'a [u8]> {
     let copy = copy.get_mut(..packet.len())?;
@@ -50,7 +63,7 @@ pub(super) fn without_blocks<'a>(
                     return None;
                 }
                 if kind == OPTION_SACK {
-                    tcp.get_mut(at..at + len)?.fill(OPTION_NOP);
+                    cut(tcp.get_mut(at..at + len)?, keep)?;
                 }
                 at += len;
             }
@@ -61,15 +74,32 @@ pub(super) fn without_blocks<'a>(
     let mut checksum = u16::from_be_bytes([*tcp.get(CHECKSUM)?, *tcp.get(CHECKSUM + 1)?]);
     for (old, new) in before.chunks_exact(2).zip(tcp.get(FIXED_HEADER..header)?.chunks_exact(2)) {
         if old != new {
-            checksum = update_u16(
-                checksum,
-                u16::from_be_bytes([old[0], old[1]]),
-                u16::from_be_bytes([new[0], new[1]]),
-            );
+            let word = |of: &[u8]| u16::from_be_bytes([of[0], of[1]]);
+            checksum = update_u16(checksum, word(old), word(new));
         }
     }
     tcp.get_mut(CHECKSUM..CHECKSUM + 2)?.copy_from_slice(&checksum.to_be_bytes());
     Some(copy)
+}
+
+/// Cuts a SACK option down to what stays.
+fn cut(option: &mut [u8], keep: Keep) -> Option<()> {
+    let len = option.len();
+    match keep {
+        Keep::None => option.fill(OPTION_NOP),
+        Keep::First => {
+            option.get_mut(2 + BLOCK..)?.fill(OPTION_NOP);
+            option[1] = 2 + BLOCK as u8;
+        }
+        Keep::Others => {
+            if len < 2 + 2 * BLOCK {
+                return None;
+            }
+            option.get_mut(..BLOCK)?.fill(OPTION_NOP);
+            option.get_mut(BLOCK..BLOCK + 2)?.copy_from_slice(&[OPTION_SACK, (len - BLOCK) as u8]);
+        }
+    }
+    Some(())
 }
 
 #[cfg(test)]
@@ -97,11 +127,19 @@ mod tests {
             let ip = IpPacket::parse(&packet).unwrap();
             prop_assert!(can_hide(&TcpView::parse(&packet[ip.payload.clone()]).unwrap()));
             let mut copy = [0; MAX_HELD_BYTES];
-            let hidden = without_blocks(&ip, &packet, &mut copy).unwrap();
+            let hidden = with_blocks(&ip, &packet, Keep::None, &mut copy).unwrap();
             let tcp = TcpView::parse(&hidden[ip.payload.clone()]).unwrap();
             prop_assert!(tcp.verifies(&ip) && !can_hide(&tcp));
             let read = parse_packet(hidden).unwrap().header;
             prop_assert_eq!((read.ack, read.window, read.options.timestamps), (ack, 99, options_of(timestamps)));
+            let mut left = |keep| {
+                let part = with_blocks(&ip, &packet, keep, &mut copy)?;
+                let tcp = TcpView::parse(&part[ip.payload.clone()]).unwrap();
+                assert!(tcp.verifies(&ip));
+                Some(parse_packet(part).unwrap().header.options.sack.as_slice().to_vec())
+            };
+            prop_assert_eq!(left(Keep::First), Some(blocks[..1].to_vec()));
+            prop_assert_eq!(left(Keep::Others), (blocks.len() > 1).then(|| blocks[1..].to_vec()));
         }
 
         #[test]
@@ -110,7 +148,9 @@ mod tests {
             bytes[9] = 6;
             if let Ok(ip) = IpPacket::parse(&bytes) {
                 let mut copy = [0; MAX_HELD_BYTES];
-                let _ = without_blocks(&ip, &bytes, &mut copy);
+                for keep in [Keep::None, Keep::First, Keep::Others] {
+                    let _ = with_blocks(&ip, &bytes, keep, &mut copy);
+                }
             }
         }
     }

@@ -162,6 +162,43 @@ fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
 }
 
 #[test]
+fn a_duplicate_sack_goes_on_at_once_and_what_it_comes_with_is_held() {
+    let mut c = config(Some(50.0));
+    c.dida = c.dida.map(|dida| DidaConfig { hide_sack: true, ..dida });
+    let mut w = World::new(c, false);
+    w.handshake();
+    for n in 0..20 {
+        w.data(n, 1000);
+    }
+    w.ack(2000);
+    let base = w.base;
+    let up = |w: &mut World, ack, blocks: &[(u32, u32)]| {
+        let mut header = w.dup_header(ack, 0, 0);
+        header.options.sack = SackBlocks::default();
+        for (left, right) in blocks {
+            header.options.sack.push(base.wrapping_add(*left), base.wrapping_add(*right));
+        }
+        let packet = w.uplink_packet(&header, &[]);
+        w.up(packet);
+    };
+    let edges = |p: &[u8]| {
+        let sack = parse_packet(p).expect("the checksum is right").header.options.sack;
+        sack.as_slice().iter().map(|(_, right)| right.wrapping_sub(base)).collect::<Vec<_>>()
+    };
+    // On a duplicate, alone, and on an ACK that advances.
+    up(&mut w, 2000, &[(0, 1000), (3000, 4000)]);
+    up(&mut w, 2000, &[(0, 1000)]);
+    up(&mut w, 5000, &[(1000, 2000), (6000, 7000), (8000, 9000)]);
+    assert_eq!(w.acks(), [2000, 2000, 2000, 5000]);
+    let said: Vec<_> = w.out.iter().map(|p| edges(p)).collect();
+    assert_eq!(said, [vec![], vec![1000], vec![1000], vec![2000]]);
+    assert_eq!(w.node.held_acks(), 1);
+    w.pass(Duration::from_millis(50));
+    assert_eq!(edges(&w.out[4]), [7000, 9000], "and is said once only");
+    assert_eq!(w.node.stats().releases[ReleaseReason::Dsack.index()], 0);
+}
+
+#[test]
 fn a_wrong_checksum_does_not_supersede() {
     let mut w = World::new(config(Some(50.0)), false);
     w.handshake();
