@@ -184,6 +184,17 @@ pub const METRICS: &[Metric] = &[
     metric("lwip.<lwip>.holds_filled", "", "holds that ended because the missing ACK came"),
     metric("lwip.<lwip>.holds_timed_out", "", "holds that ended by the timer"),
     metric("lwip.<lwip>.holds_ended_otherwise", "", "holds that ended for another reason"),
+    metric(
+        "lwip.<lwip>.hidden_gaps",
+        "",
+        "ACKs that advanced and left without their SACK blocks, which were held",
+    ),
+    metric("lwip.<lwip>.flows", "", "flows the node remembered, most at a sample"),
+    metric(
+        "lwip.<lwip>.memory_bytes",
+        "bytes",
+        "memory of its flows, held ACKs and timers, most at a sample",
+    ),
     metric("lwip.<lwip>.hold_mean_ms", "ms", "length of a hold, mean"),
     metric("lwip.<lwip>.hold_p50_ms", "ms", "the same, median"),
     metric("lwip.<lwip>.hold_p99_ms", "ms", "the same, 99th percentile"),

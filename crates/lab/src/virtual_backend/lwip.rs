@@ -144,6 +144,8 @@ pub struct Seen {
     samples: Vec<(f64, Stats)>,
     /// Length of each hold, milliseconds.
     holds: Vec<(f64, f64)>,
+    /// Most flows, and most bytes of memory.
+    most: [u64; 2],
 }
 
 /// Holds that are remembered.
@@ -162,6 +164,8 @@ impl Seen {
         }
         if let Some(node) = net.get_mut::<Node>(id) {
             self.samples.push((now.as_secs_f64(), node.stats().clone()));
+            let size = [u64::from(node.flow_count()), node.bytes() as u64];
+            self.most = [self.most[0].max(size[0]), self.most[1].max(size[1])];
         }
     }
 
@@ -187,6 +191,9 @@ impl Seen {
         put("holds_filled", by(ReleaseReason::Filled));
         put("holds_timed_out", by(ReleaseReason::Timer));
         put("holds_ended_otherwise", all as f64 - by(ReleaseReason::Filled) - by(ReleaseReason::Timer));
+        put("hidden_gaps", last.hidden_gaps as f64);
+        put("flows", self.most[0] as f64);
+        put("memory_bytes", self.most[1] as f64);
         put("hold_mean_ms", last.hold_sum_ns as f64 * 1e-6 / (all as f64).max(1.0));
         let mut lengths: Vec<f64> = self.holds.iter().map(|(_, ms)| *ms).collect();
         lengths.sort_by(f64::total_cmp);
