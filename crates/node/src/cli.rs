@@ -27,7 +27,9 @@ pub enum Command {
     Upf(agent::UpfArgs),
     /// A cell in the path of real packets: slices, schedulers, queues, radio channel.
     Gnb(agent::GnbArgs),
-    /// Ask a running UE, UPF or gNB, and change its rules, sessions or slices.
+    /// A node beside the cell: splits TCP over LTE and Wi-Fi, and repairs the order of ACKs (LWIP, DIDA).
+    Lwip(agent::LwipArgs),
+    /// Ask a running UE, UPF, gNB or LWIP node, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
     /// Make a key pair.
     Keygen(keygen::Args),
@@ -41,6 +43,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Ue(args) => agent::run_ue(&args),
         Command::Upf(args) => agent::run_upf(&args),
         Command::Gnb(args) => agent::run_gnb(&args),
+        Command::Lwip(args) => agent::run_lwip(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
@@ -72,11 +75,13 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    const PAGES: [(&str, &str); 8] = [
+    const PAGES: [(&str, &str); 10] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
         ("docs/operations.md", include_str!("../../../docs/operations.md")),
         ("docs/ran.md", include_str!("../../../docs/ran.md")),
+        ("docs/lwip-operation.md", include_str!("../../../docs/lwip-operation.md")),
+        ("packaging/lwip.example.toml", include_str!("../../../packaging/lwip.example.toml")),
         ("packaging/gnb.example.toml", include_str!("../../../packaging/gnb.example.toml")),
         ("packaging/README.md", include_str!("../../../packaging/README.md")),
         ("packaging/ue.example.toml", include_str!("../../../packaging/ue.example.toml")),

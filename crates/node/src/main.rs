@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! anabranch ue    the tunnel end on a device         anabranch keygen  a key pair
-//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running ue, upf or gnb
+//! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running part
 //! anabranch gnb   a cell in the path of real packets
+//! anabranch lwip  a node that splits TCP over LTE and Wi-Fi
 //! anabranch link  an emulated access between two interfaces
 //! ```
 #![forbid(unsafe_code)]

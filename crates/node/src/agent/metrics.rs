@@ -301,6 +301,7 @@ mod tests {
             include_str!("upf_api.rs"),
             include_str!("gnb.rs"),
             include_str!("gnb/asks.rs"),
+            include_str!("lwip/asks.rs"),
             include_str!("views.rs"),
         ];
         let kind = |call: &'static str| {

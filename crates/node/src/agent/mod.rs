@@ -1,4 +1,4 @@
-//! The control plane of `anabranch ue`, `anabranch upf` and `anabranch gnb`: one thread that never touches a user's packet.
+//! The control plane of `anabranch ue`, `anabranch upf`, `anabranch gnb` and `anabranch lwip`: one thread that never touches a user's packet.
 //!
 //! ```text
 //!  signals ─┐                       orders ┌──────────┐
@@ -11,6 +11,7 @@
 mod crew;
 mod gnb;
 mod leases;
+mod lwip;
 mod metrics;
 mod place;
 mod service;
@@ -22,6 +23,7 @@ mod upf_api;
 mod views;
 
 use crate::config::{Api, ConfigError, Listen, Metrics};
+use anabranch_core::lwip::{Config as LwipNode, DidaConfig, Hold, Steering};
 use std::path::PathBuf;
 
 /// Arguments of `anabranch ue`.
@@ -89,6 +91,68 @@ pub struct GnbArgs {
     common: Common,
 }
 
+/// Arguments of `anabranch lwip`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, where routes part.
+  [backhaul]
+  name = \"n3\"
+  routes = [\"10.45.0.2/32\"]                      # what servers send to the UE
+  [lte]
+  name = \"ran0\"
+  netns = \"ran\"                                 # ip netns add ran
+  routes = [\"0.0.0.0/0\"]                        # what UEs send
+  [node]
+  steering = { mode = \"fixed_ratio\", lte_percent = 50 }
+  dida = { hold = { mode = \"fixed\", ms = 50 } }
+  [[node.ues]]
+  name = \"phone\"
+  addresses = [\"10.45.0.2\"]                      # of the bearer: what servers know
+  wifi = [\"10.46.0.2\"]                           # by way of the access point
+
+What the UE runs to turn its Wi-Fi address back:
+  anabranch lwip --config lwip.toml --ue-rules phone --ue-interface wlan0 | ssh phone nft -f -
+
+SIGHUP reads the file again; SIGINT and SIGTERM send what is held, stop it and remove every device, address and route.")]
+pub struct LwipArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    flags: LwipFlags,
+    /// Print the nftables rules that a UE needs for its Wi-Fi leg, and do nothing else.
+    #[arg(long, value_name = "UE")]
+    ue_rules: Option<String>,
+    /// The UE's Wi-Fi interface, for --ue-rules; default: any.
+    #[arg(long, value_name = "INTERFACE", requires = "ue_rules")]
+    ue_interface: Option<String>,
+}
+
+/// What wins over `[node]`.
+#[derive(Debug, Clone, Default, clap::Args)]
+struct LwipFlags {
+    /// A fixed share of TCP over LTE, percent, instead of what the file says.
+    #[arg(long, value_name = "PERCENT")]
+    lte_percent: Option<f64>,
+    /// How long duplicate ACKs are held, milliseconds, instead of what the file says; 0: DIDA is off.
+    #[arg(long, value_name = "MS")]
+    hold_ms: Option<f64>,
+}
+
+impl LwipFlags {
+    fn win(&self, node: &mut LwipNode) -> Result<(), ConfigError> {
+        if let Some(lte_percent) = self.lte_percent {
+            node.steering = Steering::FixedRatio { lte_percent };
+            node.check().map_err(|e| ConfigError::new("--lte-percent", e.to_string()))?;
+        }
+        if let Some(ms) = self.hold_ms {
+            let dida = DidaConfig { hold: Hold::Fixed { ms }, ..node.dida.unwrap_or_default() };
+            node.dida = (ms != 0.0).then_some(dida);
+            node.check().map_err(|e| ConfigError::new("--hold-ms", e.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Configuration file; packaging/*.example.toml shows every key.
@@ -144,6 +208,18 @@ pub fn run_gnb(args: &GnbArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     gnb::run(&args.common, config)
+}
+
+/// Runs an LWIP node until it is told to stop.
+pub fn run_lwip(args: &LwipArgs) -> anyhow::Result<()> {
+    let config = lwip::load(args)?;
+    if let Some(ue) = &args.ue_rules {
+        return lwip::print_ue_rules(args, &config, ue);
+    }
+    if args.common.check {
+        return Ok(());
+    }
+    lwip::run(args, config)
 }
 
 /// Whether an error is the fault of what the user wrote.

@@ -355,6 +355,7 @@ impl Agent {
             }
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
             Ask::Ran(ask) => ask.refuse(),
+            Ask::Lwip(ask) => ask.refuse(),
             Ask::Metrics(reply) => {
                 let answer = match (self.status().await, self.session_view().await) {
                     (Ok(status), Ok(session)) => Ok(metrics::text(&status, &[session])),

@@ -30,6 +30,7 @@ impl Agent {
             Ask::SetRules(rules, reply) => drop(reply.send(self.set_rules(rules).await)),
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
             Ask::Ran(ask) => ask.refuse(),
+            Ask::Lwip(ask) => ask.refuse(),
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
         }
     }

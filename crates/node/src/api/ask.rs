@@ -1,5 +1,6 @@
 //! Questions to the control loop, each with the way its answer takes.
 
+use super::lwip::LwipAsk;
 use super::problem::Problem;
 use super::ran::RanAsk;
 use super::types::{Reloaded, Rules, Session, SessionList, Status};
@@ -39,6 +40,8 @@ pub enum Ask {
     Metrics(Reply<String>),
     /// About a cell.
     Ran(RanAsk),
+    /// About an LWIP node.
+    Lwip(LwipAsk),
 }
 
 /// Asks the control loop.

@@ -1,16 +1,19 @@
-//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell.
+//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell;
+//! an LWIP node.
 //!
 //! ```text
 //!  client ── HTTP over unix socket or TCP ──▶ axum ── Ask + oneshot ──▶ control loop ──▶ workers
 //!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
 //! ```
 //!
-//! The same paths serve UE, UPF and gNB; what only one of them can do answers 405 at the others. The OpenAPI
+//! The same paths serve UE, UPF, gNB and LWIP node; what only one of them can do answers 405 at the others. The OpenAPI
 //! description is generated from the handlers, served at `/openapi.json` and committed as
 //! `openapi/agent.json`.
 
 mod ask;
 mod events;
+mod lwip;
+mod lwip_routes;
 mod problem;
 mod ran;
 mod ran_routes;
@@ -23,6 +26,7 @@ pub use ask::{Ask, Asker};
 pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
+pub use lwip::{LwipAcks, LwipAsk, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipNode};
 pub use problem::Problem;
 pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,

@@ -33,7 +33,7 @@ pub struct Shared {
 #[openapi(
     info(
         title = "anabranch agent",
-        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`.",
+        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`; steering, DIDA and flows of an `anabranch lwip`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     modifiers(&Bearer)
@@ -65,6 +65,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(reload))
         .routes(routes!(metrics))
         .merge(super::ran_routes::routes())
+        .merge(super::lwip_routes::routes())
 }
 
 /// The description as committed in `openapi/agent.json`.

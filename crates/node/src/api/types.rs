@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// The program as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `ue`, `upf` or `gnb`.
+    /// `ue`, `upf`, `gnb` or `lwip`.
     #[schema(example = "ue")]
     pub part: String,
     /// Its name in the configuration.
@@ -192,7 +192,7 @@ pub struct Event {
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
     /// `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`;
-    /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`.
+    /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,
     /// UE it is about.

@@ -138,7 +138,8 @@ impl PortDevice {
         Some(if name.starts_with('/') { name.into() } else { PathBuf::from("/run/netns").join(name) })
     }
 
-    fn check(&self, section: &str) -> Result<(), String> {
+    /// The first thing wrong.
+    pub(super) fn check(&self, section: &str) -> Result<(), String> {
         self.device().check().map_err(|e| e.replace("[device]", section))?;
         if let Some(mtu) = self.mtu.filter(|mtu| !(1280..=9000).contains(mtu)) {
             return Err(format!("{section} mtu = {mtu}: give 1280 to 9000 (IPv6 needs 1280)"));

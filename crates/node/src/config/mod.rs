@@ -1,12 +1,13 @@
 //! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
 //!
-//! Annotated examples with every default: `packaging/{ue,upf,gnb}.example.toml`.
+//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip}.example.toml`.
 
 #[cfg(test)]
 mod documented;
 mod gnb;
 mod keys;
 mod load;
+mod lwip;
 mod types;
 mod ue;
 mod upf;
@@ -14,6 +15,7 @@ mod upf;
 pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
+pub use lwip::{LwipConfig, ue_rules};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
 pub use ue::{Cipher, UeAccess, UeConfig};
 pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

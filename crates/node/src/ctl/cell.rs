@@ -119,7 +119,7 @@ impl FromStr for Share {
 
 /// Something as the configuration file has it: a word, or the keys of a table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written<T>(T);
+pub struct Written<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromStr for Written<T> {
     type Err = String;

@@ -11,13 +11,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where agents listen unless their configuration says otherwise.
-pub const DEFAULT_SOCKETS: [&str; 3] =
-    ["/run/anabranch/ue.sock", "/run/anabranch/upf.sock", "/run/anabranch/gnb.sock"];
+pub const DEFAULT_SOCKETS: [&str; 4] = [
+    "/run/anabranch/ue.sock",
+    "/run/anabranch/upf.sock",
+    "/run/anabranch/gnb.sock",
+    "/run/anabranch/lwip.sock",
+];
 
 /// Which agent to ask, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock or gnb.sock).
+    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
     /// Its URL instead, where [api] listens on TCP: http://127.0.0.1:PORT.

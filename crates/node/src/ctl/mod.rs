@@ -1,4 +1,4 @@
-//! `anabranch ctl`: asks a running `ue`, `upf` or `gnb`, through its REST interface (`crate::api`).
+//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb` or `lwip`, through its REST interface (`crate::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
@@ -10,6 +10,7 @@ mod cell;
 mod client;
 mod error;
 mod events;
+mod lwip;
 mod metrics;
 mod rules;
 mod sessions;
@@ -134,6 +135,18 @@ Examples:
         #[command(subcommand)]
         action: Option<Box<cell::UeAction>>,
     },
+    /// An LWIP node: steering, DIDA, legs, what became of ACKs; its flows.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl --socket /run/anabranch/lwip.sock lwip --watch
+  anabranch ctl lwip flows
+  anabranch ctl lwip set --lte-percent 20 --hold-ms 50")]
+    Lwip {
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<lwip::LwipAction>,
+    },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
 Example:
@@ -207,6 +220,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         Command::Ues { page, watch, action } => {
             cell::ues(&client, action.as_deref(), page, watch, output).await
         }
+        Command::Lwip { watch, action } => lwip::lwip(&client, action.as_ref(), watch, output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

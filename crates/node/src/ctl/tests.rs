@@ -98,6 +98,7 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
                 drop(reply.send(Ok(Reloaded { changed: vec!["rule".into()], needs_restart: Vec::new() })));
             }
             Ask::Ran(ask) => ask.refuse(),
+            Ask::Lwip(ask) => ask.refuse(),
             Ask::Metrics(reply) => drop(reply.send(Ok("# HELP x y\nx{ue=\"a\"} 4\nz 1\n# EOF\n".into()))),
         }
     }

@@ -155,6 +155,13 @@ impl Device {
 
 impl PacketSink for Device {
     fn deliver(&mut self, packet: &mut [u8]) {
+        self.send(packet);
+    }
+}
+
+impl Device {
+    /// As [`PacketSink::deliver`], for who may not change the packet.
+    pub fn send(&mut self, packet: &[u8]) {
         self.counters.tx_packets += 1;
         match &mut self.port {
             Port::Tun(tun) => {

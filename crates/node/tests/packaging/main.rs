@@ -18,7 +18,15 @@ const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
 const UE_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-ue@.service");
 const GNB_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-gnb@.service");
+const LWIP_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-lwip@.service");
 const UPF_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-upf.service");
+
+const UNITS: [&str; 4] = [
+    "anabranch-ue@home.service",
+    "anabranch-upf.service",
+    "anabranch-gnb@gnb.service",
+    "anabranch-lwip@lwip.service",
+];
 
 fn keys(unit: &'static str) -> BTreeMap<&'static str, &'static str> {
     unit.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect()
@@ -44,7 +52,7 @@ fn there(program: &str) -> bool {
 
 #[test]
 fn units_have_two_capabilities_and_no_way_to_more() {
-    for unit in [UE_UNIT, UPF_UNIT, GNB_UNIT] {
+    for unit in [UE_UNIT, UPF_UNIT, GNB_UNIT, LWIP_UNIT] {
         let keys = keys(unit);
         for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
             assert_eq!(keys[key], "CAP_NET_ADMIN CAP_NET_RAW");
@@ -69,11 +77,13 @@ fn units_have_two_capabilities_and_no_way_to_more() {
         keys
     };
     assert_eq!(rest(UE_UNIT), rest(UPF_UNIT));
-    // A gNB runs slots on time.
-    let mut gnb = rest(GNB_UNIT);
-    assert_eq!(gnb.remove("LimitRTPRIO"), Some("1"));
-    assert_eq!(gnb.insert("RestrictRealtime", "yes"), None);
-    assert_eq!(gnb, rest(UE_UNIT));
+    // A gNB runs slots on time, and an LWIP node ends holds.
+    for unit in [GNB_UNIT, LWIP_UNIT] {
+        let mut keys = rest(unit);
+        assert_eq!(keys.remove("LimitRTPRIO"), Some("1"));
+        assert_eq!(keys.insert("RestrictRealtime", "yes"), None);
+        assert_eq!(keys, rest(UE_UNIT));
+    }
 }
 
 /// A root folder with program, units and user in place.
@@ -87,7 +97,12 @@ fn root() -> tempfile::TempDir {
     let packaging = PathBuf::from(PACKAGING);
     put(Path::new(ANABRANCH), "usr/bin/anabranch");
     put(Path::new("/bin/kill"), "bin/kill");
-    for unit in ["anabranch-ue@.service", "anabranch-upf.service", "anabranch-gnb@.service"] {
+    for unit in [
+        "anabranch-ue@.service",
+        "anabranch-upf.service",
+        "anabranch-gnb@.service",
+        "anabranch-lwip@.service",
+    ] {
         put(&packaging.join("systemd").join(unit), &format!("usr/lib/systemd/system/{unit}"));
     }
     put(&packaging.join("sysusers.d/anabranch.conf"), "usr/lib/sysusers.d/anabranch.conf");
@@ -105,7 +120,7 @@ fn systemd_understands_the_units_and_rates_them_safe() {
         let mut command = Command::new("systemd-analyze");
         command.arg(format!("--root={}", root.path().display())).args(args).output().unwrap()
     };
-    for unit in ["anabranch-ue@home.service", "anabranch-upf.service", "anabranch-gnb@gnb.service"] {
+    for unit in UNITS {
         let output = analyze(&["verify", unit]);
         // What is said of units it depends on, which are not in this root, is not about us.
         let about = text(&output);
@@ -121,7 +136,7 @@ fn systemd_understands_the_units_and_rates_them_safe() {
     assert!(text(&analyze(&["verify", "anabranch-upf.service"])).contains("ProtektClock"));
     std::fs::write(&broken, UPF_UNIT).unwrap();
     // Exposure from 0 (safe) to 100; what is left is the network, which is the point of it.
-    for unit in ["anabranch-ue@home.service", "anabranch-upf.service", "anabranch-gnb@gnb.service"] {
+    for unit in UNITS {
         let output = analyze(&["security", "--offline=yes", "--threshold=25", unit]);
         assert!(output.status.success(), "{}", text(&output));
     }
@@ -160,7 +175,7 @@ fn user_and_folders_are_made_as_described() {
 /// The examples are right as they are, for the real program.
 #[test]
 fn the_examples_are_accepted() {
-    for part in ["ue", "upf", "gnb"] {
+    for part in ["ue", "upf", "gnb", "lwip"] {
         let example = format!("{PACKAGING}/{part}.example.toml");
         let output = Command::new(ANABRANCH).args([part, "--check", "--config", &example]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -281,11 +296,13 @@ fn the_package_holds_what_the_readme_lists() {
         "./usr/lib/systemd/system/anabranch-ue@.service",
         "./usr/lib/systemd/system/anabranch-upf.service",
         "./usr/lib/systemd/system/anabranch-gnb@.service",
+        "./usr/lib/systemd/system/anabranch-lwip@.service",
         "./usr/lib/sysusers.d/anabranch.conf",
         "./usr/lib/tmpfiles.d/anabranch.conf",
         "./usr/share/doc/anabranch/examples/ue.toml",
         "./usr/share/doc/anabranch/examples/upf.toml",
         "./usr/share/doc/anabranch/examples/gnb.toml",
+        "./usr/share/doc/anabranch/examples/lwip.toml",
         "./usr/share/doc/anabranch/operations.md",
         "./usr/share/doc/anabranch/ran.md",
         "./usr/share/doc/anabranch/copyright",

@@ -41,6 +41,7 @@ impl Agent {
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
             Ask::Ran(ask) => self.on_ran_ask(ask).await,
+            Ask::Lwip(ask) => ask.refuse(),
         }
     }
 

@@ -1,0 +1,193 @@
+//! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
+
+use super::super::metrics::{count, encoded, gauge, one, program};
+use crate::api::{LwipAcks, LwipHolds, LwipNode, Status};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLeg {
+    leg: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Nothing {}
+
+/// Name, help, value.
+type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_lwip_`.
+pub fn text(status: &Status, node: &LwipNode) -> String {
+    let mut registry = program(status, "Packets dropped, by reason");
+    one(&mut registry, "ues", "UEs known", None, node.ues as f64);
+    one(&mut registry, "flows", "Flows remembered", None, node.flows as f64);
+    let memory = node.memory_bytes as f64;
+    one(&mut registry, "memory", "Memory of flows, held ACKs and timers", Some(Unit::Bytes), memory);
+    one(&mut registry, "holding", "ACKs held now", None, node.acks.holding as f64);
+    let on = f64::from(u8::from(node.dida.is_some()));
+    one(&mut registry, "dida", "1 while duplicate ACKs are held", None, on);
+    legs(&mut registry, node);
+    acks(&mut registry, node);
+    let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    count(&mut registry, "passed_packets", "Packets neither steered nor looked at further", passed);
+    let errors: u64 = status.workers.iter().map(|w| w.device_errors).sum();
+    count(&mut registry, "device_errors", "Frames that an interface refused", [(Nothing {}, errors)]);
+    encoded(&registry)
+}
+
+fn legs(registry: &mut Registry, node: &LwipNode) {
+    let label = |leg: &str| OfLeg { leg: leg.to_owned() };
+    let counters: [Column<crate::api::LwipLeg>; 3] = [
+        ("leg_packets", "Downlink packets", |leg| leg.packets),
+        ("leg_bytes", "Their bytes", |leg| leg.bytes),
+        ("leg_steered_packets", "TCP packets with data", |leg| leg.steered),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, node.legs.iter().map(|leg| (label(&leg.leg), value(leg))));
+    }
+    let share = node.legs.iter().map(|leg| (label(&leg.leg), leg.steered_percent / 100.0));
+    gauge(registry, "leg_share", "Part of TCP packets with data", Some(Unit::Ratios), share);
+}
+
+fn acks(registry: &mut Registry, node: &LwipNode) {
+    let counters: [Column<LwipAcks>; 8] = [
+        ("uplink_packets", "Packets of UEs", |acks| acks.uplink_packets),
+        ("advancing_acks", "ACKs that advanced", |acks| acks.advances),
+        ("duplicate_acks", "Duplicate ACKs of UEs", |acks| acks.duplicates),
+        ("let_through_acks", "Of them, those sent on at once", |acks| acks.let_through),
+        ("triple_duplicates", "Third duplicates in a row sent to a sender", |acks| acks.triple_duplicates),
+        ("held_acks", "Duplicate ACKs held", |acks| acks.held),
+        ("released_acks", "Held ACKs sent in the end", |acks| acks.released),
+        ("superseded_acks", "Held ACKs that the missing one made needless", |acks| acks.superseded),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, [(Nothing {}, value(&node.acks))]);
+    }
+    let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    count(registry, "releases", "Holds by why they ended", ended);
+    let help = "How long holds were";
+    registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
+}
+
+/// A histogram that was counted elsewhere.
+#[derive(Debug)]
+struct Histogram {
+    sum: f64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    fn new(holds: &LwipHolds) -> Self {
+        let bounds = holds.bounds_ms.iter().map(|ms| ms / 1e3).chain([f64::MAX]);
+        Self { sum: holds.sum_ms / 1e3, buckets: bounds.zip(holds.counts.iter().copied()).collect() }
+    }
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        let count = self.buckets.iter().map(|(_, n)| n).sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::views;
+    use super::*;
+    use anabranch_core::lwip::{Config, Node, PassReason, ReleaseReason};
+    use anabranch_core::time::Instant;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../../docs/lwip-operation.md");
+
+    fn sample() -> String {
+        let node = Node::new(Config::default(), 1, Instant::ZERO).unwrap();
+        let mut node = views::node("n", &node);
+        node.acks.held = 7;
+        node.holds.counts[1] = 3;
+        node.holds.counts[13] = 1;
+        node.holds.sum_ms = 1500.0;
+        let status = Status {
+            part: "lwip".into(),
+            name: "n".into(),
+            version: "v".into(),
+            uptime_s: 1,
+            public_key: String::new(),
+            device: String::new(),
+            mtu_bytes: 1500,
+            sessions: 1,
+            connected: 1,
+            drops: std::collections::BTreeMap::new(),
+            workers: Vec::new(),
+        };
+        text(&status, &node)
+    }
+
+    #[test]
+    fn numbers_are_where_they_belong() {
+        let text = sample();
+        for line in [
+            "anabranch_lwip_held_acks_total 7",
+            "anabranch_lwip_hold_seconds_sum 1.5",
+            "anabranch_lwip_hold_seconds_count 4",
+            "anabranch_lwip_hold_seconds_bucket{le=\"0.002\"} 3",
+            "anabranch_lwip_hold_seconds_bucket{le=\"+Inf\"} 4",
+            "anabranch_lwip_releases_total{reason=\"timer\"} 0",
+            "anabranch_lwip_leg_packets_total{leg=\"wifi\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+    }
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        let text = sample();
+        let kinds: BTreeSet<(&str, &str)> =
+            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let mut rows = BTreeSet::new();
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            let name = line.split([' ', '{']).next().unwrap();
+            let family =
+                ["_total", "_sum", "_count", "_bucket"].iter().find_map(|end| name.strip_suffix(end));
+            let family = family.unwrap_or(name);
+            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap_or_else(|| panic!("{line}")).1;
+            let name = if kind == "histogram" { family } else { name };
+            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+            let labels: Vec<String> = labels
+                .split(',')
+                .filter_map(|l| Some(l.split_once('=')?.0))
+                .filter(|label| *label != "le")
+                .map(|label| format!("`{label}`"))
+                .collect();
+            let name = name.strip_prefix("anabranch_lwip_").unwrap();
+            rows.insert(format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |"));
+        }
+        for row in &rows {
+            assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/lwip-operation.md lacks {row}");
+        }
+        let kinds = [" | gauge | ", " | counter | ", " | histogram | "];
+        let documented = PAGE.lines().filter(|line| kinds.iter().any(|kind| line.contains(kind)));
+        assert_eq!(documented.count(), rows.len());
+    }
+
+    #[test]
+    fn every_reason_is_documented_once() {
+        let passed = PassReason::ALL.iter().map(|reason| reason.name());
+        for name in passed.chain(ReleaseReason::ALL.iter().map(|reason| reason.name())) {
+            let row = format!("| `{name}` |");
+            let rows = PAGE.lines().filter(|line| line.starts_with(&row)).count();
+            assert_eq!(rows, 1, "docs/lwip-operation.md: {row}");
+        }
+    }
+}

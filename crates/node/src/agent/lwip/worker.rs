@@ -1,0 +1,237 @@
+//! The data path of an LWIP node: the node of `core` on real time, between the backhaul and two legs.
+//!
+//! ```text
+//!   backhaul ─▶ Node::downlink ─┬─▶ LTE            timerfd, absolute ──▶ Node::poll: holds that are over
+//!                               └─▶ Wi-Fi          orders (queue + wake)
+//!            ◀─ Node::uplink, or later ◀── LTE, Wi-Fi
+//! ```
+//!
+//! One thread; nothing locks and nothing is allocated per packet. At the end of it held ACKs are sent, then it returns.
+
+use super::super::thread::{self, Clock, Handle, MAX_ORDERS, Orders, Timer};
+use crate::config::LwipConfig;
+use crate::engine::device::{Device, DeviceCounters};
+use anabranch_core::lwip::{Leg, Node, NodeSink};
+use anabranch_core::time::{Duration, Instant};
+use anyhow::Context;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use rand_core::{OsRng, TryRngCore};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+/// Frames read from one interface before the others, and the clock, have their turn.
+const ROUND: usize = 8;
+const WAKER: Token = Token(0);
+const TIMER: Token = Token(1);
+const FIRST_PORT: usize = 2;
+
+/// The interfaces.
+pub struct Ports {
+    /// Where servers are.
+    pub backhaul: Device,
+    /// The cell.
+    pub lte: Device,
+    /// The access point, if it is not behind the interface of LTE.
+    pub wifi: Option<Device>,
+}
+
+/// See the top of this file.
+pub struct Worker {
+    /// The node.
+    pub node: Node,
+    ports: Ports,
+    clock: Clock,
+    ready: [bool; 3],
+    poll: Poll,
+    timer: Timer,
+    orders: Orders<Self>,
+    real_time: bool,
+    stop: bool,
+}
+
+impl Worker {
+    /// Registers everything. Time starts now.
+    pub fn new(config: &LwipConfig, ports: Ports) -> anyhow::Result<(Self, Handle<Self>)> {
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        let clock = Clock::start();
+        let timer = Timer::new(clock)?;
+        let register = |fd: RawFd, token| {
+            poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
+        };
+        register(timer.as_raw_fd(), TIMER)?;
+        let devices = [Some(&ports.backhaul), Some(&ports.lte), ports.wifi.as_ref()];
+        for (at, device) in devices.into_iter().enumerate() {
+            if let Some(device) = device {
+                register(device.as_raw_fd(), Token(FIRST_PORT + at))?;
+            }
+        }
+        // Strangers must not know where a flow is in the table.
+        let seed = OsRng.try_next_u64().context("random numbers")?;
+        let node = Node::new(config.node.clone(), seed, clock.now()).map_err(anyhow::Error::new)?;
+        let (handle, orders) = Handle::new(waker);
+        let worker = Self {
+            node,
+            ready: [true, true, ports.wifi.is_some()],
+            ports,
+            clock,
+            poll,
+            timer,
+            orders,
+            real_time: config.lwip.real_time,
+            stop: false,
+        };
+        Ok((worker, handle))
+    }
+
+    /// Counters of the interfaces: backhaul, LTE, Wi-Fi if it has one.
+    pub fn device_counters(&self) -> Vec<DeviceCounters> {
+        let Ports { backhaul, lte, wifi } = &self.ports;
+        [Some(backhaul), Some(lte), wifi.as_ref()].into_iter().flatten().map(Device::counters).collect()
+    }
+
+    /// Takes packets in; whether there may be more.
+    fn read(&mut self) -> anyhow::Result<bool> {
+        let mut more = false;
+        for at in 0..self.ready.len() {
+            for _ in 0..ROUND {
+                if !self.ready[at] {
+                    break;
+                }
+                let now = self.clock.now();
+                self.ready[at] = if at == 0 { self.read_backhaul(now)? } else { self.read_leg(at, now)? };
+            }
+            more |= self.ready[at];
+        }
+        Ok(more)
+    }
+
+    fn read_backhaul(&mut self, now: Instant) -> anyhow::Result<bool> {
+        let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
+        let read = backhaul.receive(|packet| match (node.downlink(packet, now), &mut *wifi) {
+            (Leg::Wifi, Some(wifi)) => wifi.send(packet),
+            (Leg::Wifi, None) | (Leg::Lte, _) => lte.send(packet),
+        });
+        Ok(read.context("reading the device of [backhaul]; was it removed?")? > 0)
+    }
+
+    fn read_leg(&mut self, at: usize, now: Instant) -> anyhow::Result<bool> {
+        let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
+        // What the node itself sends while it reads from a leg can go by the other one only when that is read out:
+        // it is kept, and it is rare.
+        let mut own = Vec::new();
+        let mut out = Out { backhaul, legs: Legs::Kept(&mut own) };
+        let (section, device) = match (at, &mut *wifi) {
+            (2, Some(wifi)) => ("[wifi]", wifi),
+            _ => ("[lte]", &mut *lte),
+        };
+        let read = device
+            .receive(|packet| node.uplink(packet, now, &mut out))
+            .with_context(|| format!("reading the device of {section}; was it removed?"))?;
+        for (leg, packet) in own {
+            by_leg(leg, lte, wifi).send(&packet);
+        }
+        Ok(read > 0)
+    }
+
+    /// Does what is due.
+    fn due(&mut self, now: Instant) {
+        if self.node.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
+            node.poll(now, &mut Out { backhaul, legs: Legs::There { lte, wifi } });
+        }
+        // Counters say it all; nobody takes them one by one.
+        while self.node.poll_event().is_some() {}
+    }
+
+    fn flush(&mut self) {
+        let Ports { backhaul, lte, wifi } = &mut self.ports;
+        [Some(backhaul), Some(lte), wifi.as_mut()].into_iter().flatten().for_each(Device::flush);
+    }
+
+    fn orders(&mut self, now: Instant) {
+        for _ in 0..MAX_ORDERS {
+            let Some(order) = self.orders.pop() else { break };
+            order(self, now);
+        }
+    }
+}
+
+impl thread::Worker for Worker {
+    fn run(mut self) -> anyhow::Result<()> {
+        if self.real_time {
+            thread::on_time();
+        }
+        let mut epoll = Events::with_capacity(16);
+        while !self.stop {
+            let more = self.read()?;
+            let now = self.clock.now();
+            self.orders(now);
+            self.due(now);
+            self.flush();
+            let timeout = if more || !self.orders.is_empty() {
+                Some(Duration::ZERO)
+            } else {
+                self.timer.arm(self.node.poll_timeout().map_or(Instant::MAX, |(at, _)| at))?;
+                None
+            };
+            match self.poll.poll(&mut epoll, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("epoll"),
+            }
+            for event in &epoll {
+                match event.token() {
+                    WAKER | TIMER => {}
+                    Token(token) => self.ready[token - FIRST_PORT] = true,
+                }
+            }
+        }
+        // What is held belongs to somebody: it is sent before the end.
+        let now = self.clock.now();
+        let holding = self.node.held_acks();
+        self.node.set_dida(None, now).map_err(anyhow::Error::new)?;
+        self.due(now);
+        self.flush();
+        if holding > 0 {
+            tracing::info!("{holding} held ACKs sent before the end");
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.stop = true;
+    }
+}
+
+/// Where what leaves the node goes.
+struct Out<'a> {
+    backhaul: &'a mut Device,
+    legs: Legs<'a>,
+}
+
+enum Legs<'a> {
+    There { lte: &'a mut Device, wifi: &'a mut Option<Device> },
+    Kept(&'a mut Vec<(Leg, Vec<u8>)>),
+}
+
+impl NodeSink for Out<'_> {
+    fn backhaul(&mut self, packet: &[u8]) {
+        self.backhaul.send(packet);
+    }
+
+    fn leg(&mut self, leg: Leg, packet: &[u8]) {
+        match &mut self.legs {
+            Legs::There { lte, wifi } => by_leg(leg, lte, wifi).send(packet),
+            Legs::Kept(kept) => kept.push((leg, packet.to_vec())),
+        }
+    }
+}
+
+fn by_leg<'a>(leg: Leg, lte: &'a mut Device, wifi: &'a mut Option<Device>) -> &'a mut Device {
+    match (leg, wifi) {
+        (Leg::Wifi, Some(wifi)) => wifi,
+        _ => lte,
+    }
+}
