@@ -5,7 +5,6 @@ mod metrics;
 mod views;
 mod worker;
 
-use super::Common;
 use super::place::{self, Placed};
 use super::service::{Signals, Wish, notify, reloading};
 use super::thread::{Handle, Running};

@@ -41,9 +41,9 @@ impl World {
         }
         air.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         ran.veth("lte", &ue, "lte");
-        ran.veth("wifi", &air, "a");
-        air.veth("b", &ue, "wifi");
-        for (ns, interface) in [(&ran, "wifi"), (&ue, "wifi"), (&air, "a"), (&air, "b")] {
+        ran.veth("wifi", &air, "a0");
+        air.veth("b0", &ue, "wifi");
+        for (ns, interface) in [(&ran, "wifi"), (&ue, "wifi"), (&air, "a0"), (&air, "b0")] {
             ns.sh(&format!("ethtool -K {interface} tso off gso off gro off tx off >/dev/null"));
         }
         ran.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
@@ -54,7 +54,7 @@ impl World {
                ip addr add 10.46.0.2/24 dev wifi; ip addr add fd46::2/64 dev wifi nodad
                ip route add default via 10.45.0.1; ip -6 route add default via fd45::1");
         let folder = tempfile::tempdir().unwrap();
-        let link = ["link", "--a", "a", "--b", "b", "--both", &format!("delay_ms={wifi_ms}")];
+        let link = ["link", "--a", "a0", "--b", "b0", "--both", &format!("delay_ms={wifi_ms}")];
         let _link = air.spawn(ANABRANCH, &link, &folder.path().join("link.log"));
         let world = Self { server, ran, ue, folder, _link, _air: air };
         world.configure(kind);

@@ -4,6 +4,7 @@ use super::super::metrics::{count, encoded, gauge, one, program};
 use crate::api::{LwipAcks, LwipHolds, LwipNode, Status};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -15,9 +16,6 @@ struct OfLeg {
 struct Reason {
     reason: String,
 }
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Nothing {}
 
 /// Name, help, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
@@ -37,7 +35,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
     count(&mut registry, "passed_packets", "Packets neither steered nor looked at further", passed);
     let errors: u64 = status.workers.iter().map(|w| w.device_errors).sum();
-    count(&mut registry, "device_errors", "Frames that an interface refused", [(Nothing {}, errors)]);
+    tally(&mut registry, "device_errors", "Frames that an interface refused", errors);
     encoded(&registry)
 }
 
@@ -67,12 +65,19 @@ fn acks(registry: &mut Registry, node: &LwipNode) {
         ("superseded_acks", "Held ACKs that the missing one made needless", |acks| acks.superseded),
     ];
     for (name, help, value) in counters {
-        count(registry, name, help, [(Nothing {}, value(&node.acks))]);
+        tally(registry, name, help, value(&node.acks));
     }
     let ended = node.holds.ended.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
     count(registry, "releases", "Holds by why they ended", ended);
     let help = "How long holds were";
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
+}
+
+/// A counter without labels.
+fn tally(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
 }
 
 /// A histogram that was counted elsewhere.
