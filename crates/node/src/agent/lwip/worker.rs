@@ -170,7 +170,7 @@ impl thread::Worker for Worker {
             self.orders(now);
             self.due(now);
             self.flush();
-            let timeout = if more || !self.orders.is_empty() {
+            let timeout = if more || self.stop || !self.orders.is_empty() {
                 Some(Duration::ZERO)
             } else {
                 self.timer.arm(self.node.poll_timeout().map_or(Instant::MAX, |(at, _)| at))?;
