@@ -198,3 +198,27 @@ fn rlc_table3() {
 fn rlc_table6_irtt() {
     check_some("papers/rlc/table6-irtt.toml", &["duration_s=7"], &["fp-25-10", "eqp-25-10", "eqp-50-70"]);
 }
+
+#[test]
+fn lwip_fig2() {
+    let variants = ["rtt100-classic", "rtt100-no-sack", "rtt100-adaptive", "rtt100-rack"];
+    check_some("papers/lwip/fig2-3-cwnd.toml", &["flow.file.bytes=4000000"], &variants);
+}
+
+#[test]
+fn lwip_fig9() {
+    let variants = ["lte50-h0", "lte50-h50", "lte20-h50", "printed-h50", "printed-no-sack-h50", "rack-h50"];
+    check_some("papers/lwip/fig9-11-hold-rtt100.toml", &["runs=1", "flow.file.bytes=4000000"], &variants);
+}
+
+#[test]
+fn lwip_fig12() {
+    let variants = ["steady-8-lte", "steady-8-wifi", "fluct-8-native", "fluct-8-dida"];
+    check_some("papers/lwip/fig12-download-time.toml", &["runs=1"], &variants);
+}
+
+#[test]
+fn lwip_dida_or_reorder() {
+    let variants = ["classic-cubic-dida", "classic-reno-ue", "rack-bbr-both"];
+    check_some("lwip/dida-or-reorder.toml", &["runs=1", "flow.file.bytes=4000000"], &variants);
+}
