@@ -3,7 +3,8 @@
 //! ```toml
 //! wifi_leg = "translate"                 # or "tunnel": the leg brings packets to the UE as they are
 //! other = "lte"                          # UDP: lte, wifi, by_flow
-//! steering = { mode = "fixed_ratio", lte_percent = 50 }
+//! steering = { mode = "fixed_ratio", lte_percent = 50 }   # rtt_weighted, capacity_weighted, switched
+//! probe = { addresses = ["10.45.0.1"] }  # measures the legs, for all but fixed_ratio
 //! dida = { let_through = 2, hold = { mode = "fixed", ms = 50 } }
 //!
 //! [[ues]]
@@ -29,6 +30,9 @@ pub struct Config {
     pub steering: Steering,
     /// The leg of UDP. Everything else that is not TCP goes over LTE. Default: `lte`.
     pub other: OtherTraffic,
+    /// What measures the legs; left out: nothing does, and only `fixed_ratio` and a `switched` that says which leg can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeConfig>,
     /// DIDA; left out: ACKs pass as they come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dida: Option<DidaConfig>,
@@ -46,6 +50,7 @@ impl Default for Config {
             wifi_leg: WifiLeg::default(),
             steering: Steering::default(),
             other: OtherTraffic::default(),
+            probe: None,
             dida: None,
             ues: Vec::new(),
             flows: 65_536,
@@ -87,6 +92,120 @@ pub enum Steering {
         /// 0 to 100, in steps of any size.
         lte_percent: f64,
     },
+    /// Shares inversely proportional to the round-trip times of the legs, as the authors' code has them.
+    RttWeighted {
+        /// The least share of a leg, percent, 0 to 50. Default: 5.
+        #[serde(default = "five")]
+        least_percent: f64,
+    },
+    /// Shares proportional to the rates of the legs, as far as they are known: a leg that was never busy counts as what
+    /// it is assumed to be, or what went over it, if that is more.
+    CapacityWeighted {
+        /// The least share of a leg, percent, 0 to 50. Default: 5.
+        #[serde(default = "five")]
+        least_percent: f64,
+        /// Rate of LTE to begin with, Mbit/s, more than 0 and at most 100,000. Default: 10.
+        #[serde(default = "ten")]
+        lte_mbps: f64,
+        /// Rate of Wi-Fi to begin with, Mbit/s, more than 0 and at most 100,000. Default: 10.
+        #[serde(default = "ten")]
+        wifi_mbps: f64,
+    },
+    /// All of a UE's flows on one leg (the switched bearer of TS 36.300).
+    Switched {
+        /// Which. Default: `auto`.
+        #[serde(default)]
+        to: SwitchTo,
+        /// `auto`: the other leg's round-trip time must be shorter by so much, percent, 0 to 99. Default: 25.
+        #[serde(default = "quarter")]
+        hysteresis_percent: f64,
+        /// `auto`: least time between two changes while both legs are up, milliseconds. Default: 1,000.
+        #[serde(default = "second")]
+        dwell_ms: u32,
+    },
+}
+
+const fn five() -> f64 {
+    5.0
+}
+const fn ten() -> f64 {
+    10.0
+}
+const fn quarter() -> f64 {
+    25.0
+}
+const fn second() -> u32 {
+    1000
+}
+
+/// The leg of a switched bearer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchTo {
+    /// The one with the shorter round-trip time.
+    #[default]
+    Auto,
+    /// LTE.
+    Lte,
+    /// Wi-Fi, while it is up.
+    Wifi,
+}
+
+/// Probes: echo requests to every UE on both legs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeConfig {
+    /// The node's own addresses, at most one per family. UEs answer to them; the node must get what is sent to them.
+    pub addresses: Vec<IpAddr>,
+    /// Time between probes of a UE that gets packets, milliseconds, 10 to 60,000. Default: 100.
+    #[serde(default = "hundred")]
+    pub interval_ms: u32,
+    /// Time between probes of a UE that gets none, milliseconds, `interval_ms` to 600,000. Default: 1,000.
+    #[serde(default = "second")]
+    pub idle_ms: u32,
+    /// Wi-Fi is left to itself after so many probes in a row without an answer, 1 to 15. Default: 4.
+    #[serde(default = "four")]
+    pub lost_after: u16,
+}
+
+const fn hundred() -> u32 {
+    100
+}
+const fn four() -> u16 {
+    4
+}
+
+impl ProbeConfig {
+    /// Probes from these addresses, with every default.
+    #[must_use]
+    pub const fn new(addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, interval_ms: hundred(), idle_ms: second(), lost_after: four() }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let fail = |key, value: String, remedy| Err(ConfigError::Value { key, value, remedy });
+        for (i, address) in self.addresses.iter().enumerate() {
+            if address.is_unspecified() || address.is_multicast() {
+                return fail("probe.addresses", address.to_string(), "the address of one host");
+            }
+            if self.addresses[..i].iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+                return fail("probe.addresses", address.to_string(), "one address per family");
+            }
+        }
+        if self.addresses.is_empty() {
+            return fail("probe.addresses", "[]".into(), "at least one address");
+        }
+        if !(10..=60_000).contains(&self.interval_ms) {
+            return fail("probe.interval_ms", self.interval_ms.to_string(), "10 to 60000");
+        }
+        if !(self.interval_ms..=600_000).contains(&self.idle_ms) {
+            return fail("probe.idle_ms", self.idle_ms.to_string(), "interval_ms to 600000");
+        }
+        if !(1..=15).contains(&self.lost_after) {
+            return fail("probe.lost_after", self.lost_after.to_string(), "1 to 15");
+        }
+        Ok(())
+    }
 }
 
 impl Default for Steering {
@@ -208,6 +327,7 @@ impl Config {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.steering.check()?;
+        self.check_probe(&self.steering)?;
         if let Some(dida) = &self.dida {
             dida.check()?;
         }
@@ -232,6 +352,21 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+impl Config {
+    /// Whether what a steering goes by is measured.
+    pub(super) fn check_probe(&self, steering: &Steering) -> Result<(), ConfigError> {
+        match &self.probe {
+            Some(probe) => probe.check(),
+            None if steering.needs_probe() => Err(ConfigError::value(
+                "probe",
+                "none",
+                "there, with an address of the node: this steering goes by what probes measure",
+            )),
+            None => Ok(()),
+        }
     }
 }
 
@@ -273,6 +408,24 @@ impl Steering {
             Self::FixedRatio { lte_percent } => {
                 within("steering.lte_percent", lte_percent, 0.0..=100.0, "a number of 0 to 100")
             }
+            Self::RttWeighted { least_percent } => least(least_percent),
+            Self::CapacityWeighted { least_percent, lte_mbps, wifi_mbps } => {
+                least(least_percent)?;
+                let remedy = "a number more than 0 and at most 100000";
+                within("steering.lte_mbps", lte_mbps, 1e-6..=1e5, remedy)?;
+                within("steering.wifi_mbps", wifi_mbps, 1e-6..=1e5, remedy)
+            }
+            Self::Switched { hysteresis_percent, .. } => {
+                let key = "steering.hysteresis_percent";
+                within(key, hysteresis_percent, 0.0..=99.0, "a number of 0 to 99")
+            }
+        }
+    }
+
+    const fn needs_probe(&self) -> bool {
+        match self {
+            Self::FixedRatio { .. } | Self::Switched { to: SwitchTo::Lte | SwitchTo::Wifi, .. } => false,
+            Self::RttWeighted { .. } | Self::CapacityWeighted { .. } | Self::Switched { .. } => true,
         }
     }
 }
@@ -300,6 +453,10 @@ impl DidaConfig {
             Hold::Optimal | Hold::Adaptive => Ok(()),
         }
     }
+}
+
+fn least(percent: f64) -> Result<(), ConfigError> {
+    within("steering.least_percent", percent, 0.0..=50.0, "a number of 0 to 50")
 }
 
 fn within(
@@ -343,6 +500,17 @@ mod tests {
             ("steering = { mode = \"fixed_ratio\", lte_percent = nan }", "NaN"),
             ("dida = { let_through = 101 }", "dida.let_through"),
             ("dida = { hold = { mode = \"fixed\", ms = -1 } }", "dida.hold.ms"),
+            ("steering = { mode = \"rtt_weighted\" }", "probe = none"),
+            ("steering = { mode = \"switched\" }", "probe = none"),
+            ("steering = { mode = \"switched\", to = \"wifi\", hysteresis_percent = 100 }", "0 to 99"),
+            ("steering = { mode = \"capacity_weighted\", lte_mbps = 0 }", "lte_mbps"),
+            ("steering = { mode = \"capacity_weighted\", least_percent = 51 }", "0 to 50"),
+            ("probe = { addresses = [] }", "at least one"),
+            ("probe = { addresses = [\"::\"] }", "one host"),
+            ("probe = { addresses = [\"10.0.0.1\", \"10.0.0.2\"] }", "per family"),
+            ("probe = { addresses = [\"10.0.0.1\"], interval_ms = 9 }", "10 to 60000"),
+            ("probe = { addresses = [\"10.0.0.1\"], idle_ms = 50 }", "interval_ms to"),
+            ("probe = { addresses = [\"10.0.0.1\"], lost_after = 0 }", "1 to 15"),
             ("dida = { held = 0 }", "dida.held"),
             ("dida = { min_rto_ms = 0 }", "1 to 10000"),
             ("dida = { held_per_flow = 0 }", "dida.held_per_flow"),

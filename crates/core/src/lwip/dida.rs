@@ -231,7 +231,8 @@ impl Track {
             self.passing = false;
         }
         match once_only(tcp, self.una) {
-            Once::No if self.dups <= let_through && !(hides && can_hide(tcp)) => {
+            // While something is held, nothing may overtake it.
+            Once::No if self.dups <= let_through && self.held.is_empty() && !(hides && can_hide(tcp)) => {
                 (Verdict::PassDuplicate, None)
             }
             Once::No => (Verdict::Hold, None),

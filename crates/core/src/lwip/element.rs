@@ -77,7 +77,7 @@ impl Node {
     /// Why it cannot be followed; then nothing has changed.
     pub fn apply(&mut self, command: Command, now: Instant) -> Result<(), ConfigError> {
         match command {
-            Command::Steering(steering) => self.set_steering(steering),
+            Command::Steering(steering) => self.set_steering(steering, now),
             Command::Dida(dida) => self.set_dida(dida, now),
             Command::Other(other) => {
                 self.set_other(other);

@@ -25,18 +25,24 @@ mod events;
 mod flow;
 mod flows;
 pub mod holding_time;
+mod link;
 mod node;
 mod pool;
+mod probe;
 mod sack;
 mod stats;
 mod steer;
 mod timers;
 mod ue;
+mod uplink;
 
-pub use config::{Config, ConfigError, DidaConfig, Hold, OtherTraffic, Steering, UeConfig, WifiLeg};
+pub use config::{
+    Config, ConfigError, DidaConfig, Hold, OtherTraffic, ProbeConfig, Steering, SwitchTo, UeConfig, WifiLeg,
+};
 pub use element::Command;
 pub use events::{Event, ReleaseReason};
 pub use flow::FlowView;
+pub use link::LinkView;
 pub use node::{Node, NodeSink};
 pub use stats::{HOLD_BUCKETS_US, LegStats, PassReason, Stats};
 pub use ue::{UeElement, UeSide};

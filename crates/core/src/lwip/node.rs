@@ -2,17 +2,15 @@
 
 use super::Leg;
 use super::adaptive::Gaps;
-use super::config::{Config, ConfigError, DidaConfig, Hold, OtherTraffic, Steering, UeConfig, WifiLeg};
-use super::dida::Verdict;
+use super::config::{Config, ConfigError, DidaConfig, OtherTraffic, Steering, UeConfig, WifiLeg};
 use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
-use super::flow::{Flow, FlowView, Gap};
+use super::flow::{Flow, FlowView};
 use super::flows::Flows;
-use super::holding_time::GUARD_S;
-use super::pool::{MAX_HELD_BYTES, Pool, Queue};
-use super::sack::{Keep, with_blocks};
+use super::link::Link;
+use super::pool::{Pool, Queue};
 use super::stats::{PassReason, Stats};
-use super::steer::{of_flow, share};
+use super::steer::{ONE, Switch, lte_share, of_flow};
 use super::timers::Timers;
 use super::ue::family;
 use crate::element::Reason;
@@ -22,8 +20,6 @@ use anabranch_wire::tcp::{TcpFlags, TcpView};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-/// Events kept until they are taken; then the oldest go.
-const MAX_EVENTS: usize = 512;
 /// Flows forgotten at a time.
 const EXPIRE_AT_A_TIME: usize = 1024;
 
@@ -39,30 +35,54 @@ pub(super) struct Ue {
     pub config: UeConfig,
     pub wifi: [Option<IpAddr>; 2],
     pub gaps: Gaps,
+    /// In the order of [`Leg::ALL`].
+    pub links: [Link; 2],
+    pub switch: Switch,
+    /// Part of its packets that go over LTE.
+    pub lte_share: u32,
+    /// Whether it got packets since the last probe.
+    pub is_busy: bool,
+    pub probed_at: Instant,
+}
+
+impl Ue {
+    fn new() -> Self {
+        Self {
+            config: UeConfig::default(),
+            wifi: [None; 2],
+            gaps: Gaps::default(),
+            links: [Link::new(), Link::new()],
+            switch: Switch::new(),
+            lte_share: 0,
+            is_busy: false,
+            probed_at: Instant::ZERO,
+        }
+    }
 }
 
 /// A node.
 pub struct Node {
     pub(super) config: Config,
-    lte_share: u32,
-    ues: Vec<Ue>,
-    by_address: BTreeMap<IpAddr, u32>,
-    flows: Flows,
-    pool: Pool,
-    timers: Timers,
+    pub(super) key: u64,
+    pub(super) ues: Vec<Ue>,
+    pub(super) by_address: BTreeMap<IpAddr, u32>,
+    pub(super) flows: Flows,
+    pub(super) pool: Pool,
+    pub(super) timers: Timers,
+    pub(super) probe_timers: Timers,
     /// Held ACKs of flows that are no more, to be sent with the next call that can.
-    orphans: Queue,
-    stats: Stats,
-    events: VecDeque<Event>,
+    pub(super) orphans: Queue,
+    pub(super) stats: Stats,
+    pub(super) events: VecDeque<Event>,
     pub(super) packets: Outbox,
 }
 
 /// A TCP packet, read as far as a node needs.
-struct Seen<'a> {
-    ip: IpPacket,
-    tcp: TcpView<'a>,
+pub(super) struct Seen<'a> {
+    pub ip: IpPacket,
+    pub tcp: TcpView<'a>,
     /// In the direction of the packet.
-    key: FlowKey,
+    pub key: FlowKey,
 }
 
 impl Node {
@@ -70,22 +90,23 @@ impl Node {
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub fn new(config: Config, seed: u64, _now: Instant) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, seed: u64, now: Instant) -> Result<Self, ConfigError> {
         config.check()?;
         let mut node = Self {
-            lte_share: 0,
+            key: seed,
             ues: Vec::new(),
             by_address: BTreeMap::new(),
             flows: Flows::new(seed, config.flows),
             pool: Pool::new(),
             timers: Timers::default(),
+            probe_timers: Timers::default(),
             orphans: Queue::default(),
             stats: Stats::default(),
             events: VecDeque::new(),
             packets: Outbox::default(),
             config,
         };
-        node.configured();
+        node.configured(now);
         Ok(node)
     }
 
@@ -95,8 +116,12 @@ impl Node {
         let leg = match see(packet) {
             Ok(seen) => {
                 let dst = seen.key.dst;
-                let leg = self.steer_tcp(&seen, now);
-                self.by_wifi(leg, dst, packet)
+                let (leg, ue) = self.steer_tcp(&seen, now);
+                let leg = self.by_wifi(leg, dst, packet);
+                if let Some(ue) = ue.and_then(|ue| self.ues.get_mut(ue as usize)) {
+                    ue.links[leg as usize].sent_bytes += packet.len() as u64;
+                }
+                leg
             }
             Err(reason) => {
                 self.stats.passed(reason);
@@ -111,8 +136,12 @@ impl Node {
     /// the order in which it came.
     pub fn uplink(&mut self, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
         self.send_orphans(out);
+        let seen = see(packet);
+        if matches!(seen, Err(PassReason::NotTcp)) && self.take_answer(packet, now) {
+            return;
+        }
         self.stats.uplink_packets += 1;
-        let passed = match see(packet) {
+        let passed = match seen {
             Ok(seen) => self.uplink_tcp(&seen, packet, now, out),
             Err(reason) => {
                 out.backhaul(packet);
@@ -133,6 +162,7 @@ impl Node {
             }
             self.end_hold(number, ReleaseReason::Timer, now, out);
         }
+        self.send_probes(now, out);
         let idle = self.idle();
         for _ in 0..EXPIRE_AT_A_TIME {
             let silent = |(_, flow): &(u32, &Flow)| now.saturating_since(flow.seen) >= idle;
@@ -149,7 +179,8 @@ impl Node {
         let held = self.timers.first().map(|(at, _)| (at, "held ACKs"));
         let idle = self.flows.oldest().map(|(_, flow)| flow.seen).min();
         let idle = idle.map(|seen| (seen + self.idle(), "silent flows"));
-        [orphans, held, idle].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let probe = self.probe_timers.first().map(|(at, _)| (at, "probes"));
+        [orphans, held, probe, idle].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// The next event, oldest first.
@@ -197,10 +228,13 @@ impl Node {
     ///
     /// # Errors
     /// What is wrong; then nothing has changed.
-    pub fn set_steering(&mut self, steering: Steering) -> Result<(), ConfigError> {
+    pub fn set_steering(&mut self, steering: Steering, now: Instant) -> Result<(), ConfigError> {
         steering.check()?;
+        self.config.check_probe(&steering)?;
         self.config.steering = steering;
-        self.configured();
+        for ue in &mut self.ues {
+            ue.lte_share = lte_share(&steering, &ue.links, &mut ue.switch, now);
+        }
         Ok(())
     }
 
@@ -211,7 +245,6 @@ impl Node {
     pub fn set_dida(&mut self, dida: Option<DidaConfig>, now: Instant) -> Result<(), ConfigError> {
         dida.as_ref().map_or(Ok(()), DidaConfig::check)?;
         self.config.dida = dida;
-        self.configured();
         for number in 0..self.flows.end() {
             self.orphan(number, ReleaseReason::Reconfigured, now);
         }
@@ -233,7 +266,7 @@ impl Node {
             self.config.ues = old;
             return Err(error);
         }
-        self.configured();
+        self.configured(now);
         for number in 0..self.flows.end() {
             let Some(flow) = self.flows.get_mut(number) else { continue };
             if let Some(ue) = self.by_address.get(&flow.key.dst) {
@@ -246,23 +279,27 @@ impl Node {
         Ok(())
     }
 
-    /// Derives what the data path needs.
-    fn configured(&mut self) {
-        let Steering::FixedRatio { lte_percent } = self.config.steering;
-        self.lte_share = share(lte_percent);
+    /// Derives what the data path needs. What is known of a UE stays with its name.
+    fn configured(&mut self, now: Instant) {
         let mut old = core::mem::take(&mut self.ues);
         self.by_address.clear();
-        for (number, ue) in (0..).zip(&self.config.ues) {
-            for address in &ue.addresses {
+        self.probe_timers = Timers::default();
+        for (number, config) in (0..).zip(&self.config.ues) {
+            for address in &config.addresses {
                 self.by_address.insert(*address, number);
             }
-            let mut wifi = [None; 2];
-            for address in &ue.wifi {
-                wifi[family(*address)] = Some(*address);
+            let known = old.iter().position(|known| known.config.name == config.name);
+            let mut ue = known.map_or_else(Ue::new, |known| old.swap_remove(known));
+            ue.wifi = [None; 2];
+            for address in &config.wifi {
+                ue.wifi[family(*address)] = Some(*address);
             }
-            let known = old.iter_mut().find(|known| known.config.name == ue.name);
-            let gaps = known.map(|known| core::mem::take(&mut known.gaps)).unwrap_or_default();
-            self.ues.push(Ue { config: ue.clone(), wifi, gaps });
+            ue.config = config.clone();
+            ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
+            if self.config.probe.is_some() {
+                self.probe_timers.set(number, now);
+            }
+            self.ues.push(ue);
         }
     }
 
@@ -275,7 +312,7 @@ impl Node {
         Duration::from_secs(self.config.idle_s.into())
     }
 
-    fn steer_tcp(&mut self, seen: &Seen<'_>, now: Instant) -> Leg {
+    fn steer_tcp(&mut self, seen: &Seen<'_>, now: Instant) -> (Leg, Option<u32>) {
         let hash = self.flows.hash(&seen.key);
         let number = match self.flows.find(&seen.key, hash) {
             Some(number) => number,
@@ -283,7 +320,7 @@ impl Node {
                 Some(&ue) => self.new_flow(Flow::new(seen.key, hash, ue, now), now),
                 None => {
                     self.stats.passed(PassReason::UnknownUe);
-                    return Leg::Lte;
+                    return (Leg::Lte, None);
                 }
             },
         };
@@ -291,8 +328,9 @@ impl Node {
         if flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
             self.orphan(number, ReleaseReason::Handshake, now);
         }
-        let lte_share = self.lte_share;
-        let Some(flow) = self.flows.get_mut(number) else { return Leg::Lte };
+        let Some(flow) = self.flows.get_mut(number) else { return (Leg::Lte, None) };
+        let number_of_ue = flow.ue;
+        let lte_share = self.ues.get(number_of_ue as usize).map_or(ONE, |ue| ue.lte_share);
         let is_again = flow.track.is_again(&seen.tcp);
         if let Some(gap) = &mut flow.gap
             && is_again
@@ -320,7 +358,8 @@ impl Node {
         };
         let proven = flow.track.is_proven();
         self.flows.touch(number, proven, now);
-        leg
+        self.wake(number_of_ue);
+        (leg, Some(number_of_ue))
     }
 
     fn steer_other(&self, reason: PassReason, packet: &mut [u8]) -> Leg {
@@ -328,13 +367,15 @@ impl Node {
             return Leg::Lte;
         }
         let Ok(key) = FlowKey::parse(packet) else { return Leg::Lte };
-        if key.protocol != protocol::UDP || !self.by_address.contains_key(&key.dst) {
+        let ue = self.by_address.get(&key.dst).and_then(|ue| self.ues.get(*ue as usize));
+        let Some(ue) = ue.filter(|_| key.protocol == protocol::UDP) else { return Leg::Lte };
+        if !ue.links[Leg::Wifi as usize].up {
             return Leg::Lte;
         }
         let leg = match self.config.other {
             OtherTraffic::Lte => Leg::Lte,
             OtherTraffic::Wifi => Leg::Wifi,
-            OtherTraffic::ByFlow => of_flow(self.flows.hash(&key), self.lte_share),
+            OtherTraffic::ByFlow => of_flow(self.flows.hash(&key), ue.lte_share),
         };
         if leg == Leg::Wifi && !self.to_wifi(key.dst, packet) { Leg::Lte } else { leg }
     }
@@ -359,238 +400,7 @@ impl Node {
         }
     }
 
-    fn uplink_tcp(
-        &mut self,
-        seen: &Seen<'_>,
-        packet: &[u8],
-        now: Instant,
-        out: &mut impl NodeSink,
-    ) -> Option<PassReason> {
-        let key = seen.key.reversed();
-        let hash = self.flows.hash(&key);
-        let is_syn = seen.tcp.flags().contains(TcpFlags::SYN);
-        let number = match (self.flows.find(&key, hash), self.by_address.get(&key.dst)) {
-            (Some(number), _) => number,
-            // Its window scale is in the SYN only.
-            (None, Some(&ue)) if is_syn => {
-                let number = self.new_flow(Flow::new(key, hash, ue, now), now);
-                self.send_orphans(out);
-                number
-            }
-            (None, ue) => {
-                out.backhaul(packet);
-                return Some(if ue.is_some() { PassReason::UnknownFlow } else { PassReason::UnknownUe });
-            }
-        };
-        let dida = self.config.dida.filter(|dida| dida.hold != Hold::Fixed { ms: 0.0 });
-        let let_through = dida.map(|dida| dida.let_through);
-        let hides = dida.is_some_and(|dida| dida.hide_sack);
-        let flow = self.flows.get_mut(number)?;
-        let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
-        if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold) {
-            flow.estimate.on_gap();
-            if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {
-                flow.gap = Some(Gap { since: now, again_at: None });
-            }
-        }
-        match verdict {
-            Verdict::Pass => out.backhaul(packet),
-            Verdict::PassDuplicate => self.pass_duplicate(number, packet, now, out),
-            Verdict::Advance => {
-                self.end_hold(number, ReleaseReason::Filled, now, out);
-                self.stats.advances += 1;
-                self.end_gap(number, now);
-                let mut goes_on_with = None;
-                if let Some(flow) = self.flows.get_mut(number) {
-                    flow.estimate.on_advance(&seen.tcp, now);
-                    flow.track.advance(&seen.tcp, now);
-                    goes_on_with = flow.track.keeps_gap(&seen.tcp).filter(|_| hides);
-                }
-                match goes_on_with {
-                    Some(keep) => self.hold_gap(number, &seen.ip, packet, keep, now, out),
-                    None => out.backhaul(packet),
-                }
-            }
-            Verdict::Release(why) => {
-                self.end_hold(number, why, now, out);
-                if is_syn && let Some(flow) = self.flows.get_mut(number) {
-                    flow.track.on_uplink_syn(&seen.tcp);
-                    // One that is sent again cannot be told from the first by its answer.
-                    flow.syn_at = flow.syn_at.is_none().then_some(now);
-                    flow.gap = None;
-                }
-                out.backhaul(packet);
-            }
-            Verdict::Hold => self.hold(number, packet, now, out),
-            Verdict::Divide => {
-                let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
-                let first = with_blocks(&seen.ip, packet, Keep::First, &mut goes_on);
-                let others = with_blocks(&seen.ip, packet, Keep::Others, &mut stays);
-                if let (Some(first), Some(others)) = (first, others) {
-                    out.backhaul(first);
-                    self.hold(number, others, now, out);
-                } else {
-                    // It says nothing else.
-                    out.backhaul(packet);
-                }
-            }
-        }
-        let proven = self.flows.get(number).is_some_and(|flow| flow.track.is_proven());
-        self.flows.touch(number, proven, now);
-        reason
-    }
-
-    fn hold(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
-        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
-            return out.backhaul(packet);
-        };
-        let until = if flow.track.held.is_empty() { self.hold_until(&dida, flow, now) } else { Instant::MAX };
-        if until <= now {
-            return self.pass_duplicate(number, packet, now, out);
-        }
-        let Some(flow) = self.flows.get_mut(number) else { return };
-        let track = &mut flow.track;
-        if track.held.len() >= dida.held_per_flow || !self.pool.push(&mut track.held, packet, dida.held) {
-            track.gave_up();
-            self.end_hold(number, ReleaseReason::Full, now, out);
-            return self.pass_duplicate(number, packet, now, out);
-        }
-        flow.held_acks += 1;
-        self.stats.dup_acks += 1;
-        self.stats.held += 1;
-        if until < Instant::MAX {
-            track.held_since = now;
-            self.timers.set(number, until);
-        }
-    }
-
-    /// Sends an ACK on without the SACK blocks that tell of a gap, and holds it with them.
-    fn hold_gap(
-        &mut self,
-        number: u32,
-        ip: &IpPacket,
-        packet: &[u8],
-        keep: Keep,
-        now: Instant,
-        out: &mut impl NodeSink,
-    ) {
-        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
-            return out.backhaul(packet);
-        };
-        let until = self.hold_until(&dida, flow, now);
-        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
-        let stays = match keep {
-            Keep::First => with_blocks(ip, packet, Keep::Others, &mut stays),
-            Keep::None | Keep::Others => Some(packet),
-        };
-        if until > now
-            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, &mut goes_on), stays)
-            && let Some(flow) = self.flows.get_mut(number)
-            && self.pool.push(&mut flow.track.held, stays, dida.held)
-        {
-            self.stats.hidden_gaps += 1;
-            flow.gap = Some(Gap { since: now, again_at: None });
-            flow.track.held_since = now;
-            self.timers.set(number, until);
-            return out.backhaul(hidden);
-        }
-        out.backhaul(packet);
-    }
-
-    /// When a hold that begins now ends, at the latest.
-    fn hold_until(&self, dida: &DidaConfig, flow: &Flow, now: Instant) -> Instant {
-        let trips = flow.estimate.round_trips();
-        let seconds = match dida.hold {
-            Hold::Fixed { ms } => ms / 1e3,
-            Hold::Optimal => flow.model(now).map_or(0.0, |model| model.optimum_s()),
-            Hold::Adaptive => match (trips, self.ues.get(flow.ue as usize)) {
-                (Some(trips), Some(ue)) => ue.gaps.best_s(flow.window(), trips.smoothed_s),
-                _ => 0.0,
-            },
-        };
-        let until = now + span(seconds);
-        if !dida.respect_rto {
-            return until;
-        }
-        let floor_s = f64::from(dida.min_rto_ms) / 1e3;
-        let longest_s = trips.map_or(floor_s - GUARD_S, |trips| trips.mht_s(floor_s));
-        until.min(flow.track.advanced_at + span(longest_s))
-    }
-
-    fn pass_duplicate(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
-        self.stats.dup_acks += 1;
-        self.stats.dup_acks_passed += 1;
-        if let Some(flow) = self.flows.get_mut(number) {
-            count_sent(flow, 1, now, &mut self.stats);
-        }
-        out.backhaul(packet);
-    }
-
-    /// The missing ACK is there: was its packet late, or lost?
-    fn end_gap(&mut self, number: u32, now: Instant) {
-        let Some(flow) = self.flows.get_mut(number) else { return };
-        let Some(gap) = flow.gap.take() else { return };
-        let shortest = Duration::from_micros(flow.estimate.down_min_us.into());
-        let late = gap.again_at.is_none_or(|at| now.saturating_since(at) < shortest);
-        let Some(ue) = self.ues.get_mut(flow.ue as usize) else { return };
-        if late {
-            self.stats.late_gaps += 1;
-            ue.gaps.was_late(now.saturating_since(gap.since));
-        } else {
-            self.stats.lost_gaps += 1;
-            ue.gaps.was_lost();
-        }
-    }
-
-    /// Takes what is held of a flow: sent in order, or dropped when the missing ACK is there.
-    fn end_hold(&mut self, number: u32, reason: ReleaseReason, now: Instant, out: &mut impl NodeSink) {
-        let Some(mut held) = self.take_held(number, reason, now) else { return };
-        self.pool.drain(&mut held, |packet| {
-            if reason != ReleaseReason::Filled {
-                out.backhaul(packet);
-            }
-        });
-    }
-
-    /// As [`Self::end_hold`], where there is nowhere to send to.
-    fn orphan(&mut self, number: u32, reason: ReleaseReason, now: Instant) {
-        if let Some(held) = self.take_held(number, reason, now) {
-            self.pool.append(&mut self.orphans, held);
-        }
-    }
-
-    fn take_held(&mut self, number: u32, reason: ReleaseReason, now: Instant) -> Option<Queue> {
-        let flow = self.flows.get_mut(number)?;
-        if flow.track.held.is_empty() {
-            return None;
-        }
-        self.timers.clear(number);
-        let held = core::mem::take(&mut flow.track.held);
-        let time = now.saturating_since(flow.track.held_since);
-        if reason != ReleaseReason::Filled {
-            flow.track.gave_up();
-            count_sent(flow, held.len(), now, &mut self.stats);
-        }
-        self.stats.hold_ended(reason, held.len(), time);
-        let event = Event::Released { flow: flow.key, reason, acks: held.len(), held: time };
-        self.event(event);
-        Some(held)
-    }
-
-    pub(super) fn event(&mut self, event: Event) {
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
-    }
-
-    fn send_orphans(&mut self, out: &mut impl NodeSink) {
-        if !self.orphans.is_empty() {
-            self.pool.drain(&mut self.orphans, |packet| out.backhaul(packet));
-        }
-    }
-
-    fn new_flow(&mut self, flow: Flow, now: Instant) -> u32 {
+    pub(super) fn new_flow(&mut self, flow: Flow, now: Instant) -> u32 {
         while let Some(victim) = self.flows.victim() {
             self.orphan(victim, ReleaseReason::Evicted, now);
             self.flows.remove(victim);
@@ -599,23 +409,6 @@ impl Node {
         self.stats.new_flows += 1;
         self.flows.insert(flow)
     }
-}
-
-/// Counts duplicates that were sent since the last advance. The third is the one that matters: the sender reduces its
-/// window, and what it has grown to is another epoch's.
-fn count_sent(flow: &mut Flow, more: u32, now: Instant, stats: &mut Stats) {
-    let before = flow.track.dups_sent;
-    let sent = u32::from(before).saturating_add(more).min(u16::MAX.into()) as u16;
-    flow.track.dups_sent = sent;
-    if before < 3 && sent >= 3 {
-        stats.triple_dup_acks += 1;
-        flow.estimate.epoch = now;
-    }
-}
-
-/// A duration of so many seconds; none, if that is no number.
-fn span(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 /// Reads a TCP packet; the reason if it is none.

@@ -8,6 +8,7 @@ use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_pack
 use std::net::SocketAddr;
 
 mod flows;
+mod links;
 mod world;
 
 use world::*;
