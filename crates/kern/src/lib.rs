@@ -2,6 +2,8 @@
 //! says why it is sound, and nothing unsafe shows in the public interface.
 #![deny(missing_docs)]
 
+#[cfg(feature = "bpf")]
+pub mod bpf;
 pub mod interface;
 pub mod packet;
 pub mod priority;

@@ -1,6 +1,6 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
-use crate::{agent, ctl, keygen, link};
+use crate::{agent, ctl, kernel, keygen, link};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -35,6 +35,10 @@ pub enum Command {
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
     Link(link::Args),
+    /// Congestion controllers by telemetry, in the kernel: load, list, show, unload.
+    Cc(kernel::CcArgs),
+    /// In-band telemetry: traces into packets, reports back to their senders.
+    Int(kernel::IntArgs),
 }
 
 /// Runs the chosen part to its end.
@@ -47,6 +51,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Ctl(args) => ctl::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
+        Command::Cc(args) => kernel::run_cc(args),
+        Command::Int(args) => kernel::run_int(args),
     }
 }
 
@@ -75,10 +81,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    const PAGES: [(&str, &str); 10] = [
+    const PAGES: [(&str, &str); 11] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
         ("docs/operations.md", include_str!("../../../docs/operations.md")),
+        ("docs/int-cc.md", include_str!("../../../docs/int-cc.md")),
         ("docs/ran.md", include_str!("../../../docs/ran.md")),
         ("docs/lwip-operation.md", include_str!("../../../docs/lwip-operation.md")),
         ("packaging/lwip.example.toml", include_str!("../../../packaging/lwip.example.toml")),

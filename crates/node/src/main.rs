@@ -6,6 +6,7 @@
 //! anabranch gnb   a cell in the path of real packets
 //! anabranch lwip  a node that splits TCP over LTE and Wi-Fi
 //! anabranch link  an emulated access between two interfaces
+//! anabranch cc    congestion controllers in the kernel     anabranch int   telemetry in packets
 //! ```
 #![forbid(unsafe_code)]
 // This program runs in real time, on real clocks; `core` and `lab` do not.
@@ -17,6 +18,7 @@ mod cli;
 mod config;
 mod ctl;
 mod engine;
+mod kernel;
 mod keygen;
 mod link;
 mod netctl;

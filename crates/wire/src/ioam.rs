@@ -51,8 +51,8 @@ pub use feedback::{
     Bottleneck, Code, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, TCP_OPTION_KIND, code, decode,
 };
 pub use ipv6::{
-    DESTINATION_OPTIONS, ExtOption, HOP_BY_HOP, emit_edge_header, emit_trace_header, find_options, insert,
-    options, strip, trace_header_len, trace_range,
+    DESTINATION_OPTIONS, ExtOption, HOP_BY_HOP, OptionsHeaders, emit_edge_header, emit_trace_header,
+    find_options, insert, options, strip, trace_header_len, trace_range,
 };
 pub use node::{Hop, HopWide, NodeData, Opaque, TransitDelay};
 pub use snapshot::{SNAPSHOT_LEN, SNAPSHOT_SCHEMA, Snapshot};

@@ -77,6 +77,46 @@ impl Cubic {
             before: None,
         }
     }
+
+    /// The window in segments.
+    pub(super) fn segments(&self) -> f64 {
+        self.state.cwnd
+    }
+
+    /// A loss answered with another factor than [`BETA`].
+    pub(super) fn reduce_by(&mut self, beta: f64) {
+        self.before = Some(self.state);
+        self.state.reduce(beta);
+        self.state.cwnd = self.state.ssthresh;
+    }
+
+    /// A loss answered by going on at `segments`, on the same curve.
+    pub(super) fn keep(&mut self, segments: f64) {
+        self.before = Some(self.state);
+        self.state.ssthresh = segments.max(2.0);
+        self.state.cwnd = self.state.ssthresh;
+        self.state.hystart = None;
+    }
+
+    /// A timeout answered by starting anew from one segment, up to where it was.
+    pub(super) fn restart_towards(&mut self, segments: f64) {
+        self.keep(segments);
+        self.state.cwnd = 1.0;
+    }
+
+    /// Slow start by another's rule, not beyond ssthresh.
+    pub(super) fn grow(&mut self, segments: f64) {
+        self.state.cwnd = (self.state.cwnd + segments).min(self.state.ssthresh.max(self.state.cwnd));
+    }
+
+    /// Goes on from `segments` as if slow start had ended there.
+    pub(super) fn resume(&mut self, segments: f64) {
+        let mut fresh = Self::new(self.config).state;
+        fresh.cwnd = segments.max(2.0);
+        fresh.ssthresh = fresh.cwnd;
+        fresh.hystart = None;
+        (self.state, self.before) = (fresh, None);
+    }
 }
 
 impl CongestionController for Cubic {
@@ -117,9 +157,7 @@ impl CongestionController for Cubic {
     }
 
     fn on_loss(&mut self, _: Instant, _: u64) {
-        self.before = Some(self.state);
-        self.state.reduce();
-        self.state.cwnd = self.state.ssthresh;
+        self.reduce_by(BETA);
     }
 
     fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
@@ -158,10 +196,10 @@ impl CongestionController for Cubic {
 impl State {
     /// §4.6, and fast convergence §4.7: a flow that lost before it regained its last maximum leaves more
     /// room to the others.
-    fn reduce(&mut self) {
-        self.w_max = if self.cwnd < self.w_max { self.cwnd * (1.0 + BETA) / 2.0 } else { self.cwnd };
+    fn reduce(&mut self, beta: f64) {
+        self.w_max = if self.cwnd < self.w_max { self.cwnd * (1.0 + beta) / 2.0 } else { self.cwnd };
         self.cwnd_prior = self.cwnd;
-        self.ssthresh = (self.cwnd * BETA).max(2.0);
+        self.ssthresh = (self.cwnd * beta).max(2.0);
         self.epoch = None;
         self.after_timeout = false;
         self.unlimited_since = None;
@@ -227,7 +265,12 @@ mod tests {
     const MSS: u32 = 1000;
 
     fn cubic(initial_window_segments: u32) -> Cubic {
-        Cubic::new(CcConfig { mss_bytes: MSS, initial_window_segments, hystart: false })
+        Cubic::new(CcConfig {
+            mss_bytes: MSS,
+            initial_window_segments,
+            hystart: false,
+            ..CcConfig::default()
+        })
     }
 
     /// Plays `seconds` of ACKs, one per segment, `cwnd` segments per RTT; calls `check` every RTT.

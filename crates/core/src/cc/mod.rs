@@ -11,11 +11,14 @@
 pub mod bbr;
 pub mod cubic;
 pub mod hystart;
+pub mod int;
 pub mod reno;
 
 use crate::time::{Duration, Instant};
+use anabranch_wire::ioam::Feedback;
 use bbr::Bbr;
 use cubic::Cubic;
+use int::{IntConfig, IntCubicL1, IntCubicL2, IntCubicSs, IntRate};
 use reno::Reno;
 use std::fmt;
 use std::str::FromStr;
@@ -88,11 +91,13 @@ pub struct CcConfig {
     /// Whether slow start may end early on rising delay (HyStart++, RFC 9406). Linux's CUBIC has the
     /// older HyStart on by default; we use the standard one in its place. Reno never uses it.
     pub hystart: bool,
+    /// For the controllers that take reports.
+    pub int: IntConfig,
 }
 
 impl Default for CcConfig {
     fn default() -> Self {
-        Self { mss_bytes: 1448, initial_window_segments: 10, hystart: true }
+        Self { mss_bytes: 1448, initial_window_segments: 10, hystart: true, int: IntConfig::default() }
     }
 }
 
@@ -114,6 +119,9 @@ pub trait CongestionController {
     fn on_spurious(&mut self, now: Instant);
     /// Sending starts again after `idle`, longer than `rto` (RFC 2861, Linux `tcp_cwnd_restart`).
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
+    /// The receiver reports on the path; called before [`on_ack`](Self::on_ack) of the same ACK. Only the
+    /// controllers of [`int`] care.
+    fn on_report(&mut self, _report: &Feedback, _now: Instant) {}
     /// Congestion window in bytes.
     fn cwnd_bytes(&self) -> u64;
     /// Slow-start threshold in bytes; `u64::MAX` before the first congestion.
@@ -144,13 +152,29 @@ pub enum Algorithm {
     /// CUBIC, RFC 9438.
     #[default]
     Cubic,
+    /// CUBIC that keeps its window on medium loss.
+    IntCubicL1,
+    /// CUBIC that gives way by 5 % on medium loss.
+    IntCubicL2,
+    /// CUBIC with slow start by the path's telemetry.
+    IntCubicSs,
+    /// Paced at the bottleneck's fair share.
+    IntRate,
     /// NewReno, RFC 5681 and 6582.
     Reno,
 }
 
 impl Algorithm {
     /// Every algorithm, in alphabetical order.
-    pub const ALL: [Self; 3] = [Self::Bbr, Self::Cubic, Self::Reno];
+    pub const ALL: [Self; 7] = [
+        Self::Bbr,
+        Self::Cubic,
+        Self::IntCubicL1,
+        Self::IntCubicL2,
+        Self::IntCubicSs,
+        Self::IntRate,
+        Self::Reno,
+    ];
 
     /// Its name in files and reports.
     #[must_use]
@@ -158,6 +182,10 @@ impl Algorithm {
         match self {
             Self::Bbr => "bbr",
             Self::Cubic => "cubic",
+            Self::IntCubicL1 => "int_cubic_l1",
+            Self::IntCubicL2 => "int_cubic_l2",
+            Self::IntCubicSs => "int_cubic_ss",
+            Self::IntRate => "int_rate",
             Self::Reno => "reno",
         }
     }
@@ -168,6 +196,10 @@ impl Algorithm {
         match self {
             Self::Bbr => Controller::Bbr(Bbr::new(config)),
             Self::Cubic => Controller::Cubic(Cubic::new(config)),
+            Self::IntCubicL1 => Controller::IntCubicL1(IntCubicL1::new(config)),
+            Self::IntCubicL2 => Controller::IntCubicL2(IntCubicL2::new(config)),
+            Self::IntCubicSs => Controller::IntCubicSs(IntCubicSs::new(config)),
+            Self::IntRate => Controller::IntRate(IntRate::new(config)),
             Self::Reno => Controller::Reno(Reno::new(config)),
         }
     }
@@ -230,6 +262,14 @@ pub enum Controller {
     Bbr(Bbr),
     /// CUBIC.
     Cubic(Cubic),
+    /// CUBIC that keeps its window on medium loss.
+    IntCubicL1(IntCubicL1),
+    /// CUBIC that gives way by 5 % on medium loss.
+    IntCubicL2(IntCubicL2),
+    /// CUBIC with slow start by the path's telemetry.
+    IntCubicSs(IntCubicSs),
+    /// Paced at the bottleneck's fair share.
+    IntRate(IntRate),
     /// NewReno.
     Reno(Reno),
 }
@@ -239,6 +279,10 @@ macro_rules! dispatch {
         match $self {
             Controller::Bbr($c) => $call,
             Controller::Cubic($c) => $call,
+            Controller::IntCubicL1($c) => $call,
+            Controller::IntCubicL2($c) => $call,
+            Controller::IntCubicSs($c) => $call,
+            Controller::IntRate($c) => $call,
             Controller::Reno($c) => $call,
         }
     };
@@ -262,6 +306,9 @@ impl CongestionController for Controller {
     }
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
         dispatch!(self, c => c.on_idle(now, idle, rto));
+    }
+    fn on_report(&mut self, report: &Feedback, now: Instant) {
+        dispatch!(self, c => c.on_report(report, now));
     }
     fn cwnd_bytes(&self) -> u64 {
         dispatch!(self, c => c.cwnd_bytes())
@@ -308,11 +355,13 @@ mod tests {
         assert_eq!("cubic".parse(), Ok(Algorithm::Cubic));
         assert_eq!(
             "Cubik".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: bbr, cubic, reno"
+            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: bbr, cubic, int_cubic_l1, \
+             int_cubic_l2, int_cubic_ss, int_rate, reno"
         );
         assert_eq!(
             "xyz".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"xyz\"; there are: bbr, cubic, reno"
+            "no congestion control \"xyz\"; there are: bbr, cubic, int_cubic_l1, \
+             int_cubic_l2, int_cubic_ss, int_rate, reno"
         );
         let parsed: Result<Algorithm, _> = serde_json::from_str("\"reno\"");
         assert_eq!(parsed.unwrap(), Algorithm::Reno);

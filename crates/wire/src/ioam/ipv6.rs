@@ -99,12 +99,14 @@ fn read_option(kind: u8, data: &[u8]) -> Result<ExtOption<'_>, WireError> {
     }
 }
 
-/// Where the hop-by-hop (if first) and destination options headers of an IPv6 packet are: up to two ranges of
-/// bytes, with the next-header value that names each.
+/// Up to two options headers of a packet: the next-header value that names each, and where it is.
+pub type OptionsHeaders = [Option<(u8, Range<usize>)>; 2];
+
+/// Where the hop-by-hop (if first) and destination options headers of an IPv6 packet are.
 ///
 /// # Errors
 /// Not a whole IPv6 packet, or a header that ends beyond it.
-pub fn find_options(packet: &[u8]) -> Result<[Option<(u8, Range<usize>)>; 2], WireError> {
+pub fn find_options(packet: &[u8]) -> Result<OptionsHeaders, WireError> {
     const WHAT: &str = "IPv6 packet";
     need(packet, WHAT, IPV6_LEN)?;
     if packet[0] >> 4 != 6 {

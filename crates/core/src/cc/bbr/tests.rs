@@ -365,7 +365,7 @@ proptest! {
 
     #[test]
     fn no_input_breaks_it(steps in prop::collection::vec((0u8..6, any::<[u64; 8]>(), any::<[bool; 4]>()), 1..200)) {
-        let mut cc = Bbr::new(CcConfig { mss_bytes: 0, initial_window_segments: 0, hystart: false });
+        let mut cc = Bbr::new(CcConfig { mss_bytes: 0, initial_window_segments: 0, hystart: false, ..CcConfig::default() });
         for (what, v, b) in steps {
             let now = Instant::from_nanos(v[0]);
             match what {

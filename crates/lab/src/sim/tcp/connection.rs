@@ -374,6 +374,7 @@ impl Connection {
                 self.options.initial_window_segments
             },
             hystart: self.options.hystart,
+            ..CcConfig::default()
         });
         let rtt = now.saturating_since(self.syn_sent_at);
         let mut sender = Sender::new(cc, u32::from(mss), &self.options, first_try.then_some((rtt, now)));

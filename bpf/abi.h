@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The one contract between the programs in this directory and user space (crates/kern/src/bpf/abi.rs is the same in
+ * Rust, and a test compares sizes and offsets).
+ *
+ * Every number is in the machine's byte order unless its name ends in _be. Times are microseconds of
+ * CLOCK_MONOTONIC, which is what the kernel's tcp_mstamp counts.
+ */
+#ifndef ANABRANCH_ABI_H
+#define ANABRANCH_ABI_H
+
+#ifdef __BPF__
+#include "lib/kernel.h"
+#else
+#include <stdint.h>
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+#endif
+
+/* TCP option of the receiver's reports: crates/wire/src/ioam/feedback.rs draws it. */
+#define AB_OPTION_KIND 0x72
+#define AB_OPTION_LEN 16
+#define AB_OPTION_SHORT_LEN 8
+
+/* Our opaque state snapshot: crates/wire/src/ioam/snapshot.rs. */
+#define AB_SCHEMA 0x414201
+#define AB_SCHEMA_LEN 24
+
+/* What a loader sets before a program is loaded; crates/core/src/cc/int/mod.rs explains each. */
+struct ab_config {
+	u64 ceiling_bps;
+	u32 increment;
+	u32 growth_cap;
+	u32 stale_rtts;
+	u32 reserved;
+};
+
+/* What a flow knows of its path; crates/core/src/cc/int/view.rs. All ones: unknown. */
+struct ab_view {
+	u64 received_us;
+	u64 detailed_us;
+	u64 acked_us;
+	u64 moved_us;
+	u64 provisional_us;
+	u64 link_kbps;
+	u64 arrival_kbps;
+	u64 depth_bytes;
+	u64 free_bytes;
+	u32 flows;
+	u32 drops;
+	u32 losses;
+	u32 flags;
+};
+
+/* One socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). */
+struct ab_socket {
+	struct ab_view view;
+	/* Our answer to the sender of data: the option as it goes out next; length 0: nothing to tell. */
+	u8 answer[AB_OPTION_LEN];
+	u64 answered_us;
+	u32 answer_len;
+	/* A late report took the judgement on the last loss back. */
+	u32 late;
+	/* int_cubic_l1: window before medium losses. */
+	u32 kept_cwnd;
+	/* int_rate: segments delivered in this recovery; int_cubic_ss: 1/1024 segments still to add. */
+	u32 carried;
+	/* int_rate: rate paced at (0: CUBIC is in force), and when it is set anew. */
+	u64 rate_bps;
+	u64 next_us;
+};
+
+/* What ioam_source.bpf.c puts in front of TCP. */
+struct ab_source_config {
+	u16 ioam_namespace;
+	u16 reserved;
+	/* One packet in so many carries a trace. */
+	u32 every;
+};
+
+/* One event of tcp_trace.bpf.c, in the ring buffer `ab_events`. */
+struct ab_event {
+	u64 at_us;
+	u64 cookie;
+	u32 cwnd;
+	u32 ssthresh;
+	u32 srtt_us;
+	u32 in_flight;
+	u32 retransmitted;
+	u32 lost;
+	u16 local_port;
+	u16 remote_port;
+	/* enum ab_event_kind; for a change of state, the new state is in `state`. */
+	u8 kind;
+	u8 state;
+	u16 reserved;
+};
+
+enum ab_event_kind {
+	AB_EVENT_ACK,
+	AB_EVENT_RETRANSMIT,
+	AB_EVENT_STATE,
+};
+
+/* Counters, one array per object, indexed by enum ab_counter. */
+enum ab_counter {
+	AB_ACKS,
+	AB_LOSSES_MEDIUM,
+	AB_LOSSES_CONGESTION,
+	AB_LOSSES_TAKEN_BACK,
+	AB_ACKS_STALE,
+	AB_REPORTS_IN,
+	AB_REPORTS_OUT,
+	AB_REPORTS_BAD,
+	AB_TRACES_IN,
+	AB_TRACES_OUT,
+	AB_TRACES_SKIPPED,
+	AB_COUNTERS,
+};
+
+#endif

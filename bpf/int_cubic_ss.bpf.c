@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* CUBIC whose slow start follows the queue ahead, Eq. 1: crates/core/src/cc/int/cubic_ss.rs in the kernel. */
+#define AB_COUNTER_MAP ab_int_cubic_ss
+#include "lib/cc.h"
+
+SEC("struct_ops")
+void BPF_PROG(ss_init, struct sock *sk)
+{
+	cubictcp_init(sk);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(ss_ssthresh, struct sock *sk)
+{
+	return cubictcp_recalc_ssthresh(sk);
+}
+
+/* 1/1024 segments per acknowledged one; all ones where CUBIC's own slow start is in force. */
+AB_INLINE u64 growth(const struct ab_socket *s, const struct tcp_sock *tp)
+{
+	u64 srtt = ab_srtt(tp);
+
+	if (!s || tp->snd_cwnd >= tp->snd_ssthresh || !ab_detailed(&s->view, srtt, ab_config.stale_rtts) ||
+	    tp->snd_cwnd >= ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache))
+		return AB_UNKNOWN;
+	return ab_slow_start_growth(&s->view, srtt, ab_config.increment, ab_config.growth_cap);
+}
+
+SEC("struct_ops")
+void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	struct ab_socket *s = ab_socket(sk);
+	u64 per_segment, window, most;
+
+	(void)ab_on_ack(s, tp);
+	per_segment = growth(s, tp);
+	if (per_segment == AB_UNKNOWN || !s) {
+		cubictcp_cong_avoid(sk, ack, acked);
+		return;
+	}
+	if (!tp->is_cwnd_limited)
+		return;
+	per_segment = per_segment * acked + s->carried;
+	s->carried = per_segment % AB_GROWTH_UNIT;
+	window = tp->snd_cwnd + per_segment / AB_GROWTH_UNIT;
+	most = ab_ceiling_window(ab_config.ceiling_bps, ab_srtt(tp), tp->mss_cache);
+	window = ab_at_most(ab_at_most(window, most), ab_at_most(tp->snd_ssthresh, tp->snd_cwnd_clamp));
+	if (window > tp->snd_cwnd)
+		tp->snd_cwnd = window;
+}
+
+SEC("struct_ops")
+void BPF_PROG(ss_state, struct sock *sk, u8 new_state)
+{
+	cubictcp_state(sk, new_state);
+}
+
+SEC("struct_ops")
+void BPF_PROG(ss_event, struct sock *sk, enum tcp_ca_event event)
+{
+	cubictcp_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+void BPF_PROG(ss_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	u32 before = tp->snd_ssthresh;
+	int in_force = growth(ab_socket(sk), tp) != AB_UNKNOWN;
+
+	ab_seen(sk);
+	cubictcp_acked(sk, sample);
+	/* The queue is seen, not guessed at: HyStart does not end this slow start. */
+	if (in_force && tp->snd_ssthresh != before)
+		tp->snd_ssthresh = before;
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(ss_undo, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops int_cubic_ss = {
+	.init = (void *)ss_init,
+	.ssthresh = (void *)ss_ssthresh,
+	.cong_avoid = (void *)ss_cong_avoid,
+	.set_state = (void *)ss_state,
+	.cwnd_event = (void *)ss_event,
+	.pkts_acked = (void *)ss_acked,
+	.undo_cwnd = (void *)ss_undo,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "int_cubic_ss",
+};

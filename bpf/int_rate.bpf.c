@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Paced at the bottleneck's fair share: crates/core/src/cc/int/rate.rs in the kernel.
+ *
+ * A controller with cong_control owns cwnd in recovery, too. While CUBIC is in force that means to do what
+ * the kernel would have done: proportional rate reduction (RFC 6937), and ssthresh at its end.
+ */
+#define AB_COUNTER_MAP ab_int_rate
+#include "lib/cc.h"
+
+#define TCP_CA_CWR 2
+#define TCP_CA_RECOVERY 3
+#define TCP_CA_LOSS 4
+#define SK_PACING_NONE 0
+#define SK_PACING_NEEDED 1
+#define FLAG_FORWARD 0x404 /* FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED, as tcp_input.c has them */
+
+AB_INLINE u32 ca_state(struct sock *sk)
+{
+	return ((struct inet_connection_sock *)sk)->icsk_ca_state;
+}
+
+AB_INLINE u32 in_flight(const struct tcp_sock *tp)
+{
+	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+}
+
+AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	u64 bdp = ab_rate_window(s->rate_bps, ab_srtt(tp), tp->mss_cache) / 2;
+
+	s->rate_bps = 0;
+	s->next_us = 0;
+	cubictcp_init(sk);
+	tp->snd_cwnd = ab_at_most(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
+	tp->snd_ssthresh = tp->snd_cwnd;
+	/* As much as the socket allows; without this the last rate would stay. */
+	sk->sk_pacing_rate = ~0UL;
+}
+
+/* Sets the rate, once per round trip. */
+AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	u64 now = tp->tcp_mstamp, srtt = ab_srtt(tp), rate = 0;
+
+	if (now < s->next_us)
+		return;
+	if (ab_detailed(&s->view, srtt, ab_config.stale_rtts))
+		rate = ab_rate(&s->view, s->rate_bps, srtt, tp->mss_cache, ab_config.ceiling_bps);
+	if (rate) {
+		s->rate_bps = rate;
+		s->next_us = now + srtt;
+	} else if (s->rate_bps) {
+		back_to_cubic(sk, s);
+	}
+}
+
+/* RFC 6937, with the bound that keeps one segment per ACK while data moves (SSRB). */
+AB_INLINE void reduce_in_proportion(struct sock *sk, struct ab_socket *s, const struct rate_sample *rs)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	u32 flight = in_flight(tp), delivered = rs->acked_sacked, send;
+
+	if (!s || !tp->prior_cwnd || !delivered)
+		return;
+	s->carried += delivered;
+	if (flight > tp->snd_ssthresh) {
+		u64 due = ((u64)tp->snd_ssthresh * s->carried + tp->prior_cwnd - 1) / tp->prior_cwnd;
+
+		send = ab_minus(due, tp->prr_out);
+	} else {
+		u32 room = tp->snd_ssthresh - flight;
+
+		send = s->carried > tp->prr_out ? s->carried - tp->prr_out : 0;
+		send = send > delivered ? send : delivered;
+		send = send + 1 < room ? send + 1 : room;
+	}
+	/* The first retransmission of a recovery goes out in any case. */
+	if (!send && !tp->prr_out)
+		send = 1;
+	tp->snd_cwnd = flight + send;
+}
+
+SEC("struct_ops")
+void BPF_PROG(rate_init, struct sock *sk)
+{
+	if (sk->sk_pacing_status == SK_PACING_NONE)
+		sk->sk_pacing_status = SK_PACING_NEEDED;
+	cubictcp_init(sk);
+	bpf_sk_storage_get(&ab_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+}
+
+SEC("struct_ops")
+void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struct rate_sample *rs)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	struct ab_socket *s = ab_socket(sk);
+	u32 state = ca_state(sk);
+
+	(void)ab_on_ack(s, tp);
+	if (s)
+		steer(sk, s);
+	if (s && s->rate_bps) {
+		u64 window = ab_rate_window(s->rate_bps, ab_srtt(tp), tp->mss_cache);
+
+		sk->sk_pacing_rate = ab_at_most(s->rate_bps / 8, sk->sk_max_pacing_rate);
+		tp->snd_cwnd = ab_at_most(window, tp->snd_cwnd_clamp);
+		return;
+	}
+	if (state == TCP_CA_CWR || state == TCP_CA_RECOVERY) {
+		reduce_in_proportion(sk, s, rs);
+	} else {
+		if (s)
+			s->carried = 0;
+		if ((flag & FLAG_FORWARD) && rs->acked_sacked)
+			cubictcp_cong_avoid(sk, ack, rs->acked_sacked);
+	}
+	/* What the kernel would pace at (tcp_update_pacing_rate): twice the rate in slow start, else 1.2 times. */
+	if (tp->srtt_us) {
+		u64 rate = (u64)tp->mss_cache * tp->snd_cwnd * 8000000 / tp->srtt_us;
+
+		rate = tp->snd_cwnd < tp->snd_ssthresh / 2 ? 2 * rate : rate + rate / 5;
+		sk->sk_pacing_rate = ab_at_most(rate, sk->sk_max_pacing_rate);
+	}
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(rate_ssthresh, struct sock *sk)
+{
+	struct ab_socket *s = ab_socket(sk);
+
+	if (s)
+		s->carried = 0;
+	if (s && s->rate_bps)
+		return ab_tcp(sk)->snd_cwnd;
+	return cubictcp_recalc_ssthresh(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(rate_state, struct sock *sk, u8 new_state)
+{
+	struct ab_socket *s = ab_socket(sk);
+	struct tcp_sock *tp = ab_tcp(sk);
+
+	if (new_state == TCP_CA_LOSS && s && s->rate_bps) {
+		/* Nothing came for a long time: what was known of the path may be wrong. */
+		back_to_cubic(sk, s);
+		tp->snd_ssthresh = cubictcp_recalc_ssthresh(sk);
+		tp->snd_cwnd = 1;
+	} else if (new_state < TCP_CA_CWR && ca_state(sk) >= TCP_CA_CWR && ca_state(sk) <= TCP_CA_RECOVERY &&
+		   !(s && s->rate_bps) && tp->snd_ssthresh < 0x7fffffff) {
+		/* The end of a recovery, as tcp_end_cwnd_reduction. */
+		tp->snd_cwnd = tp->snd_ssthresh;
+	}
+	cubictcp_state(sk, new_state);
+}
+
+SEC("struct_ops")
+void BPF_PROG(rate_event, struct sock *sk, enum tcp_ca_event event)
+{
+	cubictcp_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+void BPF_PROG(rate_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	cubictcp_acked(sk, sample);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(rate_undo, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops int_rate = {
+	.init = (void *)rate_init,
+	.ssthresh = (void *)rate_ssthresh,
+	.cong_control = (void *)rate_cong_control,
+	.set_state = (void *)rate_state,
+	.cwnd_event = (void *)rate_event,
+	.pkts_acked = (void *)rate_acked,
+	.undo_cwnd = (void *)rate_undo,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "int_rate",
+};

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
+ * as a hop-by-hop option (RFC 9486). One segment in `every` carries one, so that telemetry stays cheap.
+ *
+ * A packet that would not fit the interface's MTU goes without: lower the route's MTU by HEADER_LEN.
+ */
+#include "abi.h"
+#include "lib/int_law.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+char _license[] SEC("license") = "GPL";
+
+const volatile struct ab_source_config ab_source SEC(".rodata.config") = {
+	.ioam_namespace = 123,
+	.every = 8,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, AB_COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} ab_ioam_source SEC(".maps");
+
+/* Segments that have gone without a trace. */
+u64 credit SEC(".bss");
+
+/* Room for four nodes with hop, queue depth and our snapshot: 9 words each. */
+#define NODE_WORDS 2
+#define WORDS (4 * 9)
+#define HEADER_LEN (16 + 4 * WORDS)
+#define TRACE_TYPE 0x820002
+
+#define ETHER_LEN 14
+#define IPV6_LEN 40
+#define IPPROTO_TCP 6
+#define BPF_ADJ_ROOM_NET 0
+#define TC_ACT_UNSPEC -1
+
+struct header {
+	u8 next, len, padn, padn_len, option, option_len, reserved, ioam_type;
+	__be16 ioam_namespace;
+	u8 node_len, remaining;
+	__be32 type;
+	u32 room[WORDS];
+};
+
+_Static_assert(sizeof(struct header) == HEADER_LEN && HEADER_LEN % 8 == 0, "an extension header is 8n bytes");
+
+AB_INLINE void count(u32 which)
+{
+	u64 *counter = bpf_map_lookup_elem(&ab_ioam_source, &which);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
+
+SEC("tcx/egress")
+int ab_source_egress(struct __sk_buff *skb)
+{
+	struct header h = {
+		.next = IPPROTO_TCP,
+		.len = HEADER_LEN / 8 - 1,
+		.padn = 1,
+		.option = 0x31,
+		.option_len = 10 + 4 * WORDS,
+		.ioam_namespace = bpf_htons(ab_source.ioam_namespace),
+		.node_len = NODE_WORDS << 3,
+		.remaining = WORDS,
+		.type = bpf_htonl(TRACE_TYPE << 8),
+	};
+	u32 segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
+	u8 ip[IPV6_LEN], hop_by_hop = 0;
+	u32 payload;
+	__be16 length;
+
+	if (skb->protocol != bpf_htons(0x86dd) || bpf_skb_load_bytes(skb, ETHER_LEN, ip, sizeof(ip)) ||
+	    ip[6] != IPPROTO_TCP)
+		return TC_ACT_UNSPEC;
+	payload = ((u32)ip[4] << 8 | ip[5]) + HEADER_LEN;
+	/* Every segment of a large packet will carry the trace. */
+	if (__sync_fetch_and_add(&credit, segments) + segments < (u64)ab_source.every * segments)
+		return TC_ACT_UNSPEC;
+	if (payload > 65535 || bpf_check_mtu(skb, 0, &mtu, HEADER_LEN, 0) ||
+	    (skb->gso_size && skb->gso_size + IPV6_LEN + 60 + HEADER_LEN > mtu)) {
+		count(AB_TRACES_SKIPPED);
+		return TC_ACT_UNSPEC;
+	}
+	if (bpf_skb_adjust_room(skb, HEADER_LEN, BPF_ADJ_ROOM_NET, 0)) {
+		count(AB_TRACES_SKIPPED);
+		return TC_ACT_UNSPEC;
+	}
+	length = bpf_htons(payload);
+	bpf_skb_store_bytes(skb, ETHER_LEN + IPV6_LEN, &h, sizeof(h), 0);
+	bpf_skb_store_bytes(skb, ETHER_LEN + 6, &hop_by_hop, 1, 0);
+	bpf_skb_store_bytes(skb, ETHER_LEN + 4, &length, 2, 0);
+	credit = 0;
+	count(AB_TRACES_OUT);
+	return TC_ACT_UNSPEC;
+}

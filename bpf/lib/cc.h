@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the congestion controllers share: the socket's view, the kernel's own CUBIC, counters.
+ *
+ * The kernel's CUBIC keeps its state in icsk_ca_priv; ours is in socket storage, which the feedback program
+ * (feedback.bpf.c) writes and these read. AB_COUNTER_MAP is the name of the counters' map, by which `cc show` finds it. Without that program, or without reports, each is the kernel's CUBIC.
+ */
+#ifndef ANABRANCH_CC_H
+#define ANABRANCH_CC_H
+
+#include "abi.h"
+#include "lib/int_law.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+char _license[] SEC("license") = "GPL";
+
+const volatile struct ab_config ab_config SEC(".rodata.config") = {
+	.ceiling_bps = 1000000000,
+	.increment = 2,
+	.growth_cap = 2,
+	.stale_rtts = 8,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct ab_socket);
+} ab_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, AB_COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} AB_COUNTER_MAP SEC(".maps");
+
+/* Unprivileged sockets may choose it; and a namespace that makes it its default leaks no reference. */
+#define TCP_CONG_NON_RESTRICTED 1
+
+extern void cubictcp_init(struct sock *sk) __ksym;
+extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
+extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
+extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
+extern u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
+
+AB_INLINE void ab_count(u32 which)
+{
+	u64 *counter = bpf_map_lookup_elem(&AB_COUNTER_MAP, &which);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
+
+AB_INLINE struct tcp_sock *ab_tcp(struct sock *sk)
+{
+	return (struct tcp_sock *)sk;
+}
+
+AB_INLINE struct bictcp *ab_cubic(struct sock *sk)
+{
+	return (struct bictcp *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
+}
+
+/* The socket's state, if reports made one. */
+AB_INLINE struct ab_socket *ab_socket(struct sock *sk)
+{
+	return bpf_sk_storage_get(&ab_sockets, sk, 0, 0);
+}
+
+AB_INLINE u64 ab_srtt(const struct tcp_sock *tp)
+{
+	return tp->srtt_us >> 3;
+}
+
+/* Whether the loss found now is the medium's, and `cwnd` may be kept. */
+AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32 cwnd)
+{
+	u64 srtt = ab_srtt(tp);
+	int medium;
+
+	if (!s)
+		return 0;
+	s->late = 0;
+	medium = ab_medium(&s->view, tp->tcp_mstamp, srtt, ab_config.stale_rtts) &&
+		 cwnd <= ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache);
+	ab_count(medium ? AB_LOSSES_MEDIUM : AB_LOSSES_CONGESTION);
+	return medium;
+}
+
+/* An ACK, in recovery or not: cong_avoid is not called for the former. */
+AB_INLINE void ab_seen(struct sock *sk)
+{
+	struct ab_socket *s = ab_socket(sk);
+
+	if (s)
+		ab_acked(&s->view, ab_tcp(sk)->tcp_mstamp);
+}
+
+/* An ACK outside of recovery; true if a late report asks for the reduction that was left out. */
+AB_INLINE int ab_on_ack(struct ab_socket *s, const struct tcp_sock *tp)
+{
+	ab_count(AB_ACKS);
+	if (!s)
+		return 0;
+	ab_acked(&s->view, tp->tcp_mstamp);
+	if (!ab_fresh(&s->view, ab_srtt(tp), ab_config.stale_rtts))
+		ab_count(AB_ACKS_STALE);
+	if (!s->late)
+		return 0;
+	s->late = 0;
+	ab_count(AB_LOSSES_TAKEN_BACK);
+	return 1;
+}
+
+/* CUBIC's own reduction, now. */
+AB_INLINE void ab_reduce(struct sock *sk)
+{
+	struct tcp_sock *tp = ab_tcp(sk);
+	u32 ssthresh = cubictcp_recalc_ssthresh(sk);
+
+	tp->snd_ssthresh = ssthresh;
+	if (tp->snd_cwnd > ssthresh)
+		tp->snd_cwnd = ssthresh;
+}
+
+#endif

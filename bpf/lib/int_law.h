@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What telemetry decides: crates/core/src/cc/int/view.rs in C, function by function, for the kernel and (in the
+ * tests of crates/kern) natively. Change both; the laws are explained there.
+ */
+#ifndef ANABRANCH_INT_LAW_H
+#define ANABRANCH_INT_LAW_H
+
+#include "abi.h"
+
+#define AB_KNOWN 1
+#define AB_COMPLETE 2
+#define AB_MOVED 4
+#define AB_PROVISIONAL 8
+#define AB_DETAILED 16
+
+#define AB_UNKNOWN (~0ULL)
+#define AB_MOST_KBPS 1000000000ULL
+#define AB_MOST_BYTES 0xffffffffULL
+#define AB_MOST_RTT_US 16000000ULL
+#define AB_GROWTH_UNIT 1024ULL
+
+#define AB_INLINE static inline __attribute__((always_inline))
+
+AB_INLINE u64 ab_at_most(u64 value, u64 most)
+{
+	return value > most ? most : value;
+}
+
+AB_INLINE u64 ab_minus(u64 a, u64 b)
+{
+	return a > b ? a - b : 0;
+}
+
+AB_INLINE u64 ab_rtt(u64 srtt_us)
+{
+	return srtt_us ? ab_at_most(srtt_us, AB_MOST_RTT_US) : 1;
+}
+
+AB_INLINE void ab_view_init(struct ab_view *v)
+{
+	v->received_us = v->detailed_us = v->acked_us = v->moved_us = v->provisional_us = 0;
+	v->link_kbps = v->arrival_kbps = v->depth_bytes = v->free_bytes = AB_UNKNOWN;
+	v->flows = 1;
+	v->drops = v->losses = v->flags = 0;
+}
+
+AB_INLINE u64 ab_decode(u16 code)
+{
+	return code == 0xffff ? AB_UNKNOWN : (u64)(code & 0x7ff) << (code >> 11);
+}
+
+AB_INLINE u16 ab_code(u64 value)
+{
+	u32 shift = 0;
+	u64 v = value;
+
+	if (value == AB_UNKNOWN)
+		return 0xffff;
+	if (value >> 42)
+		return 0xfffe;
+	/* Bits beyond 11, by halves; without loops, for the verifier's sake. */
+	if (v >> 27) { shift += 16; v >>= 16; }
+	if (v >> 19) { shift += 8; v >>= 8; }
+	if (v >> 15) { shift += 4; v >>= 4; }
+	if (v >> 13) { shift += 2; v >>= 2; }
+	if (v >> 12) { shift += 1; v >>= 1; }
+	if (v >> 11) { shift += 1; v >>= 1; }
+	value = (u64)shift << 11 | v;
+	return value >= 0xffff ? 0xfffe : value;
+}
+
+AB_INLINE u8 ab_code_flows(u32 flows)
+{
+	u32 shift = 0;
+
+	if (flows > 0xffff)
+		flows = 0xffff;
+	if (flows >> 9) { shift += 4; flows >>= 4; }
+	if (flows >> 7) { shift += 2; flows >>= 2; }
+	if (flows >> 6) { shift += 1; flows >>= 1; }
+	if (flows >> 5) { shift += 1; flows >>= 1; }
+	return shift > 7 ? 0xff : shift << 5 | flows;
+}
+
+AB_INLINE u16 ab_be16(const u8 *b)
+{
+	return (u16)b[0] << 8 | b[1];
+}
+
+/* An option of kind 0x72, whole. Negative: not ours. Positive: it takes back the judgement on the last loss. */
+AB_INLINE int ab_take(struct ab_view *v, const u8 *o, u64 now_us)
+{
+	u32 len = o[1], drops, moved, late;
+
+	if (o[0] != AB_OPTION_KIND || (len != AB_OPTION_LEN && len != AB_OPTION_SHORT_LEN) || (o[3] & 0xc0) != 0x40)
+		return -1;
+	drops = ab_be16(o + 4);
+	moved = (v->flags & AB_KNOWN) && drops != v->drops;
+	late = moved && (v->flags & AB_PROVISIONAL) && now_us <= v->provisional_us;
+	if (moved) {
+		v->moved_us = now_us;
+		v->flags |= AB_MOVED;
+	}
+	if (late || now_us > v->provisional_us)
+		v->flags &= ~AB_PROVISIONAL;
+	v->received_us = ab_minus(now_us, 8000ULL * (o[3] & 0x1f));
+	v->drops = drops;
+	v->losses = ab_be16(o + 6);
+	v->flows = (u32)(o[2] & 0x1f) << (o[2] >> 5);
+	if (!v->flows)
+		v->flows = 1;
+	v->flags = (v->flags & ~AB_COMPLETE) | AB_KNOWN | (o[3] & 0x20 ? AB_COMPLETE : 0);
+	if (len == AB_OPTION_LEN) {
+		v->detailed_us = v->received_us;
+		v->flags |= AB_DETAILED;
+		v->link_kbps = ab_decode(ab_be16(o + 8));
+		v->arrival_kbps = ab_decode(ab_be16(o + 10));
+		v->depth_bytes = ab_decode(ab_be16(o + 12));
+		v->free_bytes = ab_decode(ab_be16(o + 14));
+	}
+	return late;
+}
+
+AB_INLINE void ab_acked(struct ab_view *v, u64 now_us)
+{
+	v->acked_us = now_us;
+}
+
+AB_INLINE int ab_fresh(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
+{
+	return (v->flags & AB_KNOWN) && ab_minus(v->acked_us, v->received_us) <= ab_rtt(srtt_us) * stale_rtts;
+}
+
+AB_INLINE int ab_detailed(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
+{
+	return (v->flags & AB_DETAILED) && ab_fresh(v, srtt_us, stale_rtts) &&
+	       ab_minus(v->acked_us, v->detailed_us) <= 4 * ab_rtt(srtt_us) * stale_rtts;
+}
+
+AB_INLINE int ab_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rtts)
+{
+	u64 near = 2 * ab_rtt(srtt_us);
+
+	v->flags &= ~AB_PROVISIONAL;
+	if (!ab_fresh(v, srtt_us, stale_rtts) || !(v->flags & AB_COMPLETE) ||
+	    ((v->flags & AB_MOVED) && ab_minus(now_us, v->moved_us) <= near))
+		return 0;
+	v->flags |= AB_PROVISIONAL;
+	v->provisional_us = now_us + near;
+	return 1;
+}
+
+/* All ones: the path does not tell enough. */
+AB_INLINE u64 ab_slow_start_growth(const struct ab_view *v, u64 srtt_us, u32 increment, u32 growth_cap)
+{
+	u64 per_flow, cap = AB_GROWTH_UNIT * growth_cap;
+
+	if (v->free_bytes == AB_UNKNOWN || v->arrival_kbps == AB_UNKNOWN)
+		return AB_UNKNOWN;
+	per_flow = ab_at_most(v->arrival_kbps, AB_MOST_KBPS) * ab_rtt(srtt_us) / 8000 * v->flows;
+	if (!per_flow)
+		return cap;
+	return ab_at_most(ab_at_most(v->free_bytes, AB_MOST_BYTES) * increment * AB_GROWTH_UNIT / per_flow, cap);
+}
+
+/* 0: the path does not tell its link rate. */
+AB_INLINE u64 ab_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss_bytes, u64 ceiling_bps)
+{
+	u64 flows = v->flows ? v->flows : 1;
+	u64 link, target, arrival, own, taken_up, drain, least;
+
+	if (v->link_kbps == AB_UNKNOWN)
+		return 0;
+	link = ab_at_most(v->link_kbps, AB_MOST_KBPS) * 1000;
+	target = link / flows;
+	if (v->arrival_kbps != AB_UNKNOWN) {
+		arrival = ab_at_most(v->arrival_kbps, AB_MOST_KBPS) * 1000;
+		own = ab_at_most(own_bps, link);
+		if (arrival <= link)
+			taken_up = ab_at_most(own + (link - arrival) / flows, link);
+		else
+			taken_up = ab_minus(own, (arrival - link) / flows);
+		if (taken_up > target)
+			target = taken_up;
+	}
+	if (v->depth_bytes != AB_UNKNOWN) {
+		drain = ab_at_most(v->depth_bytes, AB_MOST_BYTES) * 4000000 / (flows * ab_rtt(srtt_us));
+		target -= ab_at_most(drain, target / 2);
+	}
+	least = 16000000 * ab_at_most(mss_bytes, 65536) / ab_rtt(srtt_us);
+	return ab_at_most(target < least ? least : target, ceiling_bps);
+}
+
+AB_INLINE u64 ab_rate_window(u64 rate_bps, u64 srtt_us, u64 mss_bytes)
+{
+	return ab_at_most(rate_bps, AB_MOST_KBPS * 1000) / 4 * ab_rtt(srtt_us) / 1000000 / (mss_bytes ? mss_bytes : 1) + 4;
+}
+
+AB_INLINE u64 ab_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
+{
+	u64 segments = ab_at_most(ceiling_bps, AB_MOST_KBPS * 1000) / 8 * ab_rtt(srtt_us) / 1000000 /
+		       (mss_bytes ? mss_bytes : 1);
+
+	return segments < 4 ? 4 : segments;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The kernel's arithmetic, natively: crates/kern tests hold it against crates/core. */
+#include <stddef.h>
+#include "abi.h"
+#include "lib/int_law.h"
+
+void abn_init(struct ab_view *v) { ab_view_init(v); }
+int abn_take(struct ab_view *v, const u8 *option, u64 now_us) { return ab_take(v, option, now_us); }
+void abn_acked(struct ab_view *v, u64 now_us) { ab_acked(v, now_us); }
+int abn_fresh(const struct ab_view *v, u64 srtt_us, u32 stale) { return ab_fresh(v, srtt_us, stale); }
+int abn_detailed(const struct ab_view *v, u64 srtt_us, u32 stale) { return ab_detailed(v, srtt_us, stale); }
+int abn_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale) { return ab_medium(v, now_us, srtt_us, stale); }
+u64 abn_growth(const struct ab_view *v, u64 srtt_us, u32 increment, u32 cap)
+{
+	return ab_slow_start_growth(v, srtt_us, increment, cap);
+}
+u64 abn_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss, u64 ceiling_bps)
+{
+	return ab_rate(v, own_bps, srtt_us, mss, ceiling_bps);
+}
+u64 abn_rate_window(u64 rate_bps, u64 srtt_us, u64 mss) { return ab_rate_window(rate_bps, srtt_us, mss); }
+u64 abn_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss) { return ab_ceiling_window(ceiling_bps, srtt_us, mss); }
+u16 abn_code(u64 value) { return ab_code(value); }
+u64 abn_decode(u16 code) { return ab_decode(code); }
+u8 abn_code_flows(u32 flows) { return ab_code_flows(flows); }
+
+/* Sizes of the contract's structures. */
+u64 abn_size(u32 which)
+{
+	static const u64 sizes[] = { sizeof(struct ab_config), sizeof(struct ab_view), sizeof(struct ab_socket),
+				     sizeof(struct ab_source_config), sizeof(struct ab_event),
+				     offsetof(struct ab_socket, answer), AB_COUNTERS };
+
+	return which < sizeof(sizes) / sizeof(sizes[0]) ? sizes[which] : 0;
+}

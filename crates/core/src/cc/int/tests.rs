@@ -1,0 +1,322 @@
+use super::super::{Ack, Algorithm, CcConfig, CongestionController, Controller};
+use super::*;
+use anabranch_wire::ioam::Bottleneck;
+use proptest::prelude::*;
+
+const MSS: u32 = 1000;
+const RTT: Duration = Duration::from_millis(20);
+
+fn config() -> CcConfig {
+    CcConfig { mss_bytes: MSS, initial_window_segments: 10, hystart: false, ..CcConfig::default() }
+}
+
+/// A path without drops whose bottleneck carries 20 Mbit/s.
+fn report() -> Feedback {
+    Feedback {
+        flows: 1,
+        complete: true,
+        bottleneck: Some(Bottleneck {
+            link_kbps: Some(20_000),
+            arrival_kbps: Some(4_000),
+            depth_bytes: Some(0),
+            free_bytes: Some(30_000),
+        }),
+        ..Feedback::default()
+    }
+}
+
+fn ack(ms: u64) -> Ack {
+    Ack {
+        now: Instant::from_millis(ms),
+        acked_bytes: MSS.into(),
+        delivered_bytes: MSS.into(),
+        rtt: Some(RTT),
+        srtt: RTT,
+        cwnd_limited: true,
+        ..Ack::default()
+    }
+}
+
+fn told(c: &mut impl CongestionController, report: &Feedback, ms: u64) {
+    c.on_report(report, Instant::from_millis(ms));
+    c.on_ack(&ack(ms));
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+#[test]
+fn l1_keeps_what_the_medium_lost() {
+    let mut c = IntCubicL1::new(config());
+    told(&mut c, &report(), 20);
+    c.on_loss(at(21), 0);
+    assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (11_000, 11_000));
+    // A timeout starts anew, towards where it was; another does not forget.
+    c.on_rto(at(22), 0, true);
+    assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 11_000));
+    told(&mut c, &report(), 40);
+    c.on_rto(at(41), 0, true);
+    assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 11_000));
+}
+
+#[test]
+fn l2_gives_way_by_a_twentieth() {
+    let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
+    told(&mut c, &report(), 20);
+    c.on_loss(at(21), 0);
+    assert_eq!(c.cwnd_bytes(), 95_000);
+}
+
+/// A drop on the path, no telemetry, stale telemetry, a hop that tells no drops: CUBIC's 0.7.
+#[test]
+fn what_may_be_congestion_is() {
+    let dropped = Feedback { queue_drops: 1, ..report() };
+    let partial = Feedback { complete: false, ..report() };
+    // Windows are fractions of segments inside.
+    let near = |c: &Controller, bytes: u64| c.cwnd_bytes().abs_diff(bytes) <= 1;
+    for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2] {
+        let start = || algorithm.build(CcConfig { initial_window_segments: 100, ..config() });
+        let mut never = start();
+        never.on_loss(at(1), 0);
+        assert!(near(&never, 70_000));
+
+        let mut moved = start();
+        told(&mut moved, &report(), 20);
+        told(&mut moved, &dropped, 30);
+        moved.on_loss(at(31), 0);
+        assert!(near(&moved, 71_400), "two ACKs of slow start, then 0.7");
+
+        let mut incomplete = start();
+        told(&mut incomplete, &partial, 20);
+        incomplete.on_loss(at(21), 0);
+        assert!(near(&incomplete, 70_700));
+
+        let mut stale = start();
+        told(&mut stale, &report(), 20);
+        stale.on_ack(&ack(20 + 8 * 20 + 1));
+        stale.on_loss(at(182), 0);
+        assert!(near(&stale, 71_400));
+
+        let mut ecn = start();
+        told(&mut ecn, &report(), 20);
+        ecn.on_ecn(at(21), 0);
+        assert!(near(&ecn, 70_700));
+    }
+}
+
+#[test]
+fn an_old_drop_is_no_excuse_and_a_late_report_is() {
+    let dropped = Feedback { queue_drops: 1, ..report() };
+    let mut c = IntCubicL1::new(CcConfig { initial_window_segments: 100, ..config() });
+    told(&mut c, &report(), 20);
+    told(&mut c, &dropped, 30);
+    told(&mut c, &dropped, 100);
+    c.on_loss(at(101), 0);
+    assert_eq!(c.cwnd_bytes(), 103_000, "the drop was 3.5 round trips ago");
+    let twice = Feedback { queue_drops: 2, ..report() };
+    c.on_report(&twice, at(110));
+    assert_eq!(c.cwnd_bytes(), 72_100, "the report came after the loss was found");
+    // Only once; and not after two round trips.
+    c.on_report(&Feedback { queue_drops: 3, ..report() }, at(112));
+    assert_eq!(c.cwnd_bytes(), 72_100);
+    told(&mut c, &twice, 300);
+    told(&mut c, &twice, 400);
+    c.on_loss(at(401), 0);
+    let kept = c.cwnd_bytes();
+    told(&mut c, &Feedback { queue_drops: 9, ..report() }, 450);
+    assert!(c.cwnd_bytes() >= kept);
+}
+
+/// The golden of Eq. 1's units: 30,000 bytes free, 4 Mbit/s arriving are 10,000 bytes per round trip of 20 ms:
+/// three segments per acknowledged one, times the increment, capped.
+#[test]
+fn equation_one_in_our_units() {
+    let mut view = View::default();
+    view.take(&report(), 1);
+    assert_eq!(view.slow_start_growth(20_000, 1, 16), Some(3 * GROWTH_UNIT));
+    assert_eq!(view.slow_start_growth(20_000, 3, 16), Some(9 * GROWTH_UNIT));
+    assert_eq!(view.slow_start_growth(20_000, 3, 2), Some(2 * GROWTH_UNIT));
+    view.take(&Feedback { flows: 3, ..report() }, 2);
+    assert_eq!(view.slow_start_growth(20_000, 1, 16), Some(GROWTH_UNIT));
+    let full = Bottleneck { free_bytes: Some(0), ..report().bottleneck.unwrap() };
+    view.take(&Feedback { bottleneck: Some(full), ..report() }, 3);
+    assert_eq!(view.slow_start_growth(20_000, 3, 16), Some(0), "a full queue takes nothing");
+    view.take(&Feedback { bottleneck: Some(Bottleneck::default()), ..report() }, 4);
+    assert_eq!(view.slow_start_growth(20_000, 3, 16), None);
+
+    let mut c = IntCubicSs::new(config());
+    told(&mut c, &report(), 20);
+    assert_eq!(c.cwnd_bytes(), 12_000, "two segments for one: the cap");
+    c.on_ack(&ack(20 + 1000));
+    assert_eq!(c.cwnd_bytes(), 13_000, "stale: slow start");
+    told(&mut c, &Feedback { bottleneck: Some(full), ..report() }, 1021);
+    assert_eq!(c.cwnd_bytes(), 13_000);
+}
+
+#[test]
+fn rate_paces_and_comes_back_to_cubic() {
+    let mut c = IntRate::new(config());
+    c.on_ack(&ack(1));
+    assert_eq!((c.pacing_bps(), c.cwnd_bytes(), c.rules_recovery()), (None, 11_000, false));
+    told(&mut c, &report(), 20);
+    let rate = c.pacing_bps().unwrap();
+    assert!(c.rules_recovery() && (19_900_000..=20_000_000).contains(&rate), "{rate}");
+    assert_eq!(c.cwnd_bytes(), 104_000, "two bandwidth-delay products and four segments");
+    c.on_loss(at(21), 0);
+    assert_eq!(c.pacing_bps(), Some(rate));
+    // Reports stop, ACKs do not: CUBIC from one bandwidth-delay product.
+    for ms in (40..400).step_by(20) {
+        c.on_ack(&ack(ms));
+    }
+    assert_eq!((c.pacing_bps(), c.rules_recovery()), (None, false));
+    assert!((50_000..60_000).contains(&c.cwnd_bytes()), "{}", c.cwnd_bytes());
+    let before = c.cwnd_bytes();
+    c.on_loss(at(400), 0);
+    assert!((c.cwnd_bytes() as f64 / before as f64 - 0.7).abs() < 0.01);
+    told(&mut c, &report(), 420);
+    assert!(c.rules_recovery(), "reports again");
+    c.on_rto(at(440), 0, true);
+    assert_eq!((c.cwnd_bytes(), c.pacing_bps()), (1000, None));
+}
+
+/// Flows that share one queue, as fluid: they come to equal rates, fill the link, and keep the queue low.
+#[test]
+fn rate_shares_a_link() {
+    for (flows, link_bps) in [(1, 20e6), (2, 20e6), (8, 50e6)] {
+        let rtt = 0.02;
+        let mut rates: Vec<u64> = (1..=flows).map(|i| 1_000_000 * i * i).collect();
+        let (mut queue, mut arrival) = (200_000.0f64, 0.0);
+        let mut seen = Feedback::default();
+        for _ in 0..200 {
+            let before = seen;
+            seen = Feedback {
+                flows: flows as u16,
+                complete: true,
+                bottleneck: Some(Bottleneck {
+                    link_kbps: Some((link_bps / 1e3) as u64),
+                    arrival_kbps: Some((arrival / 1e3) as u64),
+                    depth_bytes: Some(queue as u64),
+                    free_bytes: None,
+                }),
+                ..Feedback::default()
+            };
+            for rate in &mut rates {
+                let mut view = View::default();
+                view.take(&before, 1);
+                if let Some(next) = view.rate(*rate, 20_000, MSS.into(), 1 << 40) {
+                    *rate = next;
+                }
+            }
+            // On the wire 5 % more than the payload that is paced.
+            arrival = rates.iter().sum::<u64>() as f64 * 1.05;
+            queue = (queue + (arrival - link_bps) * rtt / 8.0).max(0.0);
+        }
+        let sum: f64 = rates.iter().map(|r| *r as f64).sum();
+        let squares: f64 = rates.iter().map(|r| (*r as f64).powi(2)).sum();
+        assert!(sum * sum / (flows as f64 * squares) > 0.99, "{flows}: {rates:?}");
+        assert!((0.97..=1.03).contains(&(sum * 1.05 / link_bps)), "{flows}: {sum}");
+        assert!(queue < 0.3 * link_bps * rtt / 8.0, "{flows}: {queue}");
+    }
+}
+
+/// What one flow leaves unused, another takes up.
+#[test]
+fn rate_takes_up_what_others_leave() {
+    let mut rate = 5_000_000;
+    for _ in 0..100 {
+        let bottleneck = Some(Bottleneck {
+            link_kbps: Some(20_000),
+            arrival_kbps: Some(rate / 1000 + 1_000),
+            depth_bytes: Some(0),
+            free_bytes: None,
+        });
+        let mut view = View::default();
+        view.take(&Feedback { flows: 2, bottleneck, ..Feedback::default() }, 1);
+        rate = view.rate(rate, 20_000, 1000, 1 << 40).unwrap();
+    }
+    assert!((18_500_000..=19_500_000).contains(&rate), "{rate}");
+}
+
+/// One step of somebody's life.
+#[derive(Debug, Clone)]
+enum Step {
+    Ack { srtt_us: u32 },
+    Report { bytes: [u8; 16] },
+    Loss,
+    Rto,
+    Spurious,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u32..2_000_000).prop_map(|srtt_us| Step::Ack { srtt_us }),
+        4 => any::<[u8; 16]>().prop_map(|bytes| Step::Report { bytes }),
+        1 => Just(Step::Loss),
+        1 => Just(Step::Rto),
+        1 => Just(Step::Spurious),
+    ]
+}
+
+fn play(c: &mut Controller, steps: &[Step], mut after: impl FnMut(&Controller, u64, u64)) {
+    let (mut now_us, mut srtt) = (1000, 0);
+    for step in steps {
+        now_us += 7000;
+        let (now, before) = (Instant::from_micros(now_us), c.cwnd_bytes());
+        match step {
+            Step::Ack { srtt_us } => {
+                srtt = u64::from(*srtt_us);
+                c.on_ack(&Ack { now, srtt: Duration::from_micros(srtt), ..ack(0) });
+            }
+            Step::Report { bytes } => {
+                let mut option = *bytes;
+                option[..2].copy_from_slice(&[0x72, 16]);
+                option[3] = 0x60;
+                c.on_report(&Feedback::parse(&option).unwrap().unwrap(), now);
+            }
+            Step::Loss => c.on_loss(now, 0),
+            Step::Rto => c.on_rto(now, 0, true),
+            Step::Spurious => c.on_spurious(now),
+        }
+        after(c, srtt, before);
+    }
+}
+
+proptest! {
+    /// Whatever comes from the network: no panic, a window of at least one segment, and no flow faster than the
+    /// ceiling because of it.
+    #[test]
+    fn hostile_reports_are_bounded(steps in proptest::collection::vec(step(), 1..200), ceiling_kbps in 1u64..1_000_000) {
+        let ceiling_bps = ceiling_kbps * 1000;
+        let int = IntConfig { ceiling_bps, increment: 16, growth_cap: 16, ..IntConfig::default() };
+        for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2, Algorithm::IntCubicSs, Algorithm::IntRate] {
+            let mut c = algorithm.build(CcConfig { int, ..config() });
+            let mut grown = Vec::new();
+            play(&mut c, &steps, |c, srtt_us, before| {
+                grown.push((c.cwnd_bytes(), c.pacing_bps(), srtt_us, before, c.in_slow_start()));
+            });
+            for (cwnd, pacing, srtt_us, before, _) in grown {
+                prop_assert!(cwnd >= u64::from(MSS));
+                prop_assert!(pacing.is_none_or(|rate| rate <= ceiling_bps), "{algorithm}");
+                // Telemetry's own growth beyond one segment per segment ends at the ceiling's window.
+                let most = View::ceiling_window(ceiling_bps, srtt_us, MSS.into()) * u64::from(MSS);
+                if algorithm == Algorithm::IntCubicSs && cwnd > before + u64::from(MSS) && cwnd > most {
+                    prop_assert!(steps.iter().any(|s| matches!(s, Step::Spurious)), "{cwnd} {before} {most}");
+                }
+            }
+        }
+    }
+
+    /// Without reports each is CUBIC to the byte.
+    #[test]
+    fn without_reports_each_is_cubic(steps in proptest::collection::vec(step(), 1..200)) {
+        let steps: Vec<Step> = steps.into_iter().filter(|s| !matches!(s, Step::Report { .. })).collect();
+        let mut cubic = Vec::new();
+        play(&mut Algorithm::Cubic.build(config()), &steps, |c, _, _| cubic.push((c.cwnd_bytes(), c.ssthresh_bytes())));
+        for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2, Algorithm::IntCubicSs, Algorithm::IntRate] {
+            let mut ours = Vec::new();
+            play(&mut algorithm.build(config()), &steps, |c, _, _| ours.push((c.cwnd_bytes(), c.ssthresh_bytes())));
+            prop_assert_eq!(&ours, &cubic, "{}", algorithm);
+        }
+    }
+}

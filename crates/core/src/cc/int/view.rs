@@ -1,0 +1,241 @@
+//! What a flow knows of its path, and what follows from it: integers only, so that the kernel can do the same.
+//! **`bpf/lib/int_law.h` is this file in C: change both.**
+//!
+//! # Was a loss the medium's?
+//!
+//! ```text
+//!    loss found at t;  the lost packet passed the queue between t − 2·RTT and t
+//!    ├─ reports are stale, or a hop did not tell its drops ───────────▶ congestion: we do not know better
+//!    ├─ the path's drop counter moved at t − 2·RTT or later ──────────▶ congestion
+//!    └─ else ─────────────────────────────────────────────────────────▶ medium, provisionally:
+//!         a report that moves the counter before t + 2·RTT takes it back (the report was late)
+//! ```
+//!
+//! The counter is of all flows' drops: somebody else's drop makes us careful, too. With telemetry in every n-th
+//! packet only, a report may come after the loss was found; hence *provisionally*.
+//!
+//! # Equation 1
+//!
+//! `cwnd += available_queue_capacity · increment / (arrival_rate · flow_count)` on every ACK, without units in
+//! the paper. Ours: capacity in bytes, arrival rate in bytes per round trip; then the term is segments per
+//! acknowledged segment, and over one round trip a flow adds `increment` times its share of the free queue. It is
+//! capped per acknowledged segment ([`super::IntConfig::growth_cap`]).
+//!
+//! # Fair share
+//!
+//! `max(link / flows, own + (link − arrival) / flows) − queue / (flows · 2·RTT)`: the second term takes up what
+//! others leave unused, the last drains the queue within two round trips (gain · delay = ½: damped). Headers
+//! are not subtracted, so the target is a few per cent above what the link carries as payload; the queue
+//! settles where the drain term balances that, near a tenth of the bandwidth-delay product.
+
+use anabranch_wire::ioam::Feedback;
+
+const KNOWN: u32 = 1;
+const COMPLETE: u32 = 2;
+const MOVED: u32 = 4;
+const PROVISIONAL: u32 = 8;
+const DETAILED: u32 = 16;
+
+/// A hop that does not know.
+const UNKNOWN: u64 = u64::MAX;
+/// 1 Tbit/s: beyond that a report is nonsense, and products would not fit.
+const MOST_KBPS: u64 = 1_000_000_000;
+const MOST_BYTES: u64 = u32::MAX as u64;
+const MOST_RTT_US: u64 = 16_000_000;
+/// One segment in the unit of [`View::slow_start_growth`].
+pub const GROWTH_UNIT: u64 = 1024;
+
+/// See the top of this file. Times are microseconds of any clock that starts above 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct View {
+    /// When the last report left its last node, as far as is known.
+    pub received_us: u64,
+    /// When the last report with the bottleneck's rates came.
+    pub detailed_us: u64,
+    /// When the last ACK came.
+    pub acked_us: u64,
+    /// When the drop counter last moved.
+    pub moved_us: u64,
+    /// Until when the last judgement may be taken back.
+    pub provisional_us: u64,
+    /// Link rate at the bottleneck, kbit/s; all ones here and below: unknown.
+    pub link_kbps: u64,
+    /// Arrival rate there, kbit/s.
+    pub arrival_kbps: u64,
+    /// Queue depth there, bytes.
+    pub depth_bytes: u64,
+    /// Free space of its queue, bytes.
+    pub free_bytes: u64,
+    /// Flows there, at least 1.
+    pub flows: u32,
+    /// Packets dropped by queues, modulo 2^16.
+    pub drops: u32,
+    /// Packets lost by media, modulo 2^16.
+    pub losses: u32,
+    flags: u32,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            received_us: 0,
+            detailed_us: 0,
+            acked_us: 0,
+            moved_us: 0,
+            provisional_us: 0,
+            link_kbps: UNKNOWN,
+            arrival_kbps: UNKNOWN,
+            depth_bytes: UNKNOWN,
+            free_bytes: UNKNOWN,
+            flows: 1,
+            drops: 0,
+            losses: 0,
+            flags: 0,
+        }
+    }
+}
+
+const fn rtt(srtt_us: u64) -> u64 {
+    match srtt_us {
+        0 => 1,
+        us if us > MOST_RTT_US => MOST_RTT_US,
+        us => us,
+    }
+}
+
+const fn at_most(value: u64, most: u64) -> u64 {
+    if value > most { most } else { value }
+}
+
+impl View {
+    /// Takes a report. True if it takes back the judgement that the last loss was the medium's: the caller
+    /// then reduces as on any loss.
+    pub fn take(&mut self, report: &Feedback, now_us: u64) -> bool {
+        let drops = u32::from(report.queue_drops);
+        let moved = self.flags & KNOWN != 0 && drops != self.drops;
+        let late = moved && self.flags & PROVISIONAL != 0 && now_us <= self.provisional_us;
+        if moved {
+            self.moved_us = now_us;
+            self.flags |= MOVED;
+        }
+        if late || now_us > self.provisional_us {
+            self.flags &= !PROVISIONAL;
+        }
+        self.received_us = now_us.saturating_sub(8000 * u64::from(report.age));
+        self.drops = drops;
+        self.losses = report.medium_losses.into();
+        self.flows = u32::from(report.flows).max(1);
+        self.flags = (self.flags & !COMPLETE) | KNOWN | if report.complete { COMPLETE } else { 0 };
+        if let Some(hop) = report.bottleneck {
+            self.detailed_us = self.received_us;
+            self.flags |= DETAILED;
+            self.link_kbps = hop.link_kbps.unwrap_or(UNKNOWN);
+            self.arrival_kbps = hop.arrival_kbps.unwrap_or(UNKNOWN);
+            self.depth_bytes = hop.depth_bytes.unwrap_or(UNKNOWN);
+            self.free_bytes = hop.free_bytes.unwrap_or(UNKNOWN);
+        }
+        late
+    }
+
+    /// An ACK came, with a report or without.
+    pub fn acked(&mut self, now_us: u64) {
+        self.acked_us = now_us;
+    }
+
+    /// Whether reports still come: the last is at most `stale_rtts` round trips older than the last ACK.
+    /// Silence alone makes nothing stale, for then there are no ACKs either.
+    #[must_use]
+    pub const fn fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
+        self.flags & KNOWN != 0
+            && self.acked_us.saturating_sub(self.received_us) <= rtt(srtt_us) * stale_rtts as u64
+    }
+
+    /// As [`fresh`](Self::fresh), for rates and queues: they do not fit beside SACK blocks, so they may be four
+    /// times as old.
+    #[must_use]
+    pub const fn detailed(&self, srtt_us: u64, stale_rtts: u32) -> bool {
+        self.flags & DETAILED != 0
+            && self.fresh(srtt_us, stale_rtts)
+            && self.acked_us.saturating_sub(self.detailed_us) <= 4 * rtt(srtt_us) * stale_rtts as u64
+    }
+
+    /// Whether a loss that was found now is the medium's. Remembers to take a late report into account.
+    pub fn medium(&mut self, now_us: u64, srtt_us: u64, stale_rtts: u32) -> bool {
+        let near = 2 * rtt(srtt_us);
+        self.flags &= !PROVISIONAL;
+        if !self.fresh(srtt_us, stale_rtts)
+            || self.flags & COMPLETE == 0
+            || (self.flags & MOVED != 0 && now_us.saturating_sub(self.moved_us) <= near)
+        {
+            return false;
+        }
+        self.flags |= PROVISIONAL;
+        self.provisional_us = now_us + near;
+        true
+    }
+
+    /// Equation 1: what to add to cwnd per acknowledged segment, in 1/[`GROWTH_UNIT`] segments; `None` if the
+    /// path does not tell enough.
+    #[must_use]
+    pub const fn slow_start_growth(&self, srtt_us: u64, increment: u32, growth_cap: u32) -> Option<u64> {
+        if self.free_bytes == UNKNOWN || self.arrival_kbps == UNKNOWN {
+            return None;
+        }
+        // Bytes per round trip: kbit/s · us / 8000.
+        let arrival = at_most(self.arrival_kbps, MOST_KBPS) * rtt(srtt_us) / 8000;
+        let per_flow = arrival * self.flows as u64;
+        let free = at_most(self.free_bytes, MOST_BYTES);
+        let cap = GROWTH_UNIT * growth_cap as u64;
+        // Nothing arrives: the whole queue is ours.
+        Some(match (free * increment as u64 * GROWTH_UNIT).checked_div(per_flow) {
+            Some(growth) => at_most(growth, cap),
+            None => cap,
+        })
+    }
+
+    /// The rate to pace at, bit/s, given the one paced at now; `None` if the path does not tell its link
+    /// rate. Between two segments per round trip and `ceiling_bps`.
+    #[must_use]
+    pub const fn rate(&self, own_bps: u64, srtt_us: u64, mss_bytes: u64, ceiling_bps: u64) -> Option<u64> {
+        if self.link_kbps == UNKNOWN {
+            return None;
+        }
+        let flows = self.flows as u64;
+        let link = at_most(self.link_kbps, MOST_KBPS) * 1000;
+        let share = link / flows;
+        let mut target = share;
+        if self.arrival_kbps != UNKNOWN {
+            let arrival = at_most(self.arrival_kbps, MOST_KBPS) * 1000;
+            let own = at_most(own_bps, link);
+            let taken_up = if arrival <= link {
+                at_most(own + (link - arrival) / flows, link)
+            } else {
+                own.saturating_sub((arrival - link) / flows)
+            };
+            if taken_up > target {
+                target = taken_up;
+            }
+        }
+        if self.depth_bytes != UNKNOWN {
+            let queue = at_most(self.depth_bytes, MOST_BYTES);
+            let drain = queue * 4_000_000 / (flows * rtt(srtt_us));
+            target -= at_most(drain, target / 2);
+        }
+        let least = 16_000_000 * at_most(mss_bytes, 65_536) / rtt(srtt_us);
+        Some(at_most(if target < least { least } else { target }, ceiling_bps))
+    }
+
+    /// The window that bounds a flow paced at `rate_bps`: two bandwidth-delay products and four segments.
+    #[must_use]
+    pub const fn rate_window(rate_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
+        at_most(rate_bps, MOST_KBPS * 1000) / 4 * rtt(srtt_us) / 1_000_000 / mss_bytes + 4
+    }
+
+    /// The window of a flow at `ceiling_bps`, segments; at least 4.
+    #[must_use]
+    pub const fn ceiling_window(ceiling_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
+        let segments = at_most(ceiling_bps, MOST_KBPS * 1000) / 8 * rtt(srtt_us) / 1_000_000 / mss_bytes;
+        if segments < 4 { 4 } else { segments }
+    }
+}

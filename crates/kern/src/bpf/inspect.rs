@@ -1,0 +1,72 @@
+//! What of ours is at work on this machine, whoever holds it: asked of the kernel, not of files.
+
+use super::object::{Counters, read_counters};
+use super::{BpfError, LOADABLE, available};
+use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::{MapHandle, MapType};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::{fs, io};
+
+/// Prefix of the counters' maps: `ab_int_rate`, `ab_feedback`, `ab_ioam_source`.
+const PREFIX: &str = "ab_";
+
+/// What every program of ours on this machine has counted: its name, its map's number, the counts. Root only.
+///
+/// # Errors
+/// The kernel does not let them be read.
+pub fn shown() -> Result<Vec<(String, u32, Counters)>, BpfError> {
+    let mut all = Vec::new();
+    for info in MapInfoIter::default().filter(|info| info.ty == MapType::Array) {
+        let Some(name) = info.name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        // One that has gone since is none.
+        let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
+        if info.max_entries == super::object::COUNTERS && info.value_size == 8 {
+            all.push((name.to_owned(), info.id, read_counters(&map)?));
+        }
+    }
+    Ok(all)
+}
+
+/// The processes that keep the controller `name` registered.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn holders(name: &str) -> io::Result<Vec<u32>> {
+    let maps: Vec<u32> = MapInfoIter::default()
+        .filter(|info| info.ty == MapType::StructOps && info.name == OsStr::new(name))
+        .map(|info| info.id)
+        .collect();
+    let mut holders = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let path = entry?.path();
+        let Some(pid) = path.file_name().and_then(OsStr::to_str).and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        if holds(&path.join("fdinfo"), &maps) {
+            holders.push(pid);
+        }
+    }
+    Ok(holders)
+}
+
+/// Whether a process has a struct_ops link on one of `maps`. Processes come and go: what cannot be read holds
+/// nothing.
+fn holds(fdinfo: &Path, maps: &[u32]) -> bool {
+    let Ok(entries) = fs::read_dir(fdinfo) else { return false };
+    entries.flatten().any(|entry| {
+        let Ok(text) = fs::read_to_string(entry.path()) else { return false };
+        let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        field("link_type:") == Some("struct_ops")
+            && field("map_id:").and_then(|id| id.parse().ok()).is_some_and(|id| maps.contains(&id))
+    })
+}
+
+/// Which of our controllers are registered at present.
+///
+/// # Errors
+/// The kernel's list cannot be read.
+pub fn registered() -> io::Result<Vec<&'static str>> {
+    let names = available()?;
+    Ok(LOADABLE.into_iter().map(|a| a.name()).filter(|ours| names.iter().any(|n| n == ours)).collect())
+}

@@ -1,0 +1,89 @@
+//! The programs of `bpf/`: congestion controllers by telemetry, telemetry's way back, and its source.
+//!
+//! ```text
+//!  Controllers   struct_ops: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate      ┐ share each socket's state
+//!  Feedback      sockops + sink on a cgroup: reports out on ACKs, reports in         ┘ (the map ab_sockets)
+//!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
+//! ```
+//!
+//! **Nothing stays.** Everything is held by file descriptors of this process and nothing is pinned: when a value
+//! is dropped, or the process is killed in whatever way, the kernel takes its programs off by itself. A
+//! connection that runs one of our controllers keeps it until it ends.
+//!
+//! Registration of a controller is global for the machine: every network namespace sees its name. No one uses it
+//! who does not ask for it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
+
+mod controllers;
+mod feedback;
+mod inspect;
+mod object;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use controllers::{Controllers, LOADABLE, available};
+pub use feedback::Feedback;
+pub use inspect::{holders, registered, shown};
+pub use object::Counters;
+pub use source::{Source, SourceConfig, TRACE_BYTES};
+
+use std::path::Path;
+
+/// Why a kernel program is not at work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The machine or the user cannot do it.
+    #[error("kernel programs cannot run here: {0}")]
+    Unsupported(String),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Kernel {
+        /// What was tried.
+        what: String,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// Somebody registered a controller of that name.
+    #[error("\"{0}\" is registered already, by another process; end that one first")]
+    Registered(&'static str),
+    /// No kernel program of that name.
+    #[error("{0} is not one of the kernel's; there are: {names}", names = loadable())]
+    NotLoadable(anabranch_core::cc::Algorithm),
+    /// A cgroup or interface that is not there.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+fn loadable() -> String {
+    LOADABLE.map(anabranch_core::cc::Algorithm::name).join(", ")
+}
+
+/// Adds what was tried.
+fn tried<T>(what: impl Into<String>, result: libbpf_rs::Result<T>) -> Result<T, BpfError> {
+    result.map_err(|source| BpfError::Kernel { what: what.into(), source })
+}
+
+/// Whether this machine and user can load our programs.
+///
+/// # Errors
+/// [`BpfError::Unsupported`] with the reason and the remedy.
+pub fn supported() -> Result<(), BpfError> {
+    let unsupported = |why: &str| Err(BpfError::Unsupported(why.into()));
+    // SAFETY: takes nothing and always succeeds.
+    if unsafe { libc::geteuid() } != 0 {
+        return unsupported("root is needed (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return unsupported("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)");
+    }
+    if !available().is_ok_and(|names| names.iter().any(|n| n == "cubic")) {
+        return unsupported("the kernel's CUBIC is not there: `modprobe tcp_cubic`");
+    }
+    Ok(())
+}

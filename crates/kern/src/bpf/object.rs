@@ -1,0 +1,105 @@
+//! Objects compiled by build.rs: opening, configuring, loading, counting.
+
+use super::{BpfError, tried};
+use libbpf_rs::{Link, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject};
+use std::ffi::OsStr;
+use std::sync::Once;
+
+/// Opens an object; libbpf's complaints go nowhere else than into the error.
+pub(super) fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, BpfError> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        if std::env::var_os("ANABRANCH_BPF_DEBUG").is_none() {
+            libbpf_rs::set_print(None);
+        }
+    });
+    tried(format!("opening {name}"), ObjectBuilder::default().open_memory(bytes))
+}
+
+/// Sets the object's constants, before it is loaded.
+pub(super) fn configure(object: &mut OpenObject, config: &[u8]) -> Result<(), BpfError> {
+    for mut map in object.maps_mut() {
+        if map.name() == OsStr::new(".rodata.config") {
+            return tried("setting constants", map.set_initial_value(config));
+        }
+    }
+    Err(BpfError::Unsupported("the object has no constants to set".into()))
+}
+
+/// Attaches every program of `object` named in `names` with `attach`.
+pub(super) fn attach(
+    object: &Object,
+    names: &[&str],
+    mut attach: impl FnMut(&libbpf_rs::ProgramMut<'_>) -> Result<Link, BpfError>,
+) -> Result<Vec<Link>, BpfError> {
+    let mut links = Vec::new();
+    for name in names {
+        let found = object.progs_mut().find(|p| p.name() == OsStr::new(name));
+        let program = found.ok_or_else(|| BpfError::Unsupported(format!("no program {name}")))?;
+        links.push(attach(&program)?);
+    }
+    Ok(links)
+}
+
+/// What a program counted; `bpf/abi.h` has the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// ACKs outside of recovery (int_rate: all).
+    pub acks: u64,
+    /// Losses that were the medium's.
+    pub losses_medium: u64,
+    /// Losses taken for congestion.
+    pub losses_congestion: u64,
+    /// Judgements that a late report took back.
+    pub losses_taken_back: u64,
+    /// ACKs that found telemetry stale.
+    pub acks_stale: u64,
+    /// Reports that came as TCP options.
+    pub reports_in: u64,
+    /// Reports that went out.
+    pub reports_out: u64,
+    /// Options of our kind that were not ours.
+    pub reports_bad: u64,
+    /// Traces read.
+    pub traces_in: u64,
+    /// Traces put into packets.
+    pub traces_out: u64,
+    /// Traces left out because they would not have fitted.
+    pub traces_skipped: u64,
+}
+
+/// Entries of the counters' map.
+pub(super) const COUNTERS: u32 = 11;
+
+/// Reads the counters of an object: the one array of that many numbers.
+pub(super) fn counters(object: &Object) -> Result<Counters, BpfError> {
+    let is_it = |m: &libbpf_rs::Map<'_>| m.map_type() == MapType::Array && m.max_entries() == COUNTERS;
+    match object.maps().find(is_it) {
+        Some(map) => read_counters(&map),
+        None => Ok(Counters::default()),
+    }
+}
+
+/// Reads a map of counters.
+pub(super) fn read_counters(map: &impl MapCore) -> Result<Counters, BpfError> {
+    let mut all = [0; COUNTERS as usize];
+    for (key, value) in (0u32..).zip(&mut all) {
+        let bytes = tried("reading counters", map.lookup(&key.to_ne_bytes(), MapFlags::ANY))?;
+        *value = bytes.and_then(|b| b.first_chunk().map(|b| u64::from_ne_bytes(*b))).unwrap_or(0);
+    }
+    let [acks, losses_medium, losses_congestion, losses_taken_back, acks_stale, rest @ ..] = all;
+    let [reports_in, reports_out, reports_bad, traces_in, traces_out, traces_skipped] = rest;
+    Ok(Counters {
+        acks,
+        losses_medium,
+        losses_congestion,
+        losses_taken_back,
+        acks_stale,
+        reports_in,
+        reports_out,
+        reports_bad,
+        traces_in,
+        traces_out,
+        traces_skipped,
+    })
+}

@@ -1,0 +1,83 @@
+//! Telemetry's source: `bpf/ioam_source.bpf.c` at an interface's egress.
+
+use super::controllers::object;
+use super::object::{Counters, attach, configure, counters, open};
+use super::{BpfError, supported, tried};
+use libbpf_rs::{AsRawLibbpf, Link, Object};
+use std::ffi::CString;
+use std::io;
+use std::ptr::{self, NonNull};
+
+/// Bytes that a trace adds to a packet: what the route's MTU is to be lowered by.
+pub const TRACE_BYTES: usize = 160;
+
+/// What a source puts into packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceConfig {
+    /// IOAM namespace; nodes fill traces of theirs. Default 123.
+    pub namespace: u16,
+    /// One segment in so many carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
+    pub every: u32,
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self { namespace: 123, every: 8 }
+    }
+}
+
+/// Attached as long as this lives.
+#[derive(Debug)]
+pub struct Source {
+    _links: Vec<Link>,
+    object: Object,
+}
+
+impl Source {
+    /// Attaches it to the egress of `interface`, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// No such interface, a kernel before 6.6, or it refuses.
+    pub fn attach(interface: &str, config: SourceConfig) -> Result<Self, BpfError> {
+        supported()?;
+        let what = || format!("interface {interface}");
+        let none = |source| BpfError::Io { what: what(), source };
+        let name = CString::new(interface).map_err(|e| none(io::Error::from(e)))?;
+        // SAFETY: `name` ends with a zero byte and outlives the call.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if index == 0 {
+            return Err(none(io::Error::last_os_error()));
+        }
+        let mut object = open("ioam_source", object!("ioam_source"))?;
+        let mut constants = config.namespace.to_ne_bytes().to_vec();
+        constants.extend([0; 2]);
+        constants.extend(config.every.max(1).to_ne_bytes());
+        configure(&mut object, &constants)?;
+        let object = tried("loading ioam_source", object.load())?;
+        let links = attach(&object, &["ab_source_egress"], |program| {
+            // SAFETY: the program is loaded and lives in `object`; no options are passed.
+            let link = unsafe {
+                libbpf_sys::bpf_program__attach_tcx(
+                    program.as_libbpf_object().as_ptr(),
+                    index as libc::c_int,
+                    ptr::null(),
+                )
+            };
+            // With libbpf 1 a failure is a null pointer and errno.
+            match NonNull::new(link) {
+                // SAFETY: libbpf made it, and nobody else has it.
+                Some(link) => Ok(unsafe { Link::from_ptr(link) }),
+                None => Err(none(io::Error::last_os_error())),
+            }
+        })?;
+        Ok(Self { _links: links, object })
+    }
+
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// The kernel does not let them be read.
+    pub fn counters(&self) -> Result<Counters, BpfError> {
+        counters(&self.object)
+    }
+}

@@ -1,0 +1,353 @@
+use super::*;
+use anabranch_core::cc::Algorithm;
+use anabranch_core::cc::int::{IntConfig, View};
+use anabranch_wire::ioam::{Feedback as Report, code, decode};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+/// `struct ab_view`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct CView {
+    received_us: u64,
+    detailed_us: u64,
+    acked_us: u64,
+    moved_us: u64,
+    provisional_us: u64,
+    link_kbps: u64,
+    arrival_kbps: u64,
+    depth_bytes: u64,
+    free_bytes: u64,
+    flows: u32,
+    drops: u32,
+    losses: u32,
+    flags: u32,
+}
+
+unsafe extern "C" {
+    fn abn_init(v: *mut CView);
+    fn abn_take(v: *mut CView, option: *const u8, now_us: u64) -> i32;
+    fn abn_acked(v: *mut CView, now_us: u64);
+    fn abn_fresh(v: *const CView, srtt_us: u64, stale: u32) -> i32;
+    fn abn_detailed(v: *const CView, srtt_us: u64, stale: u32) -> i32;
+    fn abn_medium(v: *mut CView, now_us: u64, srtt_us: u64, stale: u32) -> i32;
+    fn abn_growth(v: *const CView, srtt_us: u64, increment: u32, cap: u32) -> u64;
+    fn abn_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
+    fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
+    fn abn_ceiling_window(ceiling_bps: u64, srtt_us: u64, mss: u64) -> u64;
+    fn abn_code(value: u64) -> u16;
+    fn abn_decode(code: u16) -> u64;
+    fn abn_code_flows(flows: u32) -> u8;
+    fn abn_size(which: u32) -> u64;
+}
+
+#[test]
+fn the_contract_has_the_sizes_we_write() {
+    // SAFETY: takes a number and returns one.
+    let sizes: Vec<u64> = (0..7).map(|i| unsafe { abn_size(i) }).collect();
+    let view = size_of::<CView>() as u64;
+    assert_eq!(sizes, [24, view, view + 56, 8, 48, view, u64::from(object::COUNTERS)]);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Option([u8; 16]),
+    Ack,
+    Loss,
+    Ask { increment: u32, cap: u32, own_kbps: u64, mss: u64, ceiling_bps: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => any::<[u8; 16]>().prop_map(Step::Option),
+        3 => Just(Step::Ack),
+        2 => Just(Step::Loss),
+        3 => (1u32..=16, 1u32..=16, 0u64..2_000_000_000, 1u64..10_000, 1u64..1 << 41).prop_map(
+            |(increment, cap, own_kbps, mss, ceiling_bps)| Step::Ask { increment, cap, own_kbps, mss, ceiling_bps }
+        ),
+    ]
+}
+
+fn all_of(v: &View) -> [u64; 12] {
+    let small = [v.flows, v.drops, v.losses].map(u64::from);
+    let [a, b, c] = small;
+    [
+        v.received_us,
+        v.detailed_us,
+        v.acked_us,
+        v.moved_us,
+        v.provisional_us,
+        v.link_kbps,
+        v.arrival_kbps,
+        v.depth_bytes,
+        v.free_bytes,
+        a,
+        b,
+        c,
+    ]
+}
+
+fn all_of_c(v: &CView) -> [u64; 12] {
+    let [a, b, c] = [v.flows, v.drops, v.losses].map(u64::from);
+    [
+        v.received_us,
+        v.detailed_us,
+        v.acked_us,
+        v.moved_us,
+        v.provisional_us,
+        v.link_kbps,
+        v.arrival_kbps,
+        v.depth_bytes,
+        v.free_bytes,
+        a,
+        b,
+        c,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The twins: the same reports, ACKs and losses through `core::cc` and through what the kernel runs.
+    #[test]
+    fn the_kernels_arithmetic_is_cores(
+        steps in proptest::collection::vec((step(), 1u64..200_000, 0u64..20_000_000), 1..60), stale in 1u32..=255,
+    ) {
+        let mut ours = View::default();
+        let mut theirs = CView::default();
+        // SAFETY: here and below: pointers to values of this frame, of the layout that C has (tested above).
+        unsafe { abn_init(&mut theirs) };
+        let mut now = 1;
+        for (step, later, srtt) in steps {
+            now += later;
+            match step {
+                Step::Option(mut option) => {
+                    // Mostly ours: kind, one of the lengths, the version.
+                    if option[0] < 250 {
+                        option[0] = 0x72;
+                        option[1] = if option[1] % 3 == 0 { 8 } else { 16 };
+                        option[3] = 0x40 | option[3] & 0x3f;
+                    }
+                    // Few different drop counts, so that some do not move.
+                    option[4] = 0;
+                    option[5] &= 3;
+                    let report = Report::parse(&option).ok().flatten();
+                    // SAFETY: `option` is as long as the longest form.
+                    let late = unsafe { abn_take(&mut theirs, option.as_ptr(), now) };
+                    prop_assert_eq!(report.is_none(), late < 0);
+                    if let Some(report) = report {
+                        prop_assert_eq!(ours.take(&report, now), late == 1);
+                    }
+                }
+                Step::Ack => {
+                    ours.acked(now);
+                    // SAFETY: as above.
+                    unsafe { abn_acked(&mut theirs, now) };
+                }
+                Step::Loss => {
+                    // SAFETY: as above.
+                    let medium = unsafe { abn_medium(&mut theirs, now, srtt, stale) };
+                    prop_assert_eq!(ours.medium(now, srtt, stale), medium == 1);
+                }
+                Step::Ask { increment, cap, own_kbps, mss, ceiling_bps } => {
+                    // SAFETY: as above; the rest takes numbers.
+                    let (growth, rate, window, most) = unsafe {
+                        (
+                            abn_growth(&theirs, srtt, increment, cap),
+                            abn_rate(&theirs, own_kbps * 1000, srtt, mss, ceiling_bps),
+                            abn_rate_window(own_kbps * 1000, srtt, mss),
+                            abn_ceiling_window(ceiling_bps, srtt, mss),
+                        )
+                    };
+                    prop_assert_eq!(ours.slow_start_growth(srtt, increment, cap).unwrap_or(u64::MAX), growth);
+                    prop_assert_eq!(ours.rate(own_kbps * 1000, srtt, mss, ceiling_bps).unwrap_or(0), rate);
+                    prop_assert_eq!(View::rate_window(own_kbps * 1000, srtt, mss), window);
+                    prop_assert_eq!(View::ceiling_window(ceiling_bps, srtt, mss), most);
+                }
+            }
+            prop_assert_eq!(all_of(&ours), all_of_c(&theirs));
+            // SAFETY: as above.
+            let (fresh, detailed) = unsafe { (abn_fresh(&theirs, srtt, stale), abn_detailed(&theirs, srtt, stale)) };
+            prop_assert_eq!((ours.fresh(srtt, stale), ours.detailed(srtt, stale)), (fresh == 1, detailed == 1));
+        }
+    }
+
+    #[test]
+    fn codes_are_the_same(value: u64, shift in 0u32..64, any: u16, flows: u16) {
+        let value = value >> shift;
+        // All ones mean "unknown" to the kernel, which has no Option.
+        prop_assume!(value != u64::MAX);
+        let report = Report { flows, ..Report::default() };
+        let mut option = [0; 16];
+        report.emit(&mut option).unwrap();
+        // SAFETY: takes numbers and returns them.
+        unsafe {
+            prop_assert_eq!(code(value), abn_code(value));
+            prop_assert_eq!(decode(any).unwrap_or(u64::MAX), abn_decode(any));
+            prop_assert_eq!(option[2], abn_code_flows(flows.into()));
+        }
+    }
+}
+
+/// Registration is the machine's: one test at a time. `None`, with a line that says why, where it cannot be.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match supported() {
+        Ok(()) => Some(guard),
+        Err(why) => {
+            // SAFETY: takes nothing and always succeeds.
+            let root = unsafe { libc::geteuid() } == 0;
+            assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn registered() -> Vec<String> {
+    available().unwrap().into_iter().filter(|name| name.starts_with("int_")).collect()
+}
+
+#[test]
+fn controllers_come_and_go() {
+    let Some(_alone) = alone() else { return };
+    let loaded = Controllers::load(&LOADABLE, &IntConfig::default()).unwrap();
+    let mut names = registered();
+    names.sort();
+    assert_eq!(names, LOADABLE.map(Algorithm::name));
+    let counts = loaded.counters().unwrap();
+    assert!(counts.len() == 4 && counts.iter().all(|(_, c)| *c == Counters::default()));
+
+    // A name that is taken is said to be; nothing of the attempt stays, and nothing is lost.
+    let twice = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap_err();
+    assert_eq!(
+        twice.to_string(),
+        "\"int_rate\" is registered already, by another process; end that one first"
+    );
+    let reno = Controllers::load(&[Algorithm::Reno], &IntConfig::default()).unwrap_err();
+    assert!(reno.to_string().starts_with("reno is not one of the kernel's; there are: int_cubic_l1"));
+    assert_eq!(registered().len(), 4);
+    drop(loaded);
+    assert_eq!(registered(), [""; 0]);
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let Some(_alone) = alone() else { return };
+    let why = Source::attach("no-such-if", SourceConfig::default()).unwrap_err().to_string();
+    assert!(why.starts_with("interface no-such-if: No such device"), "{why}");
+    let why = Feedback::receiver(std::path::Path::new("/no/such")).unwrap_err().to_string();
+    assert!(why.starts_with("/no/such (a cgroup v2 directory is needed)"), "{why}");
+}
+
+/// A cgroup of this process's own; it goes back where it was.
+struct OwnGroup {
+    path: PathBuf,
+    before: PathBuf,
+}
+
+impl OwnGroup {
+    fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        let root = mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            (words[2] == "cgroup2").then(|| PathBuf::from(words[1]))
+        })?;
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let below = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let path = root.join(format!("anabranch-test-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        let group = Self { path, before: root.join(below) };
+        std::fs::write(group.path.join("cgroup.procs"), "0").ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.before.join("cgroup.procs"), "0");
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// A TCP socket for IPv6 with a congestion control and a segment size, connected to `port` of this machine.
+fn connect(port: u16, congestion_control: &str) -> TcpStream {
+    // SAFETY: plain system calls; every pointer is to a value of this frame, with its size.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0);
+        let stream = TcpStream::from_raw_fd(fd);
+        let name = congestion_control.as_bytes();
+        let set = libc::setsockopt(fd, 6, libc::TCP_CONGESTION, name.as_ptr().cast(), name.len() as u32);
+        assert_eq!(set, 0, "{congestion_control}: {}", std::io::Error::last_os_error());
+        // Room for the trace.
+        let mss: i32 = 1200;
+        assert_eq!(libc::setsockopt(fd, 6, libc::TCP_MAXSEG, (&raw const mss).cast(), 4), 0);
+        let mut to: libc::sockaddr_in6 = std::mem::zeroed();
+        to.sin6_family = libc::AF_INET6 as u16;
+        to.sin6_port = port.to_be();
+        to.sin6_addr.s6_addr[15] = 1;
+        let connected = libc::connect(stream.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as u32);
+        assert_eq!(connected, 0, "{}", std::io::Error::last_os_error());
+        stream
+    }
+}
+
+/// The whole loop through the kernel: source → a Linux node that fills the trace → sink → option on ACKs →
+/// controller. And with the programs gone mid-flow the connection goes on.
+#[test]
+fn reports_go_round() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = OwnGroup::new() else {
+        assert!(std::env::var_os("CI").is_none(), "CI must have cgroup v2");
+        eprintln!("skipped: no cgroup v2 to make a group in");
+        return;
+    };
+    const SETUP: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
+                         echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
+    crate::tests::in_private_network(SETUP, || {
+        for algorithm in LOADABLE {
+            let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
+            let feedback = controllers.feedback(&group.path).unwrap();
+            let source = Source::attach("lo", SourceConfig { every: 1, ..SourceConfig::default() }).unwrap();
+            let listener = TcpListener::bind("[::1]:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let megabytes = 4;
+            let reader = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut buffer, mut sum) = (vec![0; 1 << 16], 0);
+                while let n @ 1.. = stream.read(&mut buffer).unwrap() {
+                    assert!(buffer[..n].iter().all(|b| *b == 0x5a));
+                    sum += n;
+                }
+                sum
+            });
+            let mut stream = connect(port, algorithm.name());
+            let block = vec![0x5a; 1 << 20];
+            for _ in 0..megabytes {
+                stream.write_all(&block).unwrap();
+            }
+            let (loop_counts, sent) = (feedback.counters().unwrap(), source.counters().unwrap());
+            let (_, acks) = controllers.counters().unwrap()[0];
+            assert!(sent.traces_out > 0, "{algorithm}: {sent:?}");
+            assert!(loop_counts.traces_in > 0, "{algorithm}: {loop_counts:?}");
+            assert!(
+                loop_counts.reports_out > 0 && loop_counts.reports_in > 0,
+                "{algorithm}: {loop_counts:?}"
+            );
+            assert_eq!(loop_counts.reports_bad, 0);
+            assert!(acks.acks > 0, "{algorithm}: {acks:?}");
+            // Everything of ours goes; the connection does not.
+            drop((source, feedback, controllers));
+            assert_eq!(registered(), [""; 0]);
+            stream.write_all(&block).unwrap();
+            drop(stream);
+            assert_eq!(reader.join().unwrap(), (megabytes + 1) << 20);
+        }
+    });
+}

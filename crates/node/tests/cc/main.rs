@@ -1,0 +1,100 @@
+//! `anabranch cc` as people use it: load, list, show, unload; and killed with no chance to tidy up.
+#![cfg(feature = "bpf")]
+// Waits for a kernel, in real time.
+#![allow(clippy::disallowed_methods)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What must not outlive a test, even one that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn anabranch(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_anabranch")).args(args).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr }).into()
+}
+
+/// Starts `cc load NAME`; its first line, or what it complained of.
+fn load(name: &str) -> Result<Running, String> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_anabranch"))
+        .args(["cc", "load", name])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let running = Running(child);
+    if line == format!("registered: {name}\n") {
+        return Ok(running);
+    }
+    let mut running = running;
+    let mut why = String::new();
+    std::io::Read::read_to_string(running.0.stderr.as_mut().unwrap(), &mut why).unwrap();
+    Err(why)
+}
+
+fn registered(name: &str) -> bool {
+    let names = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
+    names.split_whitespace().any(|n| n == name)
+}
+
+/// The kernel takes down what a killed process held a moment after the process is gone.
+fn gone(name: &str) -> bool {
+    let start = Instant::now();
+    while registered(name) && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !registered(name)
+}
+
+#[test]
+fn a_controllers_life() {
+    let first = match load("int_rate") {
+        Ok(running) => running,
+        Err(why) if why.contains("kernel programs cannot run here") => {
+            let root = nix::unistd::geteuid().is_root();
+            assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
+            eprintln!("skipped: {why}");
+            return;
+        }
+        Err(why) => panic!("{why}"),
+    };
+    let list = text(&anabranch(&["cc", "list"]));
+    let line = list.lines().find(|l| l.contains("int_rate")).unwrap();
+    assert!(line.contains("anabranch") && line.contains(&first.0.id().to_string()), "{list}");
+    assert!(list.lines().any(|l| l.contains("int_cubic_l1") && l.contains("not loaded")), "{list}");
+    let shown: serde_json::Value =
+        serde_json::from_str(&text(&anabranch(&["cc", "show", "--json"]))).unwrap();
+    assert!(shown.as_array().unwrap().iter().any(|p| p["program"] == "int_rate"), "{shown}");
+
+    let twice = load("int_rate").err().unwrap();
+    assert!(twice.contains("registered already"), "{twice}");
+
+    // Killed: nothing is left, and the next start finds nothing in its way.
+    drop(first);
+    assert!(gone("int_rate"));
+    let mut second = load("int_rate").unwrap();
+    let unloaded = anabranch(&["cc", "unload", "int_rate"]);
+    assert!(unloaded.status.success(), "{}", text(&unloaded));
+    assert!(second.0.wait().unwrap().success() && !registered("int_rate"));
+
+    let again = anabranch(&["cc", "unload", "int_rate"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again).contains("int_rate is not registered"), "{}", text(&again));
+    let wrong = anabranch(&["cc", "load", "int_rat"]);
+    assert!(text(&wrong).contains("did you mean \"int_rate\"?"), "{}", text(&wrong));
+    let kernels = load("cubic").err().unwrap();
+    assert!(kernels.contains("cubic is not one of the kernel's; there are: int_cubic_l1"), "{kernels}");
+}
