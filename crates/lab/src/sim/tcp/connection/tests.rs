@@ -478,7 +478,7 @@ fn what_comes_late_is_taken_for_lost_by_those_who_count() {
     let late = |n: &mut usize, end: usize, packet: &Packet| {
         if end == 0 && packet.len() > 100 {
             *n += 1;
-            if *n % 60 == 0 {
+            if n.is_multiple_of(60) {
                 return Fate::Delay(4_000);
             }
         }
