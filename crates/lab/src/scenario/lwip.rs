@@ -40,6 +40,7 @@ impl Lwip {
     /// # Errors
     /// A key and what is wrong with it.
     pub fn config(&self, ues: Vec<UeConfig>) -> Result<Config, String> {
+        let tables = Config { ues, flows: self.flows, idle_s: self.idle_s, ..Config::default() };
         let config = Config {
             wifi_leg: word("wifi_leg", &self.wifi_leg)?,
             steering: match self.steering.is_empty() {
@@ -48,10 +49,7 @@ impl Lwip {
             },
             other: word("other", &self.other)?,
             dida: self.dida.as_ref().map(|dida| keys("dida", dida)).transpose()?,
-            ues,
-            flows: self.flows,
-            idle_s: self.idle_s,
-            ..Config::default()
+            ..tables
         };
         config.check().map_err(|e| e.to_string())?;
         Ok(config)
