@@ -1,4 +1,4 @@
-//! The REST interface of a running `anabranch ue`, `anabranch upf` or `anabranch gnb`, on its Unix socket.
+//! The REST interface of a running `anabranch ue`, `upf`, `gnb` or `lwip`, on its Unix socket.
 //!
 //! HTTP/1.0: the answer ends where the connection ends, which needs no library.
 
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
@@ -89,6 +90,50 @@ pub struct Event {
     pub access: Option<String>,
     /// For people.
     pub message: String,
+}
+
+/// Of `/v1/lwip`, what is used here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LwipNode {
+    /// LTE, then Wi-Fi.
+    pub legs: Vec<LwipLeg>,
+    /// What became of ACKs.
+    pub acks: LwipAcks,
+    /// How long holds were.
+    pub holds: LwipHolds,
+}
+
+/// One of the ways to UEs.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LwipLeg {
+    /// `lte` or `wifi`.
+    pub leg: String,
+    /// TCP packets with data.
+    pub steered: u64,
+}
+
+/// What became of ACKs.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "they are those of the node")]
+pub struct LwipAcks {
+    pub advances: u64,
+    pub duplicates: u64,
+    pub let_through: u64,
+    pub triple_duplicates: u64,
+    pub held: u64,
+    pub released: u64,
+    pub superseded: u64,
+}
+
+/// How long holds were.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LwipHolds {
+    /// By why they ended.
+    pub ended: BTreeMap<String, u64>,
+    /// By their length.
+    pub counts: Vec<u64>,
+    /// All of them together, milliseconds.
+    pub sum_ms: f64,
 }
 
 /// Of `/v1/cell`, what is used here.
@@ -221,6 +266,14 @@ impl Agent {
     pub fn set_rules(&self, rules: &[anabranch_core::policy::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
         self.ask("PUT", "/v1/rules", &body).map(drop)
+    }
+
+    /// An LWIP node.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn lwip(&self) -> Result<LwipNode> {
+        self.get("/v1/lwip")
     }
 
     /// The cell of a gNB.

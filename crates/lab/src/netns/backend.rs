@@ -3,12 +3,14 @@
 use super::agent::{Agent, Event};
 use super::cells::{self, Cells};
 use super::flows::Flows;
+use super::lwips::Lwips;
 use super::observe::network::{Access, ETHERNET_BYTES};
 use super::observe::{AcksSeen, NetworkSeen, NetworkWatch, TcpSeen, acks, ends, network, tcp};
 use super::outcome;
 use super::plan::{self, Plan, UePlan};
 use super::program::{self, Interrupted};
 use super::sandbox::{Sandbox, WORK_DIR};
+use super::senders;
 use super::space::Space;
 use super::stop::Stop;
 use super::timeline::Timeline;
@@ -17,7 +19,7 @@ use super::traffic;
 use super::tunnels::{Device, Tunnels};
 use crate::backend::{Backend, Outcome, Progress};
 use crate::scenario::Case;
-use crate::scenario::file::BackendName;
+use crate::scenario::file::{BackendName, Recovery};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -161,6 +163,7 @@ impl Backend for NetnsBackend {
 struct Run<'a> {
     flows: Flows,
     tunnels: Tunnels,
+    lwips: Lwips,
     cells: Cells,
     network: Network,
     plan: Plan,
@@ -198,18 +201,21 @@ impl NetnsBackend {
         progress.doing("making the network");
         let plan = plan::lay_out(case)?;
         let network = Network::make(&plan, seed, folder, stop)?;
+        senders::set(case, &plan, &network)?;
         let cells = Cells::start(case, &plan, &network, seed, self.device, folder, stop)?;
+        let lwips = Lwips::start(case, &plan, &network, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
         let flows = Flows::start(case, &plan, &network, seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
-        let mut run = Run { case, plan, network, cells, tunnels, flows, device: self.device };
+        let mut run = Run { case, plan, network, cells, lwips, tunnels, flows, device: self.device };
         let onlooker = self.onlooker.as_deref();
         let seen = run.observe(seed, stop, progress, onlooker)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, &seen, &mut out)?;
         outcome::network(case, &seen, &mut out);
         cells::measure(case, &seen.cells, seen.end_s, &mut out);
+        run.lwips.measure(&mut out)?;
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;
         if let Some(onlooker) = onlooker {
@@ -242,6 +248,17 @@ impl NetnsBackend {
             ("tunnel device".to_owned(), self.device.name().to_owned()),
             ("user".to_owned(), user.to_owned()),
         ];
+        let mut detections: Vec<String> = case
+            .flows
+            .values()
+            .filter(|f| f.traffic.is_tcp() && (f.recovery != Recovery::Rack || !f.sack))
+            .map(|f| format!("{}{}", f.recovery, if f.sack { "" } else { ", without SACK" }))
+            .collect();
+        detections.sort_unstable();
+        detections.dedup();
+        if !detections.is_empty() {
+            facts.push(("loss detection".to_owned(), detections.join("; ")));
+        }
         if !controls.is_empty() {
             facts.push(("congestion control".to_owned(), format!("{} of the kernel", controls.join(", "))));
         }
@@ -274,7 +291,7 @@ impl Run<'_> {
         let scene = self.scene(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
-        let Self { network, tunnels, cells, flows, .. } = self;
+        let Self { network, tunnels, cells, lwips, flows, .. } = self;
         std::thread::scope(|scope| {
             let end = &end;
             let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
@@ -302,7 +319,7 @@ impl Run<'_> {
                 };
                 agents.into_iter().map(listen).collect::<Vec<_>>()
             });
-            let looked = look_after(tunnels, cells, flows, start, end, stop, progress);
+            let looked = look_after((tunnels, cells, lwips), flows, start, end, stop, progress);
             let end_s = start.elapsed().as_secs_f64().min(case.duration.as_secs_f64());
             end.request();
             let told = told.map(|threads| {
@@ -378,8 +395,7 @@ impl Run<'_> {
 
 /// Waits until all flows are over.
 fn look_after(
-    tunnels: &mut Tunnels,
-    cells: &mut Cells,
+    (tunnels, cells, lwips): (&mut Tunnels, &mut Cells, &mut Lwips),
     flows: &mut Flows,
     start: Instant,
     end: &Stop,
@@ -393,6 +409,7 @@ fn look_after(
         }
         tunnels.check()?;
         cells.check()?;
+        lwips.check()?;
         let elapsed = start.elapsed();
         progress.at(elapsed.as_secs_f64() / until.as_secs_f64());
         if flows.over()? {

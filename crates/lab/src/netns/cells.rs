@@ -124,7 +124,7 @@ fn file(
     socket: &Path,
 ) -> Result<(Table, CellState)> {
     let gnb = case.gnbs.get(&plan.name).ok_or_else(|| anyhow!("is not in the scenario"))?;
-    let ues: Vec<_> = plan.ues.iter().map(|ue| (ue.name.clone(), ue.addresses.to_vec())).collect();
+    let ues: Vec<_> = plan.ues.iter().map(|ue| (ue.name.clone(), ue.addresses.clone())).collect();
     let mut cell = gnb.config(seed, &ues).map_err(anyhow::Error::msg)?;
     let mut first = CellState { slices: cell.slices.clone(), moving: Vec::new() };
     for ue in &mut cell.ues {

@@ -3,7 +3,7 @@
 use super::backend::{Download, Seen};
 use super::diag::{Diag, Side};
 use super::observe::{AckTap, TcpSeen, TcpWatch};
-use super::plan::{Plan, ServerPlan, UePlan};
+use super::plan::{Plan, ServerPlan, UePlan, lwip_addresses};
 use super::program::{self, Interrupted, Program};
 use super::stop::Stop;
 use super::tools::{self, Tool};
@@ -478,10 +478,10 @@ fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
         Via::Atsss => Some(ue.inner),
         Via::Direct(name) => access(name),
         Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
-        // The bearer's address is that of the LTE access.
-        Via::Lwip(node) => case.lwips.get(node).and_then(|of| {
-            case.ues[&flow.ue].accesses.iter().find(|a| a.link == of.lte).and_then(|a| access(&a.name))
-        }),
+        Via::Lwip(node) => {
+            let number = case.lwips.keys().position(|name| name == node);
+            number.map(|number| lwip_addresses(case, number, &flow.ue)[0])
+        }
     };
     let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
     let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);

@@ -13,12 +13,18 @@
 //! - access link number L (cells come after the links): 10.1.L.0/24 and fd00:1:L::/64; UPF p is host 1+p, UE k on it host 10+k
 //! - N6 between server s and UPF p: 10.2.(8s+p).0/30 and fd00:2:(8s+p)::/64
 //! - server s: 10.3.s.1 (CUBIC), 10.3.s.2 (Reno), 10.3.s.3 (BBR), and fd00:3:s::1 to ::3
+//! - UE u of LWIP node n: 10.(64+n).0.0 + 16 + 2u on the bearer, the next one for what comes by Wi-Fi; 10.4.n.0/30 leads past
+//!   the node
 //! - pool of UPF p: 10.(45+p).0.0/16 and fd45:p::/64; the UPF is its first host, UE u host 2+u
 //!
 //! A flow with another congestion control goes to another address of the server: routes carry the
 //! control, locked (`congctl lock cubic`), because the kernel refuses the sysctl in a namespace for
 //! algorithms the host has not opened to everybody, and because the subflows MPTCP opens itself obey
 //! nothing else.
+
+mod lwip;
+
+pub use lwip::{LWIP_RAN, LwipPlan, LwipUe, lwip_addresses};
 
 use crate::scenario::file::{CongestionControl, Program};
 use crate::scenario::model::{Case, Link, Via};
@@ -40,6 +46,8 @@ pub struct Plan {
     pub links: Vec<EmulatedLink>,
     /// Cells.
     pub cells: Vec<CellPlan>,
+    /// LWIP nodes.
+    pub lwips: Vec<LwipPlan>,
     /// `ip -batch` lines per namespace, once the cells run: their interfaces are theirs.
     pub radio_setup: BTreeMap<String, String>,
     /// UEs by name.
@@ -57,6 +65,8 @@ pub enum Role {
     Ue,
     /// An emulated link, or a cell.
     Link,
+    /// An LWIP node.
+    Lwip,
     /// A UPF.
     Upf,
     /// A server.
@@ -112,7 +122,7 @@ pub struct CellUe {
     /// The interface that the cell makes there.
     pub interface: String,
     /// Its addresses in the cell.
-    pub addresses: [IpAddr; 2],
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A UE.
@@ -201,12 +211,16 @@ pub fn server_link_is_emulated(rate_mbps: f64, delay_ms: f64) -> bool {
 /// # Errors
 /// More of something than the address plan has room for.
 pub fn lay_out(case: &Case) -> Result<Plan> {
+    lwip::check(case)?;
     if case.links.len() + case.gnbs.len() > 250
+        || case.lwips.len() > 100
         || case.servers.len() > 31
         || case.upfs.len() > 8
         || case.ues.len() > 200
     {
-        bail!("the netns backend has room for 250 links and cells, 200 UEs, 31 servers and 8 UPFs");
+        bail!(
+            "the netns backend has room for 250 links and cells, 100 LWIP nodes, 200 UEs, 31 servers and 8 UPFs"
+        );
     }
     let names = Names::of(case);
     let controls: BTreeSet<CongestionControl> = case
@@ -221,6 +235,7 @@ pub fn lay_out(case: &Case) -> Result<Plan> {
     build.accesses();
     build.servers();
     build.tunnels();
+    build.lwips();
     Ok(plan)
 }
 
@@ -230,19 +245,20 @@ struct Names(BTreeMap<(u8, String), String>);
 
 impl Names {
     fn of(case: &Case) -> Self {
-        let kinds: [(&str, Vec<&String>); 5] = [
+        let kinds: [(&str, Vec<&String>); 6] = [
             ("ue", case.ues.keys().collect()),
             ("upf", case.upfs.keys().collect()),
             ("server", case.servers.keys().collect()),
             ("link", case.links.keys().collect()),
             ("gnb", case.gnbs.keys().collect()),
+            ("lwip", case.lwips.keys().collect()),
         ];
         let mut map = BTreeMap::new();
         for (k, (kind, names)) in kinds.iter().enumerate() {
             for name in names {
                 let taken = kinds.iter().filter(|(_, others)| others.contains(name)).count() > 1;
                 // Links and cells always say what they are: their names are often those of interfaces.
-                let space = if taken || ["link", "gnb"].contains(kind) {
+                let space = if taken || ["link", "gnb", "lwip"].contains(kind) {
                     format!("{kind}-{name}")
                 } else {
                     (*name).clone()
@@ -271,6 +287,9 @@ impl Names {
     fn gnb(&self, name: &str) -> String {
         self.get(4, name)
     }
+    fn lwip(&self, name: &str) -> String {
+        self.get(5, name)
+    }
 }
 
 /// `ip -batch` lines.
@@ -295,6 +314,7 @@ impl Build<'_> {
         spaces.extend(case.servers.keys().map(|n| (names.server(n), Role::Server)));
         spaces.extend(case.links.keys().map(|n| (names.link(n), Role::Link)));
         spaces.extend(case.gnbs.keys().map(|n| (names.gnb(n), Role::Link)));
+        spaces.extend(case.lwips.keys().map(|n| (names.lwip(n), Role::Lwip)));
         for space in self.plan.spaces.keys().cloned().collect::<Vec<_>>() {
             self.ip(&space, "link set lo up");
         }
@@ -422,7 +442,7 @@ impl Build<'_> {
         // All of one UPF; the scenario was checked for it.
         let upf = users.first().map_or("", |(ue, _)| &case.ues[*ue].upf);
         let (upf_space, at_upf, gateway) =
-            (self.names.upf(upf), format!("l{number}"), 1 + position(&case.upfs, upf));
+            (self.far_space(gnb, upf), format!("l{number}"), 1 + position(&case.upfs, upf));
         self.later(
             &upf_space,
             &format!(
@@ -436,7 +456,9 @@ impl Build<'_> {
             self.later(&space, &lines.addresses);
             self.later(&space, &lines.routes);
             let v6 = Ipv6Addr::new(0xfd00, 1, number as u16, 0, 0, 0, 0, host as u16);
-            let addresses = [Ipv4Addr::new(10, 1, number as u8, host as u8).into(), v6.into()];
+            let mut addresses = vec![Ipv4Addr::new(10, 1, number as u8, host as u8).into(), v6.into()];
+            let nodes = case.lwips.iter().enumerate().filter(|(_, (_, node))| node.lte == gnb);
+            addresses.extend(nodes.map(|(n, _)| IpAddr::V4(lwip_addresses(case, n, ue)[0])));
             ues.push(CellUe { name: ue.clone(), space, interface, addresses });
         }
         let space = self.names.gnb(gnb);
@@ -467,7 +489,8 @@ impl Build<'_> {
         users: &[(&String, usize)],
     ) -> String {
         let p = position(&self.case.upfs, upf);
-        let space = self.names.upf(upf);
+        let link = self.case.links.keys().nth(number).cloned().unwrap_or_default();
+        let space = self.far_space(&link, upf);
         let (interface, inside, host) = (format!("l{number}"), format!("b{p}"), 1 + p);
         self.veth(
             End { space: space.clone(), interface: interface.clone(), mac: mac(number, host), plain: true },
@@ -683,112 +706,4 @@ const fn table_of(cc: CongestionControl) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    fn plan(text: &str) -> Plan {
-        let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
-        lay_out(&scenario.cases[0]).unwrap()
-    }
-
-    const TWO: &str = r#"
-title = "t"
-[link.wifi]
-[link.nr]
-[ue.one]
-accesses = [{ name = "wifi", link = "wifi" }, { name = "5g", link = "nr" }]
-[ue.wifi]
-accesses = [{ name = "wifi", link = "wifi" }]
-[flow.a]
-kind = "bulk_tcp"
-ue = "one"
-[flow.b]
-kind = "bulk_tcp"
-ue = "wifi"
-congestion_control = "reno"
-"#;
-
-    #[test]
-    fn every_end_has_its_own_name_and_address() {
-        let plan = plan(TWO);
-        let ends: Vec<&End> = plan.veths.iter().flatten().collect();
-        let places: BTreeSet<_> = ends.iter().map(|e| (&e.space, &e.interface)).collect();
-        let macs: BTreeSet<_> = ends.iter().map(|e| &e.mac).collect();
-        assert_eq!((places.len(), macs.len()), (ends.len(), ends.len()));
-        assert!(ends.iter().all(|e| plan.spaces.contains_key(&e.space) && e.interface.len() <= 15));
-        // A UE named like a link does not share its namespace.
-        assert_eq!(plan.ues["wifi"].space, "ue-wifi");
-        assert_eq!(plan.ues["one"].space, "one");
-        assert!(plan.spaces.contains_key("link-wifi"));
-    }
-
-    #[test]
-    fn a_shared_link_has_both_ues_on_side_a() {
-        let plan = plan(TWO);
-        let wifi = plan.links.iter().find(|l| l.name.as_deref() == Some("wifi")).unwrap();
-        assert_eq!(wifi.sides, [vec!["a0".to_owned(), "a1".into()], vec!["b0".into()]]);
-        let one = &plan.ues["one"];
-        assert_eq!(one.accesses.iter().map(|a| &*a.name).collect::<Vec<_>>(), ["wifi", "5g"]);
-        assert_eq!(one.accesses[0].address.to_string(), "10.1.1.10");
-        assert_eq!(plan.ues["wifi"].accesses[0].address.to_string(), "10.1.1.11");
-        // Both speak to the same port of the UPF: it is the same access name.
-        assert_eq!(one.accesses[0].port, plan.ues["wifi"].accesses[0].port);
-        assert_ne!(one.accesses[0].port, one.accesses[1].port);
-    }
-
-    #[test]
-    fn congestion_control_goes_by_the_servers_address() {
-        let plan = plan(TWO);
-        let server = &plan.servers["server"];
-        assert_eq!(server.address(CongestionControl::Reno).to_string(), "10.3.0.2");
-        let at_server = &plan.setup["server"];
-        assert!(at_server.contains("rule add from 10.3.0.2 table 202"));
-        assert!(at_server.contains("table 202 congctl lock reno"));
-        assert!(!at_server.contains("bbr"));
-        assert!(plan.ues["one"].tunnel_routes.contains("10.3.0.2/32 dev anb0  congctl lock reno"));
-    }
-
-    #[test]
-    fn a_cell_takes_the_place_of_a_link() {
-        let plan = plan(
-            r#"
-title = "t"
-[link.wifi]
-[gnb.wide]
-[ue.one]
-accesses = [{ name = "wifi", link = "wifi" }, { name = "a-name-of-14-x", link = "wide" }]
-[ue.two]
-accesses = [{ name = "5g", link = "wide" }]
-[flow.a]
-kind = "bulk_tcp"
-ue = "two"
-via = "direct:5g"
-"#,
-        );
-        let [cell] = &plan.cells[..] else { panic!("{:?}", plan.cells) };
-        assert_eq!((cell.space.as_str(), cell.n3.clone()), ("gnb-wide", ("upf".into(), "l1".into())));
-        let ues: Vec<_> = cell.ues.iter().map(|ue| (ue.space.as_str(), ue.interface.as_str())).collect();
-        assert_eq!(ues, [("one", "acc1"), ("two", "5g")]);
-        assert_eq!(cell.ues[1].addresses.map(|a| a.to_string()), ["10.1.1.11", "fd00:1:1::b"]);
-        assert_eq!(plan.ues["two"].accesses[0].address.to_string(), "10.1.1.11");
-        assert!(plan.ues["two"].accesses[0].cell && !plan.ues["one"].accesses[0].cell);
-        // Interfaces that the cell makes are set up later, and only those.
-        let later = &plan.radio_setup["two"];
-        assert!(later.contains("addr add 10.1.1.11/24 dev 5g") && later.contains("dev 5g table 101 congctl"));
-        assert!(plan.radio_setup["upf"].contains("addr add fd00:1:1::1/64 dev l1 nodad"));
-        assert!(!plan.setup["two"].contains("5g") && plan.setup["one"].contains("dev wifi"));
-        assert!(plan.setup["server"].contains("route add 10.1.1.11/32 via"));
-    }
-
-    #[test]
-    fn a_slow_server_link_is_emulated() {
-        let slow = plan(&format!("{TWO}\n[server.far]\ndelay_ms = 20\n"));
-        let n6 = slow.links.iter().find(|l| l.name.is_none()).unwrap();
-        assert_eq!((n6.space.as_str(), n6.link.up.delay_ms), ("n6-0-0", 20.0));
-        assert!(slow.veths.iter().flatten().filter(|e| e.space == "far").all(|e| e.plain));
-        let plain = plan(TWO);
-        assert!(plain.links.iter().all(|l| l.name.is_some()));
-        assert!(plain.veths.iter().flatten().filter(|e| e.space == "server").all(|e| !e.plain));
-    }
-}
+mod tests;

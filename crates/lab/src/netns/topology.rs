@@ -120,7 +120,7 @@ fn parameters(role: Role) -> &'static [(&'static str, &'static str)] {
     match role {
         // Only a wire: it must say nothing of its own.
         Role::Link => &[("net/ipv6/conf/default/disable_ipv6", "1")],
-        Role::Upf => &[
+        Role::Upf | Role::Lwip => &[
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv4/conf/all/rp_filter", "0"),
             ("net/ipv4/conf/default/rp_filter", "0"),

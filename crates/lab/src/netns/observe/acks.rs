@@ -113,6 +113,10 @@ impl Counts {
         });
         let Some((flow, _)) = of else { return };
         let header = &packet.header;
+        if header.flags.0 & TcpFlags::ACK.0 == 0 {
+            // A SYN acknowledges nothing, and its number is no place in the sequence.
+            return;
+        }
         let Some(row) = self.of.get_mut(&(packet.src, packet.dst)) else {
             let row = Row { ack: header.ack, window: header.window, duplicates: 0 };
             self.of.insert((packet.src, packet.dst), row);
@@ -165,6 +169,15 @@ mod tests {
         }
         let [ue, server] = ["10.0.0.2:4000", "10.0.0.1:80"].map(|a| a.parse().unwrap());
         emit_packet(ue, server, &header, payload).unwrap()
+    }
+
+    #[test]
+    fn the_number_of_a_syn_is_none() {
+        let [ue, server] = ["10.0.0.2:4000", "10.0.0.1:80"].map(|a| a.parse().unwrap());
+        let syn = TcpHeader { flags: TcpFlags::SYN, seq: 6, ..TcpHeader::default() };
+        let syn = emit_packet(ue, server, &syn, &[]).unwrap();
+        let high = ack(0xf000_0000, 100, &[], &[]);
+        assert_eq!(count(&[syn, high.clone(), high.clone(), high]).duplicates, 2);
     }
 
     fn count(packets: &[Vec<u8>]) -> AcksSeen {

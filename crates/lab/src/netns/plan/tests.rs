@@ -1,0 +1,109 @@
+
+use super::*;
+use std::path::Path;
+
+fn plan(text: &str) -> Plan {
+    let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
+    lay_out(&scenario.cases[0]).unwrap()
+}
+
+const TWO: &str = r#"
+title = "t"
+[link.wifi]
+[link.nr]
+[ue.one]
+accesses = [{ name = "wifi", link = "wifi" }, { name = "5g", link = "nr" }]
+[ue.wifi]
+accesses = [{ name = "wifi", link = "wifi" }]
+[flow.a]
+kind = "bulk_tcp"
+ue = "one"
+[flow.b]
+kind = "bulk_tcp"
+ue = "wifi"
+congestion_control = "reno"
+"#;
+
+#[test]
+fn every_end_has_its_own_name_and_address() {
+    let plan = plan(TWO);
+    let ends: Vec<&End> = plan.veths.iter().flatten().collect();
+    let places: BTreeSet<_> = ends.iter().map(|e| (&e.space, &e.interface)).collect();
+    let macs: BTreeSet<_> = ends.iter().map(|e| &e.mac).collect();
+    assert_eq!((places.len(), macs.len()), (ends.len(), ends.len()));
+    assert!(ends.iter().all(|e| plan.spaces.contains_key(&e.space) && e.interface.len() <= 15));
+    // A UE named like a link does not share its namespace.
+    assert_eq!(plan.ues["wifi"].space, "ue-wifi");
+    assert_eq!(plan.ues["one"].space, "one");
+    assert!(plan.spaces.contains_key("link-wifi"));
+}
+
+#[test]
+fn a_shared_link_has_both_ues_on_side_a() {
+    let plan = plan(TWO);
+    let wifi = plan.links.iter().find(|l| l.name.as_deref() == Some("wifi")).unwrap();
+    assert_eq!(wifi.sides, [vec!["a0".to_owned(), "a1".into()], vec!["b0".into()]]);
+    let one = &plan.ues["one"];
+    assert_eq!(one.accesses.iter().map(|a| &*a.name).collect::<Vec<_>>(), ["wifi", "5g"]);
+    assert_eq!(one.accesses[0].address.to_string(), "10.1.1.10");
+    assert_eq!(plan.ues["wifi"].accesses[0].address.to_string(), "10.1.1.11");
+    // Both speak to the same port of the UPF: it is the same access name.
+    assert_eq!(one.accesses[0].port, plan.ues["wifi"].accesses[0].port);
+    assert_ne!(one.accesses[0].port, one.accesses[1].port);
+}
+
+#[test]
+fn congestion_control_goes_by_the_servers_address() {
+    let plan = plan(TWO);
+    let server = &plan.servers["server"];
+    assert_eq!(server.address(CongestionControl::Reno).to_string(), "10.3.0.2");
+    let at_server = &plan.setup["server"];
+    assert!(at_server.contains("rule add from 10.3.0.2 table 202"));
+    assert!(at_server.contains("table 202 congctl lock reno"));
+    assert!(!at_server.contains("bbr"));
+    assert!(plan.ues["one"].tunnel_routes.contains("10.3.0.2/32 dev anb0  congctl lock reno"));
+}
+
+#[test]
+fn a_cell_takes_the_place_of_a_link() {
+    let plan = plan(
+        r#"
+title = "t"
+[link.wifi]
+[gnb.wide]
+[ue.one]
+accesses = [{ name = "wifi", link = "wifi" }, { name = "a-name-of-14-x", link = "wide" }]
+[ue.two]
+accesses = [{ name = "5g", link = "wide" }]
+[flow.a]
+kind = "bulk_tcp"
+ue = "two"
+via = "direct:5g"
+"#,
+    );
+    let [cell] = &plan.cells[..] else { panic!("{:?}", plan.cells) };
+    assert_eq!((cell.space.as_str(), cell.n3.clone()), ("gnb-wide", ("upf".into(), "l1".into())));
+    let ues: Vec<_> = cell.ues.iter().map(|ue| (ue.space.as_str(), ue.interface.as_str())).collect();
+    assert_eq!(ues, [("one", "acc1"), ("two", "5g")]);
+    let addresses: Vec<String> = cell.ues[1].addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.1.1.11", "fd00:1:1::b"]);
+    assert_eq!(plan.ues["two"].accesses[0].address.to_string(), "10.1.1.11");
+    assert!(plan.ues["two"].accesses[0].cell && !plan.ues["one"].accesses[0].cell);
+    // Interfaces that the cell makes are set up later, and only those.
+    let later = &plan.radio_setup["two"];
+    assert!(later.contains("addr add 10.1.1.11/24 dev 5g") && later.contains("dev 5g table 101 congctl"));
+    assert!(plan.radio_setup["upf"].contains("addr add fd00:1:1::1/64 dev l1 nodad"));
+    assert!(!plan.setup["two"].contains("5g") && plan.setup["one"].contains("dev wifi"));
+    assert!(plan.setup["server"].contains("route add 10.1.1.11/32 via"));
+}
+
+#[test]
+fn a_slow_server_link_is_emulated() {
+    let slow = plan(&format!("{TWO}\n[server.far]\ndelay_ms = 20\n"));
+    let n6 = slow.links.iter().find(|l| l.name.is_none()).unwrap();
+    assert_eq!((n6.space.as_str(), n6.link.up.delay_ms), ("n6-0-0", 20.0));
+    assert!(slow.veths.iter().flatten().filter(|e| e.space == "far").all(|e| e.plain));
+    let plain = plan(TWO);
+    assert!(plain.links.iter().all(|l| l.name.is_some()));
+    assert!(plain.veths.iter().flatten().filter(|e| e.space == "server").all(|e| !e.plain));
+}
