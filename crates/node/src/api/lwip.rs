@@ -65,6 +65,8 @@ pub struct LwipNode {
     pub memory_bytes: u64,
     /// LTE, then Wi-Fi.
     pub legs: Vec<LwipLeg>,
+    /// What probes measure, by UE and leg; of the first 256 UEs.
+    pub links: Vec<LwipLink>,
     /// Uplink: what became of ACKs.
     pub acks: LwipAcks,
     /// How long holds were.
@@ -86,6 +88,27 @@ pub struct LwipLeg {
     pub steered: u64,
     /// Its part of those of both legs, percent.
     pub steered_percent: f64,
+}
+
+/// What probes measure of a leg of a UE.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LwipLink {
+    /// Name of the UE.
+    pub ue: String,
+    /// `lte` or `wifi`.
+    pub leg: String,
+    /// Whether probes are answered.
+    pub up: bool,
+    /// Smoothed round-trip time, milliseconds; absent when unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// Rate, bit/s, a lower bound as long as the leg was not busy; absent when unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bps: Option<f64>,
+    /// Probes sent.
+    pub probes: u64,
+    /// Probes answered.
+    pub answers: u64,
 }
 
 /// What became of ACKs, since the start.

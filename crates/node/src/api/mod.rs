@@ -26,7 +26,7 @@ pub use ask::{Ask, Asker};
 pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
-pub use lwip::{LwipAcks, LwipAsk, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipNode};
+pub use lwip::{LwipAcks, LwipAsk, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipLink, LwipNode};
 pub use problem::Problem;
 pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,

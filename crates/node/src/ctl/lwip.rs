@@ -161,6 +161,22 @@ fn node_text(node: &LwipNode, mut rates: Option<&mut Rates>) -> String {
     });
     text.push('\n');
     text.push_str(&table(&columns, rows.collect::<Vec<_>>()));
+    if !node.links.is_empty() {
+        let columns = ["ue", "leg", "probes", ">RTT", ">rate", ">sent", ">answered"];
+        let rows = node.links.iter().map(|link| {
+            vec![
+                link.ue.clone(),
+                link.leg.clone(),
+                if link.up { "up" } else { "down" }.to_owned(),
+                or_dash(link.rtt_ms.map(|ms| format!("{ms:.1} ms"))),
+                or_dash(link.rate_bps.map(rate)),
+                link.probes.to_string(),
+                link.answers.to_string(),
+            ]
+        });
+        text.push('\n');
+        text.push_str(&table(&columns, rows.collect::<Vec<_>>()));
+    }
     text
 }
 

@@ -1,7 +1,7 @@
 //! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
 
 use super::super::metrics::{count, encoded, gauge, one, program};
-use crate::api::{LwipAcks, LwipHolds, LwipNode, Status};
+use crate::api::{LwipAcks, LwipHolds, LwipLink, LwipNode, Status};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
@@ -9,6 +9,12 @@ use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfLeg {
+    leg: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLink {
+    ue: String,
     leg: String,
 }
 
@@ -31,6 +37,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     let on = f64::from(u8::from(node.dida.is_some()));
     one(&mut registry, "dida", "1 while duplicate ACKs are held", None, on);
     legs(&mut registry, node);
+    links(&mut registry, node);
     acks(&mut registry, node);
     let passed = node.passed.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
     count(&mut registry, "passed_packets", "Packets neither steered nor looked at further", passed);
@@ -51,6 +58,25 @@ fn legs(registry: &mut Registry, node: &LwipNode) {
     }
     let share = node.legs.iter().map(|leg| (label(&leg.leg), leg.steered_percent / 100.0));
     gauge(registry, "leg_share", "Part of TCP packets with data", Some(Unit::Ratios), share);
+}
+
+fn links(registry: &mut Registry, node: &LwipNode) {
+    let label = |link: &LwipLink| OfLink { ue: link.ue.clone(), leg: link.leg.clone() };
+    let rows = |value: fn(&LwipLink) -> Option<f64>| {
+        node.links.iter().filter_map(|link| Some((label(link), value(link)?))).collect::<Vec<_>>()
+    };
+    let up = rows(|link| Some(f64::from(u8::from(link.up))));
+    gauge(registry, "link_up", "1 while probes are answered", None, up);
+    let rtt = rows(|link| Some(link.rtt_ms? / 1e3));
+    gauge(registry, "link_rtt", "Smoothed round-trip time of probes", Some(Unit::Seconds), rtt);
+    gauge(registry, "link_rate_bps", "Rate as far as it is known", None, rows(|link| link.rate_bps));
+    let counters: [Column<LwipLink>; 2] = [
+        ("probes", "Probes sent", |link| link.probes),
+        ("probe_answers", "Probes answered", |link| link.answers),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, node.links.iter().map(|link| (label(link), value(link))));
+    }
 }
 
 fn acks(registry: &mut Registry, node: &LwipNode) {
@@ -118,6 +144,15 @@ mod tests {
     fn sample() -> String {
         let node = Node::new(Config::default(), 1, Instant::ZERO).unwrap();
         let mut node = views::node("n", &node);
+        node.links = vec![LwipLink {
+            ue: "u".into(),
+            leg: "wifi".into(),
+            up: true,
+            rtt_ms: Some(12.0),
+            rate_bps: Some(1e6),
+            probes: 9,
+            answers: 8,
+        }];
         node.acks.held = 7;
         node.holds.counts[1] = 3;
         node.holds.counts[13] = 1;
@@ -143,6 +178,7 @@ mod tests {
         let text = sample();
         for line in [
             "anabranch_lwip_held_acks_total 7",
+            "anabranch_lwip_link_rtt_seconds{ue=\"u\",leg=\"wifi\"} 0.012",
             "anabranch_lwip_hold_seconds_sum 1.5",
             "anabranch_lwip_hold_seconds_count 4",
             "anabranch_lwip_hold_seconds_bucket{le=\"0.002\"} 3",

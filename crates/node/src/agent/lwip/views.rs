@@ -1,9 +1,14 @@
 //! The core's state as the REST interface shows it.
 
 use crate::api;
-use anabranch_core::lwip::{FlowView, HOLD_BUCKETS_US, Leg, Node, PassReason, ReleaseReason, Stats};
+use anabranch_core::lwip::{
+    FlowView, HOLD_BUCKETS_US, Leg, LinkView, Node, PassReason, ReleaseReason, Stats,
+};
 use anabranch_core::time::Instant;
 use std::net::SocketAddr;
+
+/// UEs whose links are shown, and have metrics of their own.
+pub const MAX_UES: usize = 256;
 
 /// The node.
 pub fn node(name: &str, node: &Node) -> api::LwipNode {
@@ -20,6 +25,7 @@ pub fn node(name: &str, node: &Node) -> api::LwipNode {
         evicted_flows: stats.evicted_flows,
         memory_bytes: node.bytes() as u64,
         legs: Leg::ALL.map(|leg| self::leg(leg, stats)).to_vec(),
+        links: config.ues.iter().take(MAX_UES).flat_map(|ue| links(&ue.name, node)).collect(),
         acks: api::LwipAcks {
             uplink_packets: stats.uplink_packets,
             advances: stats.advances,
@@ -62,6 +68,22 @@ fn leg(leg: Leg, stats: &Stats) -> api::LwipLeg {
         steered,
         steered_percent: if all == 0 { 0.0 } else { steered as f64 * 100.0 / all as f64 },
     }
+}
+
+fn links(ue: &str, node: &Node) -> Vec<api::LwipLink> {
+    let known = |value: f64| (value > 0.0).then_some(value);
+    let link = |view: LinkView| api::LwipLink {
+        ue: ue.to_owned(),
+        leg: view.leg.name().to_owned(),
+        up: view.up,
+        rtt_ms: known(view.rtt_us / 1e3),
+        rate_bps: known(view.rate_bps),
+        probes: view.probes,
+        answers: view.answers,
+    };
+    // Without probes there is nothing to show.
+    let probed = node.config().probe.is_some();
+    node.links(ue).filter(|_| probed).map_or_else(Vec::new, |links| links.map(link).to_vec())
 }
 
 fn holds(stats: &Stats) -> api::LwipHolds {
