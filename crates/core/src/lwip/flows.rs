@@ -27,6 +27,7 @@ struct Slot {
 
 const EMPTY: Slot = Slot { tag: 0, number: NONE };
 
+#[expect(clippy::large_enum_variant, reason = "free ones are used again, in place")]
 enum Entry {
     Used { flow: Flow, moved: Instant, newer: u32, older: u32, proven: bool },
     Free(u32),

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 mod flows;
 mod links;
+mod properties;
 mod world;
 
 use world::*;

@@ -1,0 +1,316 @@
+//! Nothing is lost by holding, whatever the interleaving.
+
+use super::*;
+use anabranch_wire::ip::IpPacket;
+use anabranch_wire::tcp::{TcpOption, TcpView};
+use proptest::prelude::*;
+
+/// One step of a run of three flows.
+#[derive(Debug, Clone)]
+enum Step {
+    /// The server sends so many segments.
+    Data(u8),
+    /// The server sends the first missing segment again.
+    Again,
+    /// The UE acknowledges so many more segments.
+    Advance(u8),
+    /// The UE repeats itself.
+    Dup(u8),
+    /// An ACK from before, overtaken on its way.
+    Old,
+    /// Something that is not to be held.
+    News(u8),
+    Pass(u16),
+}
+
+fn step() -> impl Strategy<Value = (usize, Step)> {
+    let what = prop_oneof![
+        3 => (1u8..20).prop_map(Step::Data),
+        1 => Just(Step::Again),
+        3 => (1u8..6).prop_map(Step::Advance),
+        8 => (1u8..6).prop_map(Step::Dup),
+        1 => Just(Step::Old),
+        1 => (0u8..6).prop_map(Step::News),
+        3 => (0u16..80).prop_map(Step::Pass),
+    ];
+    (0usize..3, what)
+}
+
+/// An uplink packet: its acknowledgment, when it came, and what became of it.
+struct Offered {
+    flow: usize,
+    ack: u32,
+    at: Instant,
+    may_wait: bool,
+    left: Option<Instant>,
+}
+
+struct Run {
+    node: Node,
+    now: Instant,
+    ends: [(SocketAddr, SocketAddr); 3],
+    base: u32,
+    /// Segments sent and acknowledged.
+    sent: [u32; 3],
+    acked: [u32; 3],
+    offered: Vec<Offered>,
+    /// Numbers in the order in which they left.
+    order: Vec<usize>,
+}
+
+impl Run {
+    fn new(config: Config, base: u32) -> Self {
+        let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+        Self {
+            node: Node::new(config, 3, Instant::ZERO).unwrap(),
+            now: Instant::ZERO,
+            ends: [
+                (end("10.99.0.1:80"), end("10.45.0.2:4000")),
+                (end("10.99.0.1:80"), end("10.45.0.2:4001")),
+                (end("[fd00:99::1]:80"), end("[fd00:45::2]:4000")),
+            ],
+            base,
+            sent: [0; 3],
+            acked: [0; 3],
+            offered: Vec::new(),
+            order: Vec::new(),
+        }
+    }
+
+    fn down(&mut self, flow: usize, segment: u32) {
+        let (server, ue) = self.ends[flow];
+        let seq = self.base.wrapping_add(segment * 1000);
+        let header = TcpHeader { seq, flags: TcpFlags::ACK, ..TcpHeader::default() };
+        let mut packet = emit_packet(server, ue, &header, &[7; 1000]).unwrap();
+        self.node.downlink(&mut packet, self.now);
+    }
+
+    fn up(
+        &mut self,
+        flow: usize,
+        segment: u32,
+        right: u32,
+        change: impl FnOnce(&mut TcpHeader, &mut Vec<u8>),
+    ) {
+        let (server, ue) = self.ends[flow];
+        let place = |segment: u32| self.base.wrapping_add(segment * 1000);
+        let mut options =
+            TcpOptions { timestamps: Some((self.offered.len() as u32, 5)), ..TcpOptions::default() };
+        if right > segment {
+            options.sack.push(place(right), place(right + 1));
+        }
+        let (mut header, mut payload) = (
+            TcpHeader { seq: 1, ack: place(segment), flags: TcpFlags::ACK, window: 900, options },
+            Vec::new(),
+        );
+        let plain = header;
+        change(&mut header, &mut payload);
+        let packet = emit_packet(ue, server, &header, &payload).unwrap();
+        let may_wait = header == plain && payload.is_empty();
+        self.offered.push(Offered { flow, ack: segment, at: self.now, may_wait, left: None });
+        let mut out = Vec::new();
+        self.node.uplink(&packet, self.now, &mut Wire(&mut out));
+        self.left(&out);
+        if !may_wait {
+            assert_eq!(out.last(), Some(&packet), "what is not to be held leaves at once");
+        }
+    }
+
+    fn left(&mut self, packets: &[Vec<u8>]) {
+        for packet in packets {
+            let ip = IpPacket::parse(packet).unwrap();
+            let tcp = TcpView::parse(&packet[ip.payload.clone()]).unwrap();
+            assert!(tcp.verifies(&ip), "untouched");
+            let number = tcp.options().find_map(|option| match option {
+                Ok(TcpOption::Timestamps(value, 5)) => Some(value as usize),
+                _ => None,
+            });
+            let number = number.expect("it was offered");
+            let offered = &mut self.offered[number];
+            assert!(offered.left.replace(self.now).is_none(), "it leaves once");
+            self.order.push(number);
+        }
+    }
+
+    fn pass(&mut self, time: Duration, hold: Duration) {
+        let end = self.now + time;
+        while let Some((at, _)) = self.node.poll_timeout()
+            && at <= end
+        {
+            self.now = self.now.max(at);
+            let mut out = Vec::new();
+            self.node.poll(self.now, &mut Wire(&mut out));
+            self.left(&out);
+        }
+        self.now = end;
+        for (number, offered) in self.offered.iter().enumerate() {
+            if offered.left.is_none() && self.now.saturating_since(offered.at) > hold {
+                assert!(self.superseder(number).is_some(), "held beyond its deadline");
+            }
+        }
+    }
+
+    /// A later ACK of the flow, further on, that has left.
+    fn superseder(&self, number: usize) -> Option<Instant> {
+        let old = &self.offered[number];
+        let later = self.offered[number + 1..].iter();
+        later.filter(|new| new.flow == old.flow && new.ack > old.ack).find_map(|new| new.left)
+    }
+
+    fn step(&mut self, flow: usize, step: Step, hold: Duration) {
+        let acked = self.acked[flow];
+        match step {
+            Step::Data(n) => {
+                for _ in 0..n {
+                    self.down(flow, self.sent[flow]);
+                    self.sent[flow] += 1;
+                }
+            }
+            Step::Again if acked < self.sent[flow] => self.down(flow, acked),
+            Step::Again => {}
+            Step::Advance(n) => {
+                let to = (acked + u32::from(n)).min(self.sent[flow]);
+                self.acked[flow] = to;
+                self.up(flow, to, 0, |_, _| {});
+            }
+            Step::Dup(n) => {
+                for right in 1..=u32::from(n) {
+                    self.up(flow, acked, acked + right, |_, _| {});
+                }
+            }
+            Step::Old => self.up(flow, acked.saturating_sub(1), 0, |_, _| {}),
+            Step::News(which) => self.up(flow, acked, acked + 1, |header, payload| match which {
+                0 => header.flags |= TcpFlags::FIN,
+                1 => header.flags |= TcpFlags::RST,
+                2 => header.flags |= TcpFlags::URG,
+                3 => payload.extend_from_slice(b"data"),
+                4 => header.window = 0,
+                _ => {
+                    let mut sack = SackBlocks::default();
+                    sack.push(header.ack.wrapping_sub(1000), header.ack);
+                    header.options.sack = sack;
+                }
+            }),
+            Step::Pass(ms) => self.pass(Duration::from_millis(ms.into()), hold),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn each_ack_leaves_once_in_order_or_is_superseded(
+        steps in proptest::collection::vec(step(), 1..150), hold in 0u8..4, let_through in 0u16..4,
+        base in prop_oneof![Just(0u32), Just(u32::MAX - 20_000), any::<u32>()],
+        flows in prop_oneof![Just(100u32), 1u32..4], per_flow in 1u32..40, held in 1u32..60,
+    ) {
+        let longest = Duration::from_millis(2_000);
+        let (mode, limit) = match hold {
+            0 => (Hold::Fixed { ms: 0.0 }, Duration::ZERO),
+            1 => (Hold::Fixed { ms: 40.0 }, Duration::from_millis(40)),
+            2 => (Hold::Optimal, longest),
+            _ => (Hold::Adaptive, longest),
+        };
+        let dida = DidaConfig { let_through, hold: mode, held_per_flow: per_flow, held, ..DidaConfig::default() };
+        let mut run = Run::new(Config { flows, dida: Some(dida), ..config(None) }, base);
+        for (flow, step) in steps {
+            run.step(flow, step, limit);
+            prop_assert!(run.node.held_acks() <= held && run.node.flow_count() <= flows);
+            prop_assert!(run.node.flows().all(|flow| flow.holding <= per_flow));
+        }
+        run.pass(Duration::from_secs(300), limit);
+        prop_assert_eq!((run.node.held_acks(), run.node.flow_count()), (0, 0));
+
+        // What left, left in the order in which it came.
+        for flow in 0..3 {
+            let order: Vec<usize> =
+                run.order.iter().copied().filter(|number| run.offered[*number].flow == flow).collect();
+            prop_assert!(order.is_sorted(), "{:?}", order);
+        }
+        for (number, offered) in run.offered.iter().enumerate() {
+            if offered.left.is_none() {
+                prop_assert!(offered.may_wait);
+                let superseded = run.superseder(number);
+                prop_assert!(superseded.is_some_and(|at| at <= offered.at + limit), "{} of {:?}", number, superseded);
+            }
+        }
+        let stats = run.node.stats();
+        let gone = run.offered.iter().filter(|offered| offered.left.is_none()).count() as u64;
+        prop_assert_eq!(stats.superseded_acks, gone);
+        prop_assert_eq!(stats.held, stats.superseded_acks + stats.released_acks);
+        prop_assert_eq!(stats.releases.iter().sum::<u64>(), stats.hold_histogram.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn rubbish_passes_untouched(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..120), head in 0u8..4, up: bool,
+    ) {
+        let mut w = World::new(config(Some(50.0)), false);
+        if let Some(first) = bytes.first_mut() {
+            *first = [0x45, 0x60, 0x46, *first][usize::from(head)];
+        }
+        let mut copy = bytes.clone();
+        if up {
+            w.up(copy);
+            prop_assert_eq!(w.out, vec![bytes]);
+        } else {
+            prop_assert_eq!(w.node.downlink(&mut copy, w.now), Leg::Lte);
+            prop_assert_eq!(copy, bytes);
+        }
+        let stats = w.node.stats();
+        prop_assert_eq!(stats.passed.iter().sum::<u64>(), 1);
+    }
+}
+
+#[test]
+fn what_passes_is_counted_by_why() {
+    let mut w = World::new(config(Some(50.0)), false);
+    let good = w.segment(0, 30, TcpFlags::ACK);
+    let with = |at: usize, to: u8| {
+        let mut packet = good.clone();
+        packet[at] = to;
+        packet
+    };
+    let cases = [
+        (PassReason::Malformed, with(0, 0x44)),
+        (PassReason::Malformed, with(0, 0x15)),
+        (PassReason::Malformed, good[..30].to_vec()),
+        (PassReason::Malformed, Vec::new()),
+        (PassReason::Fragment, with(6, 0x20)),
+        (PassReason::Fragment, with(7, 9)),
+        (PassReason::NotTcp, with(9, 17)),
+        (PassReason::BadTcp, with(32, 0x40)),
+        (PassReason::BadTcp, with(32, 0xf0)),
+        (PassReason::UnknownUe, with(19, 99)),
+    ];
+    for (reason, packet) in cases {
+        let before = w.node.stats().passed[reason.index()];
+        let (leg, after) = w.down(packet.clone());
+        assert_eq!((leg, after), (Leg::Lte, packet), "{reason:?}");
+        assert_eq!(w.node.stats().passed[reason.index()], before + 1, "{reason:?}");
+    }
+    // IPv6 with a hop-by-hop header in front of TCP.
+    let mut w = World::new(config(Some(50.0)), true);
+    let mut packet = w.segment(0, 100, TcpFlags::ACK);
+    packet[6] = 0;
+    packet[5] += 8;
+    packet.splice(40..40, [6, 0, 1, 4, 0, 0, 0, 0]);
+    assert_eq!(w.down(packet.clone()), (Leg::Lte, packet));
+    assert_eq!(w.node.stats().passed[PassReason::ExtensionHeaders.index()], 1);
+    // Options that cannot be read, in a duplicate.
+    let mut w = World::new(config(Some(50.0)), false);
+    w.handshake();
+    for n in 0..5 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    for right in [3000, 4000] {
+        w.dup(1000, 2000, right);
+    }
+    let mut packet = w.uplink_packet(&w.dup_header(1000, 2000, 5000), &[]);
+    packet[41] = 77;
+    w.up(packet.clone());
+    assert_eq!((w.out.len(), w.out.last()), (4, Some(&packet)));
+    assert_eq!(w.node.stats().passed[PassReason::BadOptions.index()], 1);
+}

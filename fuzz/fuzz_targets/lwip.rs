@@ -1,0 +1,350 @@
+//! An LWIP node: packets and rubbish from both sides, of a few flows, with every kind of hold, time that passes, and
+//! changes while it runs.
+//!
+//! Whatever happens: no panic; what comes from the backhaul leaves by a leg, as it was but for its destination; what comes
+//! from a UE leaves in the order in which it came, at most once, and not later than its hold; what never leaves was
+//! superseded by an acknowledgment that did; memory is bounded; and when nothing comes any more the node falls quiet.
+#![no_main]
+
+use anabranch_core::lwip::{
+    Command, Config, DidaConfig, Hold, Leg, Node, NodeSink, OtherTraffic, ProbeConfig, Steering, SwitchTo,
+    UeConfig, UeSide, WifiLeg,
+};
+use anabranch_core::time::{Duration, Instant};
+use anabranch_wire::ip::{IpPacket, protocol};
+use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpView, emit_packet};
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use std::net::SocketAddr;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    steering: u8,
+    hold: u8,
+    let_through: u8,
+    tunnel: bool,
+    flows: u8,
+    per_flow: u8,
+    held: u8,
+    base: u32,
+    ops: Vec<Op>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Op {
+    Down {
+        flow: u8,
+        at: u16,
+        len: u8,
+        flags: u8,
+    },
+    Up {
+        flow: u8,
+        ack: u16,
+        flags: u8,
+        window: u8,
+        sack: Option<(u16, u16)>,
+        len: u8,
+    },
+    Dup {
+        flow: u8,
+        right: u16,
+    },
+    Raw {
+        up: bool,
+        bytes: Vec<u8>,
+    },
+    /// A good packet with a byte changed.
+    Odd {
+        up: bool,
+        flow: u8,
+        at: u8,
+        to: u8,
+    },
+    Pass(u8),
+    Steering(u8),
+    Dida(u8),
+    Other(u8),
+}
+
+const HOLD_MS: u64 = 50;
+
+fn steering(which: u8) -> Steering {
+    match which % 5 {
+        0 => Steering::FixedRatio { lte_percent: f64::from(which) / 2.55 },
+        1 => Steering::RttWeighted { least_percent: 5.0 },
+        2 => Steering::CapacityWeighted { least_percent: 5.0, lte_mbps: 10.0, wifi_mbps: 20.0 },
+        3 => Steering::Switched { to: SwitchTo::Auto, hysteresis_percent: 25.0, dwell_ms: 10 },
+        _ => Steering::Switched { to: SwitchTo::Wifi, hysteresis_percent: 25.0, dwell_ms: 10 },
+    }
+}
+
+/// A flow of either family.
+fn ends(flow: u8) -> (SocketAddr, SocketAddr) {
+    let (server, ue) = if flow & 1 == 0 {
+        ("10.99.0.1:80", "10.45.0.2:4000")
+    } else {
+        ("[fd00:99::1]:80", "[fd00:45::2]:4000")
+    };
+    let (server, mut ue): (SocketAddr, SocketAddr) = (server.parse().unwrap(), ue.parse().unwrap());
+    ue.set_port(4000 + u16::from(flow % 6));
+    (server, ue)
+}
+
+#[derive(Default)]
+struct Out {
+    packets: Vec<Vec<u8>>,
+    probes: Vec<Vec<u8>>,
+}
+
+impl NodeSink for Out {
+    fn backhaul(&mut self, packet: &[u8]) {
+        self.packets.push(packet.to_vec());
+    }
+    fn leg(&mut self, _: Leg, packet: &[u8]) {
+        self.probes.push(packet.to_vec());
+    }
+}
+
+/// What a UE sent: when, whose, and what it acknowledged.
+struct Sent {
+    at: Instant,
+    flow: u8,
+    ack: u32,
+    pure: bool,
+    gone: bool,
+}
+
+struct Run {
+    node: Node,
+    now: Instant,
+    sent: Vec<Sent>,
+    /// First of `sent` that may still be held.
+    from: usize,
+    base: u32,
+    side: UeSide,
+}
+
+impl Run {
+    fn down(&mut self, packet: &[u8]) {
+        let mut copy = packet.to_vec();
+        let leg = self.node.downlink(&mut copy, self.now);
+        if leg == Leg::Wifi {
+            self.side.restore(&mut copy);
+        }
+        assert_eq!(copy, packet, "{leg:?}");
+    }
+
+    /// A packet that carries its number as its timestamp.
+    fn up(&mut self, flow: u8, mut header: TcpHeader, len: u8) {
+        let (server, ue) = ends(flow);
+        header.options.timestamps = Some((self.sent.len() as u32, 1));
+        let Ok(packet) = emit_packet(ue, server, &header, &vec![7; usize::from(len)]) else { return };
+        let never = TcpFlags::SYN.0 | TcpFlags::FIN.0 | TcpFlags::RST.0 | TcpFlags::URG.0;
+        let pure = len == 0 && header.flags.contains(TcpFlags::ACK) && header.flags.0 & never == 0;
+        self.sent.push(Sent { at: self.now, flow, ack: header.ack, pure, gone: false });
+        let mut out = Out::default();
+        self.node.uplink(&packet, self.now, &mut out);
+        self.left(out);
+    }
+
+    /// A packet that carries no number: it passes, unless it is an ACK that may be held.
+    fn rubbish(&mut self, packet: &[u8]) {
+        let mut out = Out::default();
+        self.node.uplink(packet, self.now, &mut out);
+        // Whatever else leaves with it was held, or waited.
+        if out.packets.last().is_none_or(|last| last != packet) {
+            let ip = IpPacket::parse(packet).expect("only an ACK waits");
+            let tcp = TcpView::parse(&packet[ip.payload]).expect("only an ACK waits");
+            assert!(tcp.flags().contains(TcpFlags::ACK) && tcp.payload_len() == 0);
+        }
+        self.left(out);
+    }
+
+    fn left(&mut self, out: Out) {
+        for probe in out.probes {
+            if let Some(answer) = self.side.answer(&probe) {
+                let mut out = Out::default();
+                self.node.uplink(&answer, self.now, &mut out);
+                assert!(out.packets.is_empty(), "answers are the node's");
+            }
+        }
+        for packet in out.packets {
+            // What was sent without a number, or is the answer to a probe of another node.
+            let Some(number) = stamp(&packet) else { continue };
+            let number = number as usize;
+            let (flow, ack) = (self.sent[number].flow, self.sent[number].ack);
+            assert!(!self.sent[number].gone, "it leaves once");
+            self.sent[number].gone = true;
+            for before in &mut self.sent[self.from..number] {
+                // What this one overtook is superseded by it, or by one that came in between and left.
+                if before.flow % 6 == flow % 6 && before.flow & 1 == flow & 1 && !before.gone {
+                    assert!(
+                        before.pure && (before.ack.wrapping_sub(ack) as i32) < 0,
+                        "order, and nothing lost"
+                    );
+                    before.gone = true;
+                }
+            }
+        }
+        while self.sent.get(self.from).is_some_and(|sent| sent.gone) {
+            self.from += 1;
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        for _ in 0..100_000 {
+            let Some((at, _)) = self.node.poll_timeout().filter(|(at, _)| *at <= end) else {
+                self.now = end;
+                self.check();
+                return;
+            };
+            self.now = self.now.max(at);
+            let mut out = Out::default();
+            self.node.poll(self.now, &mut out);
+            self.left(out);
+        }
+        panic!("it spins before {end}");
+    }
+
+    fn check(&self) {
+        for sent in &self.sent[self.from..] {
+            let age = self.now.saturating_since(sent.at);
+            assert!(sent.gone || age <= Duration::from_millis(10_000), "held too long");
+        }
+        let config = self.node.config();
+        assert!(self.node.flow_count() <= config.flows);
+        assert!(self.node.held_acks() <= 255);
+    }
+}
+
+fn stamp(packet: &[u8]) -> Option<u32> {
+    let ip = IpPacket::parse(packet).ok().filter(|ip| ip.protocol == protocol::TCP)?;
+    let tcp = TcpView::parse(&packet[ip.payload]).ok()?;
+    tcp.options().find_map(|option| match option {
+        Ok(anabranch_wire::tcp::TcpOption::Timestamps(value, 1)) => Some(value),
+        _ => None,
+    })
+}
+
+fuzz_target!(|input: Input| {
+    let dida = |which: u8| {
+        let hold = match which % 4 {
+            0 => return None,
+            1 => Hold::Fixed { ms: HOLD_MS as f64 },
+            2 => Hold::Optimal,
+            _ => Hold::Adaptive,
+        };
+        Some(DidaConfig {
+            let_through: u16::from(input.let_through % 4),
+            hold,
+            respect_rto: which & 16 == 0,
+            held_per_flow: 1 + u32::from(input.per_flow),
+            held: 1 + u32::from(input.held) % 255,
+            ..DidaConfig::default()
+        })
+    };
+    let ue = UeConfig {
+        name: "ue".into(),
+        addresses: vec!["10.45.0.2".parse().unwrap(), "fd00:45::2".parse().unwrap()],
+        wifi: vec!["10.46.0.2".parse().unwrap(), "fd00:46::2".parse().unwrap()],
+    };
+    let config = Config {
+        wifi_leg: if input.tunnel { WifiLeg::Tunnel } else { WifiLeg::Translate },
+        steering: steering(input.steering),
+        probe: Some(ProbeConfig::new(vec!["10.45.0.1".parse().unwrap()])),
+        dida: dida(input.hold),
+        flows: 1 + u32::from(input.flows) % 12,
+        idle_s: 5,
+        ues: vec![ue.clone()],
+        ..Config::default()
+    };
+    let mut run = Run {
+        node: Node::new(config, 1, Instant::ZERO).expect("it can be"),
+        now: Instant::ZERO,
+        sent: Vec::new(),
+        from: 0,
+        base: input.base,
+        side: UeSide::new(&ue).expect("it can be"),
+    };
+    for op in input.ops.into_iter().take(400) {
+        match op {
+            Op::Down { flow, at, len, flags } => {
+                let (server, ue) = ends(flow);
+                let header = TcpHeader {
+                    seq: run.base.wrapping_add(at.into()),
+                    flags: TcpFlags(flags),
+                    options: TcpOptions { timestamps: Some((2, at.into())), ..TcpOptions::default() },
+                    ..TcpHeader::default()
+                };
+                let packet = emit_packet(server, ue, &header, &vec![7; usize::from(len)]).expect("a packet");
+                run.down(&packet);
+            }
+            Op::Up { flow, ack, flags, window, sack, len } => {
+                let mut blocks = SackBlocks::default();
+                if let Some((left, right)) = sack {
+                    blocks.push(run.base.wrapping_add(left.into()), run.base.wrapping_add(right.into()));
+                }
+                let header = TcpHeader {
+                    seq: 1,
+                    ack: run.base.wrapping_add(ack.into()),
+                    flags: TcpFlags(flags),
+                    window: window.into(),
+                    options: TcpOptions { sack: blocks, ..TcpOptions::default() },
+                };
+                run.up(flow, header, len);
+            }
+            Op::Dup { flow, right } => {
+                let mut sack = SackBlocks::default();
+                let end = run.base.wrapping_add(right.into());
+                sack.push(end.wrapping_sub(100), end);
+                let header = TcpHeader {
+                    seq: 1,
+                    ack: run.base.wrapping_add(10),
+                    flags: TcpFlags::ACK,
+                    window: 9,
+                    options: TcpOptions { sack, ..TcpOptions::default() },
+                };
+                run.up(flow, header, 0);
+            }
+            Op::Raw { up: false, bytes } => run.down(&bytes),
+            Op::Raw { up: true, bytes } => {
+                if stamp(&bytes).is_none() {
+                    run.rubbish(&bytes);
+                }
+            }
+            Op::Odd { up, flow, at, to } => {
+                let (server, ue) = ends(flow);
+                let (from, to_whom) = if up { (ue, server) } else { (server, ue) };
+                let header = TcpHeader { flags: TcpFlags::ACK, ..TcpHeader::default() };
+                let mut packet = emit_packet(from, to_whom, &header, b"odd").expect("a packet");
+                let at = usize::from(at) % packet.len();
+                if packet[at] == to {
+                    continue;
+                }
+                packet[at] = to;
+                if up {
+                    if stamp(&packet).is_none() {
+                        run.rubbish(&packet);
+                    }
+                } else {
+                    run.down(&packet);
+                }
+            }
+            Op::Pass(ms) => run.pass(ms.into()),
+            Op::Steering(which) => {
+                run.node.apply(Command::Steering(steering(which)), run.now).expect("it can be")
+            }
+            Op::Dida(which) => run.node.apply(Command::Dida(dida(which)), run.now).expect("it can be"),
+            Op::Other(which) => {
+                let other =
+                    [OtherTraffic::Lte, OtherTraffic::Wifi, OtherTraffic::ByFlow][usize::from(which) % 3];
+                run.node.apply(Command::Other(other), run.now).expect("it can be");
+            }
+        }
+        while run.node.poll_event().is_some() {}
+    }
+    run.pass(20_000);
+    assert_eq!((run.node.held_acks(), run.node.flow_count()), (0, 0));
+});
