@@ -1,8 +1,9 @@
 //! LWIP nodes in a scenario file, and as the core takes them.
 
 use super::schema::table;
-use anabranch_core::lwip::{self, Config, UeConfig};
+use anabranch_core::lwip::{self, Config, ProbeConfig, UeConfig};
 use serde::de::DeserializeOwned;
+use std::net::IpAddr;
 
 table! {
     /// An LWIP node: it stands beside the cell and divides the TCP packets of each of its UEs' bearers over LTE and
@@ -24,6 +25,9 @@ table! {
         /// DIDA, with keys as in docs/lwip.md, such as `{ let_through = 2, hold = { mode = "fixed", ms = 50 } }`.
         /// Left out, ACKs pass as they come.
         dida: Option<toml::Table> = None;
+        /// How the node measures its legs, with keys as in docs/lwip.md but without `addresses`, such as
+        /// `{ interval_ms = 100 }`. Left out, it does where `steering` asks for it.
+        probe: Option<toml::Table> = None;
         /// Most flows remembered.
         flows: u32 = 65_536, range(1.0, 16_777_216.0);
         /// A flow without a packet for so long is forgotten, seconds.
@@ -35,11 +39,19 @@ table! {
 }
 
 impl Lwip {
-    /// The node as the core takes it, for these UEs.
+    /// As [`Self::config_at`], for a node without an address of its own.
     ///
     /// # Errors
     /// A key and what is wrong with it.
     pub fn config(&self, ues: Vec<UeConfig>) -> Result<Config, String> {
+        self.config_at(ues, &[])
+    }
+
+    /// The node as the core takes it, for these UEs; it measures its legs from these addresses.
+    ///
+    /// # Errors
+    /// A key and what is wrong with it.
+    pub fn config_at(&self, ues: Vec<UeConfig>, own: &[IpAddr]) -> Result<Config, String> {
         let tables = Config { ues, flows: self.flows, idle_s: self.idle_s, ..Config::default() };
         let config = Config {
             wifi_leg: word("wifi_leg", &self.wifi_leg)?,
@@ -49,10 +61,22 @@ impl Lwip {
             },
             other: word("other", &self.other)?,
             dida: self.dida.as_ref().map(|dida| keys("dida", dida)).transpose()?,
+            probe: self.probe(own)?,
             ..tables
         };
         config.check().map_err(|e| e.to_string())?;
         Ok(config)
+    }
+
+    fn probe(&self, own: &[IpAddr]) -> Result<Option<ProbeConfig>, String> {
+        let fixed = self.steering.get("mode").is_none_or(|mode| mode.as_str() == Some("fixed_ratio"));
+        if own.is_empty() || (fixed && self.probe.is_none()) {
+            return Ok(None);
+        }
+        let mut table = self.probe.clone().unwrap_or_default();
+        let own = own.iter().map(|address| toml::Value::String(address.to_string())).collect();
+        table.insert("addresses".into(), toml::Value::Array(own));
+        keys("probe", &table).map(Some)
     }
 }
 

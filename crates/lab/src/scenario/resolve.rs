@@ -406,7 +406,8 @@ impl Check {
         if !ues.values().any(|ue| on(ue, &node.lte) && on(ue, &node.wifi)) {
             self.problem(&path, "has no UE: none has an access on both its legs");
         }
-        if let Err(why) = node.config(Vec::new()) {
+        let somewhere = [std::net::Ipv4Addr::LOCALHOST.into()];
+        if let Err(why) = node.config_at(Vec::new(), &somewhere) {
             self.problem(path, why);
         }
     }

@@ -64,7 +64,8 @@ pub fn build(
             ues.insert(ue.clone(), u);
             configs.push(ue_config(ue, number, u));
         }
-        let config: Config = lwip.config(configs).map_err(anyhow::Error::msg)?;
+        let config: Config =
+            lwip.config_at(configs, &[addresses::prober(number).into()]).map_err(anyhow::Error::msg)?;
         let node = Node::new(config, seed(), Instant::ZERO).with_context(|| format!("lwip {name}"))?;
         let id = net.add(name, node);
         let (lte, wifi) = (lwip.lte.clone(), lwip.wifi.clone());
