@@ -1,0 +1,139 @@
+//! What has to be done on the host so that a candidate's connection uses its slice: a list of steps, each of
+//! which can be undone. Nothing is done here.
+
+use super::window::{InitialWindow, WindowInput, bucket, initial_window};
+use super::{Candidate, Host, MultipathPolicy, Properties, SliceFacts};
+use crate::time::Instant;
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// What the host's owner decides about plans.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanConfig {
+    /// α of Eq. 1; above 0, at most 1.
+    pub alpha: f64,
+    /// The largest segment's payload, in bytes.
+    pub segment_bytes: u32,
+    /// The receive window the peer is known to open with, in bytes.
+    pub peer_window_bytes: Option<u64>,
+    /// The congestion control by the kernel's name.
+    pub congestion_control: String,
+}
+
+impl Default for PlanConfig {
+    fn default() -> Self {
+        Self { alpha: 0.5, segment_bytes: 1448, peer_window_bytes: None, congestion_control: "cubic".into() }
+    }
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+pub enum Action {
+    /// Packets carry this mark, and a rule sends it to this routing table.
+    Mark {
+        /// The mark (`SO_MARK`).
+        mark: u32,
+        /// The table.
+        table: u32,
+    },
+    /// The socket is bound to this device (`SO_BINDTODEVICE`).
+    Device {
+        /// The interface.
+        interface: String,
+    },
+    /// The initial window, by a route of this bucket or by sockops.
+    InitialWindow {
+        /// The window and what bounded it.
+        window: InitialWindow,
+        /// `initcwnd` of the route.
+        route_bucket: u32,
+    },
+    /// The socket sends at most at this rate (`SO_MAX_PACING_RATE`).
+    Pacing {
+        /// In bit/s.
+        bps: u64,
+    },
+    /// Further addresses of a Multipath TCP connection (`ip mptcp endpoint`).
+    MptcpEndpoint {
+        /// Local address.
+        address: IpAddr,
+        /// Its interface.
+        interface: String,
+        /// Used only when no other path is left.
+        backup: bool,
+    },
+    /// The congestion control (`TCP_CONGESTION`).
+    CongestionControl {
+        /// The kernel's name.
+        name: String,
+    },
+}
+
+/// The steps for a candidate, in the order in which they are to be done.
+///
+/// A path whose slice the host no longer has gives no step: the candidate is out of date.
+#[must_use]
+pub fn plan(
+    candidate: &Candidate,
+    properties: &Properties,
+    host: &Host,
+    config: &PlanConfig,
+    now: Instant,
+) -> Vec<Action> {
+    use super::Protocol;
+    let mut actions = Vec::new();
+    let Some(first) = candidate.paths.first() else { return actions };
+    let slice = first.pvd.as_ref().and_then(|id| host.slices.get(id));
+    match slice.and_then(|s| Some((s.mark?, s.table?))) {
+        Some((mark, table)) => actions.push(Action::Mark { mark, table }),
+        // Several paths: the kernel picks the device of each subflow by its address.
+        None if candidate.paths.len() == 1 => {
+            actions.push(Action::Device { interface: first.interface.clone() });
+        }
+        None => {}
+    }
+    for path in candidate.paths.iter().skip(1) {
+        let Some(interface) = host.interfaces.get(&path.interface) else { continue };
+        let family = candidate.endpoint.address.is_ipv6();
+        if let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == family).min() {
+            actions.push(Action::MptcpEndpoint {
+                address: *address,
+                interface: path.interface.clone(),
+                backup: properties.multipath.is_some()
+                    && properties.multipath_policy == MultipathPolicy::Handover,
+            });
+        }
+    }
+    let facts = slice.and_then(|s| s.facts_at(now));
+    let pacing = pacing_bps(properties, candidate.paths.len() == 1, facts);
+    if let Some(bps) = pacing {
+        actions.push(Action::Pacing { bps });
+    }
+    if matches!(candidate.protocol, Protocol::Tcp | Protocol::Mptcp) {
+        actions.push(Action::CongestionControl { name: config.congestion_control.clone() });
+        let input = facts.and_then(|f| {
+            Some(WindowInput {
+                alpha: config.alpha,
+                rate_bps: f.uplink_guaranteed_bps?,
+                rtt_us: f.rtt_us?,
+                segment_bytes: config.segment_bytes,
+                pacing_bps: pacing,
+                peer_window_bytes: config.peer_window_bytes,
+            })
+        });
+        if let Some(window) =
+            input.as_ref().map(initial_window).filter(|w| w.segments > super::window::MIN_SEGMENTS)
+        {
+            actions.push(Action::InitialWindow { window, route_bucket: bucket(window.segments) });
+        }
+    }
+    actions
+}
+
+/// The rate to pace at: the most the application sends, and the most the slice takes. Over several paths only
+/// the former, since the socket's rate is that of every subflow.
+fn pacing_bps(properties: &Properties, single: bool, facts: Option<&SliceFacts>) -> Option<u64> {
+    let slice = facts.filter(|_| single).and_then(|f| f.uplink_max_bps.or(f.uplink_guaranteed_bps));
+    [properties.max_send_rate.get(), slice].into_iter().flatten().min()
+}

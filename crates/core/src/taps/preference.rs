@@ -1,0 +1,67 @@
+//! The five levels of preference (RFC 9622 §6.2, table 2).
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How much an application wants, or does not want, a property.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preference {
+    /// Only candidates that have it.
+    Require,
+    /// Candidates that have it rank higher.
+    Prefer,
+    /// It does not matter.
+    #[default]
+    #[serde(alias = "none")]
+    NoPreference,
+    /// Candidates that have it rank lower.
+    Avoid,
+    /// Only candidates that do not have it.
+    Prohibit,
+}
+
+impl Preference {
+    /// All levels, from the most to the least wanted.
+    pub const ALL: [Self; 5] = [Self::Require, Self::Prefer, Self::NoPreference, Self::Avoid, Self::Prohibit];
+
+    /// Whether a candidate may be used that has the property, or has it not. What is not known does not
+    /// satisfy Require, and does not violate Prohibit.
+    #[must_use]
+    pub const fn allows(self, has: Option<bool>) -> bool {
+        match self {
+            Self::Require => matches!(has, Some(true)),
+            Self::Prohibit => !matches!(has, Some(true)),
+            Self::Prefer | Self::NoPreference | Self::Avoid => true,
+        }
+    }
+
+    /// What having the property, or not, adds to a candidate's rank: 1 for a wish fulfilled, -1 for
+    /// something to avoid, else 0.
+    #[must_use]
+    pub const fn points(self, has: Option<bool>) -> i32 {
+        match (self, has) {
+            (Self::Prefer, Some(true)) => 1,
+            (Self::Avoid, Some(true)) => -1,
+            _ => 0,
+        }
+    }
+
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Require => "require",
+            Self::Prefer => "prefer",
+            Self::NoPreference => "no-preference",
+            Self::Avoid => "avoid",
+            Self::Prohibit => "prohibit",
+        }
+    }
+}
+
+impl fmt::Display for Preference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
