@@ -142,7 +142,8 @@ fn file(case: &Case, plan: &LwipPlan, device: Device, socket: &Path) -> Result<T
         addresses: vec![ue.bearer.into()],
         wifi: vec![ue.wifi.into()],
     };
-    let node = of.config(plan.ues.iter().map(ue).collect()).map_err(anyhow::Error::msg)?;
+    let node =
+        of.config_at(plan.ues.iter().map(ue).collect(), &[plan.prober.into()]).map_err(anyhow::Error::msg)?;
     let entries = |entries: &[(&str, Value)]| -> Table {
         entries.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
     };

@@ -17,6 +17,8 @@ pub struct LwipPlan {
     pub backhaul: (String, String),
     /// The addresses of its UEs.
     pub prefix: String,
+    /// Where it measures its legs from.
+    pub prober: Ipv4Addr,
     /// Its UEs.
     pub ues: Vec<LwipUe>,
     /// `ip -batch` lines for its namespace, once the program runs.
@@ -108,6 +110,9 @@ impl Build<'_> {
             let mut setup = format!(
                 "rule add iif l{lte} table {LWIP_TABLE}\nroute add default dev {LWIP_RAN} table {LWIP_TABLE}"
             );
+            // What answers probes by Wi-Fi is the node's, too.
+            let prober = Ipv4Addr::new(10, (LWIP_NET + n) as u8, 0, 1);
+            setup.push_str(&format!("\nroute add {prober}/32 dev {LWIP_RAN}"));
             let mut ues = Vec::new();
             for (ue, paths) in users {
                 let [bearer, by_wifi] = lwip_addresses(case, n, ue);
@@ -124,7 +129,11 @@ impl Build<'_> {
                 } else {
                     self.ip(&ue_space, &lines);
                 }
-                self.ip(&ue_space, &format!("addr add {by_wifi}/32 dev {at_wifi}"));
+                let table = FIRST_TABLE + paths[1];
+                self.ip(
+                    &ue_space,
+                    &format!("addr add {by_wifi}/32 dev {at_wifi}\nrule add from {by_wifi} table {table}"),
+                );
                 // A cell takes whatever is routed to its interface.
                 let via = |link: &str, number: usize, host: usize| match case.gnbs.contains_key(link) {
                     true => String::new(),
@@ -148,6 +157,7 @@ impl Build<'_> {
                 space,
                 backhaul: (upf_space, format!("lw{n}")),
                 prefix: format!("10.{}.0.0/16", LWIP_NET + n),
+                prober,
                 ues,
                 setup,
             });
