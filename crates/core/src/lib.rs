@@ -13,6 +13,7 @@ pub mod net;
 pub mod packet;
 pub mod policy;
 pub mod ran;
+pub mod slice;
 pub mod taps;
 pub mod time;
 pub mod ue;

@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 const CONTRACT: [&str; 4] = ["element", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 12] = [
+const LEAVES: [&str; 13] = [
     "access::crypto",
     "access::dns",
     "access::mtu",
@@ -31,6 +31,7 @@ const LEAVES: [&str; 12] = [
     "lwip",
     "net",
     "ran",
+    "slice",
     "taps",
 ];
 

@@ -1,0 +1,606 @@
+//! Decides what becomes of slices and UEs: commands in, records out.
+
+use super::admission::{Demand, Guarantee, Ledger, Shortage};
+use super::compile::{self, SliceShare};
+use super::inventory::{Inventory, WHOLE};
+use super::lifecycle::{Illegal, Phase, State};
+use super::nest::Nest;
+use super::plan::{Action, Execution, Outcome, Step};
+use super::profile::ServiceProfile;
+use super::record::{Assignment, Attachment, Kind, Pending, Record, Slice, Timing, Ue};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most slices.
+pub const MAX_SLICES: usize = 1000;
+/// Most UEs.
+pub const MAX_UES: usize = 100_000;
+/// Most slices of one UE (TS 23.501 §5.15.1: eight S-NSSAIs at a time).
+pub const MAX_UE_SLICES: usize = 8;
+
+/// A record to be stored; without one, it is to be removed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its identifier.
+    pub id: String,
+    /// The record.
+    pub record: Option<Record>,
+}
+
+impl Write {
+    fn slice(slice: Slice) -> Self {
+        Self { kind: Kind::Slice, id: slice.id.clone(), record: Some(Record::Slice(Box::new(slice))) }
+    }
+
+    /// A UE to be stored.
+    #[must_use]
+    pub fn ue(ue: Ue) -> Self {
+        Self { kind: Kind::Ue, id: ue.id.clone(), record: Some(Record::Ue(Box::new(ue))) }
+    }
+}
+
+/// A slice that is asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Order {
+    /// Its name.
+    pub name: String,
+    /// What it is to promise.
+    pub profile: ServiceProfile,
+    /// The NEST, as sent.
+    pub nest: Option<Value>,
+    /// Network services it needs.
+    pub services: bool,
+    /// Where; empty: where its coverage says.
+    pub accesses: Vec<String>,
+    /// Share of the RBs, whatever the rates, millionths.
+    pub share_ppm: Option<u32>,
+}
+
+impl From<&Nest> for Order {
+    fn from(nest: &Nest) -> Self {
+        Self {
+            name: nest.name.clone(),
+            profile: ServiceProfile::from(nest),
+            nest: Some(Value::Object(nest.document.clone())),
+            services: !nest.services().is_empty(),
+            accesses: Vec::new(),
+            share_ppm: None,
+        }
+    }
+}
+
+/// Why a command is refused. Nothing has changed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such thing.
+    #[error("there is no {0} \"{1}\"")]
+    Unknown(&'static str, String),
+    /// There is one already.
+    #[error("there is a {0} \"{1}\" already")]
+    Exists(&'static str, String),
+    /// There is not enough.
+    #[error(transparent)]
+    Shortage(#[from] Shortage),
+    /// Not in this state.
+    #[error(transparent)]
+    State(#[from] Illegal),
+    /// No access serves what it needs.
+    #[error("no access serves {0}: see the configuration of the slice manager for those there are")]
+    Nowhere(String),
+    /// It has as many as it can have.
+    #[error("{what}: at most {most}")]
+    Full {
+        /// Of what.
+        what: &'static str,
+        /// How many there can be.
+        most: u64,
+    },
+    /// It is still needed.
+    #[error("{0}")]
+    InUse(String),
+}
+
+/// Every record, and what there is to share.
+#[derive(Debug, Clone, Default)]
+pub struct Manager {
+    inventory: Inventory,
+    slices: BTreeMap<String, Slice>,
+    ues: BTreeMap<String, Ue>,
+    documents: BTreeMap<(Kind, String), Value>,
+}
+
+impl Manager {
+    /// Without any record.
+    #[must_use]
+    pub fn new(inventory: Inventory) -> Self {
+        Self { inventory, ..Self::default() }
+    }
+
+    /// What there is to share.
+    #[must_use]
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// Slices by identifier.
+    #[must_use]
+    pub fn slices(&self) -> &BTreeMap<String, Slice> {
+        &self.slices
+    }
+
+    /// UEs by name.
+    #[must_use]
+    pub fn ues(&self) -> &BTreeMap<String, Ue> {
+        &self.ues
+    }
+
+    /// One slice.
+    ///
+    /// # Errors
+    /// There is none of this identifier.
+    pub fn slice(&self, id: &str) -> Result<&Slice, Refusal> {
+        self.slices.get(id).ok_or_else(|| Refusal::Unknown("slice", id.to_owned()))
+    }
+
+    /// One UE.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn ue(&self, id: &str) -> Result<&Ue, Refusal> {
+        self.ues.get(id).ok_or_else(|| Refusal::Unknown("UE", id.to_owned()))
+    }
+
+    /// One document.
+    #[must_use]
+    pub fn document(&self, kind: Kind, id: &str) -> Option<&Value> {
+        self.documents.get(&(kind, id.to_owned()))
+    }
+
+    /// Documents of a kind, by identifier.
+    pub fn documents(&self, kind: Kind) -> impl Iterator<Item = (&str, &Value)> {
+        let from = (kind, String::new());
+        self.documents
+            .range(from..)
+            .take_while(move |((k, _), _)| *k == kind)
+            .map(|((_, id), v)| (id.as_str(), v))
+    }
+
+    /// The base slice descriptor with this `base_slice_des_id`.
+    #[must_use]
+    pub fn base(&self, name: &str) -> Option<Map<String, Value>> {
+        let named = |v: &&Value| v.get("base_slice_des_id").and_then(Value::as_str) == Some(name);
+        self.documents(Kind::Base).map(|(_, v)| v).find(named).and_then(Value::as_object).cloned()
+    }
+
+    /// Takes over a record that was stored, or removes it.
+    pub fn put(&mut self, write: Write) {
+        let Write { kind, id, record } = write;
+        match record {
+            Some(Record::Slice(slice)) => drop(self.slices.insert(id, *slice)),
+            Some(Record::Ue(ue)) => drop(self.ues.insert(id, *ue)),
+            Some(Record::Document(value)) => drop(self.documents.insert((kind, id), value)),
+            None => match kind {
+                Kind::Slice => drop(self.slices.remove(&id)),
+                Kind::Ue => drop(self.ues.remove(&id)),
+                _ => drop(self.documents.remove(&(kind, id))),
+            },
+        }
+    }
+
+    /// What was promised, but to slice `except`.
+    #[must_use]
+    pub fn ledger(&self, except: Option<&str>) -> Ledger {
+        let mut ledger = Ledger::default();
+        self.slices.values().filter(|s| except != Some(&s.id)).for_each(|s| ledger.add(&s.reserved()));
+        ledger
+    }
+
+    /// Makes a slice: its accesses are chosen and its guarantees reserved.
+    ///
+    /// # Errors
+    /// No access serves it, or one has too little left; the identifier is taken; there are too many.
+    pub fn create(&self, id: &str, order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+        if self.slices.contains_key(id) {
+            return Err(Refusal::Exists("slice", id.to_owned()));
+        }
+        if self.slices.len() >= MAX_SLICES {
+            return Err(Refusal::Full { what: "slices", most: MAX_SLICES as u64 });
+        }
+        let (wanted, not_supported) = self.place(&order)?;
+        self.ledger(None).admit(&wanted, &self.inventory)?;
+        let taken = self.slices.values().any(|s| s.cell_name == order.name) || order.name == "default";
+        let short: String = id.chars().take(8).collect();
+        let cell_name = if taken { format!("{}-{short}", order.name) } else { order.name.clone() };
+        let mut slice = Slice {
+            id: id.to_owned(),
+            name: order.name,
+            cell_name,
+            state: State::Init.after(&Phase::Placed)?,
+            profile: order.profile,
+            nest: order.nest,
+            share_ppm: order.share_ppm,
+            applied: Demand::new(),
+            wanted,
+            before: Demand::new(),
+            plan: None,
+            pending: None,
+            force: false,
+            problems: BTreeMap::new(),
+            errors: Vec::new(),
+            not_supported,
+            created_ms: now_ms,
+            since_ms: now_ms,
+            timing: Timing::default(),
+        };
+        slice.plan = Some(steps(&slice, order.services));
+        Ok(vec![Write::slice(slice)])
+    }
+
+    /// Gives a slice another profile. The old one holds until everything is in place.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; the slice neither runs nor is degraded.
+    pub fn modify(&self, id: &str, order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+        let mut slice = self.slice(id)?.clone();
+        slice.state = slice.state.after(&Phase::Change)?;
+        let (wanted, not_supported) = self.place(&order)?;
+        slice.before.clone_from(&slice.applied);
+        slice.wanted = wanted;
+        self.ledger(Some(id)).admit(&slice.reserved(), &self.inventory)?;
+        slice.share_ppm = order.share_ppm;
+        slice.not_supported = not_supported;
+        slice.pending = Some(Box::new(Pending { profile: order.profile, nest: order.nest }));
+        slice.plan = Some(steps(&slice, order.services));
+        slice.since_ms = now_ms;
+        Ok(vec![Write::slice(slice)])
+    }
+
+    /// Begins to remove a slice; with `force`, failures on the way do not keep it.
+    ///
+    /// # Errors
+    /// There is none; it is being removed already (with `force` that is allowed); a QoS session or a booking has it.
+    pub fn remove(&self, id: &str, force: bool, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+        let mut slice = self.slice(id)?.clone();
+        if slice.state == State::Terminating {
+            if force && !slice.force {
+                slice.force = true;
+                return Ok(vec![Write::slice(slice)]);
+            }
+            slice.state.after(&Phase::Terminate)?;
+        }
+        slice.state = slice.state.after(&Phase::Terminate)?;
+        slice.before = slice.reserved();
+        slice.wanted = Demand::new();
+        slice.pending = None;
+        slice.force |= force;
+        slice.since_ms = now_ms;
+        let accesses = slice.before.keys().cloned();
+        let mut all: Vec<Step> = accesses.map(|access| Step::Shares { access }).collect();
+        if slice.nest.as_ref().and_then(|n| n.get("service_descriptor")?.get("ns_list")).is_some() {
+            all.push(Step::Services);
+        }
+        slice.plan = Some(Execution::new(all));
+        Ok(vec![Write::slice(slice)])
+    }
+
+    /// What is to be done in the network, slice by slice: its identifier and the action.
+    pub fn todo(&self) -> impl Iterator<Item = (&str, Option<Action>)> {
+        self.slices.values().filter_map(|s| Some((s.id.as_str(), s.plan.as_ref()?.next().ok())))
+    }
+
+    /// The shares an access must have once `action` of slice `id` is done.
+    #[must_use]
+    pub fn shares(&self, access: &str, id: &str, action: &Action) -> Vec<SliceShare> {
+        let access = self.inventory.get(access);
+        access.map_or_else(Vec::new, |access| compile::shares(&self.slices, access, id, action))
+    }
+
+    /// The shares an access should have now.
+    #[must_use]
+    pub fn shares_now(&self, access: &str) -> Vec<SliceShare> {
+        let access = self.inventory.get(access);
+        access.map_or_else(Vec::new, |access| compile::shares_now(&self.slices, access))
+    }
+
+    /// Whether a change of an access's shares is under way.
+    #[must_use]
+    pub fn busy(&self, access: &str) -> bool {
+        self.slices.values().any(|s| s.plan.is_some() && s.reserved().contains_key(access))
+    }
+
+    /// Tells how the step went that is to be done for slice `id`; with no step left, ends the plan.
+    ///
+    /// # Errors
+    /// There is no such slice. One without a plan is left as it is.
+    pub fn step_done(
+        &self,
+        id: &str,
+        result: Result<(), String>,
+        now_ms: u64,
+    ) -> Result<Vec<Write>, Refusal> {
+        let mut slice = self.slice(id)?.clone();
+        let Some(mut plan) = slice.plan.take() else { return Ok(Vec::new()) };
+        if let Err(why) = &result {
+            slice.note(why.clone());
+        }
+        let move_to = |slice: &mut Slice, phase: &Phase| {
+            let took = now_ms.saturating_sub(slice.since_ms);
+            match slice.state {
+                State::Placement => slice.timing.placement_ms = took,
+                State::Provisioning => slice.timing.provisioning_ms = took,
+                State::Activation => slice.timing.activation_ms = took,
+                _ => {}
+            }
+            slice.state = slice.state.after(phase)?;
+            slice.since_ms = now_ms;
+            Ok::<_, Illegal>(())
+        };
+        if slice.state == State::Placement {
+            move_to(&mut slice, &Phase::Provision)?;
+        }
+        let result = match result {
+            // Removing neither turns round nor gives up; forced, it goes on.
+            Err(_) if slice.state == State::Terminating && !slice.force => {
+                slice.plan = Some(plan);
+                return Ok(vec![Write::slice(slice)]);
+            }
+            Err(_) if slice.state == State::Terminating => Ok(()),
+            result => result,
+        };
+        if let Ok(action) = plan.next() {
+            if result.is_ok() {
+                match &action {
+                    Action::Do(Step::Shares { access }) => settle(&mut slice, access, false),
+                    Action::Undo(Step::Shares { access }) => settle(&mut slice, access, true),
+                    _ => {}
+                }
+            }
+            plan.done(result);
+        }
+        match plan.next() {
+            Ok(Action::Do(Step::Verify { .. })) if slice.state == State::Provisioning => {
+                move_to(&mut slice, &Phase::Activate)?;
+                slice.plan = Some(plan);
+            }
+            Ok(_) => slice.plan = Some(plan),
+            Err(_) if slice.state == State::Terminating => {
+                return Ok(self.gone(id));
+            }
+            Err(Outcome::Done) => {
+                if slice.state == State::Provisioning {
+                    move_to(&mut slice, &Phase::Activate)?;
+                }
+                move_to(&mut slice, &Phase::Run)?;
+                slice.before = Demand::new();
+                if let Some(pending) = slice.pending.take() {
+                    slice.profile = pending.profile;
+                    slice.nest = pending.nest.or(slice.nest);
+                }
+            }
+            Err(Outcome::Undone { why, left }) => {
+                let was_there = slice.pending.take().is_some();
+                let left: BTreeSet<&String> = left
+                    .iter()
+                    .filter_map(|s| if let Step::Shares { access } = s { Some(access) } else { None })
+                    .collect();
+                // Where undoing failed, the cell may have either: the larger stays reserved.
+                let unsure: Demand = slice.reserved().into_iter().filter(|(a, _)| left.contains(a)).collect();
+                slice.wanted = std::mem::take(&mut slice.before);
+                slice.before = unsure;
+                move_to(&mut slice, &if was_there { Phase::Recover } else { Phase::Fail(why) })?;
+            }
+        }
+        if slice.plan.is_none() {
+            degrade(&mut slice)?;
+        }
+        Ok(vec![Write::slice(slice)])
+    }
+
+    /// A slice that is gone, and the UEs that had it.
+    fn gone(&self, id: &str) -> Vec<Write> {
+        let mut writes = vec![Write { kind: Kind::Slice, id: id.to_owned(), record: None }];
+        for ue in self.ues.values().filter(|ue| ue.slices.iter().any(|a| a.slice == id)) {
+            let mut ue = ue.clone();
+            ue.slices.retain(|a| a.slice != id);
+            writes.push(Write::ue(ue));
+        }
+        writes
+    }
+
+    /// How an access is: `Some(why)` when something is wrong there. Gives the slices whose state changes.
+    pub fn health(&self, access: &str, problem: Option<&str>, now_ms: u64) -> Vec<Write> {
+        let on_it = self.slices.values().filter(|s| s.applied.contains_key(access));
+        let changed = on_it.filter(|s| s.problems.get(access).map(String::as_str) != problem);
+        changed
+            .filter_map(|slice| {
+                let mut slice = slice.clone();
+                match problem {
+                    Some(why) => drop(slice.problems.insert(access.to_owned(), why.to_owned())),
+                    None => drop(slice.problems.remove(access)),
+                }
+                let before = slice.state.name();
+                degrade(&mut slice).ok()?;
+                if slice.state.name() != before {
+                    slice.since_ms = now_ms;
+                }
+                Some(Write::slice(slice))
+            })
+            .collect()
+    }
+
+    /// What a UE asks a slice of its own to promise it at least, bit/s: the slice grows within its maximum and what is
+    /// left. Nothing where it promises as much.
+    ///
+    /// # Errors
+    /// It is not the UE's; it is not running; its maximum, or an access, has too little.
+    pub fn grow(
+        &self,
+        ue: &str,
+        id: &str,
+        dl_bps: u64,
+        ul_bps: u64,
+        now_ms: u64,
+    ) -> Result<Vec<Write>, Refusal> {
+        let own = self.ue(ue)?.slices.iter().any(|a| a.slice == id);
+        let slice = self.slice(id).ok().filter(|_| own);
+        let slice = slice.ok_or_else(|| Refusal::Unknown("slice of this UE", id.to_owned()))?;
+        let mut profile = slice.profile.clone();
+        let mut grown = false;
+        for (slice, ue, wanted) in [
+            (&mut profile.dl_slice, &mut profile.dl_ue, dl_bps),
+            (&mut profile.ul_slice, &mut profile.ul_ue, ul_bps),
+        ] {
+            let wanted = wanted as f64 / 1e3;
+            if wanted <= ue.gua.or(slice.gua).unwrap_or(0.0) {
+                continue;
+            }
+            grown = true;
+            let most = slice.max.into_iter().chain(ue.max).min_by(f64::total_cmp);
+            if let Some(most) = most.filter(|most| wanted > *most) {
+                return Err(Refusal::Full { what: "bit/s of this slice", most: (most * 1e3) as u64 });
+            }
+            if ue.gua.is_some() {
+                ue.gua = Some(wanted);
+            }
+            slice.gua = Some(slice.gua.unwrap_or(0.0).max(wanted));
+        }
+        if !grown {
+            return Ok(Vec::new());
+        }
+        let order = Order {
+            name: slice.name.clone(),
+            profile,
+            nest: None,
+            services: false,
+            accesses: slice.applied.keys().cloned().collect(),
+            share_ppm: slice.share_ppm,
+        };
+        self.modify(id, order, now_ms)
+    }
+
+    /// Gives a UE a place in a slice, or changes it.
+    ///
+    /// # Errors
+    /// There is no such UE or slice; the slice is not there to stay; it has as many UEs as it promises, or the UE as
+    /// many slices as it can have.
+    pub fn assign(&self, ue: &str, id: &str, cell_ue: Option<String>) -> Result<Vec<Write>, Refusal> {
+        let mut ue = self.ue(ue)?.clone();
+        let slice = self.slice(id)?;
+        if matches!(slice.state, State::Terminating | State::Failed(_)) {
+            return Err(Illegal { from: slice.state.name(), what: "take UEs" }.into());
+        }
+        let has = |u: &Ue| u.slices.iter().any(|a| a.slice == id);
+        if !has(&ue) {
+            if ue.slices.len() >= MAX_UE_SLICES {
+                return Err(Refusal::Full { what: "slices of a UE", most: MAX_UE_SLICES as u64 });
+            }
+            if let Some(most) = slice.profile.max_ues
+                && self.ues.values().filter(|u| has(u)).count() as u64 >= most
+            {
+                return Err(Refusal::Full { what: "UEs of this slice", most });
+            }
+        }
+        ue.slices.retain(|a| a.slice != id);
+        ue.slices.push(Assignment { slice: id.to_owned(), cell_ue, attachment: Attachment::Pending });
+        ue.slices.sort_by(|a, b| a.slice.cmp(&b.slice));
+        Ok(vec![Write::ue(ue)])
+    }
+
+    /// Takes a UE's place in a slice away.
+    ///
+    /// # Errors
+    /// There is no such UE, or it has none there.
+    pub fn unassign(&self, ue: &str, id: &str) -> Result<Vec<Write>, Refusal> {
+        let mut ue = self.ue(ue)?.clone();
+        let before = ue.slices.len();
+        ue.slices.retain(|a| a.slice != id);
+        if ue.slices.len() == before {
+            return Err(Refusal::Unknown("slice of this UE", id.to_owned()));
+        }
+        Ok(vec![Write::ue(ue)])
+    }
+
+    /// Where a slice goes, and what it is promised there. Its guarantee holds on each of its accesses: all of its UEs
+    /// may be at one of them.
+    fn place(&self, order: &Order) -> Result<(Demand, Vec<String>), Refusal> {
+        let mut chosen = BTreeSet::new();
+        let mut not_supported = Vec::new();
+        let latency =
+            order.profile.dl_latency.into_iter().chain(order.profile.ul_latency).min_by(f64::total_cmp);
+        let fast = |delay_ms: f64| latency.is_none_or(|most| delay_ms <= most);
+        for name in &order.accesses {
+            let access = self.inventory.get(name).ok_or_else(|| Shortage::Unknown(name.clone()))?;
+            if !fast(access.delay_ms) {
+                return Err(Refusal::Nowhere(format!("{} ms on \"{name}\"", latency.unwrap_or(0.0))));
+            }
+            chosen.insert(access.name.as_str());
+        }
+        if order.accesses.is_empty() {
+            for place in &order.profile.coverage {
+                let mut here = self.inventory.at(place).filter(|a| fast(a.delay_ms)).peekable();
+                if here.peek().is_none() {
+                    not_supported.push(place.clone());
+                }
+                chosen.extend(here.map(|a| a.name.as_str()));
+            }
+            if order.profile.coverage.is_empty() {
+                chosen.extend(self.inventory.iter().filter(|a| fast(a.delay_ms)).map(|a| a.name.as_str()));
+            }
+        }
+        if chosen.is_empty() {
+            let where_to = order.profile.coverage.join(", ");
+            let where_to = if where_to.is_empty() { "it".to_owned() } else { format!("\"{where_to}\"") };
+            let how = latency.map_or_else(String::new, |ms| format!(" within {ms} ms"));
+            return Err(Refusal::Nowhere(format!("{where_to}{how}")));
+        }
+        let (dl, ul) = order.profile.rates_bps();
+        let demand = chosen.into_iter().filter_map(|name| {
+            let access = self.inventory.get(name)?;
+            let mut guarantee = Guarantee::of_rates(dl, ul, access);
+            if let Some(share) = order.share_ppm {
+                guarantee.share_ppm = guarantee.share_ppm.max(share.min(WHOLE));
+            }
+            Some((name.to_owned(), guarantee))
+        });
+        Ok((demand.collect(), not_supported))
+    }
+}
+
+/// Shares first, then services, and then a look at each access.
+fn steps(slice: &Slice, services: bool) -> Execution {
+    let accesses: BTreeSet<&String> = slice.wanted.keys().chain(slice.before.keys()).collect();
+    let mut all: Vec<Step> = accesses.iter().map(|a| Step::Shares { access: (*a).clone() }).collect();
+    if services {
+        all.push(Step::Services);
+    }
+    all.extend(slice.wanted.keys().map(|a| Step::Verify { access: a.clone() }));
+    Execution::new(all)
+}
+
+/// An access has what was wanted, or, going back, what it had before.
+fn settle(slice: &mut Slice, access: &str, back: bool) {
+    let to = if back { &slice.before } else { &slice.wanted };
+    match to.get(access).copied() {
+        Some(guarantee) => drop(slice.applied.insert(access.to_owned(), guarantee)),
+        None => drop(slice.applied.remove(access)),
+    }
+}
+
+/// The state that fits what is wrong.
+fn degrade(slice: &mut Slice) -> Result<(), Illegal> {
+    if !slice.state.usable() {
+        return Ok(());
+    }
+    let wrong: Vec<String> = slice.problems.iter().map(|(access, why)| format!("{access}: {why}")).collect();
+    slice.state = match (&slice.state, wrong.is_empty()) {
+        (_, false) => slice.state.after(&Phase::Degrade(wrong.join("; ")))?,
+        (State::Degraded(_), true) => slice.state.after(&Phase::Recover)?,
+        (state, true) => state.clone(),
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

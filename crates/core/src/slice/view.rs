@@ -1,0 +1,137 @@
+//! What a UE is told: its slices and nobody else's, in few bytes (the paper's §5 leaves the overhead open: "up to
+//! several kB" a message).
+
+use super::lifecycle::State;
+use super::manager::Manager;
+use super::record::{Slice, Ue};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::hash::Hasher;
+
+/// What a UE is told of one slice. What is not known is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SliceFacts {
+    /// Identifier.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// State, as [`State::name`].
+    pub state: String,
+    /// Why, if it is degraded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Slice/service type.
+    pub sst: u8,
+    /// Slice differentiator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sd: Option<String>,
+    /// Data network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dnn: Option<String>,
+    /// Promised to this UE downlink, bit/s: the guarantee per UE, or the slice's where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dl_guaranteed_bps: Option<u64>,
+    /// Never exceeded downlink, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dl_max_bps: Option<u64>,
+    /// Promised to this UE uplink, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ul_guaranteed_bps: Option<u64>,
+    /// Never exceeded uplink, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ul_max_bps: Option<u64>,
+    /// Packet delay budget between UE and UPF, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_ms: Option<f64>,
+    /// Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Packets lost or late, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_percent: Option<f64>,
+    /// 5QIs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub qi: Vec<u8>,
+    /// Largest packet, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_bytes: Option<u16>,
+    /// Whether it shares the RAN with other slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
+    /// The accesses it is on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accesses: Vec<String>,
+}
+
+impl From<&Slice> for SliceFacts {
+    fn from(slice: &Slice) -> Self {
+        let p = &slice.profile;
+        let bps = |kbps: Option<f64>| kbps.map(|kbps| (kbps * 1e3).round() as u64);
+        let qos = p.other.get("qosParameters").and_then(Value::as_array);
+        let qi = qos.into_iter().flatten().filter_map(|q| u8::try_from(q.get("qi")?.as_u64()?).ok());
+        Self {
+            id: slice.id.clone(),
+            name: slice.name.clone(),
+            state: slice.state.name().to_owned(),
+            reason: slice.state.reason().map(str::to_owned),
+            sst: p.sst,
+            sd: p.snssai_list.first().and_then(|s| s.sd.clone()),
+            dnn: p.dnn.clone(),
+            dl_guaranteed_bps: bps(p.dl_ue.gua.or(p.dl_slice.gua)),
+            dl_max_bps: bps(p.dl_ue.max.or(p.dl_slice.max)),
+            ul_guaranteed_bps: bps(p.ul_ue.gua.or(p.ul_slice.gua)),
+            ul_max_bps: bps(p.ul_ue.max.or(p.ul_slice.max)),
+            latency_ms: p.dl_latency.into_iter().chain(p.ul_latency).max_by(f64::total_cmp),
+            jitter_ms: p.jitter.map(|us| us / 1e3),
+            loss_percent: p.reliability.map(|percent| 100.0 - percent),
+            qi: qi.collect(),
+            mtu_bytes: p.dl_packet.into_iter().chain(p.ul_packet).min(),
+            isolated: p.sharing.as_deref().filter(|s| *s == "NON-SHARED").map(|_| true),
+            accesses: slice.applied.keys().cloned().collect(),
+        }
+    }
+}
+
+/// What a UE is told.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UeView {
+    /// How long this counts, seconds: after it without an answer, the UE forgets.
+    pub ttl_s: u32,
+    /// Its slices.
+    pub slices: Vec<SliceFacts>,
+    /// Policies pushed to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<Value>,
+}
+
+/// The view of a UE; slices that are gone are left out.
+#[must_use]
+pub fn view(manager: &Manager, ue: &Ue, ttl_s: u32) -> UeView {
+    let slices = ue.slices.iter().filter_map(|a| manager.slices().get(&a.slice));
+    let told = slices.filter(|s| !matches!(s.state, State::Init | State::Placement) || !s.applied.is_empty());
+    UeView { ttl_s, slices: told.map(SliceFacts::from).collect(), policies: ue.policies.clone() }
+}
+
+/// A short name of a text, for ETags: 42 bits as seven letters. A change is missed once in four billion thousand.
+#[must_use]
+pub fn tag(text: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut hasher = siphasher::sip::SipHasher24::new_with_keys(0x616e_6162_7261_6e63, 0x6874_6167);
+    hasher.write(text);
+    let hash = hasher.finish();
+    (0..7).map(|i| char::from(LETTERS[(hash >> (6 * i)) as usize & 63])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_short_and_differ() {
+        let tags: std::collections::BTreeSet<String> =
+            (0..10_000_u32).map(|i| tag(&i.to_le_bytes())).collect();
+        assert_eq!(tags.len(), 10_000);
+        assert!(tags.iter().all(|t| t.len() == 7));
+        assert_eq!(tag(b"x"), tag(b"x"));
+    }
+}
