@@ -26,22 +26,30 @@ pub(super) fn open(p: &Properties, sets: &[PathSet<'_>]) -> Vec<Need> {
         sets.iter().flat_map(|s| s.members.iter().filter_map(|m| m.name.pvd.clone())).collect();
     slices.sort();
     slices.dedup();
-    let ways: [(&str, Option<u64>, fn(&PathSet<'_>) -> Option<u64>); 2] = [
-        ("minSendRate", asked.send_bps, |s| s.send_bps()),
-        ("minRecvRate", asked.recv_bps, |s| s.recv_bps()),
+    let single = |s: &&PathSet<'_>| !s.is_several();
+    let (send, recv) = (|s: &PathSet<'_>| s.send_bps(), |s: &PathSet<'_>| s.recv_bps());
+    let ways = [
+        (
+            "minSendRate",
+            asked.send_bps,
+            sets.iter().filter(single).filter_map(send).max(),
+            sets.iter().filter_map(send).max(),
+        ),
+        (
+            "minRecvRate",
+            asked.recv_bps,
+            sets.iter().filter(single).filter_map(recv).max(),
+            sets.iter().filter_map(recv).max(),
+        ),
     ];
     ways.into_iter()
-        .filter_map(|(property, asked, has)| {
-            let asked_bps = asked?;
-            let best = |several: bool| {
-                sets.iter().filter(|s| several || !s.is_several()).filter_map(has).max().unwrap_or(0)
-            };
-            let (best_single_bps, best_bps) = (best(false), best(true));
+        .filter_map(|(property, asked, best_single, best)| {
+            let (asked_bps, best_single_bps) = (asked?, best_single.unwrap_or(0));
             (best_single_bps < asked_bps).then(|| Need {
                 property: property.to_owned(),
                 asked_bps,
                 best_single_bps,
-                best_bps,
+                best_bps: best.unwrap_or(0),
                 slices: slices.clone(),
             })
         })
