@@ -63,7 +63,7 @@ proptest! {
         let mut out = [0xaa; 264];
         let header = TraceHeader::new(namespace, of, words);
         let len = emit_trace_header(6, &header, &mut out).unwrap();
-        prop_assert!(len % 8 == 0 && out[len..].iter().all(|b| *b == 0xaa));
+        prop_assert!(len.is_multiple_of(8) && out[len..].iter().all(|b| *b == 0xaa));
         let option = &mut out[8..8 + TRACE_HEADER_LEN + 4 * usize::from(words)];
         let (mut kept, mut room, mut overflow) = (Vec::new(), 4 * usize::from(words), false);
         for said in &said {
@@ -110,7 +110,7 @@ proptest! {
         let tcp = state.map(|(cwnd, ssthresh, srtt_us)| TcpState { cwnd, ssthresh, srtt_us });
         let mut out = [0; 56];
         let len = emit_edge_header(next, &edge, tcp.as_ref(), &mut out).unwrap();
-        prop_assert!(len % 8 == 0 && out[0] == next && len == 8 * (usize::from(out[1]) + 1));
+        prop_assert!(len.is_multiple_of(8) && out[0] == next && len == 8 * (usize::from(out[1]) + 1));
         let found: Vec<_> = options(&out[..len]).map(Result::unwrap).collect();
         let ExtOption::Ioam { kind: option_type::EDGE_TO_EDGE, data } = found[0] else { panic!("{found:?}") };
         prop_assert_eq!(EdgeToEdge::parse(data), Ok(edge));
