@@ -242,8 +242,8 @@ pub struct DidaConfig {
     /// Whether a hold ends before the sender's retransmission timer can, as far as the node can tell. Off is for
     /// experiments with long holds. Default: on.
     pub respect_rto: bool,
-    /// The least retransmission timeout of senders, milliseconds, 1 to 10,000: 200 in Linux, 1,000 by RFC 6298.
-    /// Default: 200.
+    /// What the retransmission timeout of senders is beyond their SRTT at least, milliseconds, 1 to 10,000. Default: 200,
+    /// as in Linux; the floor of RFC 6298, 1 s in all, is beyond that for round trips below 0.8 s.
     pub min_rto_ms: u32,
     /// Most ACKs held of one flow; the next one releases them. Default: 256.
     pub held_per_flow: u32,

@@ -121,10 +121,12 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// The retransmission timeout (RFC 6298 §2) with a floor: 1 s by the RFC, 0.2 s in Linux.
+    /// The retransmission timeout, RFC 6298 §2 with the floor where Linux has it: of the variation's part, 0.2 s, so
+    /// that it is never less than SRTT + 0.2 s. The RFC's own floor, 1 s of the whole, is beyond that for round trips
+    /// below 0.8 s.
     #[must_use]
     pub fn rto_s(&self, floor_s: f64) -> f64 {
-        (self.smoothed_s + GRANULARITY_S.max(K * self.variation_s)).max(floor_s)
+        self.smoothed_s + GRANULARITY_S.max(K * self.variation_s).max(floor_s)
     }
 
     /// T_MHT as printed in Eq. 1, seconds.
@@ -137,11 +139,12 @@ impl RoundTrips {
             / GAMMA
     }
 
-    /// The longest hold, seconds from the last ACK that advanced: `max(0, min(Eq. 1, RTO − R′ − guard))`.
+    /// The longest hold, seconds from the last ACK that advanced: `max(0, RTO − R′ − guard)`. Eq. 1 has no part in it:
+    /// where the floor decides it is beyond the RTO, and where the variation does it is SRTT − R′, which is no hold at all
+    /// whenever round trips grow.
     #[must_use]
     pub fn mht_s(&self, rto_floor_s: f64) -> f64 {
-        let rto = self.rto_s(rto_floor_s);
-        let left = self.printed_mht_s(rto).min(rto - self.last_s - GUARD_S);
+        let left = self.rto_s(rto_floor_s) - self.last_s - GUARD_S;
         // What is no number is no hold.
         if left > 0.0 { left } else { 0.0 }
     }
@@ -206,10 +209,17 @@ mod tests {
         let trips = RoundTrips { last_s: 0.1, smoothed_s: 0.1, variation_s: 0.01 };
         let rto = trips.rto_s(1.0);
         assert!(trips.printed_mht_s(rto) > 6.0 * rto);
-        assert!((trips.mht_s(1.0) - 0.89).abs() < 1e-9);
-        assert!((trips.mht_s(0.2) - 0.09).abs() < 1e-9);
+        assert!((trips.mht_s(1.0) - 0.99).abs() < 1e-9);
+        assert!((trips.mht_s(0.2) - 0.19).abs() < 1e-9);
+        // A queue that filled takes nothing from it: round trips are longer, and the timeout with them.
+        let queued = RoundTrips { last_s: 0.5, smoothed_s: 0.5, variation_s: 0.01 };
+        assert!((queued.mht_s(0.2) - 0.19).abs() < 1e-9);
         // Without a floor it is what RTTVAR leaves.
-        assert!(trips.mht_s(0.0) <= 0.030 + 1e-9);
+        assert!((trips.mht_s(0.0) - 0.030).abs() < 1e-9);
+        // Round trips that grow: the print leaves nothing then, for it is SRTT - R'.
+        let growing = RoundTrips { last_s: 0.3, smoothed_s: 0.12, variation_s: 0.09 };
+        assert!((growing.printed_mht_s(growing.rto_s(0.2)) + 0.18).abs() < 1e-9);
+        assert!((growing.mht_s(0.2) - 0.17).abs() < 1e-9);
         let odd = RoundTrips { last_s: f64::NAN, smoothed_s: 0.1, variation_s: 0.0 };
         assert_eq!(odd.mht_s(1.0), 0.0);
     }

@@ -65,6 +65,7 @@ fn units_have_two_capabilities_and_no_way_to_more() {
     let same = [
         "ExecStart",
         "Description",
+        "Documentation",
         "Wants",
         "After",
         "RestartKillSignal",

@@ -224,7 +224,7 @@ fn an_optimal_hold_is_that_of_the_model() {
 
 #[test]
 fn a_hold_respects_the_senders_timer() {
-    for (min_rto_ms, respect_rto, at_most_ms) in [(200, true, 200), (1000, true, 890), (200, false, 5000)] {
+    for (min_rto_ms, respect_rto, at_most_ms) in [(200, true, 200), (1000, true, 990), (200, false, 5000)] {
         let mut w = World::new(config(None), false);
         let hold = Hold::Fixed { ms: 5000.0 };
         w.node
