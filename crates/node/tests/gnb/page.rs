@@ -1,17 +1,8 @@
 //! The example of docs/ran.md, run as it stands: as root in a sandbox with /run and /tmp of its own.
 
-use super::net::ANABRANCH;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use super::example;
 
 const PAGE: &str = include_str!("../../../../docs/ran.md");
-
-/// The lines of the first block with this fence after `heading`.
-fn block<'a>(heading: &str, fence: &str) -> &'a str {
-    let (_, rest) = PAGE.split_once(&format!("\n{heading}\n")).expect("the heading");
-    let (_, rest) = rest.split_once(&format!("\n```{fence}\n")).expect("the block");
-    rest.split_once("\n```\n").expect("its end").0
-}
 
 /// Mean round trips of the runs of `ping`, milliseconds.
 fn means(output: &str) -> Vec<f64> {
@@ -30,26 +21,14 @@ fn names(text: &str) -> Vec<String> {
 
 #[test]
 fn the_example_of_the_page_does_what_the_page_says() {
-    let private = "mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /tmp";
-    let sandbox = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"];
-    let tried = Command::new("unshare").args(sandbox).arg(private).stderr(Stdio::null()).status();
-    if !tried.is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("CI").is_none(), "CI must be able to make namespaces");
-        eprintln!("skipped: docs/ran.md needs root and namespaces");
+    let Some((text, all)) = example::run(
+        PAGE,
+        "docs/ran.md",
+        "kill -INT %1\nwait %1\nfor n in phone net; do ip -n $n -br link; done",
+    ) else {
         return;
-    }
-    let script = format!(
-        "{private}\nset -e\n{}\nkill -INT %1\nwait %1\nfor n in phone net; do ip -n $n -br link; done",
-        block("## Try it", "sh")
-    );
-    let programs = Path::new(ANABRANCH).parent().unwrap().display().to_string();
-    let path = format!("{programs}:{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let output = Command::new("unshare").args(sandbox).arg(&script).env("PATH", path).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let all = format!("{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    println!("{all}");
-    assert!(output.status.success(), "{all}");
-    let expected = block("## Try it", "text");
+    };
+    let expected = example::block(PAGE, "text");
     let [before, after] = means(&text)[..] else { panic!("two runs of ping: {all}") };
     // Generous: other tests have the same cores.
     assert!(before > 100.0 && after < before / 4.0, "{before} ms, then {after} ms");

@@ -9,6 +9,8 @@
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
 
+#[path = "../run/example.rs"]
+mod example;
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
