@@ -152,7 +152,9 @@ impl Track {
     /// - SYN, RST: what is held belongs to what ends. FIN and data: order is kept, and their SACK blocks say the same;
     /// - a change of the ECN bits, in either form of ECN: each is news;
     /// - a duplicate SACK (RFC 2883): it is said once, and lets the sender undo a reduction;
-    /// - a window that the sender may be waiting for: the last one was used up to less than a full segment;
+    /// - a window that the sender may be waiting for: the last one was used up to less than a full segment, or is
+    ///   none. A closed one goes on each time: it may answer a probe, and unanswered probes end a connection
+    ///   (RFC 9293 §3.8.6.1);
     /// - urgent data, and options that are not timestamps, SACK, MPTCP's DSS, MD5 or AO.
     pub(super) fn judge(
         &mut self,
@@ -215,12 +217,11 @@ impl Track {
             self.ecn = ecn;
             return (Verdict::Release(ReleaseReason::Ecn), None);
         }
-        if window != self.window {
-            let waiting = self.is_window_used_up() || window == 0 || self.window == 0;
-            self.window = window;
-            if waiting {
-                return (Verdict::Release(ReleaseReason::Window), None);
-            }
+        let is_new = window != self.window;
+        let awaited = self.window == 0 || self.is_window_used_up();
+        self.window = window;
+        if window == 0 || (is_new && awaited) {
+            return (Verdict::Release(ReleaseReason::Window), None);
         }
         self.dups = self.dups.saturating_add(1);
         let Some(let_through) = let_through else { return (Verdict::PassDuplicate, None) };

@@ -132,6 +132,27 @@ fn what_a_later_ack_need_not_repeat_is_never_held_and_keeps_its_place() {
 }
 
 #[test]
+fn a_closed_window_is_said_each_time() {
+    let mut w = World::new(config(Some(50.0)), false);
+    w.handshake();
+    for n in 0..10 {
+        w.data(n, 1000);
+    }
+    w.ack(1000);
+    for right in [3000, 4000, 5000] {
+        w.dup(1000, 2000, right);
+    }
+    assert_eq!(w.node.held_acks(), 1);
+    // The sender probes, and takes a UE that does not answer for gone.
+    for sent in [5, 6, 7] {
+        let header = TcpHeader { window: 0, ..w.dup_header(1000, 2000, 5000) };
+        let packet = w.uplink_packet(&header, &[]);
+        w.up(packet);
+        assert_eq!((w.out.len(), w.node.held_acks()), (sent, 0));
+    }
+}
+
+#[test]
 fn hidden_blocks_leave_when_the_timer_runs_out_and_never_if_the_gap_closes() {
     let mut c = config(Some(50.0));
     c.dida = c.dida.map(|dida| DidaConfig { hide_sack: true, ..dida });
