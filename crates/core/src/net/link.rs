@@ -11,6 +11,7 @@
 //! - Down: everything inside and everything offered is dropped, and carrier is lost. Black hole: what is
 //!   sent never arrives, carrier stays, and what has been sent already still arrives.
 
+use super::ioam::{IoamNode, Node, Queue};
 use super::loss::{LossModel, LossProcess};
 use super::rate::{Rate, Server};
 use crate::packet::Packet;
@@ -23,6 +24,9 @@ use std::collections::VecDeque;
 pub const MAX_IN_FLIGHT_PACKETS: usize = 1 << 18;
 /// Most bytes a link holds on the medium, whatever its rate and delay.
 pub const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
+
+/// What a queue limit in packets counts for in bytes, where a node tells its capacity.
+const FULL_PACKET_BYTES: usize = 1500;
 
 /// What one direction of a link does.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +49,8 @@ pub struct LinkConfig {
     pub up: bool,
     /// Whether the medium swallows everything.
     pub black_hole: bool,
+    /// Whether it fills IOAM traces, and as whom.
+    pub ioam: Option<IoamNode>,
 }
 
 /// How much may wait to be sent; a packet that exceeds either bound is dropped.
@@ -150,6 +156,7 @@ impl Default for LinkConfig {
             mtu_bytes: None,
             up: true,
             black_hole: false,
+            ioam: None,
         }
     }
 }
@@ -175,6 +182,7 @@ pub struct Link {
     flight: VecDeque<(Instant, Packet)>,
     flight_bytes: usize,
     last_in: Instant,
+    ioam: Option<Node>,
     stats: LinkStats,
 }
 
@@ -199,6 +207,7 @@ impl Link {
             flight: VecDeque::new(),
             flight_bytes: 0,
             last_in: Instant::ZERO,
+            ioam: config.ioam.map(Node::new),
             stats: LinkStats::default(),
         }
     }
@@ -220,6 +229,9 @@ impl Link {
             return;
         }
         self.advance(packet.at);
+        if let Some(node) = &mut self.ioam {
+            node.arrived(&packet, packet.at);
+        }
         if self.sending.is_none() {
             self.send(packet);
         } else if self.waiting.len() < self.limit.packets
@@ -330,12 +342,20 @@ impl Link {
         self.sending = Some((packet, done));
     }
 
-    fn put_on_medium(&mut self, packet: Packet, done: Instant) {
+    fn put_on_medium(&mut self, mut packet: Packet, done: Instant) {
         let sojourn_ns = nanos(done.saturating_since(packet.at));
         self.stats.sent_packets += 1;
         self.stats.sojourn_last_ns = sojourn_ns;
         self.stats.sojourn_total_ns = self.stats.sojourn_total_ns.saturating_add(sojourn_ns);
         self.stats.sojourn_max_ns = self.stats.sojourn_max_ns.max(sojourn_ns);
+        if let Some(node) = &mut self.ioam {
+            let queue = Queue {
+                depth_bytes: self.waiting_bytes,
+                capacity_bytes: self.limit.bytes.min(self.limit.packets.saturating_mul(FULL_PACKET_BYTES)),
+                rate_bps: self.server.rate().mean_bps(),
+            };
+            node.fill(&mut packet, done, queue, &self.stats);
+        }
         // Both draws are always made, so that a change of one model does not shift the other's stream.
         let lost = self.loss.lost();
         let due = done + self.delay + self.draw_jitter();

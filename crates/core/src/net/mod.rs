@@ -11,9 +11,11 @@
 //! ```
 //!
 //! - [`link`]: one direction. [`duplex`]: both, as an element. [`spec`]: how a person writes a link.
+//! - [`ioam`]: a link that fills IOAM traces.
 //! - [`rate`]: when a packet has been sent. [`trace`]: recorded rates. [`loss`]: loss models.
 
 pub mod duplex;
+pub mod ioam;
 pub mod link;
 pub mod loss;
 pub mod rate;
@@ -21,6 +23,7 @@ pub mod spec;
 pub mod trace;
 
 pub use duplex::{Direction, DuplexLink, LinkCommand, LinkEvent};
+pub use ioam::IoamNode;
 pub use link::{Link, LinkChange, LinkConfig, LinkStats, QueueLimit};
 pub use loss::LossModel;
 pub use rate::Rate;

@@ -9,6 +9,7 @@
 //! queue_packets = 200          # tail drop; queue_bytes bounds bytes as well
 //! ```
 
+use super::ioam::IoamNode;
 use super::link::{LinkChange, LinkConfig, QueueLimit};
 use super::loss::LossModel;
 use super::rate::Rate;
@@ -50,6 +51,12 @@ pub struct LinkSpec {
     pub up: bool,
     /// Whether the link starts as a black hole.
     pub black_hole: bool,
+    /// Fills IOAM traces that pass, as the node of this id, 1 to 16777214; left out: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ioam_node: Option<u32>,
+    /// IOAM namespace of the traces it fills.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ioam_namespace: Option<u16>,
 }
 
 impl Default for LinkSpec {
@@ -67,6 +74,8 @@ impl Default for LinkSpec {
             mtu_bytes: None,
             up: true,
             black_hole: false,
+            ioam_node: None,
+            ioam_namespace: None,
         }
     }
 }
@@ -158,6 +167,7 @@ impl LinkSpec {
             mtu_bytes: self.mtu_bytes.filter(|bytes| *bytes > 0),
             up: self.up,
             black_hole: self.black_hole,
+            ioam: ioam(self.ioam_node, self.ioam_namespace)?,
         })
     }
 }
@@ -236,6 +246,23 @@ fn rate(
     Ok(Some(Rate::Trace(Arc::new(if repeat { trace.repeating(file)? } else { trace }))))
 }
 
+/// The namespace of the kernel's own examples, and of our source.
+const DEFAULT_NAMESPACE: u16 = 123;
+
+fn ioam(node: Option<u32>, namespace: Option<u16>) -> Result<Option<IoamNode>, SpecError> {
+    match node {
+        None => Ok(None),
+        Some(node_id @ 1..=0xff_fffe) => {
+            Ok(Some(IoamNode { node_id, namespace: namespace.unwrap_or(DEFAULT_NAMESPACE) }))
+        }
+        Some(other) => Err(SpecError::Value {
+            key: "ioam_node".into(),
+            value: other.to_string(),
+            remedy: "a node id is 1 to 16777214",
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,6 +298,7 @@ mod tests {
             fail(r#"{"trace": "a.csv"}"#),
             "trace \"a.csv\" cannot be read: no such file; give the path of a mahimahi or CSV trace"
         );
+        assert_eq!(fail(r#"{"ioam_node": 0}"#), "ioam_node = 0: a node id is 1 to 16777214");
         assert!(fail(r#"{"trace": "a.csv", "rate_bps": 5}"#).contains("remove one"));
     }
 

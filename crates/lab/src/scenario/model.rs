@@ -391,6 +391,8 @@ impl LinkDirection {
             mtu_bytes: self.mtu_bytes.map(size),
             up: true,
             black_hole: false,
+            ioam_node: None,
+            ioam_namespace: None,
         }
     }
 

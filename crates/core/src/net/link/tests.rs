@@ -207,3 +207,61 @@ proptest! {
         prop_assert_eq!(stats.packets_in, stats.packets_out + stats.drops());
     }
 }
+
+/// A trace is filled with what the queue knew when the packet was sent; other packets stay as they are.
+#[test]
+fn a_link_fills_traces() {
+    use super::super::IoamNode;
+    use anabranch_wire::ioam::{self, HOP_BY_HOP, Snapshot, TraceHeader, TraceKind, TraceType, TraceView};
+    use anabranch_wire::tcp::{TcpHeader, emit_packet};
+
+    let config = LinkConfig {
+        rate: Rate::Fixed(8_000_000),
+        queue: QueueLimit { packets: 20, bytes: usize::MAX },
+        ioam: Some(IoamNode { node_id: 7, namespace: 123 }),
+        ..LinkConfig::default()
+    };
+    let plain = |port: u16| {
+        let (src, dst) = (format!("[fd00::1]:{port}"), "[fd00::2]:80");
+        emit_packet(src.parse().unwrap(), dst.parse().unwrap(), &TcpHeader::default(), &[0; 940]).unwrap()
+    };
+    let with_trace = |namespace| {
+        let mut bytes = plain(1);
+        let of = TraceType::HOP | TraceType::QUEUE_DEPTH | TraceType::SNAPSHOT;
+        let mut header = [0; 160];
+        let len = ioam::emit_trace_header(6, &TraceHeader::new(namespace, of, 36), &mut header).unwrap();
+        ioam::insert(&mut bytes, HOP_BY_HOP, &header[..len]).unwrap();
+        bytes
+    };
+    let mut link = Link::new(config, 1);
+    // 60 ms of 1,000-byte packets of two flows, 2 ms apart: 4 Mbit/s.
+    for i in 0..30 {
+        link.offer(Packet::new(Instant::from_millis(2 * i), plain(1 + (i % 2) as u16)));
+    }
+    let at = Instant::from_millis(60);
+    for i in 0..30 {
+        let bytes = if i == 0 { with_trace(123) } else { plain(1) };
+        link.offer(Packet::new(at, bytes));
+    }
+    link.offer(Packet::new(Instant::from_millis(200), with_trace(9)));
+    let mut filled = Vec::new();
+    while let Some(next) = link.next_at() {
+        let packet = link.take(next).unwrap();
+        let Some(range) = ioam::trace_range(&packet).unwrap() else {
+            assert_eq!(packet.len(), 1000);
+            continue;
+        };
+        let trace = TraceView::parse(&packet[range], TraceKind::PreAllocated).unwrap();
+        filled.push((trace.header().namespace, trace.nodes().count()));
+        if let Some(node) = trace.nodes().next() {
+            assert_eq!(node.hop.unwrap().node_id, Some(7));
+            assert_eq!(node.hop.unwrap().limit, packet[7]);
+            assert_eq!(node.queue_depth, Some(20_000), "a full queue behind it");
+            let told = Snapshot::parse(node.snapshot.unwrap()).unwrap().unwrap();
+            assert_eq!((told.link_kbps, told.capacity_bytes), (Some(8000), Some(30_000)));
+            assert_eq!((told.flows, told.queue_drops, told.medium_losses), (Some(2), 9, 0));
+            assert!((3800..=4200).contains(&told.arrival_kbps.unwrap()), "{told:?}");
+        }
+    }
+    assert_eq!(filled, [(123, 1), (9, 0)], "of its namespace only");
+}
