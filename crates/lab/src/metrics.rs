@@ -67,6 +67,13 @@ pub const METRICS: &[Metric] = &[
         "1/MB",
         "TCP: reductions and timeouts per megabyte acknowledged; those taken back are counted",
     ),
+    metric("flow.<flow>.traces", "", "TCP with `telemetry`: traces that arrived, filled"),
+    metric("flow.<flow>.reports", "", "TCP with `telemetry`: reports that reached the sender"),
+    metric(
+        "flow.<flow>.telemetry_percent",
+        "%",
+        "TCP with `telemetry`: share of traces and reports in all bytes of the flow's packets, both ways",
+    ),
     metric("flow.<flow>.completed", "", "TCP with `bytes`: 1 if all of it arrived"),
     metric("flow.<flow>.intact", "", "TCP: 1 if every byte delivered is the byte sent"),
     metric(
@@ -215,6 +222,21 @@ pub const SERIES: &[Metric] = &[
     ),
     metric("flow.<flow>.response_ms", "ms", "request_response: each response time"),
     metric("flow.<flow>.cwnd_bytes", "bytes", "TCP: congestion window of the sender"),
+    metric(
+        "flow.<flow>.cwnd_change_bytes",
+        "bytes",
+        "TCP with `telemetry`: the same, less that of the sample before",
+    ),
+    metric(
+        "flow.<flow>.told_losses",
+        "packets",
+        "TCP with `telemetry`: losses of the medium that the sender was told of, per sample",
+    ),
+    metric(
+        "flow.<flow>.told_queue_bytes",
+        "bytes",
+        "TCP with `telemetry`: queue of the bottleneck by the sender's newest report",
+    ),
     metric("ue.<ue>.path.<access>.up_mbps", "Mbit/s", "IP bytes the UE sent on the access, per sample"),
     metric("ue.<ue>.path.<access>.down_mbps", "Mbit/s", "IP bytes the UE received on the access, per sample"),
     metric("ue.<ue>.path.<access>.rtt_ms", "ms", "RTT the UE's probes measured; 0 while the path is down"),

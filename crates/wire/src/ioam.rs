@@ -34,6 +34,7 @@
 //! | `edge` | edge-to-edge option, and the sender's TCP state beside it |
 //! | `ipv6` | extension headers: building, finding, inserting, taking off |
 //! | `feedback` | what the receiver tells the sender, as a TCP option |
+//! | `path` | from a trace that arrived to that report |
 //!
 //! The incremental trace grows on its way, which IPv6 forbids to extension headers; RFC 9486 leaves it out
 //! and so does `ipv6`. Its codec is here for other carriers.
@@ -42,6 +43,7 @@ mod edge;
 mod feedback;
 mod ipv6;
 mod node;
+mod path;
 mod snapshot;
 mod trace;
 mod types;
@@ -55,6 +57,7 @@ pub use ipv6::{
     find_options, insert, options, strip, trace_header_len, trace_range,
 };
 pub use node::{Hop, HopWide, NodeData, Opaque, TransitDelay};
+pub use path::report;
 pub use snapshot::{SNAPSHOT_LEN, SNAPSHOT_SCHEMA, Snapshot};
 pub use trace::{Filled, Nodes, TRACE_HEADER_LEN, TraceHeader, TraceKind, TraceView, fill, push};
 pub use types::TraceType;

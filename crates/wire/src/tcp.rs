@@ -12,15 +12,19 @@
 //! +-------+-------+---------------+-------------------------------+
 //! |           checksum            |        urgent pointer         |
 //! +-------------------------------+-------------------------------+
-//! | options: MSS, window scale, SACK permitted, timestamps, SACK  |
+//! | options: MSS, window scale, SACK permitted, timestamps, SACK, |
+//! |          telemetry report                                     |
 //! +---------------------------------------------------------------+
 //! ```
 
+mod blank;
 mod view;
 
+pub use blank::blank_option;
 pub use view::{Options, TcpOption, TcpView};
 
 use crate::WireError;
+use crate::ioam::{FEEDBACK_LEN, FEEDBACK_SHORT_LEN, TCP_OPTION_KIND};
 use crate::ip::{fold, protocol, pseudo_header_sum, sum};
 use crate::read::{need, put, u16_at, u32_at};
 use core::fmt;
@@ -133,6 +137,9 @@ pub struct TcpOptions {
     pub timestamps: Option<(u32, u32)>,
     /// SACK blocks. With timestamps only the first three fit and are written.
     pub sack: SackBlocks,
+    /// A report of the path ([`crate::ioam::Feedback`]) as its bytes, kind and length first; zeros: none. It is
+    /// for the caller to see that it fits beside the others.
+    pub report: [u8; FEEDBACK_LEN],
 }
 
 impl TcpOptions {
@@ -157,6 +164,7 @@ impl TcpOptions {
         if blocks > 0 {
             len += 2 + 8 * blocks;
         }
+        len += self.report().len();
         len.next_multiple_of(4)
     }
 
@@ -170,6 +178,10 @@ impl TcpOptions {
         let all = self.sack.as_slice();
         let most = if self.timestamps.is_some() { 3 } else { 4 };
         &all[..all.len().min(most)]
+    }
+
+    fn report(&self) -> &[u8] {
+        &self.report[..usize::from(self.report[1]).min(FEEDBACK_LEN)]
     }
 
     fn emit(&self, b: &mut [u8]) {
@@ -201,6 +213,7 @@ impl TcpOptions {
                 write(&right.to_be_bytes());
             }
         }
+        write(self.report());
         b[at..].fill(1);
     }
 
@@ -235,6 +248,7 @@ impl TcpOptions {
                 (2..=5 | 8, _) => {
                     return Err(WireError::Value { what: "length of a TCP option", got: length as u64 });
                 }
+                (TCP_OPTION_KIND, FEEDBACK_LEN | FEEDBACK_SHORT_LEN) => put(&mut parsed.report, 0, option),
                 _ => {}
             }
         }
@@ -441,14 +455,20 @@ mod tests {
             v6: bool, seq: u32, ack: u32, flags: u8, window: u16,
             mss: Option<u16>, window_scale in proptest::option::of(0u8..=14), sack_permitted: bool,
             timestamps: Option<(u32, u32)>, blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=1),
-            payload in proptest::collection::vec(any::<u8>(), 0..100), at: usize, bit in 0u8..8,
+            payload in proptest::collection::vec(any::<u8>(), 0..100), at: usize, bit in 0u8..8, report: bool,
         ) {
             let (s, d) = pair(v6);
             let mut sack = SackBlocks::default();
             for (l, r) in blocks {
                 sack.push(l, r);
             }
-            let options = TcpOptions { mss, window_scale, sack_permitted, timestamps, sack };
+            let mut options = TcpOptions { mss, window_scale, sack_permitted, timestamps, ..TcpOptions::default() };
+            if report {
+                let told = crate::ioam::Feedback { queue_drops: window, ..Default::default() };
+                told.emit(&mut options.report).unwrap();
+            } else {
+                options.sack = sack;
+            }
             let header = TcpHeader { seq, ack, flags: TcpFlags(flags), window, options };
             let mut p = emit_packet(s, d, &header, &payload).unwrap();
             let t = parse_packet(&p).unwrap();

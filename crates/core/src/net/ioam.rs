@@ -10,13 +10,18 @@
 //! The node bridges: it leaves the hop limit as it is, and writes the one it saw. Its losses of the medium are
 //! what a Wi-Fi or cellular transmitter learns from missing acknowledgements; it does not tell of the packet at
 //! hand, which the receiver would see anyway.
+//!
+//! A link can also be the middlebox that takes telemetry off ([`Strip`]).
 
 use super::link::LinkStats;
+use crate::packet::Packet;
 use crate::time::{Duration, Instant};
 use anabranch_wire::ioam::{
     self, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot, TraceKind, TraceType, TraceView,
 };
 use anabranch_wire::ip::FlowKey;
+use anabranch_wire::tcp::blank_option;
+use serde::{Deserialize, Serialize};
 
 /// How long arrivals are measured before they are told.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -30,6 +35,54 @@ pub struct IoamNode {
     pub node_id: u32,
     /// IOAM namespace: traces of others are left alone.
     pub namespace: u16,
+}
+
+/// What a link takes off the packets that pass, as middleboxes do with options they do not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strip {
+    /// Nothing.
+    #[default]
+    None,
+    /// IOAM options headers.
+    Traces,
+    /// Reports: TCP options of kind 0x72.
+    Reports,
+    /// Both.
+    Both,
+}
+
+/// All that one direction of a link does to telemetry.
+#[derive(Debug, Clone)]
+pub(super) struct Telemetry {
+    pub node: Option<Node>,
+    pub strip: Strip,
+}
+
+impl Telemetry {
+    /// Nothing at all for a link that does nothing, so that one look tells.
+    pub(super) fn new(node: Option<IoamNode>, strip: Strip) -> Option<Box<Self>> {
+        (node.is_some() || strip != Strip::None).then(|| Box::new(Self { node: node.map(Node::new), strip }))
+    }
+
+    /// A packet goes to the medium.
+    pub(super) fn passes(&mut self, packet: &mut Packet, at: Instant, queue: Queue, stats: &LinkStats) {
+        if let Some(node) = &mut self.node {
+            node.fill(packet, at, queue, stats);
+        }
+        if matches!(self.strip, Strip::Traces | Strip::Both)
+            && ioam::trace_range(packet).is_ok_and(|trace| trace.is_some())
+        {
+            let mut bytes = packet.to_vec();
+            // What cannot be read stays as it is.
+            if ioam::strip(&mut bytes).is_ok() {
+                *packet = Packet::new(packet.at, bytes);
+            }
+        }
+        if matches!(self.strip, Strip::Reports | Strip::Both) {
+            let _ = blank_option(packet, ioam::TCP_OPTION_KIND);
+        }
+    }
 }
 
 /// What the queue knows when a packet leaves it.

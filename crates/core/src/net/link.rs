@@ -11,7 +11,7 @@
 //! - Down: everything inside and everything offered is dropped, and carrier is lost. Black hole: what is
 //!   sent never arrives, carrier stays, and what has been sent already still arrives.
 
-use super::ioam::{IoamNode, Node, Queue};
+use super::ioam::{IoamNode, Queue, Strip, Telemetry};
 use super::loss::{LossModel, LossProcess};
 use super::rate::{Rate, Server};
 use crate::packet::Packet;
@@ -51,6 +51,8 @@ pub struct LinkConfig {
     pub black_hole: bool,
     /// Whether it fills IOAM traces, and as whom.
     pub ioam: Option<IoamNode>,
+    /// What it takes off the packets that pass.
+    pub strip: Strip,
 }
 
 /// How much may wait to be sent; a packet that exceeds either bound is dropped.
@@ -83,6 +85,8 @@ pub enum LinkChange {
     Up(bool),
     /// The medium swallows what is sent (true), or no longer (false).
     BlackHole(bool),
+    /// What it takes off the packets that pass, from now on.
+    Strip(Strip),
 }
 
 /// Counters and depth of one direction. Bytes are those of whole packets as offered.
@@ -157,6 +161,7 @@ impl Default for LinkConfig {
             up: true,
             black_hole: false,
             ioam: None,
+            strip: Strip::None,
         }
     }
 }
@@ -182,7 +187,7 @@ pub struct Link {
     flight: VecDeque<(Instant, Packet)>,
     flight_bytes: usize,
     last_in: Instant,
-    ioam: Option<Node>,
+    telemetry: Option<Box<Telemetry>>,
     stats: LinkStats,
 }
 
@@ -207,7 +212,7 @@ impl Link {
             flight: VecDeque::new(),
             flight_bytes: 0,
             last_in: Instant::ZERO,
-            ioam: config.ioam.map(Node::new),
+            telemetry: Telemetry::new(config.ioam, config.strip),
             stats: LinkStats::default(),
         }
     }
@@ -229,7 +234,7 @@ impl Link {
             return;
         }
         self.advance(packet.at);
-        if let Some(node) = &mut self.ioam {
+        if let Some(node) = self.telemetry.as_mut().and_then(|t| t.node.as_mut()) {
             node.arrived(&packet, packet.at);
         }
         if self.sending.is_none() {
@@ -297,6 +302,10 @@ impl Link {
                 }
             }
             LinkChange::BlackHole(on) => self.black_hole = on,
+            LinkChange::Strip(strip) => match &mut self.telemetry {
+                Some(telemetry) => telemetry.strip = strip,
+                none => *none = Telemetry::new(None, strip),
+            },
         }
     }
 
@@ -348,13 +357,13 @@ impl Link {
         self.stats.sojourn_last_ns = sojourn_ns;
         self.stats.sojourn_total_ns = self.stats.sojourn_total_ns.saturating_add(sojourn_ns);
         self.stats.sojourn_max_ns = self.stats.sojourn_max_ns.max(sojourn_ns);
-        if let Some(node) = &mut self.ioam {
+        if let Some(telemetry) = &mut self.telemetry {
             let queue = Queue {
                 depth_bytes: self.waiting_bytes,
                 capacity_bytes: self.limit.bytes.min(self.limit.packets.saturating_mul(FULL_PACKET_BYTES)),
                 rate_bps: self.server.rate().mean_bps(),
             };
-            node.fill(&mut packet, done, queue, &self.stats);
+            telemetry.passes(&mut packet, done, queue, &self.stats);
         }
         // Both draws are always made, so that a change of one model does not shift the other's stream.
         let lost = self.loss.lost();

@@ -23,7 +23,7 @@ pub mod spec;
 pub mod trace;
 
 pub use duplex::{Direction, DuplexLink, LinkCommand, LinkEvent};
-pub use ioam::IoamNode;
+pub use ioam::{IoamNode, Strip};
 pub use link::{Link, LinkChange, LinkConfig, LinkStats, QueueLimit};
 pub use loss::LossModel;
 pub use rate::Rate;

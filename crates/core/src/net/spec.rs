@@ -9,7 +9,7 @@
 //! queue_packets = 200          # tail drop; queue_bytes bounds bytes as well
 //! ```
 
-use super::ioam::IoamNode;
+use super::ioam::{IoamNode, Strip};
 use super::link::{LinkChange, LinkConfig, QueueLimit};
 use super::loss::LossModel;
 use super::rate::Rate;
@@ -57,6 +57,8 @@ pub struct LinkSpec {
     /// IOAM namespace of the traces it fills.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ioam_namespace: Option<u16>,
+    /// What it takes off the packets that pass: `none`, `traces`, `reports` or `both`.
+    pub strip: Strip,
 }
 
 impl Default for LinkSpec {
@@ -76,6 +78,7 @@ impl Default for LinkSpec {
             black_hole: false,
             ioam_node: None,
             ioam_namespace: None,
+            strip: Strip::None,
         }
     }
 }
@@ -119,6 +122,9 @@ pub struct LinkPatch {
     /// Black hole on or off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub black_hole: Option<bool>,
+    /// What it takes off from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strip: Option<Strip>,
 }
 
 /// Why a link cannot be made as written.
@@ -168,6 +174,7 @@ impl LinkSpec {
             up: self.up,
             black_hole: self.black_hole,
             ioam: ioam(self.ioam_node, self.ioam_namespace)?,
+            strip: self.strip,
         })
     }
 }
@@ -192,6 +199,7 @@ impl LinkPatch {
             self.mtu_bytes.map(|bytes| LinkChange::Mtu(Some(bytes).filter(|b| *b > 0))),
             self.up.map(LinkChange::Up),
             self.black_hole.map(LinkChange::BlackHole),
+            self.strip.map(LinkChange::Strip),
         ]
         .into_iter()
         .flatten()

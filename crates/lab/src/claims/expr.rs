@@ -6,12 +6,15 @@
 //! factor  = number | metric | function "(" sum ("," sum)* ")" | "(" sum ")" | "-" factor
 //! ```
 //!
-//! `min`, `max`, `abs` take values. `mean`, `lowest`, `highest` (series, from_s, to_s) and `first_above`,
+//! `min`, `max`, `abs` and `jain` (fairness of its values, 1/n to 1) take values. `mean`, `lowest`, `highest` (series, from_s, to_s) and `first_above`,
 //! `first_below` (series, level, from_s) take the name of a series; they answer NaN where it has no such point.
+//! `correlation` (series, series, lag_s) is Pearson's, of the first with what the second is so much later; `lag`
+//! (series, series, most_s) is the lag at which it is furthest from 0.
 //!
 //! A metric's name may hold `-` and begin with a digit (`5g-only.flow.x`), so an operator `-` needs a
 //! space before it.
 
+use super::correlate;
 use std::fmt;
 
 /// Finds the points of a series by its name.
@@ -39,6 +42,8 @@ pub enum Function {
     Max,
     /// The first without its sign.
     Abs,
+    /// Jain's fairness index: (Σx)² / (n·Σx²).
+    Jain,
     /// Mean of a series between two times, seconds.
     Mean,
     /// Smallest value of a series between two times, seconds.
@@ -49,24 +54,35 @@ pub enum Function {
     FirstAbove,
     /// First time from a given one at which a series is at or below a level, seconds.
     FirstBelow,
+    /// Pearson's correlation of a series with a later one.
+    Correlation,
+    /// The lag at which that is furthest from 0, seconds.
+    Lag,
 }
 
 impl Function {
-    const NAMES: [(&'static str, Self); 8] = [
+    const NAMES: [(&'static str, Self); 11] = [
         ("min", Self::Min),
         ("max", Self::Max),
         ("abs", Self::Abs),
+        ("jain", Self::Jain),
         ("mean", Self::Mean),
         ("lowest", Self::Lowest),
         ("highest", Self::Highest),
         ("first_above", Self::FirstAbove),
         ("first_below", Self::FirstBelow),
+        ("correlation", Self::Correlation),
+        ("lag", Self::Lag),
     ];
 
-    /// Whether its first argument is a series.
+    /// How many of its first arguments are series.
     #[must_use]
-    pub const fn of_series(self) -> bool {
-        !matches!(self, Self::Min | Self::Max | Self::Abs)
+    pub const fn of_series(self) -> usize {
+        match self {
+            Self::Min | Self::Max | Self::Abs | Self::Jain => 0,
+            Self::Correlation | Self::Lag => 2,
+            _ => 1,
+        }
     }
 
     /// Over the points of a series, with the second and third argument.
@@ -82,7 +98,7 @@ impl Function {
             Self::Highest => or_nan(between().fold(f64::NEG_INFINITY, f64::max)),
             Self::FirstAbove => first(&|v| v >= a),
             Self::FirstBelow => first(&|v| v <= a),
-            Self::Min | Self::Max | Self::Abs => f64::NAN,
+            _ => f64::NAN,
         }
     }
 }
@@ -134,9 +150,7 @@ impl Expr {
         match self {
             Self::Number(_) => Vec::new(),
             Self::Metric(name) => vec![name],
-            Self::Call(f, args) => {
-                args.iter().skip(usize::from(f.of_series())).flat_map(Self::metrics).collect()
-            }
+            Self::Call(f, args) => args.iter().skip(f.of_series()).flat_map(Self::metrics).collect(),
             Self::Binary(_, a, b) => [a.metrics(), b.metrics()].concat(),
         }
     }
@@ -146,12 +160,14 @@ impl Expr {
     pub fn series(&self) -> Vec<&str> {
         match self {
             Self::Number(_) | Self::Metric(_) => Vec::new(),
-            Self::Call(f, args) => match args.as_slice() {
-                [Self::Metric(name), rest @ ..] if f.of_series() => {
-                    std::iter::once(name.as_str()).chain(rest.iter().flat_map(Self::series)).collect()
-                }
-                args => args.iter().flat_map(Self::series).collect(),
-            },
+            Self::Call(f, args) => {
+                let (series, values) = args.split_at(f.of_series().min(args.len()));
+                let names = series.iter().filter_map(|arg| match arg {
+                    Self::Metric(name) => Some(name.as_str()),
+                    _ => None,
+                });
+                names.chain(values.iter().flat_map(Self::series)).collect()
+            }
             Self::Binary(_, a, b) => [a.series(), b.series()].concat(),
         }
     }
@@ -176,7 +192,16 @@ impl Expr {
         Ok(match self {
             Self::Number(x) => *x,
             Self::Metric(name) => lookup(name).ok_or_else(|| name.clone())?,
-            Self::Call(function, args) if function.of_series() => {
+            Self::Call(function, args) if function.of_series() == 2 => {
+                let [Self::Metric(a), Self::Metric(b), lag] = args.as_slice() else { return Ok(f64::NAN) };
+                let points = |name: &String| series(name).ok_or_else(|| name.clone());
+                let lag = lag.value_with(lookup, series)?;
+                match function {
+                    Function::Lag => correlate::lag(points(a)?, points(b)?, lag),
+                    _ => correlate::correlation(points(a)?, points(b)?, lag),
+                }
+            }
+            Self::Call(function, args) if function.of_series() == 1 => {
                 let [Self::Metric(name), a, b] = args.as_slice() else { return Ok(f64::NAN) };
                 let points = series(name).ok_or_else(|| name.clone())?;
                 function.over(points, a.value_with(lookup, series)?, b.value_with(lookup, series)?)
@@ -187,6 +212,7 @@ impl Expr {
                 match function {
                     Function::Min => values.into_iter().fold(f64::INFINITY, f64::min),
                     Function::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+                    Function::Jain => correlate::jain(&values),
                     _ => values.first().copied().unwrap_or(f64::NAN).abs(),
                 }
             }
@@ -309,7 +335,10 @@ impl Parser<'_> {
         if !self.eat(')') {
             return Err(self.wrong("`)`"));
         }
-        if function.of_series() && !matches!(args.as_slice(), [Expr::Metric(_), _, _]) {
+        if function.of_series() == 2 && !matches!(args.as_slice(), [Expr::Metric(_), Expr::Metric(_), _]) {
+            return Err(Wrong(format!("`{word}` takes two series and a number in `{}`", self.text)));
+        }
+        if function.of_series() == 1 && !matches!(args.as_slice(), [Expr::Metric(_), _, _]) {
             return Err(Wrong(format!("`{word}` takes a series and two numbers in `{}`", self.text)));
         }
         if *function == Function::Abs && args.len() != 1 {
@@ -339,6 +368,7 @@ mod tests {
         assert_eq!(value("(5g-only.x + wifi.x) / max(wifi.x, 1, 5)"), 2.0);
         assert_eq!(value("abs(wifi.x - 5g-only.x) + -1"), 5.0);
         assert_eq!(value("1e-3 * 1000"), 1.0);
+        assert_eq!((value("jain(3, 3, 3)"), value("jain(1, 0, 0, 0)")), (1.0, 0.25));
     }
 
     #[test]
@@ -346,7 +376,7 @@ mod tests {
         let points: Vec<(f64, f64)> = (0..10).map(|i| (f64::from(i), f64::from(i % 5))).collect();
         let value = |text: &str| {
             let expr = Expr::parse(text).unwrap();
-            assert_eq!((expr.series(), expr.metrics().len()), (vec!["a.b"], 0));
+            assert!(expr.series().iter().all(|name| *name == "a.b") && expr.metrics().is_empty());
             expr.value_with(&|_| None, &|name| (name == "a.b").then_some(points.as_slice())).unwrap()
         };
         assert_eq!(value("mean(a.b, 1, 4)"), 2.0);
@@ -354,6 +384,8 @@ mod tests {
         assert_eq!(value("lowest(a.b, 2, 5)"), 2.0);
         assert_eq!(value("first_above(a.b, 3, 4) - 1"), 3.0);
         assert_eq!(value("first_below(a.b, 0, 1)"), 5.0);
+        assert!((value("correlation(a.b, a.b, 0)") - 1.0).abs() < 1e-9);
+        assert!((value("correlation(a.b, a.b, 5)")).is_nan(), "too few points");
         assert!(value("first_above(a.b, 9, 0)").is_nan() && value("mean(a.b, 50, 60)").is_nan());
         let missing = Expr::parse("mean(c, 0, 1)").unwrap().value(&|_| None);
         assert_eq!(missing, Err("c".to_owned()));
@@ -366,6 +398,7 @@ mod tests {
             ("a b", "an operator is wanted at `b`"),
             ("median(a)", "there is min"),
             ("mean(a)", "a series and two numbers"),
+            ("lag(a, 1, 2)", "two series and a number"),
             ("abs(1, 2)", "one value"),
             ("(a", "`)` is wanted"),
             ("", "a number or a metric"),

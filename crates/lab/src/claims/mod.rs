@@ -1,5 +1,6 @@
 //! Claims: what a scenario must show, what the paper says, what was measured.
 
+mod correlate;
 pub mod expr;
 
 use crate::backend::Outcome;

@@ -698,6 +698,10 @@ const fn host_of(cc: CongestionControl) -> u8 {
         CongestionControl::Cubic => 1,
         CongestionControl::Reno => 2,
         CongestionControl::Bbr => 3,
+        CongestionControl::IntCubicL1 => 4,
+        CongestionControl::IntCubicL2 => 5,
+        CongestionControl::IntCubicSs => 6,
+        CongestionControl::IntRate => 7,
     }
 }
 

@@ -91,6 +91,9 @@ impl Timeline {
             Action::Loss { link, directions, loss } => {
                 network.link(link)?.set(of(*directions), &LinkPatch { loss: Some(loss.model()), ..patch })
             }
+            Action::Strip { link, directions, strip } => {
+                network.link(link)?.set(of(*directions), &LinkPatch { strip: Some(strip.kind()), ..patch })
+            }
             Action::Steering { ue, rule, steering } => self.rules(ue, |one| {
                 if one.name == *rule {
                     one.steering = steering.clone();

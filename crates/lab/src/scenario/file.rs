@@ -87,6 +87,15 @@ choice! {
         Reno = "reno",
         /// BBR: in virtual time version 1, in namespaces the kernel's.
         Bbr = "bbr",
+        /// CUBIC that keeps its window where the medium lost. This and those below hear from the path by `telemetry`,
+        /// and are CUBIC without (docs/int-cc.md).
+        IntCubicL1 = "int_cubic_l1",
+        /// CUBIC that gives way by 5 % where the medium lost.
+        IntCubicL2 = "int_cubic_l2",
+        /// CUBIC with slow start by the queue ahead.
+        IntCubicSs = "int_cubic_ss",
+        /// Paced at the bottleneck's fair share.
+        IntRate = "int_rate",
     }
 }
 
@@ -121,6 +130,8 @@ choice! {
         SwitchEvery = "switch_every",
         /// A slice of a cell gets another share.
         Share = "share",
+        /// A link takes telemetry off what passes, or no longer.
+        Strip = "strip",
     }
 }
 
@@ -143,6 +154,20 @@ choice! {
         Bernoulli = "bernoulli",
         /// Two states with a loss probability each.
         GilbertElliott = "gilbert-elliott",
+    }
+}
+
+choice! {
+    /// What a middlebox takes off packets, as if it did not know it.
+    pub enum Strip {
+        /// Nothing.
+        None = "none",
+        /// IOAM options headers, so that no trace arrives.
+        Traces = "traces",
+        /// TCP options with reports, so that no report arrives.
+        Reports = "reports",
+        /// Both.
+        Both = "both",
     }
 }
 
@@ -231,7 +256,8 @@ table! {
         event: Vec<Event> = Vec::new();
         /// Metrics of your own, computed after each run: an expression over metrics, and over series with
         /// `mean(series, from_s, to_s)`, `lowest(…)`, `highest(…)`, `first_above(series, level, from_s)` and
-        /// `first_below(…)` (the time in seconds). The metric `x` is called `metric.x`.
+        /// `first_below(…)` (the time in seconds), `correlation(series, series, lag_s)` and `lag(series, series,
+        /// most_s)`; `jain(…)` is the fairness of its values. The metric `x` is called `metric.x`.
         metric: BTreeMap<String, String> = BTreeMap::new();
         /// Memory of the UPF's tables, computed rather than run.
         memory: Option<Memory> = None;
@@ -284,6 +310,10 @@ table! {
         trace_repeat: bool = false;
         /// Largest IP packet, bytes; larger ones vanish. Left out, any size.
         mtu_bytes: Option<u64> = None, range(576.0, 65_535.0);
+        /// It fills IOAM traces that pass, as the node with this id. Left out, it does not.
+        ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
+        /// What it takes off the packets that pass.
+        strip: Strip = Strip::None;
     }
 }
 
@@ -321,6 +351,8 @@ table! {
         rate_mbps: f64 = 1000.0, range(0.001, 100_000.0);
         /// One-way delay of its link (N6), milliseconds.
         delay_ms: f64 = 0.5, range(0.0, 10_000.0);
+        /// Its link fills IOAM traces that pass, as the node with this id. Left out, it does not. Virtual backend only.
+        ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
 
@@ -399,6 +431,10 @@ table! {
         /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
         /// namespaces it is set for a whole host.
         sack: bool = true, only(&["bulk_tcp", "request_response"]);
+        /// Whether it runs over IPv6. Virtual backend only, with `via = "direct:<access>"`.
+        ipv6: bool = false;
+        /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
+        telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.
         request_bytes: u32 = 200, range(1.0, 1e8), only(&["request_response"]);
         /// Size of an answer, bytes.
@@ -407,6 +443,25 @@ table! {
         gap_ms: f64 = 100.0, range(0.0, 600_000.0), only(&["request_response"]);
         /// Time between echo requests, milliseconds.
         interval_ms: f64 = 100.0, range(1.0, 600_000.0), only(&["ping"]);
+    }
+}
+
+table! {
+    /// In-band telemetry of a TCP flow, and what it may do to its sender (docs/int-cc.md). All segments leave room
+    /// for a trace: 16 bytes and 36 per node, up to 8n.
+    pub struct Telemetry {
+        /// One data segment in so many carries a trace.
+        every: u32 = 8, range(1.0, 10_000.0);
+        /// Nodes a trace has room for.
+        nodes: u8 = 2, range(1.0, 6.0);
+        /// *increment* of Eq. 1 (`int_cubic_ss`).
+        increment: u32 = 2, range(1.0, 16.0);
+        /// Most segments Eq. 1 adds per acknowledged one; 1 is ordinary slow start.
+        growth_cap: u32 = 2, range(1.0, 16.0);
+        /// No report raises the flow above this rate, Mbit/s.
+        ceiling_mbps: f64 = 1000.0, range(0.1, 1_000_000.0);
+        /// Reports older than so many round trips count for nothing.
+        stale_rtts: u32 = 8, range(1.0, 255.0);
     }
 }
 
@@ -427,9 +482,11 @@ table! {
         /// Happens again every so many seconds; left out, once.
         every_s: Option<f64> = None, range(0.001, 86_400.0);
         /// Which link.
-        link: String = String::new(), required(), only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        link: String = String::new(), required(),
+            only(&["link_down", "link_up", "rate", "delay", "loss", "strip"]);
         /// Which directions of the link.
-        direction: Directions = Directions::Both, only(&["link_down", "link_up", "rate", "delay", "loss"]);
+        direction: Directions = Directions::Both,
+            only(&["link_down", "link_up", "rate", "delay", "loss", "strip"]);
         /// How the link goes down.
         how: DownHow = DownHow::Carrier, only(&["link_down"]);
         /// New rate, Mbit/s.
@@ -438,6 +495,8 @@ table! {
         delay_ms: f64 = 10.0, range(0.0, 10_000.0), only(&["delay"]);
         /// New loss model.
         loss: Loss = Loss::default(), only(&["loss"]);
+        /// What the link takes off from now on.
+        strip: Strip = Strip::Both, only(&["strip"]);
         /// Which UE; may be left out where there is one.
         ue: Option<String> = None, only(&["steering", "switch_every"]);
         /// Which rule of the UE; left out, its first.
@@ -492,7 +551,7 @@ table! {
         /// The paper's figure, a number in `unit` or words.
         paper: Option<PaperValue> = None;
         /// Expression over metrics: names, numbers, `+ - * /`, parentheses, `min(…)`, `max(…)`,
-        /// `abs(…)`. Write a minus with a space before it.
+        /// `abs(…)`, `jain(…)`. Write a minus with a space before it.
         metric: String = String::new(), required();
         /// Unit of the measured value.
         unit: String = String::new();

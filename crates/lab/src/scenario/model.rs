@@ -2,7 +2,7 @@
 
 pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
-    LossModel, Memory, Plot, Program, Recovery, Security, Server, Upf,
+    LossModel, Memory, Plot, Program, Recovery, Security, Server, Strip, Telemetry, Upf,
 };
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
@@ -139,6 +139,10 @@ pub struct Flow {
     pub sack: bool,
     /// Who does it in namespaces.
     pub program: Program,
+    /// Whether it runs over IPv6.
+    pub ipv6: bool,
+    /// Its telemetry.
+    pub telemetry: Option<Telemetry>,
 }
 
 /// How a flow travels.
@@ -288,6 +292,15 @@ pub enum Action {
         /// The model.
         loss: Loss,
     },
+    /// A link takes telemetry off what passes.
+    Strip {
+        /// Which.
+        link: String,
+        /// Which directions.
+        directions: Directions,
+        /// What.
+        strip: Strip,
+    },
     /// A rule gets another mode.
     Steering {
         /// Of which UE.
@@ -326,6 +339,8 @@ impl Action {
             Self::Rate { link, rate_bps, .. } => format!("{link} {} Mbit/s", *rate_bps as f64 / 1e6),
             Self::Delay { link, delay, .. } => format!("{link} {} ms", delay.as_secs_f64() * 1e3),
             Self::Loss { link, .. } => format!("{link} loss"),
+            Self::Strip { link, strip: Strip::None, .. } => format!("{link} leaves telemetry"),
+            Self::Strip { link, .. } => format!("{link} strips telemetry"),
             Self::Steering { ue, steering, .. } => format!("{ue} {}", steering.name()),
             Self::SwitchEvery { packets, .. } => format!("switch every {packets}"),
             Self::Share { slice, share_percent, .. } => format!("{slice} {share_percent} %"),
@@ -391,8 +406,9 @@ impl LinkDirection {
             mtu_bytes: self.mtu_bytes.map(size),
             up: true,
             black_hole: false,
-            ioam_node: None,
+            ioam_node: self.ioam_node,
             ioam_namespace: None,
+            strip: self.strip.kind(),
         }
     }
 
@@ -418,6 +434,19 @@ impl Loss {
                 loss_good: self.good_loss_percent / 100.0,
                 loss_bad: self.bad_loss_percent / 100.0,
             },
+        }
+    }
+}
+
+impl Strip {
+    /// As the link emulation takes it.
+    #[must_use]
+    pub const fn kind(self) -> net::Strip {
+        match self {
+            Self::None => net::Strip::None,
+            Self::Traces => net::Strip::Traces,
+            Self::Reports => net::Strip::Reports,
+            Self::Both => net::Strip::Both,
         }
     }
 }

@@ -197,6 +197,7 @@ impl Check {
             let traffic = traffic(flow);
             let via = self.via(&path, flow, ues.get(&ue), &traffic, file);
             self.program(&path, flow, &via);
+            self.ipv6(&path, flow, &via, file);
             let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
             if flow.program == file::Program::Curl
                 && (!fetches || flow.limit_mbps.is_some() || via == Via::Mptcp)
@@ -218,10 +219,42 @@ impl Check {
                     recovery: flow.recovery,
                     sack: flow.sack,
                     program: flow.program,
+                    ipv6: flow.ipv6,
+                    telemetry: flow.telemetry.clone(),
                 },
             );
         }
         flows
+    }
+
+    /// IPv6 goes where it can, and telemetry goes over IPv6.
+    fn ipv6(&mut self, path: &str, flow: &file::Flow, via: &Via, file: &File) {
+        if flow.telemetry.is_some() && !flow.ipv6 {
+            self.problem(format!("{path}.telemetry"), "rides in IPv6 options: it needs `ipv6 = true`");
+        }
+        let cell = |access: &str| {
+            let ues = file.ue.values().flat_map(|ue| &ue.accesses);
+            ues.into_iter().any(|a| a.name == access && file.gnb.contains_key(&a.link))
+        };
+        match via {
+            _ if !flow.ipv6 => {}
+            Via::Direct(access) if !cell(access) => {}
+            _ => self
+                .problem(format!("{path}.ipv6"), "IPv6 goes over a link only: `via = \"direct:<access>\"`"),
+        }
+        use file::CongestionControl as C;
+        let hears =
+            matches!(flow.congestion_control, C::IntCubicL1 | C::IntCubicL2 | C::IntCubicSs | C::IntRate);
+        if hears && file.backends.contains(&file::BackendName::Netns) {
+            let what = "is ours and not loaded in namespaces; take `backends = [\"virtual\"]`";
+            self.problem(format!("{path}.congestion_control"), what);
+        }
+        if flow.ipv6 && file.backends.contains(&file::BackendName::Netns) {
+            self.problem(
+                format!("{path}.ipv6"),
+                "namespaces have IPv4 only; take `backends = [\"virtual\"]`",
+            );
+        }
     }
 
     /// iperf3 and irtt carry what they were made for.
@@ -342,6 +375,7 @@ impl Check {
             K::Rate => Action::Rate { link, directions, rate_bps: bps(event.rate_mbps) },
             K::Delay => Action::Delay { link, directions, delay: ms(event.delay_ms) },
             K::Loss => Action::Loss { link, directions, loss: event.loss.clone() },
+            K::Strip => Action::Strip { link, directions, strip: event.strip },
             K::Steering | K::SwitchEvery | K::Share => return None,
         })
     }

@@ -18,6 +18,8 @@ pub struct Router {
     /// Where packets went lately, one direction and the other.
     recent: [Option<(IpAddr, Port)>; 2],
     out: VecDeque<(Port, Packet)>,
+    /// It leaves hop limits as they are.
+    bridge: bool,
     stats: RouterStats,
 }
 
@@ -65,6 +67,13 @@ impl Router {
         self
     }
 
+    /// Leaves hop limits as they are: it is a place where wires meet, and no hop that telemetry would miss.
+    #[must_use]
+    pub fn bridge(mut self) -> Self {
+        self.bridge = true;
+        self
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> RouterStats {
@@ -109,7 +118,7 @@ impl Element for Router {
             self.stats.no_route += 1;
             return;
         };
-        if !take_hop(&mut packet) {
+        if !self.bridge && !take_hop(&mut packet) {
             self.stats.expired += 1;
             return;
         }

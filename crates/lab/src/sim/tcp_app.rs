@@ -2,10 +2,11 @@
 //! byte that arrives is compared with the one that was sent.
 
 use super::stream::SeededStream;
-use super::tcp::{Connection, Options, TcpStats};
+use super::tcp::{Connection, Options, TcpStats, TelemetryStats};
 use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
 use anabranch_wire::tcp::{TcpFlags, parse_packet};
 use std::net::SocketAddr;
 
@@ -146,6 +147,12 @@ impl TcpApp {
         self.connection.as_ref().map_or_else(TcpStats::default, Connection::stats)
     }
 
+    /// The newest report on the path that this end received, and its counters; none without telemetry.
+    #[must_use]
+    pub fn telemetry(&self) -> Option<(Option<&Feedback>, TelemetryStats)> {
+        self.connection.as_ref()?.telemetry()
+    }
+
     /// Segments that arrived behind a gap, and segments that brought nothing new.
     #[must_use]
     pub fn receive_disorder(&self) -> (u64, u64) {
@@ -175,6 +182,9 @@ impl TcpApp {
             return;
         }
         let Some(connection) = &mut self.connection else { return };
+        if has_hop_by_hop(packet) {
+            connection.on_trace(packet, now);
+        }
         let stood = connection.is_established();
         let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
         let expects = self.expects;
@@ -316,6 +326,11 @@ impl TcpApp {
         // A transfer of so many bytes that has been written goes on to its end.
         true
     }
+}
+
+/// Whether an IP packet begins with hop-by-hop options.
+fn has_hop_by_hop(packet: &[u8]) -> bool {
+    matches!(packet, [first, _, _, _, _, _, HOP_BY_HOP, ..] if first >> 4 == 6)
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@
 //! | UE u of LWIP node n: on the bearer, on Wi-Fi | 10.(64+n).0.0 + 16 + 2u, + 1 |
 //! | LWIP node n, where it measures its legs from | 10.(64+n).0.1 |
 //! | server s | 10.3.s.1 |
+//! | any of these over IPv6 | fd00:46::, then the 32 bits |
 
 use anyhow::{Result, ensure};
-use ipnet::{IpNet, Ipv4Net};
-use std::net::{Ipv4Addr, SocketAddr};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of the tunnel.
 const TUNNEL_PORT: u16 = 4500;
@@ -109,6 +110,22 @@ pub fn anywhere() -> IpNet {
     net(Ipv4Addr::UNSPECIFIED, 0)
 }
 
+/// The same place over IPv6.
+pub fn v6(address: Ipv4Addr) -> Ipv6Addr {
+    let bits = (0xfd00_0046_u128 << 96) | u128::from(u32::from(address));
+    Ipv6Addr::from(bits)
+}
+
+/// The same places over IPv4 and, if `ipv6`, over IPv6.
+pub fn both(prefix: IpNet, ipv6: bool) -> impl Iterator<Item = IpNet> {
+    let twin = match prefix {
+        IpNet::V4(v4) if v4.prefix_len() == 0 => Some(Ipv6Net::default()),
+        IpNet::V4(v4) => Ipv6Net::new(v6(v4.network()), 96 + v4.prefix_len()).ok(),
+        IpNet::V6(_) => None,
+    };
+    std::iter::once(prefix).chain(twin.filter(|_| ipv6).map(IpNet::from))
+}
+
 fn net(address: Ipv4Addr, bits: u8) -> IpNet {
     // A length above 32 does not occur here; it would be cut to one address.
     Ipv4Net::new(address, bits.min(32)).unwrap_or_else(|_| Ipv4Net::from(address)).into()
@@ -125,6 +142,10 @@ mod tests {
         assert_ne!(tunnel(3, 4).ip(), direct(3, 4));
         assert!(bearer(0, 5) != wifi(0, 5) && bearer(MAX_NODES - 1, MAX_UES) < direct(0, 0));
         assert!(!pool(MAX_UPFS - 1).contains(&std::net::IpAddr::V4(prober(0))));
+        assert!(both(link(7), true).any(|net| net.contains(&std::net::IpAddr::V6(v6(direct(7, 5))))));
+        assert!(both(host(server(1)), true).all(|net| !net.contains(&std::net::IpAddr::V6(v6(server(2))))));
+        assert_eq!(both(anywhere(), true).count(), 2);
+        assert_eq!(both(anywhere(), false).count(), 1);
         assert!(pool(2).contains(&std::net::IpAddr::V4(inner(2, 700))));
         assert!(enough(1, 1, 0, 17, 1).unwrap_err().to_string().contains("17 UPFs"));
     }

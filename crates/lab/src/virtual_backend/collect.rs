@@ -7,7 +7,7 @@ use crate::measure::{self, Times, increments, rate_mbps};
 use crate::scenario::Case;
 use crate::scenario::model::{Direction, Flow, Traffic};
 use crate::sim::host::{App, Host};
-use crate::sim::tcp::TcpStats;
+use crate::sim::tcp::{TcpStats, TelemetryStats};
 use crate::sim::tcp_app::TcpApp;
 use anabranch_core::time::Instant;
 use anyhow::{Context, Result};
@@ -54,6 +54,15 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
         }
         if let Some(points) = seen.windows.get(name) {
             out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: points.clone() });
+        }
+        if flow.telemetry.is_some() {
+            let mut ends = [TelemetryStats::default(); 2];
+            for (end, place) in ends.iter_mut().zip([receiver, sender]) {
+                if let App::Tcp(tcp) = app(world, place)? {
+                    *end = tcp.telemetry().map(|(_, stats)| stats).unwrap_or_default();
+                }
+            }
+            telemetry(out, name, &ends, seen);
         }
     }
     paths(case, seen, out);
@@ -137,6 +146,26 @@ fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
     put("fast_retransmits", stats.recoveries as f64);
     put("undos", stats.undos as f64);
     put("cuts_per_mb", cuts * 1e6 / (stats.acked_bytes as f64).max(1.0));
+}
+
+/// What a flow's telemetry cost, and what its sender was told.
+fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats; 2], seen: &Seen) {
+    let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
+    put("traces", receiver.traces_in as f64);
+    put("reports", sender.reports_in as f64);
+    let bytes = receiver.telemetry_bytes + sender.telemetry_bytes;
+    put(
+        "telemetry_percent",
+        bytes as f64 * 100.0 / ((receiver.sent_bytes + sender.sent_bytes) as f64).max(1.0),
+    );
+    let told = seen.told.get(name).map_or(&[][..], Vec::as_slice);
+    let depth = told.iter().filter_map(|t| Some((t.at_s, t.depth_bytes? as f64))).collect();
+    let losses = told.windows(2).map(|w| (w[1].at_s, f64::from(w[1].losses.wrapping_sub(w[0].losses))));
+    let mut series = |what: &str, points| out.series.insert(format!("flow.{name}.{what}"), Series { points });
+    series("told_queue_bytes", depth);
+    series("told_losses", losses.collect());
+    let windows = seen.windows.get(name).map_or(&[][..], Vec::as_slice);
+    series("cwnd_change_bytes", windows.windows(2).map(|w| (w[1].0, w[1].1 - w[0].1)).collect());
 }
 
 fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {

@@ -20,6 +20,7 @@ use anabranch_core::element::Port;
 use anabranch_core::lwip::{Config, Event, Leg, Node, ReleaseReason, Stats, UeConfig, UeElement, UeSide};
 use anabranch_core::time::Instant;
 use anyhow::{Context, Result};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
@@ -77,7 +78,7 @@ pub fn build(
 /// Connects the network's end of a link or cell, over a node if it is a leg of one.
 pub fn attach(
     sites: &BTreeMap<String, Site>,
-    (link, number): (&str, usize),
+    (link, prefixes): (&str, &[IpNet]),
     end: (NodeId, Port),
     core: &mut Junction,
     net: &mut Network,
@@ -87,17 +88,17 @@ pub fn attach(
     };
     if let Some(site) = sites.values().find(|site| site.lte == link) {
         net.connect((site.id, Node::LTE), end);
-        core.join((site.id, Node::BACKHAUL), bearers(site).into_iter().chain([addresses::link(number)]));
+        core.join((site.id, Node::BACKHAUL), bearers(site).into_iter().chain(prefixes.iter().copied()));
     } else if let Some(site) = sites.values().find(|site| site.wifi == link) {
         let mut far = Junction::new();
         let wifi = site.ues.values().map(|u| addresses::host(addresses::wifi(site.number, *u)));
-        far.join(end, wifi.chain(bearers(site)).chain([addresses::link(number)]));
+        far.join(end, wifi.chain(bearers(site)).chain(prefixes.iter().copied()));
         far.join((site.id, Node::WIFI), [addresses::host(addresses::prober(site.number))]);
         let to_core = far.leave_open([addresses::anywhere()]);
         let id = far.build(net, format!("{link}.far"));
-        core.join((id, to_core), [addresses::link(number)]);
+        core.join((id, to_core), prefixes.iter().copied());
     } else {
-        core.join(end, [addresses::link(number)]);
+        core.join(end, prefixes.iter().copied());
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Seen {
     pub queues: BTreeMap<String, Vec<(f64, [u64; 2])>>,
     /// Per TCP flow: time and congestion window of its sender.
     pub windows: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Per TCP flow with telemetry: what its sender had been told.
+    pub told: BTreeMap<String, Vec<Told>>,
     /// Times a path failed, as the UE and as the UPF saw it.
     pub failures: BTreeMap<(String, usize), [u64; 2]>,
     /// What happened.
@@ -38,6 +40,17 @@ pub struct Seen {
     pub lwips: BTreeMap<String, super::lwip::Seen>,
     /// Counters of the links at the end, up and down.
     pub links: BTreeMap<String, [LinkStats; 2]>,
+}
+
+/// What the sender of a flow knows of its path.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    /// When, seconds.
+    pub at_s: f64,
+    /// Losses of media so far, modulo 2^16.
+    pub losses: u16,
+    /// Bytes in the queue of the bottleneck, if it was told.
+    pub depth_bytes: Option<u64>,
 }
 
 /// A look at a path.
@@ -180,6 +193,11 @@ impl Seen {
                     if stats.segments_sent > 0 {
                         window = window.max(stats.cwnd_bytes);
                     }
+                    if let Some((Some(report), _)) = app.telemetry() {
+                        let depth_bytes = report.bottleneck.and_then(|hop| hop.depth_bytes);
+                        let told = Told { at_s, losses: report.medium_losses, depth_bytes };
+                        self.told.entry(name.clone()).or_default().push(told);
+                    }
                 }
             }
             if window > 0 {
@@ -226,6 +244,9 @@ fn act(world: &mut World, action: &Action) -> Result<()> {
         }
         Action::Loss { link, directions, loss } => {
             change(world, link, *directions, &LinkChange::Loss(loss.model()))
+        }
+        Action::Strip { link, directions, strip } => {
+            change(world, link, *directions, &LinkChange::Strip(strip.kind()))
         }
         Action::Steering { ue, rule, steering } => rules(world, ue, |r| {
             if r.name == *rule {

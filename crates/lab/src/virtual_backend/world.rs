@@ -16,15 +16,17 @@ use crate::scenario::model::{self, CongestionControl, Direction, Flow, Traffic, 
 use crate::sim::host::{App, AppId, Host};
 use crate::sim::network::{Network, NodeId};
 use crate::sim::router::Router;
+use crate::sim::tcp::telemetry::{NAMESPACE, Telemetry};
 use crate::sim::tcp::{Options, Recovery};
 use crate::sim::tcp_app::{End, Script, TcpApp};
 use crate::sim::udp_app::{Schedule, UdpApp};
 use anabranch_core::access::crypto::{PrivateKey, Suite};
 use anabranch_core::access::session::{Addresses, Security, SessionParams};
 use anabranch_core::cc::Algorithm;
+use anabranch_core::cc::int::IntConfig;
 use anabranch_core::element::Port;
 use anabranch_core::lwip::UeElement;
-use anabranch_core::net::{DuplexLink, LinkConfig, QueueLimit, Rate};
+use anabranch_core::net::{DuplexLink, IoamNode, LinkConfig, QueueLimit, Rate};
 use anabranch_core::policy::Rule;
 use anabranch_core::ran::gnb::Gnb;
 use anabranch_core::time::{Duration, Instant};
@@ -105,6 +107,14 @@ impl Junction {
         Self { router: Router::new(), wires: Vec::new() }
     }
 
+    /// Leaves hop limits as they are, if `bridge`: only what tells of itself is a hop.
+    pub fn bridge(mut self, bridge: bool) -> Self {
+        if bridge {
+            self.router = self.router.bridge();
+        }
+        self
+    }
+
     /// Connects a port of its own to `to`, for these prefixes.
     pub fn join(&mut self, to: (NodeId, Port), prefixes: impl IntoIterator<Item = ipnet::IpNet>) {
         self.take(Some(to), prefixes);
@@ -150,7 +160,9 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     )?;
     let mut seeds = ChaCha12Rng::seed_from_u64(seed);
     let mut net = Network::new();
-    let mut core = Junction::new();
+    let ipv6 = case.flows.values().any(|flow| flow.ipv6);
+    let traced = case.flows.values().any(|flow| flow.telemetry.is_some());
+    let mut core = Junction::new().bridge(traced);
     let sites = lwip::build(case, &mut net, || seeds.next_u64())?;
     let (mut links, mut near) = (BTreeMap::new(), Vec::new());
     for (number, (name, link)) in case.links.iter().enumerate() {
@@ -158,9 +170,10 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             |direction: &model::LinkDirection| direction.config().with_context(|| format!("link {name}"));
         let id = net.add(name, DuplexLink::new(config(&link.up)?, config(&link.down)?, seeds.next_u64()));
         links.insert(name.clone(), id);
-        lwip::attach(&sites, (name, number), (id, DuplexLink::B), &mut core, &mut net);
-        let mut junction = Junction::new();
-        junction.join((id, DuplexLink::A), [addresses::anywhere()]);
+        let prefixes: Vec<_> = addresses::both(addresses::link(number), ipv6).collect();
+        lwip::attach(&sites, (name, &prefixes), (id, DuplexLink::B), &mut core, &mut net);
+        let mut junction = Junction::new().bridge(traced);
+        junction.join((id, DuplexLink::A), addresses::both(addresses::anywhere(), ipv6));
         near.push(junction);
     }
     // Cells are numbered after the links.
@@ -176,7 +189,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         }
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
         let id = net.add(name, element.with_context(|| format!("gnb {name}"))?);
-        lwip::attach(&sites, (name, link), (id, Gnb::N3), &mut core, &mut net);
+        lwip::attach(&sites, (name, &[addresses::link(link)]), (id, Gnb::N3), &mut core, &mut net);
         gnbs.insert(name.clone(), id);
     }
     let number = |map: &BTreeMap<String, NodeId>, name: &str| map.keys().position(|key| key == name);
@@ -237,11 +250,12 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             rate: Rate::Fixed(bps(server.rate_mbps)),
             delay: model::ms(server.delay_ms),
             queue: SERVER_QUEUE,
+            ioam: server.ioam_node.map(|node_id| IoamNode { node_id, namespace: NAMESPACE }),
             ..LinkConfig::default()
         };
         let link = net.add(format!("{name}.link"), DuplexLink::new(config.clone(), config, seeds.next_u64()));
         let host = net.add(name, Host::new());
-        core.join((link, DuplexLink::A), [addresses::host(addresses::server(s))]);
+        core.join((link, DuplexLink::A), addresses::both(addresses::host(addresses::server(s)), ipv6));
         net.connect((link, DuplexLink::B), (host, Port(0)));
         servers.insert(name.clone(), (host, addresses::server(s)));
     }
@@ -324,7 +338,8 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
                 continue;
             }
             near[link].join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
-            near[link].join((host, port), [addresses::host(addresses::direct(link, u))]);
+            let direct = addresses::host(addresses::direct(link, u));
+            near[link].join((host, port), addresses::both(direct, ipv6));
             if let Some((end, prefixes)) = leg_end {
                 near[link].join(end, prefixes);
             }
@@ -389,8 +404,9 @@ impl World {
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
         };
         let port = FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
-        let ue_end = SocketAddr::new(IpAddr::V4(ue_address), port.context("too many flows")?);
-        let server_end = SocketAddr::new(IpAddr::V4(server_address), flow.port);
+        let family = |v4: Ipv4Addr| if flow.ipv6 { addresses::v6(v4).into() } else { IpAddr::V4(v4) };
+        let ue_end = SocketAddr::new(family(ue_address), port.context("too many flows")?);
+        let server_end = SocketAddr::new(family(server_address), flow.port);
         let ends = Ends { ue: ue_end, server: server_end, flow, case, seeds };
         let (ue_app, server_app) = ends.apps()?;
         let ue_host = self.ues[&flow.ue].host;
@@ -497,6 +513,10 @@ impl Ends<'_> {
             CongestionControl::Cubic => Algorithm::Cubic,
             CongestionControl::Reno => Algorithm::Reno,
             CongestionControl::Bbr => Algorithm::Bbr,
+            CongestionControl::IntCubicL1 => Algorithm::IntCubicL1,
+            CongestionControl::IntCubicL2 => Algorithm::IntCubicL2,
+            CongestionControl::IntCubicSs => Algorithm::IntCubicSs,
+            CongestionControl::IntRate => Algorithm::IntRate,
         };
         let recovery = match self.flow.recovery {
             model::Recovery::Rack => Recovery::Rack,
@@ -504,8 +524,21 @@ impl Ends<'_> {
             model::Recovery::Adaptive => Recovery::Adaptive,
         };
         let sack = self.flow.sack;
-        let options =
-            Options { congestion_control, recovery, sack, mtu_bytes: LINK_MTU, ..Options::default() };
+        let told = self.flow.telemetry.as_ref();
+        let options = Options {
+            congestion_control,
+            recovery,
+            sack,
+            mtu_bytes: LINK_MTU,
+            telemetry: told.map(|t| Telemetry { every: t.every, nodes: t.nodes }),
+            int: told.map_or_else(IntConfig::default, |t| IntConfig {
+                ceiling_bps: bps(t.ceiling_mbps),
+                increment: t.increment,
+                growth_cap: t.growth_cap,
+                stale_rtts: t.stale_rtts,
+            }),
+            ..Options::default()
+        };
         let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());
         let end = |local, connect_to, script, seed, expects| End {
             local,

@@ -35,6 +35,9 @@ impl TraceType {
     /// Bit 22: opaque state snapshot, as long as the node says, beyond NodeLen.
     pub const SNAPSHOT: Self = Self::bit(22);
 
+    /// What a report is made of: our source asks for it.
+    pub const REPORTED: Self = Self(Self::HOP.0 | Self::QUEUE_DEPTH.0 | Self::SNAPSHOT.0);
+
     /// Bits 12 to 21 mean nothing yet; where set, each takes 4 bytes.
     const UNDEFINED: u32 = 0x0000_0ffc;
 

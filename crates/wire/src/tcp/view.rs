@@ -190,7 +190,8 @@ mod tests {
             if let Some((left, right)) = block {
                 sack.push(left, right);
             }
-            let options = TcpOptions { mss, window_scale: shift, sack_permitted, timestamps, sack };
+            let report = [0; crate::ioam::FEEDBACK_LEN];
+            let options = TcpOptions { mss, window_scale: shift, sack_permitted, timestamps, sack, report };
             let header = TcpHeader { seq, ack, flags: TcpFlags(flags), window, options };
             let mut p = emit_packet(s.parse().unwrap(), d.parse().unwrap(), &header, &payload).unwrap();
             let ip = IpPacket::parse(&p).unwrap();

@@ -227,7 +227,7 @@ fn a_link_fills_traces() {
     };
     let with_trace = |namespace| {
         let mut bytes = plain(1);
-        let of = TraceType::HOP | TraceType::QUEUE_DEPTH | TraceType::SNAPSHOT;
+        let of = TraceType::REPORTED;
         let mut header = [0; 160];
         let len = ioam::emit_trace_header(6, &TraceHeader::new(namespace, of, 36), &mut header).unwrap();
         ioam::insert(&mut bytes, HOP_BY_HOP, &header[..len]).unwrap();
@@ -264,4 +264,38 @@ fn a_link_fills_traces() {
         }
     }
     assert_eq!(filled, [(123, 1), (9, 0)], "of its namespace only");
+}
+
+/// A middlebox takes traces or reports off, and leaves the rest of the packet as it was.
+#[test]
+fn a_link_takes_telemetry_off() {
+    use super::super::Strip;
+    use anabranch_wire::ioam::{self, Feedback, HOP_BY_HOP, TraceHeader, TraceType};
+    use anabranch_wire::tcp::{TcpHeader, TcpOptions, emit_packet, parse_packet};
+
+    let mut options = TcpOptions::default();
+    Feedback { flows: 2, ..Feedback::default() }.emit(&mut options.report).unwrap();
+    let header = TcpHeader { seq: 5, options, ..TcpHeader::default() };
+    let (src, dst) = ("[fd00::1]:1".parse().unwrap(), "[fd00::2]:80".parse().unwrap());
+    let mut bytes = emit_packet(src, dst, &header, b"payload").unwrap();
+    let mut trace = [0; 160];
+    let len =
+        ioam::emit_trace_header(6, &TraceHeader::new(123, TraceType::REPORTED, 36), &mut trace).unwrap();
+    ioam::insert(&mut bytes, HOP_BY_HOP, &trace[..len]).unwrap();
+    let mut link = Link::new(LinkConfig::default(), 1);
+    for (strip, traced, reported) in [
+        (Strip::None, true, true),
+        (Strip::Traces, false, true),
+        (Strip::Reports, true, false),
+        (Strip::Both, false, false),
+        (Strip::None, true, true),
+    ] {
+        link.change(LinkChange::Strip(strip), Instant::ZERO);
+        link.offer(Packet::new(Instant::ZERO, bytes.clone()));
+        let packet = link.take(Instant::ZERO).unwrap();
+        let seen = parse_packet(&packet).unwrap();
+        assert_eq!(ioam::trace_range(&packet).unwrap().is_some(), traced, "{strip:?}");
+        assert_eq!(seen.header.options.report != [0; 16], reported, "{strip:?}");
+        assert_eq!((seen.header.seq, &packet[seen.payload]), (5, &b"payload"[..]));
+    }
 }

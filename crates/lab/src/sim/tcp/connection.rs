@@ -13,6 +13,7 @@ use super::ack::Acknowledgment;
 use super::receiver::{INITIAL_WINDOW_BYTES, Receiver};
 use super::rto::RTO_INITIAL;
 use super::sender::{Outgoing, Sender};
+use super::telemetry::{TelemetryEnd, TelemetryStats};
 use super::{Options, TcpStats};
 use crate::sim::spare;
 use crate::sim::stream::SeededStream;
@@ -20,6 +21,7 @@ use anabranch_core::cc::CcConfig;
 use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant};
+use anabranch_wire::ioam::Feedback;
 use anabranch_wire::tcp::{
     SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_around, emit_packet, headers_len,
 };
@@ -79,6 +81,7 @@ pub struct Connection {
     syn_sent_at: Instant,
     syn_tries: u32,
     reset_due: Option<u64>,
+    telemetry: Option<Box<TelemetryEnd>>,
     stream: SeededStream,
 }
 
@@ -115,6 +118,7 @@ impl Connection {
             syn_sent_at: now,
             syn_tries: 0,
             reset_due: None,
+            telemetry: options.telemetry.map(|t| Box::new(TelemetryEnd::new(t))),
             stream,
             options,
         }
@@ -197,6 +201,9 @@ impl Connection {
             return;
         }
         let echo = self.echo(h, now);
+        if let Some(report) = self.telemetry.as_mut().and_then(|end| end.on_segment(&h.options)) {
+            self.sender.on_report(&report, now);
+        }
         if h.flags.contains(TcpFlags::ACK) {
             self.on_ack(h, payload.is_empty(), echo, now);
         }
@@ -204,6 +211,19 @@ impl Connection {
             self.receiver.on_rtt(now.saturating_since(echo).max(Duration::from_millis(1)));
         }
         self.receiver.on_segment(seq, payload, h.flags.contains(TcpFlags::FIN), now, deliver);
+    }
+
+    /// A packet of this connection has hop-by-hop options; called before what is in it is taken in.
+    pub fn on_trace(&mut self, packet: &[u8], now: Instant) {
+        if let Some(end) = &mut self.telemetry {
+            end.on_trace(packet, now);
+        }
+    }
+
+    /// The newest report on the path, and counters; none without telemetry.
+    #[must_use]
+    pub fn telemetry(&self) -> Option<(Option<&Feedback>, TelemetryStats)> {
+        self.telemetry.as_ref().map(|end| (end.report(), end.stats()))
     }
 
     /// The next packet to send, if any may go now.
@@ -374,7 +394,7 @@ impl Connection {
                 self.options.initial_window_segments
             },
             hystart: self.options.hystart,
-            ..CcConfig::default()
+            int: self.options.int,
         });
         let rtt = now.saturating_since(self.syn_sent_at);
         let mut sender = Sender::new(cc, u32::from(mss), &self.options, first_try.then_some((rtt, now)));
@@ -450,8 +470,11 @@ impl Connection {
         self.timestamp_offset.wrapping_add(now.as_millis() as u32)
     }
 
+    /// A trace needs room in the packet: as a route with a lower MTU, it is kept free in all of them.
     fn our_mss(&self) -> u16 {
-        self.options.mtu_bytes.saturating_sub(if self.remote.is_ipv4() { 40 } else { 60 }).max(64)
+        let headers = if self.remote.is_ipv4() { 40 } else { 60 };
+        let trace = self.options.telemetry.map_or(0, |telemetry| telemetry.header_bytes() as u16);
+        self.options.mtu_bytes.saturating_sub(headers + trace).max(64)
     }
 
     fn emit_syn(&mut self, now: Instant) -> Option<Packet> {
@@ -477,7 +500,7 @@ impl Connection {
                 window_scale: (!answer || self.our_shift > 0).then_some(WINDOW_SHIFT),
                 sack_permitted: self.options.sack && (!answer || self.sack_permitted),
                 timestamps: self.timestamps.then(|| (self.timestamp(now), echo)),
-                sack: SackBlocks::default(),
+                ..TcpOptions::default()
             },
         };
         emit_packet(self.local, self.remote, &header, &[]).ok().map(|bytes| Packet::new(now, bytes))
@@ -496,7 +519,7 @@ impl Connection {
             }
         }
         self.last_ack_sent = ack;
-        let header = TcpHeader {
+        let mut header = TcpHeader {
             seq: self.iss.wrapping_add(seq as u32),
             ack: self.irs.wrapping_add(ack as u32),
             flags,
@@ -507,12 +530,22 @@ impl Connection {
                 ..TcpOptions::default()
             },
         };
+        if let Some(end) = self.telemetry.as_mut().filter(|_| payload == 0) {
+            let plain = headers_len(self.remote, &header);
+            end.answer(&mut header.options, plain, now);
+        }
         let headers = headers_len(self.remote, &header);
         let mut bytes = spare::take();
         bytes.resize(HEADROOM + headers + payload, 0);
         let (_, packet) = bytes.split_at_mut(HEADROOM);
         self.stream.fill(seq.saturating_sub(1), &mut packet[headers..]);
         emit_around(packet, self.local, self.remote, &header).ok()?;
+        if let Some(end) = self.telemetry.as_mut().filter(|_| payload > 0)
+            && let Some(with_trace) = end.trace(packet)
+        {
+            spare::give(bytes);
+            return Some(Packet::new(now, with_trace));
+        }
         Some(Packet::behind_headroom(now, HEADROOM, bytes))
     }
 }

@@ -11,6 +11,7 @@
 //! | `rto.rs` | RTT and timeout | RFC 6298 |
 //! | `rate.rs` | delivery rate | draft-ietf-ccwg-bbr |
 //! | `receiver.rs` | reassembly, (D)SACK, delayed ACK, window | RFC 2018, 2883, 5681 |
+//! | `telemetry.rs` | traces, reports | RFC 9197, docs/int-cc.md |
 //! | `ranges.rs` | sets of sequence numbers | |
 //!
 //! What is not modelled is listed in docs/simulator.md.
@@ -26,11 +27,14 @@ pub mod receiver;
 pub mod rto;
 pub mod scoreboard;
 pub mod sender;
+pub mod telemetry;
 
 pub use connection::{Closed, Connection};
 pub use dupthresh::Recovery;
+pub use telemetry::{Telemetry, TelemetryStats};
 
 use anabranch_core::cc::Algorithm;
+use anabranch_core::cc::int::IntConfig;
 use anabranch_core::time::Duration;
 
 /// How an end of a connection behaves.
@@ -57,6 +61,10 @@ pub struct Options {
     pub ack_delay: Duration,
     /// Whether to offer timestamps (RFC 7323).
     pub timestamps: bool,
+    /// Whether data carries traces, and ACKs reports. IPv6 only.
+    pub telemetry: Option<Telemetry>,
+    /// What bounds the controllers that take reports.
+    pub int: IntConfig,
 }
 
 impl Default for Options {
@@ -72,6 +80,8 @@ impl Default for Options {
             receive_buffer_bytes: 6 << 20,
             ack_delay: Duration::from_millis(40),
             timestamps: true,
+            telemetry: None,
+            int: IntConfig::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ use super::{Options, TcpStats};
 use anabranch_core::cc::{CongestionController, Controller};
 use anabranch_core::element::Reason;
 use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_wire::ioam::Feedback;
 
 /// See the top of this file.
 #[derive(Debug)]
@@ -292,6 +293,13 @@ impl Sender {
             acked_bytes: self.una.min(self.written).saturating_sub(1),
             ..self.stats
         }
+    }
+
+    /// The receiver reports on the path; before the acknowledgment it came with.
+    pub fn on_report(&mut self, report: &Feedback, now: Instant) {
+        self.cc.on_report(report, now);
+        // A controller that once asked for a pace keeps it, as a socket of the kernel does.
+        self.paced |= self.cc.pacing_bps().is_some();
     }
 
     /// The window in force.

@@ -1,0 +1,147 @@
+//! One end's part in in-band telemetry (docs/int-cc.md).
+//!
+//! ```text
+//!   sender    one data segment in `every` ──▶ an empty IOAM trace in front of TCP
+//!   receiver  a filled trace ──▶ report, TCP option 0x72 on the pure ACKs of the next 248 ms
+//!   sender    option 0x72 ──▶ congestion controller
+//! ```
+//!
+//! As in `bpf/`: the newest trace answers, the full form where there is room, the short one beside two SACK blocks,
+//! none beside three.
+
+use anabranch_core::time::{Duration, Instant};
+use anabranch_wire::ioam::{
+    self, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, HOP_BY_HOP, TraceHeader, TraceType, trace_header_len,
+};
+use anabranch_wire::tcp::{TCP_OPTIONS_MAX, TcpOptions};
+
+/// IOAM namespace of the kernel's own examples, and of ours.
+pub const NAMESPACE: u16 = 123;
+/// What a node that knows all adds, units of 4 bytes: hop, queue depth, our snapshot.
+const NODE_WORDS: u8 = 9;
+/// Most nodes an IPv6 option has room for.
+pub const MOST_NODES: u8 = 6;
+/// How long an answer is worth sending: what the age field can say.
+const ANSWER: Duration = Duration::from_millis(248);
+/// Unit of the age field.
+const AGE_UNIT_MS: u128 = 8;
+const NEXT_HEADER_TCP: u8 = 6;
+
+/// How much telemetry there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Telemetry {
+    /// One data segment in so many carries a trace; at least 1.
+    pub every: u32,
+    /// Nodes a trace has room for, 1 to [`MOST_NODES`].
+    pub nodes: u8,
+}
+
+impl Telemetry {
+    /// Bytes of a trace with its IPv6 header.
+    #[must_use]
+    pub const fn header_bytes(&self) -> usize {
+        trace_header_len(NODE_WORDS * self.nodes)
+    }
+}
+
+/// Counters of one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TelemetryStats {
+    /// Traces sent.
+    pub traces_out: u64,
+    /// Traces that arrived with something in them.
+    pub traces_in: u64,
+    /// Reports that arrived.
+    pub reports_in: u64,
+    /// Bytes of all IP packets sent, and of traces and reports among them.
+    pub sent_bytes: u64,
+    /// See `sent_bytes`.
+    pub telemetry_bytes: u64,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct TelemetryEnd {
+    config: Telemetry,
+    /// Data segments that have gone without a trace.
+    credit: u32,
+    answer: Option<(Instant, Feedback)>,
+    /// The newest report.
+    report: Option<Feedback>,
+    stats: TelemetryStats,
+}
+
+impl TelemetryEnd {
+    /// An end that has seen nothing.
+    pub fn new(config: Telemetry) -> Self {
+        Self { config, credit: 0, answer: None, report: None, stats: TelemetryStats::default() }
+    }
+
+    /// A packet with data leaves: with a trace, if it is its turn.
+    pub fn trace(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        self.stats.sent_bytes += packet.len() as u64;
+        self.credit = self.credit.saturating_add(1);
+        if self.credit < self.config.every {
+            return None;
+        }
+        let trace = TraceHeader::new(NAMESPACE, TraceType::REPORTED, NODE_WORDS * self.config.nodes);
+        let mut header = [0; trace_header_len(NODE_WORDS * MOST_NODES)];
+        let len = ioam::emit_trace_header(NEXT_HEADER_TCP, &trace, &mut header).ok()?;
+        let mut bytes = Vec::with_capacity(packet.len() + len);
+        bytes.extend_from_slice(packet);
+        // No IPv6 packet has no trace.
+        ioam::insert(&mut bytes, HOP_BY_HOP, &header[..len]).ok()?;
+        self.credit = 0;
+        self.stats.traces_out += 1;
+        self.stats.sent_bytes += len as u64;
+        self.stats.telemetry_bytes += len as u64;
+        Some(bytes)
+    }
+
+    /// A packet with hop-by-hop options arrives.
+    pub fn on_trace(&mut self, packet: &[u8], now: Instant) {
+        if let Ok(Some(report)) = ioam::report(packet) {
+            self.stats.traces_in += 1;
+            self.answer = Some((now, report));
+        }
+    }
+
+    /// A pure ACK leaves: adds the report, as far as there is one and it fits.
+    pub fn answer(&mut self, options: &mut TcpOptions, headers_bytes: usize, now: Instant) {
+        self.stats.sent_bytes += headers_bytes as u64;
+        let Some((at, mut report)) = self.answer else { return };
+        let waited = now.saturating_since(at);
+        let room = TCP_OPTIONS_MAX - options.len();
+        if waited > ANSWER || room < FEEDBACK_SHORT_LEN {
+            return;
+        }
+        if room < FEEDBACK_LEN {
+            report.bottleneck = None;
+        }
+        report.age = (waited.as_millis() / AGE_UNIT_MS).min(31) as u8;
+        let before = options.len();
+        if report.emit(&mut options.report).is_ok() {
+            let added = (options.len() - before) as u64;
+            self.stats.sent_bytes += added;
+            self.stats.telemetry_bytes += added;
+        }
+    }
+
+    /// A segment arrives: the report in it, if there is one.
+    pub fn on_segment(&mut self, options: &TcpOptions) -> Option<Feedback> {
+        let report = Feedback::parse(&options.report).ok().flatten()?;
+        self.stats.reports_in += 1;
+        self.report = Some(report);
+        Some(report)
+    }
+
+    /// The newest report.
+    pub fn report(&self) -> Option<&Feedback> {
+        self.report.as_ref()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> TelemetryStats {
+        self.stats
+    }
+}

@@ -1,0 +1,126 @@
+//! What the receiver of a trace makes of it: the path as its report tells it. **`bpf/feedback.bpf.c` is this file
+//! in C: change both.**
+
+use super::feedback::{Bottleneck, Feedback};
+use super::ipv6::trace_range;
+use super::snapshot::Snapshot;
+use super::trace::{TraceKind, TraceView};
+use crate::WireError;
+
+/// First hop limits in use, and one less: a router takes one before it writes, a bridge does not.
+const FIRST_LIMITS: [u8; 6] = [64, 63, 128, 127, 255, 254];
+/// A hop that does not know.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The report on the pre-allocated trace in an IPv6 packet as it arrived; `None` if it has none, or nobody wrote
+/// into it. Its age is 0.
+///
+/// It is complete if every node told its drops, and the hop limits follow one another from the source to here:
+/// then no queue on the path can have dropped unseen.
+///
+/// # Errors
+/// A packet, header or trace that does not hold together.
+pub fn report(packet: &[u8]) -> Result<Option<Feedback>, WireError> {
+    let Some(range) = trace_range(packet)? else { return Ok(None) };
+    let trace = TraceView::parse(&packet[range], TraceKind::PreAllocated)?;
+    let (mut told, mut unbroken, mut nodes) = (true, true, false);
+    let mut oldest = packet[7].wrapping_sub(1);
+    let mut least = UNKNOWN;
+    let mut report = Feedback { bottleneck: Some(Bottleneck::default()), ..Feedback::default() };
+    for node in trace.nodes() {
+        nodes = true;
+        // Newest first: the same hop (a bridge), or one further from here.
+        let limit = node.hop.map_or(0, |hop| hop.limit);
+        unbroken &= node.hop.is_some() && (limit == oldest || limit == oldest.wrapping_add(1));
+        oldest = limit;
+        let Some(snapshot) = node.snapshot.map(Snapshot::parse).transpose()?.flatten() else {
+            told = false;
+            continue;
+        };
+        report.queue_drops = report.queue_drops.wrapping_add(snapshot.queue_drops as u16);
+        report.medium_losses = report.medium_losses.wrapping_add(snapshot.medium_losses as u16);
+        let flows = snapshot.flows.unwrap_or(1).max(1);
+        let share = snapshot.link_kbps.map_or(UNKNOWN, |kbps| u64::from(kbps) / u64::from(flows));
+        if share < least {
+            least = share;
+            report.flows = flows;
+            let depth = node.queue_depth;
+            report.bottleneck = Some(Bottleneck {
+                link_kbps: snapshot.link_kbps.map(u64::from),
+                arrival_kbps: snapshot.arrival_kbps.map(u64::from),
+                depth_bytes: depth.map(u64::from),
+                free_bytes: snapshot
+                    .capacity_bytes
+                    .zip(depth)
+                    .map(|(capacity, depth)| u64::from(capacity.saturating_sub(depth))),
+            });
+        }
+    }
+    report.complete = told && unbroken && !trace.header().overflow && FIRST_LIMITS.contains(&oldest);
+    Ok(nodes.then_some(report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        HOP_BY_HOP, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, TraceHeader, TraceType, emit_trace_header, fill,
+        insert, trace_header_len,
+    };
+    use super::*;
+    use crate::tcp::{TcpHeader, emit_packet};
+
+    fn packet(nodes: &[(u8, Option<Snapshot>, u32)], arrives_with: u8) -> Vec<u8> {
+        let (src, dst) = ("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap());
+        let mut packet = emit_packet(src, dst, &TcpHeader::default(), &[0; 100]).unwrap();
+        let mut header = vec![0; trace_header_len(27)];
+        emit_trace_header(6, &TraceHeader::new(123, TraceType::REPORTED, 27), &mut header).unwrap();
+        insert(&mut packet, HOP_BY_HOP, &header).unwrap();
+        for (limit, snapshot, depth) in nodes {
+            let data = snapshot.map(|s| s.emit());
+            let node = NodeData {
+                hop: Some(Hop { limit: *limit, node_id: Some(1) }),
+                queue_depth: Some(*depth),
+                snapshot: data.as_ref().map(|data| Opaque { schema: SNAPSHOT_SCHEMA, data }),
+                ..NodeData::default()
+            };
+            let range = trace_range(&packet).unwrap().unwrap();
+            fill(&mut packet[range], &node).unwrap();
+        }
+        packet[7] = arrives_with;
+        packet
+    }
+
+    fn queue(link_kbps: u32, flows: u16, drops: u32) -> Option<Snapshot> {
+        Some(Snapshot {
+            arrival_kbps: Some(7),
+            link_kbps: Some(link_kbps),
+            capacity_bytes: Some(10_000),
+            flows: Some(flows),
+            mcs: None,
+            queue_drops: drops,
+            medium_losses: 2,
+        })
+    }
+
+    #[test]
+    fn the_bottleneck_is_the_least_share_and_losses_add_up() {
+        // Two bridges, no router; then the second hop is a router; then a router in between is silent.
+        let told = report(&packet(&[(64, queue(9000, 1, 0xffff), 1), (64, queue(10_000, 4, 3), 4000)], 64));
+        let told = told.unwrap().unwrap();
+        assert!(told.complete);
+        assert_eq!((told.flows, told.queue_drops, told.medium_losses), (4, 2, 4));
+        let hop = told.bottleneck.unwrap();
+        assert_eq!((hop.link_kbps, hop.arrival_kbps), (Some(10_000), Some(7)));
+        assert_eq!((hop.depth_bytes, hop.free_bytes), (Some(4000), Some(6000)));
+        for (limits, arrives, complete) in
+            [([64, 63], 63, true), ([63, 62], 62, true), ([64, 62], 62, false), ([64, 63], 61, false)]
+        {
+            let nodes = limits.map(|limit| (limit, queue(1, 1, 0), 0));
+            assert_eq!(report(&packet(&nodes, arrives)).unwrap().unwrap().complete, complete, "{limits:?}");
+        }
+        // A hop that wrote nothing of ours.
+        let silent = report(&packet(&[(64, queue(9000, 1, 0), 1), (64, None, 4000)], 64)).unwrap().unwrap();
+        assert!(!silent.complete && silent.flows == 1);
+        assert_eq!(report(&packet(&[], 64)), Ok(None));
+    }
+}
