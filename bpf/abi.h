@@ -70,6 +70,8 @@ struct ab_socket {
 	/* int_rate: rate paced at (0: CUBIC is in force), and when it is set anew. */
 	u64 rate_bps;
 	u64 next_us;
+	/* int_rate: the window that bounds it at that rate, segments. */
+	u64 window;
 };
 
 /* What ioam_source.bpf.c puts in front of TCP. */

@@ -8,17 +8,9 @@
 #define AB_COUNTER_MAP ab_int_rate
 #include "lib/cc.h"
 
-#define TCP_CA_CWR 2
-#define TCP_CA_RECOVERY 3
-#define TCP_CA_LOSS 4
 #define SK_PACING_NONE 0
 #define SK_PACING_NEEDED 1
 #define FLAG_FORWARD 0x404 /* FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED, as tcp_input.c has them */
-
-AB_INLINE u32 ca_state(struct sock *sk)
-{
-	return ((struct inet_connection_sock *)sk)->icsk_ca_state;
-}
 
 AB_INLINE u32 in_flight(const struct tcp_sock *tp)
 {
@@ -39,7 +31,7 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
 	sk->sk_pacing_rate = ~0UL;
 }
 
-/* Sets the rate, once per round trip. */
+/* Sets the rate, and the window that bounds it, once per round trip: no ACK has to divide. */
 AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
@@ -52,6 +44,7 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	if (rate) {
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
+		s->window = ab_rate_window(rate, srtt, tp->mss_cache);
 	} else if (s->rate_bps) {
 		back_to_cubic(sk, s);
 	}
@@ -103,10 +96,8 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 	if (s)
 		steer(sk, s);
 	if (s && s->rate_bps) {
-		u64 window = ab_rate_window(s->rate_bps, ab_srtt(tp), tp->mss_cache);
-
 		sk->sk_pacing_rate = ab_at_most(s->rate_bps / 8, sk->sk_max_pacing_rate);
-		tp->snd_cwnd = ab_at_most(window, tp->snd_cwnd_clamp);
+		tp->snd_cwnd = ab_at_most(s->window, tp->snd_cwnd_clamp);
 		return;
 	}
 	if (state == TCP_CA_CWR || state == TCP_CA_RECOVERY) {

@@ -3,7 +3,8 @@
  * What the congestion controllers share: the socket's view, the kernel's own CUBIC, counters.
  *
  * The kernel's CUBIC keeps its state in icsk_ca_priv; ours is in socket storage, which the feedback program
- * (feedback.bpf.c) writes and these read. AB_COUNTER_MAP is the name of the counters' map, by which `cc show` finds it. Without that program, or without reports, each is the kernel's CUBIC.
+ * (feedback.bpf.c) writes and these read. AB_COUNTER_MAP is the name of the counters' map, by which `cc show` finds
+ * it. Without that program, or without reports, each is the kernel's CUBIC.
  */
 #ifndef ANABRANCH_CC_H
 #define ANABRANCH_CC_H
@@ -91,11 +92,23 @@ AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32
 	return medium;
 }
 
-/* An ACK, in recovery or not: cong_avoid is not called for the former. */
+#define TCP_CA_CWR 2
+#define TCP_CA_RECOVERY 3
+#define TCP_CA_LOSS 4
+
+AB_INLINE u32 ca_state(struct sock *sk)
+{
+	return ((struct inet_connection_sock *)sk)->icsk_ca_state;
+}
+
+/* An ACK in recovery, for which cong_avoid is not called; the others are not worth a look at the storage. */
 AB_INLINE void ab_seen(struct sock *sk)
 {
-	struct ab_socket *s = ab_socket(sk);
+	struct ab_socket *s;
 
+	if (ca_state(sk) < TCP_CA_CWR)
+		return;
+	s = ab_socket(sk);
 	if (s)
 		ab_acked(&s->view, ab_tcp(sk)->tcp_mstamp);
 }

@@ -40,6 +40,7 @@ Keys of a link, each optional:
   queue_packets   tail drop, 1000        queue_bytes    tail drop, no limit
   mtu_bytes       larger packets vanish  up, black_hole true or false
   ioam_node       fills IOAM traces as this node; ioam_namespace, 123
+  strip           takes \"traces\", \"reports\" or \"both\" off what passes, as some middleboxes do
 
 Example:
   anabranch link --a wifi-ue --b wifi-upf --both 'rate_bps=60_000_000, delay_ms=8, queue_packets=200' \\

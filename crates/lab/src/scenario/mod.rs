@@ -308,6 +308,15 @@ link = "wifi"
         assert!(says.contains("did you mean `via`"), "{says}");
         let says = parse_text(SMALL, &["flow.down.via=mptcp"]).unwrap_err();
         assert!(says.contains("no MPTCP"), "{says}");
+        let says = parse_text(SMALL, &["flow.down.telemetry.every=4"]).unwrap_err();
+        assert!(says.contains("it needs `ipv6 = true`"), "{says}");
+        let says = parse_text(SMALL, &["flow.down.ipv6=true"]).unwrap_err();
+        assert!(says.contains("over a link only"), "{says}");
+        let v6 = ["flow.down.ipv6=true", "flow.down.via=direct:5g", "flow.down.telemetry.every=4"];
+        assert_eq!(
+            parse_text(SMALL, &v6).unwrap().cases[0].flows["down"].telemetry.as_ref().unwrap().every,
+            4
+        );
         let text = format!("{SMALL}\n[[variant]]\nname = \"v\"\nset.flow.down.start_s = 99\n");
         let says = parse_text(&text, &[]).unwrap_err();
         assert!(says.contains("after the end of the run (duration_s) (in variant `v`)"), "{says}");

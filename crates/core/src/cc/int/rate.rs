@@ -25,13 +25,15 @@ pub struct IntRate {
     rate_bps: u64,
     /// When the rate is set next, microseconds.
     next_us: u64,
+    /// The window that bounds it, set with the rate, bytes.
+    window_bytes: u64,
 }
 
 impl IntRate {
     /// A controller without reports: CUBIC in slow start.
     #[must_use]
     pub fn new(config: CcConfig) -> Self {
-        Self { judge: Judge::new(config), rate_bps: 0, next_us: 0 }
+        Self { judge: Judge::new(config), rate_bps: 0, next_us: 0, window_bytes: 0 }
     }
 
     /// Whether telemetry rules.
@@ -58,6 +60,7 @@ impl IntRate {
             Some(rate) => {
                 self.rate_bps = rate.max(1);
                 self.next_us = now_us + srtt_us;
+                self.window_bytes = View::rate_window(self.rate_bps, *srtt_us, *mss_bytes) * mss_bytes;
             }
             None if self.paced() => self.back_to_cubic(),
             None => {}
@@ -111,11 +114,7 @@ impl CongestionController for IntRate {
     }
 
     fn cwnd_bytes(&self) -> u64 {
-        if self.paced() {
-            View::rate_window(self.rate_bps, self.judge.srtt_us, self.judge.mss_bytes) * self.judge.mss_bytes
-        } else {
-            self.judge.cubic.cwnd_bytes()
-        }
+        if self.paced() { self.window_bytes } else { self.judge.cubic.cwnd_bytes() }
     }
 
     fn ssthresh_bytes(&self) -> u64 {

@@ -145,3 +145,60 @@ impl TelemetryEnd {
         self.stats
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::ioam::{Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot};
+    use anabranch_wire::tcp::{SackBlocks, TcpHeader, emit_packet};
+
+    fn segment() -> Vec<u8> {
+        let (src, dst) = ("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap());
+        emit_packet(src, dst, &TcpHeader::default(), &[0; 500]).unwrap()
+    }
+
+    #[test]
+    fn one_segment_in_so_many_carries_a_trace() {
+        let mut end = TelemetryEnd::new(Telemetry { every: 4, nodes: 2 });
+        let with: Vec<bool> = (0..12).map(|_| end.trace(&segment()).is_some()).collect();
+        assert_eq!(with.iter().filter(|b| **b).count(), 3);
+        assert!(with[3] && with[7] && with[11]);
+        let bytes = Telemetry { every: 4, nodes: 2 }.header_bytes() as u64;
+        let stats = end.stats();
+        assert_eq!((stats.traces_out, stats.telemetry_bytes), (3, 3 * bytes));
+        assert_eq!(stats.sent_bytes, 12 * segment().len() as u64 + 3 * bytes);
+    }
+
+    #[test]
+    fn what_a_trace_tells_goes_back_as_far_as_it_fits() {
+        let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 6 });
+        let mut packet = end.trace(&segment()).unwrap();
+        let data = Snapshot { link_kbps: Some(20_000), medium_losses: 7, ..Snapshot::default() }.emit();
+        let node = NodeData {
+            hop: Some(Hop { limit: 64, node_id: Some(1) }),
+            snapshot: Some(Opaque { schema: SNAPSHOT_SCHEMA, data: &data }),
+            ..NodeData::default()
+        };
+        let range = ioam::trace_range(&packet).unwrap().unwrap();
+        ioam::fill(&mut packet[range], &node).unwrap();
+        let at = Instant::from_millis(100);
+        end.on_trace(&packet, at);
+        let answer = |end: &mut TelemetryEnd, blocks: u32, now| {
+            let mut options = TcpOptions { timestamps: Some((1, 2)), ..TcpOptions::default() };
+            let mut sack = SackBlocks::default();
+            (0..blocks).for_each(|i| assert!(sack.push(i, i + 1)));
+            options.sack = sack;
+            end.answer(&mut options, 0, now);
+            assert!(options.len() <= TCP_OPTIONS_MAX);
+            end.on_segment(&options)
+        };
+        for blocks in 0..=2 {
+            let told = answer(&mut end, blocks, at + Duration::from_millis(17)).unwrap();
+            assert_eq!((told.medium_losses, told.age, told.complete), (7, 2, true));
+            assert_eq!(told.bottleneck.is_some(), blocks < 2, "the short form beside two blocks");
+        }
+        assert_eq!(answer(&mut end, 3, at), None, "no room beside three");
+        assert_eq!(answer(&mut end, 0, at + Duration::from_millis(249)), None, "too old to be worth sending");
+        assert_eq!(end.stats().reports_in, 3);
+    }
+}

@@ -1,0 +1,101 @@
+//! In-band telemetry with the real programs and the kernel's TCP, in namespaces of the test's own.
+//!
+//! ```text
+//!   sender ── anabranch link (AP1) ── anabranch link (AP2: 20 Mbit/s, 20 ms, 100 packets, loss) ── receiver
+//!   sender ── Linux router ── Linux router ── Linux router ── receiver
+//! ```
+//!
+//! Registration of a controller is the machine's, so one loader serves all tests of this program; it keeps what it
+//! loads by file descriptors and is killed at the end in any case.
+#![cfg(feature = "bpf")]
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
+#[path = "../run/net.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod net;
+mod paths;
+
+use paths::{Group, Linked, Loaded, Routed, alone};
+use std::time::Duration;
+
+const S: Duration = Duration::from_secs(1);
+
+/// Fig. 6 of the paper in the kernel, at one loss: what telemetry tells makes the difference, in band.
+#[test]
+fn medium_loss_costs_less_with_telemetry() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(_loaded) = Loaded::new(&["int_rate", "int_cubic_l1"], &group, &[]) else { return };
+    let Some(path) = Linked::new(&group, "loss={model=\"bernoulli\", probability=0.1}", "") else { return };
+    let goodput = |cc: &str| {
+        let source = cc.starts_with("int_").then(|| path.source(8));
+        let run = path.iperf(cc, 4 * S);
+        drop(source);
+        run
+    };
+    let (cubic, l1, rate) = (goodput("cubic"), goodput("int_cubic_l1"), goodput("int_rate"));
+    eprintln!("10 % loss, Mbit/s: cubic {:.2}, int_cubic_l1 {:.2}, int_rate {:.2}", cubic.mbps, l1.mbps, rate.mbps);
+    // Measured on a quiet machine: 6 times and more. Half of that is left for a busy one.
+    assert!(rate.mbps > 3.0 * cubic.mbps, "int_rate {} over cubic {}", rate.mbps, cubic.mbps);
+    let shown = path.shown("int_rate");
+    assert!(shown["acks"].as_u64() > Some(0), "{shown}");
+    let reports = path.shown("feedback");
+    assert!(reports["reports_in"].as_u64() > Some(10) && reports["reports_bad"].as_u64() == Some(0), "{reports}");
+}
+
+/// A middlebox takes the traces or the reports off: the connection works, as CUBIC; and it did hear before.
+#[test]
+fn middleboxes_that_strip_do_no_harm() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(_loaded) = Loaded::new(&["int_rate"], &group, &[]) else { return };
+    for (strip, there) in [("", true), ("traces", false), ("reports", false)] {
+        let (down, up) = match strip {
+            "" => (String::new(), String::new()),
+            "traces" => ("strip=\"traces\"".into(), String::new()),
+            _ => (String::new(), "strip=\"reports\"".into()),
+        };
+        let Some(path) = Linked::new(&group, &down, &up) else { return };
+        let _source = path.source(8);
+        let before = path.shown("feedback")["reports_in"].as_u64().unwrap_or(0);
+        let run = path.iperf("int_rate", 2 * S);
+        let heard = path.shown("feedback")["reports_in"].as_u64().unwrap_or(0) - before;
+        eprintln!("strip {strip:?}: {:.2} Mbit/s, {heard} reports", run.mbps);
+        assert!(run.mbps > 8.0, "{strip:?}: {} Mbit/s", run.mbps);
+        assert_eq!(heard > 0, there, "{strip:?}: {heard} reports");
+    }
+}
+
+/// Routers that know nothing of us fill the trace, and tshark finds nothing wrong with any option.
+#[test]
+fn unmodified_routers_fill_the_trace() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(_loaded) = Loaded::new(&["int_cubic_l1"], &group, &[]) else { return };
+    let Some(path) = Routed::new(&group) else { return };
+    let _source = path.source(2);
+    let Some(seen) = path.capture("int_cubic_l1") else { return };
+    assert!(seen.traces >= 5, "{seen:?}");
+    assert_eq!(seen.nodes, 3, "every router wrote: {seen:?}");
+    assert!(seen.reports >= 1, "{seen:?}");
+    assert_eq!(seen.complaints, [""; 0], "tshark");
+}
+
+/// The loader is killed in the middle of a flow that runs its controller: the flow goes on, nothing is left.
+#[test]
+fn a_killed_loader_leaves_nothing() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(loaded) = Loaded::new(&["int_rate"], &group, &[]) else { return };
+    let Some(path) = Linked::new(&group, "", "") else { return };
+    let source = path.source(8);
+    let run = path.iperf_while("int_rate", 3 * S, || {
+        std::thread::sleep(S);
+        loaded.kill();
+        drop(source);
+    });
+    eprintln!("loader killed after 1 of 3 s: {:.2} Mbit/s", run.mbps);
+    assert!(run.mbps > 8.0, "{} Mbit/s", run.mbps);
+    paths::wait_gone("int_rate");
+}

@@ -1,0 +1,364 @@
+//! Paths between a sender and a receiver, traffic over them, and what has to be loaded for it.
+
+use crate::net::{ANABRANCH, Namespace, Program};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Registration is the machine's: one test at a time. `None` where a test cannot run, with a line that says why.
+pub fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if nix::unistd::geteuid().is_root() {
+        return Some(guard);
+    }
+    skip("root is needed")
+}
+
+/// Says so, past the harness; on CI it is a failure.
+fn skip<T>(why: &str) -> Option<T> {
+    let root = nix::unistd::geteuid().is_root();
+    assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+    None
+}
+
+/// A cgroup for the sockets of iperf3, so that nobody else's is touched.
+pub struct Group(PathBuf);
+
+impl Group {
+    pub fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        let root = mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            (words[2] == "cgroup2").then(|| PathBuf::from(words[1]))
+        });
+        let Some(root) = root else { return skip("no cgroup v2 is mounted") };
+        let path = root.join(format!("anabranch-int-{}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => skip(&format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Shell commands that put the shell into the group.
+    fn enter(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs; ", self.0.display())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Processes that were killed leave it a moment later.
+        let start = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// `anabranch cc load`.
+pub struct Loaded {
+    child: Mutex<Child>,
+    names: Vec<String>,
+}
+
+impl Loaded {
+    pub fn new(names: &[&str], group: &Group, more: &[&str]) -> Option<Self> {
+        let mut child = Command::new(ANABRANCH)
+            .args(["cc", "load"])
+            .args(names)
+            .arg("--cgroup")
+            .arg(&group.0)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        if line.starts_with("registered: ") {
+            let names = names.iter().map(|n| (*n).to_owned()).collect();
+            return Some(Self { child: Mutex::new(child), names });
+        }
+        let mut why = String::new();
+        let _ = std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut why);
+        let _ = child.wait();
+        assert!(why.contains("cannot run here"), "{why}");
+        skip(why.trim())
+    }
+
+    /// Kills it with no chance to tidy up.
+    pub fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.kill();
+        self.names.iter().for_each(|name| wait_gone(name));
+    }
+}
+
+/// The kernel takes down what a killed process held a moment after it is gone; connections that still run it hold it.
+pub fn wait_gone(name: &str) {
+    let start = Instant::now();
+    loop {
+        let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
+        if !all.split_whitespace().any(|n| n == name) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{name} is still registered");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What iperf3 measured.
+#[derive(Debug)]
+pub struct Run {
+    pub mbps: f64,
+}
+
+/// Both ends of a path, and programs at them.
+struct Ends {
+    sender: Namespace,
+    receiver: Namespace,
+    folder: tempfile::TempDir,
+    enter: String,
+}
+
+impl Ends {
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn source(&self, every: u32) -> Program {
+        let every = every.to_string();
+        let args = ["int", "source", "--interface", "s0", "--every", &every];
+        let log = self.log("source.log");
+        let _ = std::fs::remove_file(&log);
+        let source = self.sender.spawn(ANABRANCH, &args, &log);
+        until("the source is attached", || source.log().contains("s0"));
+        source
+    }
+
+    fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
+        let log = self.log("server.log");
+        let _ = std::fs::remove_file(&log);
+        let serve = format!("{}exec iperf3 -s -1 --forceflush", self.enter);
+        let _server = self.receiver.spawn("sh", &["-ec", &serve], &log);
+        until("iperf3 listens", || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("listening")));
+        let command = format!(
+            "{}exec iperf3 -6 -c fd00::2 -C {cc} -t {} -J --get-server-output",
+            self.enter,
+            time.as_secs()
+        );
+        let result = self.log("client.json");
+        let _ = std::fs::remove_file(&result);
+        let mut client = self.sender.spawn("sh", &["-ec", &command], &result);
+        during();
+        client.wait(time + Duration::from_secs(30));
+        let text = client.log();
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("iperf3 -C {cc}: {e}\n{text}"));
+        let bps = value["end"]["sum_received"]["bits_per_second"].as_f64();
+        Run { mbps: bps.unwrap_or_else(|| panic!("iperf3 -C {cc}: {value}")) / 1e6 }
+    }
+}
+
+/// Waits for a moment that comes soon on any machine.
+#[track_caller]
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(20), "not after 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Two of our links, the second with a bottleneck.
+pub struct Linked {
+    ends: Ends,
+    _links: [Program; 2],
+    _air: Namespace,
+}
+
+impl Linked {
+    /// `down` and `up`: keys of the wireless hop beside those it always has.
+    pub fn new(group: &Group, down: &str, up: &str) -> Option<Self> {
+        let [sender, air, receiver] = std::array::from_fn(|_| Namespace::new());
+        let (sender, air, receiver) = (sender?, air?, receiver?);
+        for ns in [&sender, &receiver] {
+            ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
+                   sysctl -qw net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_congestion_control=cubic");
+        }
+        air.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1
+                ip link add m0 type veth peer name m1; ip link set m0 up; ip link set m1 up");
+        sender.veth("s0", &air, "a0");
+        air.veth("b1", &receiver, "r0");
+        for (ns, interface) in
+            [(&sender, "s0"), (&air, "a0"), (&air, "m0"), (&air, "m1"), (&air, "b1"), (&receiver, "r0")]
+        {
+            ns.sh(&format!("ethtool -K {interface} tso off gso off gro off tx off >/dev/null"));
+        }
+        // Room for the trace; each end knows the other, so that loss takes no neighbour discovery.
+        let mac = |ns: &Namespace, name: &str| ns.sh(&format!("cat /sys/class/net/{name}/address")).trim().to_owned();
+        let (s, r) = (mac(&sender, "s0"), mac(&receiver, "r0"));
+        sender.sh(&format!(
+            "ip addr add fd00::1/64 dev s0 nodad; ip -6 route replace fd00::2/128 dev s0 mtu 1340
+             ip neigh replace fd00::2 lladdr {r} dev s0 nud permanent"
+        ));
+        receiver.sh(&format!(
+            "ip addr add fd00::2/64 dev r0 nodad; ip neigh replace fd00::1 lladdr {s} dev r0 nud permanent"
+        ));
+        let folder = tempfile::tempdir().unwrap();
+        let keys = |both: &str, more: &str| [both, more].iter().filter(|k| !k.is_empty()).copied().collect::<Vec<_>>().join(", ");
+        let first = air.spawn(
+            ANABRANCH,
+            &["link", "--a", "a0", "--b", "m0", "--both", "ioam_node=1"],
+            &folder.path().join("ap1.log"),
+        );
+        let wireless = "rate_bps=20_000_000, delay_ms=10, queue_packets=100";
+        let (a_to_b, b_to_a) = (keys("ioam_node=2", down), keys("", up));
+        let second = air.spawn(
+            ANABRANCH,
+            &["link", "--a", "m1", "--b", "b1", "--both", wireless, "--a-to-b", &a_to_b, "--b-to-a", &b_to_a],
+            &folder.path().join("ap2.log"),
+        );
+        until("packets pass", || sender.try_sh("ping -6 -c 1 -W 1 fd00::2 >/dev/null").1);
+        let ends = Ends { sender, receiver, folder, enter: group.enter() };
+        Some(Self { ends, _links: [first, second], _air: air })
+    }
+
+    /// `anabranch int source` at the sender.
+    pub fn source(&self, every: u32) -> Program {
+        self.ends.source(every)
+    }
+
+    /// One TCP flow to the receiver.
+    pub fn iperf(&self, cc: &str, time: Duration) -> Run {
+        self.ends.iperf_while(cc, time, || ())
+    }
+
+    /// One TCP flow to the receiver, while something happens.
+    pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
+        self.ends.iperf_while(cc, time, during)
+    }
+
+    /// Counters of a program at work, by its name in `cc show`.
+    #[allow(clippy::unused_self, reason = "there is something to show only while a path is there")]
+    pub fn shown(&self, program: &str) -> Value {
+        let output = Command::new(ANABRANCH).args(["cc", "show", "--json"]).output().unwrap();
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = all.as_array().unwrap().iter().find(|p| p["program"] == program);
+        found.unwrap_or_else(|| panic!("no {program} in {all}"))["counts"].clone()
+    }
+}
+
+/// Three unmodified Linux routers.
+pub struct Routed {
+    ends: Ends,
+    _routers: [Namespace; 3],
+}
+
+/// What tshark saw at the receiver.
+#[derive(Debug)]
+pub struct Seen {
+    /// Packets with a trace.
+    pub traces: usize,
+    /// Nodes in the last of them.
+    pub nodes: usize,
+    /// ACKs with a report.
+    pub reports: usize,
+    /// What it found wrong with packets that carry either.
+    pub complaints: Vec<String>,
+}
+
+impl Routed {
+    pub fn new(group: &Group) -> Option<Self> {
+        let [sender, a, b, c, receiver] = std::array::from_fn(|_| Namespace::new());
+        let (sender, routers, receiver) = (sender?, [a?, b?, c?], receiver?);
+        let chain = [&sender, &routers[0], &routers[1], &routers[2], &receiver];
+        for (i, ns) in chain.iter().enumerate() {
+            ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
+                   sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv4.tcp_congestion_control=cubic");
+            if (1..=3).contains(&i) {
+                ns.sh(&format!("ip ioam namespace add 123; sysctl -qw net.ipv6.ioam6_id={i}"));
+            }
+        }
+        // fd01:N:: between hop N and N+1; the ends have fd00::1 and fd00::2 besides.
+        for (i, pair) in chain.windows(2).enumerate() {
+            let (right, left) = (if i == 0 { "s0" } else { "right" }, if i == 3 { "r0" } else { "left" });
+            pair[0].veth(right, pair[1], left);
+            pair[0].sh(&format!("ip addr add fd01:{i}::1/64 dev {right} nodad"));
+            pair[1].sh(&format!("ip addr add fd01:{i}::2/64 dev {left} nodad"));
+            if i < 3 {
+                pair[1].sh(&format!("sysctl -qw net.ipv6.conf.{left}.ioam6_enabled=1"));
+            }
+        }
+        sender.sh("ip addr add fd00::1/128 dev lo nodad
+                   ip -6 route add fd00::2/128 via fd01:0::2 src fd00::1 mtu 1340");
+        receiver.sh("ip addr add fd00::2/128 dev lo nodad; ip -6 route add fd00::1/128 via fd01:3::1 src fd00::2");
+        for (i, router) in routers.iter().enumerate() {
+            router.sh(&format!(
+                "ip -6 route add fd00::2/128 via fd01:{}::2; ip -6 route add fd00::1/128 via fd01:{i}::1",
+                i + 1
+            ));
+        }
+        until("packets pass", || sender.try_sh("ping -6 -c 1 -W 1 fd00::2 >/dev/null").1);
+        let folder = tempfile::tempdir().unwrap();
+        let ends = Ends { sender, receiver, folder, enter: group.enter() };
+        Some(Self { ends, _routers: routers })
+    }
+
+    /// `anabranch int source` at the sender.
+    pub fn source(&self, every: u32) -> Program {
+        self.ends.source(every)
+    }
+
+    /// A second of TCP, as tshark dissects its first packets at the receiver.
+    pub fn capture(&self, cc: &str) -> Option<Seen> {
+        if Command::new("tshark").arg("--version").output().is_err() {
+            return skip("tshark is not installed");
+        }
+        let file = self.ends.log("seen.pcap");
+        let args = ["-q", "-i", "r0", "-f", "ip6", "-c", "400", "-s", "400", "-w"];
+        let args: Vec<&str> = args.into_iter().chain([file.to_str().unwrap()]).collect();
+        let log = self.ends.log("tshark.log");
+        let mut capture = self.ends.receiver.spawn("tshark", &args, &log);
+        until("tshark captures", || capture.log().contains("Capturing on"));
+        self.ends.iperf_while(cc, Duration::from_secs(1), || ());
+        capture.wait(Duration::from_secs(20));
+        let fields = |filter: &str, field: &str| read(&file, filter, field);
+        let traces = fields("ipv6.opt.type == 0x31", "ipv6.opt.ioam.trace.node.hlim");
+        let with = "ipv6.opt.type == 0x31 || tcp.option_kind == 0x72";
+        let mut complaints = fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
+        complaints.extend(fields(&format!("({with}) && _ws.malformed"), "frame.number"));
+        // Cut short on purpose, and lost segments are TCP's affair.
+        complaints.retain(|text| !text.contains("segment") && !text.contains("ACK"));
+        complaints.dedup();
+        Some(Seen {
+            traces: traces.len(),
+            nodes: traces.last().map_or(0, |limits| limits.split(',').filter(|l| !l.is_empty()).count()),
+            reports: fields("tcp.option_kind == 0x72", "frame.number").len(),
+            complaints,
+        })
+    }
+}
+
+fn read(file: &Path, filter: &str, field: &str) -> Vec<String> {
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(file)
+        .args(["-Y", filter, "-T", "fields", "-e", field])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{filter}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
