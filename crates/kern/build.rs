@@ -40,6 +40,8 @@ fn compile(bpf: &Path, headers: &Path, program: &Path, out: &Path) {
     let status = Command::new(&clang)
         .current_dir(bpf)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I."])
+        // Half of what the kernel allows.
+        .arg("-Wframe-larger-than=256")
         // No path of the machine it was built on in what is shipped.
         .arg(format!("-ffile-prefix-map={}=bpf", bpf.display()))
         .arg("-fdebug-compilation-dir=bpf")

@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
+mod cost;
+
 /// `struct ab_view`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]

@@ -35,13 +35,19 @@ fn medium_loss_costs_less_with_telemetry() {
         run
     };
     let (cubic, l1, rate) = (goodput("cubic"), goodput("int_cubic_l1"), goodput("int_rate"));
-    eprintln!("10 % loss, Mbit/s: cubic {:.2}, int_cubic_l1 {:.2}, int_rate {:.2}", cubic.mbps, l1.mbps, rate.mbps);
+    eprintln!(
+        "10 % loss, Mbit/s: cubic {:.2}, int_cubic_l1 {:.2}, int_rate {:.2}",
+        cubic.mbps, l1.mbps, rate.mbps
+    );
     // Measured on a quiet machine: 6 times and more. Half of that is left for a busy one.
     assert!(rate.mbps > 3.0 * cubic.mbps, "int_rate {} over cubic {}", rate.mbps, cubic.mbps);
     let shown = path.shown("int_rate");
     assert!(shown["acks"].as_u64() > Some(0), "{shown}");
-    let reports = path.shown("feedback");
-    assert!(reports["reports_in"].as_u64() > Some(10) && reports["reports_bad"].as_u64() == Some(0), "{reports}");
+    let reports = path.shown("reports");
+    assert!(
+        reports["reports_in"].as_u64() > Some(10) && reports["reports_bad"].as_u64() == Some(0),
+        "{reports}"
+    );
 }
 
 /// A middlebox takes the traces or the reports off: the connection works, as CUBIC; and it did hear before.
@@ -58,9 +64,9 @@ fn middleboxes_that_strip_do_no_harm() {
         };
         let Some(path) = Linked::new(&group, &down, &up) else { return };
         let _source = path.source(8);
-        let before = path.shown("feedback")["reports_in"].as_u64().unwrap_or(0);
+        let before = path.shown("reports")["reports_in"].as_u64().unwrap_or(0);
         let run = path.iperf("int_rate", 2 * S);
-        let heard = path.shown("feedback")["reports_in"].as_u64().unwrap_or(0) - before;
+        let heard = path.shown("reports")["reports_in"].as_u64().unwrap_or(0) - before;
         eprintln!("strip {strip:?}: {:.2} Mbit/s, {heard} reports", run.mbps);
         assert!(run.mbps > 8.0, "{strip:?}: {} Mbit/s", run.mbps);
         assert_eq!(heard > 0, there, "{strip:?}: {heard} reports");

@@ -154,7 +154,9 @@ impl Ends {
         let _ = std::fs::remove_file(&log);
         let serve = format!("{}exec iperf3 -s -1 --forceflush", self.enter);
         let _server = self.receiver.spawn("sh", &["-ec", &serve], &log);
-        until("iperf3 listens", || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("listening")));
+        until("iperf3 listens", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains("listening"))
+        });
         let command = format!(
             "{}exec iperf3 -6 -c fd00::2 -C {cc} -t {} -J --get-server-output",
             self.enter,
@@ -166,7 +168,8 @@ impl Ends {
         during();
         client.wait(time + Duration::from_secs(30));
         let text = client.log();
-        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("iperf3 -C {cc}: {e}\n{text}"));
+        let value: Value =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("iperf3 -C {cc}: {e}\n{text}"));
         let bps = value["end"]["sum_received"]["bits_per_second"].as_f64();
         Run { mbps: bps.unwrap_or_else(|| panic!("iperf3 -C {cc}: {value}")) / 1e6 }
     }
@@ -208,7 +211,9 @@ impl Linked {
             ns.sh(&format!("ethtool -K {interface} tso off gso off gro off tx off >/dev/null"));
         }
         // Room for the trace; each end knows the other, so that loss takes no neighbour discovery.
-        let mac = |ns: &Namespace, name: &str| ns.sh(&format!("cat /sys/class/net/{name}/address")).trim().to_owned();
+        let mac = |ns: &Namespace, name: &str| {
+            ns.sh(&format!("cat /sys/class/net/{name}/address")).trim().to_owned()
+        };
         let (s, r) = (mac(&sender, "s0"), mac(&receiver, "r0"));
         sender.sh(&format!(
             "ip addr add fd00::1/64 dev s0 nodad; ip -6 route replace fd00::2/128 dev s0 mtu 1340
@@ -218,7 +223,9 @@ impl Linked {
             "ip addr add fd00::2/64 dev r0 nodad; ip neigh replace fd00::1 lladdr {s} dev r0 nud permanent"
         ));
         let folder = tempfile::tempdir().unwrap();
-        let keys = |both: &str, more: &str| [both, more].iter().filter(|k| !k.is_empty()).copied().collect::<Vec<_>>().join(", ");
+        let keys = |both: &str, more: &str| {
+            [both, more].iter().filter(|k| !k.is_empty()).copied().collect::<Vec<_>>().join(", ")
+        };
         let first = air.spawn(
             ANABRANCH,
             &["link", "--a", "a0", "--b", "m0", "--both", "ioam_node=1"],
@@ -304,7 +311,9 @@ impl Routed {
         }
         sender.sh("ip addr add fd00::1/128 dev lo nodad
                    ip -6 route add fd00::2/128 via fd01:0::2 src fd00::1 mtu 1340");
-        receiver.sh("ip addr add fd00::2/128 dev lo nodad; ip -6 route add fd00::1/128 via fd01:3::1 src fd00::2");
+        receiver.sh(
+            "ip addr add fd00::2/128 dev lo nodad; ip -6 route add fd00::1/128 via fd01:3::1 src fd00::2",
+        );
         for (i, router) in routers.iter().enumerate() {
             router.sh(&format!(
                 "ip -6 route add fd00::2/128 via fd01:{}::2; ip -6 route add fd00::1/128 via fd01:{i}::1",
@@ -338,7 +347,8 @@ impl Routed {
         let fields = |filter: &str, field: &str| read(&file, filter, field);
         let traces = fields("ipv6.opt.type == 0x31", "ipv6.opt.ioam.trace.node.hlim");
         let with = "ipv6.opt.type == 0x31 || tcp.option_kind == 0x72";
-        let mut complaints = fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
+        let mut complaints =
+            fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
         complaints.extend(fields(&format!("({with}) && _ws.malformed"), "frame.number"));
         // Cut short on purpose, and lost segments are TCP's affair.
         complaints.retain(|text| !text.contains("segment") && !text.contains("ACK"));

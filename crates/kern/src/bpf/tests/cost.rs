@@ -1,0 +1,108 @@
+//! What the programs cost: to the verifier, and per call.
+
+use super::*;
+use libbpf_rs::query::ProgInfoIter;
+
+/// Instructions the verifier may have to look at, over all ways through a program; it gives up at 1,000,000. What a
+/// program grows to beyond this is a mistake more likely than a need.
+const MOST_VERIFIED: u32 = 20_000;
+
+/// Beginnings of our programs' names. Stack is bounded where they are compiled (build.rs).
+const OURS: [&str; 5] = ["l1_", "l2_", "ss_", "rate_", "ab_"];
+
+/// Our programs at work: name, instructions verified, nanoseconds and calls.
+fn programs() -> Vec<(String, u32, u64, u64)> {
+    ProgInfoIter::default()
+        .filter_map(|info| {
+            let name = info.name.to_str()?.to_owned();
+            OURS.iter().any(|ours| name.starts_with(ours)).then_some((
+                name,
+                info.verified_insns,
+                info.run_time_ns,
+                info.run_cnt,
+            ))
+        })
+        .collect()
+}
+
+#[test]
+fn the_verifier_sees_small_programs() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = OwnGroup::new() else {
+        assert!(std::env::var_os("CI").is_none(), "CI must have cgroup v2");
+        return;
+    };
+    crate::tests::in_private_network("ip link set lo up", || {
+        let controllers = Controllers::load(&LOADABLE, &IntConfig::default()).unwrap();
+        let _feedback = controllers.feedback(&group.path).unwrap();
+        let _source = Source::attach("lo", SourceConfig::default()).unwrap();
+        let all = programs();
+        for (name, verified, ..) in &all {
+            eprintln!("{name}: {verified} instructions verified");
+            assert!(*verified > 0 && *verified <= MOST_VERIFIED, "{name}: {verified} instructions");
+        }
+        // Seven operations of each controller or so, and three programs around them.
+        assert!(all.len() >= 4 * 6 + 3, "{all:?}");
+    });
+}
+
+/// Lets the kernel count the time of programs, as long as it lives.
+struct Timed(String);
+
+impl Timed {
+    const SWITCH: &'static str = "/proc/sys/kernel/bpf_stats_enabled";
+
+    fn new() -> Self {
+        let before = std::fs::read_to_string(Self::SWITCH).unwrap();
+        std::fs::write(Self::SWITCH, "1").unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::SWITCH, &self.0);
+    }
+}
+
+#[test]
+#[ignore = "a measurement: ./x bench cc"]
+fn nanoseconds_per_call() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = OwnGroup::new() else { return };
+    const SETUP: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
+                         echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
+    crate::tests::in_private_network(SETUP, || {
+        let _timed = Timed::new();
+        println!("controller       program            calls     ns/call   calls/ACK");
+        for algorithm in LOADABLE {
+            let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
+            let feedback = controllers.feedback(&group.path).unwrap();
+            let source = Source::attach("lo", SourceConfig { every: 1, ..SourceConfig::default() }).unwrap();
+            let listener = TcpListener::bind("[::1]:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let reader = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut buffer = vec![0; 1 << 16];
+                while stream.read(&mut buffer).unwrap() > 0 {}
+            });
+            let mut stream = connect(port, algorithm.name());
+            let block = vec![0x5a; 1 << 20];
+            for _ in 0..400 {
+                stream.write_all(&block).unwrap();
+            }
+            let (_, counted) = controllers.counters().unwrap()[0];
+            for (name, _, ns, calls) in programs().into_iter().filter(|p| p.3 > 1000) {
+                let per_ack = calls as f64 / counted.acks.max(1) as f64;
+                println!(
+                    "{:<16} {name:<16} {calls:>7} {:>11.0} {per_ack:>11.2}",
+                    algorithm.name(),
+                    ns as f64 / calls as f64
+                );
+            }
+            drop(stream);
+            reader.join().unwrap();
+            drop((source, feedback, controllers));
+        }
+    });
+}
