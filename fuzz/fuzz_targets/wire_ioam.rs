@@ -5,6 +5,7 @@
 use anabranch_wire::ioam::{
     self, EdgeToEdge, FEEDBACK_LEN, Feedback, Filled, Hop, NodeData, TraceKind, TraceView,
 };
+use anabranch_wire::tcp::blank_option;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -43,10 +44,16 @@ fuzz_target!(|data: &[u8]| {
     let length = (packet.len() - 40) as u16;
     packet[4..6].copy_from_slice(&length.to_be_bytes());
     packet[6] = if length % 2 == 0 { ioam::HOP_BY_HOP } else { ioam::DESTINATION_OPTIONS };
+    let _ = ioam::report(&packet);
     if let Ok(Some(range)) = ioam::trace_range(&packet) {
         let _ = ioam::fill(&mut packet[range], &NodeData::default());
     }
     if ioam::strip(&mut packet).is_ok() {
         assert_eq!(usize::from(u16::from_be_bytes([packet[4], packet[5]])), packet.len() - 40);
+    }
+    packet[6] = 6;
+    let before = packet.len();
+    if let Ok(true) = blank_option(&mut packet, ioam::TCP_OPTION_KIND) {
+        assert_eq!((packet.len(), blank_option(&mut packet, ioam::TCP_OPTION_KIND)), (before, Ok(false)));
     }
 });
