@@ -1,6 +1,6 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
-use crate::{agent, ctl, kernel, keygen, link};
+use crate::{agent, ctl, kernel, keygen, link, slicemgr};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -31,6 +31,8 @@ pub enum Command {
     Lwip(agent::LwipArgs),
     /// Ask a running UE, UPF, gNB or LWIP node, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
+    /// Slices over REST: templates, admission, lifecycle, and what each UE is told.
+    SliceManager(slicemgr::Args),
     /// Make a key pair.
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
@@ -49,6 +51,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Gnb(args) => agent::run_gnb(&args),
         Command::Lwip(args) => agent::run_lwip(&args),
         Command::Ctl(args) => ctl::run(&args),
+        Command::SliceManager(args) => slicemgr::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
         Command::Cc(args) => kernel::run_cc(args),
@@ -81,7 +84,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    const PAGES: [(&str, &str); 11] = [
+    const PAGES: [(&str, &str); 13] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
         ("docs/operations.md", include_str!("../../../docs/operations.md")),
@@ -91,6 +94,11 @@ mod tests {
         ("packaging/lwip.example.toml", include_str!("../../../packaging/lwip.example.toml")),
         ("packaging/gnb.example.toml", include_str!("../../../packaging/gnb.example.toml")),
         ("packaging/README.md", include_str!("../../../packaging/README.md")),
+        ("docs/slice-manager.md", include_str!("../../../docs/slice-manager.md")),
+        (
+            "packaging/slice-manager.example.toml",
+            include_str!("../../../packaging/slice-manager.example.toml"),
+        ),
         ("packaging/ue.example.toml", include_str!("../../../packaging/ue.example.toml")),
         ("packaging/upf.example.toml", include_str!("../../../packaging/upf.example.toml")),
     ];

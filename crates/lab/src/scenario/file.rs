@@ -435,6 +435,10 @@ table! {
         ipv6: bool = false;
         /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
+        /// Segments are spread over the round trip, as with SO_MAX_PACING_RATE. Virtual backend only.
+        paced: bool = false, only(&["bulk_tcp", "request_response"]);
+        /// What its slice guarantees, from which the initial window follows. Virtual backend only.
+        slice: FlowSlice = FlowSlice::default(), only(&["bulk_tcp", "request_response"]);
         /// Size of a request, bytes.
         request_bytes: u32 = 200, range(1.0, 1e8), only(&["request_response"]);
         /// Size of an answer, bytes.
@@ -462,6 +466,19 @@ table! {
         ceiling_mbps: f64 = 1000.0, range(0.1, 1_000_000.0);
         /// Reports older than so many round trips count for nothing.
         stale_rtts: u32 = 8, range(1.0, 255.0);
+    }
+}
+
+table! {
+    /// What a slice guarantees to a flow's sender: a paced one starts with a window of α·T·RTT/S (Eq. 1 of the paper on
+    /// slices at the end host), as `core::taps::window` bounds it.
+    pub struct FlowSlice {
+        /// T: guaranteed rate, Mbit/s; left out, the initial window is 10 segments.
+        guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
+        /// RTT: upper bound of the round trip, milliseconds.
+        rtt_ms: f64 = 30.0, range(0.001, 10_000.0);
+        /// α: the share of the guarantee to use at once.
+        alpha: f64 = 0.5, range(0.01, 1.0);
     }
 }
 

@@ -137,6 +137,10 @@ pub struct Flow {
     pub recovery: Recovery,
     /// Whether its TCP uses selective acknowledgments.
     pub sack: bool,
+    /// Whether its TCP spreads segments over the round trip.
+    pub paced: bool,
+    /// First window of its TCP, segments.
+    pub initial_window_segments: u32,
     /// Who does it in namespaces.
     pub program: Program,
     /// Whether it runs over IPv6.

@@ -6,6 +6,7 @@ use super::schema::nearest;
 use super::walk::Problem;
 use anabranch_core::access::MAX_PATHS;
 use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_core::taps::window::{self, WindowInput};
 use anabranch_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,6 +206,12 @@ impl Check {
                 let what = "curl fetches a file: it needs `bytes` and direction \"down\", without limit_mbps or mptcp";
                 self.problem(format!("{path}.program"), what);
             }
+            if (flow.paced || flow.slice.guaranteed_mbps.is_some())
+                && file.backends.contains(&file::BackendName::Netns)
+            {
+                let what = "and `slice` are for the virtual backend only";
+                self.problem(format!("{path}.paced"), what);
+            }
             flows.insert(
                 name.clone(),
                 Flow {
@@ -218,6 +225,8 @@ impl Check {
                     traffic,
                     recovery: flow.recovery,
                     sack: flow.sack,
+                    paced: flow.paced,
+                    initial_window_segments: initial_window(flow),
                     program: flow.program,
                     ipv6: flow.ipv6,
                     telemetry: flow.telemetry.clone(),
@@ -496,6 +505,25 @@ impl Check {
         }
     }
 }
+
+/// The window of Eq. 1 where the slice is known, else 10 segments.
+fn initial_window(flow: &file::Flow) -> u32 {
+    let Some(guaranteed_mbps) = flow.slice.guaranteed_mbps else { return window::MIN_SEGMENTS };
+    let rate_bps = bps(guaranteed_mbps);
+    let window = window::initial_window(&WindowInput {
+        alpha: flow.slice.alpha,
+        rate_bps,
+        rtt_us: (flow.slice.rtt_ms * 1e3).round() as u64,
+        segment_bytes: SEGMENT_BYTES,
+        pacing_bps: flow.paced.then_some(rate_bps),
+        peer_window_bytes: None,
+    });
+    // As a route has it.
+    window::bucket(window.segments)
+}
+
+/// Payload of a full segment with timestamps on the links of scenarios, bytes.
+const SEGMENT_BYTES: u32 = 1448;
 
 fn traffic(flow: &file::Flow) -> Traffic {
     let (direction, rate_bps, payload_bytes) = (flow.direction, bps(flow.rate_mbps), flow.packet_bytes);

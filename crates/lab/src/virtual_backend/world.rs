@@ -537,6 +537,8 @@ impl Ends<'_> {
                 growth_cap: t.growth_cap,
                 stale_rtts: t.stale_rtts,
             }),
+            pacing: self.flow.paced,
+            initial_window_segments: self.flow.initial_window_segments,
             ..Options::default()
         };
         let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());

@@ -1,6 +1,7 @@
 //! Prometheus text: the state of a moment, built when it is asked for.
 
 use crate::api::{Counters, Path, Session, Status, WorkerStatus};
+use crate::taps::Taps;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -45,12 +46,58 @@ struct OfPath {
     access: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfState {
+    state: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAnswer {
+    what: String,
+}
+
 /// Name, help, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Number = Gauge<f64, AtomicU64>;
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
 pub fn text(status: &Status, sessions: &[Session]) -> String {
+    encoded(&registry(status, sessions))
+}
+
+/// The same of a UE, with its slices.
+pub fn ue_text(status: &Status, session: &Session, taps: &Taps) -> String {
+    let mut registry = registry(status, std::slice::from_ref(session));
+    slices(&mut registry, taps);
+    encoded(&registry)
+}
+
+fn slices(registry: &mut Registry, taps: &Taps) {
+    let (fresh, stale) = taps.fresh_and_stale();
+    let rows = [("fresh", fresh), ("stale", stale)]
+        .map(|(state, n)| (OfState { state: state.to_owned() }, n as f64));
+    gauge(
+        registry,
+        "slices",
+        "Slices this UE knows, by whether what is said of them still counts",
+        None,
+        rows,
+    );
+    let Some(manager) = taps.usci().map(|usci| usci.view()) else { return };
+    let answers = f64::from(u8::from(manager.answers));
+    one(registry, "slice_manager_answers", "1 while the slice manager answers", None, answers);
+    let told =
+        [("changes", manager.changes), ("unchanged", manager.unchanged), ("failures", manager.failures)];
+    let rows = told.map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    count(
+        registry,
+        "slice_manager_heard",
+        "Answers and events of the slice manager, and failures to get one",
+        rows,
+    );
+}
+
+fn registry(status: &Status, sessions: &[Session]) -> Registry {
     let mut registry = program(status, "Packets dropped, by reason");
     one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
     one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
@@ -58,7 +105,7 @@ pub fn text(status: &Status, sessions: &[Session]) -> String {
     if sessions.len() <= MAX_SESSIONS {
         paths(&mut registry, sessions);
     }
-    encoded(&registry)
+    registry
 }
 
 /// What every part has: build, uptime, drops (with what a drop means here).

@@ -14,7 +14,7 @@ mod leases;
 mod lwip;
 mod metrics;
 mod place;
-mod service;
+pub mod service;
 mod thread;
 mod ue;
 mod ue_access;

@@ -12,6 +12,7 @@ use crate::engine::device;
 use crate::engine::worker::{Handle, Worker};
 use crate::keygen::random_seed;
 use crate::netctl::{self, Layer, Monitor, Net, Owners};
+use crate::taps::{Installed, Taps, Usci};
 use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::{PublicKey, Suite};
 use anabranch_core::access::session::{Addresses, PathView, RuleView, SessionParams, Traffic};
@@ -115,13 +116,24 @@ async fn serve(
 
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
-    let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone()).await;
+    let taps = Arc::new(Taps::new(config.slice.clone(), config.mapping.clone()));
+    let installed = Installed::start(net.clone(), &config.slice).await?;
+    let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
+    let following = followed.clone().map(|usci| {
+        taps.set_usci(usci.clone());
+        tokio::spawn(usci.run())
+    });
+    let shared = Some(taps.clone());
+    let server =
+        api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), shared).await;
     let mut agent = Agent {
         file: args.config.clone(),
         own_key,
         worker: crew.handles()[0].clone(),
         net: net.clone(),
         accesses,
+        taps,
+        installed,
         session: Layer::default(),
         addresses: Addresses::default(),
         mtu,
@@ -136,8 +148,13 @@ async fn serve(
         Err(error) => Err(error),
     };
     notify("STOPPING=1");
+    if let (Some(usci), Some(following)) = (followed, following) {
+        following.abort();
+        usci.leave().await;
+    }
     // The peer is told, then routes go before the device they point to.
     let _ = agent.worker.run(|inside| inside.end.on_command(UeCommand::Close, inside.now));
+    agent.installed.remove().await;
     net.undo(std::mem::take(&mut agent.session)).await;
     let stopped = crew.stop();
     result.and(stopped)
@@ -150,6 +167,9 @@ struct Agent {
     worker: Handle<Ue>,
     net: Net,
     accesses: Vec<Access>,
+    taps: Arc<Taps>,
+    /// Routes and rules of slices.
+    installed: Installed,
     /// Addresses and routes of the session.
     session: Layer,
     addresses: Addresses,
@@ -179,13 +199,18 @@ impl Agent {
         let changed = Arc::new(Notify::new());
         watch(changed.clone())?;
         let (resolved, mut addresses) = mpsc::channel(8);
+        let taps = self.taps.clone();
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
         notify("READY=1");
         loop {
             tokio::select! {
                 biased;
-                () = changed.notified() => self.look(),
+                () = changed.notified() => {
+                    self.look();
+                    self.installed.bring(&self.taps, false).await;
+                }
+                () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 wish = signals.next() => match wish {
                     Wish::Stop | Wish::MakeWay => return Ok(()),
@@ -195,6 +220,8 @@ impl Agent {
                 Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
                 _ = tick.tick() => {
                     self.look();
+                    // Facts run out, too.
+                    self.installed.bring(&self.taps, true).await;
                     self.resolve(&resolved);
                     // The worker answers, so it lives.
                     self.report_send_errors().await;
@@ -358,7 +385,7 @@ impl Agent {
             Ask::Lwip(ask) => ask.refuse(),
             Ask::Metrics(reply) => {
                 let answer = match (self.status().await, self.session_view().await) {
-                    (Ok(status), Ok(session)) => Ok(metrics::text(&status, &[session])),
+                    (Ok(status), Ok(session)) => Ok(metrics::ue_text(&status, &session, &self.taps)),
                     (Err(problem), _) | (_, Err(problem)) => Err(problem),
                 };
                 drop(reply.send(answer));
@@ -506,6 +533,9 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
         ("device", device != running.device),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
+        ("slices", new.slices != running.slices),
+        ("slice", new.slice != running.slice),
+        ("mapping", new.mapping != running.mapping),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
 }

@@ -20,6 +20,7 @@ mod ran_routes;
 mod routes;
 mod schema;
 mod serve;
+mod taps_routes;
 mod types;
 
 pub use ask::{Ask, Asker};
@@ -38,4 +39,4 @@ pub use types::{
 };
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

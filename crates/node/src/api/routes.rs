@@ -5,6 +5,7 @@ use super::events::EventLog;
 use super::problem::Problem;
 use super::types::{Event, PathList, Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
+use crate::taps::Taps;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
@@ -13,6 +14,7 @@ use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::convert::Infallible;
+use std::sync::Arc;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -27,13 +29,15 @@ pub struct Shared {
     pub asker: Asker,
     /// Events.
     pub events: EventLog,
+    /// Transport Services, on a device.
+    pub taps: Option<Arc<Taps>>,
 }
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "anabranch agent",
-        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`; steering, DIDA and flows of an `anabranch lwip`.",
+        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`; steering, DIDA and flows of an `anabranch lwip`; which slice, path and protocol a connection of a device should use.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     modifiers(&Bearer)
@@ -66,6 +70,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(metrics))
         .merge(super::ran_routes::routes())
         .merge(super::lwip_routes::routes())
+        .merge(super::taps_routes::routes())
 }
 
 /// The description as committed in `openapi/agent.json`.

@@ -5,6 +5,7 @@ use super::events::EventLog;
 use super::problem::Problem;
 use super::routes::{self, Shared};
 use crate::config::{Api, Listen, Metrics};
+use crate::taps::Taps;
 use anyhow::Context;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -41,8 +42,9 @@ pub async fn serve(
     metrics: Option<&Metrics>,
     asker: Asker,
     events: EventLog,
+    taps: Option<Arc<Taps>>,
 ) -> anyhow::Result<Server> {
-    let shared = Shared { asker, events };
+    let shared = Shared { asker, events, taps };
     let mut server = Server::default();
     let token = api.token_file.as_deref().map(read_token).transpose()?;
     let router = router(shared.clone(), token);

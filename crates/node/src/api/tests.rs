@@ -41,10 +41,14 @@ async fn control_loop(mut asks: mpsc::Receiver<Ask>) {
 }
 
 async fn start(token: Option<&str>) -> (String, EventLog) {
+    start_with(token, None).await
+}
+
+pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::taps::Taps>>) -> (String, EventLog) {
     let (sender, asks) = mpsc::channel(8);
     tokio::spawn(control_loop(asks));
     let events = EventLog::default();
-    let shared = Shared { asker: Asker::new(sender), events: events.clone() };
+    let shared = Shared { asker: Asker::new(sender), events: events.clone(), taps };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = router(shared, token.map(Arc::from));

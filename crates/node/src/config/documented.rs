@@ -2,13 +2,14 @@
 //! keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
 
 use super::load::{Check, parse};
-use super::{GnbConfig, UeConfig, UpfConfig};
+use super::{GnbConfig, SliceManagerConfig, UeConfig, UpfConfig};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 const PAGE: &str = include_str!("../../../../docs/operations.md");
 const RAN: &str = include_str!("../../../../docs/ran.md");
+const SLICES: &str = include_str!("../../../../docs/slice-manager.md");
 const KEY: &str = "q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=";
 
 /// The smallest gnb.toml in which every section exists, with one of the variants that exclude each other.
@@ -55,8 +56,18 @@ const GNB: [(&[&str], &str, &str); 17] = [
     (&["cell", "ues", "channel"], "[[cell.ues]] channel = { model = \"constant\" }", ""),
 ];
 
+/// The smallest slice-manager.toml in which every section exists.
+fn smallest_slice_manager() -> Table {
+    let text = "[manager]\n[upf]\nagent = \"unix:/u\"\n[mano]\ntarget = \"/m\"\n[limits]\n[callbacks]\n\
+                [api]\nlisten = \"unix:/x\"\n[[access]]\nname = \"a\"\ndownlink_bps = 1\nuplink_bps = 1\n";
+    toml::from_str(text).unwrap()
+}
+
 /// The smallest configuration in which every section exists.
 fn smallest(file: &str, steering: &str) -> Table {
+    if file == "slice-manager.toml" {
+        return smallest_slice_manager();
+    }
     if file == "gnb.toml" {
         return smallest_gnb(steering);
     }
@@ -67,7 +78,9 @@ fn smallest(file: &str, steering: &str) -> Table {
     let own = match file {
         "ue.toml" => format!(
             "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"{KEY}\"\n\
-             [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n"
+             [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n\
+             [slices]\nmanager = \"unix:/m\"\ntoken_file = \"t\"\n[[slice]]\nslice = \"s\"\ninterface = \"i\"\n\
+             [[mapping]]\nname = \"m\"\nprotocol = \"tcp\"\nremote = \"192.0.2.0/24\"\n"
         ),
         _ => format!(
             "[upf]\nprivate_key_file = \"k\"\n[n6]\n[pool]\nv4 = \"10.45.0.0/16\"\n\
@@ -114,6 +127,11 @@ fn sections() -> Vec<Section> {
             all.push(Section { file, path: vec!["rule", "steering"], heading, steering });
         }
     }
+    for (name, value) in smallest_slice_manager() {
+        let name: &'static str = name.leak();
+        let heading = if value.is_array() { format!("[[{name}]]") } else { format!("[{name}]") };
+        all.push(Section { file: "slice-manager.toml", path: vec![name], heading, steering: "" });
+    }
     all.extend(GNB.iter().map(|(path, heading, variant)| Section {
         file: "gnb.toml",
         path: path.to_vec(),
@@ -150,6 +168,7 @@ impl Section {
         match self.file {
             "ue.toml" => read::<UeConfig>(&text),
             "upf.toml" => read::<UpfConfig>(&text),
+            "slice-manager.toml" => read::<SliceManagerConfig>(&text),
             _ => read::<GnbConfig>(&text),
         }
     }
@@ -175,7 +194,11 @@ impl Section {
     fn rows(&self) -> BTreeMap<String, Row> {
         let headings =
             [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
-        let page = if self.file == "gnb.toml" { RAN } else { PAGE };
+        let page = match self.file {
+            "gnb.toml" => RAN,
+            "slice-manager.toml" => SLICES,
+            _ => PAGE,
+        };
         let mut lines = page.lines().skip_while(|line| !headings.iter().any(|h| h == line));
         assert!(lines.next().is_some(), "the page lacks the heading {}", headings[0]);
         lines
@@ -219,7 +242,7 @@ fn every_key_is_documented_and_every_documented_key_exists() {
 
 #[test]
 fn every_top_level_section_is_documented() {
-    for file in ["ue.toml", "upf.toml", "gnb.toml"] {
+    for file in ["ue.toml", "upf.toml", "gnb.toml", "slice-manager.toml"] {
         let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
         let known: BTreeSet<String> = smallest(file, MODES[1]).keys().cloned().collect();
         assert_eq!(section.keys(), known, "{file}");

@@ -103,12 +103,13 @@ fn explain(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{GnbConfig, LwipConfig, UeConfig, UpfConfig};
+    use super::super::{GnbConfig, LwipConfig, SliceManagerConfig, UeConfig, UpfConfig};
     use super::*;
 
     const UE: &str = include_str!("../../../../packaging/ue.example.toml");
     const GNB: &str = include_str!("../../../../packaging/gnb.example.toml");
     const LWIP: &str = include_str!("../../../../packaging/lwip.example.toml");
+    const SLICES: &str = include_str!("../../../../packaging/slice-manager.example.toml");
     const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
 
     /// Un-comments every `# key = value` line of an example, so that what it documents is checked too.
@@ -135,6 +136,8 @@ mod tests {
         parse::<UeConfig>("ue.example.toml", UE).unwrap();
         parse::<UpfConfig>("upf.example.toml", UPF).unwrap();
         parse::<GnbConfig>("gnb.example.toml", GNB).unwrap();
+        parse::<SliceManagerConfig>("slice-manager.example.toml", SLICES).unwrap();
+        parse::<SliceManagerConfig>("slice-manager.example.toml", &uncommented(SLICES)).unwrap();
         parse::<GnbConfig>("gnb.example.toml", &uncommented(GNB)).unwrap();
         parse::<LwipConfig>("lwip.example.toml", LWIP).unwrap();
         parse::<LwipConfig>("lwip.example.toml", &uncommented(LWIP)).unwrap();

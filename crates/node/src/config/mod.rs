@@ -1,6 +1,6 @@
 //! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
 //!
-//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip}.example.toml`.
+//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,slice-manager}.example.toml`.
 
 #[cfg(test)]
 mod documented;
@@ -8,6 +8,7 @@ mod gnb;
 mod keys;
 mod load;
 mod lwip;
+mod slice_manager;
 mod types;
 mod ue;
 mod upf;
@@ -16,6 +17,7 @@ pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
 pub use lwip::{LwipConfig, ue_rules};
+pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
-pub use ue::{Cipher, UeAccess, UeConfig};
+pub use ue::{Cipher, Follow, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig};
 pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

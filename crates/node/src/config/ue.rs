@@ -2,10 +2,12 @@
 
 use super::load::Check;
 use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_rules};
+use crate::netctl::MOST_SLICES;
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
-use anabranch_core::policy::Rule;
+use anabranch_core::policy::{PortRange, Protocol, Rule};
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -33,6 +35,15 @@ pub struct UeConfig {
     /// `[flap]`
     #[serde(default)]
     pub flap: FlapParams,
+    /// `[slices]`: who tells this UE about its slices.
+    #[serde(default)]
+    pub slices: Option<SlicesSection>,
+    /// `[[slice]]`: how slices are reached from here.
+    #[serde(default)]
+    pub slice: Vec<SliceBinding>,
+    /// `[[mapping]]`: flows of programs that know nothing of slices.
+    #[serde(default)]
+    pub mapping: Vec<Mapping>,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -95,6 +106,174 @@ pub struct UeAccess {
     pub security: Security,
 }
 
+/// `[slices]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlicesSection {
+    /// The slice manager: `http://ADDRESS:PORT` or `unix:PATH`.
+    pub manager: String,
+    /// File whose first line is this UE's token there.
+    pub token_file: PathBuf,
+    /// How it is followed.
+    #[serde(default)]
+    pub follow: Follow,
+    /// Time between polls, milliseconds.
+    #[serde(default = "five_seconds")]
+    pub poll_interval_ms: u32,
+}
+
+/// How the slice manager is followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Follow {
+    /// By a stream of events; by polls while it has too many.
+    #[default]
+    Stream,
+    /// By polls with ETag.
+    Poll,
+}
+
+/// `[[slice]]`
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SliceBinding {
+    /// Its name or identifier at the slice manager.
+    pub slice: String,
+    /// The interface its packets leave by.
+    pub interface: String,
+    /// The packet mark that selects it; left out, the whole interface is the slice.
+    #[serde(default)]
+    pub mark: Option<u32>,
+    /// The routing table of the mark.
+    #[serde(default)]
+    pub table: Option<u32>,
+    /// The router to send to; left out, every address is on the link.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// α of the initial window: the share of the guaranteed uplink rate that a first flight may use.
+    #[serde(default = "half")]
+    pub alpha: f64,
+}
+
+/// `[[mapping]]`: flows of programs that know nothing of slices.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mapping {
+    /// Shown in logs.
+    pub name: String,
+    /// `tcp` or `udp`.
+    pub protocol: Protocol,
+    /// Destinations.
+    pub remote: IpNet,
+    /// Destination ports.
+    #[serde(default)]
+    pub remote_port: Option<PortRange>,
+    /// User id of the sending process.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Whether its connections are paced, so that a larger initial window is safe.
+    #[serde(default)]
+    pub paced: bool,
+    /// What they need, by the names of RFC 9622 and `_slice.*`.
+    #[serde(default)]
+    pub properties: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Mapping {
+    fn check(&self) -> Result<(), String> {
+        if self.protocol == Protocol::Icmp {
+            return Err(format!("[[mapping]] {}: protocol must be tcp or udp", self.name));
+        }
+        let properties = serde_json::Value::Object(self.properties.clone());
+        match anabranch_core::taps::Properties::from_json(properties) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("[[mapping]] {}: properties: {error}", self.name)),
+        }
+    }
+}
+
+impl SlicesSection {
+    fn check(&self) -> Result<(), String> {
+        let sound = match self.manager.strip_prefix("unix:") {
+            Some(path) => !path.is_empty(),
+            None => reqwest::Url::parse(&self.manager).is_ok_and(|u| u.scheme() == "http" && u.has_host()),
+        };
+        if !sound {
+            return Err(format!(
+                "[slices] manager \"{}\": write http://ADDRESS:PORT or unix:PATH",
+                self.manager
+            ));
+        }
+        if !(100..=3_600_000).contains(&self.poll_interval_ms) {
+            return Err(format!(
+                "[slices] poll_interval_ms is {}: must be 100 to 3600000",
+                self.poll_interval_ms
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Tables below this are the kernel's, or look like it.
+const FIRST_TABLE: u32 = 256;
+
+fn check_bindings(bindings: &[SliceBinding], device: &Device) -> Result<(), String> {
+    if bindings.len() > MOST_SLICES {
+        return Err(format!("{} [[slice]]: at most {MOST_SLICES}", bindings.len()));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut numbers = std::collections::BTreeSet::from([device.mark, device.mark.saturating_add(1)]);
+    for b in bindings {
+        let name = &b.slice;
+        if name.is_empty() || !seen.insert(name) {
+            return Err(format!("[[slice]] slice \"{name}\": names must differ, and have a letter at least"));
+        }
+        if !(1..=15).contains(&b.interface.len()) {
+            let it = &b.interface;
+            return Err(format!(
+                "[[slice]] {name}: interface \"{it}\" is not an interface name (1 to 15 bytes)"
+            ));
+        }
+        if !(0.01..=1.0).contains(&b.alpha) {
+            return Err(format!("[[slice]] {name}: alpha is {}: must be 0.01 to 1", b.alpha));
+        }
+        match (b.mark, b.table) {
+            (None, None) => {}
+            (Some(mark), Some(table)) => {
+                // Each uses the number after its own, too: for the routes with another initial window.
+                if mark == 0 || mark == u32::MAX {
+                    return Err(format!("[[slice]] {name}: mark is {mark}: must be 1 to {}", u32::MAX - 1));
+                }
+                if !(FIRST_TABLE..u32::MAX).contains(&table) {
+                    let most = u32::MAX - 1;
+                    return Err(format!(
+                        "[[slice]] {name}: table is {table}: must be {FIRST_TABLE} to {most}"
+                    ));
+                }
+                for number in [mark, mark + 1] {
+                    if !numbers.insert(number) {
+                        return Err(format!(
+                            "[[slice]] {name}: mark {number} is taken: each slice, and [device], uses its mark and the one \
+                             after it"
+                        ));
+                    }
+                }
+            }
+            _ => return Err(format!("[[slice]] {name}: a mark needs its table, and a table its mark")),
+        }
+    }
+    let mut tables: Vec<u32> = bindings.iter().filter_map(|b| b.table).collect();
+    tables.push(device.mark);
+    tables.sort_unstable();
+    match tables.windows(2).find(|t| t[1] - t[0] < 2) {
+        Some(t) => Err(format!(
+            "[[slice]] table {}: each slice, and [device], uses its table and the one after it",
+            t[1]
+        )),
+        None => Ok(()),
+    }
+}
+
 impl Check for UeConfig {
     fn check(&self) -> Result<(), String> {
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
@@ -113,8 +292,24 @@ impl Check for UeConfig {
         self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
+        if let Some(slices) = &self.slices {
+            slices.check()?;
+        }
+        check_bindings(&self.slice, &self.device)?;
+        if self.mapping.len() > MOST_SLICES {
+            return Err(format!("{} [[mapping]]: at most {MOST_SLICES}", self.mapping.len()));
+        }
+        self.mapping.iter().try_for_each(Mapping::check)?;
         self.api.check()
     }
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn five_seconds() -> u32 {
+    5000
 }
 
 fn default_name() -> String {

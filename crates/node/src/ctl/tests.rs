@@ -122,7 +122,7 @@ impl World {
         let (sender, asks) = mpsc::channel(8);
         tokio::spawn(agent(asks));
         let events = EventLog::default();
-        let server = serve(api, None, Asker::new(sender), events.clone()).await.unwrap();
+        let server = serve(api, None, Asker::new(sender), events.clone(), None).await.unwrap();
         Self { _server: Box::new(server), events, folder }
     }
 

@@ -14,12 +14,14 @@ mod monitor;
 mod nat;
 mod owner;
 mod plan;
+mod slices;
 mod socket;
 mod steps;
 
 pub use monitor::{Health, Monitor, Watched};
 pub use owner::Owners;
 pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access};
 pub use steps::Step;
 
@@ -79,6 +81,11 @@ impl Net {
     pub async fn make_way(&self, mut layer: Layer) {
         layer.0.retain(|undo| !matches!(undo, Undo::Table(_)));
         self.undo(layer).await;
+    }
+
+    /// Removes rules and routes of slices that a killed run with these tables may have left.
+    pub async fn clean_slices(&self, tables: &[u32]) -> anyhow::Result<()> {
+        steps::clean_slices(&self.handle, tables).await
     }
 
     /// Removes what a killed run with this device name and mark may have left; not the address

@@ -1,11 +1,12 @@
 //! The steps of a plan, each with its inverse.
 
 use super::nat::{self, Nat};
+use super::slices::{self, MAPPING_PRIORITY, MARK_PRIORITY, MOST, Selector, SliceRoute};
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo};
-use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use std::fmt;
@@ -74,6 +75,17 @@ pub enum Step {
     },
     /// Translates sources (nftables).
     Masquerade(Nat),
+    /// Adds a default route in the table of a slice.
+    Slice(SliceRoute),
+    /// Sends what `by` says to a table.
+    Select {
+        /// Of the rule; smaller ones are asked first.
+        priority: u32,
+        /// Table looked up.
+        table: u32,
+        /// Which packets.
+        by: Selector,
+    },
 }
 
 /// What undoes a step.
@@ -100,6 +112,8 @@ impl fmt::Display for Step {
             }
             Self::Sysctl { key, value, .. } => write!(f, "set {key} = {value}"),
             Self::Masquerade(nat) => write!(f, "translate addresses (nftables table {})", nat.table),
+            Self::Slice(route) => write!(f, "route a slice through {} (table {})", route.device, route.table),
+            Self::Select { priority, table, .. } => write!(f, "rule {priority} for table {table}"),
         }
     }
 }
@@ -163,6 +177,18 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
             write_sysctl(&key, value)?;
             Ok(Some(Undo::Sysctl(key, old)))
         }
+        Step::Slice(route) => {
+            let message = slices::route(index(&route.device)?, &route)?;
+            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
+            Ok(Some(Undo::Route(Box::new(message))))
+        }
+        Step::Select { priority, table, by } => {
+            let message = slices::rule(priority, table, &by);
+            let mut add = handle.rule().add();
+            *add.message_mut() = message.clone();
+            add.execute().await.map_err(explain)?;
+            Ok(Some(Undo::Rule(Box::new(message))))
+        }
         Step::Masquerade(nat) => {
             let table = nat.table.clone();
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
@@ -215,6 +241,40 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
         }
         tracing::info!("removing the device {device} that an earlier run left");
         gone_is_fine(handle.link().del(index).execute().await)?;
+    }
+    Ok(())
+}
+
+/// Removes rules and routes of slices, of these tables and marked as ours.
+pub async fn clean_slices(handle: &Handle, tables: &[u32]) -> anyhow::Result<()> {
+    let last = MAPPING_PRIORITY + MOST as u32;
+    for version in [IpVersion::V4, IpVersion::V6] {
+        let mut rules = handle.rule().get(version.clone()).execute();
+        while let Some(Ok(rule)) = rules.next().await {
+            let has = |is: &dyn Fn(&RuleAttribute) -> bool| rule.attributes.iter().any(is);
+            if has(&|a| *a == RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
+                && has(&|a| matches!(a, RuleAttribute::Priority(p) if (MARK_PRIORITY..last).contains(p)))
+                && has(&|a| matches!(a, RuleAttribute::Table(t) if tables.contains(t)))
+            {
+                tracing::info!("removing a slice's rule that an earlier run left");
+                gone_is_fine(handle.rule().del(rule).execute().await)?;
+            }
+        }
+        for table in tables {
+            let builder = match version {
+                IpVersion::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new().table_id(*table).build(),
+                IpVersion::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new().table_id(*table).build(),
+            };
+            let mut routes = handle.route().get(builder).execute();
+            // An answer the library cannot parse never comes.
+            while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
+                let there = route.attributes.contains(&RouteAttribute::Table(*table));
+                if there && route.header.protocol == RouteProtocol::Other(PROTOCOL) {
+                    tracing::info!(table, "removing a slice's route that an earlier run left");
+                    gone_is_fine(handle.route().del(route).execute().await)?;
+                }
+            }
+        }
     }
     Ok(())
 }

@@ -84,6 +84,74 @@ fn the_default_route_takes_everything_but_the_tunnel_itself() {
 }
 
 #[test]
+fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
+    in_private_network(|| {
+        // Without addresses of their own, which come and go while we look.
+        sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1
+            ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
+            ip link add vc type veth peer vd; ip addr add 203.0.113.2/24 dev vc; ip link set vc up; ip link set vd up
+            ip addr add 2001:db8::2/64 dev vc nodad; ip route add default via 198.51.100.1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let route = |v6: bool, table: u32, initcwnd: Option<u32>| {
+                let gateway = if v6 { None } else { Some("203.0.113.1".parse().unwrap()) };
+                Step::Slice(SliceRoute { v6, device: "vc".into(), gateway, table, initcwnd })
+            };
+            let mark = |v6: bool, table: u32, mark: u32| Step::Select {
+                priority: MARK_PRIORITY,
+                table,
+                by: Selector { v6, mark: Some(mark), ..Selector::default() },
+            };
+            let flow = Selector {
+                protocol: Some(6),
+                remote: Some("192.0.2.0/24".parse().unwrap()),
+                remote_port: Some((5000, 5100)),
+                uid: Some(1234),
+                ..Selector::default()
+            };
+            let plan = || {
+                vec![
+                    route(false, 512, None),
+                    route(false, 513, Some(39)),
+                    route(true, 513, Some(39)),
+                    mark(false, 512, 512),
+                    mark(false, 513, 513),
+                    mark(true, 513, 513),
+                    Step::Select { priority: MAPPING_PRIORITY, table: 513, by: flow.clone() },
+                ]
+            };
+            let layer = net.apply(plan()).await.unwrap();
+            let way = |to: &str| sh(&format!("ip route get {to}"));
+            assert!(way("192.0.2.7").contains("dev va"), "{}", way("192.0.2.7"));
+            assert!(way("192.0.2.7 mark 512").contains("via 203.0.113.1 dev vc"));
+            assert!(way("192.0.2.7 mark 513").contains("initcwnd 39"), "{}", way("192.0.2.7 mark 513"));
+            assert!(way("2001:db8:1::7 mark 513").contains("initcwnd 39"));
+            let mapped = way("192.0.2.7 ipproto tcp dport 5050 uid 1234");
+            assert!(mapped.contains("dev vc") && mapped.contains("initcwnd 39"), "{mapped}");
+            for other in [
+                "ipproto tcp dport 5101 uid 1234",
+                "ipproto udp dport 5050 uid 1234",
+                "ipproto tcp dport 5050 uid 1235",
+            ] {
+                assert!(way(&format!("192.0.2.7 {other}")).contains("dev va"), "{other}");
+            }
+            // Another window takes the place of the first.
+            let wider = net.apply(vec![route(false, 513, Some(100))]).await.unwrap();
+            assert_eq!(sh("ip route show table 513").lines().count(), 1);
+            assert!(way("192.0.2.7 mark 513").contains("initcwnd 100"));
+            net.undo(wider).await;
+            net.undo(layer).await;
+            assert_eq!(picture(), before);
+            // Killed here: the next start removes it.
+            std::mem::forget(net.apply(plan()).await.unwrap());
+            net.clean_slices(&[512, 513]).await.unwrap();
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
 fn a_foreign_device_is_not_touched() {
     in_private_network(|| {
         sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");

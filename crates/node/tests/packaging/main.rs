@@ -21,12 +21,14 @@ const GNB_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-gnb
 const LWIP_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-lwip@.service");
 const UPF_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-upf.service");
 
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 5] = [
     "anabranch-ue@home.service",
     "anabranch-upf.service",
     "anabranch-gnb@gnb.service",
     "anabranch-lwip@lwip.service",
+    "anabranch-slice-manager.service",
 ];
+const SLICES_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-slice-manager.service");
 
 fn keys(unit: &'static str) -> BTreeMap<&'static str, &'static str> {
     unit.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect()
@@ -87,6 +89,15 @@ fn units_have_two_capabilities_and_no_way_to_more() {
     }
 }
 
+/// A slice manager changes nothing on its machine.
+#[test]
+fn the_slice_manager_has_no_capability_at_all() {
+    let keys = keys(SLICES_UNIT);
+    assert_eq!((keys["CapabilityBoundingSet"], keys["AmbientCapabilities"]), ("", ""));
+    assert_eq!((keys["User"], keys["NoNewPrivileges"]), ("anabranch", "yes"));
+    assert_eq!((keys["ProtectSystem"], keys["PrivateDevices"]), ("strict", "yes"));
+}
+
 /// A root folder with program, units and user in place.
 fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
@@ -103,6 +114,7 @@ fn root() -> tempfile::TempDir {
         "anabranch-upf.service",
         "anabranch-gnb@.service",
         "anabranch-lwip@.service",
+        "anabranch-slice-manager.service",
     ] {
         put(&packaging.join("systemd").join(unit), &format!("usr/lib/systemd/system/{unit}"));
     }
@@ -176,7 +188,7 @@ fn user_and_folders_are_made_as_described() {
 /// The examples are right as they are, for the real program.
 #[test]
 fn the_examples_are_accepted() {
-    for part in ["ue", "upf", "gnb", "lwip"] {
+    for part in ["ue", "upf", "gnb", "lwip", "slice-manager"] {
         let example = format!("{PACKAGING}/{part}.example.toml");
         let output = Command::new(ANABRANCH).args([part, "--check", "--config", &example]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -298,6 +310,9 @@ fn the_package_holds_what_the_readme_lists() {
         "./usr/lib/systemd/system/anabranch-upf.service",
         "./usr/lib/systemd/system/anabranch-gnb@.service",
         "./usr/lib/systemd/system/anabranch-lwip@.service",
+        "./usr/lib/systemd/system/anabranch-slice-manager.service",
+        "./usr/share/doc/anabranch/examples/slice-manager.toml",
+        "./usr/share/doc/anabranch/slice-manager.md",
         "./usr/lib/sysusers.d/anabranch.conf",
         "./usr/lib/tmpfiles.d/anabranch.conf",
         "./usr/share/doc/anabranch/examples/ue.toml",

@@ -25,6 +25,8 @@ pub fn slice_node(
     };
     tell("interface", json!(slice.interface));
     tell("slice", json!(id));
+    // A request whose transport is settled asks every row for it.
+    tell("transport", json!(["TCP", "MPTCP", "UDP", "QUIC"]));
     let mbit = |bps: u64| json!(bps as f64 / 1e6);
     for (key, bps) in [
         ("capacity", facts.downlink_guaranteed_bps),

@@ -1,0 +1,100 @@
+//! Routes and rules of slices: a mark, or what a flow looks like, leads to the table of its slice.
+//!
+//! ```text
+//!  20700 + 2i: fwmark M      lookup T        slice i of [[slice]]
+//!  20701 + 2i: fwmark M + 1  lookup T + 1    the same, with the initial window of its guarantee (initcwnd)
+//!  20900 + j:  a flow        lookup T…       [[mapping]] j
+//! ```
+//!
+//! They stand before the rules of the tunnel ([`super::plan`]), so that what belongs to a slice does not go through it.
+
+use super::steps::PROTOCOL;
+use anyhow::Context;
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange, RuleUidRange};
+use rtnetlink::packet_route::{AddressFamily, IpProtocol};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Priority of the first rule of slices' marks.
+pub const MARK_PRIORITY: u32 = 20_700;
+/// Priority of the first rule of mappings.
+pub const MAPPING_PRIORITY: u32 = 20_900;
+/// Most slices, and most mappings: so many rules fit in between.
+pub const MOST: usize = 64;
+
+/// Which packets a rule is about; what is left out may be anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// For IPv6.
+    pub v6: bool,
+    /// Firewall mark.
+    pub mark: Option<u32>,
+    /// IP protocol number.
+    pub protocol: Option<u8>,
+    /// Destination.
+    pub remote: Option<IpNet>,
+    /// Destination ports, first and last.
+    pub remote_port: Option<(u16, u16)>,
+    /// User id of the sending process.
+    pub uid: Option<u32>,
+}
+
+/// A default route by a device, in the table of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceRoute {
+    /// For IPv6.
+    pub v6: bool,
+    /// Through which device.
+    pub device: String,
+    /// By which router; without one, every address is on the link.
+    pub gateway: Option<IpAddr>,
+    /// In which table.
+    pub table: u32,
+    /// Initial window, in segments; without one, the kernel's.
+    pub initcwnd: Option<u32>,
+}
+
+pub(super) fn rule(priority: u32, table: u32, by: &Selector) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if by.v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.action = RuleAction::ToTable;
+    message.header.table = u8::try_from(table).unwrap_or(0);
+    let attributes = &mut message.attributes;
+    attributes.extend([
+        RuleAttribute::Priority(priority),
+        RuleAttribute::Table(table),
+        RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
+    ]);
+    attributes.extend(by.mark.map(RuleAttribute::FwMark));
+    attributes.extend(by.protocol.map(|p| RuleAttribute::IpProtocol(IpProtocol::from(i32::from(p)))));
+    let ports = by.remote_port.map(|(start, end)| RulePortRange { start, end });
+    attributes.extend(ports.map(RuleAttribute::DestinationPortRange));
+    attributes.extend(by.uid.map(|uid| RuleAttribute::UidRange(RuleUidRange { start: uid, end: uid })));
+    if let Some(remote) = by.remote.filter(|r| r.prefix_len() > 0) {
+        message.header.dst_len = remote.prefix_len();
+        message.attributes.push(RuleAttribute::Destination(remote.network()));
+    }
+    message
+}
+
+pub(super) fn route(index: u32, route: &SliceRoute) -> anyhow::Result<RouteMessage> {
+    let all = if route.v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    let on_link = route.gateway.is_none() && !route.v6;
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(all, 0)
+        .context("default route")?
+        .output_interface(index)
+        .table_id(route.table)
+        .protocol(RouteProtocol::Other(PROTOCOL))
+        .scope(if on_link { RouteScope::Link } else { RouteScope::Universe });
+    if let Some(gateway) = route.gateway {
+        builder = builder.gateway(gateway).with_context(|| format!("gateway {gateway}"))?;
+    }
+    let mut message = builder.build();
+    if let Some(segments) = route.initcwnd {
+        message.attributes.push(RouteAttribute::Metrics(vec![RouteMetric::InitCwnd(segments)]));
+    }
+    Ok(message)
+}

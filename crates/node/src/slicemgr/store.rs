@@ -1,0 +1,252 @@
+//! Where records are kept: SQLite in a file of ours, or PostgreSQL that several instances share.
+//!
+//! One table of records and one number, the revision, that every change takes and raises under a lock. So changes come
+//! one after another whoever makes them, an instance that is behind reads what is newer than what it has, and a program
+//! that is killed leaves a change whole or not at all.
+
+use anabranch_core::slice::{Kind, Record, Write};
+use anyhow::Context;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{PgPool, Postgres, Sqlite, SqlitePool, Transaction};
+use std::str::FromStr;
+use std::time::Duration;
+
+const CHANNEL: &str = "anabranch_slices";
+/// Records that are gone stay as empty rows for so many changes, for instances that are behind.
+const KEEP_GONE: i64 = 10_000;
+
+const SCHEMA: [&str; 5] = [
+    "CREATE TABLE IF NOT EXISTS anabranch_record (kind TEXT NOT NULL, id TEXT NOT NULL, revision BIGINT NOT NULL, \
+     body TEXT, PRIMARY KEY (kind, id))",
+    "CREATE INDEX IF NOT EXISTS anabranch_record_revision ON anabranch_record (revision)",
+    "CREATE TABLE IF NOT EXISTS anabranch_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS anabranch_lease (name TEXT PRIMARY KEY, owner TEXT NOT NULL, until_ms BIGINT NOT NULL)",
+    "INSERT INTO anabranch_meta (name, value) VALUES ('revision', 0), ('purged', 0), ('schema', 1) \
+     ON CONFLICT (name) DO NOTHING",
+];
+
+const NEWER: &str =
+    "SELECT kind, id, revision, body FROM anabranch_record WHERE revision > $1 ORDER BY revision";
+const META: &str = "SELECT value FROM anabranch_meta WHERE name = $1";
+const PUT: &str = "INSERT INTO anabranch_record (kind, id, revision, body) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (kind, id) DO UPDATE SET revision = excluded.revision, body = excluded.body";
+const RAISE: &str = "UPDATE anabranch_meta SET value = $1 WHERE name = $2";
+const PURGE: &str = "DELETE FROM anabranch_record WHERE body IS NULL AND revision <= $1";
+const LEASE: &str = "INSERT INTO anabranch_lease (name, owner, until_ms) VALUES ('southbound', $1, $2) \
+                     ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, until_ms = excluded.until_ms \
+                     WHERE anabranch_lease.owner = $1 OR anabranch_lease.until_ms < $3";
+
+/// A database.
+#[derive(Clone)]
+pub enum Store {
+    /// A file.
+    Sqlite(SqlitePool),
+    /// A server.
+    Postgres(PgPool),
+}
+
+/// What is newer than what one has.
+pub struct Newer {
+    /// Records, oldest first.
+    pub writes: Vec<Write>,
+    /// What one has then.
+    pub revision: i64,
+    /// What one had is too old to be brought up to date: it is all there is.
+    pub all: bool,
+}
+
+type Row = (String, String, i64, Option<String>);
+
+/// A change that is not made yet. It holds the lock.
+pub enum Change {
+    /// In a file.
+    Sqlite(Transaction<'static, Sqlite>),
+    /// At a server.
+    Postgres(Transaction<'static, Postgres>),
+}
+
+/// The same statement for both.
+macro_rules! on {
+    ($self:expr, $of:ident, $at:ident => $run:expr) => {
+        match $self {
+            $of::Sqlite($at) => $run,
+            $of::Postgres($at) => $run,
+        }
+    };
+}
+
+impl Store {
+    /// Opens the database, and makes the tables where there are none.
+    pub async fn open(url: &str) -> anyhow::Result<Self> {
+        let hidden = hide_password(url);
+        let store = match url.strip_prefix("sqlite:") {
+            Some(path) => {
+                let options = SqliteConnectOptions::from_str(url)
+                    .with_context(|| format!("database \"{url}\""))?
+                    .create_if_missing(true)
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .synchronous(SqliteSynchronous::Full)
+                    .busy_timeout(Duration::from_secs(10));
+                if let Some(folder) = std::path::Path::new(path.trim_start_matches("//")).parent() {
+                    // What is wrong with the folder is said when the file is opened.
+                    let _ = std::fs::create_dir_all(folder);
+                }
+                let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await;
+                Self::Sqlite(pool.with_context(|| format!("database \"{url}\": can the file be written?"))?)
+            }
+            None => {
+                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(10));
+                let pool = pool.connect(url).await;
+                Self::Postgres(pool.with_context(|| format!("database \"{hidden}\": is the server there?"))?)
+            }
+        };
+        // Two that start at the same time may both make a table; the second try finds it.
+        let mut tried = store.prepare().await;
+        for _ in 0..5 {
+            if tried.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            tried = store.prepare().await;
+        }
+        tried.with_context(|| format!("database \"{hidden}\": making the tables"))?;
+        let schema: i64 =
+            on!(&store, Self, pool => sqlx::query_scalar(META).bind("schema").fetch_one(pool).await)?;
+        anyhow::ensure!(schema == 1, "database \"{hidden}\" is of schema {schema}: use a newer anabranch");
+        Ok(store)
+    }
+
+    async fn prepare(&self) -> sqlx::Result<()> {
+        for statement in SCHEMA {
+            on!(self, Self, pool => sqlx::query(statement).execute(pool).await.map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Begins a change: whoever else wants to make one waits. Gives what is newer than `known`.
+    pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
+        let mut change = match self {
+            Self::Sqlite(pool) => Change::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
+            Self::Postgres(pool) => {
+                let mut tx = pool.begin().await?;
+                let lock = "SELECT value FROM anabranch_meta WHERE name = 'revision' FOR UPDATE";
+                sqlx::query(lock).execute(&mut *tx).await?;
+                Change::Postgres(tx)
+            }
+        };
+        let newer = on!(&mut change, Change, tx => {
+            let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(&mut **tx).await?;
+            let revision: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(&mut **tx).await?;
+            let all = known < purged;
+            let from = if all { -1 } else { known };
+            let rows: Vec<Row> = if from < revision {
+                sqlx::query_as(NEWER).bind(from).fetch_all(&mut **tx).await?
+            } else {
+                Vec::new()
+            };
+            newer(rows, revision, all)?
+        });
+        Ok((change, newer))
+    }
+
+    /// What is newer than `known`, without a lock.
+    pub async fn newer(&self, known: i64) -> anyhow::Result<Newer> {
+        on!(self, Self, pool => {
+            let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
+            let all = known < purged;
+            let rows: Vec<Row> = sqlx::query_as(NEWER).bind(if all { -1 } else { known }).fetch_all(pool).await?;
+            // One statement sees a beginning of the row of changes, whole.
+            let revision = rows.last().map_or(known.max(0), |row| row.2);
+            newer(rows, revision, all)
+        })
+    }
+
+    /// Whether this instance, until `until_ms`, is the one that changes the network.
+    pub async fn lease(&self, owner: &str, until_ms: i64, now_ms: i64) -> anyhow::Result<bool> {
+        Ok(on!(self, Self, pool => {
+            sqlx::query(LEASE).bind(owner).bind(until_ms).bind(now_ms).execute(pool).await?.rows_affected() == 1
+        }))
+    }
+
+    /// Gives the lease back.
+    pub async fn release(&self, owner: &str) -> anyhow::Result<()> {
+        let sql = "DELETE FROM anabranch_lease WHERE name = 'southbound' AND owner = $1";
+        on!(self, Self, pool => sqlx::query(sql).bind(owner).execute(pool).await.map(drop))?;
+        Ok(())
+    }
+
+    /// Tells of changes of other instances; `None` where there are none.
+    pub async fn listen(&self) -> anyhow::Result<Option<PgListener>> {
+        let Self::Postgres(pool) = self else { return Ok(None) };
+        let mut listener = PgListener::connect_with(pool).await?;
+        listener.listen(CHANNEL).await?;
+        Ok(Some(listener))
+    }
+}
+
+impl Change {
+    /// Makes it, as `revision`.
+    pub async fn commit(mut self, revision: i64, writes: &[Write]) -> anyhow::Result<()> {
+        for write in writes {
+            let body = write.record.as_ref().map(Record::to_json).transpose()?;
+            on!(&mut self, Self, tx => {
+                let put = sqlx::query(PUT).bind(write.kind.name()).bind(&write.id).bind(revision).bind(body);
+                put.execute(&mut **tx).await.map(drop)
+            })?;
+        }
+        on!(&mut self, Self, tx => {
+            sqlx::query(RAISE).bind(revision).bind("revision").execute(&mut **tx).await.map(drop)
+        })?;
+        if revision % 1000 == 0 && revision > KEEP_GONE {
+            let old = revision - KEEP_GONE;
+            on!(&mut self, Self, tx => {
+                sqlx::query(PURGE).bind(old).execute(&mut **tx).await?;
+                sqlx::query(RAISE).bind(old).bind("purged").execute(&mut **tx).await.map(drop)
+            })?;
+        }
+        match self {
+            Self::Sqlite(tx) => tx.commit().await?,
+            Self::Postgres(mut tx) => {
+                let tell = "SELECT pg_notify($1, $2)";
+                sqlx::query(tell).bind(CHANNEL).bind(revision.to_string()).execute(&mut *tx).await?;
+                tx.commit().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {
+    let mut writes = Vec::with_capacity(rows.len());
+    for (kind, id, _, body) in rows {
+        // A newer program's kind is left alone.
+        let Some(kind) = Kind::of(&kind) else { continue };
+        let record = body.as_deref().map(|text| Record::from_json(kind, text)).transpose();
+        let record = record.with_context(|| format!("record {} {id} in the database", kind.name()))?;
+        writes.push(Write { kind, id, record });
+    }
+    Ok(Newer { writes, revision, all })
+}
+
+/// The URL without what must not be logged.
+fn hide_password(url: &str) -> String {
+    match reqwest::Url::parse(url) {
+        Ok(mut parsed) if parsed.password().is_some() => {
+            let _ = parsed.set_password(Some("…"));
+            parsed.to_string()
+        }
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let shown = hide_password("postgres://a:secret@db/x");
+        assert!(!shown.contains("secret") && shown.contains("@db/x"), "{shown}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Cells that are told their shares, and what happens when they do not answer.
+
+use super::*;
+use axum::extract::{Path, State};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use std::sync::{Arc, Mutex};
+
+/// What a gNB's agent has, as its REST interface shows it.
+#[derive(Clone, Default)]
+struct Cell(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    slices: Vec<Value>,
+    ue: String,
+    /// How many more requests fail.
+    fails: u32,
+    most_percent: f64,
+}
+
+impl Cell {
+    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    async fn start(&self) -> String {
+        type Answer = Result<Json<Value>, (axum::http::StatusCode, Json<Value>)>;
+        let broken = |inner: &mut Inner| {
+            inner.fails = inner.fails.saturating_sub(1);
+            (axum::http::StatusCode::SERVICE_UNAVAILABLE, Json(json!({"detail": "out of order"})))
+        };
+        let show = move |State(cell): State<Cell>| async move {
+            let answer: Answer = cell.with(|i| {
+                if i.fails > 0 { Err(broken(i)) } else { Ok(Json(json!({"slices": i.slices, "uses": []}))) }
+            });
+            answer
+        };
+        let set = move |State(cell): State<Cell>, Json(body): Json<Value>| async move {
+            let answer: Answer = cell.with(|i| {
+                if i.fails > 0 {
+                    return Err(broken(i));
+                }
+                i.slices = body["slices"].as_array().unwrap().clone();
+                let sum = i.slices.iter().map(|s| s["share_percent"].as_f64().unwrap()).sum::<f64>();
+                i.most_percent = i.most_percent.max(sum);
+                assert!(i.slices.iter().any(|s| s["name"] == i.ue.as_str()), "the UE's slice is kept");
+                Ok(Json(body))
+            });
+            answer
+        };
+        let ues = async |State(cell): State<Cell>| {
+            Json(json!({"total": 1, "ues": [{"name": "phone", "slice": cell.with(|i| i.ue.clone())}]}))
+        };
+        let move_ue = async |State(cell): State<Cell>, Path(name): Path<String>, Json(body): Json<Value>| {
+            if name != "phone" {
+                return (axum::http::StatusCode::NOT_FOUND, Json(json!({"detail": "no such UE"})));
+            }
+            cell.with(|i| i.ue = body["slice"].as_str().unwrap().to_owned());
+            (axum::http::StatusCode::OK, Json(json!({"name": name})))
+        };
+        self.with(|i| {
+            i.slices = vec![json!({"name": "default", "share_percent": 100.0, "intra": "pf"})];
+            i.ue = "default".to_owned();
+        });
+        let app = Router::new()
+            .route("/v1/slices", get(show).put(set))
+            .route("/v1/ues", get(ues))
+            .route("/v1/ues/{ue}", put(move_ue))
+            .with_state(self.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        at
+    }
+
+    fn share(&self, name: &str) -> Option<f64> {
+        self.with(|i| i.slices.iter().find(|s| s["name"] == name)?["share_percent"].as_f64())
+    }
+}
+
+async fn world(cell: &Cell) -> World {
+    let at = cell.start().await;
+    let access = format!(
+        "[[access]]\nname = \"live\"\nlocation = \"quay\"\ndownlink_bps = 100_000_000\nuplink_bps = 50_000_000\n\
+         gnb = \"{at}\"\n"
+    );
+    World::new(&access).await
+}
+
+fn body(name: &str, kbps: u64) -> Option<Value> {
+    Some(json!({"name": name, "accesses": ["live"], "serviceProfile": {"dLThptPerSlice": {"guaThpt": kbps}}}))
+}
+
+#[tokio::test]
+async fn shares_and_ues_follow_the_slices() {
+    let cell = Cell::default();
+    let world = world(&cell).await;
+    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
+    let id = made["id"].as_str().unwrap();
+    world.until(id, "Running").await;
+    assert_eq!((cell.share("video"), cell.share("default")), (Some(30.0), Some(70.0)));
+    assert_eq!(cell.with(|i| i.slices[0]["intra"].clone()), "pf", "what the operator set stays");
+    world.ue("phone", &[]).await;
+    let place = format!("/v1/ues/phone/slices/{id}");
+    assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
+    let end = Instant::now() + Duration::from_secs(30);
+    while world.ask("GET", "/v1/ues/phone", None).await.1["slices"][0]["attachment"] != "active" {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(cell.with(|i| i.ue.clone()), "video");
+    assert_eq!(world.ask("PUT", &format!("/v1/slices/{id}"), body("video", 50_000)).await.0, 202);
+    world.until(id, "Running").await;
+    assert_eq!((cell.share("video"), cell.share("default")), (Some(50.0), Some(50.0)));
+    // The cell that loses its shares is told them again, and the slice says so meanwhile.
+    cell.with(|i| {
+        i.slices = vec![json!({"name": "default", "share_percent": 100.0})];
+        i.fails = u32::MAX;
+    });
+    let reason = world.until(id, "Degraded").await["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("live: ") && reason.contains("refuses"), "{reason}");
+    cell.with(|i| i.fails = 0);
+    world.until(id, "Running").await;
+    assert_eq!(cell.share("video"), Some(50.0));
+    // A slice that goes leaves its UE to the rest.
+    assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
+    world.until(id, "gone").await;
+    assert_eq!(
+        (cell.share("video"), cell.share("default"), cell.with(|i| i.ue.clone())),
+        (None, Some(100.0), "default".into())
+    );
+    assert!(cell.with(|i| i.most_percent) <= 100.0 + 1e-6);
+}
+
+#[tokio::test]
+async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
+    let cell = Cell::default();
+    let world = world(&cell).await;
+    cell.with(|i| i.fails = u32::MAX);
+    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
+    let id = made["id"].as_str().unwrap();
+    let slice = world.until(id, "Failed").await;
+    assert!(slice["reason"].as_str().unwrap().contains("out of order"), "{slice}");
+    assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
+    cell.with(|i| i.fails = 0);
+    world.until(id, "gone").await;
+    let (_, v) = world.ask("GET", "/v1/accesses", None).await;
+    let live = v["accesses"].as_array().unwrap().iter().find(|a| a["name"] == "live").unwrap().clone();
+    assert_eq!(live["downlink_free_bps"], 100_000_000);
+}

@@ -1,0 +1,175 @@
+//! The real program and real databases: killed at any moment, alone on SQLite and in company on PostgreSQL.
+
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
+mod postgres;
+mod usci;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running slice manager; killed when dropped.
+pub struct Manager {
+    child: Child,
+    http: reqwest::Client,
+}
+
+impl Manager {
+    /// Starts one and waits until it answers. `name` is unique in the folder.
+    pub async fn start(folder: &Path, name: &str, database: &str) -> Self {
+        let socket = folder.join(format!("{name}.sock"));
+        let config = folder.join(format!("{name}.toml"));
+        let text = format!(
+            "[manager]\nname = \"{name}\"\ndatabase = \"{database}\"\nhealth_interval_ms = 100\nttl_s = 10\n\
+             [api]\nlisten = \"unix:{}\"\n\
+             [[access]]\nname = \"cell\"\ndownlink_bps = 100_000_000\nuplink_bps = 100_000_000\n",
+            socket.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut log = std::fs::OpenOptions::new();
+        let log = log.create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+        command.arg("slice-manager").arg("--config").arg(&config).stderr(log).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().unwrap();
+        let manager = Self { child, http };
+        let end = Instant::now() + Duration::from_secs(60);
+        while manager.ask("GET", "/v1/accesses", None).await.is_none() {
+            let log = || std::fs::read_to_string(folder.join(format!("{name}.log"))).unwrap_or_default();
+            assert!(Instant::now() < end, "{name} does not answer: {}", log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        manager
+    }
+
+    /// Status and answer; `None` when it does not answer.
+    pub async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request =
+            self.http.request(method, format!("http://x{path}")).timeout(Duration::from_secs(20));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.ok()?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.ok()?;
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    /// Its slices.
+    pub async fn slices(&self) -> Vec<Value> {
+        let (_, list) = self.ask("GET", "/v1/slices?limit=1000", None).await.expect("it answers");
+        list["slices"].as_array().unwrap().clone()
+    }
+
+    /// Waits until nothing is under way.
+    pub async fn settled(&self) -> Vec<Value> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let slices = self.slices().await;
+            if slices.iter().all(|s| s["state"] == "Running") {
+                return slices;
+            }
+            assert!(Instant::now() < end, "not settled: {slices:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// SIGKILL: it is gone at once, whatever it was at.
+    pub fn kill(&mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A slice of so many kbit/s.
+pub fn slice(name: &str, kbps: u64) -> Option<Value> {
+    Some(json!({"name": name, "serviceProfile": {"sst": 1, "dLThptPerSlice": {"guaThpt": kbps}}}))
+}
+
+/// What the slices hold of the cell is within it, and is what the cell's own account says.
+async fn consistent(manager: &Manager, slices: &[Value]) {
+    let sum: u64 = slices.iter().map(|s| s["guarantees"]["cell"]["downlink_bps"].as_u64().unwrap_or(0)).sum();
+    let (_, v) = manager.ask("GET", "/v1/accesses", None).await.unwrap();
+    let cell = &v["accesses"][0];
+    assert!(sum <= 100_000_000, "{sum}");
+    assert_eq!(cell["downlink_free_bps"].as_u64().unwrap(), 100_000_000 - sum, "{cell}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_any_moment_it_comes_back_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("sqlite:{}/slices.db", folder.path().display());
+    killed(folder.path(), &database, 12).await;
+}
+
+/// Kills a slice manager again and again, and looks at what it knows when it is started again.
+pub async fn killed(folder: &Path, database: &str, rounds: u64) {
+    // What was answered: made and not asked to go, and asked to go.
+    let (mut made, mut going) = (BTreeSet::<String>::new(), BTreeSet::<String>::new());
+    for round in 0..rounds {
+        let mut manager = Manager::start(folder, "one", database).await;
+        let settled = manager.settled().await;
+        consistent(&manager, &settled).await;
+        let there: BTreeSet<String> = settled.iter().map(|s| s["id"].as_str().unwrap().to_owned()).collect();
+        assert!(made.is_subset(&there), "round {round}: lost {:?}", made.difference(&there));
+        // Those that were made without an answer may be there, too.
+        made = there.difference(&going).cloned().collect();
+        assert!(going.is_disjoint(&there), "round {round}: {:?} came back", going.intersection(&there));
+        going.clear();
+        // Requests one after another, and a kill at a moment that moves from round to round.
+        let pid = Pid::from_raw(manager.child.id() as i32);
+        let killer = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(5 + round * 17)).await;
+            kill(pid, Signal::SIGKILL).unwrap();
+        });
+        for i in 0.. {
+            let answer = match (i % 4, made.first().cloned()) {
+                (3, Some(id)) => {
+                    // Asked to go, whether the answer comes or not.
+                    let answer = manager.ask("DELETE", &format!("/v1/slices/{id}"), None).await;
+                    made.remove(&id);
+                    if matches!(answer, Some((202, _))) {
+                        going.insert(id);
+                    } else if answer.is_some() {
+                        made.insert(id);
+                    }
+                    answer
+                }
+                (2, Some(id)) => manager.ask("PUT", &format!("/v1/slices/{id}"), slice("s", 3000 + i)).await,
+                _ => {
+                    let answer = manager.ask("POST", "/v1/slices", slice("s", 2000 + 100 * i)).await;
+                    if let Some((201, v)) = &answer {
+                        made.insert(v["id"].as_str().unwrap().to_owned());
+                    }
+                    answer
+                }
+            };
+            let Some((status, problem)) = answer else { break };
+            assert!([201, 202, 404, 409].contains(&status), "{status} {problem}");
+        }
+        killer.await.unwrap();
+        manager.kill_late();
+    }
+}
+
+impl Manager {
+    /// After someone else killed it.
+    fn kill_late(&mut self) {
+        self.child.wait().unwrap();
+    }
+}

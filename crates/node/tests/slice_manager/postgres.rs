@@ -1,0 +1,146 @@
+//! Several instances on one PostgreSQL, which the test starts itself.
+
+use super::{Manager, killed, slice};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server of the test's own, on a Unix socket only; gone when dropped.
+struct Postgres {
+    folder: tempfile::TempDir,
+    server: Child,
+}
+
+fn bin(program: &str) -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    versions.filter_map(|v| Some(v.ok()?.path().join("bin").join(program))).find(|path| path.exists())
+}
+
+/// A command as a user that PostgreSQL accepts: it refuses root.
+fn unprivileged(program: PathBuf) -> Command {
+    if !nix::unistd::Uid::effective().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    command.args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid), "--clear-groups".into()]);
+    command.arg("--").arg(program);
+    command
+}
+
+fn checked(output: Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Postgres {
+    /// `None` where it is not installed.
+    async fn start() -> Option<Self> {
+        let (Some(initdb), Some(postgres)) = (bin("initdb"), bin("postgres")) else {
+            assert!(std::env::var_os("CI").is_none(), "CI must have PostgreSQL (package postgresql-15)");
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "skipped: needs PostgreSQL (package postgresql-15)");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        if nix::unistd::Uid::effective().is_root() {
+            let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+            std::os::unix::fs::chown(folder.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+                .unwrap();
+        }
+        let data = folder.path().join("data");
+        let mut command = unprivileged(initdb);
+        let args = ["-A", "trust", "-U", "anabranch", "--no-sync", "-E", "UTF8", "--locale=C", "-D"];
+        command.args(args).arg(&data).current_dir(folder.path()).env("TZ", "UTC");
+        checked(command.output().unwrap());
+        let mut command = unprivileged(postgres);
+        command.arg("-D").arg(&data).args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+            "-c",
+            "shared_buffers=16MB",
+        ]);
+        command.arg("-c").arg(format!("unix_socket_directories={}", folder.path().display()));
+        let server =
+            command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let this = Self { folder, server };
+        let end = Instant::now() + Duration::from_secs(60);
+        while std::os::unix::net::UnixStream::connect(this.folder.path().join(".s.PGSQL.5432")).is_err() {
+            assert!(Instant::now() < end, "PostgreSQL does not start");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Some(this)
+    }
+
+    fn url(&self) -> String {
+        let host = self.folder.path().display().to_string().replace('/', "%2F");
+        format!("postgres://anabranch@{host}/postgres")
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // SIGINT: fast shutdown, with its children.
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.server.id() as i32),
+            nix::sys::signal::Signal::SIGINT,
+        );
+        let _ = self.server.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_instances_are_one_slice_manager() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let url = postgres.url();
+    let (a, b) = (Manager::start(folder.path(), "a", &url), Manager::start(folder.path(), "b", &url));
+    // At the same time: both make the tables, or find them.
+    let (mut a, b) = futures_util::future::join(a, b).await;
+
+    // What one is told, the other tells; changes arrive without being asked for.
+    let (status, made) = a.ask("POST", "/v1/slices", slice("video", 30_000)).await.unwrap();
+    assert_eq!(status, 201, "{made}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match b.ask("GET", &format!("/v1/slices/{id}"), None).await.unwrap() {
+            (200, v) if v["state"] == "Running" => break,
+            (_, v) => assert!(Instant::now() < end, "{v}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The same token counts at both.
+    let (_, ue) = b.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.unwrap();
+    assert!(ue["token"].is_string(), "{ue}");
+
+    // Both are asked for more than there is: together they give no more than one would.
+    let all = (0..12).map(|i| {
+        let manager = if i % 2 == 0 { &a } else { &b };
+        async move { manager.ask("POST", "/v1/slices", slice(&format!("s{i}"), 20_000)).await }
+    });
+    let answers = futures_util::future::join_all(all).await;
+    let given = answers.iter().filter(|answer| matches!(answer, Some((201, _)))).count();
+    assert_eq!(given, 3, "30 + 3 * 20 of the 95 Mbit/s that RBs are there for: {answers:?}");
+
+    // One is killed in the middle of it; the other goes on.
+    let (_, made) = a.ask("DELETE", &format!("/v1/slices/{id}"), None).await.unwrap();
+    a.kill();
+    assert!(made.is_null() || made == json!(""), "{made}");
+    let slices = b.settled().await;
+    assert!(slices.len() == 3 && slices.iter().all(|s| s["id"] != id.as_str()), "{slices:?}");
+    let (_, ue): (u16, Value) = b.ask("GET", "/v1/ues/phone", None).await.unwrap();
+    assert_eq!(ue["slices"], json!([]));
+    // And one that comes back finds everything.
+    let a = Manager::start(folder.path(), "a", &url).await;
+    assert_eq!(a.slices().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_any_moment_a_server_has_it_as_it_was() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    killed(folder.path(), &postgres.url(), 8).await;
+}
