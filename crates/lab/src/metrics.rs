@@ -237,6 +237,7 @@ pub const SERIES: &[Metric] = &[
         "bytes",
         "TCP with `telemetry`: queue of the bottleneck by the sender's newest report",
     ),
+    metric("flow.<flow>.triple_duplicates", "", "TCP: third duplicate ACKs in a row so far, at the sender"),
     metric("ue.<ue>.path.<access>.up_mbps", "Mbit/s", "IP bytes the UE sent on the access, per sample"),
     metric("ue.<ue>.path.<access>.down_mbps", "Mbit/s", "IP bytes the UE received on the access, per sample"),
     metric("ue.<ue>.path.<access>.rtt_ms", "ms", "RTT the UE's probes measured; 0 while the path is down"),

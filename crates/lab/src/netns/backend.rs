@@ -297,8 +297,9 @@ impl Run<'_> {
             let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
             let network = scope.spawn(move || ending(end, || network::watch(watch, start, case.sample, end)));
             let tcp = scope.spawn(move || ending(end, || tcp::watch(tcp_watches, start, end)));
-            let counted =
-                ack_taps.into_iter().map(|tap| scope.spawn(move || ending(end, || acks::watch(tap, end))));
+            let counted = ack_taps
+                .into_iter()
+                .map(|tap| scope.spawn(move || ending(end, || acks::watch(tap, start, end))));
             let counted: Vec<_> = counted.collect();
             let agents = &agents;
             let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));

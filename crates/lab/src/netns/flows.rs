@@ -276,7 +276,7 @@ impl RunningFlow {
 
     fn measure(&self, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
         let tcp = seen.tcp.get(&self.name);
-        let acks = tcp.map(|_| seen.acks.get(&self.name).copied().unwrap_or_default());
+        let acks = tcp.map(|_| seen.acks.get(&self.name).cloned().unwrap_or_default());
         let seconds = |ns: u64| (i128::from(ns) - i128::from(seen.begin_ns)) as f64 * 1e-9;
         let mut times = Times {
             start_s: self.flow.start.as_secs_f64(),
@@ -362,6 +362,7 @@ impl RunningFlow {
         if let Some(acks) = acks {
             put(out, name, "duplicate_acks", acks.duplicates as f64);
             put(out, name, "triple_duplicates", acks.triples as f64);
+            out.series.insert(format!("flow.{name}.triple_duplicates"), Series { points: acks.triples_by });
         }
         Ok(())
     }

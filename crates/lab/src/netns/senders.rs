@@ -6,8 +6,9 @@
 //! | `adaptive` | 0 | 3 | 300 |
 //! | `classic` | 0 | 3 | 3 |
 //!
-//! Linux 6.17 dropped loss detection by counting for connections with SACK: there, `tcp_recovery = 0` is RACK all the same,
-//! and only `sack = false` counts duplicates.
+//! Newer kernels have no loss detection by counting for connections with SACK ("currently, setting this bit to 0 has no
+//! effect", Documentation/networking/ip-sysctl.rst since June 2025): there, `tcp_recovery = 0` is RACK all the same,
+//! and only `sack = false` counts duplicates. scenarios/lwip/recovery-kernel.toml shows it.
 
 use super::plan::Plan;
 use super::topology::Network;

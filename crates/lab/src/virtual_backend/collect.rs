@@ -52,8 +52,11 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
             }
             (_, App::Udp(_)) => {}
         }
-        if let Some(points) = seen.windows.get(name) {
-            out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: points.clone() });
+        if let Some(points) = seen.senders.get(name) {
+            let windows = points.iter().map(|(at, window, _)| (*at, *window)).collect();
+            let triples = points.iter().map(|(at, _, triples)| (*at, *triples)).collect();
+            out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: windows });
+            out.series.insert(format!("flow.{name}.triple_duplicates"), Series { points: triples });
         }
         if flow.telemetry.is_some() {
             let mut ends = [TelemetryStats::default(); 2];
@@ -164,7 +167,7 @@ fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats
     let mut series = |what: &str, points| out.series.insert(format!("flow.{name}.{what}"), Series { points });
     series("told_queue_bytes", depth);
     series("told_losses", losses.collect());
-    let windows = seen.windows.get(name).map_or(&[][..], Vec::as_slice);
+    let windows = seen.senders.get(name).map_or(&[][..], Vec::as_slice);
     series("cwnd_change_bytes", windows.windows(2).map(|w| (w[1].0, w[1].1 - w[0].1)).collect());
 }
 

@@ -26,8 +26,8 @@ pub struct Seen {
     pub paths: BTreeMap<(String, usize), Vec<PathSample>>,
     /// Per link: time and bytes waiting, up and down.
     pub queues: BTreeMap<String, Vec<(f64, [u64; 2])>>,
-    /// Per TCP flow: time and congestion window of its sender.
-    pub windows: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Of TCP senders: time, congestion window in bytes, third duplicates in a row so far.
+    pub senders: BTreeMap<String, Vec<(f64, f64, f64)>>,
     /// Per TCP flow with telemetry: what its sender had been told.
     pub told: BTreeMap<String, Vec<Told>>,
     /// Times a path failed, as the UE and as the UPF saw it.
@@ -186,12 +186,13 @@ impl Seen {
             self.lwips.entry(name.clone()).or_default().look(&mut world.net, site.id, now);
         }
         for (name, flow) in &world.flows {
-            let mut window = 0;
+            let (mut window, mut triples) = (0, 0);
             for (host, app) in [flow.ue, flow.server] {
                 if let Some(App::Tcp(app)) = world.net.get_mut::<Host>(host).and_then(|h| h.app(app)) {
                     let stats = app.stats();
                     if stats.segments_sent > 0 {
                         window = window.max(stats.cwnd_bytes);
+                        triples += stats.triple_duplicates;
                     }
                     if let Some((Some(report), _)) = app.telemetry() {
                         let depth_bytes = report.bottleneck.and_then(|hop| hop.depth_bytes);
@@ -201,7 +202,8 @@ impl Seen {
                 }
             }
             if window > 0 {
-                self.windows.entry(name.clone()).or_default().push((at_s, window as f64));
+                let points = self.senders.entry(name.clone()).or_default();
+                points.push((at_s, window as f64, triples as f64));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `anabranch lwip`: set-up, control loop, tear-down. What the REST interface asks for is in `asks`.
 
 mod asks;
+mod backhaul;
 mod metrics;
 mod views;
 mod worker;
@@ -9,16 +10,16 @@ use super::place::{self, Placed};
 use super::service::{Signals, Wish, notify, reloading};
 use super::thread::{Handle, Running};
 use crate::api::{self, Ask, Asker, EventLog};
-use crate::config::{self, ConfigError, LwipConfig};
+use crate::config::{self, ConfigError, GtpuBackhaul, LwipConfig};
 use anabranch_core::lwip::{Config as Node, DidaConfig};
 use anyhow::Context;
+use backhaul::{Backhaul, Gtpu, Tunnels};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use worker::{Ports, Worker};
 
-/// MTU of interfaces that have none of their own.
-const MTU: u16 = 1500;
 /// How often the service manager is told that the program lives.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
@@ -51,14 +52,31 @@ pub fn run(args: &super::LwipArgs, config: LwipConfig) -> anyhow::Result<()> {
 
 fn make(config: &LwipConfig, placed: &mut Vec<Placed>) -> anyhow::Result<Ports> {
     let mut open = |section: &'static str, port| {
-        let (device, place) = place::open(port, MTU).context(section)?;
+        let (device, place) = place::open(port, config.mtu()).context(section)?;
         placed.push(place);
         anyhow::Ok(device)
     };
+    let backhaul = match (&config.backhaul, &config.gtpu) {
+        (Some(port), _) => Backhaul::Device(open("[backhaul]", port)?),
+        (None, Some(gtpu)) => {
+            let tunnels = Tunnels::new(gtpu, &config.node.ues);
+            Backhaul::Gtpu(Box::new(Gtpu::new(bind(gtpu)?, gtpu.peer, tunnels).context("[gtpu]")?))
+        }
+        // The check of the configuration refused it.
+        (None, None) => anyhow::bail!("neither [backhaul] nor [gtpu]"),
+    };
     Ok(Ports {
-        backhaul: open("[backhaul]", &config.backhaul)?,
+        backhaul,
         lte: open("[lte]", &config.lte)?,
         wifi: config.wifi.as_ref().map(|wifi| open("[wifi]", wifi)).transpose()?,
+    })
+}
+
+/// The socket, in the namespace it belongs to.
+fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
+    place::inside(gtpu.netns().as_deref(), || {
+        UdpSocket::bind(gtpu.listen)
+            .with_context(|| format!("[gtpu] listen = \"{}\": is another program there?", gtpu.listen))
     })
 }
 

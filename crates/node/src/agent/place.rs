@@ -78,7 +78,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
-fn inside<T: Send>(
+pub fn inside<T: Send>(
     path: Option<&Path>,
     body: impl FnOnce() -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<T> {

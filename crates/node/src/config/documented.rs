@@ -1,8 +1,8 @@
-//! docs/operations.md, and docs/ran.md for a gNB, against the configuration: every key, default and range. The
-//! keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
+//! docs/operations.md, and the pages of gNB, LWIP node and slice manager, against the configuration: every
+//! key, default and range. The keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
 
 use super::load::{Check, parse};
-use super::{GnbConfig, SliceManagerConfig, UeConfig, UpfConfig};
+use super::{GnbConfig, LwipConfig, SliceManagerConfig, UeConfig, UpfConfig};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
@@ -10,6 +10,7 @@ use toml::{Table, Value};
 const PAGE: &str = include_str!("../../../../docs/operations.md");
 const RAN: &str = include_str!("../../../../docs/ran.md");
 const SLICES: &str = include_str!("../../../../docs/slice-manager.md");
+const LWIP_PAGE: &str = include_str!("../../../../docs/lwip-operation.md");
 const KEY: &str = "q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=";
 
 /// The smallest gnb.toml in which every section exists, with one of the variants that exclude each other.
@@ -63,13 +64,56 @@ fn smallest_slice_manager() -> Table {
     toml::from_str(text).unwrap()
 }
 
+/// The smallest lwip.toml in which every section exists, with one of the variants that exclude each other.
+fn smallest_lwip(variant: &str) -> Table {
+    let backhaul = match variant {
+        "gtpu" => {
+            "[gtpu]\npeer = \"192.0.2.1:2152\"\ntunnels = [{ ue = \"u\", teid_downlink = 1, teid_uplink = 1 }]"
+        }
+        _ => "[backhaul]\nname = \"n3\"",
+    };
+    let steering = match variant {
+        "rtt_weighted" | "capacity_weighted" | "switched" => format!("{{ mode = \"{variant}\" }}"),
+        _ => "{ mode = \"fixed_ratio\", lte_percent = 50 }".to_owned(),
+    };
+    let text = format!(
+        "{backhaul}\n[lte]\nname = \"lte\"\n[wifi]\nname = \"wifi\"\n[lwip]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+         [node]\nsteering = {steering}\nprobe = {{ addresses = [\"192.0.2.1\"] }}\n\
+         dida = {{ hold = {{ mode = \"fixed\", ms = 50 }} }}\n\
+         [[node.ues]]\nname = \"u\"\naddresses = [\"192.0.2.2\"]\n"
+    );
+    toml::from_str(&text).unwrap()
+}
+
+/// Sections of lwip.toml: path, heading and variant.
+const LWIP: [(&[&str], &str, &str); 17] = [
+    (&["lwip"], "[lwip]", ""),
+    (&["backhaul"], "[backhaul]", ""),
+    // These have the same keys, and one table.
+    (&["lte"], "[backhaul]", ""),
+    (&["wifi"], "[backhaul]", ""),
+    (&["gtpu"], "[gtpu]", "gtpu"),
+    (&["gtpu", "tunnels"], "[[gtpu.tunnels]]", "gtpu"),
+    (&["node"], "[node]", ""),
+    (&["node", "steering"], "[node] steering = { mode = \"fixed_ratio\" }", ""),
+    (&["node", "steering"], "[node] steering = { mode = \"rtt_weighted\" }", "rtt_weighted"),
+    (&["node", "steering"], "[node] steering = { mode = \"capacity_weighted\" }", "capacity_weighted"),
+    (&["node", "steering"], "[node] steering = { mode = \"switched\" }", "switched"),
+    (&["node", "probe"], "[node] probe", ""),
+    (&["node", "dida"], "[node] dida", ""),
+    (&["node", "dida", "hold"], "[node] dida hold = { mode = \"fixed\" }", ""),
+    (&["node", "ues"], "[[node.ues]]", ""),
+    (&["api"], "[api]", ""),
+    (&["metrics"], "[metrics]", ""),
+];
+
 /// The smallest configuration in which every section exists.
 fn smallest(file: &str, steering: &str) -> Table {
-    if file == "slice-manager.toml" {
-        return smallest_slice_manager();
-    }
-    if file == "gnb.toml" {
-        return smallest_gnb(steering);
+    match file {
+        "gnb.toml" => return smallest_gnb(steering),
+        "lwip.toml" => return smallest_lwip(steering),
+        "slice-manager.toml" => return smallest_slice_manager(),
+        _ => {}
     }
     let common = format!(
         "[device]\n[probe]\n[flap]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
@@ -132,12 +176,14 @@ fn sections() -> Vec<Section> {
         let heading = if value.is_array() { format!("[[{name}]]") } else { format!("[{name}]") };
         all.push(Section { file: "slice-manager.toml", path: vec![name], heading, steering: "" });
     }
-    all.extend(GNB.iter().map(|(path, heading, variant)| Section {
-        file: "gnb.toml",
-        path: path.to_vec(),
-        heading: (*heading).to_owned(),
-        steering: variant,
-    }));
+    for (file, sections) in [("gnb.toml", GNB), ("lwip.toml", LWIP)] {
+        all.extend(sections.iter().map(|(path, heading, variant)| Section {
+            file,
+            path: path.to_vec(),
+            heading: (*heading).to_owned(),
+            steering: variant,
+        }));
+    }
     all
 }
 
@@ -169,6 +215,7 @@ impl Section {
             "ue.toml" => read::<UeConfig>(&text),
             "upf.toml" => read::<UpfConfig>(&text),
             "slice-manager.toml" => read::<SliceManagerConfig>(&text),
+            "lwip.toml" => read::<LwipConfig>(&text),
             _ => read::<GnbConfig>(&text),
         }
     }
@@ -181,8 +228,7 @@ impl Section {
         let keys = list.trim_end_matches(')').split(", ").map(str::to_owned);
         // What is in the heading.
         let tag = match self.path.last() {
-            Some(&"steering") => "mode",
-            Some(&"n3") => "mode",
+            Some(&"steering" | &"n3" | &"hold") => "mode",
             Some(&"radio") => "rat",
             Some(&"channel") => "model",
             _ => "",
@@ -197,6 +243,7 @@ impl Section {
         let page = match self.file {
             "gnb.toml" => RAN,
             "slice-manager.toml" => SLICES,
+            "lwip.toml" => LWIP_PAGE,
             _ => PAGE,
         };
         let mut lines = page.lines().skip_while(|line| !headings.iter().any(|h| h == line));
@@ -242,9 +289,12 @@ fn every_key_is_documented_and_every_documented_key_exists() {
 
 #[test]
 fn every_top_level_section_is_documented() {
-    for file in ["ue.toml", "upf.toml", "gnb.toml", "slice-manager.toml"] {
+    for file in ["ue.toml", "upf.toml", "gnb.toml", "lwip.toml", "slice-manager.toml"] {
         let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
-        let known: BTreeSet<String> = smallest(file, MODES[1]).keys().cloned().collect();
+        // Of those that exclude each other, all.
+        let variants = [MODES[1], if file == "lwip.toml" { "gtpu" } else { MODES[1] }];
+        let known: BTreeSet<String> =
+            variants.iter().flat_map(|v| smallest(file, v).keys().cloned().collect::<Vec<_>>()).collect();
         assert_eq!(section.keys(), known, "{file}");
     }
 }
@@ -303,8 +353,9 @@ fn every_range_is_the_documented_one() {
             assert!(!accepts(low - step), "{place}: {} is accepted", low - step);
             assert!(!accepts(high + step), "{place}: {} is accepted", high + step);
             // Bounds that others depend on are moved within reach by those others' own rows.
-            let alone =
-                !["idle_interval_ms", "active_interval_max_ms", "hold_max_ms"].contains(&key.as_str());
+            let tied =
+                ["interval_ms", "idle_ms", "idle_interval_ms", "active_interval_max_ms", "hold_max_ms"];
+            let alone = !tied.contains(&key.as_str());
             assert!(!alone || accepts(low) && accepts(high), "{place}: a bound is refused");
         }
     }

@@ -134,8 +134,7 @@ impl PortDevice {
 
     /// Path of the namespace, if it is another one.
     pub fn netns(&self) -> Option<PathBuf> {
-        let name = self.netns.as_ref()?;
-        Some(if name.starts_with('/') { name.into() } else { PathBuf::from("/run/netns").join(name) })
+        self.netns.as_deref().map(netns_path)
     }
 
     /// The first thing wrong.
@@ -255,7 +254,12 @@ impl Check for GnbConfig {
     }
 }
 
-fn gtpu_anywhere() -> SocketAddr {
+/// Where a namespace is found, by its name as of `ip netns`, or its path.
+pub(super) fn netns_path(name: &str) -> PathBuf {
+    if name.starts_with('/') { name.into() } else { PathBuf::from("/run/netns").join(name) }
+}
+
+pub(super) fn gtpu_anywhere() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], anabranch_wire::gtpu::GTPU_PORT))
 }
 

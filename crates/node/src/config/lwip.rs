@@ -1,11 +1,13 @@
 //! `lwip.toml`.
 
-use super::gnb::PortDevice;
+use super::gnb::{PortDevice, gtpu_anywhere, netns_path};
 use super::load::Check;
 use super::types::{Api, Metrics};
 use anabranch_core::lwip::{Config as Node, UeConfig, WifiLeg};
 use serde::Deserialize;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The LWIP node's configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -15,7 +17,11 @@ pub struct LwipConfig {
     #[serde(default)]
     pub lwip: LwipSection,
     /// `[backhaul]`: where servers are.
-    pub backhaul: PortDevice,
+    #[serde(default)]
+    pub backhaul: Option<PortDevice>,
+    /// `[gtpu]`, instead of `[backhaul]`: towards a UPF, by GTP-U.
+    #[serde(default)]
+    pub gtpu: Option<GtpuBackhaul>,
     /// `[lte]`: the cell, and the way of everything that comes from UEs.
     pub lte: PortDevice,
     /// `[wifi]`: the access point; left out: behind the interface of `[lte]`, where routes part.
@@ -47,11 +53,100 @@ impl Default for LwipSection {
     }
 }
 
+/// `[gtpu]`: the node is where a UPF's N3 tunnels end, in the place of the gNB.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GtpuBackhaul {
+    /// Own address.
+    #[serde(default = "gtpu_anywhere")]
+    pub listen: SocketAddr,
+    /// The UPF's; nothing else is listened to.
+    pub peer: SocketAddr,
+    /// The namespace the socket is in: a name as of `ip netns`, or a path.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// `[[gtpu.tunnels]]`: one per UE.
+    #[serde(default)]
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// `[[gtpu.tunnels]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tunnel {
+    /// Name of the UE, as in `[[node.ues]]`.
+    pub ue: String,
+    /// What the UPF sends this UE's packets with.
+    pub teid_downlink: u32,
+    /// What the UPF knows this UE's packets by.
+    pub teid_uplink: u32,
+    /// QoS flow of its uplink.
+    #[serde(default = "first_flow")]
+    pub qfi: u8,
+}
+
+const fn first_flow() -> u8 {
+    1
+}
+
+impl GtpuBackhaul {
+    /// Path of the namespace, if it is another one.
+    pub fn netns(&self) -> Option<PathBuf> {
+        self.netns.as_deref().map(netns_path)
+    }
+
+    fn check(&self, ues: &[UeConfig]) -> Result<(), String> {
+        let Self { listen, peer, netns, tunnels } = self;
+        if listen.is_ipv4() != peer.is_ipv4() {
+            return Err(format!(
+                "[gtpu] peer = \"{peer}\" cannot be reached from listen = \"{listen}\": use one family"
+            ));
+        }
+        if peer.ip().is_unspecified() || peer.port() == 0 {
+            return Err(format!("[gtpu] peer \"{peer}\": give the UPF's address and port"));
+        }
+        if netns.as_deref() == Some("") {
+            return Err("[gtpu] netns \"\": give the name of a namespace, or a path".to_owned());
+        }
+        let (mut names, mut teids) = (BTreeSet::new(), BTreeSet::new());
+        for Tunnel { ue, teid_downlink, teid_uplink, qfi } in tunnels {
+            let place = format!("[[gtpu.tunnels]] ue \"{ue}\"");
+            if !ues.iter().any(|known| known.name == *ue) {
+                return Err(format!("{place}: no UE in [[node.ues]] has that name"));
+            }
+            if !names.insert(ue) {
+                return Err(format!("{place} is there twice: a UE has one tunnel"));
+            }
+            if !teids.insert(*teid_downlink) {
+                return Err(format!("{place}: teid_downlink = {teid_downlink} is another tunnel's, too"));
+            }
+            for (key, teid) in [("teid_downlink", teid_downlink), ("teid_uplink", teid_uplink)] {
+                if *teid == 0 {
+                    return Err(format!("{place}: {key} = 0: give 1 to 4294967295"));
+                }
+            }
+            if *qfi > 63 {
+                return Err(format!("{place}: qfi = {qfi}: give 0 to 63"));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl LwipConfig {
+    /// MTU of interfaces that have none of their own: what N3 carries on links of 1500 bytes.
+    pub const fn mtu(&self) -> u16 {
+        if self.gtpu.is_some() { 1400 } else { 1500 }
+    }
+
     /// Interfaces, with the sections they are in.
     pub fn ports(&self) -> impl Iterator<Item = (&'static str, &PortDevice)> {
-        let two = [("[backhaul]", &self.backhaul), ("[lte]", &self.lte)];
-        two.into_iter().chain(self.wifi.iter().map(|wifi| ("[wifi]", wifi)))
+        let all = [
+            ("[backhaul]", self.backhaul.as_ref()),
+            ("[lte]", Some(&self.lte)),
+            ("[wifi]", self.wifi.as_ref()),
+        ];
+        all.into_iter().filter_map(|(section, port)| Some((section, port?)))
     }
 
     /// A UE by name.
@@ -73,6 +168,18 @@ impl Check for LwipConfig {
             }
         }
         self.node.check().map_err(|e| format!("[node] {e}"))?;
+        match (&self.backhaul, &self.gtpu) {
+            (Some(_), None) => {}
+            (None, Some(gtpu)) => gtpu.check(&self.node.ues)?,
+            (None, None) => {
+                return Err(
+                    "there is no way to servers: give [backhaul], an interface, or [gtpu], a UPF".to_owned()
+                );
+            }
+            (Some(_), Some(_)) => {
+                return Err("[backhaul] and [gtpu] are both there: give one of them".to_owned());
+            }
+        }
         self.api.check()
     }
 }
@@ -165,6 +272,36 @@ wifi = [\"10.46.0.2\", \"fd46::2\"]
             assert!(parts.iter().all(|part| error.contains(part)), "{to}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
+    }
+
+    #[test]
+    fn a_upf_in_the_place_of_an_interface() {
+        let gtpu = SMALL.replace(
+            "[backhaul]\nname = \"n3\"\n",
+            "[gtpu]\npeer = \"10.9.0.1:2152\"\n[[gtpu.tunnels]]\nue = \"phone\"\nteid_downlink = 7\nteid_uplink = 8\n",
+        );
+        let config: LwipConfig = parse("lwip.toml", &gtpu).unwrap();
+        let section = config.gtpu.as_ref().unwrap();
+        assert_eq!((section.listen.port(), section.tunnels[0].qfi, config.mtu()), (2152, 1, 1400));
+        assert_eq!(config.ports().count(), 1);
+        for (from, to, part) in [
+            ("ue = \"phone\"", "ue = \"tv\"", "no UE in [[node.ues]]"),
+            ("teid_uplink = 8", "teid_uplink = 0", "give 1 to 4294967295"),
+            ("teid_uplink = 8", "teid_uplink = 8\nqfi = 64", "give 0 to 63"),
+            ("teid_uplink", "teid_up", "did you mean \"teid_uplink\"?"),
+            ("10.9.0.1:2152", "[fd09::1]:2152", "use one family"),
+            ("10.9.0.1:2152", "0.0.0.0:2152", "the UPF's address"),
+            ("[lte]", "[backhaul]\nname = \"n3\"\n[lte]", "give one of them"),
+            ("[lte]", "[[gtpu.tunnels]]\nue = \"phone\"\nteid_downlink = 9\nteid_uplink = 9\n[lte]", "twice"),
+        ] {
+            let text = gtpu.replacen(from, to, 1);
+            assert_ne!(text, gtpu, "{from}");
+            let error = parse::<LwipConfig>("lwip.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.lines().count() == 1, "{to}: {error}");
+        }
+        let neither = SMALL.replace("[backhaul]\nname = \"n3\"\n", "");
+        let error = parse::<LwipConfig>("lwip.toml", &neither).unwrap_err().to_string();
+        assert!(error.contains("give [backhaul]"), "{error}");
     }
 
     #[test]

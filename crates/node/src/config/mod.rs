@@ -16,7 +16,7 @@ mod upf;
 pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
-pub use lwip::{LwipConfig, ue_rules};
+pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
 pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
 pub use ue::{Cipher, Follow, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig};

@@ -11,11 +11,16 @@
 
 #[path = "../run/example.rs"]
 mod example;
+mod gtpu;
+mod hundred;
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
 mod page;
 mod raw;
+mod tunnel;
+#[path = "../gnb/upf.rs"]
+mod upf;
 
 use net::{ANABRANCH, Namespace, Program};
 use serde_json::{Value, json};

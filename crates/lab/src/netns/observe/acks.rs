@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest packet without data: IPv6, TCP with all options.
 const MOST_BYTES: usize = 256;
@@ -33,12 +33,14 @@ pub struct AckTap {
 }
 
 /// What came in for a flow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AcksSeen {
     /// Duplicate acknowledgments.
     pub duplicates: u64,
     /// Third ones in a row.
     pub triples: u64,
+    /// How many of those there were by when, seconds; seen up to [`LOOK`] later.
+    pub triples_by: Vec<(f64, f64)>,
 }
 
 impl AckTap {
@@ -64,7 +66,7 @@ impl AckTap {
 ///
 /// # Errors
 /// Packets cannot be read.
-pub fn watch(mut tap: AckTap, end: &Stop) -> Result<BTreeMap<String, AcksSeen>> {
+pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<String, AcksSeen>> {
     let mut counts = Counts { flows: tap.flows, of: BTreeMap::new(), seen: BTreeMap::new() };
     let mut buffer = [0; MOST_BYTES];
     loop {
@@ -79,6 +81,7 @@ pub fn watch(mut tap: AckTap, end: &Stop) -> Result<BTreeMap<String, AcksSeen>> 
                 }
             }
         }
+        counts.look(start.elapsed().as_secs_f64());
         if over {
             return Ok(counts.seen);
         }
@@ -104,6 +107,16 @@ struct Row {
 }
 
 impl Counts {
+    /// Notes what has changed by now.
+    fn look(&mut self, now_s: f64) {
+        for seen in self.seen.values_mut() {
+            let triples = seen.triples as f64;
+            if seen.triples_by.last().map_or(0.0, |(_, last)| *last) != triples {
+                seen.triples_by.push((now_s, triples));
+            }
+        }
+    }
+
     fn packet(&mut self, packet: &[u8]) {
         // Longer packets than fit carry data, and do not parse.
         let Ok(packet) = parse_packet(packet) else { return };
@@ -185,7 +198,7 @@ mod tests {
         let mut counts = Counts { flows, of: BTreeMap::new(), seen: BTreeMap::new() };
         packets.iter().for_each(|packet| counts.packet(packet));
         assert!(!counts.seen.contains_key("other"));
-        counts.seen.get("f").copied().unwrap_or_default()
+        counts.seen.remove("f").unwrap_or_default()
     }
 
     #[test]
@@ -198,7 +211,19 @@ mod tests {
         packets.extend([next.clone(), next.clone(), next.clone()]);
         // An older one, overtaken, changes nothing.
         packets.extend([first, next]);
-        assert_eq!(count(&packets), AcksSeen { duplicates: 8, triples: 2 });
+        assert_eq!(count(&packets), AcksSeen { duplicates: 8, triples: 2, ..AcksSeen::default() });
+    }
+
+    #[test]
+    fn times_are_noted_when_there_were_more() {
+        let seen = AcksSeen { triples: 2, ..AcksSeen::default() };
+        let mut counts =
+            Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
+        for (at, triples) in [(0.5, 2), (0.6, 2), (0.7, 5)] {
+            counts.seen.get_mut("f").unwrap().triples = triples;
+            counts.look(at);
+        }
+        assert_eq!(counts.seen["f"].triples_by, [(0.5, 2.0), (0.7, 5.0)]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What the REST interface, and SIGHUP, make an LWIP node do: look, change steering and hold, reload.
 
 use super::super::views::event;
-use super::{Agent, MTU, metrics, views};
+use super::backhaul::Tunnels;
+use super::{Agent, metrics, views};
 use crate::api::{self, Ask, LwipAsk, Problem};
 use crate::config::{self, LwipConfig};
 use anabranch_core::lwip::{Command, Config as Node, DidaConfig};
@@ -35,15 +36,23 @@ impl Agent {
     }
 
     async fn status(&self) -> Result<api::Status, Problem> {
-        let devices = self.worker.ask(|worker, _| worker.device_counters());
+        let ask = self.worker.ask(|worker, _| (worker.device_counters(), worker.gtpu()));
+        let (devices, gtpu) = ask.await.map_err(Problem::unavailable)?;
         let mut status = api::WorkerStatus::default();
-        for device in devices.await.map_err(Problem::unavailable)? {
+        for device in devices {
             status.device_rx_packets += device.rx_packets;
             status.device_rx_frames += device.rx_frames;
             status.device_tx_packets += device.tx_packets;
             status.device_tx_frames += device.tx_frames;
             status.device_errors += device.errors;
         }
+        // A node with an interface drops nothing of its own accord; what interfaces refuse is among their errors.
+        let mut drops = BTreeMap::new();
+        if let Some((socket, dropped)) = gtpu {
+            status.accesses.insert("n3".to_owned(), super::super::views::socket(socket));
+            drops = dropped.by_reason();
+        }
+        let mtu = self.config.mtu();
         let names: Vec<&str> = self.config.ports().map(|(_, port)| port.name.as_str()).collect();
         let ues = self.running.ues.len() as u64;
         Ok(api::Status {
@@ -53,11 +62,10 @@ impl Agent {
             uptime_s: self.started.elapsed().as_secs(),
             public_key: String::new(),
             device: names.join(", "),
-            mtu_bytes: self.config.ports().map(|(_, port)| port.mtu.unwrap_or(MTU)).min().unwrap_or(MTU),
+            mtu_bytes: self.config.ports().map(|(_, port)| port.mtu.unwrap_or(mtu)).min().unwrap_or(mtu),
             sessions: ues,
             connected: ues,
-            // A node drops nothing of its own accord; what an interface refuses is among its errors.
-            drops: BTreeMap::new(),
+            drops,
             workers: vec![status],
         })
     }
@@ -123,10 +131,14 @@ impl Agent {
         new.api.listen = self.config.api.listen.clone();
         new.metrics.clone_from(&self.config.metrics);
         self.flags.win(&mut new.node).map_err(|e| Problem::invalid(e.to_string()))?;
-        let changed = self.apply(new.node.clone()).await?;
+        let mut changed = self.apply(new.node.clone()).await?;
+        if self.apply_tunnels(&new).await? {
+            changed.push("tunnels".to_owned());
+        }
         let differs = [
             ("lwip", new.lwip != self.config.lwip),
             ("backhaul", new.backhaul != self.config.backhaul),
+            ("gtpu", new.gtpu != self.config.gtpu),
             ("lte", new.lte != self.config.lte),
             ("wifi", new.wifi != self.config.wifi),
             ("node", new.node != self.running),
@@ -137,6 +149,17 @@ impl Agent {
         let message = format!("changed: {}; waits for a restart: {}", list(&changed), list(&needs_restart));
         self.log.push(event("reloaded", None, message));
         Ok(api::Reloaded { changed, needs_restart })
+    }
+
+    /// Takes the tunnels over, and the addresses that lead to them; whether they have become others.
+    async fn apply_tunnels(&mut self, new: &LwipConfig) -> Result<bool, Problem> {
+        let (Some(old), Some(wanted)) = (&mut self.config.gtpu, &new.gtpu) else { return Ok(false) };
+        let tunnels = Tunnels::new(wanted, &new.node.ues);
+        let ask = self.worker.ask(move |worker, _| worker.set_tunnels(tunnels));
+        ask.await.map_err(Problem::unavailable)?;
+        let differ = old.tunnels != wanted.tunnels;
+        old.tunnels.clone_from(&wanted.tunnels);
+        Ok(differ)
     }
 }
 

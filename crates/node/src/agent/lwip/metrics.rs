@@ -167,7 +167,7 @@ mod tests {
             mtu_bytes: 1500,
             sessions: 1,
             connected: 1,
-            drops: std::collections::BTreeMap::new(),
+            drops: [("unknown_tunnel".to_owned(), 2)].into(),
             workers: Vec::new(),
         };
         text(&status, &node)
@@ -178,6 +178,7 @@ mod tests {
         let text = sample();
         for line in [
             "anabranch_lwip_held_acks_total 7",
+            "anabranch_lwip_dropped_packets_total{reason=\"unknown_tunnel\"} 2",
             "anabranch_lwip_link_rtt_seconds{ue=\"u\",leg=\"wifi\"} 0.012",
             "anabranch_lwip_hold_seconds_sum 1.5",
             "anabranch_lwip_hold_seconds_count 4",

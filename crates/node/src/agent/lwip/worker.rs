@@ -9,8 +9,10 @@
 //! One thread; nothing locks and nothing is allocated per packet. At the end of it held ACKs are sent, then it returns.
 
 use super::super::thread::{self, Clock, Handle, MAX_ORDERS, Orders, Timer};
+use super::backhaul::{Backhaul, Dropped, Tunnels};
 use crate::config::LwipConfig;
 use crate::engine::device::{Device, DeviceCounters};
+use crate::engine::udp::SocketCounters;
 use anabranch_core::lwip::{Leg, Node, NodeSink};
 use anabranch_core::time::{Duration, Instant};
 use anyhow::Context;
@@ -29,7 +31,7 @@ const FIRST_PORT: usize = 2;
 /// The interfaces.
 pub struct Ports {
     /// Where servers are.
-    pub backhaul: Device,
+    pub backhaul: Backhaul,
     /// The cell.
     pub lte: Device,
     /// The access point, if it is not behind the interface of LTE.
@@ -52,7 +54,7 @@ pub struct Worker {
 
 impl Worker {
     /// Registers everything. Time starts now.
-    pub fn new(config: &LwipConfig, ports: Ports) -> anyhow::Result<(Self, Handle<Self>)> {
+    pub fn new(config: &LwipConfig, mut ports: Ports) -> anyhow::Result<(Self, Handle<Self>)> {
         let poll = Poll::new().context("epoll")?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
         let clock = Clock::start();
@@ -61,10 +63,11 @@ impl Worker {
             poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
         };
         register(timer.as_raw_fd(), TIMER)?;
-        let devices = [Some(&ports.backhaul), Some(&ports.lte), ports.wifi.as_ref()];
-        for (at, device) in devices.into_iter().enumerate() {
-            if let Some(device) = device {
-                register(device.as_raw_fd(), Token(FIRST_PORT + at))?;
+        let wifi = ports.wifi.as_ref().map(AsRawFd::as_raw_fd);
+        let fds = [Some(ports.backhaul.raw_fd()), Some(ports.lte.as_raw_fd()), wifi];
+        for (at, fd) in fds.into_iter().enumerate() {
+            if let Some(fd) = fd {
+                register(fd, Token(FIRST_PORT + at))?;
             }
         }
         // Strangers must not know where a flow is in the table.
@@ -85,10 +88,21 @@ impl Worker {
         Ok((worker, handle))
     }
 
-    /// Counters of the interfaces: backhaul, LTE, Wi-Fi if it has one.
+    /// Counters of the interfaces: those of backhaul, LTE and Wi-Fi that are.
     pub fn device_counters(&self) -> Vec<DeviceCounters> {
         let Ports { backhaul, lte, wifi } = &self.ports;
-        [Some(backhaul), Some(lte), wifi.as_ref()].into_iter().flatten().map(Device::counters).collect()
+        let legs = [Some(lte), wifi.as_ref()].into_iter().flatten().map(Device::counters);
+        backhaul.device().into_iter().chain(legs).collect()
+    }
+
+    /// Counters of the GTP-U socket, and what it dropped, if there is one.
+    pub fn gtpu(&mut self) -> Option<(SocketCounters, Dropped)> {
+        self.ports.backhaul.gtpu()
+    }
+
+    /// Other GTP-U tunnels from the next packet on.
+    pub fn set_tunnels(&mut self, tunnels: Tunnels) {
+        self.ports.backhaul.set_tunnels(tunnels);
     }
 
     /// Takes packets in; whether there may be more.
@@ -109,11 +123,10 @@ impl Worker {
 
     fn read_backhaul(&mut self, now: Instant) -> anyhow::Result<bool> {
         let Self { node, ports: Ports { backhaul, lte, wifi }, .. } = self;
-        let read = backhaul.receive(|packet| match (node.downlink(packet, now), &mut *wifi) {
+        backhaul.receive(|packet| match (node.downlink(packet, now), &mut *wifi) {
             (Leg::Wifi, Some(wifi)) => wifi.send(packet),
             (Leg::Wifi, None) | (Leg::Lte, _) => lte.send(packet),
-        });
-        Ok(read.context("reading the device of [backhaul]; was it removed?")? > 0)
+        })
     }
 
     fn read_leg(&mut self, at: usize, now: Instant) -> anyhow::Result<bool> {
@@ -147,7 +160,8 @@ impl Worker {
 
     fn flush(&mut self) {
         let Ports { backhaul, lte, wifi } = &mut self.ports;
-        [Some(backhaul), Some(lte), wifi.as_mut()].into_iter().flatten().for_each(Device::flush);
+        backhaul.flush();
+        [Some(lte), wifi.as_mut()].into_iter().flatten().for_each(Device::flush);
     }
 
     fn orders(&mut self, now: Instant) {
@@ -207,7 +221,7 @@ impl thread::Worker for Worker {
 
 /// Where what leaves the node goes.
 struct Out<'a> {
-    backhaul: &'a mut Device,
+    backhaul: &'a mut Backhaul,
     legs: Legs<'a>,
 }
 
