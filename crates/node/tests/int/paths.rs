@@ -199,7 +199,7 @@ impl Linked {
         let (sender, air, receiver) = (sender?, air?, receiver?);
         for ns in [&sender, &receiver] {
             ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
-                   sysctl -qw net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_congestion_control=cubic");
+                   sysctl -qw net.ipv4.tcp_no_metrics_save=1");
         }
         air.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1
                 ip link add m0 type veth peer name m1; ip link set m0 up; ip link set m1 up");
@@ -294,7 +294,7 @@ impl Routed {
         let chain = [&sender, &routers[0], &routers[1], &routers[2], &receiver];
         for (i, ns) in chain.iter().enumerate() {
             ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
-                   sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv4.tcp_congestion_control=cubic");
+                   sysctl -qw net.ipv6.conf.all.forwarding=1");
             if (1..=3).contains(&i) {
                 ns.sh(&format!("ip ioam namespace add 123; sysctl -qw net.ipv6.ioam6_id={i}"));
             }
