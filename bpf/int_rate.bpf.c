@@ -3,7 +3,8 @@
  * Paced at the bottleneck's fair share: crates/core/src/cc/int/rate.rs in the kernel.
  *
  * A controller with cong_control owns cwnd in recovery, too. While CUBIC is in force that means to do what
- * the kernel would have done: proportional rate reduction (RFC 6937), and ssthresh at its end.
+ * the kernel would have done: proportional rate reduction (RFC 6937), and ssthresh at its end. There is no
+ * pkts_acked: CUBIC gets its RTT sample from cong_control, and a flow that is paced pays for one call per ACK.
  */
 #define AB_COUNTER_MAP ab_int_rate
 #include "lib/cc.h"
@@ -100,6 +101,15 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 		tp->snd_cwnd = ab_at_most(s->window, tp->snd_cwnd_clamp);
 		return;
 	}
+	if (rs->rtt_us >= 0) {
+		struct ack_sample sample = {
+			.pkts_acked = rs->acked_sacked,
+			.rtt_us = rs->rtt_us,
+			.in_flight = in_flight(tp),
+		};
+
+		cubictcp_acked(sk, &sample);
+	}
 	if (state == TCP_CA_CWR || state == TCP_CA_RECOVERY) {
 		reduce_in_proportion(sk, s, rs);
 	} else {
@@ -155,12 +165,6 @@ void BPF_PROG(rate_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
-void BPF_PROG(rate_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	cubictcp_acked(sk, sample);
-}
-
-SEC("struct_ops")
 u32 BPF_PROG(rate_undo, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -173,7 +177,6 @@ struct tcp_congestion_ops int_rate = {
 	.cong_control = (void *)rate_cong_control,
 	.set_state = (void *)rate_state,
 	.cwnd_event = (void *)rate_event,
-	.pkts_acked = (void *)rate_acked,
 	.undo_cwnd = (void *)rate_undo,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "int_rate",

@@ -92,6 +92,7 @@ struct ack_sample {
 
 struct rate_sample {
 	s32 delivered;
+	long rtt_us;
 	int losses;
 	u32 acked_sacked;
 };

@@ -74,9 +74,10 @@ impl Telemetry {
             && ioam::trace_range(packet).is_ok_and(|trace| trace.is_some())
         {
             let mut bytes = packet.to_vec();
-            // What cannot be read stays as it is.
+            // What cannot be read stays as it is. So does what is in front: a frame's header, in real time.
             if ioam::strip(&mut bytes).is_ok() {
-                *packet = Packet::new(packet.at, bytes);
+                packet[..bytes.len()].copy_from_slice(&bytes);
+                packet.truncate(bytes.len());
             }
         }
         if matches!(self.strip, Strip::Reports | Strip::Both) {

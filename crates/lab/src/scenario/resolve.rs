@@ -242,8 +242,8 @@ impl Check {
             self.problem(format!("{path}.telemetry"), "rides in IPv6 options: it needs `ipv6 = true`");
         }
         let cell = |access: &str| {
-            let ues = file.ue.values().flat_map(|ue| &ue.accesses);
-            ues.into_iter().any(|a| a.name == access && file.gnb.contains_key(&a.link))
+            let mut all = file.ue.values().flat_map(|ue| &ue.accesses);
+            all.any(|a| a.name == access && file.gnb.contains_key(&a.link))
         };
         match via {
             _ if !flow.ipv6 => {}

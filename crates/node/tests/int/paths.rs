@@ -211,8 +211,10 @@ impl Linked {
             ns.sh(&format!("ethtool -K {interface} tso off gso off gro off tx off >/dev/null"));
         }
         // Room for the trace; each end knows the other, so that loss takes no neighbour discovery.
+        // /sys is the host's here.
         let mac = |ns: &Namespace, name: &str| {
-            ns.sh(&format!("cat /sys/class/net/{name}/address")).trim().to_owned()
+            let link = ns.sh(&format!("ip -o link show {name}"));
+            link.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
         };
         let (s, r) = (mac(&sender, "s0"), mac(&receiver, "r0"));
         sender.sh(&format!(

@@ -291,8 +291,13 @@ fn a_link_takes_telemetry_off() {
         (Strip::None, true, true),
     ] {
         link.change(LinkChange::Strip(strip), Instant::ZERO);
-        link.offer(Packet::new(Instant::ZERO, bytes.clone()));
-        let packet = link.take(Instant::ZERO).unwrap();
+        let mut frame = Packet::new(Instant::ZERO, [&[0xee; 14], &bytes[..]].concat());
+        frame.pull_front(14);
+        link.offer(frame);
+        let mut packet = link.take(Instant::ZERO).unwrap();
+        packet.restore_front(14);
+        assert_eq!(packet[..14], [0xee; 14], "what is in front of the packet stays");
+        packet.pull_front(14);
         let seen = parse_packet(&packet).unwrap();
         assert_eq!(ioam::trace_range(&packet).unwrap().is_some(), traced, "{strip:?}");
         assert_eq!(seen.header.options.report != [0; 16], reported, "{strip:?}");
