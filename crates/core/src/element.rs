@@ -33,6 +33,9 @@ pub trait Element {
     type Command;
     /// Telemetry out.
     type Event;
+    /// Whether it has neither timers nor events, and what a packet gives rise to leaves at once: a router. Who
+    /// drives such an element need not ask it for them.
+    const AT_ONCE: bool = false;
 
     /// A packet enters by `port`.
     fn on_packet(&mut self, port: Port, packet: Packet, now: Instant);
@@ -61,6 +64,7 @@ pub trait Sink<Event> {
 /// This is the only loop over an element: the simulator calls it from a heap of deadlines, `node`
 /// after each batch of I/O. The deadline returned is later than `now`: an element that keeps asking
 /// for an instant already past is woken once per call, never spun on.
+#[inline]
 pub fn drive<E: Element + ?Sized>(
     element: &mut E,
     now: Instant,

@@ -19,12 +19,14 @@ pub struct Packet {
 
 impl Packet {
     /// A packet that owns `bytes`, with no headroom.
+    #[inline]
     #[must_use]
     pub fn new(at: Instant, bytes: Vec<u8>) -> Self {
         Self { at, buf: bytes, start: 0 }
     }
 
     /// A packet holding a copy of `bytes` behind `headroom` spare bytes.
+    #[inline]
     #[must_use]
     pub fn with_headroom(at: Instant, headroom: usize, bytes: &[u8]) -> Self {
         let mut buf = Vec::with_capacity(headroom + bytes.len());
@@ -34,6 +36,7 @@ impl Packet {
     }
 
     /// A packet in a buffer of which the first `headroom` bytes are spare.
+    #[inline]
     #[must_use]
     pub fn behind_headroom(at: Instant, headroom: usize, bytes: Vec<u8>) -> Self {
         let start = headroom.min(bytes.len());
@@ -41,6 +44,7 @@ impl Packet {
     }
 
     /// Makes room for `n` bytes in front and returns the whole packet, the new bytes zeroed.
+    #[inline]
     pub fn push_front(&mut self, n: usize) -> &mut [u8] {
         if self.start < n {
             let missing = n - self.start;
@@ -53,26 +57,31 @@ impl Packet {
     }
 
     /// Drops up to `n` bytes from the front.
+    #[inline]
     pub fn pull_front(&mut self, n: usize) {
         self.start = (self.start + n).min(self.buf.len());
     }
 
     /// Takes back up to `n` bytes in front that [`Packet::pull_front`] dropped, with what they held.
+    #[inline]
     pub fn restore_front(&mut self, n: usize) {
         self.start = self.start.saturating_sub(n);
     }
 
     /// Shortens the packet to `len` bytes; longer than it is has no effect.
+    #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.buf.truncate(self.start.saturating_add(len));
     }
 
     /// Appends bytes at the end.
+    #[inline]
     pub fn extend(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }
 
     /// The memory the packet was in, emptied, for another one.
+    #[inline]
     #[must_use]
     pub fn into_buffer(mut self) -> Vec<u8> {
         self.buf.clear();
@@ -80,6 +89,7 @@ impl Packet {
     }
 
     /// The packet's bytes as a vector, headroom dropped.
+    #[inline]
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.buf.drain(..self.start);
@@ -89,12 +99,14 @@ impl Packet {
 
 impl Deref for Packet {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.buf[self.start..]
     }
 }
 
 impl DerefMut for Packet {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.start..]
     }

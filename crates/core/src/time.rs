@@ -20,54 +20,63 @@ impl Instant {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `ns` nanoseconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
     /// The instant `us` microseconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_micros(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
     /// The instant `ms` milliseconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
     /// The instant `s` seconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
     /// Nanoseconds since the start.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Microseconds since the start, rounded down.
+    #[inline]
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
     /// Milliseconds since the start, rounded down.
+    #[inline]
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// Seconds since the start.
+    #[inline]
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
     /// Time from `earlier` to `self`; zero if `earlier` is the later one.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -75,6 +84,7 @@ impl Instant {
 }
 
 /// A duration in whole nanoseconds, saturating at `u64::MAX`.
+#[inline]
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
@@ -82,12 +92,14 @@ pub fn nanos(duration: Duration) -> u64 {
 
 impl Add<Duration> for Instant {
     type Output = Self;
+    #[inline]
     fn add(self, rhs: Duration) -> Self {
         Self(self.0.saturating_add(nanos(rhs)))
     }
 }
 
 impl AddAssign<Duration> for Instant {
+    #[inline]
     fn add_assign(&mut self, rhs: Duration) {
         *self = *self + rhs;
     }
@@ -95,6 +107,7 @@ impl AddAssign<Duration> for Instant {
 
 impl Sub<Duration> for Instant {
     type Output = Self;
+    #[inline]
     fn sub(self, rhs: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(rhs)))
     }
@@ -102,6 +115,7 @@ impl Sub<Duration> for Instant {
 
 impl Sub for Instant {
     type Output = Duration;
+    #[inline]
     fn sub(self, rhs: Self) -> Duration {
         self.saturating_since(rhs)
     }

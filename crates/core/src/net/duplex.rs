@@ -93,6 +93,7 @@ impl Element for DuplexLink {
     type Command = LinkCommand;
     type Event = LinkEvent;
 
+    #[inline]
     fn on_packet(&mut self, port: Port, mut packet: Packet, now: Instant) {
         packet.at = packet.at.min(now);
         match port {
@@ -102,6 +103,7 @@ impl Element for DuplexLink {
         }
     }
 
+    #[inline]
     fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)> {
         if let Some(packet) = self.a_to_b.take(now) {
             return Some((Self::B, packet));
@@ -126,12 +128,15 @@ impl Element for DuplexLink {
         }
     }
 
+    #[inline]
     fn poll_event(&mut self) -> Option<LinkEvent> {
         self.carrier_news.take().map(|up| LinkEvent::Carrier { up })
     }
 
+    #[inline]
     fn on_timeout(&mut self, _: Instant) {}
 
+    #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let next = match (self.a_to_b.next_at(), self.b_to_a.next_at()) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -219,6 +219,7 @@ impl Link {
 
     /// Offers a packet at its logical time `packet.at`, which never counts as earlier than that of the
     /// packet before.
+    #[inline]
     pub fn offer(&mut self, mut packet: Packet) {
         packet.at = packet.at.max(self.last_in);
         self.last_in = packet.at;
@@ -252,6 +253,7 @@ impl Link {
     }
 
     /// The next packet that has arrived at the far end by `now`; its `at` is when it arrived.
+    #[inline]
     pub fn take(&mut self, now: Instant) -> Option<Packet> {
         self.advance(now);
         if self.flight.front()?.0 > now {
@@ -267,6 +269,7 @@ impl Link {
 
     /// The earliest time at which [`Link::take`] could have something that it has not now.
     #[must_use]
+    #[inline]
     pub fn next_at(&self) -> Option<Instant> {
         let arrival = self.flight.front().map(|(due, _)| *due);
         // Nothing arrives sooner than the delay after it was sent. While something is in flight in order,
@@ -336,7 +339,14 @@ impl Link {
     }
 
     /// Sends what can have been sent by `to`.
+    #[inline]
     fn advance(&mut self, to: Instant) {
+        if self.sending.as_ref().is_some_and(|(_, done)| *done <= to) {
+            self.finish_sending(to);
+        }
+    }
+
+    fn finish_sending(&mut self, to: Instant) {
         while let Some((packet, done)) = self.sending.take_if(|(_, done)| *done <= to) {
             self.put_on_medium(packet, done);
             if let Some(next) = self.waiting.pop_front() {

@@ -9,7 +9,7 @@
 //! a quiet hour costs nothing. The order of everything follows from the seeds and the order in which nodes
 //! were added: the same network run twice gives the same bytes.
 
-use anabranch_core::element::{Element, Port, Reason, Sink, drive};
+use anabranch_core::element::{Element, Port, Sink, drive};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
 use std::any::Any;
@@ -43,7 +43,6 @@ pub struct Network {
     now: Instant,
     /// Packets on wires.
     moving: VecDeque<(NodeId, Port, Packet)>,
-    outbox: Vec<(Port, Packet)>,
     moved: u64,
     unconnected: u64,
 }
@@ -60,12 +59,18 @@ pub struct PortCount {
 struct Slot {
     name: String,
     node: Box<dyn Node>,
-    wires: Vec<Option<(NodeId, Port)>>,
-    counts: Vec<PortCount>,
+    ends: Vec<End>,
     /// When the node wants to be driven.
     deadline: Option<Instant>,
     /// Its entry in the heap; never later than the deadline.
     queued: Option<(Instant, u64)>,
+}
+
+/// A port: where its wire leads, if it has one, and what went through.
+#[derive(Clone, Copy, Default)]
+struct End {
+    wire: Option<(NodeId, Port)>,
+    count: PortCount,
 }
 
 /// Events a node keeps for [`Network::take_events`]; older ones give way.
@@ -89,8 +94,7 @@ impl Network {
         self.nodes.push(Slot {
             name: name.into(),
             node: Box::new(ElementNode { element, events: VecDeque::new() }),
-            wires: Vec::new(),
-            counts: Vec::new(),
+            ends: Vec::new(),
             deadline: None,
             queued: None,
         });
@@ -103,24 +107,21 @@ impl Network {
         self.disconnect(a);
         self.disconnect(b);
         for (from, to) in [(a, b), (b, a)] {
-            let wires = &mut self.nodes[from.0.0 as usize].wires;
+            let ends = &mut self.nodes[from.0.0 as usize].ends;
             let port = usize::from(from.1.0);
-            if wires.len() <= port {
-                wires.resize(port + 1, None);
+            if ends.len() <= port {
+                ends.resize(port + 1, End::default());
             }
-            wires[port] = Some(to);
-            let counts = &mut self.nodes[from.0.0 as usize].counts;
-            if counts.len() <= port {
-                counts.resize(port + 1, PortCount::default());
-            }
+            ends[port].wire = Some(to);
         }
     }
 
     /// Pulls the wire out of a port, if there is one.
     pub fn disconnect(&mut self, end: (NodeId, Port)) {
         if let Some(other) = self.wire(end) {
-            self.nodes[end.0.0 as usize].wires[usize::from(end.1.0)] = None;
-            self.nodes[other.0.0 as usize].wires[usize::from(other.1.0)] = None;
+            for (node, port) in [end, other] {
+                self.nodes[node.0 as usize].ends[usize::from(port.0)].wire = None;
+            }
         }
     }
 
@@ -229,8 +230,8 @@ impl Network {
     /// What went through a connected port so far.
     #[must_use]
     pub fn port_count(&self, (node, port): (NodeId, Port)) -> PortCount {
-        let counts = self.nodes.get(node.0 as usize).map_or(&[][..], |slot| &slot.counts);
-        counts.get(usize::from(port.0)).copied().unwrap_or_default()
+        let ends = self.nodes.get(node.0 as usize).map_or(&[][..], |slot| &slot.ends);
+        ends.get(usize::from(port.0)).map_or_else(PortCount::default, |end| end.count)
     }
 
     /// Packets that went over a wire so far.
@@ -246,7 +247,7 @@ impl Network {
     }
 
     fn wire(&self, (node, port): (NodeId, Port)) -> Option<(NodeId, Port)> {
-        *self.nodes.get(node.0 as usize)?.wires.get(usize::from(port.0))?
+        self.nodes.get(node.0 as usize)?.ends.get(usize::from(port.0))?.wire
     }
 
     fn node_mut<E: Element + 'static>(&mut self, id: NodeId) -> Option<&mut ElementNode<E>>
@@ -257,19 +258,11 @@ impl Network {
     }
 
     fn drive(&mut self, id: NodeId) {
-        let slot = &mut self.nodes[id.0 as usize];
-        let next = slot.node.drive(self.now, &mut self.outbox);
+        let Self { nodes, moving, unconnected, now, .. } = self;
+        let slot = &mut nodes[id.0 as usize];
+        let next = slot.node.drive(&mut Way { now: *now, ends: &mut slot.ends, moving, unconnected });
         slot.deadline = None;
-        for (port, packet) in self.outbox.drain(..) {
-            match slot.wires.get(usize::from(port.0)).copied().flatten() {
-                Some((to, to_port)) => {
-                    slot.counts[usize::from(port.0)].out_bytes += packet.len() as u64;
-                    self.moving.push_back((to, to_port, packet));
-                }
-                None => self.unconnected += 1,
-            }
-        }
-        if let Some((at, _)) = next {
+        if let Some(at) = next {
             self.wake_at(id, at);
         }
     }
@@ -283,16 +276,22 @@ impl Network {
                 let node = self.name(to).to_owned();
                 return Err(Stuck { now: self.now, steps: *steps, node });
             }
-            let slot = &mut self.nodes[to.0 as usize];
-            if let Some(count) = slot.counts.get_mut(usize::from(port.0)) {
-                count.in_bytes += packet.len() as u64;
+            let Self { nodes, moving, unconnected, now, .. } = self;
+            let slot = &mut nodes[to.0 as usize];
+            if let Some(end) = slot.ends.get_mut(usize::from(port.0)) {
+                end.count.in_bytes += packet.len() as u64;
             }
-            slot.node.on_packet(port, packet, self.now);
-            self.drive(to);
+            let way = &mut Way { now: *now, ends: &mut slot.ends, moving, unconnected };
+            let next = slot.node.arrive(port, packet, way);
+            slot.deadline = None;
+            if let Some(at) = next {
+                self.wake_at(to, at);
+            }
         }
         Ok(())
     }
 
+    #[inline]
     fn wake_at(&mut self, id: NodeId, at: Instant) {
         let slot = &mut self.nodes[id.0 as usize];
         slot.deadline = Some(at);
@@ -307,8 +306,9 @@ impl Network {
 
 /// An element without its type.
 trait Node {
-    fn on_packet(&mut self, port: Port, packet: Packet, now: Instant);
-    fn drive(&mut self, now: Instant, out: &mut Vec<(Port, Packet)>) -> Option<(Instant, Reason)>;
+    /// A packet arrives, and the element is driven; when to drive it again.
+    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant>;
+    fn drive(&mut self, way: &mut Way<'_>) -> Option<Instant>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -321,12 +321,21 @@ impl<E: Element + 'static> Node for ElementNode<E>
 where
     E::Event: 'static,
 {
-    fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
-        self.element.on_packet(port, packet, now);
+    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant> {
+        self.element.on_packet(port, packet, way.now);
+        if !E::AT_ONCE {
+            return self.drive(way);
+        }
+        while let Some((port, packet)) = self.element.poll_transmit(way.now) {
+            way.send(port, packet);
+        }
+        None
     }
 
-    fn drive(&mut self, now: Instant, out: &mut Vec<(Port, Packet)>) -> Option<(Instant, Reason)> {
-        drive(&mut self.element, now, &mut Collect { now, out, events: &mut self.events })
+    #[inline]
+    fn drive(&mut self, way: &mut Way<'_>) -> Option<Instant> {
+        let now = way.now;
+        drive(&mut self.element, now, &mut Collect { way, events: &mut self.events }).map(|(at, _)| at)
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -334,27 +343,49 @@ where
     }
 }
 
-struct Collect<'a, Event> {
+/// Where what a node sends goes.
+struct Way<'a> {
     now: Instant,
-    out: &'a mut Vec<(Port, Packet)>,
+    ends: &'a mut [End],
+    moving: &'a mut VecDeque<(NodeId, Port, Packet)>,
+    unconnected: &'a mut u64,
+}
+
+impl Way<'_> {
+    #[inline]
+    fn send(&mut self, port: Port, packet: Packet) {
+        match self.ends.get_mut(usize::from(port.0)) {
+            Some(End { wire: Some((to, to_port)), count }) => {
+                count.out_bytes += packet.len() as u64;
+                self.moving.push_back((*to, *to_port, packet));
+            }
+            _ => *self.unconnected += 1,
+        }
+    }
+}
+
+struct Collect<'a, 'b, Event> {
+    way: &'a mut Way<'b>,
     events: &'a mut VecDeque<(Instant, Event)>,
 }
 
-impl<Event> Sink<Event> for Collect<'_, Event> {
+impl<Event> Sink<Event> for Collect<'_, '_, Event> {
+    #[inline]
     fn transmit(&mut self, port: Port, packet: Packet) {
-        self.out.push((port, packet));
+        self.way.send(port, packet);
     }
     fn event(&mut self, event: Event) {
         if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back((self.now, event));
+        self.events.push_back((self.way.now, event));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_core::element::Reason;
     use anabranch_core::net::{Direction, DuplexLink, LinkChange, LinkCommand, LinkConfig, LinkEvent, Rate};
     use anabranch_core::time::Duration;
 

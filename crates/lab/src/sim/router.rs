@@ -91,6 +91,7 @@ impl Router {
         self.routes.retain(|(other, _)| *other != prefix.trunc());
     }
 
+    #[inline]
     fn find_again(&mut self, to: IpAddr) -> Option<Port> {
         if let Some((_, port)) = self.recent.iter().flatten().find(|(known, _)| *known == to) {
             return Some(*port);
@@ -108,6 +109,7 @@ impl Router {
 impl Element for Router {
     type Command = RouterCommand;
     type Event = Infallible;
+    const AT_ONCE: bool = true;
 
     fn on_packet(&mut self, _: Port, mut packet: Packet, now: Instant) {
         let Some((from, to)) = src_dst(&packet).ok() else {
