@@ -1,83 +1,79 @@
 //! The bytes applications send: a function of a seed and the place in the stream, so that a sender needs no
 //! buffer and a receiver can check every byte.
+//!
+//! Every byte of every transfer is made and checked here, so both are copies and comparisons with one table: a
+//! stream is the table over and over, from a place that the seed decides.
+
+/// Bytes after which a stream repeats. A prime: pieces of one size that are at other places than they should be are
+/// found out unless they are this many pieces away.
+const PERIOD: usize = 65_521;
+
+static TABLE: [u8; PERIOD] = table();
 
 /// A stream of pseudo-random bytes that can be read at any place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeededStream {
-    /// Word 0 before it is mixed.
+    /// Where in the table the stream begins.
     start: u64,
 }
-
-/// From one word to the next: 2⁶⁴ over the golden ratio, odd, so that no word is there twice.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededStream {
     /// The stream of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) puts streams of near seeds far apart.
-        let mut z = seed.wrapping_add(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self { start: z ^ (z >> 31) }
+        Self { start: mix(seed) % PERIOD as u64 }
     }
 
     /// Writes the bytes from `offset` on.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
-        let (head, rest) = out.split_at_mut(until_word(offset, out.len()));
-        self.part(offset, head);
-        let mut at = offset + head.len() as u64;
-        // Every byte of every transfer passes here twice: additions and shifts alone become vector code.
-        let (words, tail) = rest.as_chunks_mut::<8>();
-        let mut raw = self.raw(at / 8);
-        for word in &mut *words {
-            *word = mix(raw).to_le_bytes();
-            raw = raw.wrapping_add(STEP);
+        let mut rest = out;
+        let mut from = self.place(offset);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at_mut(rest.len().min(PERIOD - from));
+            now.copy_from_slice(&TABLE[from..from + now.len()]);
+            (rest, from) = (later, 0);
         }
-        at += 8 * words.len() as u64;
-        self.part(at, tail);
     }
 
     /// Whether `bytes` are what the stream has from `offset` on.
     #[must_use]
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
-        let same = |at: u64, found: &[u8]| {
-            let mut want = [0; 8];
-            self.part(at, &mut want[..found.len()]);
-            want[..found.len()] == *found
-        };
-        let (head, rest) = bytes.split_at(until_word(offset, bytes.len()));
-        let at = offset + head.len() as u64;
-        let (words, tail) = rest.as_chunks::<8>();
-        let (mut raw, mut differs) = (self.raw(at / 8), 0);
-        for word in words {
-            differs |= u64::from_le_bytes(*word) ^ mix(raw);
-            raw = raw.wrapping_add(STEP);
+        let mut rest = bytes;
+        let mut from = self.place(offset);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(PERIOD - from));
+            if *now != TABLE[from..from + now.len()] {
+                return false;
+            }
+            (rest, from) = (later, 0);
         }
-        same(offset, head) && differs == 0 && same(at + 8 * words.len() as u64, tail)
+        true
     }
 
-    /// Writes less than a word, within one.
-    fn part(&self, offset: u64, out: &mut [u8]) {
-        let word = mix(self.raw(offset / 8)).to_le_bytes();
-        let skip = (offset % 8) as usize;
-        out.copy_from_slice(&word[skip..skip + out.len()]);
-    }
-
-    /// Word `i` before it is mixed.
-    fn raw(&self, i: u64) -> u64 {
-        self.start.wrapping_add(i.wrapping_mul(STEP))
+    /// Where in the table the byte at `offset` is.
+    const fn place(&self, offset: u64) -> usize {
+        // Neither sum can overflow: both parts are below the period.
+        ((self.start + offset % PERIOD as u64) % PERIOD as u64) as usize
     }
 }
 
-/// Low bytes of a Weyl sequence repeat soon; those of the upper half do not.
-const fn mix(raw: u64) -> u64 {
-    raw ^ (raw >> 29)
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): puts near seeds far apart.
+const fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
-/// Bytes before the next word begins, `len` at most.
-fn until_word(offset: u64, len: usize) -> usize {
-    ((8 - offset % 8) % 8).min(len as u64) as usize
+const fn table() -> [u8; PERIOD] {
+    let mut table = [0; PERIOD];
+    let mut at = 0;
+    while at < PERIOD {
+        // Eight bytes of each draw.
+        table[at] = (mix(at as u64 / 8) >> (8 * (at % 8))) as u8;
+        at += 1;
+    }
+    table
 }
 
 #[cfg(test)]
@@ -100,5 +96,20 @@ mod tests {
             }
         }
         assert!(!SeededStream::new(10).matches(1000, &whole));
+    }
+
+    #[test]
+    fn it_goes_on_where_it_begins_anew() {
+        let stream = SeededStream::new(3);
+        let mut long = vec![0; 2 * PERIOD + 100];
+        stream.fill(7, &mut long);
+        assert!(stream.matches(7, &long));
+        assert_eq!(long[..100], long[PERIOD..PERIOD + 100]);
+        for at in [0, 50, PERIOD - 20] {
+            assert!(stream.matches(7 + at as u64, &long[at..at + 60]));
+            assert!(!stream.matches(8 + at as u64, &long[at..at + 60]), "a byte further");
+        }
+        long[PERIOD + 9] ^= 4;
+        assert!(!stream.matches(7, &long));
     }
 }
