@@ -1,7 +1,7 @@
 //! What a cell was seen to do, in either backend, and the metrics and series of it.
 
 use crate::backend::{Outcome, Series};
-use crate::claims::percentile_sorted;
+use crate::claims::percentiles;
 use crate::scenario::Case;
 use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
 
@@ -86,34 +86,48 @@ impl CellSeen {
                 put("tbs_bytes", &|_, bytes| f64::from(bytes));
             }
             for qfi in gnb.qfis() {
-                let mine = self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
-                let ms = |wait: std::time::Duration| wait.as_secs_f64() * 1e3;
-                let at = |p: &&PacketTimes| p.delivered.as_secs_f64();
-                let window: Vec<_> = mine.clone().filter(|p| (from..=end).contains(&at(p))).collect();
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
-                let mut draw = |what: &str, wait: &dyn Fn(&PacketTimes) -> std::time::Duration| {
-                    let points = mine.clone().map(|p| (at(&p), ms(wait(p)))).collect();
+                let mut series: [Vec<(f64, f64)>; 3] = Default::default();
+                let mut waits = Vec::new();
+                let mut sums = [0.0; 5];
+                for p in self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi) {
+                    let at = p.delivered.as_secs_f64();
+                    let [wait, sdap, rlc] =
+                        [p.queue_wait(), p.sdap_wait(), p.rlc_wait()].map(|wait| wait.as_secs_f64() * 1e3);
+                    for (points, value) in series.iter_mut().zip([wait, sdap, rlc]) {
+                        points.push((at, value));
+                    }
+                    if (from..=end).contains(&at) {
+                        waits.push(wait);
+                        let [reassembly, total] =
+                            [p.reassembly_wait(), p.total()].map(|wait| wait.as_secs_f64() * 1e3);
+                        for (sum, value) in sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
+                            *sum += value;
+                        }
+                    }
+                }
+                for (points, what) in series.into_iter().zip(["wait_ms", "sdap_wait_ms", "rlc_wait_ms"]) {
                     out.series.insert(name(what), Series { points });
-                };
-                draw("wait_ms", &PacketTimes::queue_wait);
-                draw("sdap_wait_ms", &PacketTimes::sdap_wait);
-                draw("rlc_wait_ms", &PacketTimes::rlc_wait);
-                if window.is_empty() {
+                }
+                if waits.is_empty() {
                     continue;
                 }
-                let n = window.len() as f64;
-                let mean = |of: &dyn Fn(&PacketTimes) -> f64| window.iter().map(|p| of(p)).sum::<f64>() / n;
-                let mut waits: Vec<f64> = window.iter().map(|p| ms(p.queue_wait())).collect();
-                waits.sort_unstable_by(f64::total_cmp);
+                let n = waits.len() as f64;
+                let [p50, p95, p99] = percentiles(&mut waits, [0.5, 0.95, 0.99]);
                 let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
-                put("wait_mean_ms", mean(&|p| ms(p.queue_wait())));
-                put("wait_p50_ms", percentile_sorted(&waits, 0.5));
-                put("wait_p95_ms", percentile_sorted(&waits, 0.95));
-                put("wait_p99_ms", percentile_sorted(&waits, 0.99));
-                put("sdap_wait_mean_ms", mean(&|p| ms(p.sdap_wait())));
-                put("rlc_wait_mean_ms", mean(&|p| ms(p.rlc_wait())));
-                put("reassembly_wait_mean_ms", mean(&|p| ms(p.reassembly_wait())));
-                put("total_mean_ms", mean(&|p| ms(p.total())));
+                put("wait_p50_ms", p50);
+                put("wait_p95_ms", p95);
+                put("wait_p99_ms", p99);
+                const MEANS: [&str; 5] = [
+                    "wait_mean_ms",
+                    "sdap_wait_mean_ms",
+                    "rlc_wait_mean_ms",
+                    "reassembly_wait_mean_ms",
+                    "total_mean_ms",
+                ];
+                for (what, sum) in MEANS.into_iter().zip(sums) {
+                    put(what, sum / n);
+                }
                 for (limit, what) in WITHIN {
                     put(what, waits.iter().filter(|w| **w < limit).count() as f64 * 100.0 / n);
                 }

@@ -153,10 +153,28 @@ pub fn percentile(values: &[f64], share: f64) -> f64 {
 }
 
 /// [`percentile`] of values that rise.
-#[must_use]
-pub fn percentile_sorted(sorted: &[f64], share: f64) -> f64 {
+fn percentile_sorted(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
+}
+
+/// [`percentile`] for shares that rise; the values are put into another order.
+#[must_use]
+pub fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
+    let len = values.len();
+    // What is below a rank stays below it.
+    let mut below = 0;
+    shares.map(|share| {
+        let index = ((share * len as f64).ceil() as usize).clamp(1, len.max(1)) - 1;
+        let rest = values.get_mut(below..).unwrap_or_default();
+        if index < below || index - below >= rest.len() {
+            return percentile(values, share);
+        }
+        let (_, value, _) = rest.select_nth_unstable_by(index - below, f64::total_cmp);
+        let value = *value;
+        below = index;
+        value
+    })
 }
 
 fn in_band(claim: &Claim, value: f64) -> bool {

@@ -214,11 +214,14 @@ impl Network {
 
     /// The events of an element since the last call, oldest first, with their times. At most 65,536 are
     /// kept.
-    pub fn take_events<E: Element + 'static>(&mut self, id: NodeId) -> Vec<(Instant, E::Event)>
+    pub fn take_events<E: Element + 'static>(
+        &mut self,
+        id: NodeId,
+    ) -> impl Iterator<Item = (Instant, E::Event)> + use<'_, E>
     where
         E::Event: 'static,
     {
-        self.node_mut::<E>(id).map(|node| node.events.drain(..).collect()).unwrap_or_default()
+        self.node_mut::<E>(id).into_iter().flat_map(|node| node.events.drain(..))
     }
 
     /// The name a node was added with.
@@ -440,7 +443,7 @@ mod tests {
         // Carrier lost: an event, and the packet is gone.
         let down = LinkCommand { direction: Direction::Both, change: LinkChange::Up(false) };
         assert!(net.command::<DuplexLink>(l, down).unwrap());
-        let events = net.take_events::<DuplexLink>(l);
+        let events: Vec<_> = net.take_events::<DuplexLink>(l).collect();
         assert_eq!(events, [(Instant::from_millis(22), LinkEvent::Carrier { up: false })]);
         net.run_until(Instant::from_secs(1)).unwrap();
         assert_eq!((seen(&mut net, b).len(), net.packets_unconnected()), (2, 0));
