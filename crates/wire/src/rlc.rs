@@ -42,6 +42,7 @@ pub enum Segment {
 
 impl Segment {
     /// The part that starts at `offset` and ends at the SDU's end, or does not.
+    #[inline]
     #[must_use]
     pub const fn of(offset: usize, to_end: bool) -> Self {
         match (offset, to_end) {
@@ -53,12 +54,14 @@ impl Segment {
     }
 
     /// Whether a segment offset is written.
+    #[inline]
     #[must_use]
     pub const fn has_offset(self) -> bool {
         matches!(self, Self::Last | Self::Middle)
     }
 
     /// Whether it is the end of the SDU.
+    #[inline]
     #[must_use]
     pub const fn to_end(self) -> bool {
         matches!(self, Self::Complete | Self::Last)

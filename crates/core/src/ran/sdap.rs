@@ -165,6 +165,29 @@ impl Sdap {
         })
     }
 
+    /// A packet of QoS flow `qfi` (its low 6 bits) arrives at `packet.at` and goes on to its bearer at once: where
+    /// nothing waits and nothing is held back, it needs no queue and no choice. Everything is counted as if
+    /// [`enqueue`](Self::enqueue) and [`poll_forward`](Self::poll_forward) had done it.
+    ///
+    /// # Errors
+    /// The packet, if they have to.
+    pub fn pass(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(DrbId, Sdu), Packet> {
+        let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else { return Err(packet) };
+        let flow = &mut self.flows[usize::from(index)];
+        let drb = &self.drbs[flow.drb];
+        let open = drb.limiter.is_open() && drb.backlog_sdus == 0 && !drb.ask;
+        let AnyBuffer::Fifo(queue) = &mut flow.queue else { return Err(packet) };
+        // Rounds of DRR go on while nothing waits.
+        let may = open && self.scheduler != SchedulerKind::Drr && packet.len() <= MAX_SDU_BYTES;
+        if !may || !queue.pass(packet.len() as u64) {
+            return Err(packet);
+        }
+        let mut sdu = Sdu::new(packet, qfi);
+        flow.let_down(&mut sdu, drb.config.header, now);
+        self.turn = flow.drb;
+        Ok((drb.config.id, sdu))
+    }
+
     /// A packet of QoS flow `qfi` (its low 6 bits) arrives at `packet.at`. Call
     /// [`poll_forward`](Self::poll_forward) next.
     ///
@@ -202,6 +225,13 @@ impl Sdap {
             self.turn = (turn + 1) % self.drbs.len();
         }
         None
+    }
+
+    /// Whether [`poll_forward`](Self::poll_forward) may have something.
+    #[inline]
+    #[must_use]
+    pub fn has_to_ask(&self) -> bool {
+        self.drbs.iter().any(|drb| drb.ask)
     }
 
     /// Asks the limiters again if a poll is due. Call [`poll_forward`](Self::poll_forward) next.
@@ -310,18 +340,7 @@ impl Sdap {
         let mut sdu = flow.head.take()?;
         drb.limiter.on_forwarded(bytes, now);
         drb.account((1, own_bytes.into()), (0, 0));
-        flow.deficit = flow.deficit.saturating_sub(own_bytes.into());
-        sdu.forwarded = now;
-        let wait = nanos(now.saturating_since(arrived));
-        flow.stats.forwarded_sdus += 1;
-        flow.stats.forwarded_bytes += u64::from(own_bytes);
-        flow.stats.wait_total_ns = flow.stats.wait_total_ns.saturating_add(wait);
-        flow.stats.wait_max_ns = flow.stats.wait_max_ns.max(wait);
-        if header {
-            // Downlink: RDI 0, RQI 0, QFI (TS 37.324 §6.2.2.2).
-            sdu.packet.push_front(1)[0] = sdu.qfi % QFIS as u8;
-            sdu.ip_offset = sdu.ip_offset.saturating_add(1);
-        }
+        flow.let_down(&mut sdu, header, now);
         Some(sdu)
     }
 
@@ -410,6 +429,23 @@ impl Flow {
         let head = self.head.as_ref();
         let sdus = self.queue.len_sdus() as u64 + u64::from(head.is_some());
         (sdus, self.queue.len_bytes() + head.map_or(0, |sdu| u64::from(sdu.bytes())))
+    }
+
+    /// Notes that a packet goes down now, with the SDAP header in front if there is one.
+    fn let_down(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
+        let bytes = sdu.bytes();
+        self.deficit = self.deficit.saturating_sub(bytes.into());
+        sdu.forwarded = now;
+        let wait = nanos(now.saturating_since(sdu.arrived));
+        self.stats.forwarded_sdus += 1;
+        self.stats.forwarded_bytes += u64::from(bytes);
+        self.stats.wait_total_ns = self.stats.wait_total_ns.saturating_add(wait);
+        self.stats.wait_max_ns = self.stats.wait_max_ns.max(wait);
+        if header {
+            // Downlink: RDI 0, RQI 0, QFI (TS 37.324 §6.2.2.2).
+            sdu.packet.push_front(1)[0] = sdu.qfi % QFIS as u8;
+            sdu.ip_offset = sdu.ip_offset.saturating_add(1);
+        }
     }
 
     /// Rounds of DRR until the head may go.

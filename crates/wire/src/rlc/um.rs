@@ -15,6 +15,7 @@ pub enum UmSn {
 
 impl UmSn {
     /// How many sequence numbers there are.
+    #[inline]
     #[must_use]
     pub const fn modulus(self) -> u32 {
         match self {
@@ -40,6 +41,7 @@ impl UmHeader {
     pub const MAX_LEN: usize = 4;
 
     /// Bytes it takes.
+    #[inline]
     #[must_use]
     pub const fn len(segment: Segment, sn: UmSn) -> usize {
         let number = match (segment, sn) {
@@ -53,6 +55,7 @@ impl UmHeader {
     ///
     /// # Errors
     /// Too short to hold a header and one byte; an offset of 0 in a middle or last segment.
+    #[inline]
     pub fn parse(pdu: &[u8], sn: UmSn) -> Result<(Self, &[u8]), WireError> {
         need(pdu, "UMD PDU", 2)?;
         let [first, second] = array(pdu, 0);
@@ -72,6 +75,7 @@ impl UmHeader {
     ///
     /// # Errors
     /// `out` is too short.
+    #[inline]
     pub fn emit(&self, sn: UmSn, out: &mut [u8]) -> Result<usize, WireError> {
         let len = Self::len(self.segment, sn);
         need(out, "room for a UMD header", len)?;

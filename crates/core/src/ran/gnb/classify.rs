@@ -57,11 +57,6 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>)
         return true;
     }
     let Some(flow) = flow else { return false };
-    // Seen from the UE: local is the UE.
-    let flow = match direction {
-        Direction::Uplink => *flow,
-        Direction::Downlink => flow.reversed(),
-    };
     let number = match protocol {
         None => true,
         Some(Protocol::Tcp) => flow.protocol == 6,
@@ -70,11 +65,16 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>)
     };
     let within =
         |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
+    // Seen from the UE: local is the UE.
+    let ((own, own_port), (other, other_port)) = match direction {
+        Direction::Uplink => ((&flow.src, flow.src_port), (&flow.dst, flow.dst_port)),
+        Direction::Downlink => ((&flow.dst, flow.dst_port), (&flow.src, flow.src_port)),
+    };
     number
-        && local.is_none_or(|net| net.contains(&flow.src))
-        && remote.is_none_or(|net| net.contains(&flow.dst))
-        && within(local_port, flow.src_port)
-        && within(remote_port, flow.dst_port)
+        && local.is_none_or(|net| net.contains(own))
+        && remote.is_none_or(|net| net.contains(other))
+        && within(local_port, own_port)
+        && within(remote_port, other_port)
 }
 
 #[cfg(test)]

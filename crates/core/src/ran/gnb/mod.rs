@@ -219,7 +219,9 @@ impl Gnb {
     /// Counts the slots before `until` that were not run.
     fn count_slots(&mut self, direction: Direction, until: u64) {
         let from = self.links[index(direction)].counted;
-        let until = until.max(from);
+        if until <= from {
+            return;
+        }
         let count = |range: std::ops::Range<u64>| {
             let carries = range.filter_map(|slot| self.data_rbs(direction, slot));
             carries.fold((0, 0), |(slots, sum), rbs| (slots + 1, sum + u64::from(rbs)))
@@ -434,9 +436,12 @@ impl Gnb {
 
     /// Leaves out slots that cannot be made up for.
     fn skip(&mut self, now: Instant) {
+        if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
+            return;
+        }
         let current = nanos(now - Instant::ZERO) / self.slot_ns();
         let late = current.saturating_sub(self.next_slot);
-        if self.ticking && late > MAX_LATE_SLOTS {
+        if late > MAX_LATE_SLOTS {
             let missed = late - MAX_LATE_SLOTS;
             self.next_slot += missed;
             self.links.iter_mut().for_each(|link| link.stats.missed_slots += missed);
@@ -444,8 +449,9 @@ impl Gnb {
     }
 
     fn next_flight(&self) -> Instant {
-        let first = |link: &Link| link.flights.front().map(|f| f.due);
-        self.links.iter().filter_map(first).min().unwrap_or(Instant::MAX)
+        let [down, up] = &self.links;
+        let first = |link: &Link| link.flights.front().map_or(Instant::MAX, |f| f.due);
+        first(down).min(first(up))
     }
 
     fn next_tick(&self) -> Instant {
@@ -505,7 +511,15 @@ impl Element for Gnb {
     }
 
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let next = [(self.next_flight(), "block"), (self.next_tick(), "slot"), (self.wake, "ran timer")];
-        next.into_iter().min_by_key(|(at, _)| *at).filter(|(at, _)| *at < Instant::MAX)
+        let (flight, tick) = (self.next_flight(), self.next_tick());
+        let next = flight.min(tick).min(self.wake);
+        let why = if flight == next {
+            "block"
+        } else if tick == next {
+            "slot"
+        } else {
+            "ran timer"
+        };
+        (next < Instant::MAX).then_some((next, why))
     }
 }

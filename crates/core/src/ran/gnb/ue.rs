@@ -8,7 +8,7 @@ use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::channel::Channel;
 use crate::ran::mac::{FIRST_LCID, PER_PDU};
-use crate::ran::queue::{Forecast, TtiReport};
+use crate::ran::queue::{Forecast, Sdu, TtiReport};
 use crate::ran::rlc::BufferPool;
 use crate::ran::sched::intra::{Average, UeMetric};
 use crate::ran::sdap::{DrbId, Sdap, SdapDrop};
@@ -160,7 +160,14 @@ impl Ue {
         packet: Packet,
         now: Instant,
     ) -> Result<(), SdapDrop> {
-        let result = self.side(direction).sdap.enqueue(qfi, packet, now);
+        let sdap = &mut self.side(direction).sdap;
+        let result = match sdap.pass(qfi, packet, now) {
+            Ok((id, sdu)) => {
+                self.push(direction, id, sdu, now);
+                Ok(())
+            }
+            Err(packet) => sdap.enqueue(qfi, packet, now),
+        };
         self.forward(direction, now);
         self.set_wake(now);
         result
@@ -168,10 +175,18 @@ impl Ue {
 
     /// Lets down what may go.
     fn forward(&mut self, direction: Direction, now: Instant) {
+        if !self.sides[index(direction)].sdap.has_to_ask() {
+            return;
+        }
         while let Some((id, sdu)) = self.sides[index(direction)].sdap.poll_forward(now) {
-            if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
-                bearer.tx(direction).push(sdu, now);
-            }
+            self.push(direction, id, sdu, now);
+        }
+    }
+
+    /// A packet goes down to its bearer.
+    fn push(&mut self, direction: Direction, id: DrbId, sdu: Sdu, now: Instant) {
+        if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
+            bearer.tx(direction).push(sdu, now);
         }
     }
 
@@ -200,9 +215,18 @@ impl Ue {
 
     /// Notes when the next timer is due.
     pub(super) fn set_wake(&mut self, now: Instant) {
-        let sdap = self.sides.iter().filter_map(|s| s.sdap.poll_timeout()).map(|(at, _)| at);
-        let bearers = self.bearers.iter().filter_map(Bearer::poll_timeout);
-        self.wake = sdap.chain(bearers).min().map_or(Instant::MAX, |at| at.max(now));
+        let mut wake = Instant::MAX;
+        for side in &self.sides {
+            if let Some((at, _)) = side.sdap.poll_timeout() {
+                wake = wake.min(at);
+            }
+        }
+        for bearer in &self.bearers {
+            if let Some(at) = bearer.poll_timeout() {
+                wake = wake.min(at);
+            }
+        }
+        self.wake = wake.max(now);
     }
 
     /// Whether anything is to be sent or waited for.

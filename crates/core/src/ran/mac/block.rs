@@ -45,7 +45,7 @@ impl TransportBlock {
         while self.room() > MAC_SUBHEADER_LEN {
             let start = self.bytes.len();
             let room = (self.room() - MAC_SUBHEADER_LEN).min(usize::from(u16::MAX));
-            self.bytes.resize(start + MAC_SUBHEADER_LEN, 0);
+            self.bytes.extend_from_slice(&[0; MAC_SUBHEADER_LEN]);
             let len = entity.pull(room, now, &mut self.bytes, pool);
             if len == 0 {
                 self.bytes.truncate(start);

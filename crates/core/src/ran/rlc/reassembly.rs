@@ -76,6 +76,17 @@ impl Partial {
         }
         let (start, end) = (offset, to as u16);
         self.total = total.map(|t| t as u16);
+        if let [] | [(0, _)] = self.have[..]
+            && last == from
+        {
+            // The next segment in order, as nearly always.
+            self.bytes.extend_from_slice(data);
+            match self.have.first_mut() {
+                Some(range) => range.1 = end,
+                None => self.have.push((0, end)),
+            }
+            return if self.total == Some(end) { Outcome::Whole } else { Outcome::Kept };
+        }
         // The ranges that touch the new one are [first, after).
         let first = self.have.partition_point(|range| range.1 < start);
         let after = first + self.have[first..].iter().take_while(|range| range.0 <= end).count();

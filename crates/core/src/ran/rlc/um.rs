@@ -23,6 +23,9 @@ use crate::time::Instant;
 use anabranch_wire::rlc::{Segment, UmHeader, UmSn};
 use std::collections::VecDeque;
 
+/// Most bytes of a header (TS 38.322 §6.2.2.3).
+const UM_HEADER_MAX: usize = 4;
+
 /// Both sides of an unacknowledged bearer's end.
 #[derive(Debug, Clone)]
 pub struct Um {
@@ -69,15 +72,15 @@ impl Um {
         pool: &mut BufferPool,
     ) -> usize {
         let sn = self.sn();
-        let mut head = match self.head.take() {
+        let head = match &mut self.head {
             Some(head) => head,
-            None => {
+            none => {
                 // A complete SDU has the least header, a first segment one that is no shorter.
                 if room < 1 + UmHeader::len(Segment::Complete, sn) {
                     return 0;
                 }
                 let Some((count, sdu)) = queue.pop(now) else { return 0 };
-                Head { sdu, count, offset: 0, first_pull: now }
+                none.insert(Head { sdu, count, offset: 0, first_pull: now })
             }
         };
         let left = head.left();
@@ -87,17 +90,19 @@ impl Um {
         let header_len = UmHeader::len(segment, sn);
         let take = left.min(room.saturating_sub(header_len));
         if take == 0 && left > 0 {
-            self.head = Some(head);
             return 0;
         }
         if head.offset == 0 {
             head.first_pull = now;
         }
         let header = UmHeader { segment, sn: self.next as u16, offset: head.offset as u16 };
+        let mut bytes = [0; UM_HEADER_MAX];
+        // The room is there.
+        let _ = header.emit(sn, &mut bytes);
+        // At once, for its length is known when this is compiled; what is too much is written over.
         let start = out.len();
-        out.resize(start + header_len, 0);
-        // The room was just made.
-        let _ = header.emit(sn, &mut out[start..]);
+        out.extend_from_slice(&bytes);
+        out.truncate(start + header_len);
         out.extend_from_slice(&head.sdu.packet[head.offset..head.offset + take]);
         head.offset += take;
         self.stats.data_pdus += 1;
@@ -107,9 +112,9 @@ impl Um {
                 self.next = (self.next + 1) % sn.modulus();
                 self.stats.segmented_sdus += 1;
             }
-            pool.give(head.sdu.packet.into_buffer());
-        } else {
-            self.head = Some(head);
+            if let Some(head) = self.head.take() {
+                pool.give(head.sdu.packet.into_buffer());
+            }
         }
         header_len + take
     }
