@@ -88,6 +88,13 @@ impl Packet {
         self.buf
     }
 
+    /// The memory the packet was in with all it holds, headroom included: for one that writes every byte.
+    #[inline]
+    #[must_use]
+    pub fn into_used_buffer(self) -> Vec<u8> {
+        self.buf
+    }
+
     /// The packet's bytes as a vector, headroom dropped.
     #[inline]
     #[must_use]

@@ -4,14 +4,14 @@
 //!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
 //! ```
 
-use super::spare;
 use super::tcp_app::TcpApp;
 use super::udp_app::UdpApp;
+use super::{sooner, spare};
 use anabranch_core::element::{Element, Port, Reason};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
 use anabranch_wire::ip::FlowKey;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -88,7 +88,8 @@ struct Slot {
 #[derive(Default)]
 pub struct Host {
     apps: Vec<Slot>,
-    by_port: BTreeMap<(u8, u16), usize>,
+    /// Sorted by protocol and local port.
+    by_port: Vec<((u8, u16), usize)>,
     /// Applications that may have packets to send, in the order in which they were woken.
     awake: VecDeque<usize>,
     unclaimed: u64,
@@ -105,7 +106,11 @@ impl Host {
     /// on this host; of two with the same, the later one gets the packets.
     pub fn run(&mut self, app: App, way_out: Port) -> AppId {
         let index = self.apps.len();
-        self.by_port.insert((app.protocol(), app.local().port()), index);
+        let key = (app.protocol(), app.local().port());
+        match self.by_port.binary_search_by_key(&key, |(key, _)| *key) {
+            Ok(at) => self.by_port[at].1 = index,
+            Err(at) => self.by_port.insert(at, (key, index)),
+        }
         self.apps.push(Slot { app, way_out, awake: false });
         self.wake(index);
         AppId(index)
@@ -137,14 +142,14 @@ impl Element for Host {
     type Event = Infallible;
 
     fn on_packet(&mut self, _: Port, packet: Packet, now: Instant) {
-        let key = FlowKey::parse(&packet).ok();
-        let index = key.and_then(|key| self.by_port.get(&(key.protocol, key.dst_port)).copied());
-        let Some(index) = index else {
+        let key = FlowKey::parse(&packet).ok().map(|key| (key.protocol, key.dst_port));
+        let at = key.and_then(|key| self.by_port.binary_search_by_key(&key, |(key, _)| *key).ok());
+        let Some(index) = at.map(|at| self.by_port[at].1) else {
             self.unclaimed += 1;
             return;
         };
         self.apps[index].app.on_packet(&packet, now);
-        spare::give(packet.into_buffer());
+        spare::give(packet.into_used_buffer());
         self.wake(index);
     }
 
@@ -178,6 +183,6 @@ impl Element for Host {
     }
 
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        self.apps.iter().filter_map(|slot| slot.app.poll_timeout()).min_by_key(|(at, _)| *at)
+        self.apps.iter().map(|slot| slot.app.poll_timeout()).fold(None, sooner)
     }
 }

@@ -14,16 +14,17 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer.
-pub fn take() -> Vec<u8> {
-    FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES))
+/// A buffer of `len` bytes, which hold anything.
+pub fn take(len: usize) -> Vec<u8> {
+    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES));
+    buffer.resize(len, 0);
+    buffer
 }
 
-/// Takes a buffer back; its contents are forgotten.
-pub fn give(mut buffer: Vec<u8>) {
+/// Takes a buffer back.
+pub fn give(buffer: Vec<u8>) {
     FREE.with_borrow_mut(|free| {
         if free.len() < KEPT && (BYTES..=MOST_BYTES).contains(&buffer.capacity()) {
-            buffer.clear();
             free.push(buffer);
         }
     });

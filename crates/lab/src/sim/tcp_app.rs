@@ -1,6 +1,7 @@
 //! What applications do with one TCP connection: a transfer, a paced stream, requests and answers. Every
 //! byte that arrives is compared with the one that was sent.
 
+use super::sooner;
 use super::stream::SeededStream;
 use super::tcp::{Connection, Options, TcpStats, TelemetryStats};
 use anabranch_core::element::Reason;
@@ -238,7 +239,7 @@ impl TcpApp {
         let stop = (connection.is_established() && !self.closed && self.ends_at_stop())
             .then_some((self.end.stop, "end of the flow"));
         let write = self.write_at.map(|at| (at, "application writes"));
-        connection.poll_timeout().into_iter().chain(stop).chain(write).min_by_key(|(at, _)| *at)
+        sooner(sooner(connection.poll_timeout(), stop), write)
     }
 
     fn ends_at_stop(&self) -> bool {

@@ -15,6 +15,7 @@ use super::rto::RTO_INITIAL;
 use super::sender::{Outgoing, Sender};
 use super::telemetry::{TelemetryEnd, TelemetryStats};
 use super::{Options, TcpStats};
+use crate::sim::sooner;
 use crate::sim::spare;
 use crate::sim::stream::SeededStream;
 use anabranch_core::cc::CcConfig;
@@ -283,7 +284,7 @@ impl Connection {
             State::SynSent | State::SynReceived => self.syn_at.map(|at| (at, "tcp handshake")),
             State::Established => {
                 let ack = self.receiver.ack_timeout().map(|at| (at, "tcp delayed ack"));
-                self.sender.poll_timeout().into_iter().chain(ack).min_by_key(|(at, _)| *at)
+                sooner(self.sender.poll_timeout(), ack)
             }
         }
     }
@@ -535,8 +536,7 @@ impl Connection {
             end.answer(&mut header.options, plain, now);
         }
         let headers = headers_len(self.remote, &header);
-        let mut bytes = spare::take();
-        bytes.resize(HEADROOM + headers + payload, 0);
+        let mut bytes = spare::take(HEADROOM + headers + payload);
         let (_, packet) = bytes.split_at_mut(HEADROOM);
         self.stream.fill(seq.saturating_sub(1), &mut packet[headers..]);
         emit_around(packet, self.local, self.remote, &header).ok()?;
@@ -551,6 +551,7 @@ impl Connection {
 }
 
 /// The 64-bit number nearest to `near` that is `wire` on the wire; negative: before the start.
+#[inline]
 fn unwrap(near: u64, initial: u32, wire: u32) -> i128 {
     let distance = wire.wrapping_sub(initial.wrapping_add(near as u32)) as i32;
     i128::from(near) + i128::from(distance)

@@ -279,6 +279,10 @@ impl Scoreboard {
     }
 
     fn find(&self, seq: u64) -> Option<usize> {
+        // Most often it is the first.
+        if self.segments.front().is_some_and(|s| s.seq == seq) {
+            return Some(0);
+        }
         self.segments.binary_search_by_key(&seq, |s| s.seq).ok()
     }
 

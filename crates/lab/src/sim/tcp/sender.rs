@@ -19,6 +19,7 @@ use super::rate::DeliveryRate;
 use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
 use super::{Options, TcpStats};
+use crate::sim::sooner;
 use anabranch_core::cc::{CongestionController, Controller};
 use anabranch_core::element::Reason;
 use anabranch_core::time::{Duration, Instant, nanos};
@@ -270,15 +271,9 @@ impl Sender {
             Early::Reordering => (at, "tcp reordering"),
             Early::Probe => (at, "tcp tail loss probe"),
         });
-        [
-            early,
-            self.rto_at.map(|at| (at, "tcp retransmission")),
-            self.persist_at.map(|at| (at, "tcp persist")),
-            self.pace_blocked.then_some((self.pace_at, "tcp pacing")),
-        ]
-        .into_iter()
-        .flatten()
-        .min_by_key(|(at, _)| *at)
+        let rto = sooner(early, self.rto_at.map(|at| (at, "tcp retransmission")));
+        let persist = sooner(rto, self.persist_at.map(|at| (at, "tcp persist")));
+        sooner(persist, self.pace_blocked.then_some((self.pace_at, "tcp pacing")))
     }
 
     /// Counters and estimates.
