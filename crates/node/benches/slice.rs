@@ -155,7 +155,8 @@ async fn idle_stream(token: String) -> Result<f64> {
 async fn polls(tokens: &[String]) -> Result<usize> {
     let mut tasks = tokio::task::JoinSet::new();
     let until = Instant::now() + POLL_TIME;
-    for token in tokens.iter().take(POLLERS).cloned() {
+    for token in tokens.iter().take(POLLERS) {
+        let token = token.clone();
         tasks.spawn(async move {
             let mut stream = TcpStream::connect(ADDRESS).await?;
             stream.set_nodelay(true)?;

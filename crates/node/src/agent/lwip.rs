@@ -57,7 +57,7 @@ fn make(config: &LwipConfig, placed: &mut Vec<Placed>) -> anyhow::Result<Ports> 
         anyhow::Ok(device)
     };
     let backhaul = match (&config.backhaul, &config.gtpu) {
-        (Some(port), _) => Backhaul::Device(open("[backhaul]", port)?),
+        (Some(port), _) => Backhaul::Device(Box::new(open("[backhaul]", port)?)),
         (None, Some(gtpu)) => {
             let tunnels = Tunnels::new(gtpu, &config.node.ues);
             Backhaul::Gtpu(Box::new(Gtpu::new(bind(gtpu)?, gtpu.peer, tunnels).context("[gtpu]")?))

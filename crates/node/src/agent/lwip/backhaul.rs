@@ -26,7 +26,7 @@ const RECOVERY: [u8; 2] = [14, 0];
 /// See the top of this file.
 pub enum Backhaul {
     /// Plain IP.
-    Device(Device),
+    Device(Box<Device>),
     /// GTP-U.
     Gtpu(Box<Gtpu>),
 }
