@@ -4,6 +4,8 @@
 //! Whatever happens: no panic; what comes from the backhaul leaves by a leg, as it was but for its destination; what comes
 //! from a UE leaves in the order in which it came, at most once, and not later than its hold; what never leaves was
 //! superseded by an acknowledgment that did; memory is bounded; and when nothing comes any more the node falls quiet.
+//! Where SACK blocks are hidden an ACK may leave in two parts: each block at most once, with a good checksum, and
+//! nothing else changed but a timestamp that becomes older; what was hidden follows in time, or is superseded.
 #![no_main]
 
 use anabranch_core::lwip::{
@@ -12,9 +14,10 @@ use anabranch_core::lwip::{
 };
 use anabranch_core::time::{Duration, Instant};
 use anabranch_wire::ip::{IpPacket, protocol};
-use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpView, emit_packet};
+use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpView, emit_packet, parse_packet};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 #[derive(Arbitrary, Debug)]
@@ -43,12 +46,13 @@ enum Op {
         ack: u16,
         flags: u8,
         window: u8,
-        sack: Option<(u16, u16)>,
+        sack: Vec<(u16, u16)>,
         len: u8,
     },
     Dup {
         flow: u8,
         right: u16,
+        again: bool,
     },
     Raw {
         up: bool,
@@ -91,6 +95,11 @@ fn ends(flow: u8) -> (SocketAddr, SocketAddr) {
     (server, ue)
 }
 
+/// The number of its 5-tuple.
+fn own(flow: u8) -> u8 {
+    (flow % 6) << 1 | flow & 1
+}
+
 #[derive(Default)]
 struct Out {
     packets: Vec<Vec<u8>>,
@@ -106,13 +115,22 @@ impl NodeSink for Out {
     }
 }
 
-/// What a UE sent: when, whose, and what it acknowledged.
+/// The echo of packets that carry their number, in its upper half.
+const MARK: u32 = 0x00A5_0000;
+
+/// What a UE sent: when, whose, what it said, and what of it has not left.
 struct Sent {
     at: Instant,
     flow: u8,
-    ack: u32,
+    header: TcpHeader,
+    len: usize,
     pure: bool,
+    left: bool,
+    unsaid: Vec<(u32, u32)>,
+    /// It left as a whole, or what did not was superseded.
     gone: bool,
+    /// It may have been superseded by an ACK of which only a duplicate SACK has left.
+    excused: bool,
 }
 
 struct Run {
@@ -121,6 +139,8 @@ struct Run {
     sent: Vec<Sent>,
     /// First of `sent` that may still be held.
     from: usize,
+    /// Newest timestamp that left, by flow.
+    stamps: BTreeMap<u8, u32>,
     base: u32,
     side: UeSide,
 }
@@ -138,11 +158,27 @@ impl Run {
     /// A packet that carries its number as its timestamp.
     fn up(&mut self, flow: u8, mut header: TcpHeader, len: u8) {
         let (server, ue) = ends(flow);
-        header.options.timestamps = Some((self.sent.len() as u32, 1));
+        let number = self.sent.len() as u32;
+        header.options.timestamps = Some((number, MARK | number));
         let Ok(packet) = emit_packet(ue, server, &header, &vec![7; usize::from(len)]) else { return };
         let never = TcpFlags::SYN.0 | TcpFlags::FIN.0 | TcpFlags::RST.0 | TcpFlags::URG.0;
         let pure = len == 0 && header.flags.contains(TcpFlags::ACK) && header.flags.0 & never == 0;
-        self.sent.push(Sent { at: self.now, flow, ack: header.ack, pure, gone: false });
+        // The packet has fewer blocks than the header where options are full.
+        let Ok(read) = parse_packet(&packet) else { return };
+        header = read.header;
+        let unsaid = header.options.sack.as_slice().to_vec();
+        let (at, len) = (self.now, packet.len());
+        self.sent.push(Sent {
+            at,
+            flow: own(flow),
+            header,
+            len,
+            pure,
+            left: false,
+            unsaid,
+            gone: false,
+            excused: false,
+        });
         let mut out = Out::default();
         self.node.uplink(&packet, self.now, &mut out);
         self.left(out);
@@ -173,22 +209,64 @@ impl Run {
             // What was sent without a number, or is the answer to a probe of another node.
             let Some(number) = stamp(&packet) else { continue };
             let number = number as usize;
-            let (flow, ack) = (self.sent[number].flow, self.sent[number].ack);
-            assert!(!self.sent[number].gone, "it leaves once");
-            self.sent[number].gone = true;
+            let is_past = self.part(number, &packet);
+            let (flow, ack) = (self.sent[number].flow, self.sent[number].header.ack);
             for before in &mut self.sent[self.from..number] {
-                // What this one overtook is superseded by it, or by one that came in between and left.
-                if before.flow % 6 == flow % 6 && before.flow & 1 == flow & 1 && !before.gone {
-                    assert!(
-                        before.pure && (before.ack.wrapping_sub(ack) as i32) < 0,
-                        "order, and nothing lost"
-                    );
-                    before.gone = true;
+                // What this one overtook is superseded by it, or by one that came in between and left; unless it is
+                // a duplicate SACK, which goes past.
+                if before.flow != flow || before.gone {
+                    continue;
                 }
+                let is_older = (before.header.ack.wrapping_sub(ack) as i32) < 0;
+                if is_past {
+                    before.excused |= is_older;
+                    continue;
+                }
+                assert!(before.pure && is_older, "order, and nothing lost");
+                before.gone = true;
             }
         }
         while self.sent.get(self.from).is_some_and(|sent| sent.gone) {
             self.from += 1;
+        }
+    }
+
+    /// A packet left, as a whole or in part. Whether it is a duplicate SACK alone.
+    fn part(&mut self, number: usize, packet: &[u8]) -> bool {
+        let ip = IpPacket::parse(packet).expect("a packet");
+        assert!(
+            TcpView::parse(&packet[ip.payload.clone()]).expect("a segment").verifies(&ip),
+            "a good checksum"
+        );
+        let read = parse_packet(packet).expect("a packet");
+        let hides = self.node.config().dida.is_some_and(|dida| dida.hide_sack);
+        let sent = &mut self.sent[number];
+        let said = read.header.options.sack;
+        let (value, echo) = read.header.options.timestamps.expect("a number");
+        let mut expected = sent.header;
+        expected.options.sack = said;
+        expected.options.timestamps = Some((value, echo));
+        assert_eq!((read.header, packet.len()), (expected, sent.len), "only blocks and the timestamp differ");
+        assert!(value <= number as u32, "a timestamp becomes older only");
+        let newest = self.stamps.entry(sent.flow).or_insert(value);
+        assert!(*newest <= value, "no timestamp is older than one that left");
+        *newest = value;
+        assert!(!sent.gone && (!sent.left || !sent.unsaid.is_empty()), "it leaves once");
+        for block in said.as_slice() {
+            let place = sent.unsaid.iter().position(|unsaid| unsaid == block);
+            sent.unsaid.remove(place.expect("a block leaves once"));
+        }
+        let is_part = !sent.unsaid.is_empty();
+        assert!(!is_part || sent.pure && !sent.left, "two parts at most, of ACKs that may wait");
+        sent.left = true;
+        sent.gone = !is_part;
+        let twice = |right: u32| sent.header.ack.wrapping_sub(right) as i32 >= 0;
+        let inner = sent.header.options.sack;
+        let within = matches!(inner.as_slice(), [(l, r), (a, b), ..]
+            if l.wrapping_sub(*a) as i32 >= 0 && b.wrapping_sub(*r) as i32 >= 0);
+        match said.as_slice() {
+            [first] if hides => inner.as_slice().first() == Some(first) && (twice(first.1) || within),
+            _ => false,
         }
     }
 
@@ -211,7 +289,7 @@ impl Run {
     fn check(&self) {
         for sent in &self.sent[self.from..] {
             let age = self.now.saturating_since(sent.at);
-            assert!(sent.gone || age <= Duration::from_millis(10_000), "held too long");
+            assert!(sent.gone || sent.excused || age <= Duration::from_millis(10_000), "held too long");
         }
         let config = self.node.config();
         assert!(self.node.flow_count() <= config.flows);
@@ -223,7 +301,9 @@ fn stamp(packet: &[u8]) -> Option<u32> {
     let ip = IpPacket::parse(packet).ok().filter(|ip| ip.protocol == protocol::TCP)?;
     let tcp = TcpView::parse(&packet[ip.payload]).ok()?;
     tcp.options().find_map(|option| match option {
-        Ok(anabranch_wire::tcp::TcpOption::Timestamps(value, 1)) => Some(value),
+        Ok(anabranch_wire::tcp::TcpOption::Timestamps(_, echo)) if echo & 0xFFFF_0000 == MARK => {
+            Some(echo & 0xFFFF)
+        }
         _ => None,
     })
 }
@@ -240,6 +320,7 @@ fuzz_target!(|input: Input| {
             let_through: u16::from(input.let_through % 4),
             hold,
             respect_rto: which & 16 == 0,
+            hide_sack: which & 32 == 0,
             held_per_flow: 1 + u32::from(input.per_flow),
             held: 1 + u32::from(input.held) % 255,
             ..DidaConfig::default()
@@ -265,6 +346,7 @@ fuzz_target!(|input: Input| {
         now: Instant::ZERO,
         sent: Vec::new(),
         from: 0,
+        stamps: BTreeMap::new(),
         base: input.base,
         side: UeSide::new(&ue).expect("it can be"),
     };
@@ -275,7 +357,7 @@ fuzz_target!(|input: Input| {
                 let header = TcpHeader {
                     seq: run.base.wrapping_add(at.into()),
                     flags: TcpFlags(flags),
-                    options: TcpOptions { timestamps: Some((2, at.into())), ..TcpOptions::default() },
+                    options: TcpOptions { timestamps: Some((at.into(), at.into())), ..TcpOptions::default() },
                     ..TcpHeader::default()
                 };
                 let packet = emit_packet(server, ue, &header, &vec![7; usize::from(len)]).expect("a packet");
@@ -283,7 +365,7 @@ fuzz_target!(|input: Input| {
             }
             Op::Up { flow, ack, flags, window, sack, len } => {
                 let mut blocks = SackBlocks::default();
-                if let Some((left, right)) = sack {
+                for (left, right) in sack.into_iter().take(3) {
                     blocks.push(run.base.wrapping_add(left.into()), run.base.wrapping_add(right.into()));
                 }
                 let header = TcpHeader {
@@ -295,9 +377,12 @@ fuzz_target!(|input: Input| {
                 };
                 run.up(flow, header, len);
             }
-            Op::Dup { flow, right } => {
+            Op::Dup { flow, right, again } => {
                 let mut sack = SackBlocks::default();
                 let end = run.base.wrapping_add(right.into());
+                if again {
+                    sack.push(run.base, run.base.wrapping_add(5));
+                }
                 sack.push(end.wrapping_sub(100), end);
                 let header = TcpHeader {
                     seq: 1,

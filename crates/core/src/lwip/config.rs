@@ -232,12 +232,14 @@ pub enum OtherTraffic {
 #[serde(deny_unknown_fields, default)]
 pub struct DidaConfig {
     /// Duplicate ACKs that pass before the next ones are held, 0 to 100. The paper's 2 is one less than what makes
-    /// a classic sender retransmit; a sender with RACK needs 0. Default: 2.
+    /// a classic sender retransmit; a sender with RACK needs 0. None passes of those whose SACK blocks are held, whatever this
+    /// says. Default: 2.
     pub let_through: u16,
     /// How long they are held. Default: fixed, 50 ms.
     pub hold: Hold,
     /// Whether SACK blocks are held as well: they are taken out of ACKs that advance and tell of a gap, which otherwise
-    /// show a sender with SACK what the held ones would. Not in the paper. Default: off.
+    /// show a sender with SACK what the held ones would. Without SACK it changes nothing. Off is DIDA as the paper has it.
+    /// Default: on.
     pub hide_sack: bool,
     /// Whether a hold ends before the sender's retransmission timer can, as far as the node can tell. Off is for
     /// experiments with long holds. Default: on.
@@ -256,7 +258,7 @@ impl Default for DidaConfig {
         Self {
             let_through: 2,
             hold: Hold::default(),
-            hide_sack: false,
+            hide_sack: true,
             respect_rto: true,
             min_rto_ms: 200,
             held_per_flow: 256,

@@ -2,27 +2,40 @@
 //!
 //! ```text
 //!   server ◀──── r_up ────▶ node ◀──── r_down ────▶ UE
-//!     data, TSecr = v ─────▶ ·  data ends at s ────▶
-//!     ◀───── ACK, TSval = v  ·  ◀───────── ACK ≥ s
+//!     data, TSecr = v ─────▶ ·  data, TSval = u ───▶
+//!     ◀───── ACK, TSval = v  ·  ◀──── ACK, TSecr = u
 //! ```
 //!
-//! One segment and one timestamp are timed at a time. `r_down` is measured on segments that were not sent again (Karn);
-//! `r_up` by the timestamp that comes back, or by the handshake where there are none, and is the least of those seen
-//! lately: a sender with nothing to send, or no window to send it in, answers late. Their sum is the sender's RTT.
+//! Both by the timestamp that comes back. Without timestamps, or with a clock that ticks too rarely, `r_down` is from
+//! one segment at a time to its ACK, if it was not sent again (Karn) and did not wait behind a gap: the ACK advances from
+//! that segment, or no gap was seen meanwhile. `r_up` is from the handshake then. `r_up` is the least of those seen lately: a sender with nothing to send, or no window to send it in, answers
+//! late. Their sum is the sender's RTT.
+//!
+//! SRTT and RTTVAR are of RFC 6298, and take every sample with its full weight, as Linux does, though a round trip may
+//! have eight. RFC 7323 appendix G would divide the weights by their number; a memory that long would overstate the
+//! timeout of a sender like Linux for eight round trips after the path became faster, and a hold must not.
 
 use super::dida::before;
 use super::holding_time::{GAMMA, RoundTrips};
+use super::stamps::Stamps;
 use crate::time::{Duration, Instant, nanos};
-use anabranch_wire::tcp::{TcpOption, TcpView};
+use anabranch_wire::tcp::{TcpFlags, TcpOption, TcpView};
 
 /// A larger value of `r_up` is believed after so many.
 const UP_PATIENCE: u8 = 8;
 
+/// Most segments that are left out before the next one is timed.
+const MOST_SKIPPED: u8 = 15;
+
 /// The estimates of one flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Estimate {
+    timed_from: u32,
     timed_end: u32,
     timed_at: Instant,
+    stamps: Stamps,
+    /// When a timestamp last gave a sample of `r_down`.
+    echoed_at: Instant,
     stamp: u32,
     stamped_at: Instant,
     /// When a window began to grow: the last time the sender was told of a gap, or the flow's first segment.
@@ -38,7 +51,13 @@ pub(super) struct Estimate {
     /// Largest payload seen.
     pub mss: u16,
     up_seen: u8,
+    /// Times in a row that what was timed turned out to wait behind a gap, and segments to leave out for that: legs take
+    /// turns, and every second segment may be on the one that never fills a gap.
+    misses: u8,
+    skips: u8,
     is_timed: bool,
+    /// What is timed may be behind a gap.
+    saw_gap: bool,
     is_stamped: bool,
 }
 
@@ -56,23 +75,29 @@ impl Estimate {
         if self.epoch == Instant::ZERO {
             self.epoch = now;
         }
+        if tcp.flags().contains(TcpFlags::SYN) {
+            // Another connection: another clock, other numbers. The handshake is timed as a whole.
+            (self.stamps, self.is_timed) = (Stamps::default(), false);
+            return;
+        }
         let payload = tcp.payload_len();
         self.mss = self.mss.max(u16::try_from(payload).unwrap_or(u16::MAX));
+        if tcp.sequence_len() == 0 {
+            return;
+        }
         if is_again {
             self.is_timed = false;
-        } else if !self.is_timed && tcp.sequence_len() > 0 {
-            (self.is_timed, self.timed_at) = (true, now);
+        } else if self.skips > 0 {
+            self.skips -= 1;
+        } else if !self.is_timed {
+            (self.is_timed, self.saw_gap, self.timed_at, self.timed_from) = (true, false, now, tcp.seq());
             self.timed_end = tcp.seq().wrapping_add(tcp.sequence_len());
         }
-        if self.is_stamped && (payload > 0 || tcp.sequence_len() > 0) {
-            let echo = tcp.options().map_while(Result::ok).find_map(|option| match option {
-                TcpOption::Timestamps(_, echo) => Some(echo),
-                _ => None,
-            });
-            if echo.is_some_and(|echo| !before(echo, self.stamp)) {
-                self.is_stamped = false;
-                self.up_sample(us(now.saturating_since(self.stamped_at)).max(1));
-            }
+        let Some((value, echo)) = tcp.timestamps() else { return };
+        self.stamps.on_segment(value, self.down_us, now);
+        if self.is_stamped && !before(echo, self.stamp) {
+            self.is_stamped = false;
+            self.up_sample(us(now.saturating_since(self.stamped_at)).max(1));
         }
     }
 
@@ -83,20 +108,31 @@ impl Estimate {
         }
     }
 
-    /// An ACK that advances goes up to the server.
-    pub(super) fn on_advance(&mut self, tcp: &TcpView<'_>, now: Instant) {
+    /// An ACK that advances from `una` comes up from the UE.
+    pub(super) fn on_advance(&mut self, tcp: &TcpView<'_>, una: u32, now: Instant) {
+        let timestamps = tcp.timestamps();
+        let trip = timestamps.and_then(|(_, echo)| self.stamps.on_echo(echo, self.down_us, now));
+        if let Some(trip) = trip {
+            self.echoed_at = now;
+            self.down_sample(us(trip).max(1));
+        }
         if self.is_timed && !before(tcp.ack(), self.timed_end) {
             self.is_timed = false;
-            self.down_sample(us(now.saturating_since(self.timed_at)).max(1));
+            let is_its_own = !self.saw_gap || !before(una, self.timed_from);
+            self.misses = if is_its_own { 0 } else { (self.misses + 1).min(MOST_SKIPPED) };
+            self.skips = self.misses;
+            if is_its_own && self.echoed_at <= self.timed_at {
+                self.down_sample(us(now.saturating_since(self.timed_at)).max(1));
+            }
+        }
+        // It may tell of the next gap.
+        if self.is_timed && tcp.options().map_while(Result::ok).any(|o| matches!(o, TcpOption::Sack(_))) {
+            self.on_gap();
         }
         let waits_long = now.saturating_since(self.stamped_at) > Duration::from_secs(1);
         if !self.is_stamped || waits_long {
-            let value = tcp.options().map_while(Result::ok).find_map(|option| match option {
-                TcpOption::Timestamps(value, _) => Some(value),
-                _ => None,
-            });
             // Only a value that was not sent before can be told from its echo.
-            if let Some(value) = value
+            if let Some((value, _)) = timestamps
                 && (value != self.stamp || waits_long)
             {
                 (self.is_stamped, self.stamp, self.stamped_at) = (true, value, now);
@@ -104,9 +140,9 @@ impl Estimate {
         }
     }
 
-    /// A duplicate comes: what is timed may wait behind the gap, which is not a round trip.
+    /// A duplicate comes: what is timed may wait behind a gap, which is not a round trip.
     pub(super) const fn on_gap(&mut self) {
-        self.is_timed = false;
+        self.saw_gap = true;
     }
 
     /// The sender's round trips; `None` before one has been measured.
@@ -183,7 +219,7 @@ mod tests {
             let data = packet(round * 1000, 1, 1000, Some((9, 100 + round)));
             e.on_segment(&view(&data), false, at(ms));
             let ack = packet(1, round * 1000 + 1000, 0, Some((101 + round, 9)));
-            e.on_advance(&view(&ack), at(ms + 30));
+            e.on_advance(&view(&ack), round * 1000, at(ms + 30));
             ms += 100;
         }
         let trips = e.round_trips().unwrap();
@@ -197,18 +233,24 @@ mod tests {
     #[test]
     fn what_was_sent_again_or_waits_behind_a_gap_is_not_timed() {
         let mut e = Estimate::default();
-        let (data, ack) = (packet(0, 1, 1000, None), packet(1, 1000, 0, None));
+        let (data, next) = (packet(0, 1, 1000, None), packet(1000, 1, 1000, None));
+        let (ack, both) = (packet(1, 1000, 0, None), packet(1, 2000, 0, None));
         e.on_segment(&view(&data), false, Instant::from_millis(1));
         e.on_segment(&view(&data), true, Instant::from_millis(400));
-        e.on_advance(&view(&ack), Instant::from_millis(401));
-        assert!(e.round_trips().is_none());
-        e.on_segment(&view(&data), false, Instant::from_millis(500));
+        e.on_advance(&view(&ack), 0, Instant::from_millis(401));
+        assert!(e.round_trips().is_none(), "sent again");
+        e.on_segment(&view(&next), false, Instant::from_millis(500));
         e.on_gap();
-        e.on_advance(&view(&ack), Instant::from_millis(900));
-        assert!(e.round_trips().is_none());
+        e.on_advance(&view(&both), 0, Instant::from_millis(900));
+        assert!(e.round_trips().is_none(), "behind a gap");
         e.on_handshake(Duration::from_millis(20));
+        e.on_segment(&view(&next), false, Instant::from_millis(950));
         e.on_segment(&view(&data), false, Instant::from_millis(1000));
-        e.on_advance(&view(&ack), Instant::from_millis(1010));
-        assert!((e.round_trips().unwrap().last_s - 0.03).abs() < 1e-9);
+        e.on_gap();
+        e.on_advance(&view(&both), 0, Instant::from_millis(1010));
+        assert!((e.round_trips().unwrap().last_s - 0.03).abs() < 1e-9, "it was the gap");
+        e.on_segment(&view(&next), false, Instant::from_millis(1020));
+        e.on_advance(&view(&both), 0, Instant::from_millis(1025));
+        assert!((e.round_trips().unwrap().last_s - 0.025).abs() < 1e-9, "no gap at all");
     }
 }

@@ -1,10 +1,10 @@
 //! What a node remembers of one flow.
 
-use super::dida::Track;
+use super::dida::{Track, before};
 use super::estimate::Estimate;
 use super::holding_time::{Model, RoundTrips};
 use super::steer::Carry;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 
 /// A flow: one direction of data, from a server to a UE.
@@ -28,8 +28,24 @@ pub(super) struct Flow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
     pub since: Instant,
-    /// When a retransmission of what is missing went down.
-    pub again_at: Option<Instant>,
+    /// When a retransmission of what is missing went down, and its timestamp.
+    pub again: Option<(Instant, Option<u32>)>,
+}
+
+impl Gap {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { since: now, again: None }
+    }
+
+    /// Whether what ended the gap was late, and not lost: it was not sent again, or what was came too soon to have been
+    /// the retransmission, or the ACK echoes an older timestamp than the retransmission's (RFC 3522).
+    pub(super) fn was_late(&self, echo: Option<u32>, shortest: Duration, now: Instant) -> bool {
+        let Some((at, stamp)) = self.again else { return true };
+        match (stamp, echo) {
+            (Some(stamp), Some(echo)) if echo != stamp => before(echo, stamp),
+            _ => now.saturating_since(at) < shortest,
+        }
+    }
 }
 
 impl Flow {

@@ -30,6 +30,7 @@ mod node;
 mod pool;
 mod probe;
 mod sack;
+mod stamps;
 mod stats;
 mod steer;
 mod timers;

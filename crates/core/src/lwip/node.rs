@@ -334,10 +334,10 @@ impl Node {
         let is_again = flow.track.is_again(&seen.tcp);
         if let Some(gap) = &mut flow.gap
             && is_again
-            && gap.again_at.is_none()
+            && gap.again.is_none()
             && flow.track.fills(&seen.tcp)
         {
-            gap.again_at = Some(now);
+            gap.again = Some((now, seen.tcp.timestamps().map(|(value, _)| value)));
         }
         flow.track.on_segment(&seen.tcp);
         flow.estimate.on_segment(&seen.tcp, is_again, now);

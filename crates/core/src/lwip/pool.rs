@@ -92,6 +92,12 @@ impl Pool {
         true
     }
 
+    /// The oldest ACK of a queue.
+    pub(super) fn front(&self, queue: &Queue) -> Option<&[u8]> {
+        let slot = self.slots.get(queue.head as usize)?;
+        slot.bytes.get(..usize::from(slot.len))
+    }
+
     /// Puts a queue at the end of another.
     pub(super) fn append(&mut self, queue: &mut Queue, more: Queue) {
         if more.is_empty() {

@@ -4,7 +4,11 @@
 //! and a sender that reads SACK blocks (RFC 6675, RFC 8985) takes for lost what is only late, though it never gets a
 //! duplicate. So the blocks are taken out and the ACK as it was is held like a duplicate: it leaves when the timer runs
 //! out, and never if the gap closes. SACK is advice (RFC 2018 §8): a sender without it knows less, nothing wrong.
+//!
+//! A duplicate SACK goes on at once, past what is held. It gets the timestamp of the oldest that is held, for a
+//! stack that checks them may drop what comes with an older one than it has seen (PAWS, RFC 7323 §5).
 
+use super::dida::before;
 use super::pool::MAX_HELD_BYTES;
 use anabranch_wire::ip::{IpPacket, update_u16};
 use anabranch_wire::tcp::{TcpOption, TcpView};
@@ -13,6 +17,7 @@ const FIXED_HEADER: usize = 20;
 const CHECKSUM: usize = 16;
 const OPTION_NOP: u8 = 1;
 const OPTION_SACK: u8 = 5;
+const OPTION_TIMESTAMPS: u8 = 8;
 const BLOCK: usize = 8;
 const OPTION_MD5: u8 = 19;
 const OPTION_AO: u8 = 29;
@@ -41,11 +46,20 @@ pub(super) enum Keep {
     Others,
 }
 
-/// A copy of `packet` with padding in the place of the other SACK blocks, and its checksum put right.
+/// The timestamp of a packet that was held.
+pub(super) fn stamp_of(packet: &[u8]) -> Option<u32> {
+    let ip = IpPacket::parse(packet).ok()?;
+    let tcp = TcpView::parse(packet.get(ip.payload)?).ok()?;
+    tcp.timestamps().map(|(value, _)| value)
+}
+
+/// A copy of `packet` with padding in the place of the other SACK blocks, with timestamp `stamp` if its own is newer,
+/// and its checksum put right.
 pub(super) fn with_blocks<'a>(
     ip: &IpPacket,
     packet: &[u8],
     keep: Keep,
+    stamp: Option<u32>,
     copy: &'a mut [u8; MAX_HELD_BYTES],
 ) -> Option<&'a [u8]> {
     let copy = copy.get_mut(..packet.len())?;
@@ -64,6 +78,13 @@ pub(super) fn with_blocks<'a>(
                 }
                 if kind == OPTION_SACK {
                     cut(tcp.get_mut(at..at + len)?, keep)?;
+                } else if kind == OPTION_TIMESTAMPS
+                    && let Some(stamp) = stamp
+                    && let Some(value) =
+                        tcp.get_mut(at + 2..at + len).and_then(|option| option.first_chunk_mut())
+                    && before(stamp, u32::from_be_bytes(*value))
+                {
+                    *value = stamp.to_be_bytes();
                 }
                 at += len;
             }
@@ -115,6 +136,7 @@ mod tests {
             blocks in prop::collection::vec((any::<u32>(), any::<u32>()), 1..4),
             timestamps: bool,
             v6: bool,
+            stamp: Option<u32>,
         ) {
             let mut sack = SackBlocks::default();
             for (l, r) in &blocks {
@@ -127,16 +149,19 @@ mod tests {
             let ip = IpPacket::parse(&packet).unwrap();
             prop_assert!(can_hide(&TcpView::parse(&packet[ip.payload.clone()]).unwrap()));
             let mut copy = [0; MAX_HELD_BYTES];
-            let hidden = with_blocks(&ip, &packet, Keep::None, &mut copy).unwrap();
+            let hidden = with_blocks(&ip, &packet, Keep::None, None, &mut copy).unwrap();
             let tcp = TcpView::parse(&hidden[ip.payload.clone()]).unwrap();
             prop_assert!(tcp.verifies(&ip) && !can_hide(&tcp));
             let read = parse_packet(hidden).unwrap().header;
             prop_assert_eq!((read.ack, read.window, read.options.timestamps), (ack, 99, options_of(timestamps)));
             let mut left = |keep| {
-                let part = with_blocks(&ip, &packet, keep, &mut copy)?;
+                let part = with_blocks(&ip, &packet, keep, stamp, &mut copy)?;
                 let tcp = TcpView::parse(&part[ip.payload.clone()]).unwrap();
                 assert!(tcp.verifies(&ip));
-                Some(parse_packet(part).unwrap().header.options.sack.as_slice().to_vec())
+                let options = parse_packet(part).unwrap().header.options;
+                let older = stamp.filter(|stamp| before(*stamp, 7)).unwrap_or(7);
+                assert_eq!(options.timestamps, timestamps.then_some((older, 9)));
+                Some(options.sack.as_slice().to_vec())
             };
             prop_assert_eq!(left(Keep::First), Some(blocks[..1].to_vec()));
             prop_assert_eq!(left(Keep::Others), (blocks.len() > 1).then(|| blocks[1..].to_vec()));
@@ -149,7 +174,7 @@ mod tests {
             if let Ok(ip) = IpPacket::parse(&bytes) {
                 let mut copy = [0; MAX_HELD_BYTES];
                 for keep in [Keep::None, Keep::First, Keep::Others] {
-                    let _ = with_blocks(&ip, &bytes, keep, &mut copy);
+                    let _ = with_blocks(&ip, &bytes, keep, Some(1), &mut copy);
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 mod flows;
 mod links;
 mod properties;
+mod trips;
 mod world;
 
 use world::*;

@@ -7,7 +7,7 @@ use super::flow::{Flow, Gap};
 use super::holding_time::GUARD_S;
 use super::node::{Node, NodeSink, Seen};
 use super::pool::{MAX_HELD_BYTES, Queue};
-use super::sack::{Keep, with_blocks};
+use super::sack::{Keep, stamp_of, with_blocks};
 use super::stats::{PassReason, Stats};
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::IpPacket;
@@ -45,10 +45,10 @@ impl Node {
         let hides = dida.is_some_and(|dida| dida.hide_sack);
         let flow = self.flows.get_mut(number)?;
         let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
-        if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold) {
+        if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold | Verdict::Divide) {
             flow.estimate.on_gap();
             if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {
-                flow.gap = Some(Gap { since: now, again_at: None });
+                flow.gap = Some(Gap::new(now));
             }
         }
         match verdict {
@@ -57,10 +57,10 @@ impl Node {
             Verdict::Advance => {
                 self.end_hold(number, ReleaseReason::Filled, now, out);
                 self.stats.advances += 1;
-                self.end_gap(number, now);
+                self.end_gap(number, seen.tcp.timestamps().map(|(_, echo)| echo), now);
                 let mut goes_on_with = None;
                 if let Some(flow) = self.flows.get_mut(number) {
-                    flow.estimate.on_advance(&seen.tcp, now);
+                    flow.estimate.on_advance(&seen.tcp, flow.track.una, now);
                     flow.track.advance(&seen.tcp, now);
                     goes_on_with = flow.track.keeps_gap(&seen.tcp).filter(|_| hides);
                 }
@@ -80,18 +80,7 @@ impl Node {
                 out.backhaul(packet);
             }
             Verdict::Hold => self.hold(number, packet, now, out),
-            Verdict::Divide => {
-                let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
-                let first = with_blocks(&seen.ip, packet, Keep::First, &mut goes_on);
-                let others = with_blocks(&seen.ip, packet, Keep::Others, &mut stays);
-                if let (Some(first), Some(others)) = (first, others) {
-                    out.backhaul(first);
-                    self.hold(number, others, now, out);
-                } else {
-                    // It says nothing else.
-                    out.backhaul(packet);
-                }
-            }
+            Verdict::Divide => self.divide(number, &seen.ip, packet, now, out),
         }
         let proven = self.flows.get(number).is_some_and(|flow| flow.track.is_proven());
         self.flows.touch(number, proven, now);
@@ -138,21 +127,37 @@ impl Node {
         let until = self.hold_until(&dida, flow, now);
         let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
         let stays = match keep {
-            Keep::First => with_blocks(ip, packet, Keep::Others, &mut stays),
+            Keep::First => with_blocks(ip, packet, Keep::Others, None, &mut stays),
             Keep::None | Keep::Others => Some(packet),
         };
         if until > now
-            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, &mut goes_on), stays)
+            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, None, &mut goes_on), stays)
             && let Some(flow) = self.flows.get_mut(number)
             && self.pool.push(&mut flow.track.held, stays, dida.held)
         {
             self.stats.hidden_gaps += 1;
-            flow.gap = Some(Gap { since: now, again_at: None });
+            flow.gap = Some(Gap::new(now));
             flow.track.held_since = now;
             self.timers.set(number, until);
             return out.backhaul(hidden);
         }
         out.backhaul(packet);
+    }
+
+    /// Sends the duplicate SACK of an ACK on, and holds its other blocks.
+    fn divide(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+        let Some(flow) = self.flows.get(number) else { return out.backhaul(packet) };
+        let stamp = self.pool.front(&flow.track.held).and_then(stamp_of);
+        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let Some(first) = with_blocks(ip, packet, Keep::First, stamp, &mut goes_on) else {
+            self.end_hold(number, ReleaseReason::Dsack, now, out);
+            return out.backhaul(packet);
+        };
+        out.backhaul(first);
+        // It may say nothing else.
+        if let Some(others) = with_blocks(ip, packet, Keep::Others, None, &mut stays) {
+            self.hold(number, others, now, out);
+        }
     }
 
     /// When a hold that begins now ends, at the latest.
@@ -185,11 +190,11 @@ impl Node {
     }
 
     /// The missing ACK is there: was its packet late, or lost?
-    fn end_gap(&mut self, number: u32, now: Instant) {
+    fn end_gap(&mut self, number: u32, echo: Option<u32>, now: Instant) {
         let Some(flow) = self.flows.get_mut(number) else { return };
         let Some(gap) = flow.gap.take() else { return };
         let shortest = Duration::from_micros(flow.estimate.down_min_us.into());
-        let late = gap.again_at.is_none_or(|at| now.saturating_since(at) < shortest);
+        let late = gap.was_late(echo, shortest, now);
         let Some(ue) = self.ues.get_mut(flow.ue as usize) else { return };
         if late {
             self.stats.late_gaps += 1;

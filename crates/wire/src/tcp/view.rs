@@ -94,6 +94,21 @@ impl<'a> TcpView<'a> {
         Options(self.tcp.get(TCP_HEADER_LEN..self.header).unwrap_or_default())
     }
 
+    /// Value and echo of the timestamps option (RFC 7323 §3), if there is one in front of anything unreadable.
+    #[inline]
+    #[must_use]
+    pub fn timestamps(&self) -> Option<(u32, u32)> {
+        // Where nearly every stack puts it: behind two bytes of padding, at the front (RFC 7323 appendix A).
+        let options = &self.options().0;
+        if options.len() >= 12 && options[..4] == [1, 1, 8, 10] {
+            return Some((u32_at(options, 4), u32_at(options, 8)));
+        }
+        self.options().map_while(Result::ok).find_map(|option| match option {
+            TcpOption::Timestamps(value, echo) => Some((value, echo)),
+            _ => None,
+        })
+    }
+
     /// Whether the checksum is right for the packet this is in.
     #[must_use]
     pub fn verifies(&self, ip: &IpPacket) -> bool {

@@ -199,7 +199,7 @@ fn steady(w: &mut World, rounds: u32) -> u32 {
 #[test]
 fn an_optimal_hold_is_that_of_the_model() {
     let mut w = World::new(config(None), false);
-    let dida = DidaConfig { hold: Hold::Optimal, min_rto_ms: 1000, ..DidaConfig::default() };
+    let dida = DidaConfig { hold: Hold::Optimal, min_rto_ms: 1000, ..printed() };
     w.node.set_dida(Some(dida), w.now).unwrap();
     w.handshake();
     let n = steady(&mut w, 300);
@@ -227,9 +227,7 @@ fn a_hold_respects_the_senders_timer() {
     for (min_rto_ms, respect_rto, at_most_ms) in [(200, true, 200), (1000, true, 990), (200, false, 5000)] {
         let mut w = World::new(config(None), false);
         let hold = Hold::Fixed { ms: 5000.0 };
-        w.node
-            .set_dida(Some(DidaConfig { hold, respect_rto, min_rto_ms, ..DidaConfig::default() }), w.now)
-            .unwrap();
+        w.node.set_dida(Some(DidaConfig { hold, respect_rto, min_rto_ms, ..printed() }), w.now).unwrap();
         w.handshake();
         let n = steady(&mut w, 80);
         for i in 0..10 {
@@ -252,7 +250,7 @@ fn a_hold_respects_the_senders_timer() {
 #[test]
 fn an_adaptive_hold_follows_how_late_packets_are() {
     let mut w = World::new(config(None), false);
-    let dida = DidaConfig { hold: Hold::Adaptive, min_rto_ms: 1000, ..DidaConfig::default() };
+    let dida = DidaConfig { hold: Hold::Adaptive, min_rto_ms: 1000, ..printed() };
     w.node.set_dida(Some(dida), w.now).unwrap();
     w.handshake();
     let mut n = steady(&mut w, 80);

@@ -2,7 +2,7 @@
 
 use super::*;
 use anabranch_wire::ip::IpPacket;
-use anabranch_wire::tcp::{TcpOption, TcpView};
+use anabranch_wire::tcp::TcpView;
 use proptest::prelude::*;
 
 /// One step of a run of three flows.
@@ -14,8 +14,12 @@ enum Step {
     Again,
     /// The UE acknowledges so many more segments.
     Advance(u8),
+    /// The same, and tells of so many gaps behind them; also of a segment that came twice.
+    Tell(u8, u8, bool),
     /// The UE repeats itself.
     Dup(u8),
+    /// The same, with so many blocks, also one of a segment that came twice.
+    DupBlocks(u8, bool),
     /// An ACK from before, overtaken on its way.
     Old,
     /// Something that is not to be held.
@@ -28,7 +32,9 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
         3 => (1u8..20).prop_map(Step::Data),
         1 => Just(Step::Again),
         3 => (1u8..6).prop_map(Step::Advance),
+        3 => (1u8..6, 1u8..4, prop::bool::weighted(0.2)).prop_map(|(n, gaps, twice)| Step::Tell(n, gaps, twice)),
         8 => (1u8..6).prop_map(Step::Dup),
+        3 => (0u8..4, prop::bool::weighted(0.4)).prop_map(|(gaps, twice)| Step::DupBlocks(gaps, twice)),
         1 => Just(Step::Old),
         1 => (0u8..6).prop_map(Step::News),
         3 => (0u16..80).prop_map(Step::Pass),
@@ -36,13 +42,25 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     (0usize..3, what)
 }
 
-/// An uplink packet: its acknowledgment, when it came, and what became of it.
+/// An uplink packet: what it said, when it came, and what became of it.
 struct Offered {
     flow: usize,
     ack: u32,
     at: Instant,
     may_wait: bool,
+    header: TcpHeader,
+    payload: Vec<u8>,
+    len: usize,
+    /// When it left, with or without its blocks.
     left: Option<Instant>,
+    /// Blocks that have not left.
+    unsaid: Vec<(u32, u32)>,
+}
+
+impl Offered {
+    fn is_through(&self) -> bool {
+        self.left.is_some() && self.unsaid.is_empty()
+    }
 }
 
 struct Run {
@@ -50,6 +68,9 @@ struct Run {
     now: Instant,
     ends: [(SocketAddr, SocketAddr); 3],
     base: u32,
+    hides: bool,
+    /// Newest timestamp that left, by flow.
+    stamp: [Option<u32>; 3],
     /// Segments sent and acknowledged.
     sent: [u32; 3],
     acked: [u32; 3],
@@ -60,6 +81,7 @@ struct Run {
 
 impl Run {
     fn new(config: Config, base: u32) -> Self {
+        let hides = config.dida.is_some_and(|dida| dida.hide_sack);
         let end = |text: &str| text.parse::<SocketAddr>().unwrap();
         Self {
             node: Node::new(config, 3, Instant::ZERO).unwrap(),
@@ -70,6 +92,8 @@ impl Run {
                 (end("[fd00:99::1]:80"), end("[fd00:45::2]:4000")),
             ],
             base,
+            hides,
+            stamp: [None; 3],
             sent: [0; 3],
             acked: [0; 3],
             offered: Vec::new(),
@@ -85,19 +109,24 @@ impl Run {
         self.node.downlink(&mut packet, self.now);
     }
 
+    /// A packet of the UE, which is known by its echo; blocks are in segments.
     fn up(
         &mut self,
         flow: usize,
         segment: u32,
-        right: u32,
+        blocks: &[(u32, u32)],
         change: impl FnOnce(&mut TcpHeader, &mut Vec<u8>),
     ) {
         let (server, ue) = self.ends[flow];
-        let place = |segment: u32| self.base.wrapping_add(segment * 1000);
-        let mut options =
-            TcpOptions { timestamps: Some((self.offered.len() as u32, 5)), ..TcpOptions::default() };
-        if right > segment {
-            options.sack.push(place(right), place(right + 1));
+        let base = self.base;
+        let place = |segment: u32| base.wrapping_add(segment.wrapping_mul(1000));
+        let number = self.offered.len() as u32;
+        let mut options = TcpOptions {
+            timestamps: Some((self.base.wrapping_add(number), number)),
+            ..TcpOptions::default()
+        };
+        for (left, right) in blocks {
+            options.sack.push(place(*left), place(*right));
         }
         let (mut header, mut payload) = (
             TcpHeader { seq: 1, ack: place(segment), flags: TcpFlags::ACK, window: 900, options },
@@ -107,12 +136,31 @@ impl Run {
         change(&mut header, &mut payload);
         let packet = emit_packet(ue, server, &header, &payload).unwrap();
         let may_wait = header == plain && payload.is_empty();
-        self.offered.push(Offered { flow, ack: segment, at: self.now, may_wait, left: None });
+        let (len, unsaid) = (packet.len(), header.options.sack.as_slice().to_vec());
+        let at = self.now;
+        self.offered.push(Offered {
+            flow,
+            ack: segment,
+            at,
+            may_wait,
+            header,
+            payload,
+            len,
+            left: None,
+            unsaid,
+        });
         let mut out = Vec::new();
         self.node.uplink(&packet, self.now, &mut Wire(&mut out));
         self.left(&out);
         if !may_wait {
-            assert_eq!(out.last(), Some(&packet), "what is not to be held leaves at once");
+            assert!(out.contains(&packet) || self.hides, "what is not to be held leaves at once, as it is");
+            assert_eq!(self.offered[number as usize].left, Some(self.now));
+        }
+        // Who sends a segment again without need must know at once.
+        if blocks.first().is_some_and(|(_, right)| *right <= segment) {
+            assert!(
+                !self.offered[number as usize].unsaid.contains(&(place(blocks[0].0), place(blocks[0].1)))
+            );
         }
     }
 
@@ -120,15 +168,40 @@ impl Run {
         for packet in packets {
             let ip = IpPacket::parse(packet).unwrap();
             let tcp = TcpView::parse(&packet[ip.payload.clone()]).unwrap();
-            assert!(tcp.verifies(&ip), "untouched");
-            let number = tcp.options().find_map(|option| match option {
-                Ok(TcpOption::Timestamps(value, 5)) => Some(value as usize),
-                _ => None,
-            });
-            let number = number.expect("it was offered");
+            assert!(tcp.verifies(&ip), "a good checksum");
+            let read = parse_packet(packet).unwrap();
+            let (stamp, number) = read.header.options.timestamps.expect("it was offered");
+            let (number, now) = (number as usize, self.now);
             let offered = &mut self.offered[number];
-            assert!(offered.left.replace(self.now).is_none(), "it leaves once");
-            self.order.push(number);
+            // It is what was offered but for blocks, and a timestamp that is not newer.
+            let mut expected = offered.header;
+            expected.options.sack = read.header.options.sack;
+            expected.options.timestamps = Some((stamp, number as u32));
+            assert_eq!((read.header, packet.len()), (expected, offered.len));
+            assert_eq!(packet[read.payload], offered.payload);
+            let own = self.base.wrapping_add(number as u32);
+            assert!(stamp == own || self.hides && (stamp.wrapping_sub(own) as i32) < 0);
+            let last = self.stamp[offered.flow].replace(stamp);
+            assert!(last.is_none_or(|last| stamp.wrapping_sub(last) as i32 >= 0), "PAWS would drop it");
+            // Each block leaves once. Without hiding, all leave at once; else in two parts at most.
+            let before = offered.unsaid.len();
+            let said = read.header.options.sack;
+            for block in said.as_slice() {
+                let place = offered.unsaid.iter().position(|unsaid| unsaid == block);
+                offered.unsaid.remove(place.expect("a block leaves once"));
+            }
+            match offered.left {
+                None => assert!(offered.unsaid.is_empty() || self.hides && said.as_slice().len() <= 1),
+                Some(_) => assert!(self.hides && before > 0 && offered.unsaid.is_empty(), "it leaves once"),
+            }
+            offered.left.get_or_insert(now);
+            // A duplicate SACK alone goes past what is held.
+            let ack = offered.header.ack;
+            let is_past =
+                self.hides && matches!(said.as_slice(), [(_, right)] if ack.wrapping_sub(*right) as i32 >= 0);
+            if !is_past {
+                self.order.push(number);
+            }
         }
     }
 
@@ -144,8 +217,8 @@ impl Run {
         }
         self.now = end;
         for (number, offered) in self.offered.iter().enumerate() {
-            if offered.left.is_none() && self.now.saturating_since(offered.at) > hold {
-                assert!(self.superseder(number).is_some(), "held beyond its deadline");
+            if !offered.is_through() && self.now.saturating_since(offered.at) > hold {
+                assert!(self.superseder(number).is_some(), "held or hidden beyond its deadline");
             }
         }
     }
@@ -171,29 +244,44 @@ impl Run {
             Step::Advance(n) => {
                 let to = (acked + u32::from(n)).min(self.sent[flow]);
                 self.acked[flow] = to;
-                self.up(flow, to, 0, |_, _| {});
+                self.up(flow, to, &[], |_, _| {});
+            }
+            Step::Tell(n, gaps, twice) => {
+                let to = (acked + u32::from(n)).min(self.sent[flow]);
+                self.acked[flow] = to;
+                self.up(flow, to, &blocks(to, gaps, twice), |_, _| {});
             }
             Step::Dup(n) => {
                 for right in 1..=u32::from(n) {
-                    self.up(flow, acked, acked + right, |_, _| {});
+                    self.up(flow, acked, &[(acked + right, acked + right + 1)], |_, _| {});
                 }
             }
-            Step::Old => self.up(flow, acked.saturating_sub(1), 0, |_, _| {}),
-            Step::News(which) => self.up(flow, acked, acked + 1, |header, payload| match which {
-                0 => header.flags |= TcpFlags::FIN,
-                1 => header.flags |= TcpFlags::RST,
-                2 => header.flags |= TcpFlags::URG,
-                3 => payload.extend_from_slice(b"data"),
-                4 => header.window = 0,
-                _ => {
-                    let mut sack = SackBlocks::default();
-                    sack.push(header.ack.wrapping_sub(1000), header.ack);
-                    header.options.sack = sack;
-                }
-            }),
+            Step::DupBlocks(gaps, twice) => self.up(flow, acked, &blocks(acked, gaps, twice), |_, _| {}),
+            Step::Old => self.up(flow, acked.saturating_sub(1), &[], |_, _| {}),
+            Step::News(which) => {
+                self.up(flow, acked, &[(acked + 1, acked + 2)], |header, payload| match which {
+                    0 => header.flags |= TcpFlags::FIN,
+                    1 => header.flags |= TcpFlags::RST,
+                    2 => header.flags |= TcpFlags::URG,
+                    3 => payload.extend_from_slice(b"data"),
+                    4 => header.window = 0,
+                    _ => {
+                        let mut sack = SackBlocks::default();
+                        sack.push(header.ack.wrapping_sub(1000), header.ack);
+                        header.options.sack = sack;
+                    }
+                })
+            }
             Step::Pass(ms) => self.pass(Duration::from_millis(ms.into()), hold),
         }
     }
+}
+
+/// The last segment, again; and so many blocks behind the next gaps; three in all, as there are timestamps.
+fn blocks(acked: u32, gaps: u8, twice: bool) -> Vec<(u32, u32)> {
+    let again = twice.then(|| (acked.wrapping_sub(1), acked));
+    let behind = (0..u32::from(gaps)).rev().map(|gap| (acked + 3 * gap + 1, acked + 3 * gap + 3));
+    again.into_iter().chain(behind).take(3).collect()
 }
 
 proptest! {
@@ -203,7 +291,7 @@ proptest! {
     fn each_ack_leaves_once_in_order_or_is_superseded(
         steps in proptest::collection::vec(step(), 1..150), hold in 0u8..4, let_through in 0u16..4,
         base in prop_oneof![Just(0u32), Just(u32::MAX - 20_000), any::<u32>()],
-        flows in prop_oneof![Just(100u32), 1u32..4], per_flow in 1u32..40, held in 1u32..60,
+        flows in prop_oneof![Just(100u32), 1u32..4], per_flow in 1u32..40, held in 1u32..60, hide_sack: bool,
     ) {
         let longest = Duration::from_millis(2_000);
         let (mode, limit) = match hold {
@@ -212,7 +300,7 @@ proptest! {
             2 => (Hold::Optimal, longest),
             _ => (Hold::Adaptive, longest),
         };
-        let dida = DidaConfig { let_through, hold: mode, held_per_flow: per_flow, held, ..DidaConfig::default() };
+        let dida = DidaConfig { let_through, hold: mode, held_per_flow: per_flow, held, hide_sack, ..DidaConfig::default() };
         let mut run = Run::new(Config { flows, dida: Some(dida), ..config(None) }, base);
         for (flow, step) in steps {
             run.step(flow, step, limit);
@@ -229,16 +317,16 @@ proptest! {
             prop_assert!(order.is_sorted(), "{:?}", order);
         }
         for (number, offered) in run.offered.iter().enumerate() {
-            if offered.left.is_none() {
+            if !offered.is_through() {
                 prop_assert!(offered.may_wait);
                 let superseded = run.superseder(number);
                 prop_assert!(superseded.is_some_and(|at| at <= offered.at + limit), "{} of {:?}", number, superseded);
             }
         }
         let stats = run.node.stats();
-        let gone = run.offered.iter().filter(|offered| offered.left.is_none()).count() as u64;
+        let gone = run.offered.iter().filter(|offered| !offered.is_through()).count() as u64;
         prop_assert_eq!(stats.superseded_acks, gone);
-        prop_assert_eq!(stats.held, stats.superseded_acks + stats.released_acks);
+        prop_assert_eq!(stats.held + stats.hidden_gaps, stats.superseded_acks + stats.released_acks);
         prop_assert_eq!(stats.releases.iter().sum::<u64>(), stats.hold_histogram.iter().sum::<u64>());
     }
 

@@ -2,10 +2,15 @@
 
 use super::*;
 
+/// DIDA as the paper has it.
+pub fn printed() -> DidaConfig {
+    DidaConfig { hide_sack: false, ..DidaConfig::default() }
+}
+
 /// A node with one UE of both families, half of the packets over LTE.
 pub fn config(hold_ms: Option<f64>) -> Config {
     Config {
-        dida: hold_ms.map(|ms| DidaConfig { hold: Hold::Fixed { ms }, ..DidaConfig::default() }),
+        dida: hold_ms.map(|ms| DidaConfig { hold: Hold::Fixed { ms }, ..printed() }),
         ues: vec![UeConfig {
             name: "phone".into(),
             addresses: vec!["10.45.0.2".parse().unwrap(), "fd00:45::2".parse().unwrap()],
