@@ -277,7 +277,10 @@ impl Sdap {
     /// Changes how `drb` is paced; whether there is such a bearer. What RLC holds is told to the new limiter
     /// by the next report.
     pub fn set_limiter(&mut self, drb: DrbId, limiter: AnyLimiter) -> bool {
-        self.drb_mut(drb).map(|drb| (drb.limiter, drb.ask) = (limiter, true)).is_some()
+        let Some(drb) = self.drb_mut(drb) else { return false };
+        // What waited for the old one may be for nobody else to wake: a limiter that is open asks for nothing.
+        (drb.limiter, drb.ask, drb.wake_at) = (limiter, true, Some(Instant::ZERO));
+        true
     }
 
     /// The limiter of a bearer.

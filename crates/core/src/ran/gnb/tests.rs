@@ -406,6 +406,24 @@ fn shares_change_while_it_runs() {
 }
 
 #[test]
+fn what_waits_for_a_limiter_goes_when_another_takes_its_place() {
+    // Nothing else comes that would ask the new one, which is open and asks for nothing.
+    let mut run = Run::new(&config(&[100.0], &[0], Algorithm::Jit));
+    for n in 0..20 {
+        run.offer(Gnb::N3, down(0, 5000, 1300, n), ms(1));
+    }
+    let waiting = |run: &Run| -> u64 {
+        run.gnb.flow_stats(0, Direction::Downlink).map(|(_, flow)| flow.waiting_bytes).sum()
+    };
+    assert!(waiting(&run) > 0);
+    let (direction, params) = (Direction::Downlink, BearerParams::default());
+    let queue = Algorithm::Vanilla.into();
+    run.gnb.apply(GnbCommand::Queue { ue: "ue0".into(), drb: 1, direction, queue, params }, ms(1)).unwrap();
+    run.until(ms(3000));
+    assert_eq!((waiting(&run), run.gnb.poll_timeout()), (0, None));
+}
+
+#[test]
 fn gtpu_on_n3() {
     let mut config = config(&[100.0], &[0, 0], Algorithm::Vanilla);
     config.n3 = N3::Gtpu;
