@@ -222,7 +222,8 @@ impl Run {
                     before.excused |= is_older;
                     continue;
                 }
-                assert!((before.pure || before.left) && is_older, "order, and nothing lost");
+                let is_superseded = is_older && (before.pure || before.left);
+                assert!(before.excused || is_superseded, "order, and nothing lost");
                 before.gone = true;
             }
         }
