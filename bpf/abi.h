@@ -54,7 +54,8 @@ struct ab_view {
 	u32 flags;
 };
 
-/* One socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). */
+/* One socket: value of the map `ab_sockets` (BPF_MAP_TYPE_SK_STORAGE). A version that replaces another one uses its
+ * sockets' state if the size is the same: who changes the meaning of a field changes the size, too. */
 struct ab_socket {
 	struct ab_view view;
 	/* Our answer to the sender of data: the option as it goes out next; length 0: nothing to tell. */
@@ -72,12 +73,66 @@ struct ab_socket {
 	u64 next_us;
 	/* int_rate: the window that bounds it at that rate, segments. */
 	u64 window;
+	/* Segments sent again after losses taken for congestion and for the medium's; counted up to the last loss. */
+	u32 resent_congestion;
+	u32 resent_medium;
+	/* The socket's total_retrans when the last loss was judged. */
+	u32 resent_before;
+	/* Judgements. */
+	u32 losses_congestion;
+	u32 losses_medium;
+	u32 losses_taken_back;
+	/* AB_STATE_*. */
+	u32 state;
+	u32 reserved;
+};
+
+/* The last loss was taken for the medium's. */
+#define AB_STATE_MEDIUM 1
+/* The last ACK found reports fresh. */
+#define AB_STATE_FRESH 2
+/* The ceiling is in force. */
+#define AB_STATE_CEILING 4
+
+/* One socket as sockets.bpf.c tells it. */
+struct ab_shown {
+	u64 cookie;
+	u64 now_us;
+	/* When the newest report, or trace (a receiver), left the path; 0: none. */
+	u64 received_us;
+	u64 answered_us;
+	/* What the socket is paced at, bytes per second; all ones: not paced. */
+	u64 pacing;
+	u64 rate_bps;
+	u64 link_kbps;
+	u64 depth_bytes;
+	u8 local[16];
+	u8 remote[16];
+	u16 local_port;
+	u16 remote_port;
+	u32 netns;
+	u32 cwnd;
+	u32 ssthresh;
+	u32 cwnd_clamp;
+	u32 srtt_us;
+	u32 in_flight;
+	u32 resent;
+	u32 resent_congestion;
+	u32 resent_medium;
+	u32 losses_congestion;
+	u32 losses_medium;
+	u32 losses_taken_back;
+	u32 state;
+	u32 flows;
+	u32 flags;
+	char name[16];
 };
 
 /* What ioam_source.bpf.c puts in front of TCP. */
 struct ab_source_config {
 	u16 ioam_namespace;
-	u16 reserved;
+	/* It has room for so many, 1 to 4. */
+	u16 nodes;
 	/* One packet in so many carries a trace. */
 	u32 every;
 };

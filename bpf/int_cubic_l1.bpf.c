@@ -7,6 +7,7 @@ SEC("struct_ops")
 void BPF_PROG(l1_init, struct sock *sk)
 {
 	cubictcp_init(sk);
+	ab_made(sk);
 }
 
 SEC("struct_ops")

@@ -7,6 +7,7 @@ SEC("struct_ops")
 void BPF_PROG(l2_init, struct sock *sk)
 {
 	cubictcp_init(sk);
+	ab_made(sk);
 }
 
 /* β = 0.95, in the units of the kernel's CUBIC, and fast convergence with it: (1 + β) / 2. */

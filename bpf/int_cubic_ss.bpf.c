@@ -2,16 +2,24 @@
 /* CUBIC whose slow start follows the queue ahead, Eq. 1: crates/core/src/cc/int/cubic_ss.rs in the kernel. */
 #define AB_COUNTER_MAP ab_int_cubic_ss
 #include "lib/cc.h"
+#include <bpf/bpf_core_read.h>
 
 SEC("struct_ops")
 void BPF_PROG(ss_init, struct sock *sk)
 {
 	cubictcp_init(sk);
+	ab_made(sk);
 }
 
 SEC("struct_ops")
 u32 BPF_PROG(ss_ssthresh, struct sock *sk)
 {
+	struct ab_socket *s = ab_socket(sk);
+	struct tcp_sock *tp = ab_tcp(sk);
+
+	/* Told by `cc show`; the law itself asks for no cause. */
+	if (s)
+		ab_judged(s, tp, ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts));
 	return cubictcp_recalc_ssthresh(sk);
 }
 
@@ -39,12 +47,14 @@ void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 		cubictcp_cong_avoid(sk, ack, acked);
 		return;
 	}
-	if (!tp->is_cwnd_limited)
+	/* As tcp_is_cwnd_limited in slow start. A bit's place is the running kernel's. */
+	if (!BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited) && tp->snd_cwnd >= 2 * tp->max_packets_out)
 		return;
 	per_segment = per_segment * acked + s->carried;
 	s->carried = per_segment % AB_GROWTH_UNIT;
 	window = tp->snd_cwnd + per_segment / AB_GROWTH_UNIT;
 	most = ab_ceiling_window(ab_config.ceiling_bps, ab_srtt(tp), tp->mss_cache);
+	ab_at_ceiling(s, window >= most);
 	window = ab_at_most(ab_at_most(window, most), ab_at_most(tp->snd_ssthresh, tp->snd_cwnd_clamp));
 	if (window > tp->snd_cwnd)
 		tp->snd_cwnd = window;

@@ -25,6 +25,7 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
 
 	s->rate_bps = 0;
 	s->next_us = 0;
+	ab_at_ceiling(s, 0);
 	cubictcp_init(sk);
 	tp->snd_cwnd = ab_at_most(bdp < 2 ? 2 : bdp, tp->snd_cwnd_clamp);
 	tp->snd_ssthresh = tp->snd_cwnd;
@@ -46,6 +47,7 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
 		s->window = ab_rate_window(rate, srtt, tp->mss_cache);
+		ab_at_ceiling(s, rate >= ab_config.ceiling_bps);
 	} else if (s->rate_bps) {
 		back_to_cubic(sk, s);
 	}
@@ -83,7 +85,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 	if (sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 	cubictcp_init(sk);
-	bpf_sk_storage_get(&ab_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	ab_made(sk);
 }
 
 SEC("struct_ops")
@@ -132,8 +134,11 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 {
 	struct ab_socket *s = ab_socket(sk);
 
-	if (s)
+	if (s) {
 		s->carried = 0;
+		/* Told by `cc show`; the law itself asks for no cause. */
+		ab_judged(s, ab_tcp(sk), ab_medium(&s->view, ab_tcp(sk)->tcp_mstamp, ab_srtt(ab_tcp(sk)), ab_config.stale_rtts));
+	}
 	if (s && s->rate_bps)
 		return ab_tcp(sk)->snd_cwnd;
 	return cubictcp_recalc_ssthresh(sk);

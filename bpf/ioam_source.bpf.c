@@ -3,7 +3,8 @@
  * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
  * as a hop-by-hop option (RFC 9486). One segment in `every` carries one, so that telemetry stays cheap.
  *
- * A packet that would not fit the interface's MTU goes without: lower the route's MTU by HEADER_LEN.
+ * A packet that would not fit the interface's MTU goes without: lower the route's MTU by the header's length. Of a
+ * large packet (GSO) every segment is to fit.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -15,6 +16,7 @@ char _license[] SEC("license") = "GPL";
 const volatile struct ab_source_config ab_source SEC(".rodata.config") = {
 	.ioam_namespace = 123,
 	.every = 8,
+	.nodes = 4,
 };
 
 struct {
@@ -27,14 +29,16 @@ struct {
 /* Segments that have gone without a trace. */
 u64 credit SEC(".bss");
 
-/* Room for four nodes with hop, queue depth and our snapshot: 9 words each. */
+/* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; an extension header is 8n bytes. */
 #define NODE_WORDS 2
-#define WORDS (4 * 9)
-#define HEADER_LEN (16 + 4 * WORDS)
+#define MOST_NODES 4
+#define WORDS(nodes) (((nodes) * 9 + 1) / 2 * 2)
+#define HEADER_LEN(words) (16 + 4 * (words))
 #define TRACE_TYPE 0x820002
 
 #define ETHER_LEN 14
 #define IPV6_LEN 40
+#define TCP_OFFSET 12
 #define IPPROTO_TCP 6
 #define BPF_ADJ_ROOM_NET 0
 #define TC_ACT_UNSPEC -1
@@ -44,10 +48,10 @@ struct header {
 	__be16 ioam_namespace;
 	u8 node_len, remaining;
 	__be32 type;
-	u32 room[WORDS];
+	u32 room[WORDS(MOST_NODES)];
 };
 
-_Static_assert(sizeof(struct header) == HEADER_LEN && HEADER_LEN % 8 == 0, "an extension header is 8n bytes");
+_Static_assert(sizeof(struct header) == HEADER_LEN(WORDS(MOST_NODES)), "the longest header");
 
 AB_INLINE void count(u32 which)
 {
@@ -60,40 +64,43 @@ AB_INLINE void count(u32 which)
 SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
+	u32 words = WORDS(ab_source.nodes), len = HEADER_LEN(words);
 	struct header h = {
 		.next = IPPROTO_TCP,
-		.len = HEADER_LEN / 8 - 1,
+		.len = len / 8 - 1,
 		.padn = 1,
 		.option = 0x31,
-		.option_len = 10 + 4 * WORDS,
+		.option_len = 10 + 4 * words,
 		.ioam_namespace = bpf_htons(ab_source.ioam_namespace),
 		.node_len = NODE_WORDS << 3,
-		.remaining = WORDS,
+		.remaining = words,
 		.type = bpf_htonl(TRACE_TYPE << 8),
 	};
 	u32 segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
-	u8 ip[IPV6_LEN], hop_by_hop = 0;
+	u8 ip[IPV6_LEN], offset, hop_by_hop = 0;
 	u32 payload;
 	__be16 length;
 
 	if (skb->protocol != bpf_htons(0x86dd) || bpf_skb_load_bytes(skb, ETHER_LEN, ip, sizeof(ip)) ||
-	    ip[6] != IPPROTO_TCP)
+	    ip[6] != IPPROTO_TCP || bpf_skb_load_bytes(skb, ETHER_LEN + IPV6_LEN + TCP_OFFSET, &offset, 1))
 		return TC_ACT_UNSPEC;
-	payload = ((u32)ip[4] << 8 | ip[5]) + HEADER_LEN;
+	if (len > sizeof(h))
+		return TC_ACT_UNSPEC;
+	payload = ((u32)ip[4] << 8 | ip[5]) + len;
 	/* Every segment of a large packet will carry the trace. */
 	if (__sync_fetch_and_add(&credit, segments) + segments < (u64)ab_source.every * segments)
 		return TC_ACT_UNSPEC;
-	if (payload > 65535 || bpf_check_mtu(skb, 0, &mtu, HEADER_LEN, 0) ||
-	    (skb->gso_size && skb->gso_size + IPV6_LEN + 60 + HEADER_LEN > mtu)) {
+	if (payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
+	    (skb->gso_size && skb->gso_size + IPV6_LEN + (offset >> 4) * 4 + len > mtu)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
 	}
-	if (bpf_skb_adjust_room(skb, HEADER_LEN, BPF_ADJ_ROOM_NET, 0)) {
+	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, 0)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
 	}
 	length = bpf_htons(payload);
-	bpf_skb_store_bytes(skb, ETHER_LEN + IPV6_LEN, &h, sizeof(h), 0);
+	bpf_skb_store_bytes(skb, ETHER_LEN + IPV6_LEN, &h, len, 0);
 	bpf_skb_store_bytes(skb, ETHER_LEN + 6, &hop_by_hop, 1, 0);
 	bpf_skb_store_bytes(skb, ETHER_LEN + 4, &length, 2, 0);
 	credit = 0;

@@ -77,18 +77,57 @@ AB_INLINE u64 ab_srtt(const struct tcp_sock *tp)
 	return tp->srtt_us >> 3;
 }
 
+/* What the socket keeps; made with it, so that `cc show` knows the socket before the first report. */
+AB_INLINE void ab_made(struct sock *sk)
+{
+	struct ab_socket *s = ab_socket(sk);
+
+	if (s)
+		return;
+	s = bpf_sk_storage_get(&ab_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (s)
+		ab_view_init(&s->view);
+}
+
+AB_INLINE void ab_at_ceiling(struct ab_socket *s, int is)
+{
+	s->state = is ? s->state | AB_STATE_CEILING : s->state & ~AB_STATE_CEILING;
+}
+
+/* Counts a judgement; what was sent again since the one before goes to that one's account. */
+AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int medium)
+{
+	u32 resent = tp->total_retrans - s->resent_before;
+
+	if (s->state & AB_STATE_MEDIUM)
+		s->resent_medium += resent;
+	else
+		s->resent_congestion += resent;
+	s->resent_before = tp->total_retrans;
+	if (medium) {
+		s->losses_medium++;
+		s->state |= AB_STATE_MEDIUM;
+	} else {
+		s->losses_congestion++;
+		s->state &= ~AB_STATE_MEDIUM;
+	}
+	ab_count(medium ? AB_LOSSES_MEDIUM : AB_LOSSES_CONGESTION);
+}
+
 /* Whether the loss found now is the medium's, and `cwnd` may be kept. */
 AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32 cwnd)
 {
 	u64 srtt = ab_srtt(tp);
-	int medium;
+	int medium, over;
 
 	if (!s)
 		return 0;
 	s->late = 0;
-	medium = ab_medium(&s->view, tp->tcp_mstamp, srtt, ab_config.stale_rtts) &&
-		 cwnd <= ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache);
-	ab_count(medium ? AB_LOSSES_MEDIUM : AB_LOSSES_CONGESTION);
+	medium = ab_medium(&s->view, tp->tcp_mstamp, srtt, ab_config.stale_rtts);
+	over = cwnd > ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache);
+	ab_at_ceiling(s, medium && over);
+	medium = medium && !over;
+	ab_judged(s, tp, medium);
 	return medium;
 }
 
@@ -120,11 +159,18 @@ AB_INLINE int ab_on_ack(struct ab_socket *s, const struct tcp_sock *tp)
 	if (!s)
 		return 0;
 	ab_acked(&s->view, tp->tcp_mstamp);
-	if (!ab_fresh(&s->view, ab_srtt(tp), ab_config.stale_rtts))
+	if (ab_fresh(&s->view, ab_srtt(tp), ab_config.stale_rtts)) {
+		s->state |= AB_STATE_FRESH;
+	} else {
+		s->state &= ~AB_STATE_FRESH;
 		ab_count(AB_ACKS_STALE);
+	}
 	if (!s->late)
 		return 0;
 	s->late = 0;
+	/* What has been sent again for this loss was for congestion after all. */
+	s->state &= ~AB_STATE_MEDIUM;
+	s->losses_taken_back++;
 	ab_count(AB_LOSSES_TAKEN_BACK);
 	return 1;
 }

@@ -34,9 +34,32 @@ typedef u32 __wsum;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct ns_common {
+	u32 inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	u8 bytes[16];
+};
+
 struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
 	u16 skc_num;
 	__be16 skc_dport;
+	u16 skc_family;
+	u8 skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 };
 
 struct sock {
@@ -50,8 +73,11 @@ struct inet_sock {
 	struct sock sk;
 };
 
+struct tcp_congestion_ops;
+
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
 	u8 icsk_ca_state : 5;
 	u64 icsk_ca_priv[13];
 };
@@ -73,6 +99,7 @@ struct tcp_sock {
 	u32 snd_ssthresh;
 	u32 srtt_us;
 	u32 packets_out;
+	u32 max_packets_out;
 	u32 sacked_out;
 	u32 lost_out;
 	u32 retrans_out;
@@ -117,6 +144,17 @@ struct tcp_congestion_ops {
 	u32 flags;
 	void (*init)(struct sock *sk);
 	void (*release)(struct sock *sk);
+};
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
 };
 
 #pragma clang attribute pop

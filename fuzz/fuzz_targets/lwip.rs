@@ -195,6 +195,11 @@ impl Run {
             assert!(tcp.flags().contains(TcpFlags::ACK) && tcp.payload_len() == 0);
         }
         self.left(out);
+        if let Some((flow, ack)) = acknowledges(packet) {
+            for before in &mut self.sent[self.from..] {
+                before.excused |= before.flow == flow && (before.header.ack.wrapping_sub(ack) as i32) < 0;
+            }
+        }
     }
 
     fn left(&mut self, out: Out) {
@@ -298,6 +303,18 @@ impl Run {
         assert!(self.node.flow_count() <= config.flows);
         assert!(self.node.held_acks() <= 255);
     }
+}
+
+/// Whose acknowledgment a packet of a UE is, and of what.
+fn acknowledges(packet: &[u8]) -> Option<(u8, u32)> {
+    let ip = IpPacket::parse(packet).ok().filter(|ip| ip.protocol == protocol::TCP)?;
+    let tcp = TcpView::parse(packet.get(ip.payload.clone())?).ok()?;
+    let (from, to) = tcp.ports();
+    let flow = (0..6).find(|flow| {
+        let (server, ue) = ends(*flow);
+        (ip.src, from, ip.dst, to) == (ue.ip(), ue.port(), server.ip(), server.port())
+    })?;
+    tcp.flags().contains(TcpFlags::ACK).then(|| (own(flow), tcp.ack()))
 }
 
 fn stamp(packet: &[u8]) -> Option<u32> {

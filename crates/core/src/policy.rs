@@ -5,7 +5,8 @@
 //! indicators: TS 29.244 §8.2.146 ff. Modes as in JUNCTION §II-A.
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Default of `dwell_ms` in smallest-delay mode, in milliseconds.
 pub const DEFAULT_DWELL_MS: u32 = 500;
@@ -20,9 +21,10 @@ pub struct Rule {
     /// Unique name, shown wherever traffic is attributed to the rule.
     pub name: String,
     /// Which packets; an empty filter matches everything.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub filter: Filter,
     /// How they are steered.
+    #[serde(deserialize_with = "object")]
     pub steering: SteeringMode,
     /// Whether the receiver restores order. Off for transports that do not care.
     #[serde(default = "yes")]
@@ -243,6 +245,21 @@ pub fn chained<'a>(lists: impl IntoIterator<Item = &'a [Rule]>) -> Vec<Rule> {
 
 const fn yes() -> bool {
     true
+}
+
+/// Reads a table: serde takes a list for a struct, too, its fields in order.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Table<T>(std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Table<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a table")
+        }
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_map(Table(std::marker::PhantomData))
 }
 
 const fn ten() -> u8 {

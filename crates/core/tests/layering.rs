@@ -11,8 +11,8 @@ const CRATES: [(&str, &[&str]); 5] = [
     ("core", &["wire"]),
     ("kern", &["core", "wire"]),
     ("node", &["core", "kern", "wire"]),
-    // The lab starts `anabranch` as a process: it needs neither root nor the kernel interfaces.
-    ("lab", &["core", "wire"]),
+    // The lab starts `anabranch` as a process, and needs no root for virtual time; of `kern` it takes options of sockets.
+    ("lab", &["core", "kern", "wire"]),
 ];
 
 /// The contract and plain policy types: what every module of `core` may import, and what imports none.

@@ -8,6 +8,7 @@ pub mod interface;
 pub mod packet;
 pub mod priority;
 pub mod reuseport;
+pub mod socket;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use crate::claims::percentile;
 use std::collections::BTreeSet;
 
 /// The times that matter for a flow.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
     /// First moment of sending.
     pub start_s: f64,

@@ -43,6 +43,16 @@ pub const METRICS: &[Metric] = &[
     metric("flow.<flow>.delay_p50_ms", "ms", "UDP: one-way delay, median; of a ping flow, its round trip"),
     metric("flow.<flow>.delay_p99_ms", "ms", "the same, 99th percentile"),
     metric("flow.<flow>.delay_max_ms", "ms", "the same, largest"),
+    metric(
+        "flow.<flow>.paths",
+        "",
+        "`via = \"slices\"`: paths the UE's policy chose; several are Multipath TCP",
+    ),
+    metric(
+        "flow.<flow>.initial_window_segments",
+        "segments",
+        "`via = \"slices\"`: first window on the route that the UE's agent made for it",
+    ),
     metric("flow.<flow>.retransmissions", "segments", "TCP: data segments sent again, in the whole run"),
     metric("flow.<flow>.timeouts", "", "TCP: retransmission timeouts"),
     metric(

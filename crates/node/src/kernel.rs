@@ -5,9 +5,13 @@
 
 #[cfg(feature = "bpf")]
 mod at_work;
+#[cfg(feature = "bpf")]
+mod show;
 
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
+#[cfg(feature = "bpf")]
+use anabranch_kern::bpf::SourceConfig;
 use anyhow::Result;
 use std::path::PathBuf;
 
@@ -30,7 +34,8 @@ pub struct CcArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum CcCommand {
-    /// Register controllers until this command ends (Ctrl-C).
+    /// Register controllers until this command ends (Ctrl-C). What another such command keeps is replaced, and that
+    /// one ended: new connections run the new version, open ones the old one until they close.
     Load(LoadArgs),
     /// End the commands that keep these controllers registered; without names, all of ours.
     Unload {
@@ -39,7 +44,7 @@ enum CcCommand {
     },
     /// Which controllers the kernel has, and who keeps ours.
     List,
-    /// What the programs at work have counted.
+    /// What the programs at work have counted, and the sockets they are at work on.
     Show {
         /// One JSON object instead of a table.
         #[arg(long)]
@@ -74,7 +79,7 @@ struct LoadArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 A source puts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6; nodes on the way fill them; a sink at the
-receiver tells the sender on its ACKs (docs/int-cc.md). Lower the MTU of the route by 160 for the trace.
+receiver tells the sender on its ACKs (docs/int-cc.md). Lower the MTU of the route by 160 for the trace (88 for two nodes).
 
 Example:
   ip -6 route replace fd00:2::/64 via fd00:1::1 mtu 1340
@@ -95,6 +100,9 @@ enum IntCommand {
         /// One segment in so many carries a trace.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 8)]
         every: u32,
+        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
+        nodes: u8,
         /// IOAM namespace.
         #[arg(long, value_name = "ID", default_value_t = 123)]
         namespace: u16,
@@ -126,7 +134,7 @@ pub fn run_cc(args: CcArgs) -> Result<()> {
         }
         CcCommand::Unload { names } => at_work::unload(&names),
         CcCommand::List => at_work::list(),
-        CcCommand::Show { json } => at_work::show(json),
+        CcCommand::Show { json } => show::show(json),
     }
 }
 
@@ -134,7 +142,9 @@ pub fn run_cc(args: CcArgs) -> Result<()> {
 #[cfg(feature = "bpf")]
 pub fn run_int(args: IntArgs) -> Result<()> {
     match args.command {
-        IntCommand::Source { interface, every, namespace } => at_work::source(&interface, every, namespace),
+        IntCommand::Source { interface, every, nodes, namespace } => {
+            at_work::source(&interface, SourceConfig { namespace, every, nodes })
+        }
         IntCommand::Sink { cgroup } => at_work::sink(&cgroup),
     }
 }

@@ -15,7 +15,7 @@ pub struct SliceFacts {
     pub id: String,
     /// Name.
     pub name: String,
-    /// State, as [`State::name`].
+    /// State, as [`State::name`]; while a change is under way, that of what still holds.
     pub state: String,
     /// Why, if it is degraded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl From<&Slice> for SliceFacts {
         Self {
             id: slice.id.clone(),
             name: slice.name.clone(),
-            state: slice.state.name().to_owned(),
+            state: state(slice).to_owned(),
             reason: slice.state.reason().map(str::to_owned),
             sst: p.sst,
             sd: p.snssai_list.first().and_then(|s| s.sd.clone()),
@@ -89,6 +89,15 @@ impl From<&Slice> for SliceFacts {
             isolated: p.sharing.as_deref().filter(|s| *s == "NON-SHARED").map(|_| true),
             accesses: slice.applied.keys().cloned().collect(),
         }
+    }
+}
+
+/// While a change is under way, the old profile holds: a UE need not hear of the steps.
+fn state(slice: &Slice) -> &'static str {
+    match (&slice.pending, slice.problems.is_empty()) {
+        (None, _) => slice.state.name(),
+        (Some(_), true) => State::Running.name(),
+        (Some(_), false) => State::Degraded(String::new()).name(),
     }
 }
 

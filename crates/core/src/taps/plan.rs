@@ -37,6 +37,13 @@ pub enum Action {
         /// The table.
         table: u32,
     },
+    /// The socket is bound to this address: the first path of several. A mark would lead all of them over one.
+    LocalAddress {
+        /// Local address.
+        address: IpAddr,
+        /// Its interface.
+        interface: String,
+    },
     /// The socket is bound to this device (`SO_BINDTODEVICE`).
     Device {
         /// The interface.
@@ -85,20 +92,24 @@ pub fn plan(
     let mut actions = Vec::new();
     let Some(first) = candidate.paths.first() else { return actions };
     let slice = first.pvd.as_ref().and_then(|id| host.slices.get(id));
+    let address_of = |interface: &str| {
+        let family = candidate.endpoint.address.is_ipv6();
+        let addresses = &host.interfaces.get(interface)?.addresses;
+        addresses.iter().filter(|a| a.is_ipv6() == family).min().copied()
+    };
     match slice.and_then(|s| Some((s.mark?, s.table?))) {
-        Some((mark, table)) => actions.push(Action::Mark { mark, table }),
-        // Several paths: the kernel picks the device of each subflow by its address.
-        None if candidate.paths.len() == 1 => {
-            actions.push(Action::Device { interface: first.interface.clone() });
+        // Several paths: each subflow goes by its address.
+        _ if candidate.paths.len() > 1 => {
+            let (interface, address) = (first.interface.clone(), address_of(&first.interface));
+            actions.extend(address.map(|address| Action::LocalAddress { address, interface }));
         }
-        None => {}
+        Some((mark, table)) => actions.push(Action::Mark { mark, table }),
+        None => actions.push(Action::Device { interface: first.interface.clone() }),
     }
     for path in candidate.paths.iter().skip(1) {
-        let Some(interface) = host.interfaces.get(&path.interface) else { continue };
-        let family = candidate.endpoint.address.is_ipv6();
-        if let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == family).min() {
+        if let Some(address) = address_of(&path.interface) {
             actions.push(Action::MptcpEndpoint {
-                address: *address,
+                address,
                 interface: path.interface.clone(),
                 backup: properties.multipath.is_some()
                     && properties.multipath_policy == MultipathPolicy::Handover,

@@ -227,6 +227,10 @@ fn the_plan_binds_marks_paces_and_sets_the_window() {
         backup: false,
     };
     assert!(steps.contains(&endpoint), "{steps:?}");
+    // A mark would send every subflow over one path.
+    let Action::LocalAddress { interface, .. } = &steps[0] else { panic!("{steps:?}") };
+    assert_eq!(interface, "wwan1");
+    assert!(!steps.iter().any(|s| matches!(s, Action::Mark { .. } | Action::Device { .. })), "{steps:?}");
 }
 
 fn preference() -> impl Strategy<Value = Preference> {

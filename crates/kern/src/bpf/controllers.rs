@@ -2,12 +2,13 @@
 
 use super::feedback::Feedback;
 use super::object::{Counters, configure, counters, open};
-use super::{BpfError, supported, tried};
+use super::sockets::SOCKETS;
+use super::{BpfError, replace, supported, tried};
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
-use libbpf_rs::{Link, MapCore, MapType, Object};
+use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object};
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::{fs, io};
 
@@ -49,41 +50,70 @@ pub fn available() -> io::Result<Vec<String>> {
 /// Controllers that are registered as long as this lives.
 #[derive(Debug)]
 pub struct Controllers {
-    // Links before objects: unregistered first.
-    loaded: Vec<(Link, Algorithm, Object)>,
+    // Registrations before objects: unregistered first.
+    loaded: Vec<(Registration, Algorithm, Object)>,
+    // The sockets' state of the version that was replaced.
+    inherited: Option<MapHandle>,
+    replaced: Vec<Algorithm>,
+}
+
+/// What keeps a controller registered.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held, not read")]
+enum Registration {
+    /// Ours from the start.
+    Own(Link),
+    /// Another process's, with our program in it: it lives as long as either of us holds it.
+    TakenOver(OwnedFd),
 }
 
 impl Controllers {
-    /// Registers controllers; all, or none.
+    /// Registers controllers. One that another process of ours keeps registered is replaced, without a moment in
+    /// which there is none: connections made from now on run the new version and open ones keep the old, which
+    /// stays in the kernel until the last of them closes. Both share the sockets' state, so reports go on to reach
+    /// both. The other process has nothing left to hold then and can end; [`Self::replaced`] names what was taken.
+    ///
+    /// Without replacement it is all or none; a replacement that has been made is not taken back when a later one
+    /// fails, but nothing becomes unregistered as long as the other process lives.
     ///
     /// # Errors
-    /// One has no kernel program or is registered already; the machine cannot; the verifier refuses.
+    /// One has no kernel program or is registered by somebody else; the machine cannot; the verifier refuses.
     pub fn load(algorithms: &[Algorithm], config: &IntConfig) -> Result<Self, BpfError> {
         supported()?;
-        let mut all = Self { loaded: Vec::new() };
+        let mut all = Self { loaded: Vec::new(), inherited: None, replaced: Vec::new() };
+        all.inherited = algorithms.iter().find_map(|a| replace::sockets_of(a.name()));
         for &algorithm in algorithms {
             all.add(algorithm, config)?;
         }
         Ok(all)
     }
 
+    /// Which controllers were another process's before.
+    #[must_use]
+    pub fn replaced(&self) -> &[Algorithm] {
+        &self.replaced
+    }
+
     fn add(&mut self, algorithm: Algorithm, config: &IntConfig) -> Result<(), BpfError> {
         let name = algorithm.name();
         let bytes = bytes(algorithm)?;
-        // A second registration would be refused too late, and with "Success".
-        if available().is_ok_and(|names| names.iter().any(|n| n == name)) {
-            return Err(BpfError::Registered(name));
-        }
+        let there = available().is_ok_and(|names| names.iter().any(|n| n == name));
         let mut object = open(name, bytes)?;
         configure(&mut object, &constants(config))?;
-        if let Some((_, _, first)) = self.loaded.first() {
-            share_sockets(&mut object, first)?;
+        if let Some(map) = self.sockets() {
+            share_sockets(&mut object, &map)?;
         }
         let mut object = tried(format!("loading {name}"), object.load())?;
         let ops = object.maps_mut().find(|m| m.map_type() == MapType::StructOps);
         let mut ops = ops.ok_or_else(|| BpfError::Unsupported(format!("{name} has no operations")))?;
-        let link = tried(format!("registering {name}"), ops.attach_struct_ops())?;
-        self.loaded.push((link, algorithm, object));
+        let registration = if there {
+            let link = replace::replace(name, &mut ops)?;
+            self.replaced.push(algorithm);
+            Registration::TakenOver(link)
+        } else {
+            Registration::Own(tried(format!("registering {name}"), ops.attach_struct_ops())?)
+        };
+        self.loaded.push((registration, algorithm, object));
         Ok(())
     }
 
@@ -100,7 +130,17 @@ impl Controllers {
     /// # Errors
     /// No such cgroup, or the kernel refuses.
     pub fn feedback(&self, cgroup: &Path) -> Result<Feedback, BpfError> {
-        Feedback::attach(cgroup, self.loaded.first().map(|(_, _, object)| object))
+        Feedback::attach(cgroup, self.sockets())
+    }
+
+    /// The map with the sockets' state: of the first that was loaded, or of the version replaced.
+    fn sockets(&self) -> Option<MapHandle> {
+        let Some((_, _, first)) = self.loaded.first() else {
+            let map = self.inherited.as_ref()?;
+            return MapHandle::try_from(map).ok();
+        };
+        let map = first.maps().find(|m| m.name() == OsStr::new(SOCKETS))?;
+        MapHandle::try_from(&map).ok()
     }
 }
 
@@ -113,12 +153,11 @@ fn constants(config: &IntConfig) -> Vec<u8> {
     b
 }
 
-/// Lets `object` use the sockets' state of `of`.
-pub(super) fn share_sockets(object: &mut libbpf_rs::OpenObject, of: &Object) -> Result<(), BpfError> {
-    let theirs = of.maps().find(|m| m.name() == OsStr::new("ab_sockets"));
-    let ours = object.maps_mut().find(|m| m.name() == OsStr::new("ab_sockets"));
-    match (ours, theirs) {
-        (Some(mut ours), Some(theirs)) => tried("sharing the sockets' state", ours.reuse_fd(theirs.as_fd())),
-        _ => Err(BpfError::Unsupported("the programs do not share their sockets' state".into())),
+/// Lets `object` use the sockets' state in `map`.
+pub(super) fn share_sockets(object: &mut libbpf_rs::OpenObject, map: &MapHandle) -> Result<(), BpfError> {
+    let ours = object.maps_mut().find(|m| m.name() == OsStr::new(SOCKETS));
+    match ours {
+        Some(mut ours) => tried("sharing the sockets' state", ours.reuse_fd(map.as_fd())),
+        None => Err(BpfError::Unsupported("the programs do not share their sockets' state".into())),
     }
 }

@@ -3,7 +3,7 @@
 use super::controllers::{object, share_sockets};
 use super::object::{Counters, attach, counters, open};
 use super::{BpfError, supported, tried};
-use libbpf_rs::{Link, Object};
+use libbpf_rs::{Link, MapHandle, Object};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -25,12 +25,12 @@ impl Feedback {
         Self::attach(cgroup, None)
     }
 
-    pub(super) fn attach(cgroup: &Path, shares: Option<&Object>) -> Result<Self, BpfError> {
+    pub(super) fn attach(cgroup: &Path, shares: Option<MapHandle>) -> Result<Self, BpfError> {
         let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
         let group = File::open(cgroup).map_err(|source| BpfError::Io { what: what(), source })?;
         let mut object = open("feedback", object!("feedback"))?;
-        if let Some(of) = shares {
-            share_sockets(&mut object, of)?;
+        if let Some(map) = shares {
+            share_sockets(&mut object, &map)?;
         }
         let object = tried("loading feedback", object.load())?;
         let links = attach(&object, &["ab_feedback", "ab_sink"], |program| {

@@ -50,6 +50,17 @@ pub fn holders(name: &str) -> io::Result<Vec<u32>> {
     Ok(holders)
 }
 
+/// Numbers of the maps that a process holds. One that has gone, or may not be looked at, holds none.
+pub(super) fn maps_of(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return Vec::new() };
+    let map = |text: String| {
+        let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        // A link tells the map that it is on; a map its own.
+        field("link_type:").is_none().then(|| field("map_id:")?.parse().ok())?
+    };
+    entries.flatten().filter_map(|entry| map(fs::read_to_string(entry.path()).ok()?)).collect()
+}
+
 /// Whether a process has a struct_ops link on one of `maps`. Processes come and go: what cannot be read holds
 /// nothing.
 fn holds(fdinfo: &Path, maps: &[u32]) -> bool {

@@ -10,6 +10,10 @@
 //! is dropped, or the process is killed in whatever way, the kernel takes its programs off by itself. A
 //! connection that runs one of our controllers keeps it until it ends.
 //!
+//! **A newer version goes in without a gap.** Loading over a loaded controller puts the new one in the old one's
+//! place ([`Controllers::load`]): new connections run the new version, open ones keep theirs, and reports reach
+//! both, for they share the sockets' state.
+//!
 //! Registration of a controller is global for the machine: every network namespace sees its name. No one uses it
 //! who does not ask for it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
 
@@ -17,6 +21,8 @@ mod controllers;
 mod feedback;
 mod inspect;
 mod object;
+mod replace;
+mod sockets;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -25,7 +31,8 @@ pub use controllers::{Controllers, LOADABLE, available};
 pub use feedback::Feedback;
 pub use inspect::{holders, registered, shown};
 pub use object::Counters;
-pub use source::{Source, SourceConfig, TRACE_BYTES};
+pub use sockets::{SocketState, sockets};
+pub use source::{MOST_NODES, Source, SourceConfig, trace_bytes};
 
 use std::path::Path;
 
@@ -44,8 +51,8 @@ pub enum BpfError {
         /// What libbpf said.
         source: libbpf_rs::Error,
     },
-    /// Somebody registered a controller of that name.
-    #[error("\"{0}\" is registered already, by another process; end that one first")]
+    /// A controller of that name is registered, and by no link that could be taken over.
+    #[error("\"{0}\" is registered already, and not by anabranch; take that one away first")]
     Registered(&'static str),
     /// No kernel program of that name.
     #[error("{0} is not one of the kernel's; there are: {names}", names = loadable())]

@@ -8,8 +8,14 @@ use std::ffi::CString;
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Bytes that a trace adds to a packet: what the route's MTU is to be lowered by.
-pub const TRACE_BYTES: usize = 160;
+/// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
+pub const MOST_NODES: u8 = 4;
+
+/// Bytes that a trace with room for `nodes` adds to a packet: what the route's MTU is to be lowered by.
+#[must_use]
+pub const fn trace_bytes(nodes: u8) -> usize {
+    (16 + 36 * nodes as usize).next_multiple_of(8)
+}
 
 /// What a source puts into packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +24,13 @@ pub struct SourceConfig {
     pub namespace: u16,
     /// One segment in so many carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
     pub every: u32,
+    /// Nodes a trace has room for, 1 to [`MOST_NODES`] (taken as one of these otherwise). Default 4.
+    pub nodes: u8,
 }
 
 impl Default for SourceConfig {
     fn default() -> Self {
-        Self { namespace: 123, every: 8 }
+        Self { namespace: 123, every: 8, nodes: MOST_NODES }
     }
 }
 
@@ -50,7 +58,7 @@ impl Source {
         }
         let mut object = open("ioam_source", object!("ioam_source"))?;
         let mut constants = config.namespace.to_ne_bytes().to_vec();
-        constants.extend([0; 2]);
+        constants.extend(u16::from(config.nodes.clamp(1, MOST_NODES)).to_ne_bytes());
         constants.extend(config.every.max(1).to_ne_bytes());
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;

@@ -61,6 +61,7 @@ fn once(bench: &Bench, kind: Kind) -> Result<(Vec<u64>, u64)> {
         rate_bps: PAYLOAD_BYTES as u64 * 8 * RATE,
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,
+        setup: Default::default(),
         report: sent.clone(),
     });
     let mut sink =

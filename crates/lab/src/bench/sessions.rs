@@ -113,6 +113,7 @@ fn ping_pong(
         rate_bps: PAYLOAD_BYTES as u64 * 8 * RATE,
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,
+        setup: Default::default(),
         report: report.clone(),
     });
     let name = |what: &str| format!("{what}-{tag}");

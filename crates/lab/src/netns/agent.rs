@@ -323,7 +323,11 @@ impl Agent {
         serde_json::from_str(&text).with_context(|| format!("answer of {} to GET {path}", self.name))
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
+    /// Asks it; the body of a good answer.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses, and why.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let what = || format!("{method} {path} of {}", self.name);
         let mut stream = self.request(method, path, body).with_context(what)?;
         stream.set_read_timeout(Some(ANSWER)).with_context(what)?;

@@ -5,7 +5,9 @@ use super::cells::{self, Cells};
 use super::flows::Flows;
 use super::lwips::Lwips;
 use super::observe::network::{Access, ETHERNET_BYTES};
-use super::observe::{AcksSeen, NetworkSeen, NetworkWatch, TcpSeen, acks, ends, network, tcp};
+use super::observe::{
+    AcksSeen, NetworkSeen, NetworkWatch, TcpSeen, TracesSeen, acks, ends, network, tcp, traces,
+};
 use super::outcome;
 use super::plan::{self, Plan, UePlan};
 use super::program::{self, Interrupted};
@@ -13,6 +15,7 @@ use super::sandbox::{Sandbox, WORK_DIR};
 use super::senders;
 use super::space::Space;
 use super::stop::Stop;
+use super::telemetry::Telemetry;
 use super::timeline::Timeline;
 use super::topology::{self, Network};
 use super::traffic;
@@ -165,6 +168,7 @@ struct Run<'a> {
     tunnels: Tunnels,
     lwips: Lwips,
     cells: Cells,
+    telemetry: Telemetry,
     network: Network,
     plan: Plan,
     case: &'a Case,
@@ -185,6 +189,8 @@ pub(super) struct Seen {
     pub tcp: BTreeMap<String, TcpSeen>,
     /// Acknowledgments that reached them.
     pub acks: BTreeMap<String, AcksSeen>,
+    /// Data that reached receivers, with traces.
+    pub traces: BTreeMap<String, TracesSeen>,
     /// RTTs of paths.
     pub rtts: ends::Rtts,
     /// Events of each tunnel end by its name; UEs and UPFs apart.
@@ -198,19 +204,24 @@ pub(super) struct Seen {
 impl NetnsBackend {
     fn run_in(&self, folder: &Path, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Outcome> {
         let stop = &*self.sandbox.stop;
-        progress.doing("making the network");
         let plan = plan::lay_out(case)?;
+        // Before the network, whose routes name the controllers.
+        let mut telemetry = Telemetry::load(&plan, self.sandbox.rootless, folder, stop, progress)?;
+        progress.doing("making the network");
         let network = Network::make(&plan, seed, folder, stop)?;
+        telemetry.start_sources(&plan, &network, folder, stop)?;
         senders::set(case, &plan, &network)?;
         let cells = Cells::start(case, &plan, &network, seed, self.device, folder, stop)?;
         let lwips = Lwips::start(case, &plan, &network, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
-        let flows = Flows::start(case, &plan, &network, seed, folder, stop)?;
+        let flows = Flows::start(case, &plan, &network, (&tunnels, &telemetry), seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
-        let mut run = Run { case, plan, network, cells, lwips, tunnels, flows, device: self.device };
+        let mut run =
+            Run { case, plan, network, telemetry, cells, lwips, tunnels, flows, device: self.device };
         let onlooker = self.onlooker.as_deref();
         let seen = run.observe(seed, stop, progress, onlooker)?;
+        run.telemetry.keep_counters(folder)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, &seen, &mut out)?;
         outcome::network(case, &seen, &mut out);
@@ -280,6 +291,7 @@ impl Run<'_> {
         let watch = self.network_watch()?;
         let tcp_watches = self.flows.watches(case, &self.plan, &self.network)?;
         let ack_taps = self.flows.ack_taps(case, &self.plan, &self.network)?;
+        let trace_taps = self.flows.trace_taps(case, &self.plan, &self.network)?;
         let agents: Vec<_> = self.tunnels.ues.values().map(|r| r.agent.clone()).collect();
         let told = [&self.tunnels.ues, &self.tunnels.upfs]
             .map(|ends| ends.iter().map(|(name, r)| (name.clone(), r.agent.clone())).collect::<Vec<_>>());
@@ -291,7 +303,7 @@ impl Run<'_> {
         let scene = self.scene(begin_ns)?;
         self.flows.begin(begin_ns)?;
         let end = Stop::default();
-        let Self { network, tunnels, cells, lwips, flows, .. } = self;
+        let Self { network, telemetry, tunnels, cells, lwips, flows, .. } = self;
         std::thread::scope(|scope| {
             let end = &end;
             let timeline = scope.spawn(move || ending(end, || timeline.run(network, start, end)));
@@ -301,6 +313,10 @@ impl Run<'_> {
                 .into_iter()
                 .map(|tap| scope.spawn(move || ending(end, || acks::watch(tap, start, end))));
             let counted: Vec<_> = counted.collect();
+            let traced = trace_taps
+                .into_iter()
+                .map(|tap| scope.spawn(move || ending(end, || traces::watch(tap, end))));
+            let traced: Vec<_> = traced.collect();
             let agents = &agents;
             let rtts = scope.spawn(move || ending(end, || ends::rtts(agents, start, case.sample, end)));
             let watched = cell_agents.into_iter().map(|(name, agent)| {
@@ -320,7 +336,7 @@ impl Run<'_> {
                 };
                 agents.into_iter().map(listen).collect::<Vec<_>>()
             });
-            let looked = look_after((tunnels, cells, lwips), flows, start, end, stop, progress);
+            let looked = look_after((tunnels, cells, lwips, telemetry), flows, start, end, stop, progress);
             let end_s = start.elapsed().as_secs_f64().min(case.duration.as_secs_f64());
             end.request();
             let told = told.map(|threads| {
@@ -331,6 +347,7 @@ impl Run<'_> {
             let watched = watched.into_iter().map(|(name, thread)| Ok((name, join(thread)??)));
             let watched = watched.collect::<Result<BTreeMap<_, _>>>();
             let counted = counted.into_iter().map(join).collect::<Result<Vec<_>>>();
+            let traced = traced.into_iter().map(join).collect::<Result<Vec<_>>>();
             let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
             let looking = looking.map(join).transpose()?;
             // The first cause is told: what ended a program shows in its log better than in a lost answer.
@@ -344,6 +361,7 @@ impl Run<'_> {
                 network: network?,
                 tcp: tcp?,
                 acks: counted?.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
+                traces: traced?.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
                 rtts: rtts?,
                 told: [ues?, upfs?],
                 cells: watched?,
@@ -396,7 +414,7 @@ impl Run<'_> {
 
 /// Waits until all flows are over.
 fn look_after(
-    (tunnels, cells, lwips): (&mut Tunnels, &mut Cells, &mut Lwips),
+    (tunnels, cells, lwips, telemetry): (&mut Tunnels, &mut Cells, &mut Lwips, &mut Telemetry),
     flows: &mut Flows,
     start: Instant,
     end: &Stop,
@@ -411,6 +429,7 @@ fn look_after(
         tunnels.check()?;
         cells.check()?;
         lwips.check()?;
+        telemetry.check()?;
         let elapsed = start.elapsed();
         progress.at(elapsed.as_secs_f64() / until.as_secs_f64());
         if flows.over()? {

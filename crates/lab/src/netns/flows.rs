@@ -2,15 +2,21 @@
 
 use super::backend::{Download, Seen};
 use super::diag::{Diag, Side};
-use super::observe::{AckTap, TcpSeen, TcpWatch};
+use super::group::Group;
+use super::observe::{AckTap, TcpSeen, TcpWatch, TraceTap};
+use super::outcome;
 use super::plan::{Plan, ServerPlan, UePlan, lwip_addresses};
 use super::program::{self, Interrupted, Program};
+use super::slices::{self, Choice};
 use super::stop::Stop;
+use super::telemetry::Telemetry;
 use super::tools::{self, Tool};
 use super::topology::{Network, READY};
 use super::traffic::{
-    self, Answer, Bursts, Delivered, Exchange, Schedule, Stream, Task, UdpEcho, UdpReceive, UdpSend, Wait,
+    self, Answer, Bursts, Delivered, Exchange, Schedule, Setup, Stream, Task, UdpEcho, UdpReceive, UdpSend,
+    Wait,
 };
+use super::tunnels::Tunnels;
 use super::web::Web;
 use crate::backend::{Outcome, Series};
 use crate::measure::{self, Arrival, Times};
@@ -19,7 +25,7 @@ use crate::scenario::model::{Case, Flow, Traffic, Via, run_seed};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -43,12 +49,14 @@ struct RunningFlow {
     sent: PathBuf,
     web: Option<Web>,
     tool: Option<Tool>,
+    choice: Choice,
 }
 
 /// Seconds, and bytes delivered at them.
 type Deliveries = Vec<(f64, u64)>;
 
 /// The two ends of a flow in the network.
+#[derive(Clone, Copy)]
 struct Ends<'a> {
     ue_space: &'a str,
     server_space: &'a str,
@@ -65,6 +73,7 @@ impl Flows {
         case: &Case,
         plan: &Plan,
         network: &Network,
+        (tunnels, telemetry): (&Tunnels, &Telemetry),
         seed: u64,
         folder: &Path,
         stop: &Stop,
@@ -74,6 +83,9 @@ impl Flows {
         let own = std::env::current_exe().context("the path of this program")?;
         for (number, (name, flow)) in (0..).zip(&case.flows) {
             let ends = ends(case, plan, flow)?;
+            let choice = chosen(flow, &ends, network, tunnels).with_context(|| format!("flow {name}"))?;
+            let ends =
+                choice.local.map_or(ends, |local| Ends { ue: SocketAddr::new(local, flow.port), ..ends });
             let path = |what: &str| folder.join(format!("flow-{name}.{what}"));
             let (received, sent) = (path("received"), path("sent"));
             let when = Schedule::Told { start: flow.start, stop: flow.stop, until };
@@ -86,7 +98,8 @@ impl Flows {
                 }
                 _ => None,
             };
-            let tool = tool(name, flow, &ends, network, folder, stop)?;
+            let group = telemetry.group_of(plan, name);
+            let tool = tool(name, flow, &ends, network, group, folder, stop)?;
             let tasks = match (&web, &tool) {
                 (Some(web), _) => {
                     let seconds = (until - flow.start).as_secs_f64();
@@ -101,7 +114,7 @@ impl Flows {
                     vec![(end, space, task)]
                 }
                 (None, None) => {
-                    let [server, ue] = tasks(flow, &ends, when, seed, &received, &sent);
+                    let [server, ue] = tasks(flow, &ends, &choice, when, seed, &received, &sent);
                     vec![("server", ends.server_space, server), ("ue", ends.ue_space, ue)]
                 }
             };
@@ -109,6 +122,9 @@ impl Flows {
             for (end, space, task) in &tasks {
                 let mut command = program::prompt(&own);
                 command.arg("traffic").arg(serde_json::to_string(task).context("task")?);
+                if let Some(group) = group {
+                    command = group.within(&command);
+                }
                 let name = format!("flow-{name}-{end}");
                 programs.push(Program::start_told(network.space(space)?, &name, &mut command, folder)?);
             }
@@ -122,6 +138,7 @@ impl Flows {
                 sent,
                 web,
                 tool,
+                choice,
             });
         }
         for program in flows.running.iter_mut().flat_map(|f| &mut f.programs) {
@@ -225,7 +242,7 @@ impl Flows {
                 sender: (Diag::open(network.space(space)?)?, side),
                 space: network.space(space)?.clone(),
                 receiver,
-                mptcp: of.flow.via == Via::Mptcp,
+                mptcp: of.choice.mptcp,
             });
         }
         Ok(watches)
@@ -243,6 +260,20 @@ impl Flows {
             by_space.entry(space.to_owned()).or_default().push((of.name.clone(), side));
         }
         by_space.into_iter().map(|(space, flows)| AckTap::open(network.space(&space)?, flows)).collect()
+    }
+
+    /// The data that reaches receivers of flows with telemetry, by namespace.
+    ///
+    /// # Errors
+    /// There are no packet sockets here.
+    pub fn trace_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<TraceTap>> {
+        let mut by_space: BTreeMap<String, Vec<(String, Side)>> = BTreeMap::new();
+        for of in self.running.iter().filter(|of| of.flow.telemetry.is_some()) {
+            let ends = ends(case, plan, &of.flow)?;
+            let (_, (space, side)) = of.tcp_ends(&ends);
+            by_space.entry(space.to_owned()).or_default().push((of.name.clone(), side));
+        }
+        by_space.into_iter().map(|(space, flows)| TraceTap::open(network.space(&space)?, flows)).collect()
     }
 
     /// Metrics and series of all flows.
@@ -342,6 +373,12 @@ impl RunningFlow {
                 measure::deliveries(out, name, &delivered, &times);
             }
         }
+        if self.flow.via == Via::Slices {
+            put(out, name, "paths", self.choice.paths.len() as f64);
+            if let Some(window) = self.choice.window {
+                put(out, name, "initial_window_segments", f64::from(window));
+            }
+        }
         if let Some(seen) = tcp {
             put(out, name, "retransmissions", seen.resent[0] as f64);
             put(out, name, "timeouts", seen.resent[1] as f64);
@@ -358,6 +395,10 @@ impl RunningFlow {
             let cuts = (of.fast_recoveries + seen.resent[1]) as f64;
             put(out, name, "cuts_per_mb", cuts * 1e6 / seen.acked_bytes.max(1) as f64);
             out.series.insert(format!("flow.{name}.cwnd_bytes"), Series { points: seen.cwnd.clone() });
+        }
+        if self.flow.telemetry.is_some() {
+            let cwnd = tcp.map_or(&[][..], |tcp| tcp.cwnd.as_slice());
+            outcome::telemetry(name, acks.as_ref(), seen.traces.get(name), cwnd, &times, out);
         }
         if let Some(acks) = acks {
             put(out, name, "duplicate_acks", acks.duplicates as f64);
@@ -437,6 +478,7 @@ fn tool(
     flow: &Flow,
     ends: &Ends<'_>,
     network: &Network,
+    group: Option<&Group>,
     folder: &Path,
     stop: &Stop,
 ) -> Result<Option<Tool>> {
@@ -447,7 +489,7 @@ fn tool(
     };
     let (space, name) = (network.space(space)?, format!("flow-{name}"));
     Ok(match flow.program {
-        file::Program::Iperf3 => Some(Tool::iperf3(space, &name, flow, addresses, folder, stop)?),
+        file::Program::Iperf3 => Some(Tool::iperf3(space, &name, flow, addresses, group, folder, stop)?),
         file::Program::Irtt => Some(Tool::irtt(space, &name, flow, addresses, folder, stop)?),
         file::Program::Own | file::Program::Curl => None,
     })
@@ -470,14 +512,44 @@ fn drain(case: &Case) -> Duration {
     crate::scenario::model::ms((longest + 200.0).clamp(300.0, 3000.0))
 }
 
+/// A rate that limits nobody: TCP paces at its own where a socket has one.
+const PACED_BPS: u64 = 100_000_000_000;
+
+/// How a flow is to be opened: as its UE's policy says, or as the scenario does.
+fn chosen(flow: &Flow, ends: &Ends<'_>, network: &Network, tunnels: &Tunnels) -> Result<Choice> {
+    let mut choice = match (&flow.via, tunnels.ues.get(&flow.ue)) {
+        (Via::Slices, Some(ue)) => {
+            slices::choose(&ue.agent, network.space(ends.ue_space)?, flow, ends.server)?
+        }
+        (via, _) => Choice { mptcp: *via == Via::Mptcp, ..Choice::default() },
+    };
+    if flow.paced && choice.setup.pacing_bps.is_none() {
+        choice.setup.pacing_bps = Some(PACED_BPS);
+    }
+    Ok(choice)
+}
+
 fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
     let ue: &UePlan = plan.ues.get(&flow.ue).ok_or_else(|| anyhow!("no UE {}", flow.ue))?;
     let server: &ServerPlan =
         plan.servers.get(&flow.server).ok_or_else(|| anyhow!("no server {}", flow.server))?;
-    let access = |name: &str| ue.accesses.iter().find(|a| a.name == name).map(|a| a.address);
+    let access_of = |name: &str| ue.accesses.iter().find(|a| a.name == name);
+    let access = |name: &str| access_of(name).map(|a| a.address);
+    let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);
+    if let (true, Via::Direct(name)) = (flow.ipv6, &flow.via) {
+        let own = access_of(name).ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
+        return Ok(Ends {
+            ue_space: &ue.space,
+            server_space: &server.space,
+            ue: SocketAddr::new(own.address6.into(), flow.port),
+            server: SocketAddr::new(server.address6(cc).into(), flow.port),
+        });
+    }
     let own = match &flow.via {
         Via::Atsss => Some(ue.inner),
         Via::Direct(name) => access(name),
+        // Where it leaves, its mark or the routes say.
+        Via::Slices => Some(Ipv4Addr::UNSPECIFIED),
         Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
         Via::Lwip(node) => {
             let number = case.lwips.keys().position(|name| name == node);
@@ -485,7 +557,6 @@ fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
         }
     };
     let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
-    let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);
     Ok(Ends {
         ue_space: &ue.space,
         server_space: &server.space,
@@ -495,7 +566,16 @@ fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
 }
 
 /// What the processes of a flow do: first that at the server, then that at the UE.
-fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Path, sent: &Path) -> [Task; 2] {
+fn tasks(
+    flow: &Flow,
+    ends: &Ends<'_>,
+    choice: &Choice,
+    when: Schedule,
+    seed: u64,
+    received: &Path,
+    sent: &Path,
+) -> [Task; 2] {
+    let setup = |ue: bool| if ue { choice.setup.clone() } else { Setup::default() };
     let (received, sent) = (received.to_owned(), sent.to_owned());
     let udp = |direction: Direction, rate_bps, payload_bytes: u32, bursts| {
         let down = direction == Direction::Down;
@@ -508,6 +588,7 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
             rate_bps,
             payload_bytes,
             bursts,
+            setup: setup(!down),
             report: sent.clone(),
         });
         let receive = Task::UdpReceive(UdpReceive { bind: to, when, report: received.clone() });
@@ -528,6 +609,7 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
                 rate_bps,
                 payload_bytes,
                 bursts: None,
+                setup: setup(true),
                 report: received,
             };
             [Task::UdpEcho(UdpEcho { bind: ends.server, when }), Task::UdpPing(ask)]
@@ -540,7 +622,8 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
                 sends,
                 bytes,
                 limit_bps,
-                mptcp: flow.via == Via::Mptcp,
+                mptcp: choice.mptcp,
+                setup: setup(to.is_some()),
                 report: received.clone(),
             };
             let down = direction == Direction::Down;
@@ -549,7 +632,7 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
                 Task::StreamConnect(one(!down, ends.ue, Some(ends.server))),
             ]
         }
-        Traffic::RequestResponse { request_bytes, response_bytes, gap, .. } => {
+        Traffic::RequestResponse { request_bytes, response_bytes, gap, reconnect, .. } => {
             let one = |local, to| Exchange {
                 local: Some(local),
                 to,
@@ -557,7 +640,9 @@ fn tasks(flow: &Flow, ends: &Ends<'_>, when: Schedule, seed: u64, received: &Pat
                 request_bytes: request_bytes as usize,
                 response_bytes: response_bytes as usize,
                 gap,
-                mptcp: flow.via == Via::Mptcp,
+                reconnect,
+                mptcp: choice.mptcp,
+                setup: setup(to.is_some()),
                 report: received.clone(),
             };
             [

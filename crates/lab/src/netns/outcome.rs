@@ -1,10 +1,11 @@
 //! From what was seen of the network and the tunnel ends to metrics and series.
 
 use super::backend::Seen;
+use super::observe::{AcksSeen, TracesSeen};
 use super::program::Program;
 use super::tunnels::Tunnels;
 use crate::backend::{Outcome, Series};
-use crate::measure::{increments, rate_mbps};
+use crate::measure::{Times, increments, rate_mbps};
 use crate::scenario::Case;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -114,6 +115,52 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
     Ok(())
 }
 
+/// What a flow's telemetry cost, and what its sender was told.
+pub(super) fn telemetry(
+    flow: &str,
+    acks: Option<&AcksSeen>,
+    traces: Option<&TracesSeen>,
+    cwnd: &[(f64, f64)],
+    times: &Times,
+    out: &mut Outcome,
+) {
+    let traces = traces.copied().unwrap_or_default();
+    let bytes = acks.map_or([0; 2], |acks| acks.bytes);
+    let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{flow}.{what}"), value);
+    put("traces", traces.traces as f64);
+    put("reports", acks.map_or(0, |acks| acks.reports) as f64);
+    let all = (traces.bytes[0] + bytes[0]) as f64;
+    put("telemetry_percent", (traces.bytes[1] + bytes[1]) as f64 * 100.0 / all.max(1.0));
+    let told = sampled(acks.map_or(&[][..], |acks| acks.told.as_slice()), times);
+    let depth = told.iter().filter_map(|(at, told)| Some((*at, told.depth_bytes? as f64))).collect();
+    let losses =
+        told.windows(2).map(|w| (w[1].0, f64::from(w[1].1.losses.wrapping_sub(w[0].1.losses)))).collect();
+    let changes = sampled(cwnd, times).windows(2).map(|w| (w[1].0, w[1].1 - w[0].1)).collect();
+    for (what, points) in
+        [("told_queue_bytes", depth), ("told_losses", losses), ("cwnd_change_bytes", changes)]
+    {
+        out.series.insert(format!("flow.{flow}.{what}"), Series { points });
+    }
+}
+
+/// What there was last at the end of every sample.
+fn sampled<T: Copy>(changes: &[(f64, T)], times: &Times) -> Vec<(f64, T)> {
+    let mut points = Vec::new();
+    let mut next = changes.iter().peekable();
+    let mut last = None;
+    for sample in 1.. {
+        let at = f64::from(sample) * times.sample_s;
+        if at > times.end_s + times.sample_s / 2.0 {
+            break;
+        }
+        while let Some((_, value)) = next.next_if(|(change, _)| *change <= at) {
+            last = Some(*value);
+        }
+        points.extend(last.map(|value| (at, value)));
+    }
+    points
+}
+
 /// How much more memory there is at the end than when a fifth of the run was over, by which time buffers
 /// have found their size.
 fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
@@ -155,6 +202,18 @@ mod tests {
         let leak: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), 1000 + i as u64 * 10)).collect();
         assert!(growth_percent(&leak, 100.0).unwrap() > 60.0);
         assert_eq!(growth_percent(&[], 100.0), None);
+    }
+
+    #[test]
+    fn samples_have_what_was_last() {
+        let times = Times { sample_s: 0.1, end_s: 0.5, ..Times::default() };
+        let points = sampled(&[(0.15, 1), (0.21, 2), (0.29, 3), (0.6, 4)], &times);
+        let expected = [(0.2, 1), (0.3, 3), (0.4, 3), (0.5, 3)];
+        assert_eq!(points.len(), expected.len());
+        assert!(
+            points.iter().zip(expected).all(|(a, b)| (a.0 - b.0).abs() < 1e-9 && a.1 == b.1),
+            "{points:?}"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! The sender asks, so that what it is told about congestion control is its own: the server for what goes down.
 
+use super::group::Group;
 use super::program::{self, Program};
 use super::space::Space;
 use super::stop::Stop;
@@ -45,6 +46,7 @@ impl Tool {
         name: &str,
         flow: &Flow,
         [from, listen]: [SocketAddr; 2],
+        group: Option<&Group>,
         folder: &Path,
         stop: &Stop,
     ) -> Result<Self> {
@@ -55,6 +57,9 @@ impl Tool {
         let mut server = program::prompt(path_of("iperf3"));
         server.args(["-s", "-1", "-p"]).arg(listen.port().to_string());
         server.arg("-B").arg(listen.ip().to_string());
+        if let Some(group) = group {
+            server = group.within(&server);
+        }
         let listener = listening(space, name, &mut server, listen.port(), true, folder, stop)?;
         let report = folder.join(format!("{name}.json"));
         let seconds = (flow.stop - flow.start).as_secs_f64().ceil();

@@ -3,6 +3,7 @@
 use super::agent::Agent;
 use super::plan::{AccessPlan, Plan, TUNNEL, UePlan, UpfPlan};
 use super::program::{self, Program};
+use super::slices::{self, Manager};
 use super::stop::Stop;
 use super::topology::{Network, READY};
 use crate::backend::Unable;
@@ -51,6 +52,8 @@ pub struct Tunnels {
     pub ues: BTreeMap<String, Running>,
     /// UPFs by name.
     pub upfs: BTreeMap<String, Running>,
+    /// Where UEs hear of slices.
+    manager: Option<Manager>,
 }
 
 /// A tunnel end at work.
@@ -77,12 +80,17 @@ impl Tunnels {
         folder: &Path,
         stop: &Stop,
     ) -> Result<Self> {
-        let users: BTreeSet<&String> =
-            case.flows.values().filter(|f| f.via == Via::Atsss).map(|f| &f.ue).collect();
+        let users: BTreeSet<&String> = case
+            .flows
+            .values()
+            .filter(|f| matches!(f.via, Via::Atsss | Via::Slices))
+            .map(|f| &f.ue)
+            .collect();
         let mut tunnels = Self::default();
         if users.is_empty() {
             return Ok(tunnels);
         }
+        let manager = Manager::start(case, plan, network, folder, stop)?;
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let ue_keys: BTreeMap<&String, PrivateKey> =
             users.iter().map(|ue| (*ue, PrivateKey::generate(&mut rng))).collect();
@@ -103,7 +111,10 @@ impl Tunnels {
             let (Some(of), Some(upf)) = (plan.ues.get(*ue), upf_keys.get(&case.ues[*ue].upf)) else {
                 bail!("UE {ue} has no UPF");
             };
-            let file = start.ue_file(ue, of, &case.ues[*ue], upf)?;
+            let mut file = start.ue_file(ue, of, &case.ues[*ue], upf)?;
+            if let Some(manager) = &manager {
+                manager.configure(case, ue, of, &mut file);
+            }
             tunnels.ues.insert((*ue).clone(), start.run("ue", &of.space, &file, key)?);
         }
         for (ue, running) in &mut tunnels.ues {
@@ -116,8 +127,16 @@ impl Tunnels {
                 .wait_ready(READY, stop, connected)
                 .with_context(|| format!("UE {ue} does not connect over all its accesses"))?;
             let of = &plan.ues[ue];
-            network.space(&of.space)?.ip(&of.tunnel_routes)?;
+            let space = network.space(&of.space)?;
+            match manager.as_ref().filter(|_| slices::uses(case, ue)) {
+                Some(manager) => {
+                    manager.wait(case, ue, &mut running.program, &running.agent, stop)?;
+                    space.ip(&slices::routes(of))?;
+                }
+                None => space.ip(&of.tunnel_routes)?,
+            }
         }
+        tunnels.manager = manager;
         Ok(tunnels)
     }
 
@@ -136,7 +155,7 @@ impl Tunnels {
                 bail!("{} ended ({status}): {}", running.program.name(), running.program.log_tail());
             }
         }
-        Ok(())
+        self.manager.as_mut().map_or(Ok(()), Manager::check)
     }
 }
 

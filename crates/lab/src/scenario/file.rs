@@ -250,6 +250,9 @@ table! {
         server: BTreeMap<String, Server> = BTreeMap::new();
         /// User equipments by name.
         ue: BTreeMap<String, Ue> = BTreeMap::new();
+        /// Network slices by name. In namespaces a slice manager has them, and the agents of UEs with flows
+        /// `via = "slices"` follow it.
+        slice: BTreeMap<String, Slice> = BTreeMap::new();
         /// Traffic by name.
         flow: BTreeMap<String, Flow> = BTreeMap::new();
         /// What happens when.
@@ -351,7 +354,7 @@ table! {
         rate_mbps: f64 = 1000.0, range(0.001, 100_000.0);
         /// One-way delay of its link (N6), milliseconds.
         delay_ms: f64 = 0.5, range(0.0, 10_000.0);
-        /// Its link fills IOAM traces that pass, as the node with this id. Left out, it does not. Virtual backend only.
+        /// Its link fills IOAM traces that pass, as the node with this id. Left out, it does not.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
@@ -398,8 +401,12 @@ table! {
         /// Which way the data goes; a request_response or ping flow is always asked by the UE.
         direction: Direction = Direction::Down, only(&["cbr", "on_off", "bulk_tcp"]);
         /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel), `lwip` (through the
-        /// LWIP node; `lwip:<node>` where there are several) or `mptcp` (kernel MPTCP over all accesses; netns, TCP).
+        /// LWIP node; `lwip:<node>` where there are several), `mptcp` (kernel MPTCP over all accesses; netns, TCP) or
+        /// `slices` (what the UE's policy says for `needs`; netns).
         via: String = "atsss".into();
+        /// What the application asks its UE's agent for, by the names of RFC 9622 and `_slice.*` (docs/taps.md), such as
+        /// `{ minRecvRate = 130_000_000 }`. Without `via = "slices"` it says nothing.
+        needs: Option<toml::Table> = None;
         /// Server port, for the filters of rules; left out, a free one from 5001.
         port: Option<u16> = None;
         /// When it starts, seconds.
@@ -431,11 +438,12 @@ table! {
         /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
         /// namespaces it is set for a whole host.
         sack: bool = true, only(&["bulk_tcp", "request_response"]);
-        /// Whether it runs over IPv6. Virtual backend only, with `via = "direct:<access>"`.
+        /// Whether it runs over IPv6; with `via = "direct:<access>"`.
         ipv6: bool = false;
         /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
-        /// Segments are spread over the round trip, as with SO_MAX_PACING_RATE. Virtual backend only.
+        /// Segments are spread over the round trip, as with SO_MAX_PACING_RATE. In namespaces for traffic of our own
+        /// that goes up.
         paced: bool = false, only(&["bulk_tcp", "request_response"]);
         /// What its slice guarantees, from which the initial window follows. Virtual backend only.
         slice: FlowSlice = FlowSlice::default(), only(&["bulk_tcp", "request_response"]);
@@ -445,6 +453,8 @@ table! {
         response_bytes: u32 = 20_000, range(1.0, 1e8), only(&["request_response"]);
         /// Silence between an answer and the next request, milliseconds.
         gap_ms: f64 = 100.0, range(0.0, 600_000.0), only(&["request_response"]);
+        /// Whether each request has a connection of its own, and its time that of connecting in it. In namespaces only.
+        reconnect: bool = false, only(&["request_response"]);
         /// Time between echo requests, milliseconds.
         interval_ms: f64 = 100.0, range(1.0, 600_000.0), only(&["ping"]);
     }
@@ -452,7 +462,8 @@ table! {
 
 table! {
     /// In-band telemetry of a TCP flow, and what it may do to its sender (docs/int-cc.md). All segments leave room
-    /// for a trace: 16 bytes and 36 per node, up to 8n.
+    /// for a trace: 16 bytes and 36 per node, up to 8n. In namespaces, root: flows that leave a host by one interface
+    /// share `every` and `nodes` (4 at most), all flows the bounds, all IPv6 flows with one control the room.
     pub struct Telemetry {
         /// One data segment in so many carries a trace.
         every: u32 = 8, range(1.0, 10_000.0);
@@ -478,6 +489,22 @@ table! {
         /// RTT: upper bound of the round trip, milliseconds.
         rtt_ms: f64 = 30.0, range(0.001, 10_000.0);
         /// α: the share of the guarantee to use at once.
+        alpha: f64 = 0.5, range(0.01, 1.0);
+    }
+}
+
+table! {
+    /// A network slice: one way into the network, and what the network promises for it. What is left out is not promised.
+    pub struct Slice {
+        /// The access of UEs that it is reached by.
+        access: String = String::new(), required();
+        /// Guaranteed rate towards the network, Mbit/s.
+        up_guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
+        /// Guaranteed rate from the network, Mbit/s.
+        down_guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);
+        /// Upper bound of the round trip, milliseconds.
+        rtt_ms: Option<f64> = None, range(0.001, 10_000.0);
+        /// α of the initial window: the share of the guarantee to use at once.
         alpha: f64 = 0.5, range(0.01, 1.0);
     }
 }

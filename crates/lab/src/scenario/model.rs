@@ -2,7 +2,7 @@
 
 pub use super::file::{
     BackendName, Claim, CongestionControl, Direction, Directions, DownHow, Link, LinkDirection, Loss,
-    LossModel, Memory, Plot, Program, Recovery, Security, Server, Strip, Telemetry, Upf,
+    LossModel, Memory, Plot, Program, Recovery, Security, Server, Slice, Strip, Telemetry, Upf,
 };
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
@@ -74,6 +74,8 @@ pub struct Case {
     pub servers: BTreeMap<String, Server>,
     /// UEs.
     pub ues: BTreeMap<String, Ue>,
+    /// Network slices.
+    pub slices: BTreeMap<String, Slice>,
     /// Traffic.
     pub flows: BTreeMap<String, Flow>,
     /// What happens when; [`Case::timeline`] has it in order of time.
@@ -123,6 +125,8 @@ pub struct Flow {
     pub server: String,
     /// How it travels.
     pub via: Via,
+    /// Properties that it asks its UE's agent for.
+    pub needs: serde_json::Value,
     /// Server port.
     pub port: u16,
     /// When it starts.
@@ -160,6 +164,8 @@ pub enum Via {
     Lwip(String),
     /// Kernel MPTCP over all accesses.
     Mptcp,
+    /// As the UE's policy says for what the application needs.
+    Slices,
 }
 
 /// What a flow does.
@@ -206,6 +212,8 @@ pub enum Traffic {
         response_bytes: u32,
         /// Silence after an answer.
         gap: Duration,
+        /// A connection for each.
+        reconnect: bool,
         /// Of both ends.
         congestion_control: CongestionControl,
     },
@@ -439,6 +447,14 @@ impl Loss {
                 loss_bad: self.bad_loss_percent / 100.0,
             },
         }
+    }
+}
+
+impl CongestionControl {
+    /// Whether it is one of ours, that hears from the path.
+    #[must_use]
+    pub const fn hears(self) -> bool {
+        matches!(self, Self::IntCubicL1 | Self::IntCubicL2 | Self::IntCubicSs | Self::IntRate)
     }
 }
 

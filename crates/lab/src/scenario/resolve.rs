@@ -6,6 +6,7 @@ use super::schema::nearest;
 use super::walk::Problem;
 use anabranch_core::access::MAX_PATHS;
 use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_core::taps::Properties;
 use anabranch_core::taps::window::{self, WindowInput};
 use anabranch_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         upfs: file.upf,
         servers: file.server,
         ues,
+        slices: file.slice,
         flows,
         events,
         derived: file.metric,
@@ -206,18 +208,14 @@ impl Check {
                 let what = "curl fetches a file: it needs `bytes` and direction \"down\", without limit_mbps or mptcp";
                 self.problem(format!("{path}.program"), what);
             }
-            if (flow.paced || flow.slice.guaranteed_mbps.is_some())
-                && file.backends.contains(&file::BackendName::Netns)
-            {
-                let what = "and `slice` are for the virtual backend only";
-                self.problem(format!("{path}.paced"), what);
-            }
+            let needs = self.slices(&path, flow, &via, file, ues.get(&ue));
             flows.insert(
                 name.clone(),
                 Flow {
                     ue,
                     server,
                     via,
+                    needs,
                     port,
                     start,
                     start_jitter: ms(flow.start_jitter_ms),
@@ -251,19 +249,62 @@ impl Check {
             _ => self
                 .problem(format!("{path}.ipv6"), "IPv6 goes over a link only: `via = \"direct:<access>\"`"),
         }
-        use file::CongestionControl as C;
-        let hears =
-            matches!(flow.congestion_control, C::IntCubicL1 | C::IntCubicL2 | C::IntCubicSs | C::IntRate);
-        if hears && file.backends.contains(&file::BackendName::Netns) {
-            let what = "is ours and not loaded in namespaces; take `backends = [\"virtual\"]`";
-            self.problem(format!("{path}.congestion_control"), what);
+        if flow.telemetry.is_some() && flow.program == file::Program::Curl {
+            self.problem(format!("{path}.telemetry"), "is for our own traffic and iperf3, not for curl");
         }
-        if flow.ipv6 && file.backends.contains(&file::BackendName::Netns) {
-            self.problem(
-                format!("{path}.ipv6"),
-                "namespaces have IPv4 only; take `backends = [\"virtual\"]`",
-            );
+    }
+
+    /// What has to do with slices and windows, and where it can be. Gives what the flow asks for.
+    fn slices(
+        &mut self,
+        path: &str,
+        flow: &file::Flow,
+        via: &Via,
+        file: &File,
+        ue: Option<&Ue>,
+    ) -> serde_json::Value {
+        let netns = file.backends.contains(&file::BackendName::Netns);
+        let own = flow.program == file::Program::Own;
+        if flow.slice.guaranteed_mbps.is_some() && netns {
+            let what = "is for the virtual backend; namespaces have `via = \"slices\"` and [slice]";
+            self.problem(format!("{path}.slice"), what);
         }
+        let up = flow.direction == file::Direction::Up || flow.kind == FlowKind::RequestResponse;
+        if flow.paced && netns && !(own && up) {
+            let what = "in namespaces only our own traffic is paced, and that goes up or asks";
+            self.problem(format!("{path}.paced"), what);
+        }
+        if flow.reconnect && file.backends.contains(&file::BackendName::Virtual) {
+            self.problem(format!("{path}.reconnect"), "is for namespaces; take `backends = [\"netns\"]`");
+        }
+        let needs = flow.needs.clone().unwrap_or_default();
+        if *via != Via::Slices {
+            if flow.needs.is_some() {
+                self.problem(format!("{path}.needs"), "is asked for with `via = \"slices\"` only");
+            }
+            return serde_json::Value::Null;
+        }
+        if file.backends.contains(&file::BackendName::Virtual) {
+            self.problem(format!("{path}.via"), "slices are in namespaces; take `backends = [\"netns\"]`");
+        }
+        if !own {
+            self.problem(format!("{path}.program"), "does not ask for slices: leave it out");
+        }
+        let asks = matches!(flow.kind, FlowKind::BulkTcp | FlowKind::RequestResponse | FlowKind::Ping)
+            || flow.direction == file::Direction::Up;
+        if !asks {
+            self.problem(format!("{path}.direction"), "the server cannot ask the UE's policy: take \"up\"");
+        }
+        if let Some(ue) = ue
+            && !file.slice.values().any(|slice| ue.accesses.iter().any(|a| a.name == slice.access))
+        {
+            self.problem(format!("{path}.via"), "no [slice] has an access of its UE");
+        }
+        let needs = serde_json::to_value(needs).unwrap_or_default();
+        if let Err(error) = Properties::from_json(needs.clone()) {
+            self.problem(format!("{path}.needs"), error.to_string());
+        }
+        needs
     }
 
     /// iperf3 and irtt carry what they were made for.
@@ -304,6 +345,7 @@ impl Check {
         }
         match (flow.via.as_str(), flow.via.strip_prefix("direct:")) {
             ("atsss", _) => Via::Atsss,
+            ("slices", _) => Via::Slices,
             ("mptcp", _) => {
                 if !traffic.is_tcp() {
                     self.problem(path, "mptcp carries TCP only; take atsss or direct:<access>");
@@ -317,7 +359,7 @@ impl Check {
                 Via::Direct(access.to_owned())
             }
             (other, None) => {
-                self.problem(path, format!("`{other}`: write atsss, direct:<access>, lwip or mptcp"));
+                self.problem(path, format!("`{other}`: write atsss, direct:<access>, lwip, mptcp or slices"));
                 Via::Atsss
             }
         }
@@ -475,6 +517,14 @@ impl Check {
         for (name, node) in &file.lwip {
             self.node(name, node, file, ues);
         }
+        for (name, slice) in &file.slice {
+            let users: Vec<_> =
+                flows.values().filter(|f| f.via == Via::Slices).map(|f| &ues[&f.ue]).collect();
+            if !users.iter().any(|ue| ue.accesses.iter().any(|a| a.name == slice.access)) {
+                let what = "no UE with a flow `via = \"slices\"` has this access";
+                self.problem(format!("slice.{name}.access"), what);
+            }
+        }
         for upf in file.upf.keys() {
             if !ues.values().any(|u| u.upf == *upf) {
                 self.problem(format!("upf.{upf}"), "is used by no UE");
@@ -548,6 +598,7 @@ fn traffic(flow: &file::Flow) -> Traffic {
             request_bytes: flow.request_bytes,
             response_bytes: flow.response_bytes,
             gap: ms(flow.gap_ms),
+            reconnect: flow.reconnect,
             congestion_control,
         },
         FlowKind::Ping => Traffic::Ping { interval: at_least(ms(flow.interval_ms)), payload_bytes },

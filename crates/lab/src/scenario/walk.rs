@@ -209,10 +209,7 @@ impl Walk<'_> {
                 None => {
                     let valid: Vec<&str> = shape.keys.iter().filter(|k| applies(k)).map(|k| k.name).collect();
                     let near = hint(name.get_ref(), valid.iter().copied());
-                    let message = match reserved(path, name.get_ref()) {
-                        Some(why) => why.to_owned(),
-                        None => format!("unknown key{near}; valid here: {}", valid.join(", ")),
-                    };
+                    let message = format!("unknown key{near}; valid here: {}", valid.join(", "));
                     self.problem(name.span().start, &here, message);
                 }
             }
@@ -223,12 +220,6 @@ impl Walk<'_> {
             }
         }
     }
-}
-
-/// Keys that a later part of the project will fill; today they would do nothing, so they are refused.
-fn reserved(path: &str, name: &str) -> Option<&'static str> {
-    (path.is_empty() && name == "slice")
-        .then_some("is reserved for network slices, which this version does not have; take it out")
 }
 
 fn hint<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
@@ -304,11 +295,6 @@ mod tests {
         ] {
             assert!(says.contains(part), "{part}\nin\n{says}");
         }
-    }
-
-    #[test]
-    fn what_is_not_there_yet_is_refused_with_the_reason() {
-        assert!(complaints("title = \"t\"\n[slice.gold]\n").contains("reserved for network slices"));
     }
 
     #[test]

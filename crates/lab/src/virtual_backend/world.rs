@@ -401,6 +401,7 @@ impl World {
                 let way_out = self.ues[&flow.ue].lwips.get(node).context("its node")?;
                 (lwip::bearer(site, &flow.ue).context("its bearer")?, *way_out)
             }
+            Via::Slices => bail!("slices run on the netns backend only"),
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
         };
         let port = FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
@@ -456,7 +457,7 @@ impl Ends<'_> {
                 };
                 self.tcp(ue, server, *congestion_control)
             }
-            Traffic::RequestResponse { request_bytes, response_bytes, gap, congestion_control } => {
+            Traffic::RequestResponse { request_bytes, response_bytes, gap, congestion_control, .. } => {
                 let (request_bytes, response_bytes) = (u64::from(*request_bytes), u64::from(*response_bytes));
                 let ask = Script::Ask { request_bytes, response_bytes, gap: *gap };
                 self.tcp(ask, Script::Answer { request_bytes, response_bytes }, *congestion_control)

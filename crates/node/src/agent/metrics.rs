@@ -95,6 +95,13 @@ fn slices(registry: &mut Registry, taps: &Taps) {
         "Answers and events of the slice manager, and failures to get one",
         rows,
     );
+    let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    count(
+        registry,
+        "slice_manager_needs",
+        "Rates that programs needed and no slice promised, by what became of them",
+        rows,
+    );
 }
 
 fn registry(status: &Status, sessions: &[Session]) -> Registry {

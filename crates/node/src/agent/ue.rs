@@ -116,12 +116,13 @@ async fn serve(
 
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
-    let taps = Arc::new(Taps::new(config.slice.clone(), config.mapping.clone()));
+    let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
+    let taps = Arc::new(Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up));
     let installed = Installed::start(net.clone(), &config.slice).await?;
     let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
     let following = followed.clone().map(|usci| {
         taps.set_usci(usci.clone());
-        tokio::spawn(usci.run())
+        [tokio::spawn(usci.clone().run()), tokio::spawn(usci.carry_up())]
     });
     let shared = Some(taps.clone());
     let server =
@@ -149,7 +150,7 @@ async fn serve(
     };
     notify("STOPPING=1");
     if let (Some(usci), Some(following)) = (followed, following) {
-        following.abort();
+        following.iter().for_each(tokio::task::JoinHandle::abort);
         usci.leave().await;
     }
     // The peer is told, then routes go before the device they point to.

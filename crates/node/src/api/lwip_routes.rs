@@ -1,12 +1,12 @@
 //! The paths of an LWIP node.
 
 use super::ask::Ask;
+use super::extract::{Body, Params};
 use super::lwip::{LwipAsk, LwipChange, LwipFlows, LwipNode};
 use super::problem::Problem;
-use super::routes::{Answer, Page, Shared, bad_body};
+use super::routes::{Answer, Page, Shared};
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -33,11 +33,7 @@ async fn lwip(State(shared): State<Shared>) -> Answer<LwipNode> {
     request_body = LwipChange,
     responses((status = 200, body = LwipNode), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn set_lwip(
-    State(shared): State<Shared>,
-    body: Result<Json<LwipChange>, JsonRejection>,
-) -> Answer<LwipNode> {
-    let Json(change) = body.map_err(bad_body)?;
+async fn set_lwip(State(shared): State<Shared>, Body(change): Body<LwipChange>) -> Answer<LwipNode> {
     ask(&shared, |reply| LwipAsk::Set(Box::new(change), reply)).await
 }
 
@@ -48,7 +44,7 @@ async fn set_lwip(
     params(Page),
     responses((status = 200, body = LwipFlows), (status = 405, body = Problem))
 )]
-async fn lwip_flows(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<LwipFlows> {
+async fn lwip_flows(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<LwipFlows> {
     let (offset, limit) = page.bounds();
     ask(&shared, |reply| LwipAsk::Flows { offset, limit, reply }).await
 }

@@ -12,6 +12,7 @@
 
 mod ask;
 mod events;
+pub mod extract;
 mod lwip;
 mod lwip_routes;
 mod problem;

@@ -1,16 +1,16 @@
 //! The paths of a cell.
 
 use super::ask::Ask;
+use super::extract::{Body, Params, Path};
 use super::problem::Problem;
 use super::ran::{
     Cell, CellChange, CellPackets, CellUe, RanAsk, Second, SliceSchema, Slices, Slot, Streams, Telemetry,
     UeChange, UeList,
 };
-use super::routes::{Answer, Page, Shared, bad_body};
+use super::routes::{Answer, Page, Shared};
 use anabranch_core::ran::sched::SliceConfig;
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -48,11 +48,7 @@ async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
     request_body = CellChange,
     responses((status = 200, body = Cell), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn set_cell(
-    State(shared): State<Shared>,
-    body: Result<Json<CellChange>, JsonRejection>,
-) -> Answer<Cell> {
-    let Json(change) = body.map_err(bad_body)?;
+async fn set_cell(State(shared): State<Shared>, Body(change): Body<CellChange>) -> Answer<Cell> {
     ask(&shared, |reply| RanAsk::SetCell(Box::new(change), reply)).await
 }
 
@@ -79,9 +75,8 @@ struct NewSlices {
 )]
 async fn set_slices(
     State(shared): State<Shared>,
-    body: Result<Json<NewSlices>, JsonRejection>,
+    Body(NewSlices { slices }): Body<NewSlices>,
 ) -> Answer<Slices> {
-    let Json(NewSlices { slices }) = body.map_err(bad_body)?;
     ask(&shared, |reply| RanAsk::SetSlices(slices, reply)).await
 }
 
@@ -92,7 +87,7 @@ async fn set_slices(
     params(Page),
     responses((status = 200, body = UeList), (status = 405, body = Problem))
 )]
-async fn ues(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<UeList> {
+async fn ues(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<UeList> {
     let (offset, limit) = page.bounds();
     ask(&shared, |reply| RanAsk::Ues { offset, limit, reply }).await
 }
@@ -124,13 +119,13 @@ async fn ue(State(shared): State<Shared>, Path(name): Path<String>) -> Answer<Ce
 async fn set_ue(
     State(shared): State<Shared>,
     Path(name): Path<String>,
-    body: Result<Json<UeChange>, JsonRejection>,
+    Body(change): Body<UeChange>,
 ) -> Answer<CellUe> {
-    let Json(change) = body.map_err(bad_body)?;
     ask(&shared, |reply| RanAsk::SetUe(name, Box::new(change), reply)).await
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct What {
     /// Every slot too, as events `slot`.
@@ -153,7 +148,7 @@ struct What {
 )]
 async fn telemetry(
     State(shared): State<Shared>,
-    Query(what): Query<What>,
+    Params(what): Params<What>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let what = Telemetry { slots: what.slots, packets: what.packets };
     let streams = shared.asker.ask(|reply| Ask::Ran(RanAsk::Telemetry(what, reply))).await?;

@@ -2,13 +2,13 @@
 
 use super::ask::{Ask, Asker};
 use super::events::EventLog;
+use super::extract::{Body, Params, Path, complete};
 use super::problem::Problem;
 use super::types::{Event, PathList, Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
 use crate::taps::Taps;
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -58,7 +58,7 @@ impl Modify for Bearer {
 
 /// The routes and their description.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(Description::openapi())
+    let mut router = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(status))
         .routes(routes!(sessions, create_session))
         .routes(routes!(session, delete_session))
@@ -70,7 +70,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(metrics))
         .merge(super::ran_routes::routes())
         .merge(super::lwip_routes::routes())
-        .merge(super::taps_routes::routes())
+        .merge(super::taps_routes::routes());
+    complete(router.get_openapi_mut(), &["400", "401", "404", "405", "503"], &["413", "415", "422"]);
+    router
 }
 
 /// The description as committed in `openapi/agent.json`.
@@ -92,12 +94,13 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
 
 /// Which of many.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
     /// How many to skip; default 0.
     #[serde(default)]
     offset: usize,
-    /// How many to show, 1 to 1000; default 100.
+    /// How many to show; default 100; 0 is 1, and more than 1000 are 1000.
     #[serde(default = "hundred")]
     limit: usize,
 }
@@ -115,7 +118,7 @@ fn hundred() -> usize {
 
 /// Sessions, a page at a time.
 #[utoipa::path(get, path = "/v1/sessions", params(Page), responses((status = 200, body = SessionList)))]
-async fn sessions(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<SessionList> {
+async fn sessions(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<SessionList> {
     let (offset, limit) = page.bounds();
     shared.asker.ask(|reply| Ask::Sessions { offset, limit, reply }).await.map(Json)
 }
@@ -132,11 +135,7 @@ async fn sessions(State(shared): State<Shared>, Query(page): Query<Page>) -> Ans
         (status = 409, body = Problem)
     )
 )]
-async fn create_session(
-    State(shared): State<Shared>,
-    body: Result<Json<UpfUe>, JsonRejection>,
-) -> Result<Response, Problem> {
-    let Json(ue) = body.map_err(bad_body)?;
+async fn create_session(State(shared): State<Shared>, Body(ue): Body<UpfUe>) -> Result<Response, Problem> {
     let session = shared.asker.ask(|reply| Ask::Create(Box::new(ue), reply)).await?;
     Ok((StatusCode::CREATED, Json(session)).into_response())
 }
@@ -178,7 +177,7 @@ async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> 
 
 /// The paths of a page of sessions.
 #[utoipa::path(get, path = "/v1/paths", params(Page), responses((status = 200, body = PathList)))]
-async fn paths(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<PathList> {
+async fn paths(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<PathList> {
     let (offset, limit) = page.bounds();
     let list = shared.asker.ask(|reply| Ask::Sessions { offset, limit, reply }).await?;
     Ok(Json(PathList { paths: list.sessions.into_iter().flat_map(|s| s.paths).collect() }))
@@ -205,15 +204,12 @@ struct NewRules {
     request_body = NewRules,
     responses((status = 200, body = Rules), (status = 400, body = Problem))
 )]
-async fn set_rules(
-    State(shared): State<Shared>,
-    body: Result<Json<NewRules>, JsonRejection>,
-) -> Answer<Rules> {
-    let Json(NewRules { rules }) = body.map_err(bad_body)?;
+async fn set_rules(State(shared): State<Shared>, Body(NewRules { rules }): Body<NewRules>) -> Answer<Rules> {
     shared.asker.ask(|reply| Ask::SetRules(rules, reply)).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Since {
     /// Begin after the event with this id (also as header Last-Event-ID); default: the last 256.
@@ -230,7 +226,7 @@ struct Since {
 )]
 async fn events(
     State(shared): State<Shared>,
-    Query(query): Query<Since>,
+    Params(query): Params<Since>,
     headers: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<axum::response::sse::Event, Infallible>>> {
     let header = headers.get("last-event-id").and_then(|v| v.to_str().ok()?.parse().ok());
@@ -251,19 +247,9 @@ async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
 }
 
 /// Counters in Prometheus text format.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub async fn metrics(State(shared): State<Shared>) -> Result<Response, Problem> {
     let text = shared.asker.ask(Ask::Metrics).await?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
-}
-
-/// A body that is not what the path wants.
-pub fn bad_body(rejection: JsonRejection) -> Problem {
-    let detail = rejection.body_text();
-    // serde names the field in backquotes, or as a path before the colon.
-    let field = detail.split('`').nth(1).map(str::to_owned);
-    let mut problem = Problem::new(rejection.status(), detail, "see /openapi.json for what the body must be");
-    problem.field = field;
-    problem
 }

@@ -7,12 +7,12 @@ use super::routes::{self, Shared};
 use crate::config::{Api, Listen, Metrics};
 use crate::taps::Taps;
 use anyhow::Context;
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -59,8 +59,11 @@ pub async fn serve(
 /// The whole interface. With a token, every request needs it.
 pub fn router(shared: Shared, token: Option<Arc<str>>) -> Router {
     let (router, description) = routes::routes().split_for_parts();
+    // Every connection has a copy of the router: of the text there is one.
+    let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
+    let kind = [(header::CONTENT_TYPE, "application/json")];
     let router = router
-        .route("/openapi.json", get(async move || Json(description)))
+        .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
         })

@@ -1,15 +1,15 @@
 //! The paths of Transport Services (UE only): which slice, path and protocol a connection should use, and the
 //! repositories of NEAT's policy manager under the paths its clients know.
 
+use super::extract::{Body, Path, Text};
 use super::problem::Problem;
-use super::routes::{Answer, Shared, bad_body};
+use super::routes::{Answer, Shared};
 use crate::taps::{ManagerView, SliceSpec, Taps, unix_s};
 use anabranch_core::taps::neat::{NeatError, Node, Policy};
 use anabranch_core::taps::ursp::{Flow, Ursp};
 use anabranch_core::taps::{Endpoint, Properties, Refusal, Request};
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -120,12 +120,8 @@ impl FlowSpec {
         (status = 409, body = Problem, description = "no candidate is left; the field is the property that failed")
     )
 )]
-async fn select(
-    State(shared): State<Shared>,
-    body: Result<Json<SelectRequest>, JsonRejection>,
-) -> Answer<Value> {
+async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let Json(asked) = body.map_err(bad_body)?;
     let properties = Properties::from_json(asked.properties.unwrap_or_else(|| json!({})))
         .map_err(|e| Problem::invalid(e.to_string()).field(&e.property))?;
     let flow = asked.flow.map(|f| f.flow(&asked.remote));
@@ -147,12 +143,9 @@ async fn select(
     request_body = Value,
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn select_neat(
-    State(shared): State<Shared>,
-    body: Result<Json<Value>, JsonRejection>,
-) -> Answer<Value> {
+async fn select_neat(State(shared): State<Shared>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let Json(question) = body.map_err(bad_body)?;
+    let question = body.json()?;
     let candidates = aside(move || taps.ask_neat(&question)).await??;
     Ok(Json(candidates.iter().map(|c| c.properties.json()).collect()))
 }
@@ -176,10 +169,9 @@ async fn told_slices(State(shared): State<Shared>) -> Answer<BTreeMap<String, Sl
 )]
 async fn tell_slices(
     State(shared): State<Shared>,
-    body: Result<Json<BTreeMap<String, SliceSpec>>, JsonRejection>,
+    Body(slices): Body<BTreeMap<String, SliceSpec>>,
 ) -> Answer<BTreeMap<String, SliceSpec>> {
     let taps = taps(&shared)?;
-    let Json(slices) = body.map_err(bad_body)?;
     taps.set_slices(slices)
         .map_err(|(id, reason)| Problem::invalid(format!("slice \"{id}\": {reason}")).field(&id))?;
     Ok(Json(taps.slices()))
@@ -219,9 +211,10 @@ async fn ursp(State(shared): State<Shared>) -> Answer<Value> {
     request_body = Value,
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn set_ursp(State(shared): State<Shared>, body: String) -> Answer<Value> {
+async fn set_ursp(State(shared): State<Shared>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let policy = Ursp::from_json(&body).map_err(|e| Problem::invalid(e.to_string()).field(&e.place))?;
+    let policy =
+        Ursp::from_json(body.text()?).map_err(|e| Problem::invalid(e.to_string()).field(&e.place))?;
     taps.set_ursp(policy);
     Ok(Json(taps.ursp()))
 }
@@ -254,9 +247,9 @@ async fn policy(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer
     request_body = Value,
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn set_policy(State(shared): State<Shared>, Path(uid): Path<String>, body: String) -> Answer<Value> {
+async fn set_policy(State(shared): State<Shared>, Path(uid): Path<String>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let mut policy = Policy::from_json(&body)?;
+    let mut policy = Policy::from_json(body.text()?)?;
     policy.uid = uid.to_lowercase();
     let written = policy.json();
     taps.manager(|m| {
@@ -325,9 +318,9 @@ async fn node(State(shared): State<Shared>, Path(uid): Path<String>) -> Answer<V
     request_body = Value,
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
-async fn set_node(State(shared): State<Shared>, Path(uid): Path<String>, body: String) -> Answer<Value> {
+async fn set_node(State(shared): State<Shared>, Path(uid): Path<String>, body: Text) -> Answer<Value> {
     let taps = taps(&shared)?;
-    let mut node = Node::from_json(&body, unix_s())?;
+    let mut node = Node::from_json(body.text()?, unix_s())?;
     node.uid = uid;
     let written = node.json();
     taps.manager(|m| m.cib.insert(node))?;

@@ -122,6 +122,23 @@ async fn a_token_is_needed_where_one_is_set() {
     assert_eq!(get(None).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get(Some("correct horse batterz")).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get(Some("correct horse battery")).await, StatusCode::OK);
+    // At every path there is, and at those there are not.
+    let openapi: serde_json::Value = serde_json::from_str(&description()).unwrap();
+    let paths = openapi["paths"].as_object().unwrap().iter();
+    let all = paths.flat_map(|(path, methods)| methods.as_object().unwrap().keys().map(move |m| (path, m)));
+    let mut seen = 0;
+    for (path, method) in all.chain([(&"/openapi.json".into(), &"get".into()), (&"/x".into(), &"get".into())])
+    {
+        let method: reqwest::Method = method.to_uppercase().parse().unwrap();
+        let request = || client.request(method.clone(), format!("{base}{}", path.replace(['{', '}'], "")));
+        for request in
+            [request(), request().bearer_auth("correct horse batterz"), request().basic_auth("x", Some("y"))]
+        {
+            assert_eq!(request.send().await.unwrap().status(), StatusCode::UNAUTHORIZED, "{method} {path}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 35, "{seen}");
 }
 
 #[tokio::test]

@@ -120,6 +120,9 @@ pub struct SlicesSection {
     /// Time between polls, milliseconds.
     #[serde(default = "five_seconds")]
     pub poll_interval_ms: u32,
+    /// Whether it is asked for what programs need and no slice promises.
+    #[serde(default = "yes")]
+    pub ask_for_more: bool,
 }
 
 /// How the slice manager is followed.
@@ -306,6 +309,10 @@ impl Check for UeConfig {
 
 fn half() -> f64 {
     0.5
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn five_seconds() -> u32 {

@@ -15,7 +15,7 @@ mod metrics;
 mod rules;
 mod sessions;
 mod status;
-mod table;
+pub(crate) mod table;
 mod watch;
 
 pub use error::CtlError;

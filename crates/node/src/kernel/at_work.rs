@@ -2,10 +2,11 @@
 
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
-use anabranch_kern::bpf::{self, Controllers, Counters, Feedback, Source, SourceConfig};
+use anabranch_kern::bpf::{self, Controllers, Feedback, Source, SourceConfig};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,8 +24,17 @@ fn ready(what: &str) {
 /// `anabranch cc load`.
 pub fn load(names: &[Algorithm], cgroup: Option<&Path>, config: &IntConfig) -> Result<()> {
     let ends = ends()?;
+    let before = holders_before(names)?;
     let controllers = Controllers::load(names, config)?;
     let feedback = cgroup.map(|group| controllers.feedback(group)).transpose()?;
+    // Only now, so that sockets which are open hear reports all the time.
+    for pid in before {
+        let pid_t = i32::try_from(pid).context("a process id")?;
+        // One that has ended by itself since is what we want.
+        let _ = kill(Pid::from_raw(pid_t), Signal::SIGTERM);
+        wait_for_end(pid)?;
+        ready(&format!("replaced what process {pid} kept"));
+    }
     let names: Vec<&str> = names.iter().map(|a| a.name()).collect();
     ready(&format!("registered: {}", names.join(" ")));
     ends.wait()?;
@@ -32,11 +42,54 @@ pub fn load(names: &[Algorithm], cgroup: Option<&Path>, config: &IntConfig) -> R
     Ok(())
 }
 
+/// The processes that keep any of these controllers at present, which are ours and keep no others.
+fn holders_before(names: &[Algorithm]) -> Result<BTreeSet<u32>> {
+    let registered = bpf::registered()?;
+    let mut pids = BTreeSet::new();
+    for name in registered.iter().filter(|r| names.iter().any(|n| n.name() == **r)) {
+        for pid in bpf::holders(name).context("looking for who keeps it")? {
+            ours(name, pid)?;
+            pids.insert(pid);
+        }
+    }
+    for other in registered.iter().filter(|r| !names.iter().any(|n| n.name() == **r)) {
+        if let Some(pid) =
+            bpf::holders(other).context("looking for who keeps it")?.iter().find(|p| pids.contains(*p))
+        {
+            bail!("process {pid}, which is to be replaced, also keeps {other}: name that one, too");
+        }
+    }
+    Ok(pids)
+}
+
+/// Refuses to touch a process that is not ours.
+fn ours(name: &str, pid: u32) -> Result<()> {
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if program.trim() != "anabranch" {
+        bail!("{name} is kept by process {pid}, which is {}, not anabranch: end it yourself", program.trim());
+    }
+    Ok(())
+}
+
+/// The programs of a process go when it does, a moment later.
+fn wait_for_end(pid: u32) -> Result<()> {
+    for _ in 0..100 {
+        let gone = bpf::LOADABLE.iter().all(|a| !bpf::holders(a.name()).unwrap_or_default().contains(&pid));
+        if gone {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!(
+        "process {pid} was asked to end, and has not after 5 s: nothing is lost, for we keep its controllers as well"
+    )
+}
+
 /// `anabranch int source`.
-pub fn source(interface: &str, every: u32, namespace: u16) -> Result<()> {
+pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
     let ends = ends()?;
-    let _source = Source::attach(interface, SourceConfig { namespace, every })?;
-    ready(&format!("traces in one of {every} segments on {interface}"));
+    let _source = Source::attach(interface, config)?;
+    ready(&format!("traces in one of {} segments on {interface}", config.every));
     ends.wait()?;
     Ok(())
 }
@@ -55,7 +108,7 @@ pub fn unload(names: &[Algorithm]) -> Result<()> {
     let registered = bpf::registered()?;
     let wanted: Vec<&str> =
         if names.is_empty() { registered.clone() } else { names.iter().map(|a| a.name()).collect() };
-    let mut ended = std::collections::BTreeSet::new();
+    let mut ended = BTreeSet::new();
     for name in &wanted {
         if !registered.contains(name) {
             bail!("{name} is not registered");
@@ -65,13 +118,7 @@ pub fn unload(names: &[Algorithm]) -> Result<()> {
             bail!("nobody that can be seen keeps {name}: is it pinned in /sys/fs/bpf?");
         }
         for pid in holders {
-            let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            if program.trim() != "anabranch" {
-                bail!(
-                    "{name} is kept by process {pid}, which is {}, not anabranch: end it yourself",
-                    program.trim()
-                );
-            }
+            ours(name, pid)?;
             if ended.insert(pid) {
                 kill(Pid::from_raw(pid as i32), Signal::SIGTERM).with_context(|| format!("process {pid}"))?;
             }
@@ -109,55 +156,5 @@ pub fn list() -> Result<()> {
         }
     }
     println!("{table}");
-    Ok(())
-}
-
-fn fields(c: &Counters) -> [(&'static str, u64); 11] {
-    [
-        ("acks", c.acks),
-        ("losses_medium", c.losses_medium),
-        ("losses_congestion", c.losses_congestion),
-        ("losses_taken_back", c.losses_taken_back),
-        ("acks_stale", c.acks_stale),
-        ("reports_in", c.reports_in),
-        ("reports_out", c.reports_out),
-        ("reports_bad", c.reports_bad),
-        ("traces_in", c.traces_in),
-        ("traces_out", c.traces_out),
-        ("traces_skipped", c.traces_skipped),
-    ]
-}
-
-/// `anabranch cc show`.
-pub fn show(json: bool) -> Result<()> {
-    let all = bpf::shown()?;
-    if json {
-        let programs: Vec<_> = all
-            .iter()
-            .map(|(name, id, counts)| {
-                let counts: serde_json::Map<_, _> =
-                    fields(counts).into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
-                serde_json::json!({ "program": name, "map": id, "counts": counts })
-            })
-            .collect();
-        println!("{}", serde_json::Value::from(programs));
-        return Ok(());
-    }
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_header(["program", "counted"]);
-    for (name, _, counts) in &all {
-        let told: Vec<String> = fields(counts)
-            .into_iter()
-            .filter(|f| f.1 > 0)
-            .map(|(key, value)| format!("{key} {value}"))
-            .collect();
-        let told = if told.is_empty() { "nothing yet".to_owned() } else { told.join(", ") };
-        table.add_row([name.as_str(), &told]);
-    }
-    if all.is_empty() {
-        println!("nothing of ours is at work");
-    } else {
-        println!("{table}");
-    }
     Ok(())
 }

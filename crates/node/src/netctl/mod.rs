@@ -21,7 +21,9 @@ mod steps;
 pub use monitor::{Health, Monitor, Watched};
 pub use owner::Owners;
 pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
-pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, Selector, SliceRoute};
+pub use slices::{
+    MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, SOURCE_PRIORITY, Selector, SliceRoute,
+};
 pub use socket::{SocketSpec, bind_access};
 pub use steps::Step;
 

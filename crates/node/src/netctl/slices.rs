@@ -3,6 +3,7 @@
 //! ```text
 //!  20700 + 2i: fwmark M      lookup T        slice i of [[slice]]
 //!  20701 + 2i: fwmark M + 1  lookup T + 1    the same, with the initial window of its guarantee (initcwnd)
+//!  20830 + i:  from A        lookup T        A: the address of slice i's interface, for subflows of Multipath TCP
 //!  20900 + j:  a flow        lookup T…       [[mapping]] j
 //! ```
 //!
@@ -19,6 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Priority of the first rule of slices' marks.
 pub const MARK_PRIORITY: u32 = 20_700;
+/// Priority of the first rule of slices' addresses.
+pub const SOURCE_PRIORITY: u32 = 20_830;
 /// Priority of the first rule of mappings.
 pub const MAPPING_PRIORITY: u32 = 20_900;
 /// Most slices, and most mappings: so many rules fit in between.
@@ -31,6 +34,8 @@ pub struct Selector {
     pub v6: bool,
     /// Firewall mark.
     pub mark: Option<u32>,
+    /// Source.
+    pub local: Option<IpAddr>,
     /// IP protocol number.
     pub protocol: Option<u8>,
     /// Destination.
@@ -72,6 +77,10 @@ pub(super) fn rule(priority: u32, table: u32, by: &Selector) -> RuleMessage {
     let ports = by.remote_port.map(|(start, end)| RulePortRange { start, end });
     attributes.extend(ports.map(RuleAttribute::DestinationPortRange));
     attributes.extend(by.uid.map(|uid| RuleAttribute::UidRange(RuleUidRange { start: uid, end: uid })));
+    if let Some(local) = by.local {
+        message.header.src_len = if local.is_ipv6() { 128 } else { 32 };
+        message.attributes.push(RuleAttribute::Source(local));
+    }
     if let Some(remote) = by.remote.filter(|r| r.prefix_len() > 0) {
         message.header.dst_len = remote.prefix_len();
         message.attributes.push(RuleAttribute::Destination(remote.network()));

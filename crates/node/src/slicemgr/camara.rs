@@ -2,7 +2,7 @@
 //! ours for a time, QoS sessions are places in one for a time. Errors have CAMARA's form (`status`, `code`, `message`).
 
 use super::auth::{self, Operator};
-use super::routes::{Body, Path, refused};
+use super::routes::{Body, Path, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::api::Problem;
 use anabranch_core::slice::profile::{ServiceProfile, Snssai, Thpt};
@@ -114,10 +114,10 @@ struct SliceQos {
     #[schema(maximum = 1_000_000_000)]
     max_num_of_devices: Option<u64>,
     /// Downlink of a device.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     down_stream_rate_per_device: Option<Rate>,
     /// Uplink of a device.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     up_stream_rate_per_device: Option<Rate>,
     /// Milliseconds.
     #[serde(default)]
@@ -141,11 +141,13 @@ struct ServiceTime {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewBooking {
     /// When.
+    #[serde(deserialize_with = "object")]
     service_time: ServiceTime,
     /// Where: names of places, as in `coverage`.
     #[serde(default)]
     service_area: Vec<String>,
     /// What.
+    #[serde(deserialize_with = "object")]
     slice_qos_profile: SliceQos,
     /// Where events are sent.
     #[serde(default)]
@@ -335,6 +337,7 @@ struct Device {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewSession {
     /// For whom.
+    #[serde(deserialize_with = "object")]
     device: Device,
     /// Whom it talks to; kept, and not looked at.
     #[schema(value_type = Object)]

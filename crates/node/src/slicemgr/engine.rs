@@ -7,7 +7,7 @@
 use super::store::{Newer, Store};
 use crate::api::Problem;
 use anabranch_core::slice::view::{self, tag};
-use anabranch_core::slice::{Inventory, Kind, Manager, Record, Ue, Write};
+use anabranch_core::slice::{Inventory, Kind, Manager, Record, Refusal, Write};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
@@ -112,8 +112,9 @@ impl Engine {
     }
 
     /// What a UE is told now.
-    pub fn told(&self, ue: &Ue) -> Arc<Told> {
+    pub fn told(&self, ue: &str) -> Result<Arc<Told>, Refusal> {
         let held = self.held();
+        let ue = held.manager.ue(ue)?;
         // Most UEs have the same slices as many others, and no policies of their own.
         let mut key: String = ue.slices.iter().map(|a| a.slice.as_str()).collect::<Vec<_>>().join(",");
         if !ue.policies.is_empty() {
@@ -129,7 +130,7 @@ impl Engine {
             let etag = format!("\"{}\"", tag(body.as_bytes()));
             Arc::new(Told { body, etag })
         };
-        cache.1.entry(key).or_insert_with(make).clone()
+        Ok(cache.1.entry(key).or_insert_with(make).clone())
     }
 
     fn take(&self, newer: Newer) {

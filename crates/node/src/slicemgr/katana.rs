@@ -85,6 +85,7 @@ async fn slice(_: Operator, State(shared): State<Shared>, Path(id): Path<String>
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Force {
     /// Whether failures on the way do not keep the slice: `true`.
     #[serde(default)]

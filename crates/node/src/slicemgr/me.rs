@@ -60,8 +60,7 @@ async fn me(Me(name): Me, State(shared): State<Shared>, headers: HeaderMap) -> R
 }
 
 fn told(shared: &Shared, name: &str) -> Result<Arc<Told>, Problem> {
-    let ue = shared.engine.read(|m| m.ue(name).cloned()).map_err(refused)?;
-    Ok(shared.engine.told(&ue))
+    shared.engine.told(name).map_err(refused)
 }
 
 /// What a UE says of itself.

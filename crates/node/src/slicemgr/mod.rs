@@ -14,6 +14,7 @@ mod katana;
 mod me;
 mod metrics;
 mod native;
+mod policies;
 mod routes;
 mod southbound;
 mod store;

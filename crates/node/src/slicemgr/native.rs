@@ -1,7 +1,7 @@
 //! Our own paths: slices in the names of TS 28.541, UEs, and what is left of each access.
 
 use super::auth::{self, Operator};
-use super::routes::{Body, Params, Path, check_name, refused};
+use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::api::Problem;
 use anabranch_core::slice::profile::{ProfileError, ServiceProfile};
@@ -28,7 +28,6 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(ue, set_ue, remove_ue))
         .routes(routes!(token))
         .routes(routes!(assign, unassign))
-        .routes(routes!(policies))
 }
 
 /// A slice that is asked for.
@@ -38,7 +37,7 @@ struct NewSlice {
     /// Its name.
     name: String,
     /// What it is to promise: a ServiceProfile of TS 28.541, rates in kbit/s.
-    #[serde(rename = "serviceProfile")]
+    #[serde(rename = "serviceProfile", deserialize_with = "object")]
     #[schema(value_type = Object)]
     profile: ServiceProfile,
     /// Where; left out: where its `coverageArea` says, or everywhere.
@@ -110,6 +109,7 @@ async fn accesses(_: Operator, State(shared): State<Shared>) -> Answer {
 
 /// Which of many.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Page {
     /// How many to skip; default 0.
     #[serde(default)]
@@ -230,6 +230,7 @@ async fn change(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Force {
     /// Whether failures on the way do not keep the slice.
     #[serde(default)]
@@ -316,6 +317,7 @@ struct NewUe {
     /// Its slices, by identifier; what it has stays.
     slices: Vec<String>,
     /// Its session at the UPF: `public_key`, and `rules` of its own. Left out: what it has stays.
+    #[serde(deserialize_with = "object_or_null")]
     #[schema(value_type = Option<Object>)]
     session: Option<SessionRule>,
 }
@@ -498,49 +500,6 @@ async fn unassign(
     Path((name, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
     shared.engine.commit(|m| m.unassign(&name, &id).map(|w| (w, ())).map_err(refused)).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-/// Policies for a UE.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Policies {
-    /// Objects that the UE's policy engine reads; in place of those it had.
-    #[schema(value_type = Vec<Object>)]
-    policies: Vec<serde_json::Map<String, Value>>,
-}
-
-/// Pushes policies to a UE: they are in what it polls, and its stream tells at once.
-#[utoipa::path(
-    put,
-    path = "/v1/ues/{ue}/policies",
-    tag = "UEs",
-    params(("ue" = String, Path)),
-    request_body = Policies,
-    responses(
-        (status = 204),
-        (status = 400, body = Problem),
-        (status = 404, body = Problem),
-        (status = 413, body = Problem),
-        (status = 415, body = Problem)
-    )
-)]
-async fn policies(
-    _: Operator,
-    State(shared): State<Shared>,
-    Path(name): Path<String>,
-    Body(new): Body<Policies>,
-) -> Result<StatusCode, Problem> {
-    let bytes = serde_json::to_string(&new.policies).map_or(usize::MAX, |text| text.len());
-    if new.policies.len() > 64 || bytes > 65_536 {
-        return Err(Problem::invalid("policies: at most 64, of 65536 bytes together").field("policies"));
-    }
-    let push = |m: &Manager| {
-        let policies = new.policies.into_iter().map(Value::Object).collect();
-        let ue = Ue { policies, ..m.ue(&name).map_err(refused)?.clone() };
-        Ok((vec![Write::ue(ue)], ()))
-    };
-    shared.engine.commit(push).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

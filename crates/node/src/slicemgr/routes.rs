@@ -1,15 +1,18 @@
 //! The paths of the interface, and what is said to those that go astray.
 
-use super::{Shared, auth, camara, katana, me, metrics, native};
+use super::{Shared, auth, camara, katana, me, metrics, native, policies};
 use crate::api::Problem;
+pub use crate::api::extract::{Params, Path};
+use crate::api::extract::{check_kind, complete};
 use anabranch_core::slice::Refusal;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Query, Request};
-use axum::http::request::Parts;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use axum::{Json, Router, middleware};
-use serde::de::DeserializeOwned;
+use axum::{Router, middleware};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -46,44 +49,12 @@ fn routes() -> OpenApiRouter<Shared> {
     let mut router = OpenApiRouter::with_openapi(Description::openapi())
         .merge(katana::routes())
         .merge(native::routes())
+        .merge(policies::routes())
         .merge(me::routes())
         .merge(metrics::routes())
         .merge(camara::routes());
-    complete(router.get_openapi_mut());
+    complete(router.get_openapi_mut(), &["400", "401", "403", "404", "429", "503"], &[]);
     router
-}
-
-/// Adds to every operation what any of them may answer, and the type of problems.
-fn complete(openapi: &mut utoipa::openapi::OpenApi) {
-    let problem = || {
-        let schema = utoipa::openapi::Ref::from_schema_name("Problem");
-        utoipa::openapi::ContentBuilder::new().schema(Some(schema)).build()
-    };
-    for item in openapi.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            let responses = &mut operation.responses.responses;
-            for status in ["400", "401", "403", "404", "429", "503"] {
-                let status = status.to_owned();
-                let any = || utoipa::openapi::ResponseBuilder::new().description("See detail and remedy");
-                responses
-                    .entry(status)
-                    .or_insert_with(|| any().content("application/json", problem()).build().into());
-            }
-            for (status, response) in responses {
-                let utoipa::openapi::RefOr::T(response) = response else { continue };
-                if status.starts_with('4') || status.starts_with('5') {
-                    // CAMARA's have a form of their own, and may be told of the guard's, too.
-                    let camara = response.content.get("application/json").cloned();
-                    let own =
-                        camara.filter(|c| !serde_json::to_string(c).is_ok_and(|t| t.contains("/Problem")));
-                    response.content =
-                        [("application/problem+json".to_owned(), problem())].into_iter().collect();
-                    response.content.extend(own.map(|c| ("application/json".to_owned(), c)));
-                }
-            }
-        }
-    }
 }
 
 /// The description as committed in `openapi/slice-manager.json`.
@@ -97,8 +68,11 @@ pub fn description() -> String {
 /// The whole interface.
 pub fn router(shared: Shared) -> Router {
     let (router, description) = routes().split_for_parts();
+    // Every connection has a copy of the router: of the text there is one.
+    let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
+    let kind = [(header::CONTENT_TYPE, "application/json")];
     router
-        .route("/openapi.json", get(async move || Json(description)))
+        .route("/openapi.json", get(async move || (kind, description)))
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
         })
@@ -116,13 +90,7 @@ pub struct Body<T>(pub T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let kind =
-            request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        if kind != "application/json" && !kind.ends_with("+json") {
-            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return Err(Problem::new(status, "the body is not JSON", "send content-type: application/json"));
-        }
+        check_kind(&request)?;
         let bytes = axum::body::Bytes::from_request(request, state).await.map_err(|e: BytesRejection| {
             Problem::new(
                 e.status(),
@@ -130,6 +98,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 format!("send at most {MAX_BODY} bytes; nothing has changed"),
             )
         })?;
+        // serde takes a list for a struct, too: its fields in order.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(Problem::invalid("the body must be an object"));
+        }
         let value: T = serde_json::from_slice(&bytes).map_err(|e| {
             let detail = e.to_string();
             let mut problem = Problem::invalid(detail.clone());
@@ -140,27 +112,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query; what is wrong with it is said as a [`Problem`].
-pub struct Params<T>(pub T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
-    type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let query = Query::<T>::from_request_parts(parts, state).await;
-        query.map(|Query(value)| Self(value)).map_err(|e: QueryRejection| Problem::invalid(e.body_text()))
-    }
+/// Reads an object within a body: serde takes a list for a struct, too.
+pub fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    let object = Map::<String, Value>::deserialize(deserializer)?;
+    T::deserialize(Value::Object(object)).map_err(D::Error::custom)
 }
 
-/// What a path names; what is wrong with it is said as a [`Problem`].
-pub struct Path<T>(pub T);
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
-    type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(value)| Self(value))
-            .map_err(|e: PathRejection| Problem::invalid(e.body_text()))
-    }
+/// The same of one that may be null.
+pub fn object_or_null<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let object = Option::<Map<String, Value>>::deserialize(deserializer)?;
+    object.map(|object| T::deserialize(Value::Object(object)).map_err(D::Error::custom)).transpose()
 }
 
 /// A refusal as a problem.

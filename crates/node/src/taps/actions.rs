@@ -6,7 +6,9 @@
 
 use super::Taps;
 use crate::config::{Mapping, SliceBinding};
-use crate::netctl::{self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, Selector, SliceRoute, Step};
+use crate::netctl::{
+    self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, SOURCE_PRIORITY, Selector, SliceRoute, Step,
+};
 use anabranch_core::policy;
 use anabranch_core::taps::plan::{Action, PlanConfig, plan};
 use anabranch_core::taps::window::{WindowInput, bucket, initial_window};
@@ -39,6 +41,7 @@ impl Taps {
                     let by = Selector {
                         v6: mapping.remote.addr().is_ipv6(),
                         mark: None,
+                        local: None,
                         protocol: Some(if mapping.protocol == policy::Protocol::Tcp { 6 } else { 17 }),
                         remote: Some(mapping.remote),
                         remote_port: mapping.remote_port.map(|r| (r.first, r.last)),
@@ -72,9 +75,14 @@ impl Taps {
         }
         let window = window(binding, host, now);
         for v6 in [false, true] {
-            if !interface.addresses.iter().any(|a| a.is_ipv6() == v6) {
+            let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == v6).min() else {
                 continue;
-            }
+            };
+            let (source, by) = (
+                SOURCE_PRIORITY + (priority - MARK_PRIORITY) / 2,
+                Selector { v6, local: Some(*address), ..Selector::default() },
+            );
+            wanted.insert(Key::Rule { priority: source, v6 }, Step::Select { priority: source, table, by });
             for (more, initcwnd) in [(0, None), (1, window)] {
                 let (table, priority) = (table + more, priority + more);
                 let gateway = binding.gateway.filter(|g| g.is_ipv6() == v6);
@@ -101,6 +109,7 @@ impl Taps {
         let port = mapping.remote_port.map_or(0, |r| r.first);
         let request = Request { properties, remote: vec![Endpoint::new(mapping.remote.addr(), port)] };
         let selection = select(&request, &host, now)?;
+        self.carry_up(&selection.needs, &request.properties);
         let path = selection.candidates.first().and_then(|best| best.paths.first());
         let slice = path.and_then(|path| path.pvd.as_ref());
         let binding = slice.and_then(|id| self.bindings.iter().find(|b| b.slice == *id));

@@ -8,6 +8,7 @@
 
 mod actions;
 mod host;
+mod needs;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ mod usci;
 mod view;
 
 pub use actions::Installed;
+pub use needs::Needs;
 pub use slices::SliceSpec;
 pub use usci::{ManagerView, Usci};
 
@@ -43,6 +45,9 @@ pub struct Taps {
     mappings: Vec<Mapping>,
     usci: OnceLock<Arc<Usci>>,
     changed: Notify,
+    needs: Needs,
+    /// Whether the slice manager is asked for more.
+    asks: bool,
 }
 
 /// What a connection should be like.
@@ -61,6 +66,8 @@ struct Told {
     slices: BTreeMap<String, (SliceSpec, Slice)>,
     /// By the slice manager; they win.
     managed: BTreeMap<String, (SliceSpec, Slice)>,
+    /// Their identifiers there, by name here.
+    ids: BTreeMap<String, String>,
     manager: Manager,
     /// Names of the manager's policies and profiles that the slice manager pushed.
     pushed: Vec<String>,
@@ -93,7 +100,15 @@ impl Taps {
             mappings,
             usci: OnceLock::new(),
             changed: Notify::new(),
+            needs: Needs::default(),
+            asks: false,
         }
+    }
+
+    /// One that asks the slice manager for more where no slice promises what a program needs.
+    #[must_use]
+    pub fn asking(self, asks: bool) -> Self {
+        Self { asks, ..self }
     }
 
     /// Waits until what is known of slices changes.
@@ -128,6 +143,7 @@ impl Taps {
             rule.apply(&mut request.properties);
         }
         let selection = select(&request, &host, now)?;
+        self.carry_up(&selection.needs, &request.properties);
         let steps = selection
             .candidates
             .first()

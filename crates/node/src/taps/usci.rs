@@ -8,6 +8,7 @@
 //! ```
 
 use super::Taps;
+use super::needs::{Became, NeedView};
 use crate::config::{Follow, SlicesSection};
 use anabranch_core::slice::UeView;
 use anyhow::{Context, bail, ensure};
@@ -51,6 +52,8 @@ pub struct ManagerView {
     pub failures: u64,
     /// What cannot be used of what it told, and the last failure.
     pub problems: Vec<String>,
+    /// What it was asked for on behalf of programs, and what became of it: the last 16, the newest last.
+    pub needs: Vec<NeedView>,
 }
 
 /// See above.
@@ -135,6 +138,38 @@ impl Usci {
         }
     }
 
+    /// Asks for what programs need and no slice promises, one need after another, for as long as it is polled.
+    pub async fn carry_up(self: Arc<Self>) {
+        loop {
+            let wanted = self.taps.needs().next().await;
+            let (mut became, mut by, mut why) = (Became::Refused, None, Vec::new());
+            for (name, id) in &wanted.slices {
+                let body = json!({"slice": id, "dl_bps": wanted.dl_bps, "ul_bps": wanted.ul_bps});
+                let request = self.request(Method::POST, "me/needs").timeout(PATIENCE).json(&body);
+                match request.send().await {
+                    Ok(answer) if answer.status().is_success() => {
+                        let grows = answer.status() == StatusCode::ACCEPTED;
+                        became = if grows { Became::Grows } else { Became::Promised };
+                        by = Some(name.clone());
+                        break;
+                    }
+                    Ok(answer) => why.push(format!("{name}: {}", refusal(answer).await)),
+                    Err(error) => {
+                        became = Became::Failed;
+                        why.push(format!("{name}: the slice manager does not answer: {error}"));
+                        break;
+                    }
+                }
+            }
+            let (dl_bps, ul_bps) = (wanted.dl_bps, wanted.ul_bps);
+            match &by {
+                Some(slice) => tracing::info!(slice, dl_bps, ul_bps, "needs: {became:?}"),
+                None => tracing::warn!(dl_bps, ul_bps, "needs: {became:?}: {}", why.join("; ")),
+            }
+            self.taps.needs().answer(became, by, why);
+        }
+    }
+
     /// De-registers, if it is registered.
     pub async fn leave(&self) {
         if !self.registered.swap(false, Ordering::Relaxed) {
@@ -160,6 +195,7 @@ impl Usci {
             unchanged: self.unchanged.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             problems: told.problems.iter().chain(&told.failure).cloned().collect(),
+            needs: self.taps.needs().view(),
         }
     }
 

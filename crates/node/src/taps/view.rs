@@ -12,7 +12,7 @@ impl Taps {
     /// the rest counts.
     pub fn take_view(&self, view: &UeView) -> Vec<String> {
         let now = self.now();
-        let (mut problems, mut managed) = (Vec::new(), BTreeMap::new());
+        let (mut problems, mut managed, mut ids) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for facts in view.slices.iter().take(MAX_SLICES) {
             let Some(binding) = self.bindings.iter().find(|b| b.slice == facts.id || b.slice == facts.name)
             else {
@@ -24,12 +24,15 @@ impl Taps {
             };
             let spec = SliceSpec::told(facts, binding, view.ttl_s);
             match spec.slice(now) {
-                Ok(slice) => drop(managed.insert(binding.slice.clone(), (spec, slice))),
+                Ok(slice) => {
+                    managed.insert(binding.slice.clone(), (spec, slice));
+                    ids.insert(binding.slice.clone(), facts.id.clone());
+                }
                 Err(why) => problems.push(format!("slice \"{}\": {why}", facts.name)),
             }
         }
         let mut told = self.told();
-        told.managed = managed;
+        (told.managed, told.ids) = (managed, ids);
         self.changed.notify_one();
         // Those that are pushed no more are gone.
         for uid in std::mem::take(&mut told.pushed) {

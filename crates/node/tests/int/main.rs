@@ -105,3 +105,57 @@ fn a_killed_loader_leaves_nothing() {
     assert!(run.mbps > 8.0, "{} Mbit/s", run.mbps);
     paths::wait_gone("int_rate");
 }
+
+/// A newer version is loaded over one that an open connection runs: the connection lives on with the old version and
+/// goes on to hear reports, a new one runs the new version, and the old loader has ended. The last loader's end ends all.
+#[test]
+fn a_loaded_controller_is_replaced_while_flows_run() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(first) = Loaded::new(&["int_rate"], &group, &["--ceiling-bps", "6_000_000"]) else { return };
+    let Some(path) = Linked::new(&group, "", "") else { return };
+    let _source = path.source(4);
+    let mut second = None;
+    let mut heard = Vec::new();
+    path.iperf_while("int_rate", 6 * S, || {
+        paths::until("the flow hears reports, and meets the ceiling", || {
+            path.sockets("int_rate").iter().any(|s| s["law"] == "telemetry" && s["clamp"] == "ceiling")
+        });
+        second = Loaded::new(&["int_rate"], &group, &["--ceiling-bps", "15_000_000"]);
+        assert!(first.ended(), "the first loader");
+        // Every count of reports is of the second's programs: the open connection hears them still.
+        paths::until("the open flow's reports come to the second loader", || {
+            heard = path.sockets("int_rate");
+            let data = heard.iter().find(|s| s["clamp"] == "ceiling");
+            let fresh = data.is_some_and(|s| s["law"] == "telemetry" && s["fresh"] == true);
+            fresh && path.shown("reports")["reports_in"].as_u64() > Some(5)
+        });
+    });
+    assert!(second.is_some());
+    // The open connection kept the old version: its ceiling of 6 Mbit/s, not 15.
+    let old = heard.iter().filter_map(|s| s["rate_bps"].as_u64()).max();
+    assert!(old.is_some_and(|bps| bps <= 6_000_000), "{heard:?}");
+    let mut new = Vec::new();
+    path.iperf_while("int_rate", 4 * S, || {
+        paths::until("a new flow runs the new version", || {
+            new = path.sockets("int_rate");
+            new.iter().any(|s| s["rate_bps"].as_u64() > Some(8_000_000))
+        });
+    });
+    assert!(new.iter().all(|s| s["rate_bps"].as_u64().unwrap_or(0) <= 15_000_000), "{new:?}");
+    assert!(first.ended());
+    drop(second);
+    paths::wait_gone("int_rate");
+}
+
+/// A newer version must take over all that a loader keeps, or nothing.
+#[test]
+fn half_a_loader_is_not_replaced() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(_loaded) = Loaded::new(&["int_rate", "int_cubic_l1"], &group, &[]) else { return };
+    let output =
+        std::process::Command::new(net::ANABRANCH).args(["cc", "load", "int_rate"]).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && why.contains("also keeps int_cubic_l1: name that one, too"), "{why}");
+}

@@ -80,7 +80,12 @@ impl Loaded {
             .unwrap();
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
+        while line.is_empty() || line.starts_with("replaced") {
+            line.clear();
+            if out.read_line(&mut line).unwrap() == 0 {
+                break;
+            }
+        }
         if line.starts_with("registered: ") {
             let names = names.iter().map(|n| (*n).to_owned()).collect();
             return Some(Self { child: Mutex::new(child), names });
@@ -90,6 +95,11 @@ impl Loaded {
         let _ = child.wait();
         assert!(why.contains("cannot run here"), "{why}");
         skip(why.trim())
+    }
+
+    /// Waits until it has ended by itself; whether in good order.
+    pub fn ended(&self) -> bool {
+        self.child.lock().unwrap().wait().unwrap().success()
     }
 
     /// Kills it with no chance to tidy up.
@@ -177,7 +187,7 @@ impl Ends {
 
 /// Waits for a moment that comes soon on any machine.
 #[track_caller]
-fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
         assert!(start.elapsed() < Duration::from_secs(20), "not after 20 s: {what}");
@@ -260,12 +270,23 @@ impl Linked {
         self.ends.iperf_while(cc, time, during)
     }
 
+    /// Senders' sockets that run a controller of ours at present.
+    #[allow(clippy::unused_self, reason = "there is something to show only while a path is there")]
+    pub fn sockets(&self, controller: &str) -> Vec<Value> {
+        let output = Command::new(ANABRANCH).args(["cc", "show", "--json"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of =
+            |s: &&Value| s["controller"] == controller && s["remote"].as_str().unwrap().contains("[fd00::2]");
+        all["sockets"].as_array().unwrap().iter().filter(of).cloned().collect()
+    }
+
     /// Counters of a program at work, by its name in `cc show`.
     #[allow(clippy::unused_self, reason = "there is something to show only while a path is there")]
     pub fn shown(&self, program: &str) -> Value {
         let output = Command::new(ANABRANCH).args(["cc", "show", "--json"]).output().unwrap();
         let all: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let found = all.as_array().unwrap().iter().find(|p| p["program"] == program);
+        let found = all["programs"].as_array().unwrap().iter().find(|p| p["program"] == program);
         found.unwrap_or_else(|| panic!("no {program} in {all}"))["counts"].clone()
     }
 }
@@ -352,7 +373,7 @@ impl Routed {
         let mut complaints =
             fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
         complaints.extend(fields(&format!("({with}) && _ws.malformed"), "frame.number"));
-        // Cut short on purpose, and lost segments are TCP's affair.
+        // Cut short on purpose.
         complaints.retain(|text| !text.contains("segment") && !text.contains("ACK"));
         complaints.dedup();
         Some(Seen {
@@ -368,6 +389,8 @@ fn read(file: &Path, filter: &str, field: &str) -> Vec<String> {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(file)
+        // What TCP makes of losses and windows is its own affair.
+        .args(["-o", "tcp.analyze_sequence_numbers:FALSE"])
         .args(["-Y", filter, "-T", "fields", "-e", field])
         .output()
         .unwrap();

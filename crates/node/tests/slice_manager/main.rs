@@ -3,6 +3,11 @@
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
 
+mod contract;
+mod needs;
+#[path = "../run/net.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod net;
 mod postgres;
 mod usci;
 
@@ -23,12 +28,18 @@ pub struct Manager {
 impl Manager {
     /// Starts one and waits until it answers. `name` is unique in the folder.
     pub async fn start(folder: &Path, name: &str, database: &str) -> Self {
+        Self::start_with(folder, name, database, "downlink_bps = 100_000_000\nuplink_bps = 100_000_000\n")
+            .await
+    }
+
+    /// The same, with another cell.
+    pub async fn start_with(folder: &Path, name: &str, database: &str, cell: &str) -> Self {
         let socket = folder.join(format!("{name}.sock"));
         let config = folder.join(format!("{name}.toml"));
         let text = format!(
             "[manager]\nname = \"{name}\"\ndatabase = \"{database}\"\nhealth_interval_ms = 100\nttl_s = 10\n\
              [api]\nlisten = \"unix:{}\"\n\
-             [[access]]\nname = \"cell\"\ndownlink_bps = 100_000_000\nuplink_bps = 100_000_000\n",
+             [[access]]\nname = \"cell\"\n{cell}",
             socket.display()
         );
         std::fs::write(&config, text).unwrap();

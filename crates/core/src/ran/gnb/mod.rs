@@ -498,8 +498,8 @@ impl Element for Gnb {
             if next > now || next == Instant::MAX {
                 return;
             }
-            // Polls that were missed are made up for by one.
-            let poll = next.max(earliest);
+            // Polls that were missed are made up for by one, before the slot that takes what they pass on.
+            let poll = next.max(earliest).min(tick);
             if flight == next {
                 while self.land(Direction::Downlink, next) || self.land(Direction::Uplink, next) {}
             } else if tick == next {

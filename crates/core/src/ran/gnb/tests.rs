@@ -501,6 +501,24 @@ fn a_quiet_cell_is_counted_and_not_run() {
     assert!(run.gnb.link_stats(Direction::Downlink, ms(10_001)).missed_slots > 99_000_000 / 2);
 }
 
+#[test]
+fn after_a_leap_of_the_clock_nothing_is_pulled_before_it_was_passed_on() {
+    for algorithm in [Algorithm::DynRlc, Algorithm::Drql, Algorithm::Bdp, Algorithm::E5gBdp, Algorithm::Jit] {
+        let mut config = config(&[100.0], &[0], algorithm);
+        config.telemetry.packets = true;
+        let mut run = Run::new(&config);
+        (0..300).for_each(|n| run.offer(Gnb::N3, down(0, 5000, 1000, n), Instant::from_micros(65_331)));
+        run.gnb.on_timeout(ms(1_280_114_680) + Duration::from_micros(331));
+        let mut packets = 0;
+        while let Some(event) = run.gnb.poll_event() {
+            let GnbEvent::Packet(times) = event else { continue };
+            packets += 1;
+            assert!(times.forwarded <= times.first_pull, "{algorithm:?}: {times:?}");
+        }
+        assert_eq!(packets, 300, "{algorithm:?}");
+    }
+}
+
 type Change<'a> = &'a dyn Fn(&mut GnbConfig);
 
 #[test]

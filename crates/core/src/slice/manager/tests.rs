@@ -1,7 +1,7 @@
 use super::*;
 use crate::slice::inventory::Access;
 use crate::slice::profile::Thpt;
-use crate::slice::view;
+use crate::slice::view::{self, SliceFacts};
 use proptest::prelude::*;
 
 fn access(name: &str, location: &str, mbps: u64) -> Access {
@@ -80,9 +80,11 @@ fn a_slice_is_placed_made_changed_and_removed() {
     run(&mut m, "s1", |_| false);
     assert_eq!(m.slice("s1").unwrap().state, State::Running);
 
+    let facts = SliceFacts::from(m.slice("s1").unwrap());
     let writes = m.modify("s1", order("video", &["Pier"], 60.0, 5.0), 20).unwrap();
     put(&mut m, writes);
     assert_eq!(m.ledger(None).promised("cell-1").0, 60_000_000, "the larger is reserved");
+    assert_eq!(SliceFacts::from(m.slice("s1").unwrap()), facts, "the old profile holds");
     run(&mut m, "s1", |_| false);
     assert_eq!(m.slice("s1").unwrap().profile.dl_slice.gua, Some(60_000.0));
 
@@ -195,24 +197,30 @@ fn refusals_say_why() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
-    /// Whatever is asked for in whatever order, and whatever fails: neither what is reserved nor what the cells were
-    /// told exceeds what there is.
+    /// Whatever is asked for in whatever order, by operators and by UEs, and whatever fails: neither what is reserved nor
+    /// what the cells were told exceeds what there is, and no slice grows past its maximum.
     #[test]
     fn admission_never_exceeds_capacity(
-        ops in prop::collection::vec((0_u8..6, 0_usize..6, 0_u32..120, 0_u32..70, any::<bool>()), 1..60)
+        ops in prop::collection::vec((0_u8..14, 0_usize..4, 0_u32..120, 0_u32..70, prop::bool::weighted(0.8)), 1..100)
     ) {
         let mut m = manager();
+        let assignment = |i: usize| Assignment { slice: format!("s{i}"), cell_ue: None, attachment: Attachment::Active };
+        put(&mut m, vec![Write::ue(Ue { slices: (0..4).map(assignment).collect(), ..ue("phone") })]);
         // What each cell has: the last list it was told, which may be one that it then said it refused.
         let mut told: BTreeMap<String, u64> = BTreeMap::new();
         for (i, (op, at, dl, ul, flag)) in ops.into_iter().enumerate() {
             let id = format!("s{at}");
             let places: &[&str] = match (dl % 3, flag) { (0, _) => &["pier"], (1, _) => &["far"], _ => &[] };
-            let order = order(&format!("n{}", at % 2), places, dl.into(), ul.into());
+            let mut order = order(&format!("n{}", at % 2), places, dl.into(), ul.into());
+            order.profile.dl_slice.max = (ul % 2 == 0).then(|| f64::from(dl) * 1.5e3);
             let now = i as u64;
             let result = match op {
                 0 | 1 => m.create(&id, order, now),
                 2 => m.modify(&id, order, now),
                 3 => m.remove(&id, flag, now),
+                4 | 5 => {
+                    m.grow("phone", &id, u64::from(dl) * 1_000_000, u64::from(ul) * 1_000_000, now)
+                }
                 _ => {
                     let action = m.todo().find(|(i, _)| *i == id).and_then(|(_, a)| a);
                     if let Some(action @ (Action::Do(Step::Shares { .. }) | Action::Undo(Step::Shares { .. }))) = action {
@@ -238,6 +246,8 @@ proptest! {
             for slice in m.slices().values() {
                 prop_assert!(slice.plan.is_some() || !matches!(slice.state, State::Placement | State::Provisioning
                     | State::Activation | State::Terminating), "stuck in {}", slice.state);
+                let thpt = slice.profile.dl_slice;
+                prop_assert!(thpt.max.is_none_or(|most| thpt.gua.unwrap_or(0.0) <= most));
             }
         }
     }

@@ -8,6 +8,7 @@
 use super::super::diag::Side;
 use super::super::space::Space;
 use super::super::stop::Stop;
+use anabranch_wire::ioam::Feedback;
 use anabranch_wire::tcp::{TcpFlags, TcpPacket, parse_packet};
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -23,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What the socket may hold while others have the processor.
 const BUFFER_BYTES: usize = 8 << 20;
 const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
+pub(super) const ETH_P_IPV6: u16 = 0x86dd;
 
 /// TCP senders of a namespace.
 #[derive(Debug)]
@@ -41,6 +42,23 @@ pub struct AcksSeen {
     pub triples: u64,
     /// How many of those there were by when, seconds; seen up to [`LOOK`] later.
     pub triples_by: Vec<(f64, f64)>,
+    /// Bytes of the packets, and of reports of the path among them.
+    pub bytes: [u64; 2],
+    /// Reports.
+    pub reports: u64,
+    /// The newest report by when, seconds; seen up to [`LOOK`] later.
+    pub told: Vec<(f64, Told)>,
+    /// It, before its time is noted.
+    newest: Option<Told>,
+}
+
+/// What a sender was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Losses of the medium so far, modulo 2^16.
+    pub losses: u16,
+    /// Queue of the bottleneck, as the newest full report has it.
+    pub depth_bytes: Option<u64>,
 }
 
 impl AckTap {
@@ -49,17 +67,18 @@ impl AckTap {
     /// # Errors
     /// There are no packet sockets here.
     pub fn open(space: &Space, flows: Vec<(String, Side)>) -> Result<Self> {
-        // Of one protocol, so that what the namespace itself sends is not seen.
-        let open = |protocol: u16| -> Result<Socket> {
-            let protocol = Protocol::from(i32::from(protocol.to_be()));
-            let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("packet socket")?;
-            socket.set_recv_buffer_size(BUFFER_BYTES).context("its buffer")?;
-            socket.set_nonblocking(true).context("packet socket")?;
-            Ok(socket)
-        };
-        let sockets = space.enter(|| Ok([open(ETH_P_IP)?, open(ETH_P_IPV6)?]))?;
+        let sockets = space.enter(|| Ok([packet_socket(ETH_P_IP)?, packet_socket(ETH_P_IPV6)?]))?;
         Ok(Self { sockets, flows })
     }
+}
+
+/// Sees what arrives in this thread's namespace; of one protocol, so that what the namespace itself sends is not seen.
+pub(super) fn packet_socket(protocol: u16) -> Result<Socket> {
+    let protocol = Protocol::from(i32::from(protocol.to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("packet socket")?;
+    socket.set_recv_buffer_size(BUFFER_BYTES).context("its buffer")?;
+    socket.set_nonblocking(true).context("packet socket")?;
+    Ok(socket)
 }
 
 /// Counts until asked to end.
@@ -114,11 +133,15 @@ impl Counts {
             if seen.triples_by.last().map_or(0.0, |(_, last)| *last) != triples {
                 seen.triples_by.push((now_s, triples));
             }
+            if let Some(newest) = seen.newest.take() {
+                seen.told.push((now_s, newest));
+            }
         }
     }
 
     fn packet(&mut self, packet: &[u8]) {
         // Longer packets than fit carry data, and do not parse.
+        let bytes = packet.len() as u64;
         let Ok(packet) = parse_packet(packet) else { return };
         let of = self.flows.iter().find(|(_, side)| match side {
             Side::Local(port) => packet.dst.port() == *port,
@@ -130,6 +153,7 @@ impl Counts {
             // A SYN acknowledges nothing, and its number is no place in the sequence.
             return;
         }
+        self.seen.entry(flow.clone()).or_default().reported(&header.options.report, bytes);
         let Some(row) = self.of.get_mut(&(packet.src, packet.dst)) else {
             let row = Row { ack: header.ack, window: header.window, duplicates: 0 };
             self.of.insert((packet.src, packet.dst), row);
@@ -153,6 +177,24 @@ impl Counts {
     }
 }
 
+impl AcksSeen {
+    /// Notes a packet of so many bytes, with the option if it has one.
+    fn reported(&mut self, option: &[u8], bytes: u64) {
+        self.bytes[0] += bytes;
+        let length = usize::from(option[1]).min(option.len());
+        let Ok(Some(report)) = Feedback::parse(&option[..length]) else { return };
+        self.reports += 1;
+        self.bytes[1] += length as u64;
+        let before = self.newest.or(self.told.last().map(|(_, told)| *told));
+        let depth_bytes = match report.bottleneck {
+            Some(hop) => hop.depth_bytes,
+            // The short form does not say.
+            None => before.and_then(|told| told.depth_bytes),
+        };
+        self.newest = Some(Told { losses: report.medium_losses, depth_bytes });
+    }
+}
+
 fn is_duplicate(packet: &TcpPacket, window: u16) -> bool {
     let header = &packet.header;
     let special = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
@@ -172,6 +214,7 @@ fn is_duplicate(packet: &TcpPacket, window: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_wire::ioam::Bottleneck;
     use anabranch_wire::tcp::{TcpHeader, emit_packet};
 
     fn ack(number: u32, window: u16, sack: &[(u32, u32)], payload: &[u8]) -> Vec<u8> {
@@ -211,7 +254,32 @@ mod tests {
         packets.extend([next.clone(), next.clone(), next.clone()]);
         // An older one, overtaken, changes nothing.
         packets.extend([first, next]);
-        assert_eq!(count(&packets), AcksSeen { duplicates: 8, triples: 2, ..AcksSeen::default() });
+        let seen = count(&packets);
+        assert_eq!((seen.duplicates, seen.triples, seen.reports), (8, 2, 0));
+        assert_eq!(seen.bytes, [packets.iter().map(Vec::len).sum::<usize>() as u64, 0]);
+    }
+
+    #[test]
+    fn reports_are_read_and_counted() {
+        let mut header = TcpHeader { ack: 9, flags: TcpFlags::ACK, ..TcpHeader::default() };
+        let mut option = |losses: u16, depth_bytes: Option<u64>| {
+            let bottleneck =
+                depth_bytes.map(|depth| Bottleneck { depth_bytes: Some(depth), ..Bottleneck::default() });
+            let report = Feedback { medium_losses: losses, bottleneck, ..Feedback::default() };
+            report.emit(&mut header.options.report).unwrap();
+            let [ue, server] = ["[fd00::2]:4000", "[fd00::1]:80"].map(|a| a.parse().unwrap());
+            emit_packet(ue, server, &header, &[]).unwrap()
+        };
+        let (full, short) = (option(3, Some(1600)), option(5, None));
+        let seen = count(&[full.clone(), short]);
+        // The short form says nothing of the queue.
+        assert_eq!((seen.reports, seen.newest), (2, Some(Told { losses: 5, depth_bytes: Some(1600) })));
+        assert_eq!(seen.bytes[1], 16 + 8);
+        let mut counts =
+            Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
+        counts.look(0.5);
+        counts.look(0.6);
+        assert_eq!(counts.seen["f"].told, [(0.5, Told { losses: 5, depth_bytes: Some(1600) })]);
     }
 
     #[test]
@@ -235,7 +303,7 @@ mod tests {
             ack(1000, 100, &[(500, 900)], &[]),
             first[..30].to_vec(),
         ] {
-            assert_eq!(count(&[first.clone(), other]), AcksSeen::default());
+            assert_eq!(count(&[first.clone(), other]).duplicates, 0);
         }
         assert_eq!(count(&[first, ack(1000, 7, &[(500, 900), (2000, 3000)], &[])]).duplicates, 1);
     }

@@ -5,7 +5,9 @@ pub mod ends;
 pub mod mib;
 pub mod network;
 pub mod tcp;
+pub mod traces;
 
 pub use acks::{AckTap, AcksSeen};
 pub use network::{LinkCounters, NetworkSeen, NetworkWatch};
 pub use tcp::{TcpSeen, TcpWatch};
+pub use traces::{TraceTap, TracesSeen};

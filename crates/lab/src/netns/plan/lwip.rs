@@ -1,6 +1,7 @@
 //! LWIP nodes in the plan.
 
-use super::{Build, CongestionControl, End, FIRST_TABLE, mac, position, table_of};
+use super::servers::table_of;
+use super::{Build, CongestionControl, End, FIRST_TABLE, mac, position};
 use crate::backend::Unable;
 use crate::scenario::model::{Case, Flow, Ue, Via};
 use anyhow::{Result, bail};

@@ -106,3 +106,74 @@ fn a_slow_server_link_is_emulated() {
     assert!(plain.links.iter().all(|l| l.name.is_some()));
     assert!(plain.veths.iter().flatten().filter(|e| e.space == "server").all(|e| !e.plain));
 }
+
+const INT: &str = r#"
+title = "t"
+[link.wifi]
+down = { ioam_node = 2 }
+[server.server]
+ioam_node = 1
+[ue.one]
+accesses = [{ name = "wifi", link = "wifi" }]
+[flow.a]
+kind = "bulk_tcp"
+via = "direct:wifi"
+ipv6 = true
+congestion_control = "int_rate"
+telemetry = { every = 16, nodes = 2 }
+[flow.b]
+kind = "bulk_tcp"
+via = "direct:wifi"
+ipv6 = true
+"#;
+
+#[test]
+fn telemetry_gets_its_controllers_routes_and_sources() {
+    let plan = plan(INT);
+    let (one, server) = (&plan.ues["one"], &plan.servers["server"]);
+    assert_eq!(one.accesses[0].address6.to_string(), "fd00:1::a");
+    assert_eq!(server.address6(CongestionControl::IntRate).to_string(), "fd00:3::7");
+    let at_server = &plan.setup["server"];
+    for line in [
+        "addr add fd00:3:0::7/128 dev lo",
+        "-6 rule add from fd00:3:0::7 table 207",
+        // Room for a trace of 88 bytes; flows without telemetry have whole packets.
+        "route add fd00:1:0::a/128 via fd00:2:0::1 dev u0 table 207 congctl lock int_rate mtu 1412",
+        "route add fd00:1:0::a/128 via fd00:2:0::1 dev u0 table main congctl lock cubic\n",
+    ] {
+        assert!(at_server.contains(line), "{line}\n{at_server}");
+    }
+    let at_ue = &plan.setup["one"];
+    let line = "route add fd00:3:0::7/128 via fd00:1:0::1 dev wifi table 101 congctl lock int_rate mtu 1412";
+    assert!(at_ue.contains(line), "{at_ue}");
+    let of = &plan.telemetry;
+    assert_eq!(of.controllers.iter().collect::<Vec<_>>(), [&CongestionControl::IntRate]);
+    assert_eq!(of.flows.iter().collect::<Vec<_>>(), ["a"]);
+    let place = ("server".to_owned(), "u0".to_owned());
+    assert_eq!(of.sources, [(place, SourcePlan { every: 16, nodes: 2 })].into());
+    // The server's link fills traces, so it is emulated, however fast.
+    let n6 = plan.links.iter().find(|l| l.name.is_none()).unwrap();
+    assert_eq!((n6.link.down.ioam_node, n6.space.as_str()), (Some(1), "n6-0-0"));
+}
+
+#[test]
+fn what_the_kernel_has_once_is_the_same_for_all() {
+    let wrong = |text: &str| {
+        let scenario = crate::scenario::parse(Path::new("t.toml"), text, &[]).unwrap();
+        lay_out(&scenario.cases[0]).unwrap_err().to_string()
+    };
+    let second = |telemetry: &str| INT.replace("[flow.b]", &format!("[flow.b]\n{telemetry}"));
+    let rate = "congestion_control = \"int_rate\"\n";
+    assert!(wrong(&second(rate)).contains("the same traces"));
+    assert!(wrong(&second(&format!("{rate}telemetry = {{ nodes = 2 }}"))).contains("the same `every`"));
+    let ceiling = "telemetry = { every = 16, nodes = 2, ceiling_mbps = 5 }";
+    assert!(wrong(&second(&format!("{rate}{ceiling}"))).contains("the same increment"));
+    assert!(wrong(&INT.replace("nodes = 2", "nodes = 5")).contains("room for 4"));
+}
+
+#[test]
+fn without_ipv6_there_are_no_routes_for_it() {
+    let plan = plan(TWO);
+    assert!(!plan.setup.values().any(|lines| lines.contains("-6 rule add from fd00:3")));
+    assert!(plan.telemetry.controllers.is_empty() && plan.telemetry.sources.is_empty());
+}

@@ -23,12 +23,16 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub fn listen(task: &Exchange) -> Result<()> {
     let listener = Listener::bind(task.local, task.mptcp)?;
     let when = task.when.begin()?;
-    let Some(mut stream) = listener.accept(when.until_ns)? else { return Ok(()) };
-    prepare(&stream)?;
-    let mut offset = (0, 0);
-    while receive(&mut stream, &mut offset.0, task.request_bytes, when.until_ns).is_some()
-        && send(&mut stream, &mut offset.1, task.response_bytes, when.until_ns)
-    {}
+    while let Some(mut stream) = listener.accept(when.until_ns)? {
+        prepare(&stream)?;
+        let mut offset = (0, 0);
+        while receive(&mut stream, &mut offset.0, task.request_bytes, when.until_ns).is_some()
+            && send(&mut stream, &mut offset.1, task.response_bytes, when.until_ns)
+        {}
+        if !task.reconnect {
+            break;
+        }
+    }
     Ok(())
 }
 
@@ -37,11 +41,12 @@ pub fn connect(task: &Exchange) -> Result<()> {
     let when = task.when.begin()?;
     sleep_until(when.start_ns);
     let mut answers = Vec::new();
-    if let Ok(mut stream) = dial(task.local, to, task.mptcp, when.stop_ns) {
+    let mut begun_ns = now_ns();
+    'connections: while let Ok(mut stream) = dial(task.local, to, task.mptcp, &task.setup, when.stop_ns) {
         prepare(&stream)?;
         let mut offset = (0, 0);
         while now_ns() < when.stop_ns {
-            let asked_ns = now_ns();
+            let asked_ns = if task.reconnect { begun_ns } else { now_ns() };
             if !send(&mut stream, &mut offset.0, task.request_bytes, when.until_ns) {
                 break;
             }
@@ -50,7 +55,12 @@ pub fn connect(task: &Exchange) -> Result<()> {
             };
             answers.push(Answer { asked_ns, answered_ns: now_ns(), intact });
             std::thread::sleep(task.gap);
+            if task.reconnect {
+                begun_ns = now_ns();
+                continue 'connections;
+            }
         }
+        break;
     }
     write_report(&task.report, &answers)
 }
@@ -119,7 +129,9 @@ mod tests {
             request_bytes: 300,
             response_bytes: 200_000,
             gap: Duration::from_millis(20),
+            reconnect: false,
             mptcp: false,
+            setup: super::super::Setup::default(),
             report: dir.path().join("r"),
         };
         std::thread::scope(|scope| {

@@ -38,7 +38,7 @@ pub fn connect(task: &Messages) -> Result<()> {
     ensure!(task.message_bytes >= STAMP_BYTES, "a message has at least {STAMP_BYTES} bytes");
     let mut sources = (0..task.flows)
         .map(|_| {
-            let stream = dial(None, task.address, false, task.when.start_ns)?;
+            let stream = dial(None, task.address, false, &super::Setup::default(), task.when.start_ns)?;
             stream.set_nodelay(true).context("TCP_NODELAY")?;
             stream.set_nonblocking(true).context("connection")?;
             Ok(Source { stream, unsent: Vec::new() })

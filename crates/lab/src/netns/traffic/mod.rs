@@ -156,6 +156,41 @@ impl Schedule {
     }
 }
 
+/// What a socket is set to before it connects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// `SO_MARK`: rules send it to a table.
+    #[serde(default)]
+    pub mark: Option<u32>,
+    /// `SO_BINDTODEVICE`.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// `SO_MAX_PACING_RATE`, bit/s; TCP paces then.
+    #[serde(default)]
+    pub pacing_bps: Option<u64>,
+    /// `TCP_CONGESTION`.
+    #[serde(default)]
+    pub congestion_control: Option<String>,
+}
+
+impl Setup {
+    fn apply(&self, socket: &Socket) -> Result<()> {
+        if let Some(mark) = self.mark {
+            socket.set_mark(mark).context("SO_MARK")?;
+        }
+        if let Some(interface) = &self.interface {
+            socket.bind_device(Some(interface.as_bytes())).context("SO_BINDTODEVICE")?;
+        }
+        if let Some(name) = &self.congestion_control {
+            socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("TCP_CONGESTION {name}"))?;
+        }
+        if let Some(bps) = self.pacing_bps {
+            anabranch_kern::socket::set_max_pacing_rate(socket, bps / 8).context("SO_MAX_PACING_RATE")?;
+        }
+        Ok(())
+    }
+}
+
 /// A UDP source.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UdpSend {
@@ -171,6 +206,9 @@ pub struct UdpSend {
     pub payload_bytes: usize,
     /// Mean lengths of bursts and silences, if not always on.
     pub bursts: Option<Bursts>,
+    /// What its socket is set to.
+    #[serde(default)]
+    pub setup: Setup,
     /// Where the number of packets sent is written.
     pub report: PathBuf,
 }
@@ -241,6 +279,9 @@ pub struct Stream {
     pub limit_bps: Option<u64>,
     /// MPTCP instead of TCP.
     pub mptcp: bool,
+    /// What the client's socket is set to.
+    #[serde(default)]
+    pub setup: Setup,
     /// Where the receiving end writes what it got ([`Delivered`], JSON).
     pub report: PathBuf,
 }
@@ -260,8 +301,14 @@ pub struct Exchange {
     pub response_bytes: usize,
     /// Silence after an answer.
     pub gap: Duration,
+    /// Whether each request has a connection of its own.
+    #[serde(default)]
+    pub reconnect: bool,
     /// MPTCP instead of TCP.
     pub mptcp: bool,
+    /// What the client's socket is set to.
+    #[serde(default)]
+    pub setup: Setup,
     /// Where the client writes what it got ([`Answer`]s, JSON).
     pub report: PathBuf,
 }
@@ -301,9 +348,16 @@ fn sleep_until(ns: u64) {
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A TCP connection to `to`, from `local` if given, made by `until_ns` however often it must be tried.
-fn dial(local: Option<SocketAddr>, to: SocketAddr, mptcp: bool, until_ns: u64) -> Result<TcpStream> {
+fn dial(
+    local: Option<SocketAddr>,
+    to: SocketAddr,
+    mptcp: bool,
+    setup: &Setup,
+    until_ns: u64,
+) -> Result<TcpStream> {
     loop {
         let socket = tcp_socket(to, mptcp)?;
+        setup.apply(&socket)?;
         if let Some(local) = local {
             let any_port = SocketAddr::new(local.ip(), 0);
             socket.bind(&any_port.into()).with_context(|| format!("bind to {}", local.ip()))?;

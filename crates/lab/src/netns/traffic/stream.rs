@@ -33,7 +33,7 @@ pub fn connect(task: &Stream) -> Result<()> {
     let to = task.to.context("a server")?;
     let when = task.when.begin()?;
     sleep_until(when.start_ns);
-    run(task, when, dial(task.local, to, task.mptcp, when.stop_ns).ok())
+    run(task, when, dial(task.local, to, task.mptcp, &task.setup, when.stop_ns).ok())
 }
 
 fn run(task: &Stream, when: When, stream: Option<TcpStream>) -> Result<()> {
@@ -134,6 +134,7 @@ mod tests {
             bytes: None,
             limit_bps: Some(16_000_000),
             mptcp: false,
+            setup: super::super::Setup::default(),
             report: dir.path().join(name),
         };
         let listen = Task::StreamListen(one(true, Some(server), None, "none"));

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, ControlMessageOwned, MsgFlags, setsockopt, sockopt};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
+use socket2::SockRef;
 use std::io::{IoSliceMut, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -31,6 +32,7 @@ const BUFFER_BYTES: usize = 4 << 20;
 
 pub fn send(task: &UdpSend) -> Result<()> {
     let socket = bind(task.bind)?;
+    task.setup.apply(&SockRef::from(&socket))?;
     let sent = send_on(&socket, task, task.when.begin()?)?;
     std::fs::write(&task.report, sent.to_string()).with_context(|| task.report.display().to_string())
 }
@@ -38,6 +40,7 @@ pub fn send(task: &UdpSend) -> Result<()> {
 /// Sends as [`send`] does, and keeps what comes back, as [`receive`] does: an [`Arrival`] is an answer.
 pub fn ping(task: &UdpSend) -> Result<()> {
     let socket = bind(task.bind)?;
+    task.setup.apply(&SockRef::from(&socket))?;
     set_up(&socket)?;
     let when = task.when.begin()?;
     let answers = std::thread::scope(|scope| {
@@ -215,6 +218,7 @@ mod tests {
             rate_bps: 8_000_000,
             payload_bytes: 1000,
             bursts: None,
+            setup: super::super::Setup::default(),
             report: file("out"),
         });
         std::thread::scope(|scope| {

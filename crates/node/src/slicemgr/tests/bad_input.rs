@@ -3,6 +3,74 @@
 use super::*;
 
 #[tokio::test]
+async fn a_policy_that_no_ue_could_use_is_refused() {
+    let world = World::new("").await;
+    let id = world.slice("video", 10_000).await;
+    let token = world.ue("phone", &[&id]).await;
+    let tcp = json!({"uid": "a", "properties": {"transport": {"value": "TCP", "precedence": 2}}});
+    let ursp = json!({"urspGuidance": [{"trafficDesc": {"domainDescs": ["a.example"]}, "routeSelParamSets": [{"snssai": {"sst": 1}}]}]});
+    let good = json!([tcp, ursp]);
+    let push = async |list: &Value| {
+        world.ask("PUT", "/v1/ues/phone/policies", Some(json!({"policies": list}))).await
+    };
+    assert_eq!(push(&good).await.0, 204);
+    for (list, place, needle) in [
+        (
+            json!([tcp, {"uid": "b", "properties": {"x": {"value": 1, "precedence": 9}}}]),
+            "policies[1]",
+            "precedence",
+        ),
+        (
+            json!([{"uid": "b", "properties": {"x": {"value": {"start": 9, "end": 1}}}}]),
+            "policies[0]",
+            "start",
+        ),
+        (json!([{"uid": "b", "priority": "high", "properties": {}}]), "policies[0]", "whole number"),
+        (
+            json!([tcp, {"uid": "A", "properties": {"transport": {"value": "UDP", "precedence": 2}}}]),
+            "policies[1]",
+            "twice",
+        ),
+        (json!([ursp, ursp]), "policies[1]", "twice"),
+        (
+            json!([{"urspGuidance": [{"routeSelParamSets": [{"snssai": {"sst": 1, "sd": "xyz"}}]}]}]),
+            "policies[0]",
+            "urspGuidance[0]",
+        ),
+        (json!([7]), "", "map"),
+    ] {
+        let (status, problem) = push(&list).await;
+        assert_eq!(status, 400, "{list}: {problem}");
+        if !place.is_empty() {
+            assert_eq!(problem["field"], place, "{list}: {problem}");
+        }
+        assert!(problem["detail"].as_str().unwrap().contains(needle), "{list}: {problem}");
+    }
+    // Needs that make no sense.
+    for (needs, status, needle) in [
+        (json!({"slice": id, "dl_bps": -1}), 400, "-1"),
+        (json!({"slice": id, "dl_bps": "10 Mbit/s"}), 400, "10 Mbit/s"),
+        (json!({"slice": id, "dl_bps": 2_000_000_000_000_u64}), 400, "at most"),
+        (json!({"slice": id, "dl_kbps": 5}), 400, "dl_kbps"),
+        (json!({"slice": "none", "dl_bps": 5}), 404, "none"),
+        (json!({"slice": id, "dl_bps": 90_000_000}), 409, "80000000"),
+    ] {
+        let (got, problem) = world.ask_as(&token, "POST", "/v1/me/needs", Some(needs.clone())).await;
+        assert_eq!(got, status, "{needs}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(needle), "{needs}: {problem}");
+    }
+    assert_eq!(
+        world.ask("GET", "/v1/ues/phone", None).await.1["policies"],
+        good,
+        "what is wrong changes nothing"
+    );
+    assert_eq!(
+        world.ask("GET", &format!("/v1/slices/{id}"), None).await.1["serviceProfile"]["dLThptPerSlice"]["guaThpt"],
+        10_000.0
+    );
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_said_and_nothing_is_stored() {
     let world = World::new("").await;
     let nest = |key: &str, value: Value| {

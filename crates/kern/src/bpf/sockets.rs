@@ -1,0 +1,166 @@
+//! The sockets that keep state of ours, one by one: `bpf/sockets.bpf.c` over every map of theirs on this machine.
+
+use super::controllers::object;
+use super::object::open;
+use super::{BpfError, supported, tried};
+use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::{Iter, MapHandle, MapType};
+use std::ffi::OsStr;
+use std::io::Read;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Bytes of `struct ab_shown`.
+pub(super) const SHOWN_LEN: usize = 176;
+/// Name of the maps with the sockets' state.
+pub(super) const SOCKETS: &str = "ab_sockets";
+
+const STATE_FRESH: u32 = 2;
+const STATE_CEILING: u32 = 4;
+const KNOWN: u32 = 1;
+const COMPLETE: u32 = 2;
+const DETAILED: u32 = 16;
+/// What ssthresh is before the first loss (the kernel's TCP_INFINITE_SSTHRESH).
+const NO_SSTHRESH: u32 = 0x7fff_ffff;
+
+/// A TCP socket that runs one of our controllers, or sends or hears reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketState {
+    /// The kernel's number for it; never used twice.
+    pub cookie: u64,
+    /// Inode of its network namespace, as in `lsns -t net`.
+    pub netns: u32,
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Its peer's.
+    pub remote: SocketAddr,
+    /// Its congestion controller, ours or not.
+    pub controller: String,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// Slow-start threshold, segments; `None` before the first loss.
+    pub ssthresh: Option<u32>,
+    /// What the socket is paced at, bit/s; `None`: as fast as the window lets it.
+    pub pacing_bps: Option<u64>,
+    /// Smoothed round trip.
+    pub srtt: Duration,
+    /// Segments under way.
+    pub in_flight: u32,
+    /// Segments sent again.
+    pub resent: u32,
+    /// Of these, after losses that were taken for congestion.
+    pub resent_congestion: u32,
+    /// Of these, after losses that were taken for the medium's.
+    pub resent_medium: u32,
+    /// Losses taken for congestion.
+    pub losses_congestion: u32,
+    /// Losses taken for the medium's.
+    pub losses_medium: u32,
+    /// Judgements that a late report took back.
+    pub losses_taken_back: u32,
+    /// Age of the newest report; `None`: there was none.
+    pub report_age: Option<Duration>,
+    /// Age of the newest trace that it tells its peer of; `None`: it is no receiver.
+    pub trace_age: Option<Duration>,
+    /// The newest report was fresh for the last ACK: telemetry counts. Otherwise it is CUBIC.
+    pub fresh: bool,
+    /// Every hop told its drops.
+    pub complete: bool,
+    /// int_rate: the rate that telemetry gives it, bit/s; `None`: CUBIC is in force.
+    pub rate_bps: Option<u64>,
+    /// Link rate of the bottleneck, kbit/s.
+    pub link_kbps: Option<u64>,
+    /// Queue at the bottleneck, bytes.
+    pub depth_bytes: Option<u64>,
+    /// Flows at the bottleneck.
+    pub flows: Option<u32>,
+    /// The ceiling (`--ceiling-bps`) is in force.
+    pub at_ceiling: bool,
+    /// Most segments the socket may have under way by its own settings; `None`: no bound.
+    pub cwnd_clamp: Option<u32>,
+}
+
+/// Every such socket of this machine, of all network namespaces, by cookie. Root only.
+///
+/// # Errors
+/// The machine cannot, or the kernel refuses.
+pub fn sockets() -> Result<Vec<SocketState>, BpfError> {
+    supported()?;
+    let object = tried("loading sockets", open("sockets", object!("sockets"))?.load())?;
+    let iterator = object.progs_mut().find(|p| p.name() == OsStr::new("ab_sockets_iter"));
+    let iterator = iterator.ok_or_else(|| BpfError::Unsupported("no program ab_sockets_iter".into()))?;
+    let mut all = Vec::new();
+    for info in MapInfoIter::default() {
+        if info.ty != MapType::SkStorage || info.name != OsStr::new(SOCKETS) {
+            continue;
+        }
+        // One that has gone since has no sockets.
+        let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
+        // A version with another idea of a socket's state; its own `cc show` reads it.
+        let Ok(link) = iterator.attach_iter(map.as_fd()) else { continue };
+        let mut bytes = Vec::new();
+        let mut reader = tried("reading sockets", Iter::new(&link))?;
+        reader
+            .read_to_end(&mut bytes)
+            .map_err(|source| BpfError::Io { what: "reading sockets".into(), source })?;
+        all.extend(bytes.chunks_exact(SHOWN_LEN).map(parse));
+    }
+    all.sort_by_key(|s| s.cookie);
+    // A socket may have storage in the maps of two loaders; the one with reports tells more.
+    all.dedup_by(|later, first| {
+        let same = later.cookie == first.cookie;
+        if same && first.report_age.is_none() && first.trace_age.is_none() {
+            std::mem::swap(later, first);
+        }
+        same
+    });
+    Ok(all)
+}
+
+fn parse(b: &[u8]) -> SocketState {
+    let bytes = |at: usize| -> [u8; 8] { std::array::from_fn(|i| b[at + i]) };
+    let long = |at| u64::from_ne_bytes(bytes(at));
+    let word = |at| u32::from_ne_bytes(std::array::from_fn(|i| b[at + i]));
+    let short = |at: usize| u16::from_ne_bytes([b[at], b[at + 1]]);
+    let address = |at: usize, port: usize| {
+        let six: [u8; 16] = std::array::from_fn(|i| b[at + i]);
+        let ip = IpAddr::from(Ipv6Addr::from(six)).to_canonical();
+        SocketAddr::new(ip, short(port))
+    };
+    let (state, flags, now) = (word(148), word(156), long(8));
+    let age = |at: usize| {
+        Some(long(at)).filter(|us| *us > 0).map(|us| Duration::from_micros(now.saturating_sub(us)))
+    };
+    let known = flags & KNOWN != 0;
+    let detail = |at| Some(long(at)).filter(|v| flags & DETAILED != 0 && *v != u64::MAX);
+    let name: Vec<u8> = b[160..176].iter().copied().take_while(|c| *c != 0).collect();
+    SocketState {
+        cookie: long(0),
+        netns: word(100),
+        local: address(64, 96),
+        remote: address(80, 98),
+        controller: String::from_utf8_lossy(&name).into_owned(),
+        cwnd: word(104),
+        ssthresh: Some(word(108)).filter(|v| *v < NO_SSTHRESH),
+        pacing_bps: long(32).checked_mul(8),
+        srtt: Duration::from_micros(word(116).into()),
+        in_flight: word(120),
+        resent: word(124),
+        resent_congestion: word(128),
+        resent_medium: word(132),
+        losses_congestion: word(136),
+        losses_medium: word(140),
+        losses_taken_back: word(144),
+        report_age: age(16).filter(|_| known),
+        trace_age: age(24),
+        fresh: state & STATE_FRESH != 0,
+        complete: known && flags & COMPLETE != 0,
+        rate_bps: Some(long(40)).filter(|v| *v > 0),
+        link_kbps: detail(48),
+        depth_bytes: detail(56),
+        flows: known.then(|| word(152)),
+        at_ceiling: state & STATE_CEILING != 0,
+        cwnd_clamp: Some(word(112)).filter(|v| *v != u32::MAX),
+    }
+}

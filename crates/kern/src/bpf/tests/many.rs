@@ -1,0 +1,135 @@
+//! A thousand connections at once, and a version replaced while they are open.
+// Waits for a kernel, in real time.
+#![allow(clippy::disallowed_methods)]
+
+use super::*;
+use libbpf_rs::MapType;
+use libbpf_rs::query::MapInfoIter;
+
+const CONNECTIONS: usize = 1000;
+
+/// Room for both ends of all of them.
+fn files() {
+    // SAFETY: the pointer is to a value of this frame.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        let wanted = 2 * CONNECTIONS as u64 + 200;
+        limit.rlim_max = limit.rlim_max.max(wanted);
+        limit.rlim_cur = limit.rlim_cur.max(wanted);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}
+
+/// Maps of ours: name and most entries.
+fn maps() -> Vec<(String, u32)> {
+    let mut all: Vec<_> = MapInfoIter::default()
+        .filter(|info| info.ty != MapType::StructOps)
+        .filter_map(|info| Some((info.name.to_str()?.to_owned(), info.max_entries)))
+        .filter(|(name, _)| name.starts_with("ab_"))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The sockets that one of our controllers runs on, in this namespace.
+fn senders(port: u16) -> Vec<SocketState> {
+    sockets()
+        .unwrap()
+        .into_iter()
+        .filter(|s| s.remote.port() == port && s.controller.starts_with("int_"))
+        .collect()
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("not after 20 s: {what}");
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = OwnGroup::new() else {
+        assert!(std::env::var_os("CI").is_none(), "CI must have cgroup v2");
+        return;
+    };
+    files();
+    // Those of the test before may still be going.
+    let at_start = maps().len();
+    const SETUP: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
+                         echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
+    crate::tests::in_private_network(SETUP, || {
+        let names = [Algorithm::IntRate, Algorithm::IntCubicL1];
+        let controllers = Controllers::load(&names, &IntConfig::default()).unwrap();
+        let feedback = controllers.feedback(&group.path).unwrap();
+        let _source = Source::attach("lo", SourceConfig { every: 1, ..SourceConfig::default() }).unwrap();
+        let before = maps();
+        assert!(before.iter().all(|(_, most)| *most <= 16), "{before:?}");
+
+        let listener = TcpListener::bind("[::1]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut pairs: Vec<(TcpStream, TcpStream)> = Vec::new();
+        for i in 0..CONNECTIONS {
+            let mut sender = connect(port, names[i % 2].name());
+            let (mut receiver, _) = listener.accept().unwrap();
+            sender.write_all(&[1; 3000]).unwrap();
+            receiver.read_exact(&mut [0; 3000]).unwrap();
+            pairs.push((sender, receiver));
+        }
+        // Two more rounds, so that reports have come back on ACKs.
+        for _ in 0..2 {
+            for (sender, receiver) in &mut pairs {
+                sender.write_all(&[2; 3000]).unwrap();
+                receiver.read_exact(&mut [0; 3000]).unwrap();
+            }
+        }
+        let all = senders(port);
+        assert_eq!(all.len(), CONNECTIONS);
+        assert_eq!(all.iter().filter(|s| s.controller == "int_rate").count(), CONNECTIONS / 2);
+        assert!(
+            all.iter().all(|s| s.remote.ip().is_loopback() && s.cwnd > 0 && s.resent == 0),
+            "{:?}",
+            all[0]
+        );
+        let heard = all.iter().filter(|s| s.report_age.is_some()).count();
+        assert!(heard > CONNECTIONS * 9 / 10, "{heard} of {CONNECTIONS} heard a report");
+        // The far ends tell what they saw; they run what the kernel has.
+        let receivers = sockets().unwrap().into_iter().filter(|s| s.local.port() == port).collect::<Vec<_>>();
+        assert!(receivers.len() > CONNECTIONS * 9 / 10 && receivers.iter().all(|s| s.trace_age.is_some()));
+        let after = maps();
+        assert!(
+            after.len() <= before.len() && after.iter().all(|m| before.contains(m)),
+            "{before:?} {after:?}"
+        );
+
+        // A version in the place of the one that they run, as another process would do it: nobody is cut off.
+        let newer = Controllers::load(&names, &IntConfig { stale_rtts: 9, ..IntConfig::default() }).unwrap();
+        assert_eq!(newer.replaced(), names);
+        drop(controllers);
+        assert_eq!(registered().len(), 2);
+        let fresh = connect(port, "int_rate");
+        let (_kept, _) = listener.accept().unwrap();
+        for (sender, receiver) in &mut pairs {
+            sender.write_all(&[3; 3000]).unwrap();
+            receiver.read_exact(&mut [0; 3000]).unwrap();
+        }
+        assert_eq!(senders(port).len(), CONNECTIONS + 1, "one map, old and new sockets");
+        assert!(
+            newer.counters().unwrap().iter().all(|(_, c)| c.acks < 100),
+            "the old ones run the old version"
+        );
+        drop(fresh);
+
+        // What a socket keeps goes with it.
+        drop(pairs);
+        until("every socket's state is gone", || senders(port).is_empty());
+        drop((feedback, newer));
+    });
+    assert_eq!(registered(), [""; 0]);
+    until("no map of ours is left", || maps().len() <= at_start);
+}

@@ -1,0 +1,109 @@
+//! Options of sockets that applications open themselves (`anabranch-taps`): the pacing rate, and what the kernel
+//! measures of a connection.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Limits what a socket sends to `bytes_per_s` (`SO_MAX_PACING_RATE`); `u64::MAX` is no limit. TCP paces by itself;
+/// datagrams only below the `fq` queue.
+///
+/// # Errors
+/// What setsockopt(2) says.
+pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_s: u64) -> io::Result<()> {
+    // SAFETY: the kernel copies eight bytes from where a u64 is.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            std::ptr::from_ref(&bytes_per_s).cast(),
+            size_of::<u64>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The smoothed round-trip time of a TCP connection, in microseconds (`TCP_INFO`).
+///
+/// # Errors
+/// What getsockopt(2) says: it is no TCP socket.
+pub fn tcp_rtt_us(socket: &impl AsFd) -> io::Result<u32> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    // An older kernel fills less; what it leaves is zero.
+    let filled = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    if filled < std::mem::offset_of!(libc::tcp_info, tcpi_rttvar) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: plain numbers, zero before the kernel wrote them.
+    Ok(unsafe { info.assume_init() }.tcpi_rtt)
+}
+
+/// How many paths a Multipath TCP connection uses at present (`MPTCP_INFO`): 1, and its further subflows. None once
+/// it has fallen back to TCP.
+///
+/// # Errors
+/// What getsockopt(2) says: it is no Multipath TCP socket, or the kernel is older than 5.16.
+pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
+    const SOL_MPTCP: libc::c_int = 284;
+    const MPTCP_INFO: libc::c_int = 1;
+    // struct mptcp_info: eight counts of a byte each, then two words, of which the first is flags.
+    const FLAGS: usize = 8;
+    const FALLBACK: u8 = 1;
+    let mut info = MaybeUninit::<[u8; 96]>::zeroed();
+    let filled = match get(socket, SOL_MPTCP, MPTCP_INFO, &mut info) {
+        // A connection that fell back has no such level any more.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(None),
+        other => other?,
+    };
+    if filled <= FLAGS {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: bytes, zero before the kernel wrote them.
+    let info = unsafe { info.assume_init() };
+    let flags = u32::from_ne_bytes([info[FLAGS], info[FLAGS + 1], info[FLAGS + 2], info[FLAGS + 3]]);
+    Ok((flags & u32::from(FALLBACK) == 0).then(|| info[0].saturating_add(1)))
+}
+
+/// Reads an option into zeroed memory; gives how many bytes the kernel wrote.
+fn get<T>(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    into: &mut MaybeUninit<T>,
+) -> io::Result<usize> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to where that many are, and the length to `length`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            into.as_mut_ptr().cast(),
+            std::ptr::from_mut(&mut length),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(length as usize) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn a_connection_has_a_round_trip_time_and_takes_a_rate() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(tcp_rtt_us(&client).unwrap() > 0);
+        set_max_pacing_rate(&client, 1_000_000).unwrap();
+        set_max_pacing_rate(&client, u64::MAX).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_such_socket_says_so() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(tcp_rtt_us(&udp).is_err());
+        assert!(!matches!(mptcp_paths(&udp), Ok(Some(_))));
+    }
+}

@@ -1,0 +1,158 @@
+//! A cgroup (v2) for the sockets of some flows: the kernel programs of telemetry look at no other's.
+//!
+//! It is the one thing of a run that is outside of the sandbox. A lab that is killed leaves it behind, empty; the next
+//! one removes it. Whether somebody still has it is known by a lock on its directory.
+
+use anyhow::{Context, Result, bail};
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What all of them are called, with a number behind it.
+const PREFIX: &str = "anabranch-lab-";
+/// How long processes that were killed may take to leave.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// A cgroup that is removed when this is dropped.
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Group {
+    /// Makes one, and removes what killed labs left.
+    ///
+    /// # Errors
+    /// There is no cgroup v2, or it is closed to this user.
+    pub fn create() -> Result<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").context("/proc/mounts")?;
+        let Some(root) = root(&mounts) else {
+            bail!("no cgroup v2 is mounted (mount -t cgroup2 none /sys/fs/cgroup)");
+        };
+        Self::create_in(&root)
+    }
+
+    fn create_in(root: &Path) -> Result<Self> {
+        remove_left(root);
+        for number in 0..1000 {
+            let path = root.join(format!("{PREFIX}{number}"));
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                made => made.with_context(|| format!("a cgroup of our own: {}", path.display()))?,
+            }
+            // Another lab may have taken it for one that was left.
+            if let Some(lock) = locked(&path) {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+        bail!("{}: a thousand cgroups of ours already", root.display())
+    }
+
+    /// The command, as a member of the group from its first socket on.
+    #[must_use]
+    pub fn within(&self, command: &Command) -> Command {
+        let mut joined = super::program::command("sh");
+        joined.args(["-c", "echo 0 >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs"));
+        joined.arg(command.get_program()).args(command.get_args());
+        joined
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while let Err(error) = std::fs::remove_dir(&self.path) {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return;
+            }
+            if start.elapsed() > LEAVE {
+                tracing::warn!("{}: {error}; the next run removes it", self.path.display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn root(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let place = words.next()?;
+        (words.next()? == "cgroup2").then(|| PathBuf::from(place))
+    })
+}
+
+/// Locks the directory at `path`; none if somebody has it, or it is not that one any more.
+fn locked(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return None,
+    }
+    let same = std::fs::metadata(path).ok()?.ino() == file.metadata().ok()?.ino();
+    same.then_some(file)
+}
+
+/// Removes groups whose lab is gone. The kernel keeps those that have processes.
+fn remove_left(root: &Path) {
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if !ours {
+            continue;
+        }
+        if let Some(_lock) = locked(&entry.path())
+            && std::fs::remove_dir(entry.path()).is_ok()
+        {
+            tracing::info!("removed {}, left by a run that was killed", entry.path().display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let first = Group::create_in(root.path()).unwrap();
+        std::fs::create_dir(root.path().join(format!("{PREFIX}7"))).unwrap();
+        std::fs::create_dir(root.path().join("other-1")).unwrap();
+        let second = Group::create_in(root.path()).unwrap();
+        assert!(first.path().exists() && second.path().exists() && first.path() != second.path());
+        assert!(!root.path().join(format!("{PREFIX}7")).exists() && root.path().join("other-1").exists());
+        let path = first.path().to_owned();
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_second_version_is_found() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(root(mounts).unwrap(), Path::new("/sys/fs/cgroup/unified"));
+        assert!(root("proc /proc proc rw 0 0\n").is_none());
+    }
+
+    #[test]
+    fn a_command_joins_first() {
+        let root = tempfile::tempdir().unwrap();
+        let group = Group::create_in(root.path()).unwrap();
+        let mut echo = Command::new("echo");
+        echo.args(["a b", "$c"]);
+        let output = group.within(&echo).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a b $c\n");
+        assert_eq!(std::fs::read_to_string(group.path().join("cgroup.procs")).unwrap(), "0\n");
+        // Only in a real cgroup do such files go with the directory.
+        std::fs::remove_file(group.path().join("cgroup.procs")).unwrap();
+    }
+}

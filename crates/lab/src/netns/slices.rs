@@ -1,0 +1,338 @@
+//! Slices of a scenario: a slice manager that has them, UEs that follow it, and what their policy answers to the
+//! scenario's own traffic. Nothing is told past them: a flow is where the manager's facts and the UE's policy put it.
+//!
+//! ```text
+//!  [slice.x] ─▶ anabranch slice-manager ─ USCI ─▶ anabranch ue ─▶ rules, tables, windows
+//!                                                   ▲    │
+//!                                    flow's `needs` ─┘    └─▶ protocol, mark, pacing ─▶ the flow's socket
+//! ```
+
+use super::agent::Agent;
+use super::plan::{Plan, UePlan};
+use super::program::{self, Program};
+use super::space::Space;
+use super::stop::Stop;
+use super::topology::{Network, READY};
+use super::traffic::Setup;
+use crate::scenario::file::Slice;
+use crate::scenario::model::{Case, Flow, Via};
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// Mark and table of the first slice; each has two of both.
+const FIRST: u32 = 0x400;
+/// Its token stands here, in the folder of the run.
+const TOKEN: &str = "slices.token";
+
+/// A slice manager at work, with the slices of the scenario. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Manager {
+    program: Program,
+    socket: PathBuf,
+    folder: PathBuf,
+}
+
+/// Whether a UE has flows that its policy places.
+#[must_use]
+pub fn uses(case: &Case, ue: &str) -> bool {
+    case.flows.values().any(|flow| flow.ue == ue && flow.via == Via::Slices)
+}
+
+impl Manager {
+    /// Starts it where some UE needs it, makes the slices, and gives each such UE those it has an access for.
+    ///
+    /// # Errors
+    /// It does not start, or refuses a slice.
+    pub fn start(
+        case: &Case,
+        plan: &Plan,
+        network: &Network,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Option<Self>> {
+        let Some(first) = case.ues.keys().find(|ue| uses(case, ue)) else { return Ok(None) };
+        let (config, socket) = (folder.join("slice-manager.toml"), folder.join("slice-manager.sock"));
+        let text = format!(
+            "[manager]\nname = \"lab\"\ndatabase = \"sqlite:{}\"\n[api]\nlisten = \"unix:{}\"\n\
+             [[access]]\nname = \"network\"\ndownlink_bps = {2}\nuplink_bps = {2}\n",
+            folder.join("slices.db").display(),
+            socket.display(),
+            capacity_bps(case),
+        );
+        std::fs::write(&config, text).with_context(|| config.display().to_string())?;
+        let mut command = program::prompt(program::anabranch()?);
+        command.arg("slice-manager").arg("--config").arg(&config);
+        // It is reached by its socket, so any namespace will do.
+        let space = network.space(&plan.ues[first].space)?;
+        let program = Program::start(space, "slice-manager", &mut command, folder, None)?;
+        let mut manager = Self { program, socket, folder: folder.to_owned() };
+        let agent = Agent::new("slice-manager", &manager.socket);
+        manager.program.wait_ready(READY, stop, || agent.ask("GET", "/v1/accesses", "").is_ok())?;
+        let mut ids = BTreeMap::new();
+        for (name, slice) in &case.slices {
+            let made: Made = serde_json::from_str(&agent.ask("POST", "/v1/slices", &profile(name, slice))?)
+                .context("the slice manager's answer")?;
+            ids.insert(name, made.id);
+        }
+        let running = || {
+            let list = agent.ask("GET", "/v1/slices?limit=1000", "").unwrap_or_default();
+            let list: Value = serde_json::from_str(&list).unwrap_or_default();
+            let all = list["slices"].as_array();
+            all.is_some_and(|all| all.len() == ids.len() && all.iter().all(|s| s["state"] == "Running"))
+        };
+        manager.program.wait_ready(READY, stop, running).context("slices do not come to run")?;
+        for ue in case.ues.keys().filter(|ue| uses(case, ue)) {
+            let held: Vec<&String> = of_ue(case, ue).map(|(name, ..)| &ids[name]).collect();
+            let body = json!({ "slices": held }).to_string();
+            let told: Told = serde_json::from_str(&agent.ask("PUT", &format!("/v1/ues/{ue}"), &body)?)
+                .context("the slice manager's answer")?;
+            let path = manager.token(&plan.ues[ue]);
+            let mut options = std::fs::File::options();
+            let file = options.write(true).create_new(true).mode(0o600).open(&path);
+            file.and_then(|mut f| writeln!(f, "{}", told.token))
+                .with_context(|| path.display().to_string())?;
+        }
+        Ok(Some(manager))
+    }
+
+    fn token(&self, plan: &UePlan) -> PathBuf {
+        self.folder.join(format!("{}.{TOKEN}", plan.space))
+    }
+
+    /// What the configuration of a UE's agent says of slices.
+    pub fn configure(&self, case: &Case, ue: &str, plan: &UePlan, file: &mut Table) {
+        if !uses(case, ue) {
+            return;
+        }
+        let mut section = Table::new();
+        section.insert("manager".into(), format!("unix:{}", self.socket.display()).into());
+        section.insert("token_file".into(), self.token(plan).display().to_string().into());
+        // Links carry what they carry: a promise that grows would be none.
+        section.insert("ask_for_more".into(), false.into());
+        file.insert("slices".into(), section.into());
+        let bindings = of_ue(case, ue).map(|(name, slice, index)| {
+            let access = &plan.accesses[index];
+            let number = i64::from(FIRST) + 2 * index as i64;
+            let mut binding = Table::new();
+            binding.insert("slice".into(), name.clone().into());
+            binding.insert("interface".into(), access.interface.clone().into());
+            binding.insert("mark".into(), number.into());
+            binding.insert("table".into(), number.into());
+            binding.insert("gateway".into(), access.gateway.to_string().into());
+            binding.insert("alpha".into(), slice.alpha.into());
+            toml::Value::Table(binding)
+        });
+        file.insert("slice".into(), toml::Value::Array(bindings.collect()));
+    }
+
+    /// Waits until an agent has heard of its slices.
+    ///
+    /// # Errors
+    /// It does not, in time.
+    pub fn wait(
+        &self,
+        case: &Case,
+        ue: &str,
+        program: &mut Program,
+        agent: &Agent,
+        stop: &Stop,
+    ) -> Result<()> {
+        let wanted: BTreeSet<&String> = of_ue(case, ue).map(|(name, ..)| name).collect();
+        let heard = || {
+            let known: BTreeMap<String, Value> = agent
+                .ask("GET", "/connections/slices", "")
+                .ok()
+                .and_then(|text| serde_json::from_str(&text).ok())
+                .unwrap_or_default();
+            wanted.iter().all(|name| known.contains_key(*name))
+        };
+        program.wait_ready(READY, stop, heard).with_context(|| format!("UE {ue} is not told of its slices"))
+    }
+
+    /// An error if it has ended.
+    ///
+    /// # Errors
+    /// With the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.program.ended()? {
+            bail!("the slice manager ended ({status}): {}", self.program.log_tail());
+        }
+        Ok(())
+    }
+}
+
+/// The ways of a UE to the servers where its policy says nothing else: by its first access.
+#[must_use]
+pub fn routes(plan: &UePlan) -> String {
+    let first = plan.accesses.first();
+    first.map_or_else(String::new, |access| {
+        let (gateway, interface) = (access.gateway, &access.interface);
+        format!("route add 10.3.0.0/16 via {gateway} dev {interface} congctl cubic")
+    })
+}
+
+/// What a UE's policy chose for a flow.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    /// Slices of its paths, or interfaces where there is none.
+    pub paths: Vec<String>,
+    /// Whether it is Multipath TCP.
+    pub mptcp: bool,
+    /// First window, segments.
+    pub window: Option<u32>,
+    /// The address its socket is to be bound to.
+    pub local: Option<IpAddr>,
+    /// What its socket is to be set to.
+    pub setup: Setup,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    token: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    candidates: Vec<Candidate>,
+    plan: Vec<Action>,
+}
+
+#[derive(Deserialize)]
+struct Candidate {
+    paths: Vec<PathOf>,
+    protocol: String,
+}
+
+#[derive(Deserialize)]
+struct PathOf {
+    interface: String,
+    #[serde(default)]
+    pvd: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+enum Action {
+    Mark {
+        mark: u32,
+    },
+    LocalAddress {
+        address: IpAddr,
+    },
+    Device {
+        interface: String,
+    },
+    InitialWindow {
+        route_bucket: u32,
+    },
+    Pacing {
+        bps: u64,
+    },
+    MptcpEndpoint {
+        address: IpAddr,
+        interface: String,
+        #[serde(default)]
+        backup: bool,
+    },
+    CongestionControl {
+        name: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+/// Asks a UE's agent for a flow to `server`, and does what the plan says that is not the socket's: further addresses of
+/// Multipath TCP.
+///
+/// # Errors
+/// The policy refuses, and for which property; a step fails.
+pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::SocketAddr) -> Result<Choice> {
+    let tcp = flow.traffic.is_tcp();
+    let mut properties = if tcp {
+        json!({"multistreaming": "prohibit"})
+    } else {
+        json!({"reliability": "no-preference", "preserveOrder": "no-preference", "congestionControl": "no-preference"})
+    };
+    if let (Some(all), Some(needs)) = (properties.as_object_mut(), flow.needs.as_object()) {
+        all.extend(needs.clone());
+    }
+    let protocols = if tcp { json!(["tcp", "mptcp"]) } else { json!(["udp"]) };
+    let remote = json!([{"address": server.ip(), "port": server.port(), "protocols": protocols}]);
+    let body = json!({"properties": properties, "remote": remote}).to_string();
+    let answer = agent.ask("POST", "/connections/select", &body).context("the UE's policy refuses")?;
+    let answer: Answer = serde_json::from_str(&answer).context("the answer to POST /connections/select")?;
+    let first = answer.candidates.first().context("no candidate")?;
+    let mut choice = Choice {
+        paths: first.paths.iter().map(|p| p.pvd.clone().unwrap_or_else(|| p.interface.clone())).collect(),
+        mptcp: first.protocol == "mptcp",
+        ..Choice::default()
+    };
+    ensure!(!tcp || ["tcp", "mptcp"].contains(&first.protocol.as_str()), "it chose {}", first.protocol);
+    if choice.mptcp {
+        space.ip("mptcp limits set subflow 8 add_addr_accepted 8")?;
+    }
+    for action in answer.plan {
+        match action {
+            Action::Mark { mark } => choice.setup.mark = Some(mark),
+            Action::LocalAddress { address } => choice.local = Some(address),
+            Action::Device { interface } => choice.setup.interface = Some(interface),
+            Action::InitialWindow { route_bucket } => choice.window = Some(route_bucket),
+            Action::CongestionControl { name } => choice.setup.congestion_control = Some(name),
+            Action::MptcpEndpoint { address, interface, backup } => {
+                let backup = if backup { " backup" } else { "" };
+                space.ip(&format!("mptcp endpoint add {address} dev {interface} subflow{backup}"))?;
+            }
+            Action::Pacing { bps } if tcp && !choice.mptcp => choice.setup.pacing_bps = Some(bps),
+            Action::Pacing { .. } | Action::Other => {}
+        }
+    }
+    Ok(choice)
+}
+
+/// The slices a UE has an access for, with the access's place among its own.
+fn of_ue<'a>(case: &'a Case, ue: &str) -> impl Iterator<Item = (&'a String, &'a Slice, usize)> {
+    let accesses = case.ues.get(ue).map(|ue| ue.accesses.as_slice()).unwrap_or_default();
+    case.slices.iter().filter_map(move |(name, slice)| {
+        let index = accesses.iter().position(|access| access.name == slice.access)?;
+        Some((name, slice, index))
+    })
+}
+
+fn kbps(mbps: f64) -> u64 {
+    (mbps * 1e3).round() as u64
+}
+
+/// All that is guaranteed, so that everything is admitted.
+fn capacity_bps(case: &Case) -> u64 {
+    let both = |slice: &Slice| [slice.up_guaranteed_mbps, slice.down_guaranteed_mbps];
+    let all: u64 = case.slices.values().flat_map(both).flatten().map(kbps).sum();
+    (all * 1000).max(1_000_000_000)
+}
+
+/// A slice as the manager is asked for it (TS 28.541). The delay budget is one way.
+fn profile(name: &str, slice: &Slice) -> String {
+    let mut profile = json!({"sst": 1});
+    for (key, mbps) in
+        [("uLThptPerSlice", slice.up_guaranteed_mbps), ("dLThptPerSlice", slice.down_guaranteed_mbps)]
+    {
+        if let Some(mbps) = mbps {
+            profile[key] = json!({ "guaThpt": kbps(mbps) });
+        }
+    }
+    if let Some(ms) = slice.rtt_ms {
+        profile["dLLatency"] = json!(ms / 2.0);
+    }
+    json!({"name": name, "serviceProfile": profile}).to_string()
+}

@@ -1,0 +1,192 @@
+//! In-band telemetry with the real programs: `anabranch cc load` or `int sink`, and `anabranch int source`.
+//!
+//! Controllers are the machine's: the kernel has one list of names for all namespaces. So two labs take turns, and
+//! nothing of it outlives its programs: they hold what they load by file descriptors, and die with the sandbox.
+
+use super::group::Group;
+use super::plan::Plan;
+use super::program::{self, Interrupted, Program};
+use super::space::Space;
+use super::stop::Stop;
+use super::topology::{Network, READY};
+use crate::backend::{Progress, Unable};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The namespace of the loader, which has no network.
+const SPACE: &str = "int-loader";
+/// Names of all congestion controls the kernel has.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+/// How long to wait for the turn.
+const TURN: Duration = Duration::from_secs(300);
+/// How often it is looked whether it is our turn.
+const LOOK: Duration = Duration::from_millis(100);
+/// What every kernel since 6.6 with BTF does, and a build with `bpf`; otherwise the program's words say what is missing.
+const CANNOT: [&str; 2] = ["cannot run here", "built without the kernel programs"];
+
+/// What of it is at work. Taken down in this order.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    sources: Vec<Program>,
+    loader: Option<Program>,
+    group: Option<Group>,
+}
+
+impl Telemetry {
+    /// Registers the controllers, before there are routes that name them.
+    ///
+    /// # Errors
+    /// [`Unable`] where the machine or the user cannot.
+    pub fn load(
+        plan: &Plan,
+        rootless: bool,
+        folder: &Path,
+        stop: &Stop,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let of = &plan.telemetry;
+        if of.controllers.is_empty() && of.flows.is_empty() {
+            return Ok(Self::default());
+        }
+        if rootless {
+            bail!(Unable("in-band telemetry loads kernel programs: run it as root".into()));
+        }
+        let group = if of.flows.is_empty() {
+            None
+        } else {
+            Some(Group::create().map_err(|e| Unable(format!("in-band telemetry: {e:#}")))?)
+        };
+        let space = Space::create(SPACE)?;
+        let names: Vec<String> = of.controllers.iter().map(ToString::to_string).collect();
+        let deadline = Instant::now() + TURN;
+        let loader = loop {
+            wait_turn(&names, deadline, stop, progress)?;
+            if let Some(loader) = start(&space, plan, &names, group.as_ref(), folder, stop)? {
+                break loader;
+            }
+        };
+        space.remove();
+        Ok(Self { sources: Vec::new(), loader: Some(loader), group })
+    }
+
+    /// Starts the sources, when there are interfaces.
+    ///
+    /// # Errors
+    /// One does not start.
+    pub fn start_sources(
+        &mut self,
+        plan: &Plan,
+        network: &Network,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<()> {
+        let anabranch = program::anabranch()?;
+        for (number, ((space, interface), of)) in plan.telemetry.sources.iter().enumerate() {
+            let mut command = Command::new(&anabranch);
+            command.args(["int", "source", "--interface", interface]);
+            command.args(["--every", &of.every.to_string(), "--nodes", &of.nodes.to_string()]);
+            let (name, space) = (format!("int-source-{number}"), network.space(space)?);
+            let mut source = Program::start(space, &name, &mut command, folder, None)?;
+            let log = source.log().to_owned();
+            source.wait_ready(READY, stop, || says(&log, "traces in one of"))?;
+            self.sources.push(source);
+        }
+        Ok(())
+    }
+
+    /// The group of flow `name`, if its sockets are to hear and tell.
+    #[must_use]
+    pub fn group_of(&self, plan: &Plan, name: &str) -> Option<&Group> {
+        self.group.as_ref().filter(|_| plan.telemetry.flows.contains(name))
+    }
+
+    /// An error if one has ended.
+    ///
+    /// # Errors
+    /// Which, and the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        for program in self.sources.iter_mut().chain(&mut self.loader) {
+            if let Some(status) = program.ended()? {
+                bail!("{} ended ({status}): {}", program.name(), program.log_tail());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what the kernel programs counted among the logs.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub fn keep_counters(&self, folder: &Path) -> Result<()> {
+        if self.loader.is_none() {
+            return Ok(());
+        }
+        let output = Command::new(program::anabranch()?).args(["cc", "show"]).output().context("cc show")?;
+        std::fs::write(folder.join("int-counters.log"), output.stdout).context("int-counters.log")
+    }
+}
+
+/// Waits until nobody has registered one of `names`.
+fn wait_turn(names: &[String], deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<()> {
+    loop {
+        let all = std::fs::read_to_string(AVAILABLE).context(AVAILABLE)?;
+        let Some(taken) = names.iter().find(|name| all.split_whitespace().any(|n| n == **name)) else {
+            return Ok(());
+        };
+        if Instant::now() > deadline {
+            bail!(Unable(format!(
+                "{taken} is registered by another process: end it (anabranch cc list, anabranch cc unload)"
+            )));
+        }
+        progress.doing(&format!("waiting: {taken} is registered by another process"));
+        if stop.sleep(LOOK) {
+            bail!(Interrupted);
+        }
+    }
+}
+
+/// Starts the loader; none if somebody was faster.
+fn start(
+    space: &Space,
+    plan: &Plan,
+    names: &[String],
+    group: Option<&Group>,
+    folder: &Path,
+    stop: &Stop,
+) -> Result<Option<Program>> {
+    let mut command = Command::new(program::anabranch()?);
+    let ready = if names.is_empty() { "reports for" } else { "registered:" };
+    if names.is_empty() {
+        command.args(["int", "sink"]);
+    } else {
+        command.args(["cc", "load"]).args(names);
+        if let Some(bounds) = &plan.telemetry.bounds {
+            let ceiling_bps = (bounds.ceiling_mbps * 1e6).round() as u64;
+            for (flag, value) in [
+                ("--ceiling-bps", ceiling_bps),
+                ("--increment", bounds.increment.into()),
+                ("--growth-cap", bounds.growth_cap.into()),
+                ("--stale-rtts", bounds.stale_rtts.into()),
+            ] {
+                command.args([flag, &value.to_string()]);
+            }
+        }
+    }
+    if let Some(group) = group {
+        command.arg("--cgroup").arg(group.path());
+    }
+    let mut loader = Program::start(space, "int-loader", &mut command, folder, None)?;
+    let log = loader.log().to_owned();
+    match loader.wait_ready(READY, stop, || says(&log, ready)) {
+        Ok(()) => Ok(Some(loader)),
+        Err(_) if says(&log, "registered already") => Ok(None),
+        Err(_) if CANNOT.iter().any(|words| says(&log, words)) => bail!(Unable(loader.log_tail())),
+        Err(error) => Err(error),
+    }
+}
+
+fn says(log: &Path, words: &str) -> bool {
+    std::fs::read_to_string(log).is_ok_and(|text| text.contains(words))
+}

@@ -1,0 +1,140 @@
+//! What requests carry, read so that whatever is wrong with it is said as a [`Problem`]; and what every operation of a
+//! description may answer.
+
+use super::problem::Problem;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+
+/// A JSON body: an object of the form of `T`.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        check_kind(&request)?;
+        let Text(bytes) = Text::from_request(request, state).await?;
+        // serde takes a list for a struct, too: its fields in order.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            let detail = "the body must be an object";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail, SEE));
+        }
+        Text(bytes).json().map(Self)
+    }
+}
+
+/// A body as it came, whatever its sender calls it: NEAT's clients do not say that theirs is JSON.
+pub struct Text(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Text {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|e: BytesRejection| {
+            Problem::new(e.status(), e.body_text(), "send less; nothing has changed")
+        })?;
+        Ok(Self(bytes))
+    }
+}
+
+impl Text {
+    /// As text.
+    ///
+    /// # Errors
+    /// It is not UTF-8.
+    pub fn text(&self) -> Result<&str, Problem> {
+        std::str::from_utf8(&self.0).map_err(|e| Problem::invalid(format!("the body is not UTF-8: {e}")))
+    }
+
+    /// As JSON.
+    ///
+    /// # Errors
+    /// It is not, or not what is wanted.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        Json::from_bytes(&self.0).map(|Json(value)| value).map_err(|e| bad_body(&e))
+    }
+}
+
+/// Whether a request says that its body is JSON.
+///
+/// # Errors
+/// It does not.
+pub fn check_kind(request: &Request) -> Result<(), Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind == "application/json" || kind.ends_with("+json") {
+        return Ok(());
+    }
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Err(Problem::new(status, "the body is not JSON", "send content-type: application/json"))
+}
+
+/// The query.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(value)| Self(value)).map_err(|e: QueryRejection| Problem::invalid(e.body_text()))
+    }
+}
+
+/// What a path names.
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(value)| Self(value))
+            .map_err(|e: PathRejection| Problem::invalid(e.body_text()))
+    }
+}
+
+const SEE: &str = "see /openapi.json for what the body must be";
+
+/// A body that is not what the path wants.
+fn bad_body(rejection: &JsonRejection) -> Problem {
+    let detail = rejection.body_text();
+    // serde names the field in backquotes, or as a path before the colon.
+    let field = detail.split('`').nth(1).map(str::to_owned);
+    let mut problem = Problem::new(rejection.status(), detail, SEE);
+    problem.field = field;
+    problem
+}
+
+/// Adds to every operation the statuses that any of them may answer, those that only bodies can have where there is
+/// one, and the type of problems.
+pub fn complete(openapi: &mut OpenApi, any: &[&str], with_body: &[&str]) {
+    let problem = || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    for item in openapi.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let with_body = if operation.request_body.is_some() { with_body } else { &[] };
+            let responses: &mut BTreeMap<_, _> = &mut operation.responses.responses;
+            for status in any.iter().chain(with_body) {
+                let response = || ResponseBuilder::new().description("See detail and remedy");
+                responses
+                    .entry((*status).to_owned())
+                    .or_insert_with(|| response().content("application/json", problem()).build().into());
+            }
+            for (status, response) in responses {
+                let RefOr::T(response) = response else { continue };
+                if status.starts_with('4') || status.starts_with('5') {
+                    // CAMARA's have a form of their own, and may be told of the guard's, too.
+                    let own = response.content.get("application/json").cloned();
+                    let own = own.filter(|c| !serde_json::to_string(c).is_ok_and(|t| t.contains("/Problem")));
+                    response.content =
+                        [("application/problem+json".to_owned(), problem())].into_iter().collect();
+                    response.content.extend(own.map(|c| ("application/json".to_owned(), c)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What programs need and no slice promises goes up: asked of the slice manager, which may let a slice grow. The paper's
+//! USCI only carries facts down; that needs flow up, too, is among its future work (§5).
+//!
+//! ```text
+//!  select, mappings ─▶ carry_up ─▶ queue ─▶ Usci: POST /v1/me/needs, slice after slice until one grows
+//!                                                     │
+//!  answers that are newer than HOLDS are not asked again ◀┘   what grew comes back as facts, by stream or poll
+//! ```
+
+use super::Taps;
+use anabranch_core::taps::{Need, Properties};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use utoipa::ToSchema;
+
+/// Most needs that wait, and most answers that are remembered.
+const MOST: usize = 16;
+/// How long an answer holds: until then the same is not asked again.
+const HOLDS: Duration = Duration::from_secs(5);
+
+/// Rates that a program needs of a single slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Downlink, bit/s; 0: as it is.
+    pub dl_bps: u64,
+    /// Uplink, bit/s; 0: as it is.
+    pub ul_bps: u64,
+    /// The slices that may grow, the one that lacks least first: name here, identifier at the manager.
+    pub slices: Vec<(String, String)>,
+}
+
+/// What became of a need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Became {
+    /// A slice grows.
+    Grows,
+    /// A slice promises as much already.
+    Promised,
+    /// No slice may.
+    Refused,
+    /// The manager could not be asked.
+    Failed,
+}
+
+/// A need that was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct NeedView {
+    /// Downlink, bit/s; 0: as it was.
+    pub dl_bps: u64,
+    /// Uplink, bit/s; 0: as it was.
+    pub ul_bps: u64,
+    /// What became of it.
+    pub became: Became,
+    /// The slice that grows or promises it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
+    /// Why not, slice by slice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub why: Vec<String>,
+    /// Seconds ago.
+    pub s_ago: f64,
+}
+
+/// What waits to be asked, and what was answered.
+#[derive(Default)]
+pub struct Needs {
+    inner: Mutex<Inner>,
+    more: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: VecDeque<Wanted>,
+    answered: VecDeque<(Instant, Wanted, NeedView)>,
+    /// Asked and not yet answered.
+    asked: Option<Wanted>,
+    counts: [u64; 4],
+}
+
+impl Needs {
+    /// The next one, once there is one. It counts as asked until it is answered.
+    pub async fn next(&self) -> Wanted {
+        loop {
+            let more = self.more.notified();
+            {
+                let mut inner = self.inner();
+                if let Some(wanted) = inner.waiting.pop_front() {
+                    inner.asked = Some(wanted.clone());
+                    return wanted;
+                }
+            }
+            more.await;
+        }
+    }
+
+    /// What became of the one that [`Self::next`] gave last.
+    pub fn answer(&self, became: Became, slice: Option<String>, why: Vec<String>) {
+        let mut inner = self.inner();
+        inner.counts[became as usize] += 1;
+        let Some(wanted) = inner.asked.take() else { return };
+        let view = NeedView { dl_bps: wanted.dl_bps, ul_bps: wanted.ul_bps, became, slice, why, s_ago: 0.0 };
+        if inner.answered.len() == MOST {
+            inner.answered.pop_front();
+        }
+        inner.answered.push_back((Instant::now(), wanted, view));
+    }
+
+    /// The last ones, the newest last.
+    pub fn view(&self) -> Vec<NeedView> {
+        let with_age = |(at, _, view): &(Instant, Wanted, NeedView)| NeedView {
+            s_ago: at.elapsed().as_secs_f64(),
+            ..view.clone()
+        };
+        self.inner().answered.iter().map(with_age).collect()
+    }
+
+    /// How many there were, by what became of them.
+    pub fn counts(&self) -> [(&'static str, u64); 4] {
+        let [grows, promised, refused, failed] = self.inner().counts;
+        [("grows", grows), ("promised", promised), ("refused", refused), ("failed", failed)]
+    }
+
+    fn push(&self, wanted: Wanted) {
+        let mut inner = self.inner();
+        let held = inner.answered.iter().any(|(at, other, _)| *other == wanted && at.elapsed() < HOLDS);
+        let known = inner.waiting.contains(&wanted) || inner.asked.as_ref() == Some(&wanted);
+        // Who asks for so much in one go will ask again.
+        if held || known || inner.waiting.len() >= MOST {
+            return;
+        }
+        inner.waiting.push_back(wanted);
+        drop(inner);
+        self.more.notify_one();
+    }
+
+    /// A panic in between leaves it whole: each change is one step.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taps {
+    /// Needs that go up to the slice manager.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Hands up what a selection left open, if there is a slice manager that is asked for more.
+    pub(super) fn carry_up(&self, open: &[Need], p: &Properties) {
+        let Some(first) = open.first().filter(|_| self.asks) else { return };
+        let told = self.told();
+        let mut slices: Vec<(u64, String, String)> = first
+            .slices
+            .iter()
+            .filter_map(|name| {
+                let (_, slice) = told.managed.get(name)?;
+                let facts = slice.facts.as_ref()?;
+                let has = match first.property.as_str() {
+                    "minSendRate" => facts.uplink_guaranteed_bps,
+                    _ => facts.downlink_guaranteed_bps,
+                };
+                Some((has.unwrap_or(0), name.clone(), told.ids.get(name)?.clone()))
+            })
+            .collect();
+        drop(told);
+        slices.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        if slices.is_empty() {
+            return;
+        }
+        self.needs.push(Wanted {
+            dl_bps: p.min_recv_rate.get().unwrap_or(0),
+            ul_bps: p.min_send_rate.get().unwrap_or(0),
+            slices: slices.into_iter().map(|(_, name, id)| (name, id)).collect(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(dl_bps: u64) -> Wanted {
+        Wanted { dl_bps, ul_bps: 0, slices: vec![("gold".into(), "1".into())] }
+    }
+
+    #[tokio::test]
+    async fn the_same_is_asked_once_and_what_waits_is_bounded() {
+        let needs = Needs::default();
+        for _ in 0..3 {
+            needs.push(wanted(1));
+        }
+        assert_eq!(needs.next().await, wanted(1));
+        needs.push(wanted(1));
+        needs.answer(Became::Refused, None, vec!["gold: full".into()]);
+        needs.push(wanted(1));
+        assert!(needs.inner().waiting.is_empty(), "the answer holds");
+        assert_eq!((needs.view()[0].became, needs.counts()[2]), (Became::Refused, ("refused", 1)));
+        (0..100).for_each(|i| needs.push(wanted(i + 10)));
+        assert_eq!(needs.inner().waiting.len(), MOST);
+        for _ in 0..MOST {
+            needs.next().await;
+            needs.answer(Became::Grows, Some("gold".into()), Vec::new());
+        }
+        assert_eq!(needs.view().len(), MOST);
+        // What was answered long enough ago is asked again: here, what was pushed out.
+        needs.push(wanted(1));
+        assert_eq!(needs.next().await, wanted(1));
+    }
+}

@@ -1,0 +1,180 @@
+//! The interface against its own description, by a program we did not write: schemathesis makes requests of every
+//! kind the description allows, and of kinds it does not, and judges the answers.
+//!
+//! `./x test unit` installs it, in the versions of `schemathesis.txt`, and says where in `ANABRANCH_SCHEMATHESIS`.
+
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
+const OPERATOR: &str = "operator-of-the-contract-test";
+/// What counts as a failure.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_schema_conformance,ignored_auth,negative_data_rejection";
+/// Requests of one kind, for one path and method.
+const EXAMPLES: &str = "10";
+
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a part of anabranch, as one without rights on the host would for the slice manager, and in a network namespace
+/// of its own for the others: where it listens.
+async fn start(part: &str, folder: &Path, config: &str) -> (Program, String) {
+    let at = folder.display().to_string();
+    std::fs::write(folder.join("token"), OPERATOR).unwrap();
+    std::fs::write(folder.join("config.toml"), config.replace("FOLDER", &at)).unwrap();
+    let log = folder.join("log");
+    let inside = ["--net", "sh", "-ec", "ip link set lo up && exec \"$@\"", "sh", ANABRANCH];
+    let mut command = if part == "slice-manager" { Command::new(ANABRANCH) } else { Command::new("unshare") };
+    if part != "slice-manager" {
+        command.args(inside);
+    }
+    command.args([part, "--config"]).arg(folder.join("config.toml")).stdout(Stdio::null());
+    let mut program = Program(command.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap());
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let text = std::fs::read_to_string(&log).unwrap();
+        if let Some((_, rest)) = text.split_once("listening on http://") {
+            let port = rest.split_once(':').unwrap().1;
+            let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+            return (program, format!("http://127.0.0.1:{port}"));
+        }
+        let ended = program.0.try_wait().unwrap();
+        assert!(ended.is_none() && Instant::now() < end, "{part} does not listen: {ended:?} {text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Where schemathesis is, if somebody installed it.
+fn judge() -> Option<OsString> {
+    let schemathesis = std::env::var_os("ANABRANCH_SCHEMATHESIS");
+    if schemathesis.is_none() {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "skipped: ./x test unit installs schemathesis for it");
+    }
+    schemathesis
+}
+
+/// Has an interface judged; `command` runs schemathesis.
+async fn judged(
+    mut command: Command,
+    description: &str,
+    base: &str,
+    token: &str,
+    paths: &[&str],
+    folder: &Path,
+) {
+    let description = format!("{}/../../openapi/{description}", env!("CARGO_MANIFEST_DIR"));
+    let token = format!("Authorization: Bearer {token}");
+    command.args(["run", &description, "--url", base, "--header", &token]);
+    command.args(["--checks", CHECKS, "--max-examples", EXAMPLES, "--seed", "1"]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]);
+    command.args(["--continue-on-failure", "--no-color"]).args(paths);
+    command.current_dir(folder).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_the_slice_manager() {
+    let Some(schemathesis) = judge() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[manager]\ndatabase = \"sqlite:FOLDER/slices.db\"\n\
+                  [api]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"FOLDER/token\"\n\
+                  [limits]\nue_requests_per_s = 1000000\nue_burst = 1000000\nrefused_per_s = 1000000\n\
+                  [[access]]\nname = \"cell\"\ndownlink_bps = 1_000_000_000\nuplink_bps = 1_000_000_000\n";
+    let (_program, base) = start("slice-manager", folder.path(), config).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ask = async |method: &str, path: &str, body: Value| -> Value {
+        let request = http.request(method.parse().unwrap(), format!("{base}{path}")).bearer_auth(OPERATOR);
+        let answer = request.json(&body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+        answer.json().await.unwrap()
+    };
+    let profile = json!({"sst": 1, "dLThptPerSlice": {"guaThpt": 10_000, "maxThpt": 20_000}});
+    let slice = ask("POST", "/v1/slices", json!({"name": "video", "serviceProfile": profile})).await;
+    let ue = ask("PUT", "/v1/ues/phone", json!({"slices": [slice["id"]]})).await;
+    // A UE's paths with a UE's token. A stream does not end, so nobody could judge it.
+    let parts = [
+        (OPERATOR, ["--exclude-path-regex", "^/v1/me"].as_slice()),
+        (
+            ue["token"].as_str().unwrap(),
+            &["--include-path-regex", "^/v1/me", "--exclude-path", "/v1/me/stream"],
+        ),
+    ];
+    for (token, paths) in parts {
+        let command = Command::new(&schemathesis);
+        judged(command, "slice-manager.json", &base, token, paths, folder.path()).await;
+    }
+    // Whatever it sent, every record can still be read.
+    assert!(ask("GET", "/v1/slices", Value::Null).await["total"].is_u64());
+}
+
+/// Streams do not end.
+const NO_STREAMS: [&str; 4] = ["--exclude-path", "/v1/events", "--exclude-path", "/v1/telemetry"];
+
+/// An agent has the same description at every part; `paths` are those that are this part's.
+async fn agent(part: &str, config: &str, paths: &str) {
+    let Some(schemathesis) = judge().filter(|_| super::usci::is_root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for key in ["upf.key", "ue.key"] {
+        let mut keygen = Command::new(ANABRANCH);
+        assert!(
+            keygen.arg("keygen").arg("--out").arg(folder.path().join(key)).output().unwrap().status.success()
+        );
+    }
+    let config = format!("{config}[api]\nlisten = \"127.0.0.1:8080\"\ntoken_file = \"FOLDER/token\"\n");
+    let (mut program, base) = start(part, folder.path(), &config).await;
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &program.0.id().to_string(), "-n"]).arg(&schemathesis);
+    let paths = [["--include-path-regex", paths].as_slice(), &NO_STREAMS].concat();
+    judged(command, "agent.json", &base, OPERATOR, &paths, folder.path()).await;
+    assert!(program.0.try_wait().unwrap().is_none(), "it goes on");
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_a_ues_agent() {
+    let config = "[ue]\nname = \"phone\"\nprivate_key_file = \"FOLDER/ue.key\"\n\
+                  [upf]\npublic_key = \"vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=\"\n\
+                  [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n";
+    // What is another part's is refused, so a few of those are enough.
+    agent("ue", config, "^/(v1/(status|sessions|rules|paths|reload|cell|lwip)|connections|pib|cib|metrics)")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_a_upfs_agent() {
+    let config = "[upf]\nprivate_key_file = \"FOLDER/upf.key\"\nstate_file = \"FOLDER/state.json\"\n\
+                  [[access]]\nname = \"5g\"\nlisten = \"127.0.0.1:4500\"\n[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.45.0.0/16\"\nv6 = \"fd45::/64\"\n";
+    agent("upf", config, "^/v1/(status|sessions|rules|paths|reload)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_a_gnbs_agent() {
+    let config = "[n3]\nmode = \"ip\"\nkind = \"tun\"\nname = \"n3\"\n[[device]]\nkind = \"tun\"\nname = \"ue0\"\n\
+                  [cell]\nradio = { rat = \"lte\", rbs = 25 }\n[[cell.slices]]\nname = \"default\"\nshare_percent = 100\n\
+                  [[cell.ues]]\nname = \"phone\"\nslice = \"default\"\naddresses = [\"10.45.0.2\"]\n\
+                  channel = { model = \"constant\", mcs = 28 }\n";
+    agent("gnb", config, "^/v1/(status|cell|slices|ues|reload)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_an_lwip_nodes_agent() {
+    let config = "[backhaul]\nkind = \"tun\"\nname = \"n3\"\n[lte]\nkind = \"tun\"\nname = \"ran0\"\n\
+                  [node]\nsteering = { mode = \"fixed_ratio\", lte_percent = 50 }\n\
+                  [[node.ues]]\nname = \"phone\"\naddresses = [\"10.45.0.2\"]\nwifi = [\"10.46.0.2\"]\n";
+    agent("lwip", config, "^/v1/(status|lwip|reload)").await;
+}
