@@ -253,13 +253,12 @@ impl Flows {
     /// # Errors
     /// There are no packet sockets here.
     pub fn ack_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<AckTap>> {
-        let mut by_space: BTreeMap<String, Vec<(String, Side)>> = BTreeMap::new();
+        let mut by_space = BySpace::new();
         for of in self.running.iter().filter(|of| of.flow.traffic.is_tcp()) {
             let ends = ends(case, plan, &of.flow)?;
-            let ((space, side), _) = of.tcp_ends(&ends);
-            by_space.entry(space.to_owned()).or_default().push((of.name.clone(), side));
+            add(&mut by_space, of, of.tcp_ends(&ends).0);
         }
-        by_space.into_iter().map(|(space, flows)| AckTap::open(network.space(&space)?, flows)).collect()
+        by_space.into_iter().map(|(space, flows)| AckTap::open(network.space(space)?, flows)).collect()
     }
 
     /// The data that reaches receivers of flows with telemetry, by namespace.
@@ -267,13 +266,12 @@ impl Flows {
     /// # Errors
     /// There are no packet sockets here.
     pub fn trace_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<TraceTap>> {
-        let mut by_space: BTreeMap<String, Vec<(String, Side)>> = BTreeMap::new();
+        let mut by_space = BySpace::new();
         for of in self.running.iter().filter(|of| of.flow.telemetry.is_some()) {
             let ends = ends(case, plan, &of.flow)?;
-            let (_, (space, side)) = of.tcp_ends(&ends);
-            by_space.entry(space.to_owned()).or_default().push((of.name.clone(), side));
+            add(&mut by_space, of, of.tcp_ends(&ends).1);
         }
-        by_space.into_iter().map(|(space, flows)| TraceTap::open(network.space(&space)?, flows)).collect()
+        by_space.into_iter().map(|(space, flows)| TraceTap::open(network.space(space)?, flows)).collect()
     }
 
     /// Metrics and series of all flows.
@@ -288,13 +286,20 @@ impl Flows {
     }
 }
 
+/// Flows by the namespace in which they are listened to.
+type BySpace<'a> = BTreeMap<&'a str, Vec<(String, Side)>>;
+
+fn add<'a>(by_space: &mut BySpace<'a>, of: &RunningFlow, (space, side): (&'a str, Side)) {
+    by_space.entry(space).or_default().push((of.name.clone(), side));
+}
+
 impl RunningFlow {
     /// Namespace of the sending and of the receiving end, and by which port their sockets are known there.
     fn tcp_ends<'a>(&self, ends: &Ends<'a>) -> ((&'a str, Side), (&'a str, Side)) {
         let port = self.flow.port;
         // The server sends the answers, and what goes down; its sockets are known by their own port, unless
         // it is the sender that asks.
-        let up = matches!(self.flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
+        let up = self.flow.traffic.is_upload();
         let listens = if self.tool.is_some() { up } else { true };
         let (at_ue, at_server) = if listens {
             (Side::Remote(port), Side::Local(port))
@@ -374,7 +379,7 @@ impl RunningFlow {
             }
         }
         if self.flow.via == Via::Slices {
-            put(out, name, "paths", self.choice.paths.len() as f64);
+            put(out, name, "paths", self.choice.paths as f64);
             if let Some(window) = self.choice.window {
                 put(out, name, "initial_window_segments", f64::from(window));
             }

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -45,6 +46,15 @@ pub fn anabranch() -> Result<PathBuf> {
             own.display()
         )))
     })
+}
+
+/// Writes a new file that only its owner may read.
+///
+/// # Errors
+/// There is one, or it cannot be written.
+pub fn write_secret(path: &Path, secret: &str) -> Result<()> {
+    let opened = File::options().write(true).create_new(true).mode(0o600).open(path);
+    opened.and_then(|mut file| writeln!(file, "{secret}")).with_context(|| path.display().to_string())
 }
 
 /// Checks that programs are installed: each with the Debian package that has it.

@@ -13,8 +13,8 @@
 use super::plan::Plan;
 use super::topology::Network;
 use crate::backend::Unable;
-use crate::scenario::file::{Direction, Recovery};
-use crate::scenario::model::{Case, Traffic};
+use crate::scenario::file::Recovery;
+use crate::scenario::model::Case;
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
@@ -45,8 +45,7 @@ type Wanted = BTreeMap<String, (String, Recovery, bool)>;
 fn wanted(case: &Case, plan: &Plan) -> Result<Wanted> {
     let mut wanted = Wanted::new();
     for (name, flow) in case.flows.iter().filter(|(_, flow)| flow.traffic.is_tcp()) {
-        let up = matches!(flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
-        let space = if up {
+        let space = if flow.traffic.is_upload() {
             plan.ues.get(&flow.ue).map(|ue| &ue.space)
         } else {
             plan.servers.get(&flow.server).map(|server| &server.space)

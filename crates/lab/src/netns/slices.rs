@@ -14,15 +14,14 @@ use super::space::Space;
 use super::stop::Stop;
 use super::topology::{Network, READY};
 use super::traffic::Setup;
+use super::tunnels::{list, table};
 use crate::scenario::file::Slice;
 use crate::scenario::model::{Case, Flow, Via};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
@@ -94,10 +93,7 @@ impl Manager {
             let told: Told = serde_json::from_str(&agent.ask("PUT", &format!("/v1/ues/{ue}"), &body)?)
                 .context("the slice manager's answer")?;
             let path = manager.token(&plan.ues[ue]);
-            let mut options = std::fs::File::options();
-            let file = options.write(true).create_new(true).mode(0o600).open(&path);
-            file.and_then(|mut f| writeln!(f, "{}", told.token))
-                .with_context(|| path.display().to_string())?;
+            program::write_secret(&path, &told.token)?;
         }
         Ok(Some(manager))
     }
@@ -111,25 +107,26 @@ impl Manager {
         if !uses(case, ue) {
             return;
         }
-        let mut section = Table::new();
-        section.insert("manager".into(), format!("unix:{}", self.socket.display()).into());
-        section.insert("token_file".into(), self.token(plan).display().to_string().into());
-        // Links carry what they carry: a promise that grows would be none.
-        section.insert("ask_for_more".into(), false.into());
+        let section = table([
+            ("manager", format!("unix:{}", self.socket.display()).into()),
+            ("token_file", self.token(plan).display().to_string().into()),
+            // Links carry what they carry: a promise that grows would be none.
+            ("ask_for_more", false.into()),
+        ]);
         file.insert("slices".into(), section.into());
         let bindings = of_ue(case, ue).map(|(name, slice, index)| {
             let access = &plan.accesses[index];
             let number = i64::from(FIRST) + 2 * index as i64;
-            let mut binding = Table::new();
-            binding.insert("slice".into(), name.clone().into());
-            binding.insert("interface".into(), access.interface.clone().into());
-            binding.insert("mark".into(), number.into());
-            binding.insert("table".into(), number.into());
-            binding.insert("gateway".into(), access.gateway.to_string().into());
-            binding.insert("alpha".into(), slice.alpha.into());
-            toml::Value::Table(binding)
+            table([
+                ("slice", name.clone().into()),
+                ("interface", access.interface.clone().into()),
+                ("mark", number.into()),
+                ("table", number.into()),
+                ("gateway", access.gateway.to_string().into()),
+                ("alpha", slice.alpha.into()),
+            ])
         });
-        file.insert("slice".into(), toml::Value::Array(bindings.collect()));
+        file.insert("slice".into(), list(bindings));
     }
 
     /// Waits until an agent has heard of its slices.
@@ -181,8 +178,8 @@ pub fn routes(plan: &UePlan) -> String {
 /// What a UE's policy chose for a flow.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// Slices of its paths, or interfaces where there is none.
-    pub paths: Vec<String>,
+    /// How many paths it may use.
+    pub paths: usize,
     /// Whether it is Multipath TCP.
     pub mptcp: bool,
     /// First window, segments.
@@ -211,15 +208,8 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Candidate {
-    paths: Vec<PathOf>,
+    paths: Vec<serde::de::IgnoredAny>,
     protocol: String,
-}
-
-#[derive(Deserialize)]
-struct PathOf {
-    interface: String,
-    #[serde(default)]
-    pvd: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -274,11 +264,8 @@ pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::Socke
     let answer = agent.ask("POST", "/connections/select", &body).context("the UE's policy refuses")?;
     let answer: Answer = serde_json::from_str(&answer).context("the answer to POST /connections/select")?;
     let first = answer.candidates.first().context("no candidate")?;
-    let mut choice = Choice {
-        paths: first.paths.iter().map(|p| p.pvd.clone().unwrap_or_else(|| p.interface.clone())).collect(),
-        mptcp: first.protocol == "mptcp",
-        ..Choice::default()
-    };
+    let mut choice =
+        Choice { paths: first.paths.len(), mptcp: first.protocol == "mptcp", ..Choice::default() };
     ensure!(!tcp || ["tcp", "mptcp"].contains(&first.protocol.as_str()), "it chose {}", first.protocol);
     if choice.mptcp {
         space.ip("mptcp limits set subflow 8 add_addr_accepted 8")?;

@@ -13,8 +13,6 @@ use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -187,11 +185,7 @@ impl Start<'_> {
         let path = self.path(space, "toml");
         let text = toml::to_string(file).context("configuration")?;
         std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-        let secret = self.path(space, "key");
-        let mut options = std::fs::File::options();
-        let opened = options.write(true).create_new(true).mode(0o600).open(&secret);
-        let written = opened.and_then(|mut f| writeln!(f, "{}", &*key.to_base64()));
-        written.with_context(|| secret.display().to_string())?;
+        program::write_secret(&self.path(space, "key"), &key.to_base64())?;
         let mut command = program::prompt(&self.anabranch);
         command.arg(part).arg("--config").arg(&path);
         let mut program = Program::start(self.network.space(space)?, &name, &mut command, self.folder, None)?;
@@ -294,10 +288,10 @@ impl Start<'_> {
     }
 }
 
-fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+pub(super) fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
 }
 
-fn list(tables: impl Iterator<Item = Table>) -> Value {
+pub(super) fn list(tables: impl Iterator<Item = Table>) -> Value {
     Value::Array(tables.map(Value::Table).collect())
 }

@@ -243,6 +243,12 @@ impl Traffic {
             _ => None,
         }
     }
+
+    /// Whether it is a TCP transfer whose data go to the server.
+    #[must_use]
+    pub const fn is_upload(&self) -> bool {
+        matches!(self, Self::BulkTcp { direction: Direction::Up, .. })
+    }
 }
 
 /// Something that happens, once or again and again.

@@ -8,23 +8,17 @@
 use super::super::diag::Side;
 use super::super::space::Space;
 use super::super::stop::Stop;
+use super::listen::{ETH_P_IP, ETH_P_IPV6, LOOK, drain, flow_of, packet_socket};
 use anabranch_wire::ioam::Feedback;
 use anabranch_wire::tcp::{TcpFlags, TcpPacket, parse_packet};
-use anyhow::{Context, Result};
-use socket2::{Domain, Protocol, Socket, Type};
+use anyhow::Result;
+use socket2::Socket;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Longest packet without data: IPv6, TCP with all options.
 const MOST_BYTES: usize = 256;
-/// Longest wait for a packet.
-const LOOK: Duration = Duration::from_millis(20);
-/// What the socket may hold while others have the processor.
-const BUFFER_BYTES: usize = 8 << 20;
-const ETH_P_IP: u16 = 0x0800;
-pub(super) const ETH_P_IPV6: u16 = 0x86dd;
 
 /// TCP senders of a namespace.
 #[derive(Debug)]
@@ -72,15 +66,6 @@ impl AckTap {
     }
 }
 
-/// Sees what arrives in this thread's namespace; of one protocol, so that what the namespace itself sends is not seen.
-pub(super) fn packet_socket(protocol: u16) -> Result<Socket> {
-    let protocol = Protocol::from(i32::from(protocol.to_be()));
-    let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("packet socket")?;
-    socket.set_recv_buffer_size(BUFFER_BYTES).context("its buffer")?;
-    socket.set_nonblocking(true).context("packet socket")?;
-    Ok(socket)
-}
-
 /// Counts until asked to end.
 ///
 /// # Errors
@@ -91,14 +76,7 @@ pub fn watch(mut tap: AckTap, start: Instant, end: &Stop) -> Result<BTreeMap<Str
     loop {
         let over = end.requested();
         for socket in &mut tap.sockets {
-            loop {
-                match socket.read(&mut buffer) {
-                    Ok(n) => counts.packet(&buffer[..n]),
-                    Err(e) if matches!(e.kind(), ErrorKind::WouldBlock) => break,
-                    Err(e) if matches!(e.kind(), ErrorKind::Interrupted) => {}
-                    Err(e) => return Err(e).context("reading packets"),
-                }
-            }
+            drain(socket, &mut buffer, |packet| counts.packet(packet))?;
         }
         counts.look(start.elapsed().as_secs_f64());
         if over {
@@ -143,17 +121,13 @@ impl Counts {
         // Longer packets than fit carry data, and do not parse.
         let bytes = packet.len() as u64;
         let Ok(packet) = parse_packet(packet) else { return };
-        let of = self.flows.iter().find(|(_, side)| match side {
-            Side::Local(port) => packet.dst.port() == *port,
-            Side::Remote(port) => packet.src.port() == *port,
-        });
-        let Some((flow, _)) = of else { return };
+        let Some(flow) = flow_of(&self.flows, packet.src.port(), packet.dst.port()) else { return };
         let header = &packet.header;
         if header.flags.0 & TcpFlags::ACK.0 == 0 {
             // A SYN acknowledges nothing, and its number is no place in the sequence.
             return;
         }
-        self.seen.entry(flow.clone()).or_default().reported(&header.options.report, bytes);
+        self.seen.entry(flow.to_owned()).or_default().reported(&header.options.report, bytes);
         let Some(row) = self.of.get_mut(&(packet.src, packet.dst)) else {
             let row = Row { ack: header.ack, window: header.window, duplicates: 0 };
             self.of.insert((packet.src, packet.dst), row);
@@ -170,7 +144,7 @@ impl Counts {
         row.window = header.window;
         if duplicate {
             row.duplicates += 1;
-            let seen = self.seen.entry(flow.clone()).or_default();
+            let seen = self.seen.entry(flow.to_owned()).or_default();
             seen.duplicates += 1;
             seen.triples += u64::from(row.duplicates == 3);
         }

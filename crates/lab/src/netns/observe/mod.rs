@@ -2,6 +2,7 @@
 
 pub mod acks;
 pub mod ends;
+mod listen;
 pub mod mib;
 pub mod network;
 pub mod tcp;

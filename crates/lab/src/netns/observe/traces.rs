@@ -3,18 +3,14 @@
 use super::super::diag::Side;
 use super::super::space::Space;
 use super::super::stop::Stop;
-use super::acks;
+use super::listen::{ETH_P_IPV6, LOOK, drain, flow_of, packet_socket};
 use anabranch_wire::ioam;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use socket2::Socket;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
-use std::time::Duration;
 
 /// Longest packet: offloads are off where telemetry is.
 const MOST_BYTES: usize = 2048;
-/// Longest wait for a packet.
-const LOOK: Duration = Duration::from_millis(20);
 const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
 const IPV6_BYTES: usize = 40;
@@ -43,7 +39,7 @@ impl TraceTap {
     /// # Errors
     /// There are no packet sockets here.
     pub fn open(space: &Space, flows: Vec<(String, Side)>) -> Result<Self> {
-        let socket = space.enter(|| acks::packet_socket(acks::ETH_P_IPV6))?;
+        let socket = space.enter(|| packet_socket(ETH_P_IPV6))?;
         Ok(Self { socket, flows })
     }
 }
@@ -57,14 +53,7 @@ pub fn watch(mut tap: TraceTap, end: &Stop) -> Result<BTreeMap<String, TracesSee
     let mut buffer = [0; MOST_BYTES];
     loop {
         let over = end.requested();
-        loop {
-            match tap.socket.read(&mut buffer) {
-                Ok(n) => packet(&tap.flows, &mut seen, &buffer[..n]),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock) => break,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted) => {}
-                Err(e) => return Err(e).context("reading packets"),
-            }
-        }
+        drain(&mut tap.socket, &mut buffer, |one| packet(&tap.flows, &mut seen, one))?;
         if over {
             return Ok(seen);
         }
@@ -81,12 +70,8 @@ fn packet(flows: &[(String, Side)], seen: &mut BTreeMap<String, TracesSeen>, pac
     };
     let Some(tcp) = packet.get(IPV6_BYTES + options..).filter(|tcp| tcp.len() >= 20) else { return };
     let [source, destination] = [0, 2].map(|at| u16::from_be_bytes([tcp[at], tcp[at + 1]]));
-    let of = flows.iter().find(|(_, side)| match side {
-        Side::Local(port) => destination == *port,
-        Side::Remote(port) => source == *port,
-    });
-    let Some((flow, _)) = of else { return };
-    let seen = seen.entry(flow.clone()).or_default();
+    let Some(flow) = flow_of(flows, source, destination) else { return };
+    let seen = seen.entry(flow.to_owned()).or_default();
     seen.bytes[0] += packet.len() as u64;
     seen.segments += u64::from(tcp.len() > usize::from(tcp[12] >> 4) * 4);
     if options > 0 && matches!(ioam::report(packet), Ok(Some(_))) {

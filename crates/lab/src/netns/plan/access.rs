@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 struct Lines {
     addresses: String,
     routes: String,
+    /// The addresses in them.
+    own: [IpAddr; 2],
 }
 
 impl Build<'_> {
@@ -51,15 +53,7 @@ impl Build<'_> {
         let (space, interface) = (self.names.ue(ue), self.interface_of(ue, index));
         let (upf, host) = (position(&self.case.upfs, &self.case.ues[ue].upf), 10 + k);
         let inside = format!("a{k}");
-        self.veth(
-            End { space: space.clone(), interface: interface.clone(), mac: mac(number, host), plain: true },
-            End {
-                space: link_space.to_owned(),
-                interface: inside.clone(),
-                mac: mac(number, 128 + host),
-                plain: true,
-            },
-        );
+        self.on_link(number, host, (&space, &interface), (link_space, &inside));
         let lines = self.ue_side(number, k, ue, index);
         let (gateway, net6, lladdr) = (1 + upf, net6(number), mac(number, 1 + upf));
         self.ip(&space, &lines.addresses);
@@ -68,6 +62,17 @@ impl Build<'_> {
         }
         self.ip(&space, &lines.routes);
         inside
+    }
+
+    /// Connects an interface of host number `host` to link `number`.
+    fn on_link(&mut self, number: usize, host: usize, outside: (&str, &str), inside: (&str, &str)) {
+        let end = |(space, interface): (&str, &str), host| End {
+            space: space.to_owned(),
+            interface: interface.to_owned(),
+            mac: mac(number, host),
+            plain: true,
+        };
+        self.veth(end(outside, host), end(inside, 128 + host));
     }
 
     /// Addresses and routes of the `k`-th user of link `number`, and its access in the plan.
@@ -121,7 +126,7 @@ impl Build<'_> {
             upf: of.upf.clone(),
         });
         plans.accesses.push(plan);
-        Lines { addresses, routes }
+        Lines { addresses, routes, own: [address.into(), address6.into()] }
     }
 
     /// A cell in the place of link `number`: its program makes the interfaces.
@@ -141,12 +146,11 @@ impl Build<'_> {
             ),
         );
         for (k, (ue, index)) in users.into_iter().enumerate() {
-            let (space, interface, host) = (self.names.ue(ue), self.interface_of(ue, index), 10 + k);
+            let (space, interface) = (self.names.ue(ue), self.interface_of(ue, index));
             let lines = self.ue_side(number, k, ue, index);
             self.later(&space, &lines.addresses);
             self.later(&space, &lines.routes);
-            let v6 = Ipv6Addr::new(0xfd00, 1, number as u16, 0, 0, 0, 0, host as u16);
-            let mut addresses = vec![Ipv4Addr::new(10, 1, number as u8, host as u8).into(), v6.into()];
+            let mut addresses = lines.own.to_vec();
             let nodes = case.lwips.iter().enumerate().filter(|(_, (_, node))| node.lte == gnb);
             addresses.extend(nodes.map(|(n, _)| IpAddr::V4(lwip_addresses(case, n, ue)[0])));
             ues.push(CellUe { name: ue.clone(), space, interface, addresses });
@@ -182,15 +186,7 @@ impl Build<'_> {
         let link = self.case.links.keys().nth(number).cloned().unwrap_or_default();
         let space = self.far_space(&link, upf);
         let (interface, inside, host) = (format!("l{number}"), format!("b{p}"), 1 + p);
-        self.veth(
-            End { space: space.clone(), interface: interface.clone(), mac: mac(number, host), plain: true },
-            End {
-                space: link_space.to_owned(),
-                interface: inside.clone(),
-                mac: mac(number, 128 + host),
-                plain: true,
-            },
-        );
+        self.on_link(number, host, (&space, &interface), (link_space, &inside));
         self.ip(&space, &format!("addr add 10.1.{number}.{host}/24 dev {interface}"));
         self.ip(&space, &format!("addr add fd00:1:{number:x}::{host:x}/64 dev {interface} nodad"));
         // Neighbours are fixed: an address resolution lost on the link would cost a second.

@@ -2,8 +2,8 @@
 
 use super::Build;
 use crate::backend::Unable;
-use crate::scenario::file::{CongestionControl, Direction, Telemetry};
-use crate::scenario::model::{Case, Flow, Traffic, Via};
+use crate::scenario::file::{CongestionControl, Telemetry};
+use crate::scenario::model::{Case, Flow, Via};
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,10 +105,9 @@ impl Build<'_> {
 
     /// Namespace and interface by which the data of a flow leaves its sender.
     fn leaves_by(&self, flow: &Flow) -> Option<(String, String)> {
-        let up = matches!(flow.traffic, Traffic::BulkTcp { direction: Direction::Up, .. });
         let Via::Direct(access) = &flow.via else { return None };
         let ue = self.case.ues.get(&flow.ue)?;
-        if up {
+        if flow.traffic.is_upload() {
             let index = ue.accesses.iter().position(|a| a.name == *access)?;
             return Some((self.names.ue(&flow.ue), self.interface_of(&flow.ue, index)));
         }
