@@ -1,11 +1,11 @@
 //! One way to make the connection, and why it ranks where it does.
 
 use super::{Endpoint, Protocol};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A path by name: an interface, and the slice on it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathName {
     /// The interface.
     pub interface: String,
@@ -24,7 +24,7 @@ impl fmt::Display for PathName {
 }
 
 /// One way to make the connection.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Place in the order, from 0.
     pub rank: usize,
@@ -34,6 +34,9 @@ pub struct Candidate {
     pub protocol: Protocol,
     /// Where to.
     pub endpoint: Endpoint,
+    /// Upper bound of the round-trip time, in microseconds, of the slowest path; none if not known of all. Racing waits by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
     /// Wishes about the path fulfilled, less those to avoid that it has.
     pub path_points: i32,
     /// The same about the protocol.
@@ -43,7 +46,7 @@ pub struct Candidate {
 }
 
 /// One reason for a candidate's rank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The property.
     pub property: String,
@@ -60,7 +63,7 @@ impl Reason {
 }
 
 /// What a property does to a candidate's rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
     /// It was required and is there, or was prohibited and is not.

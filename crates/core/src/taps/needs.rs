@@ -2,10 +2,10 @@
 
 use super::path::{PathSet, Rates};
 use super::properties::Properties;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A rate asked for that no single slice guarantees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// `minSendRate` or `minRecvRate`.
     pub property: String,

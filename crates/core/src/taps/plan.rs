@@ -1,10 +1,18 @@
 //! What has to be done on the host so that a candidate's connection uses its slice: a list of steps, each of
 //! which can be undone. Nothing is done here.
+//!
+//! The one definition of steps and answers: the agent writes them (`POST /connections/select`), `anabranch-taps` and the lab
+//! read them.
 
-use super::window::{InitialWindow, WindowInput, bucket, initial_window};
-use super::{Candidate, Host, MultipathPolicy, Properties, SliceFacts};
+use super::ursp::Matched;
+pub use super::window::InitialWindow;
+use super::window::{WindowInput, bucket, initial_window};
+use super::{
+    Candidate, CapacityProfile, Host, MultipathPolicy, Need, Properties, Protocol, Pruned, Selection,
+    SliceFacts,
+};
 use crate::time::Instant;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// What the host's owner decides about plans.
@@ -27,9 +35,11 @@ impl Default for PlanConfig {
 }
 
 /// One step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Action {
+    /// The socket is one of Multipath TCP (`IPPROTO_MPTCP`). Without this step TCP is plain TCP.
+    Mptcp,
     /// Packets carry this mark, and a rule sends it to this routing table.
     Mark {
         /// The mark (`SO_MARK`).
@@ -75,6 +85,77 @@ pub enum Action {
         /// The kernel's name.
         name: String,
     },
+    /// The code point of what is sent (`IP_TOS`, `IPV6_TCLASS`), by the capacity profile ([`dscp`]).
+    Dscp {
+        /// Six bits, 0 to 63; not shifted.
+        dscp: u8,
+    },
+    /// A step that this version does not know; whoever cannot do a step leaves the candidate. Never made here.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A candidate, and the steps for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    /// The candidate.
+    #[serde(flatten)]
+    pub candidate: Candidate,
+    /// What to do before its connection is opened, in this order.
+    pub plan: Vec<Action>,
+}
+
+/// What an agent answers to `POST /connections/select`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The candidates with their plans, the best first; never empty.
+    pub candidates: Vec<Planned>,
+    /// What was left out, and why.
+    pub pruned: Vec<Pruned>,
+    /// Rates asked for that no single slice guarantees.
+    pub needs: Vec<Need>,
+    /// The steps for the first candidate, once more.
+    pub plan: Vec<Action>,
+    /// The route selection rule that bound it.
+    pub ursp: Option<Matched>,
+}
+
+impl Answer {
+    /// A selection with a plan for each candidate.
+    #[must_use]
+    pub fn new(
+        selection: Selection,
+        ursp: Option<Matched>,
+        mut plan: impl FnMut(&Candidate) -> Vec<Action>,
+    ) -> Self {
+        let candidates: Vec<Planned> = selection
+            .candidates
+            .into_iter()
+            .map(|candidate| Planned { plan: plan(&candidate), candidate })
+            .collect();
+        let first = candidates.first().map(|c| c.plan.clone()).unwrap_or_default();
+        Self { candidates, pruned: selection.pruned, needs: selection.needs, plan: first, ursp }
+    }
+}
+
+/// The code point a capacity profile asks of the network, six bits (RFC 9622 §8.1.6; of an Assured Forwarding class the
+/// one that is dropped last, RFC 2597).
+#[must_use]
+pub const fn dscp(profile: CapacityProfile) -> u8 {
+    match profile {
+        // Default Forwarding (RFC 2474).
+        CapacityProfile::Default => 0,
+        // LE (RFC 8622).
+        CapacityProfile::Scavenger => 1,
+        // AF41.
+        CapacityProfile::LowLatencyInteractive => 34,
+        // AF21.
+        CapacityProfile::LowLatencyNonInteractive => 18,
+        // AF31.
+        CapacityProfile::ConstantRateStreaming => 26,
+        // AF11.
+        CapacityProfile::CapacitySeeking => 10,
+    }
 }
 
 /// The steps for a candidate, in the order in which they are to be done.
@@ -88,7 +169,6 @@ pub fn plan(
     config: &PlanConfig,
     now: Instant,
 ) -> Vec<Action> {
-    use super::Protocol;
     let mut actions = Vec::new();
     let Some(first) = candidate.paths.first() else { return actions };
     let slice = first.pvd.as_ref().and_then(|id| host.slices.get(id));
@@ -97,6 +177,9 @@ pub fn plan(
         let addresses = &host.interfaces.get(interface)?.addresses;
         addresses.iter().filter(|a| a.is_ipv6() == family).min().copied()
     };
+    if candidate.protocol == Protocol::Mptcp {
+        actions.push(Action::Mptcp);
+    }
     match slice.and_then(|s| Some((s.mark?, s.table?))) {
         // Several paths: each subflow goes by its address.
         _ if candidate.paths.len() > 1 => {
@@ -121,7 +204,8 @@ pub fn plan(
     if let Some(bps) = pacing {
         actions.push(Action::Pacing { bps });
     }
-    if matches!(candidate.protocol, Protocol::Tcp | Protocol::Mptcp) {
+    // Datagrams have no congestion control of their own. QUIC has, in the program, and takes name and window, too.
+    if candidate.protocol != Protocol::Udp {
         actions.push(Action::CongestionControl { name: config.congestion_control.clone() });
         let input = facts.and_then(|f| {
             Some(WindowInput {
@@ -138,6 +222,10 @@ pub fn plan(
         {
             actions.push(Action::InitialWindow { window, route_bucket: bucket(window.segments) });
         }
+    }
+    match dscp(properties.conn_capacity_profile) {
+        0 => {}
+        dscp => actions.push(Action::Dscp { dscp }),
     }
     actions
 }

@@ -6,12 +6,12 @@ use super::properties::{Multipath, Properties, PropertyError};
 use super::{Host, MAX_CANDIDATES, MAX_ENDPOINTS, Need, Protocol, Request, Stack};
 use super::{endpoint, gather, needs, rank};
 use crate::time::Instant;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Ranked candidates.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// The candidates, the best first; never empty.
     pub candidates: Vec<Candidate>,
@@ -22,7 +22,7 @@ pub struct Selection {
 }
 
 /// Something that cannot be part of a candidate.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pruned {
     /// The property that failed.
     pub property: String,
@@ -48,7 +48,7 @@ impl Pruned {
 }
 
 /// No candidate is left: which properties failed, and for what.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The properties that failed, each with what it failed for.
     pub failed: Vec<Pruned>,
@@ -106,6 +106,7 @@ pub fn select(request: &Request, host: &Host, now: Instant) -> Result<Selection,
                         paths: paths.set.names(),
                         protocol: protocol.protocol,
                         endpoint: endpoint.clone(),
+                        rtt_us: paths.set.rtt_us(),
                         path_points: paths.points,
                         protocol_points: protocol.points,
                         reasons: paths.reasons.iter().chain(&protocol.reasons).cloned().collect(),

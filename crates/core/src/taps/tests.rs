@@ -228,7 +228,8 @@ fn the_plan_binds_marks_paces_and_sets_the_window() {
     };
     assert!(steps.contains(&endpoint), "{steps:?}");
     // A mark would send every subflow over one path.
-    let Action::LocalAddress { interface, .. } = &steps[0] else { panic!("{steps:?}") };
+    assert_eq!(steps[0], Action::Mptcp);
+    let Action::LocalAddress { interface, .. } = &steps[1] else { panic!("{steps:?}") };
     assert_eq!(interface, "wwan1");
     assert!(!steps.iter().any(|s| matches!(s, Action::Mark { .. } | Action::Device { .. })), "{steps:?}");
 }

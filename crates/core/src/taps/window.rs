@@ -5,7 +5,7 @@
 //! never below 10 segments (RFC 6928), never above what pacing sends in one RTT, nor above what the peer's
 //! first receive window takes. Without pacing it stays at 10, since the whole window would leave as one burst.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The smallest initial window, in segments (RFC 6928).
 pub const MIN_SEGMENTS: u32 = 10;
@@ -30,7 +30,7 @@ pub struct WindowInput {
 }
 
 /// What bounded a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowLimit {
     /// Nothing: it is α·T·RTT/S.
@@ -46,7 +46,7 @@ pub enum WindowLimit {
 }
 
 /// An initial window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitialWindow {
     /// The window, in segments.
     pub segments: u32,

@@ -17,6 +17,8 @@ use super::traffic::Setup;
 use super::tunnels::{list, table};
 use crate::scenario::file::Slice;
 use crate::scenario::model::{Case, Flow, Via};
+use anabranch_core::taps::Protocol;
+use anabranch_core::taps::plan::{Action, Answer};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -200,49 +202,6 @@ struct Told {
     token: String,
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    candidates: Vec<Candidate>,
-    plan: Vec<Action>,
-}
-
-#[derive(Deserialize)]
-struct Candidate {
-    paths: Vec<serde::de::IgnoredAny>,
-    protocol: String,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "action", rename_all = "kebab-case")]
-enum Action {
-    Mark {
-        mark: u32,
-    },
-    LocalAddress {
-        address: IpAddr,
-    },
-    Device {
-        interface: String,
-    },
-    InitialWindow {
-        route_bucket: u32,
-    },
-    Pacing {
-        bps: u64,
-    },
-    MptcpEndpoint {
-        address: IpAddr,
-        interface: String,
-        #[serde(default)]
-        backup: bool,
-    },
-    CongestionControl {
-        name: String,
-    },
-    #[serde(other)]
-    Other,
-}
-
 /// Asks a UE's agent for a flow to `server`, and does what the plan says that is not the socket's: further addresses of
 /// Multipath TCP.
 ///
@@ -263,26 +222,32 @@ pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::Socke
     let body = json!({"properties": properties, "remote": remote}).to_string();
     let answer = agent.ask("POST", "/connections/select", &body).context("the UE's policy refuses")?;
     let answer: Answer = serde_json::from_str(&answer).context("the answer to POST /connections/select")?;
-    let first = answer.candidates.first().context("no candidate")?;
-    let mut choice =
-        Choice { paths: first.paths.len(), mptcp: first.protocol == "mptcp", ..Choice::default() };
-    ensure!(!tcp || ["tcp", "mptcp"].contains(&first.protocol.as_str()), "it chose {}", first.protocol);
+    let best = answer.candidates.into_iter().next().context("no candidate")?;
+    let first = best.candidate;
+    let mptcp = first.protocol == Protocol::Mptcp;
+    let mut choice = Choice { paths: first.paths.len(), mptcp, ..Choice::default() };
+    ensure!(!tcp || mptcp || first.protocol == Protocol::Tcp, "it chose {}", first.protocol);
     if choice.mptcp {
         space.ip("mptcp limits set subflow 8 add_addr_accepted 8")?;
     }
-    for action in answer.plan {
+    for action in best.plan {
         match action {
-            Action::Mark { mark } => choice.setup.mark = Some(mark),
-            Action::LocalAddress { address } => choice.local = Some(address),
+            Action::Mark { mark, .. } => choice.setup.mark = Some(mark),
+            Action::LocalAddress { address, .. } => choice.local = Some(address),
             Action::Device { interface } => choice.setup.interface = Some(interface),
-            Action::InitialWindow { route_bucket } => choice.window = Some(route_bucket),
+            Action::InitialWindow { route_bucket, .. } => choice.window = Some(route_bucket),
             Action::CongestionControl { name } => choice.setup.congestion_control = Some(name),
             Action::MptcpEndpoint { address, interface, backup } => {
                 let backup = if backup { " backup" } else { "" };
                 space.ip(&format!("mptcp endpoint add {address} dev {interface} subflow{backup}"))?;
             }
             Action::Pacing { bps } if tcp && !choice.mptcp => choice.setup.pacing_bps = Some(bps),
-            Action::Pacing { .. } | Action::Other => {}
+            Action::Dscp { dscp } => choice.setup.dscp = Some(dscp),
+            // The protocol says the former; the rate of datagrams is the traffic's.
+            Action::Mptcp | Action::Pacing { .. } => {}
+            Action::Unknown => {
+                bail!("the agent is newer than this program: it names a step that is not known here")
+            }
         }
     }
     Ok(choice)

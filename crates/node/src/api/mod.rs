@@ -22,6 +22,7 @@ mod routes;
 mod schema;
 mod serve;
 mod taps_routes;
+mod taps_schema;
 mod types;
 
 pub use ask::{Ask, Asker};

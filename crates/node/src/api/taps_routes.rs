@@ -4,10 +4,11 @@
 use super::extract::{Body, Path, Text};
 use super::problem::Problem;
 use super::routes::{Answer, Shared};
+use super::taps_schema::AnswerSchema;
 use crate::taps::{ManagerView, SliceSpec, Taps, unix_s};
 use anabranch_core::taps::neat::{NeatError, Node, Policy};
 use anabranch_core::taps::ursp::{Flow, Ursp};
-use anabranch_core::taps::{Endpoint, Properties, Refusal, Request};
+use anabranch_core::taps::{Endpoint, Properties, Refusal, Request, plan};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -108,32 +109,25 @@ impl FlowSpec {
     }
 }
 
-/// Ranked candidates and why, what was left out and why, needs that no slice meets, and the steps for the first.
+/// Ranked candidates, why, and what to do for each; what was left out and why; needs that no slice meets.
 #[utoipa::path(
     post,
     path = "/connections/select",
     request_body = SelectRequest,
     responses(
-        (status = 200, body = Value),
+        (status = 200, body = AnswerSchema),
         (status = 400, body = Problem),
         (status = 405, body = Problem),
         (status = 409, body = Problem, description = "no candidate is left; the field is the property that failed")
     )
 )]
-async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) -> Answer<Value> {
+async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) -> Answer<plan::Answer> {
     let taps = taps(&shared)?;
     let properties = Properties::from_json(asked.properties.unwrap_or_else(|| json!({})))
         .map_err(|e| Problem::invalid(e.to_string()).field(&e.property))?;
     let flow = asked.flow.map(|f| f.flow(&asked.remote));
     let request = Request { properties, remote: asked.remote };
-    let answer = aside(move || taps.select(request, flow.as_ref())).await??;
-    Ok(Json(json!({
-        "candidates": answer.selection.candidates,
-        "pruned": answer.selection.pruned,
-        "needs": answer.selection.needs,
-        "plan": answer.plan,
-        "ursp": answer.rule.map(|r| json!({"rule": r.rule, "route": r.route, "slices": r.slices})),
-    })))
+    Ok(Json(aside(move || taps.select(request, flow.as_ref())).await??))
 }
 
 /// NEAT's question, a list of requests, answered as NEAT does: a list of candidates, the best first.

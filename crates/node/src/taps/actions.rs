@@ -120,18 +120,18 @@ impl Taps {
     /// The steps of a plan as they are on this host: α is the slice's, and the mark that of the routes with its window.
     pub(super) fn plan_here(
         &self,
-        best: &anabranch_core::taps::Candidate,
+        candidate: &anabranch_core::taps::Candidate,
         properties: &Properties,
         host: &Host,
         now: Instant,
     ) -> Vec<Action> {
-        let slice = best.paths.first().and_then(|p| p.pvd.as_ref());
+        let slice = candidate.paths.first().and_then(|p| p.pvd.as_ref());
         let binding = slice.and_then(|id| self.bindings.iter().find(|b| b.slice == *id));
         let config = PlanConfig {
             alpha: binding.map_or(PlanConfig::default().alpha, |b| b.alpha),
             ..PlanConfig::default()
         };
-        let mut steps = plan(best, properties, host, &config, now);
+        let mut steps = plan(candidate, properties, host, &config, now);
         let windowed = steps.iter().any(|s| matches!(s, Action::InitialWindow { .. }));
         if windowed && binding.is_some() {
             for step in &mut steps {

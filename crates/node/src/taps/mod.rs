@@ -7,7 +7,6 @@
 //! ```
 
 mod actions;
-mod host;
 mod needs;
 mod slices;
 #[cfg(test)]
@@ -22,9 +21,9 @@ pub use usci::{ManagerView, Usci};
 
 use crate::config::{Mapping, SliceBinding};
 use anabranch_core::taps::neat::{Candidate, Manager, NeatError, slice_node};
-use anabranch_core::taps::plan::Action;
-use anabranch_core::taps::ursp::{Flow, Matched, Ursp};
-use anabranch_core::taps::{Host, Refusal, Request, Selection, Slice, select};
+use anabranch_core::taps::plan::Answer;
+use anabranch_core::taps::ursp::{Flow, Ursp};
+use anabranch_core::taps::{Host, Refusal, Request, Slice, select};
 use anabranch_core::time::Instant;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -48,16 +47,6 @@ pub struct Taps {
     needs: Needs,
     /// Whether the slice manager is asked for more.
     asks: bool,
-}
-
-/// What a connection should be like.
-pub struct Answer {
-    /// Ranked candidates.
-    pub selection: Selection,
-    /// The steps for the first.
-    pub plan: Vec<Action>,
-    /// The route selection rule that bound it.
-    pub rule: Option<Matched>,
 }
 
 #[derive(Default)]
@@ -95,7 +84,7 @@ impl Taps {
         Self {
             started: std::time::Instant::now(),
             told: Mutex::default(),
-            interfaces: host::interfaces,
+            interfaces: anabranch_kern::host::interfaces,
             bindings,
             mappings,
             usci: OnceLock::new(),
@@ -133,7 +122,7 @@ impl Taps {
         Self { interfaces, ..Self::default() }
     }
 
-    /// Ranked candidates, and the steps for the first one. A flow that is described is bound to the slices of
+    /// Ranked candidates, each with its steps. A flow that is described is bound to the slices of
     /// its route selection rule first.
     pub fn select(&self, mut request: Request, flow: Option<&Flow>) -> Result<Answer, Refusal> {
         let now = self.now();
@@ -144,12 +133,8 @@ impl Taps {
         }
         let selection = select(&request, &host, now)?;
         self.carry_up(&selection.needs, &request.properties);
-        let steps = selection
-            .candidates
-            .first()
-            .map(|best| self.plan_here(best, &request.properties, &host, now))
-            .unwrap_or_default();
-        Ok(Answer { selection, plan: steps, rule })
+        let plan = |candidate: &_| self.plan_here(candidate, &request.properties, &host, now);
+        Ok(Answer::new(selection, rule, plan))
     }
 
     /// The route selection policy.

@@ -2,6 +2,7 @@
 
 use super::{Route, Rule, Snssai, TrafficDescriptor, Ursp};
 use crate::taps::{Host, Preference, Properties};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// What is known about a flow.
@@ -20,7 +21,7 @@ pub struct Flow {
 }
 
 /// The rule a flow falls under, and the slices it leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matched {
     /// Index of the rule, as written.
     pub rule: usize,

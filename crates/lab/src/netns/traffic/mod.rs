@@ -171,6 +171,9 @@ pub struct Setup {
     /// `TCP_CONGESTION`.
     #[serde(default)]
     pub congestion_control: Option<String>,
+    /// Six bits of `IP_TOS` or `IPV6_TCLASS`.
+    #[serde(default)]
+    pub dscp: Option<u8>,
 }
 
 impl Setup {
@@ -183,6 +186,14 @@ impl Setup {
         }
         if let Some(name) = &self.congestion_control {
             socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("TCP_CONGESTION {name}"))?;
+        }
+        if let Some(dscp) = self.dscp {
+            // The two bits below are ECN's.
+            let byte = u32::from(dscp) << 2;
+            match socket.domain().context("SO_DOMAIN")? {
+                Domain::IPV6 => socket.set_tclass_v6(byte).context("IPV6_TCLASS")?,
+                _ => socket.set_tos_v4(byte).context("IP_TOS")?,
+            }
         }
         if let Some(bps) = self.pacing_bps {
             anabranch_kern::socket::set_max_pacing_rate(socket, bps / 8).context("SO_MAX_PACING_RATE")?;

@@ -1,4 +1,4 @@
-//! The machine's interfaces as the engine sees them.
+//! The machine's interfaces as Transport Services see them: for the agent of a UE, and for programs where none runs.
 
 use anabranch_core::taps::{Host, Interface};
 use nix::ifaddrs::getifaddrs;
