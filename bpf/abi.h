@@ -177,4 +177,20 @@ enum ab_counter {
 	AB_COUNTERS,
 };
 
+/* Initial windows: key of the map `ab_windows`, whose values are segments (u32). */
+#define AB_WINDOWS 1024
+struct ab_window_key {
+	u64 netns; /* SO_NETNS_COOKIE */
+	u32 mark;
+	u32 reserved;
+};
+
+/* What became of connections whose mark has a window: indices of `ab_window_counts`. */
+enum ab_window_counter {
+	AB_WINDOWS_SET,
+	AB_WINDOWS_REFUSED,
+	AB_WINDOWS_LEFT,
+	AB_WINDOW_COUNTERS,
+};
+
 #endif

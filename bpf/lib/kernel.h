@@ -25,6 +25,7 @@ typedef u32 __be32;
 typedef u64 __be64;
 typedef u32 __wsum;
 
+#define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_SK_STORAGE 24
 #define BPF_MAP_TYPE_RINGBUF 27
@@ -163,6 +164,9 @@ struct bpf_iter__bpf_sk_storage_map {
 struct bpf_sock {
 	u32 bound_dev_if;
 	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 mark;
 };
 
 struct bpf_sock_ops {

@@ -3,12 +3,14 @@
 use anabranch_core::taps::{Host, Interface};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The interfaces there are now, loopback left out. A machine that does not answer has none, and the refusal of
 /// a connection says so.
 pub fn interfaces() -> Host {
     let mut host = Host::with_all_protocols();
+    let metrics = default_routes();
     for entry in getifaddrs().into_iter().flatten() {
         if entry.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
             continue;
@@ -20,12 +22,46 @@ pub fn interfaces() -> Host {
         });
         let interface = host.interfaces.entry(entry.interface_name).or_insert_with_key(|name| Interface {
             kind: kind(name),
+            // Where nothing is said about paths, those that the host itself would take come first.
+            metric: metrics.get(name).copied().unwrap_or(u32::MAX),
             up: entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
             ..Interface::default()
         });
         interface.addresses.extend(address.filter(|a| !is_link_local(*a)));
     }
     host
+}
+
+/// The metric of each interface's default route in the main table, the better one of both families.
+fn default_routes() -> BTreeMap<String, u32> {
+    let read =
+        |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for (name, metric) in defaults_v4(&read("route")).chain(defaults_v6(&read("ipv6_route"))) {
+        let least = found.entry(name.to_owned()).or_insert(metric);
+        *least = metric.min(*least);
+    }
+    found
+}
+
+/// Iface Destination Gateway Flags RefCnt Use Metric Mask …
+fn defaults_v4(text: &str) -> impl Iterator<Item = (&str, u32)> {
+    text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, "00000000", _, _, _, _, metric, "00000000", ..] = words[..] else { return None };
+        Some((name, metric.parse().ok()?))
+    })
+}
+
+/// Destination and length, source and length, next hop, metric, RefCnt, Use, flags, device; hexadecimal.
+fn defaults_v6(text: &str) -> impl Iterator<Item = (&str, u32)> {
+    const ANY: &str = "00000000000000000000000000000000";
+    text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [ANY, "00", _, "00", _, metric, _, _, _, name] = words[..] else { return None };
+        // The kernel's route that refuses is on lo.
+        Some((name, u32::from_str_radix(metric, 16).ok()?)).filter(|(name, _)| *name != "lo")
+    })
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -43,5 +79,26 @@ fn kind(name: &str) -> String {
         Some("wlan") => "wifi".into(),
         Some(other) => other.into(),
         None => "ethernet".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::in_private_network;
+
+    #[test]
+    fn the_interface_of_the_default_route_comes_first() {
+        in_private_network(
+            "for i in 0 1 2; do ip link add a$i type veth peer b$i; ip link set a$i up; ip link set b$i up; done
+             ip addr add 192.0.2.2/24 dev a0; ip addr add 198.51.100.2/24 dev a1; ip addr add 2001:db8::2/64 dev a2 nodad
+             ip route add default via 192.0.2.1 metric 200; ip route add default via 198.51.100.1 metric 100
+             ip -6 route add default via 2001:db8::1 dev a2 metric 300",
+            || {
+                let host = interfaces();
+                let metric = |name: &str| host.interfaces[name].metric;
+                assert_eq!(["a0", "a1", "a2", "b0"].map(metric), [200, 100, 300, u32::MAX]);
+            },
+        );
     }
 }

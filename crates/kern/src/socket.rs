@@ -65,6 +65,33 @@ pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
     Ok((flags & u32::from(FALLBACK) == 0).then(|| info[0].saturating_add(1)))
 }
 
+/// The congestion window of a TCP connection, in segments (`TCP_INFO`).
+///
+/// # Errors
+/// What getsockopt(2) says: it is no TCP socket.
+pub fn tcp_window_segments(socket: &impl AsFd) -> io::Result<u32> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    // An older kernel fills less; what it leaves is zero.
+    let filled = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    if filled < std::mem::offset_of!(libc::tcp_info, tcpi_advmss) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: plain numbers, zero before the kernel wrote them.
+    Ok(unsafe { info.assume_init() }.tcpi_snd_cwnd)
+}
+
+/// The network namespace of a socket, as kernel programs know it (`SO_NETNS_COOKIE`).
+///
+/// # Errors
+/// What getsockopt(2) says: the kernel is older than 5.14.
+pub fn netns_cookie(socket: &impl AsFd) -> io::Result<u64> {
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let mut cookie = MaybeUninit::<u64>::zeroed();
+    get(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
+    // SAFETY: a number, zero before the kernel wrote it.
+    Ok(unsafe { cookie.assume_init() })
+}
+
 /// Reads an option into zeroed memory; gives how many bytes the kernel wrote.
 fn get<T>(
     socket: &impl AsFd,
@@ -96,6 +123,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(tcp_rtt_us(&client).unwrap() > 0);
+        assert!(tcp_window_segments(&client).unwrap() >= 1);
+        assert_eq!(netns_cookie(&client).unwrap(), netns_cookie(&listener).unwrap());
         set_max_pacing_rate(&client, 1_000_000).unwrap();
         set_max_pacing_rate(&client, u64::MAX).unwrap();
     }

@@ -29,7 +29,9 @@ pub enum Command {
     Gnb(agent::GnbArgs),
     /// A node beside the cell: splits TCP over LTE and Wi-Fi, and repairs the order of ACKs (LWIP, DIDA).
     Lwip(agent::LwipArgs),
-    /// Ask a running UE, UPF, gNB or LWIP node, and change its rules, sessions or slices.
+    /// A transparent proxy: flows of unmodified programs get slice, path and pacing by policy.
+    Proxy(agent::ProxyArgs),
+    /// Ask a running UE, UPF, gNB, LWIP node or proxy, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
     /// Slices over REST: templates, admission, lifecycle, and what each UE is told.
     SliceManager(slicemgr::Args),
@@ -50,6 +52,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Upf(args) => agent::run_upf(&args),
         Command::Gnb(args) => agent::run_gnb(&args),
         Command::Lwip(args) => agent::run_lwip(&args),
+        Command::Proxy(args) => agent::run_proxy(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::SliceManager(args) => slicemgr::run(&args),
         Command::Keygen(args) => keygen::run(&args),
@@ -84,7 +87,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 mod tests {
     use super::*;
 
-    const PAGES: [(&str, &str); 13] = [
+    const PAGES: [(&str, &str); 15] = [
         ("README.md", include_str!("../../../README.md")),
         ("docs/bonding.md", include_str!("../../../docs/bonding.md")),
         ("docs/operations.md", include_str!("../../../docs/operations.md")),
@@ -93,6 +96,8 @@ mod tests {
         ("docs/lwip-operation.md", include_str!("../../../docs/lwip-operation.md")),
         ("packaging/lwip.example.toml", include_str!("../../../packaging/lwip.example.toml")),
         ("packaging/gnb.example.toml", include_str!("../../../packaging/gnb.example.toml")),
+        ("docs/proxy.md", include_str!("../../../docs/proxy.md")),
+        ("packaging/proxy.example.toml", include_str!("../../../packaging/proxy.example.toml")),
         ("packaging/README.md", include_str!("../../../packaging/README.md")),
         ("docs/slice-manager.md", include_str!("../../../docs/slice-manager.md")),
         (

@@ -5,6 +5,7 @@
 //! anabranch upf   the tunnel end at the operator     anabranch ctl     ask a running part
 //! anabranch gnb   a cell in the path of real packets
 //! anabranch lwip  a node that splits TCP over LTE and Wi-Fi
+//! anabranch proxy  flows of unmodified programs on slices, by policy
 //! anabranch slice-manager  slices over REST: what they promise, who has them, and the cells that keep them
 //! anabranch link  an emulated access between two interfaces
 //! anabranch cc    congestion controllers in the kernel     anabranch int   telemetry in packets
@@ -23,6 +24,7 @@ mod kernel;
 mod keygen;
 mod link;
 mod netctl;
+mod proxy;
 mod slicemgr;
 mod taps;
 #[cfg(test)]

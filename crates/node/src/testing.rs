@@ -2,6 +2,7 @@
 //! as a failure.
 
 use nix::sched::{CloneFlags, unshare};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Runs `body` on a thread in a network namespace of its own and returns what it returns; `None` where
@@ -57,4 +58,33 @@ pub fn words(line: &str) -> Vec<String> {
         words.pop();
     }
     words
+}
+
+/// Every metric of OpenMetrics text as a row of a page's table: name after `prefix`, type, labels.
+pub fn metric_rows(text: &str, prefix: &str) -> BTreeSet<String> {
+    let kinds: BTreeSet<(&str, &str)> =
+        text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let row = |line: &str| {
+        let name = line.split([' ', '{']).next().unwrap();
+        let family = ["_total", "_sum", "_count", "_bucket"].iter().find_map(|end| name.strip_suffix(end));
+        let family = family.unwrap_or(name);
+        let kind = kinds.iter().find(|(name, _)| *name == family).unwrap_or_else(|| panic!("{line}")).1;
+        let name = if kind == "histogram" { family } else { name };
+        let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+        let labels: Vec<String> = labels
+            .split(',')
+            .filter_map(|l| Some(l.split_once('=')?.0))
+            .filter(|label| *label != "le")
+            .map(|label| format!("`{label}`"))
+            .collect();
+        let name = name.strip_prefix(prefix).unwrap();
+        format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
+    };
+    text.lines().filter(|l| !l.starts_with('#')).map(row).collect()
+}
+
+/// Rows of metrics that a page has.
+pub fn documented_metrics(page: &str) -> usize {
+    let kinds = [" | gauge | ", " | counter | ", " | histogram | "];
+    page.lines().filter(|line| kinds.iter().any(|kind| line.contains(kind))).count()
 }

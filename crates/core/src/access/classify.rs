@@ -209,6 +209,32 @@ fn in_rule(rule: &Rule, error: PolicyError) -> PolicyError {
 #[derive(Default)]
 struct Matched([u64; MAX_RULES.div_ceil(64)]);
 
+/// A filter by itself, for whoever has rules of another kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowFilter(Matcher);
+
+impl FlowFilter {
+    /// Makes it ready; a `domain` is left out of the match, since what it stands for is learned elsewhere.
+    ///
+    /// # Errors
+    /// The filter's domain is none.
+    pub fn new(filter: &Filter) -> Result<Self, PolicyError> {
+        Matcher::new(filter, &[]).map(Self)
+    }
+
+    /// Whether a flow passes, by its addresses and by who owns it.
+    #[must_use]
+    pub fn matches(&self, flow: &FlowKey, owner: &FlowOwner) -> bool {
+        self.0.matches_flow(flow) && self.0.matches_owner(owner)
+    }
+
+    /// Whether it asks who owns a flow.
+    #[must_use]
+    pub const fn needs_owner(&self) -> bool {
+        self.0.needs_owner()
+    }
+}
+
 /// A filter with everything resolved; `None` matches anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::access) struct Matcher {

@@ -1,8 +1,9 @@
-//! The programs of `bpf/`: congestion controllers by telemetry, telemetry's way back, and its source.
+//! The programs of `bpf/`: congestion controllers by telemetry, telemetry's way back, and its source; initial windows.
 //!
 //! ```text
 //!  Controllers   struct_ops: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate      ┐ share each socket's state
 //!  Feedback      sockops + sink on a cgroup: reports out on ACKs, reports in         ┘ (the map ab_sockets)
+//!  InitialWindows  sockops on a cgroup: the first flight of connections by their mark
 //!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
 //! ```
 //!
@@ -26,6 +27,7 @@ mod sockets;
 mod source;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use controllers::{Controllers, LOADABLE, available};
 pub use feedback::Feedback;
@@ -33,6 +35,7 @@ pub use inspect::{holders, registered, shown};
 pub use object::Counters;
 pub use sockets::{SocketState, sockets};
 pub use source::{MOST_NODES, Source, SourceConfig, trace_bytes};
+pub use window::{InitialWindows, MOST_WINDOWS, WindowCounters};
 
 use std::path::Path;
 

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 mod cost;
 mod many;
+mod window;
 
 /// `struct ab_view`.
 #[repr(C)]
@@ -51,11 +52,27 @@ unsafe extern "C" {
 #[test]
 fn the_contract_has_the_sizes_we_write() {
     // SAFETY: takes a number and returns one.
-    let sizes: Vec<u64> = (0..9).map(|i| unsafe { abn_size(i) }).collect();
+    let sizes: Vec<u64> = (0..12).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
     assert_eq!(sizes[2], u64::from(replace::SOCKET_LEN));
-    assert_eq!(sizes, [24, view, view + 96, 8, 48, view, u64::from(object::COUNTERS), shown, 160]);
+    assert_eq!(
+        sizes,
+        [
+            24,
+            view,
+            view + 96,
+            8,
+            48,
+            view,
+            u64::from(object::COUNTERS),
+            shown,
+            160,
+            16,
+            MOST_WINDOWS as u64,
+            3
+        ]
+    );
 }
 
 #[derive(Debug, Clone)]

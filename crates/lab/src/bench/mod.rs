@@ -3,6 +3,7 @@
 //! ```text
 //!   [client] ── veth ── [server]             throughput, latency, sessions: one core each side
 //!   [client] ── veth ── [middle] ── veth ── [server]      proxies
+//!   [client, proxy] ── veth ── [server]                   proxy: ours, transparent
 //! ```
 //!
 //! `ran` has no namespaces: cells and schedulers run in this process.
@@ -12,6 +13,7 @@
 mod ends;
 mod latency;
 mod proxies;
+mod proxy;
 mod ran;
 mod sessions;
 mod stats;
@@ -50,6 +52,8 @@ pub struct Args {
 enum What {
     /// The tunnel: goodput, added latency, many sessions, and TCP proxies beside it.
     Tunnel(TunnelArgs),
+    /// The transparent proxy: goodput through it and without it.
+    Proxy(proxy::ProxyArgs),
     /// The cell: speed beside ns-3, time of EQP's decision, 1,000 UEs.
     Ran(ran::RanArgs),
 }
@@ -152,15 +156,12 @@ struct Result1 {
 pub fn run(args: &Args) -> Result<u8> {
     let args = match &args.what {
         What::Tunnel(args) => args,
+        What::Proxy(args) => return proxy::run(args),
         What::Ran(args) => return ran::run(args),
     };
-    let sandbox = match sandbox::enter() {
-        Ok(Entered::Done(code)) => return Ok(code),
-        Ok(Entered::Inside(sandbox)) => sandbox,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return Ok(sandbox::EXIT_NO_SANDBOX);
-        }
+    let sandbox = match sandboxed() {
+        Ok(sandbox) => sandbox,
+        Err(code) => return Ok(code),
     };
     program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
     // Proxies hold two descriptors per flow, the swarm one per UE; what is started inherits the limit.
@@ -198,6 +199,18 @@ pub fn run(args: &Args) -> Result<u8> {
         println!("{object}");
     }
     Ok(0)
+}
+
+/// The sandbox, or the code to end with: where there is none, and of the process that started the one inside.
+fn sandboxed() -> std::result::Result<Sandbox, u8> {
+    match sandbox::enter() {
+        Ok(Entered::Done(code)) => Err(code),
+        Ok(Entered::Inside(sandbox)) => Ok(sandbox),
+        Err(error) => {
+            eprintln!("error: {error}");
+            Err(sandbox::EXIT_NO_SANDBOX)
+        }
+    }
 }
 
 /// What the figures were taken on.

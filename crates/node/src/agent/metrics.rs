@@ -224,6 +224,13 @@ pub(super) fn count<L: Label>(
     registry.register(name, help, family);
 }
 
+/// Registers a counter without labels.
+pub(super) fn tally(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}
+
 /// Registers what is known of a metric now.
 pub(super) fn gauge<L: Label>(
     registry: &mut Registry,
@@ -356,6 +363,7 @@ mod tests {
             include_str!("gnb.rs"),
             include_str!("gnb/asks.rs"),
             include_str!("lwip/asks.rs"),
+            include_str!("proxy/asks.rs"),
             include_str!("views.rs"),
         ];
         let kind = |call: &'static str| {

@@ -1,4 +1,4 @@
-//! The control plane of `anabranch ue`, `anabranch upf`, `anabranch gnb` and `anabranch lwip`: one thread that never touches a user's packet.
+//! The control plane of `anabranch ue`, `upf`, `gnb`, `lwip` and `proxy`: one thread that never touches a user's packet.
 //!
 //! ```text
 //!  signals ─┐                       orders ┌──────────┐
@@ -14,6 +14,7 @@ mod leases;
 mod lwip;
 mod metrics;
 mod place;
+mod proxy;
 pub mod service;
 mod thread;
 mod ue;
@@ -127,6 +128,29 @@ pub struct LwipArgs {
     ue_interface: Option<String>,
 }
 
+/// Arguments of `anabranch proxy`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest proxy.toml: every TCP and UDP flow of this machine goes as `anabranch ue` beside it says.
+  [[rule]]
+  name = \"all\"
+
+Video on what guarantees 5 Mbit/s, everything else left alone:
+  [[rule]]
+  name = \"video\"
+  filter = { protocol = \"tcp\", remote_port = 1935 }
+  properties = { minSendRate = 5000000 }
+
+Example:
+  anabranch proxy --config proxy.toml
+  anabranch ctl proxy flows
+
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule, route and table.")]
+pub struct ProxyArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
 /// What wins over `[node]`.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct LwipFlags {
@@ -220,6 +244,15 @@ pub fn run_lwip(args: &LwipArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     lwip::run(args, config)
+}
+
+/// Runs a transparent proxy until it is told to stop.
+pub fn run_proxy(args: &ProxyArgs) -> anyhow::Result<()> {
+    let config = proxy::load(args)?;
+    if args.common.check {
+        return Ok(());
+    }
+    proxy::run(args, config)
 }
 
 /// Whether an error is the fault of what the user wrote.

@@ -12,7 +12,7 @@ use crate::engine::device;
 use crate::engine::worker::{Handle, Worker};
 use crate::keygen::random_seed;
 use crate::netctl::{self, Layer, Monitor, Net, Owners};
-use crate::taps::{Installed, Taps, Usci};
+use crate::taps::{Installed, Taps, Usci, Windows};
 use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::{PublicKey, Suite};
 use anabranch_core::access::session::{Addresses, PathView, RuleView, SessionParams, Traffic};
@@ -72,6 +72,7 @@ async fn serve(
     mtu: u16,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
+    let windows = Windows::start(&config.ue)?;
     let device = device::open(&config.device, mtu, 1)?.remove(0);
     let clock = Clock::start();
     let now = clock.now();
@@ -117,8 +118,9 @@ async fn serve(
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
     let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
-    let taps = Arc::new(Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up));
-    let installed = Installed::start(net.clone(), &config.slice).await?;
+    let taps = Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up);
+    let taps = Arc::new(taps.with_window_program(windows.is_some()));
+    let installed = Installed::start(net.clone(), &config.slice, windows).await?;
     let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
     let following = followed.clone().map(|usci| {
         taps.set_usci(usci.clone());
@@ -384,6 +386,7 @@ impl Agent {
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
+            Ask::Proxy(ask) => ask.refuse(),
             Ask::Metrics(reply) => {
                 let answer = match (self.status().await, self.session_view().await) {
                     (Ok(status), Ok(session)) => Ok(metrics::ue_text(&status, &session, &self.taps)),

@@ -31,6 +31,7 @@ impl Agent {
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
+            Ask::Proxy(ask) => ask.refuse(),
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
         }
     }

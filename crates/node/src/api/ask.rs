@@ -2,6 +2,7 @@
 
 use super::lwip::LwipAsk;
 use super::problem::Problem;
+use super::proxy::ProxyAsk;
 use super::ran::RanAsk;
 use super::types::{Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
@@ -42,6 +43,8 @@ pub enum Ask {
     Ran(RanAsk),
     /// About an LWIP node.
     Lwip(LwipAsk),
+    /// About a proxy.
+    Proxy(ProxyAsk),
 }
 
 /// Asks the control loop.

@@ -1,12 +1,12 @@
 //! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell;
-//! an LWIP node.
+//! an LWIP node; a transparent proxy.
 //!
 //! ```text
 //!  client ── HTTP over unix socket or TCP ──▶ axum ── Ask + oneshot ──▶ control loop ──▶ workers
 //!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
 //! ```
 //!
-//! The same paths serve UE, UPF, gNB and LWIP node; what only one of them can do answers 405 at the others. The OpenAPI
+//! The same paths serve UE, UPF, gNB, LWIP node and proxy; what only one of them can do answers 405 at the others. The OpenAPI
 //! description is generated from the handlers, served at `/openapi.json` and committed as
 //! `openapi/agent.json`.
 
@@ -16,6 +16,8 @@ pub mod extract;
 mod lwip;
 mod lwip_routes;
 mod problem;
+mod proxy;
+mod proxy_routes;
 mod ran;
 mod ran_routes;
 mod routes;
@@ -31,6 +33,7 @@ pub use events::EventLog;
 pub use events::KEPT as EVENTS_KEPT;
 pub use lwip::{LwipAcks, LwipAsk, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipLink, LwipNode};
 pub use problem::Problem;
+pub use proxy::{ProxyAgent, ProxyAsk, ProxyCarried, ProxyFlow, ProxyFlows, ProxyNode, ProxyWay};
 pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,
     SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,

@@ -37,7 +37,7 @@ pub struct Shared {
 #[openapi(
     info(
         title = "anabranch agent",
-        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`; steering, DIDA and flows of an `anabranch lwip`; which slice, path and protocol a connection of a device should use.",
+        description = "Sessions, paths, rules and events of a running `anabranch ue` or `anabranch upf`; cell, slices and UEs of an `anabranch gnb`; steering, DIDA and flows of an `anabranch lwip`; flows of an `anabranch proxy`; which slice, path and protocol a connection of a device should use.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     modifiers(&Bearer)
@@ -70,6 +70,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(metrics))
         .merge(super::ran_routes::routes())
         .merge(super::lwip_routes::routes())
+        .merge(super::proxy_routes::routes())
         .merge(super::taps_routes::routes());
     complete(router.get_openapi_mut(), &["400", "401", "404", "405", "503"], &["413", "415", "422"]);
     router

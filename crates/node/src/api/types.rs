@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// The program as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `ue`, `upf`, `gnb` or `lwip`.
+    /// `ue`, `upf`, `gnb`, `lwip` or `proxy`.
     #[schema(example = "ue")]
     pub part: String,
     /// Its name in the configuration.
@@ -24,7 +24,7 @@ pub struct Status {
     pub device: String,
     /// MTU of the inner interface, in bytes.
     pub mtu_bytes: u16,
-    /// Sessions configured (UE: 1).
+    /// Sessions configured (UE: 1; proxy: flows).
     pub sessions: u64,
     /// Sessions that are up.
     pub connected: u64,

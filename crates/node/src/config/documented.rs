@@ -1,8 +1,8 @@
-//! docs/operations.md, and the pages of gNB, LWIP node and slice manager, against the configuration: every
+//! docs/operations.md, and the pages of gNB, LWIP node, proxy and slice manager, against the configuration: every
 //! key, default and range. The keys come from serde itself: it lists what would have been valid wherever an unknown key is met.
 
 use super::load::{Check, parse};
-use super::{GnbConfig, LwipConfig, SliceManagerConfig, UeConfig, UpfConfig};
+use super::{GnbConfig, LwipConfig, ProxyConfig, SliceManagerConfig, UeConfig, UpfConfig};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
@@ -11,6 +11,7 @@ const PAGE: &str = include_str!("../../../../docs/operations.md");
 const RAN: &str = include_str!("../../../../docs/ran.md");
 const SLICES: &str = include_str!("../../../../docs/slice-manager.md");
 const LWIP_PAGE: &str = include_str!("../../../../docs/lwip-operation.md");
+const PROXY_PAGE: &str = include_str!("../../../../docs/proxy.md");
 const KEY: &str = "q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=";
 
 /// The smallest gnb.toml in which every section exists, with one of the variants that exclude each other.
@@ -64,6 +65,13 @@ fn smallest_slice_manager() -> Table {
     toml::from_str(text).unwrap()
 }
 
+/// The smallest proxy.toml in which every section exists.
+fn smallest_proxy() -> Table {
+    let text = "[proxy]\n[intercept]\n[agent]\n[limits]\n[api]\nlisten = \"unix:/x\"\n[metrics]\nlisten = \"off\"\n\
+                [[rule]]\nname = \"r\"\n";
+    toml::from_str(text).unwrap()
+}
+
 /// The smallest lwip.toml in which every section exists, with one of the variants that exclude each other.
 fn smallest_lwip(variant: &str) -> Table {
     let backhaul = match variant {
@@ -112,6 +120,7 @@ fn smallest(file: &str, steering: &str) -> Table {
     match file {
         "gnb.toml" => return smallest_gnb(steering),
         "lwip.toml" => return smallest_lwip(steering),
+        "proxy.toml" => return smallest_proxy(),
         "slice-manager.toml" => return smallest_slice_manager(),
         _ => {}
     }
@@ -171,10 +180,13 @@ fn sections() -> Vec<Section> {
             all.push(Section { file, path: vec!["rule", "steering"], heading, steering });
         }
     }
-    for (name, value) in smallest_slice_manager() {
-        let name: &'static str = name.leak();
-        let heading = if value.is_array() { format!("[[{name}]]") } else { format!("[{name}]") };
-        all.push(Section { file: "slice-manager.toml", path: vec![name], heading, steering: "" });
+    for (file, table) in [("slice-manager.toml", smallest_slice_manager()), ("proxy.toml", smallest_proxy())]
+    {
+        for (name, value) in table {
+            let name: &'static str = name.leak();
+            let heading = if value.is_array() { format!("[[{name}]]") } else { format!("[{name}]") };
+            all.push(Section { file, path: vec![name], heading, steering: "" });
+        }
     }
     for (file, sections) in [("gnb.toml", GNB), ("lwip.toml", LWIP)] {
         all.extend(sections.iter().map(|(path, heading, variant)| Section {
@@ -214,6 +226,7 @@ impl Section {
         match self.file {
             "ue.toml" => read::<UeConfig>(&text),
             "upf.toml" => read::<UpfConfig>(&text),
+            "proxy.toml" => read::<ProxyConfig>(&text),
             "slice-manager.toml" => read::<SliceManagerConfig>(&text),
             "lwip.toml" => read::<LwipConfig>(&text),
             _ => read::<GnbConfig>(&text),
@@ -242,6 +255,7 @@ impl Section {
             [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
         let page = match self.file {
             "gnb.toml" => RAN,
+            "proxy.toml" => PROXY_PAGE,
             "slice-manager.toml" => SLICES,
             "lwip.toml" => LWIP_PAGE,
             _ => PAGE,
@@ -289,7 +303,7 @@ fn every_key_is_documented_and_every_documented_key_exists() {
 
 #[test]
 fn every_top_level_section_is_documented() {
-    for file in ["ue.toml", "upf.toml", "gnb.toml", "lwip.toml", "slice-manager.toml"] {
+    for file in ["ue.toml", "upf.toml", "gnb.toml", "lwip.toml", "proxy.toml", "slice-manager.toml"] {
         let section = Section { file, path: Vec::new(), heading: String::new(), steering: MODES[1] };
         // Of those that exclude each other, all.
         let variants = [MODES[1], if file == "lwip.toml" { "gtpu" } else { MODES[1] }];

@@ -103,12 +103,13 @@ fn explain(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{GnbConfig, LwipConfig, SliceManagerConfig, UeConfig, UpfConfig};
+    use super::super::{GnbConfig, LwipConfig, ProxyConfig, SliceManagerConfig, UeConfig, UpfConfig};
     use super::*;
 
     const UE: &str = include_str!("../../../../packaging/ue.example.toml");
     const GNB: &str = include_str!("../../../../packaging/gnb.example.toml");
     const LWIP: &str = include_str!("../../../../packaging/lwip.example.toml");
+    const PROXY: &str = include_str!("../../../../packaging/proxy.example.toml");
     const SLICES: &str = include_str!("../../../../packaging/slice-manager.example.toml");
     const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
 
@@ -141,6 +142,8 @@ mod tests {
         parse::<GnbConfig>("gnb.example.toml", &uncommented(GNB)).unwrap();
         parse::<LwipConfig>("lwip.example.toml", LWIP).unwrap();
         parse::<LwipConfig>("lwip.example.toml", &uncommented(LWIP)).unwrap();
+        parse::<ProxyConfig>("proxy.example.toml", PROXY).unwrap();
+        parse::<ProxyConfig>("proxy.example.toml", &uncommented(PROXY)).unwrap();
         parse::<UeConfig>("ue.example.toml", &uncommented(UE)).unwrap();
         parse::<UpfConfig>("upf.example.toml", &uncommented(UPF)).unwrap();
     }

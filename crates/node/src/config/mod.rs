@@ -1,6 +1,6 @@
 //! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
 //!
-//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,slice-manager}.example.toml`.
+//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,proxy,slice-manager}.example.toml`.
 
 #[cfg(test)]
 mod documented;
@@ -8,6 +8,7 @@ mod gnb;
 mod keys;
 mod load;
 mod lwip;
+mod proxy;
 mod slice_manager;
 mod types;
 mod ue;
@@ -17,7 +18,8 @@ pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse};
 pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
+pub use proxy::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
 pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
-pub use ue::{Cipher, Follow, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig};
+pub use ue::{Cipher, Follow, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection, WindowBy};
 pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

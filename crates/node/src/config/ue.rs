@@ -61,6 +61,23 @@ pub struct UeSection {
     pub name: String,
     /// File with the private key (`anabranch keygen`).
     pub private_key_file: PathBuf,
+    /// How connections on slices get their initial window.
+    #[serde(default)]
+    pub initial_window: WindowBy,
+    /// The cgroup whose connections get it, with `sockops`.
+    #[serde(default = "all_processes")]
+    pub initial_window_cgroup: PathBuf,
+}
+
+/// How connections on slices get their initial window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WindowBy {
+    /// By `initcwnd` of a route, in steps of about 10 %.
+    #[default]
+    Route,
+    /// By a kernel program, to the segment.
+    Sockops,
 }
 
 /// `[upf]`
@@ -303,6 +320,15 @@ impl Check for UeConfig {
             return Err(format!("{} [[mapping]]: at most {MOST_SLICES}", self.mapping.len()));
         }
         self.mapping.iter().try_for_each(Mapping::check)?;
+        if self.ue.initial_window == WindowBy::Sockops
+            && let Some(mapping) = self.mapping.iter().find(|mapping| mapping.paced)
+        {
+            return Err(format!(
+                "[[mapping]] name \"{}\": paced = true needs [ue] initial_window = \"route\": its flows have no mark by \
+                 which a kernel program would know them",
+                mapping.name
+            ));
+        }
         self.api.check()
     }
 }
@@ -317,6 +343,10 @@ fn yes() -> bool {
 
 fn five_seconds() -> u32 {
     5000
+}
+
+fn all_processes() -> PathBuf {
+    PathBuf::from("/sys/fs/cgroup")
 }
 
 fn default_name() -> String {

@@ -17,11 +17,13 @@ pub const DEFAULT_SOCKETS: [&str; 4] = [
     "/run/anabranch/gnb.sock",
     "/run/anabranch/lwip.sock",
 ];
+/// Where a proxy listens. It stands beside a UE, so it is asked only by its own command, or by name.
+pub const PROXY_SOCKET: &str = "/run/anabranch/proxy.sock";
 
 /// Which agent to ask, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock).
+    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
     /// Its URL instead, where [api] listens on TCP: http://127.0.0.1:PORT.

@@ -1,4 +1,4 @@
-//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb` or `lwip`, through its REST interface (`crate::api`).
+//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip` or `proxy`, through its REST interface (`crate::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod lwip;
 mod metrics;
+mod proxy;
 mod rules;
 mod sessions;
 mod status;
@@ -22,7 +23,7 @@ pub use error::CtlError;
 
 use crate::api::{Reloaded, Rules};
 use anabranch_core::policy::Rule;
-use client::{Client, Target};
+use client::{Client, PROXY_SOCKET, Target};
 use reqwest::Method;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -147,6 +148,17 @@ Examples:
         #[command(subcommand)]
         action: Option<lwip::LwipAction>,
     },
+    /// A transparent proxy: rules, slices, what they carried, the agent it asks; its flows with their plans.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl proxy --watch
+  anabranch ctl proxy flows")]
+    Proxy {
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<proxy::ProxyAction>,
+    },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
 Example:
@@ -207,7 +219,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
-    let client = Client::new(&args.target)?;
+    let mut target = args.target.clone();
+    if matches!(args.command, Command::Proxy { .. }) && target.url.is_none() {
+        target.socket.get_or_insert_with(|| PROXY_SOCKET.into());
+    }
+    let client = Client::new(&target)?;
     match &args.command {
         Command::Status { watch } => status::status(&client, watch, output).await,
         Command::Sessions { page, action } => sessions::run(&client, page, action.as_ref(), output).await,
@@ -221,6 +237,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
             cell::ues(&client, action.as_deref(), page, watch, output).await
         }
         Command::Lwip { watch, action } => lwip::lwip(&client, action.as_ref(), watch, output).await,
+        Command::Proxy { watch, action } => proxy::proxy(&client, action.as_ref(), watch, output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

@@ -17,15 +17,18 @@ mod plan;
 mod slices;
 mod socket;
 mod steps;
+mod tproxy;
 
 pub use monitor::{Health, Monitor, Watched};
 pub use owner::Owners;
-pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use plan::{inside_name, packet_device, proxy, session_of_ue, ue_accesses, upf};
 pub use slices::{
-    MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, SOURCE_PRIORITY, Selector, SliceRoute,
+    MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, PROXY_PRIORITY, SOURCE_PRIORITY, Selector,
+    SliceRoute,
 };
 pub use socket::{SocketSpec, bind_access};
 pub use steps::Step;
+pub use tproxy::{FlowRule, Tproxy};
 
 use anyhow::Context;
 use nat::Nat;
@@ -87,7 +90,13 @@ impl Net {
 
     /// Removes rules and routes of slices that a killed run with these tables may have left.
     pub async fn clean_slices(&self, tables: &[u32]) -> anyhow::Result<()> {
-        steps::clean_slices(&self.handle, tables).await
+        steps::clean_tables(&self.handle, MARK_PRIORITY..MAPPING_PRIORITY + MOST_SLICES as u32, tables).await
+    }
+
+    /// Removes what a killed run of a proxy with this mark and table of nftables may have left.
+    pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
+        steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
+        steps::undo(&self.handle, Undo::Table(table.to_owned())).await
     }
 
     /// Removes what a killed run with this device name and mark may have left; not the address
@@ -100,6 +109,11 @@ impl Net {
             steps::undo(&self.handle, Undo::Table(Nat::table_name(device))).await
         }
     }
+}
+
+/// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
+pub async fn replace(tproxy: Tproxy) -> anyhow::Result<()> {
+    tokio::task::spawn_blocking(move || tproxy::install(&tproxy)).await?
 }
 
 #[cfg(test)]

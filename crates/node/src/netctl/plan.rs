@@ -10,7 +10,9 @@
 //! ```
 
 use super::nat::Nat;
+use super::slices::{PROXY_PRIORITY, Selector};
 use super::steps::Step;
+use super::tproxy::Tproxy;
 use crate::config::{Device, N6Mode, UpfConfig, gateway_v4, gateway_v6};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -77,6 +79,19 @@ pub fn session_of_ue(device: &Device, addresses: &[IpAddr], mtu: u16) -> Vec<Ste
             plan.push(rule(2, device.mark + 1, false));
         }
     }
+    plan
+}
+
+/// A transparent proxy: what it takes goes to this machine, and there to its sockets.
+pub fn proxy(tproxy: Tproxy) -> Vec<Step> {
+    let mut plan = Vec::new();
+    for v6 in [false, true].into_iter().filter(|v6| !v6 || tproxy.v6) {
+        let table = tproxy.mark;
+        plan.push(Step::Local { v6, table });
+        let by = Selector { v6, mark: Some(tproxy.mark), ..Selector::default() };
+        plan.push(Step::Select { priority: PROXY_PRIORITY, table, by });
+    }
+    plan.push(Step::Intercept(tproxy));
     plan
 }
 

@@ -1,6 +1,7 @@
 //! Routes and rules of slices: a mark, or what a flow looks like, leads to the table of its slice.
 //!
 //! ```text
+//!  20600:      fwmark M      lookup M        what is led to the transparent proxy: local, by lo
 //!  20700 + 2i: fwmark M      lookup T        slice i of [[slice]]
 //!  20701 + 2i: fwmark M + 1  lookup T + 1    the same, with the initial window of its guarantee (initcwnd)
 //!  20830 + i:  from A        lookup T        A: the address of slice i's interface, for subflows of Multipath TCP
@@ -18,6 +19,8 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, Rule
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Priority of the rule of what is led to the transparent proxy.
+pub const PROXY_PRIORITY: u32 = 20_600;
 /// Priority of the first rule of slices' marks.
 pub const MARK_PRIORITY: u32 = 20_700;
 /// Priority of the first rule of slices' addresses.

@@ -1,16 +1,18 @@
 //! The steps of a plan, each with its inverse.
 
 use super::nat::{self, Nat};
-use super::slices::{self, MAPPING_PRIORITY, MARK_PRIORITY, MOST, Selector, SliceRoute};
+use super::slices::{self, Selector, SliceRoute};
+use super::tproxy::{self, Tproxy};
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use tokio_stream::StreamExt;
 
 /// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
@@ -86,6 +88,15 @@ pub enum Step {
         /// Which packets.
         by: Selector,
     },
+    /// Takes every address for this machine's, in a table of its own.
+    Local {
+        /// For IPv6.
+        v6: bool,
+        /// In which table.
+        table: u32,
+    },
+    /// Leads flows to a transparent proxy (nftables).
+    Intercept(Tproxy),
 }
 
 /// What undoes a step.
@@ -114,6 +125,8 @@ impl fmt::Display for Step {
             Self::Masquerade(nat) => write!(f, "translate addresses (nftables table {})", nat.table),
             Self::Slice(route) => write!(f, "route a slice through {} (table {})", route.device, route.table),
             Self::Select { priority, table, .. } => write!(f, "rule {priority} for table {table}"),
+            Self::Local { table, .. } => write!(f, "take all addresses for ours (table {table})"),
+            Self::Intercept(tproxy) => write!(f, "lead flows to the proxy (nftables table {})", tproxy.table),
         }
     }
 }
@@ -189,6 +202,16 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
             add.execute().await.map_err(explain)?;
             Ok(Some(Undo::Rule(Box::new(message))))
         }
+        Step::Local { v6, table } => {
+            let message = local(index("lo")?, v6, table)?;
+            handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
+            Ok(Some(Undo::Route(Box::new(message))))
+        }
+        Step::Intercept(to) => {
+            let table = to.table.clone();
+            tokio::task::spawn_blocking(move || tproxy::install(&to)).await??;
+            Ok(Some(Undo::Table(table)))
+        }
         Step::Masquerade(nat) => {
             let table = nat.table.clone();
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
@@ -245,18 +268,17 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
     Ok(())
 }
 
-/// Removes rules and routes of slices, of these tables and marked as ours.
-pub async fn clean_slices(handle: &Handle, tables: &[u32]) -> anyhow::Result<()> {
-    let last = MAPPING_PRIORITY + MOST as u32;
+/// Removes rules of these priorities, and routes, of these tables and marked as ours.
+pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32]) -> anyhow::Result<()> {
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
         while let Some(Ok(rule)) = rules.next().await {
             let has = |is: &dyn Fn(&RuleAttribute) -> bool| rule.attributes.iter().any(is);
             if has(&|a| *a == RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
-                && has(&|a| matches!(a, RuleAttribute::Priority(p) if (MARK_PRIORITY..last).contains(p)))
+                && has(&|a| matches!(a, RuleAttribute::Priority(p) if priorities.contains(p)))
                 && has(&|a| matches!(a, RuleAttribute::Table(t) if tables.contains(t)))
             {
-                tracing::info!("removing a slice's rule that an earlier run left");
+                tracing::info!("removing a routing rule that an earlier run left");
                 gone_is_fine(handle.rule().del(rule).execute().await)?;
             }
         }
@@ -270,7 +292,7 @@ pub async fn clean_slices(handle: &Handle, tables: &[u32]) -> anyhow::Result<()>
             while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
                 let there = route.attributes.contains(&RouteAttribute::Table(*table));
                 if there && route.header.protocol == RouteProtocol::Other(PROTOCOL) {
-                    tracing::info!(table, "removing a slice's route that an earlier run left");
+                    tracing::info!(table, "removing a route that an earlier run left");
                     gone_is_fine(handle.route().del(route).execute().await)?;
                 }
             }
@@ -300,6 +322,20 @@ fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
         .table_id(table)
         .protocol(RouteProtocol::Other(PROTOCOL))
         .scope(if to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe })
+        .build();
+    Ok(message)
+}
+
+fn local(index: u32, v6: bool, table: u32) -> anyhow::Result<RouteMessage> {
+    let all = if v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    let message = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(all, 0)
+        .context("default route")?
+        .output_interface(index)
+        .table_id(table)
+        .protocol(RouteProtocol::Other(PROTOCOL))
+        .kind(RouteType::Local)
+        .scope(if v6 { RouteScope::Universe } else { RouteScope::Host })
         .build();
     Ok(message)
 }

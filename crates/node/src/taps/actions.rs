@@ -5,6 +5,7 @@
 //! everything goes when the agent stops.
 
 use super::Taps;
+use super::windows::Windows;
 use crate::config::{Mapping, SliceBinding};
 use crate::netctl::{
     self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, SOURCE_PRIORITY, Selector, SliceRoute, Step,
@@ -73,7 +74,8 @@ impl Taps {
                 wanted.insert(Key::Sysctl(key.clone()), step);
             }
         }
-        let window = window(binding, host, now);
+        // By a kernel program instead: the tables are the same then, and the mark tells.
+        let window = self.window_routes.then(|| window(binding, host, now)).flatten().map(bucket);
         for v6 in [false, true] {
             let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == v6).min() else {
                 continue;
@@ -144,7 +146,16 @@ impl Taps {
     }
 }
 
-/// `initcwnd` of a slice's second table: Eq. 1 for whoever paces at the slice's rate.
+impl Taps {
+    /// The initial windows that are to be in force now, by mark, where a kernel program sets them.
+    pub fn windows(&self) -> BTreeMap<u32, u32> {
+        let (host, now) = (self.host(), self.now());
+        let of = |binding: &SliceBinding| Some((binding.mark? + 1, window(binding, &host, now)?));
+        self.bindings.iter().filter_map(of).collect()
+    }
+}
+
+/// The window of a slice's second mark: Eq. 1 for whoever paces at the slice's rate.
 fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
     let facts = host.slices.get(&binding.slice)?.facts_at(now)?;
     let config = PlanConfig::default();
@@ -156,12 +167,13 @@ fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
         pacing_bps: facts.uplink_max_bps.or(facts.uplink_guaranteed_bps),
         peer_window_bytes: config.peer_window_bytes,
     });
-    Some(bucket(window.segments))
+    Some(window.segments)
 }
 
 /// What was installed, and how it is undone.
 pub struct Installed {
     net: Net,
+    windows: Option<Windows>,
     have: BTreeMap<Key, (Step, Layer)>,
     /// What could not be done, as it was said last.
     said: Vec<String>,
@@ -169,12 +181,16 @@ pub struct Installed {
 
 impl Installed {
     /// Nothing yet; what a killed run left is removed.
-    pub async fn start(net: Net, bindings: &[SliceBinding]) -> anyhow::Result<Self> {
+    pub async fn start(
+        net: Net,
+        bindings: &[SliceBinding],
+        windows: Option<Windows>,
+    ) -> anyhow::Result<Self> {
         let tables: Vec<u32> = bindings.iter().filter_map(|b| b.table).flat_map(|t| [t, t + 1]).collect();
         if !tables.is_empty() {
             net.clean_slices(&tables).await?;
         }
-        Ok(Self { net, have: BTreeMap::new(), said: Vec::new() })
+        Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new() })
     }
 
     /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
@@ -204,6 +220,9 @@ impl Installed {
                     problems.push(format!("{error:#}"));
                 }
             }
+        }
+        if let Some(windows) = &mut self.windows {
+            problems.extend(windows.bring(taps.windows()));
         }
         for problem in problems.iter().filter(|p| !self.said.contains(p)) {
             tracing::warn!("slices: {problem}");

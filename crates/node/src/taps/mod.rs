@@ -13,11 +13,13 @@ mod slices;
 mod tests;
 mod usci;
 mod view;
+mod windows;
 
 pub use actions::Installed;
 pub use needs::Needs;
 pub use slices::SliceSpec;
 pub use usci::{ManagerView, Usci};
+pub use windows::Windows;
 
 use crate::config::{Mapping, SliceBinding};
 use anabranch_core::taps::neat::{Candidate, Manager, NeatError, slice_node};
@@ -47,6 +49,8 @@ pub struct Taps {
     needs: Needs,
     /// Whether the slice manager is asked for more.
     asks: bool,
+    /// Whether routes carry the initial windows.
+    window_routes: bool,
 }
 
 #[derive(Default)]
@@ -91,6 +95,7 @@ impl Taps {
             changed: Notify::new(),
             needs: Needs::default(),
             asks: false,
+            window_routes: true,
         }
     }
 
@@ -98,6 +103,12 @@ impl Taps {
     #[must_use]
     pub fn asking(self, asks: bool) -> Self {
         Self { asks, ..self }
+    }
+
+    /// One whose initial windows are set by a kernel program, or else by routes.
+    #[must_use]
+    pub fn with_window_program(self, program: bool) -> Self {
+        Self { window_routes: !program, ..self }
     }
 
     /// Waits until what is known of slices changes.

@@ -19,13 +19,15 @@ const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const UE_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-ue@.service");
 const GNB_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-gnb@.service");
 const LWIP_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-lwip@.service");
+const PROXY_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-proxy.service");
 const UPF_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-upf.service");
 
-const UNITS: [&str; 5] = [
+const UNITS: [&str; 6] = [
     "anabranch-ue@home.service",
     "anabranch-upf.service",
     "anabranch-gnb@gnb.service",
     "anabranch-lwip@lwip.service",
+    "anabranch-proxy.service",
     "anabranch-slice-manager.service",
 ];
 const SLICES_UNIT: &str = include_str!("../../../../packaging/systemd/anabranch-slice-manager.service");
@@ -89,6 +91,18 @@ fn units_have_two_capabilities_and_no_way_to_more() {
     }
 }
 
+/// A proxy has the same two capabilities, and sees neither devices nor the kernel's switches.
+#[test]
+fn the_proxy_sees_less() {
+    let keys = keys(PROXY_UNIT);
+    for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
+        assert_eq!(keys[key], "CAP_NET_ADMIN CAP_NET_RAW");
+    }
+    assert_eq!((keys["User"], keys["NoNewPrivileges"], keys["Type"]), ("anabranch", "yes", "notify"));
+    assert_eq!((keys["PrivateDevices"], keys["ProtectKernelTunables"]), ("yes", "yes"));
+    assert_eq!((keys["ProtectSystem"], keys["ExecReload"]), ("strict", "/bin/kill -HUP $MAINPID"));
+}
+
 /// A slice manager changes nothing on its machine.
 #[test]
 fn the_slice_manager_has_no_capability_at_all() {
@@ -114,6 +128,7 @@ fn root() -> tempfile::TempDir {
         "anabranch-upf.service",
         "anabranch-gnb@.service",
         "anabranch-lwip@.service",
+        "anabranch-proxy.service",
         "anabranch-slice-manager.service",
     ] {
         put(&packaging.join("systemd").join(unit), &format!("usr/lib/systemd/system/{unit}"));
@@ -188,7 +203,7 @@ fn user_and_folders_are_made_as_described() {
 /// The examples are right as they are, for the real program.
 #[test]
 fn the_examples_are_accepted() {
-    for part in ["ue", "upf", "gnb", "lwip", "slice-manager"] {
+    for part in ["ue", "upf", "gnb", "lwip", "proxy", "slice-manager"] {
         let example = format!("{PACKAGING}/{part}.example.toml");
         let output = Command::new(ANABRANCH).args([part, "--check", "--config", &example]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -311,6 +326,9 @@ fn the_package_holds_what_the_readme_lists() {
         "./usr/lib/systemd/system/anabranch-gnb@.service",
         "./usr/lib/systemd/system/anabranch-lwip@.service",
         "./usr/lib/systemd/system/anabranch-slice-manager.service",
+        "./usr/lib/systemd/system/anabranch-proxy.service",
+        "./usr/share/doc/anabranch/examples/proxy.toml",
+        "./usr/share/doc/anabranch/proxy.md",
         "./usr/share/doc/anabranch/examples/slice-manager.toml",
         "./usr/share/doc/anabranch/slice-manager.md",
         "./usr/lib/sysusers.d/anabranch.conf",

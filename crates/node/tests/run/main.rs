@@ -3,6 +3,7 @@
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
 
+#[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
 
 use net::{Namespace, Options, Program, World};

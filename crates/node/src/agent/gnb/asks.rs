@@ -42,6 +42,7 @@ impl Agent {
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
             Ask::Ran(ask) => self.on_ran_ask(ask).await,
             Ask::Lwip(ask) => ask.refuse(),
+            Ask::Proxy(ask) => ask.refuse(),
         }
     }
 

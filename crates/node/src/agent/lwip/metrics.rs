@@ -1,10 +1,9 @@
 //! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
 
-use super::super::metrics::{count, encoded, gauge, one, program};
+use super::super::metrics::{count, encoded, gauge, one, program, tally};
 use crate::api::{LwipAcks, LwipHolds, LwipLink, LwipNode, Status};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,13 +98,6 @@ fn acks(registry: &mut Registry, node: &LwipNode) {
     registry.register_with_unit("hold", help, Unit::Seconds, Histogram::new(&node.holds));
 }
 
-/// A counter without labels.
-fn tally(registry: &mut Registry, name: &str, help: &str, value: u64) {
-    let counter = Counter::<u64>::default();
-    counter.inc_by(value);
-    registry.register(name, help, counter);
-}
-
 /// A histogram that was counted elsewhere.
 #[derive(Debug)]
 struct Histogram {
@@ -135,9 +127,9 @@ impl EncodeMetric for Histogram {
 mod tests {
     use super::super::views;
     use super::*;
+    use crate::testing::{documented_metrics, metric_rows};
     use anabranch_core::lwip::{Config, Node, PassReason, ReleaseReason};
     use anabranch_core::time::Instant;
-    use std::collections::BTreeSet;
 
     const PAGE: &str = include_str!("../../../../../docs/lwip-operation.md");
 
@@ -194,33 +186,11 @@ mod tests {
     /// Name, type and labels of every metric, as rows of the page's table.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
-        let text = sample();
-        let kinds: BTreeSet<(&str, &str)> =
-            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-        let mut rows = BTreeSet::new();
-        for line in text.lines().filter(|l| !l.starts_with('#')) {
-            let name = line.split([' ', '{']).next().unwrap();
-            let family =
-                ["_total", "_sum", "_count", "_bucket"].iter().find_map(|end| name.strip_suffix(end));
-            let family = family.unwrap_or(name);
-            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap_or_else(|| panic!("{line}")).1;
-            let name = if kind == "histogram" { family } else { name };
-            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
-            let labels: Vec<String> = labels
-                .split(',')
-                .filter_map(|l| Some(l.split_once('=')?.0))
-                .filter(|label| *label != "le")
-                .map(|label| format!("`{label}`"))
-                .collect();
-            let name = name.strip_prefix("anabranch_lwip_").unwrap();
-            rows.insert(format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |"));
-        }
+        let rows = metric_rows(&sample(), "anabranch_lwip_");
         for row in &rows {
             assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/lwip-operation.md lacks {row}");
         }
-        let kinds = [" | gauge | ", " | counter | ", " | histogram | "];
-        let documented = PAGE.lines().filter(|line| kinds.iter().any(|kind| line.contains(kind)));
-        assert_eq!(documented.count(), rows.len());
+        assert_eq!(documented_metrics(PAGE), rows.len());
     }
 
     #[test]

@@ -1,0 +1,101 @@
+//! Initial windows by mark: `bpf/initial_window.bpf.c` on a cgroup.
+
+use super::controllers::object;
+use super::object::{attach, open};
+use super::{BpfError, supported, tried};
+use crate::socket::netns_cookie;
+use libbpf_rs::{Link, Map, MapCore, MapFlags, Object};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Most marks that have a window.
+pub const MOST_WINDOWS: usize = 1024;
+
+/// What became of connections whose mark has a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WindowCounters {
+    /// They got it.
+    pub set: u64,
+    /// The kernel refused it: data had left already.
+    pub refused: u64,
+    /// Their SYN was lost, and they start with one segment as they should (RFC 5681 §3.1).
+    pub left: u64,
+}
+
+/// Attached as long as this lives.
+#[derive(Debug)]
+pub struct InitialWindows {
+    _links: Vec<Link>,
+    object: Object,
+    netns: u64,
+}
+
+impl InitialWindows {
+    /// Attaches it to the sockets of `cgroup` and below. Marks are those of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// No such cgroup, a kernel before 5.15, or it refuses.
+    pub fn attach(cgroup: &Path) -> Result<Self, BpfError> {
+        supported()?;
+        let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
+        let group = File::open(cgroup).map_err(|source| BpfError::Io { what: what(), source })?;
+        let asked = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| netns_cookie(&socket));
+        let netns = asked
+            .map_err(|source| BpfError::Io { what: "which network namespace this is".to_owned(), source })?;
+        let object = open("initial_window", object!("initial_window"))?;
+        let object = tried("loading initial_window", object.load())?;
+        let links = attach(&object, &["ab_initial_window"], |program| {
+            tried(what(), program.attach_cgroup(group.as_raw_fd()))
+        })?;
+        Ok(Self { _links: links, object, netns })
+    }
+
+    /// Connections with this mark start with so many segments from now on; none: as the kernel has it.
+    ///
+    /// # Errors
+    /// There are [`MOST_WINDOWS`] already.
+    pub fn set(&self, mark: u32, segments: Option<u32>) -> Result<(), BpfError> {
+        // struct ab_window_key
+        let mut key = self.netns.to_ne_bytes().to_vec();
+        key.extend(mark.to_ne_bytes());
+        key.extend([0; 4]);
+        let map = self.map("ab_windows")?;
+        match segments {
+            Some(segments) => {
+                let value = segments.to_ne_bytes();
+                tried(format!("the window of mark {mark}"), map.update(&key, &value, MapFlags::ANY))
+            }
+            // One that is not there is as good as removed.
+            None => {
+                let there = tried(format!("the window of mark {mark}"), map.lookup(&key, MapFlags::ANY))?;
+                match there {
+                    Some(_) => tried(format!("the window of mark {mark}"), map.delete(&key)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// The kernel does not let them be read.
+    pub fn counters(&self) -> Result<WindowCounters, BpfError> {
+        let map = self.map("ab_window_counts")?;
+        let mut all = [0; 3];
+        for (key, value) in (0u32..).zip(&mut all) {
+            let bytes = tried("reading counters", map.lookup(&key.to_ne_bytes(), MapFlags::ANY))?;
+            *value = bytes.and_then(|b| b.first_chunk().map(|b| u64::from_ne_bytes(*b))).unwrap_or(0);
+        }
+        let [set, refused, left] = all;
+        Ok(WindowCounters { set, refused, left })
+    }
+
+    fn map(&self, name: &str) -> Result<Map<'_>, BpfError> {
+        let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
+        found.ok_or_else(|| BpfError::Unsupported(format!("no map {name}")))
+    }
+}

@@ -1,0 +1,285 @@
+//! Flows led to a transparent proxy: one nftables table of our own, gone with us.
+//!
+//! ```text
+//!  output      unmarked ─▶ classify ─ mark M ─▶ rule M: local by lo ─▶ prerouting ─ mark M ─▶ tproxy ─▶ 127.0.0.1:P, [::1]:P
+//!  prerouting  from named interfaces, unmarked ─▶ classify ─ mark M ─────────────────────────┘
+//! ```
+//!
+//! A flow is taken at its first packet (a SYN, or what connection tracking calls new), and remembered by connection
+//! tracking: connections that were there before are never torn, nor are answers of servers on this machine. Who sets a
+//! mark has chosen its way, and is left alone: so are the proxy's own sockets, the tunnel's, and those of programs that
+//! ask for a slice themselves.
+
+use anabranch_core::policy::{Filter, PortRange, Protocol};
+use anyhow::Context;
+use ipnet::IpNet;
+use nftables::helper::{self, DEFAULT_ARGS, DEFAULT_NFT, NftablesError};
+use serde_json::{Value, json};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Packets that are on a link by definition; nobody forwards them.
+const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
+/// Before address translation, after connection tracking ("mangle").
+const PRIORITY: i32 = -150;
+
+/// What is led to the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tproxy {
+    /// Name of the table.
+    pub table: String,
+    /// The mark of what is led there.
+    pub mark: u32,
+    /// The proxy's port.
+    pub port: u16,
+    /// Whether it listens on ::1, too.
+    pub v6: bool,
+    /// What programs of this machine send.
+    pub local: bool,
+    /// What comes in by these interfaces.
+    pub interfaces: Vec<String>,
+    /// Destinations left alone.
+    pub except: Vec<IpNet>,
+    /// The first that matches counts; what none matches is left alone.
+    pub flows: Vec<FlowRule>,
+    /// Whether some flows keep the client's address, so that answers to it are ours.
+    pub keeps_source: bool,
+}
+
+/// Which flows, and whether they are led there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowRule {
+    /// Which; a cgroup is not looked at here.
+    pub filter: Filter,
+    /// Whether they are taken; if not, they are left alone.
+    pub take: bool,
+}
+
+impl Tproxy {
+    /// The table of the proxy of this name.
+    pub fn table_name(name: &str) -> String {
+        format!("anabranch_{}", name.replace('-', "_"))
+    }
+
+    /// As nftables' JSON (libnftables-json(5)): one transaction, in place of any earlier table of the name.
+    fn ruleset(&self) -> Value {
+        let table = || json!({"family": "inet", "name": self.table});
+        let mut all = vec![
+            // "add" makes sure that there is something to delete.
+            json!({"add": {"table": table()}}),
+            json!({"delete": {"table": table()}}),
+            json!({"add": {"table": table()}}),
+            self.chain("classify", None),
+            self.chain("prerouting", Some(("filter", "prerouting"))),
+        ];
+        let mut rule = |chain: &str, expr: Vec<Value>| {
+            all.push(json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}}));
+        };
+        for expr in self.classify() {
+            rule("classify", expr);
+        }
+        let unmarked = || is(meta("mark"), json!(0));
+        if !self.interfaces.is_empty() {
+            let from = is(meta("iifname"), json!({"set": self.interfaces}));
+            rule("prerouting", vec![from, unmarked(), json!({"jump": {"target": "classify"}})]);
+        }
+        for protocol in ["tcp", "udp"] {
+            let taken = || [is(meta("mark"), json!(self.mark)), is(meta("l4proto"), json!(protocol))];
+            let to = |family: &str, proxy: Value| {
+                let [mark, l4] = taken();
+                vec![is(meta("nfproto"), json!(family)), mark, l4, json!({"tproxy": proxy}), accept()]
+            };
+            let v4 = json!({"family": "ip", "addr": Ipv4Addr::LOCALHOST, "port": self.port});
+            rule("prerouting", to("ipv4", v4));
+            if self.v6 {
+                let v6 = json!({"family": "ip6", "addr": Ipv6Addr::LOCALHOST, "port": self.port});
+                rule("prerouting", to("ipv6", v6));
+            }
+        }
+        if self.keeps_source {
+            let ours = |key: &str, value: u32| is(json!({"socket": {"key": key}}), json!(value));
+            let l4 = is(meta("l4proto"), json!({"set": ["tcp", "udp"]}));
+            rule(
+                "prerouting",
+                vec![l4, ours("transparent", 1), ours("wildcard", 0), set(meta("mark"), self.mark)],
+            );
+        }
+        if self.local {
+            all.push(self.chain("output", Some(("route", "output"))));
+            let jump = vec![unmarked(), json!({"jump": {"target": "classify"}})];
+            let rule = json!({"family": "inet", "table": self.table, "chain": "output", "expr": jump});
+            all.push(json!({"add": {"rule": rule}}));
+        }
+        json!({"nftables": all})
+    }
+
+    fn chain(&self, name: &str, hook: Option<(&str, &str)>) -> Value {
+        let mut chain = json!({"family": "inet", "table": self.table, "name": name});
+        if let Some((kind, hook)) = hook {
+            chain["type"] = json!(kind);
+            chain["hook"] = json!(hook);
+            chain["prio"] = json!(PRIORITY);
+            chain["policy"] = json!("accept");
+        }
+        json!({"add": {"chain": chain}})
+    }
+
+    /// Rules of the chain that marks what is taken.
+    fn classify(&self) -> Vec<Vec<Value>> {
+        let ct = |key: &str| json!({"ct": {"key": key}});
+        let back = || json!({"return": null});
+        let flags = json!({"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]});
+        let mut rules = vec![
+            vec![is(ct("direction"), json!("reply")), back()],
+            vec![is(ct("mark"), json!(self.mark)), set(meta("mark"), self.mark), back()],
+            // Somebody else's.
+            vec![is_not(ct("mark"), json!(0)), back()],
+            vec![is_not(ct("state"), json!("new")), back()],
+            vec![is_not(flags, json!("syn")), back()],
+            vec![is_not(json!({"fib": {"result": "type", "flags": ["daddr"]}}), json!("unicast")), back()],
+        ];
+        let link_local = LINK_LOCAL.iter().filter_map(|net| net.parse::<IpNet>().ok());
+        for net in link_local.chain(self.except.iter().copied()) {
+            rules.push(vec![address("daddr", net), back()]);
+        }
+        if !self.v6 {
+            rules.push(vec![is(meta("nfproto"), json!("ipv6")), back()]);
+        }
+        for flow in &self.flows {
+            let protocols = match flow.filter.protocol {
+                Some(Protocol::Tcp) => &["tcp"][..],
+                Some(Protocol::Udp) => &["udp"],
+                Some(Protocol::Icmp) => &[],
+                None => &["tcp", "udp"],
+            };
+            for protocol in protocols {
+                let mut expr = vec![is(meta("l4proto"), json!(protocol))];
+                expr.extend(matches(&flow.filter, protocol));
+                if flow.take {
+                    expr.extend([set(ct("mark"), self.mark), set(meta("mark"), self.mark)]);
+                }
+                expr.push(back());
+                rules.push(expr);
+            }
+        }
+        rules
+    }
+}
+
+fn matches(filter: &Filter, protocol: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    all.extend(filter.local.map(|net| address("saddr", net)));
+    all.extend(filter.remote.map(|net| address("daddr", net)));
+    let port = |field: &str, PortRange { first, last }| {
+        is(payload(protocol, field), json!({"range": [first, last]}))
+    };
+    all.extend(filter.local_port.map(|range| port("sport", range)));
+    all.extend(filter.remote_port.map(|range| port("dport", range)));
+    all.extend(filter.uid.map(|uid| is(meta("skuid"), json!(uid))));
+    all
+}
+
+fn is(left: Value, right: Value) -> Value {
+    json!({"match": {"op": "==", "left": left, "right": right}})
+}
+
+fn is_not(left: Value, right: Value) -> Value {
+    json!({"match": {"op": "!=", "left": left, "right": right}})
+}
+
+fn set(key: Value, value: u32) -> Value {
+    json!({"mangle": {"key": key, "value": value}})
+}
+
+fn accept() -> Value {
+    json!({"accept": null})
+}
+
+fn meta(key: &str) -> Value {
+    json!({"meta": {"key": key}})
+}
+
+fn payload(protocol: &str, field: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": field}})
+}
+
+fn address(field: &str, net: IpNet) -> Value {
+    let protocol = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+    let prefix = json!({"prefix": {"addr": net.network(), "len": net.prefix_len()}});
+    is(payload(protocol, field), prefix)
+}
+
+/// Puts the table in place of any earlier one of its name, in one transaction.
+pub fn install(tproxy: &Tproxy) -> anyhow::Result<()> {
+    match helper::apply_ruleset_raw(&tproxy.ruleset().to_string(), DEFAULT_NFT, DEFAULT_ARGS) {
+        Ok(_) => Ok(()),
+        Err(NftablesError::NftExecution { inner, .. }) => {
+            anyhow::bail!("cannot run nft ({inner}): install nftables; the proxy needs it")
+        }
+        Err(NftablesError::NftFailed { stderr, .. }) => {
+            let said = stderr.lines().next().unwrap_or_default().trim();
+            anyhow::bail!("nft: {said} (the kernel needs nft_tproxy, nft_socket, nft_fib_inet and nft_ct)")
+        }
+        Err(other) => Err(other).context("nft"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_private_network, sh};
+
+    fn tproxy() -> Tproxy {
+        let filter = Filter {
+            protocol: Some(Protocol::Tcp),
+            local: Some("10.0.0.0/8".parse().unwrap()),
+            remote: Some("192.0.2.7/32".parse().unwrap()),
+            remote_port: Some(PortRange { first: 80, last: 90 }),
+            local_port: Some(PortRange { first: 1024, last: 65535 }),
+            uid: Some(7),
+            ..Filter::default()
+        };
+        Tproxy {
+            table: Tproxy::table_name("a-b"),
+            mark: 0xab60,
+            port: 15171,
+            v6: true,
+            local: true,
+            interfaces: vec!["lan0".into()],
+            except: vec!["2001:db8::/32".parse().unwrap()],
+            flows: vec![
+                FlowRule { filter: Filter { uid: Some(1), ..Filter::default() }, take: false },
+                FlowRule { filter, take: true },
+            ],
+            keeps_source: true,
+        }
+    }
+
+    /// nft takes it, and takes it again in its place; what is in it is what was meant.
+    #[test]
+    fn nft_takes_it_and_there_is_one() {
+        in_private_network(|| {
+            install(&tproxy()).unwrap();
+            install(&tproxy()).unwrap();
+            let all = sh("nft list ruleset");
+            assert_eq!(all.matches("table inet anabranch_a_b").count(), 1, "{all}");
+            for line in [
+                "ct direction reply return",
+                "ip daddr 169.254.0.0/16 return",
+                "ip6 daddr 2001:db8::/32 return",
+                "meta l4proto tcp meta skuid 1 return",
+                "ip saddr 10.0.0.0/8 ip daddr 192.0.2.7 tcp sport 1024-65535 tcp dport 80-90 meta skuid 7",
+                "tproxy ip to 127.0.0.1:15171 accept",
+                "tproxy ip6 to [::1]:15171 accept",
+                "iifname \"lan0\" meta mark 0x00000000 jump classify",
+                "socket transparent 1 socket wildcard 0",
+            ] {
+                assert!(all.contains(line), "{line}\n{all}");
+            }
+            // Without IPv6 nothing of it is taken.
+            install(&Tproxy { v6: false, local: false, ..tproxy() }).unwrap();
+            let all = sh("nft list ruleset");
+            assert!(!all.contains("[::1]") && !all.contains("hook output"), "{all}");
+            assert!(all.contains("meta nfproto ipv6 return"), "{all}");
+        });
+    }
+}

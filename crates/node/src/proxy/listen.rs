@@ -1,0 +1,121 @@
+//! The sockets that flows are led to: 127.0.0.1 and ::1, transparent, so that they have the addresses the program wants.
+
+use super::Proxy;
+use super::flows::Refused;
+use super::udp::{self, Doors};
+use super::{open, tcp};
+use anyhow::Context;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
+
+/// Connections that may wait to be taken.
+const BACKLOG: i32 = 4096;
+/// First datagrams of flows that may wait, in bytes.
+const UDP_BUFFER_BYTES: usize = 4 << 20;
+
+/// Open sockets.
+pub struct Listeners {
+    tcp: Vec<TcpListener>,
+    udp: Vec<UdpSocket>,
+    v6: bool,
+}
+
+impl Listeners {
+    /// Opens them. Their mark, which connections inherit, keeps what they send from being led here again.
+    ///
+    /// # Errors
+    /// The port is taken, or the capabilities are missing.
+    pub fn bind(port: u16, own_mark: u32) -> anyhow::Result<Self> {
+        let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), v6: true };
+        for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let at = SocketAddr::new(ip, port);
+            let place = || format!("[proxy] port = {port}: {at}");
+            let tcp = match socket(at, Type::STREAM, Protocol::TCP, own_mark) {
+                Err(error) if ip.is_ipv6() && no_ipv6(&error) => {
+                    tracing::info!("no IPv6 here: only IPv4 is taken");
+                    listeners.v6 = false;
+                    continue;
+                }
+                other => other.with_context(place)?,
+            };
+            tcp.listen(BACKLOG).with_context(place)?;
+            listeners.tcp.push(TcpListener::from_std(tcp.into())?);
+            let udp = socket(at, Type::DGRAM, Protocol::UDP, own_mark).with_context(place)?;
+            if ip.is_ipv4() {
+                setsockopt(&udp, sockopt::Ipv4OrigDstAddr, &true)?;
+            } else {
+                setsockopt(&udp, sockopt::Ipv6OrigDstAddr, &true)?;
+            }
+            if setsockopt(&udp, sockopt::RcvBufForce, &UDP_BUFFER_BYTES).is_err() {
+                udp.set_recv_buffer_size(UDP_BUFFER_BYTES)?;
+            }
+            listeners.udp.push(UdpSocket::from_std(udp.into())?);
+        }
+        Ok(listeners)
+    }
+
+    /// Whether there is IPv6.
+    pub const fn v6(&self) -> bool {
+        self.v6
+    }
+
+    /// Serves what comes, for as long as what is given back lives.
+    pub fn serve(self, proxy: &Arc<Proxy>) -> JoinSet<anyhow::Error> {
+        let mut tasks = JoinSet::new();
+        for listener in self.tcp {
+            tasks.spawn(accept(proxy.clone(), listener));
+        }
+        for socket in self.udp {
+            tasks.spawn(udp::receive(proxy.clone(), socket, Doors::default()));
+        }
+        tasks
+    }
+}
+
+fn socket(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> anyhow::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), kind.nonblocking(), Some(protocol))?;
+    if at.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if kind == Type::STREAM {
+        // What an earlier run left waiting does not keep the port.
+        socket.set_reuse_address(true)?;
+    }
+    open::transparent(&socket, at.is_ipv6()).context("IP_TRANSPARENT: run as root, or with CAP_NET_ADMIN")?;
+    socket.set_mark(own_mark).context("SO_MARK: run as root, or with CAP_NET_ADMIN")?;
+    socket.bind(&at.into()).context("is another proxy running, or another program on this port?")?;
+    Ok(socket)
+}
+
+fn no_ipv6(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| {
+        e.kind() == ErrorKind::AddrNotAvailable || e.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
+    })
+}
+
+async fn accept(proxy: Arc<Proxy>, listener: TcpListener) -> anyhow::Error {
+    // They end with the listener.
+    let mut flows = JoinSet::new();
+    loop {
+        tokio::select! {
+            taken = listener.accept() => match taken {
+                Ok((client, from)) => drop(flows.spawn(tcp::serve(proxy.clone(), client, from))),
+                // Gone before it was taken.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    proxy.flows.counters.refuse(Refused::Socket);
+                    tracing::warn!("a connection cannot be taken: {error}; is the limit of open files too low?");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = flows.join_next() => {}
+        }
+    }
+}

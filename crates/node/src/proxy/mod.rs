@@ -1,0 +1,100 @@
+//! A transparent proxy: flows of programs that know nothing of Transport Services get slice, path, pacing and congestion
+//! control as if they had asked.
+//!
+//! ```text
+//!  program ─ SYN, datagram ─▶ nftables: tproxy ─▶ listen ─▶ rule ─▶ Policy ─ POST /connections/select ─▶ anabranch ue
+//!                                                   │                 └─ ways: ranked, each with its plan
+//!                                                   ▼
+//!                                            race over the ways ─▶ socket with mark, device, pacing, cc
+//!                                                   │
+//!            client ◀──────────── relay: splice (TCP), recvmmsg + GSO (UDP) ────────────▶ server
+//! ```
+//!
+//! One task per flow on a few threads; nothing is locked or allocated per packet. Flows, answers, pipes and buffers are
+//! bounded. Where policy is missing a flow goes on without: it is never broken for that.
+
+mod agent;
+mod flows;
+mod listen;
+mod open;
+mod pipe;
+mod policy;
+mod race;
+mod rules;
+mod tcp;
+mod udp;
+mod udp_flow;
+
+#[cfg(test)]
+pub use flows::Refused;
+pub use flows::{Flow, Flows, Totals};
+pub use listen::Listeners;
+#[cfg(test)]
+pub use policy::Origin;
+pub use policy::Policy;
+pub use rules::Rules;
+
+use crate::config::ProxyLimits;
+use crate::netctl::Owners;
+use anabranch_core::access::classify::FlowOwner;
+use anabranch_wire::ip::FlowKey;
+use arc_swap::ArcSwap;
+use rules::Transport;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What every flow's task needs.
+pub struct Proxy {
+    /// Flows there are, and what was counted.
+    pub flows: Arc<Flows>,
+    /// Rules in force.
+    pub rules: ArcSwap<Rules>,
+    /// Who says how a flow is to go.
+    pub policy: Policy,
+    /// Limits in force.
+    pub limits: ArcSwap<ProxyLimits>,
+    owners: Mutex<Owners>,
+    own_mark: u32,
+}
+
+impl Proxy {
+    /// One without flows.
+    ///
+    /// # Errors
+    /// The kernel does not tell who owns sockets.
+    pub fn new(
+        rules: Rules,
+        policy: Policy,
+        limits: ProxyLimits,
+        flows: Flows,
+        own_mark: u32,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            flows: Arc::new(flows),
+            rules: ArcSwap::from_pointee(rules),
+            policy,
+            limits: ArcSwap::from_pointee(limits),
+            owners: Mutex::new(Owners::open()?),
+            own_mark,
+        })
+    }
+
+    /// The rule of a flow; none: all rules changed since it was led here.
+    fn rule(&self, transport: Transport, client: SocketAddr, server: SocketAddr) -> Option<Arc<rules::Rule>> {
+        let key = FlowKey {
+            src: client.ip(),
+            dst: server.ip(),
+            src_port: client.port(),
+            dst_port: server.port(),
+            protocol: transport.number(),
+        };
+        let rules = self.rules.load();
+        let owner = if rules.need_owner() {
+            // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
+            self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key)
+        } else {
+            FlowOwner::default()
+        };
+        rules.find(&key, &owner)
+    }
+}

@@ -1,0 +1,100 @@
+//! The socket towards a server, as a way's plan has it.
+
+use super::flows::Counters;
+use super::policy::Way;
+use anabranch_core::taps::Protocol as Carrier;
+use anabranch_core::taps::plan::Action;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// A socket that is not connected yet. `source` is the client's address, if the server is to see it; `own_mark` keeps
+/// what no slice's mark leads elsewhere from coming back to the proxy.
+///
+/// # Errors
+/// The kernel refuses it, or something of the plan without which it would go another way.
+pub fn socket(
+    way: &Way,
+    server: SocketAddr,
+    source: Option<IpAddr>,
+    own_mark: u32,
+    counters: &Counters,
+) -> io::Result<Socket> {
+    let (kind, protocol) = match way.protocol {
+        Carrier::Mptcp => (Type::STREAM, Protocol::MPTCP),
+        Carrier::Udp | Carrier::Quic => (Type::DGRAM, Protocol::UDP),
+        Carrier::Tcp => (Type::STREAM, Protocol::TCP),
+    };
+    let socket = Socket::new(Domain::for_address(server), kind.nonblocking(), Some(protocol))?;
+    let mut mark = own_mark;
+    let mut local = source;
+    for action in &way.plan {
+        match action {
+            Action::Mark { mark: slice, .. } => mark = *slice,
+            Action::Device { interface } => socket.bind_device(Some(interface.as_bytes()))?,
+            Action::LocalAddress { address, .. } => local = local.or(Some(*address)),
+            Action::Pacing { bps } => {
+                refine(counters, "pacing", anabranch_kern::socket::set_max_pacing_rate(&socket, bps / 8));
+            }
+            Action::CongestionControl { name } => {
+                refine(counters, "congestion control", socket.set_tcp_congestion(name.as_bytes()));
+            }
+            Action::Dscp { dscp } => refine(counters, "code point", set_dscp(&socket, *dscp)),
+            // The protocol's; a route's, or the agent's; further addresses are the kernel's path manager's.
+            Action::Mptcp | Action::InitialWindow { .. } | Action::MptcpEndpoint { .. } => {}
+            // It may be what the way depends on.
+            Action::Unknown => return Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+    socket.set_mark(mark)?;
+    if let Some(address) = local {
+        if source.is_some() {
+            transparent(&socket, address.is_ipv6())?;
+        }
+        // The port when the server is known: many flows may share an address.
+        refine(
+            counters,
+            "late port",
+            setsockopt(&socket, sockopt::IpBindAddressNoPort, &true).map_err(Into::into),
+        );
+        socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
+    }
+    Ok(socket)
+}
+
+fn set_dscp(socket: &Socket, dscp: u8) -> io::Result<()> {
+    let field = u32::from(dscp) << 2;
+    if socket.domain()? == Domain::IPV6 { socket.set_tclass_v6(field) } else { socket.set_tos_v4(field) }
+}
+
+/// Lets a socket have an address that is not this machine's.
+///
+/// # Errors
+/// It takes CAP_NET_ADMIN or CAP_NET_RAW.
+pub fn transparent(socket: &Socket, v6: bool) -> io::Result<()> {
+    if v6 { socket.set_ip_transparent_v6(true) } else { socket.set_ip_transparent_v4(true) }
+}
+
+/// A relay sends what it has at once, and notices when an end is gone.
+///
+/// # Errors
+/// The socket is no TCP socket.
+pub fn relayed(socket: &Socket, keepalive: Duration) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let often = (keepalive / 4).max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive).with_interval(often).with_retries(4))
+}
+
+/// What makes a flow better, but not another one: it goes on without.
+fn refine(counters: &Counters, what: &str, done: io::Result<()>) {
+    if let Err(error) = done {
+        if counters.plan_failures.fetch_add(1, Relaxed) == 0 {
+            tracing::warn!("{what}: the kernel refuses it ({error}); flows go on without");
+        } else {
+            tracing::debug!("{what}: the kernel refuses it ({error})");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! How a flow is to go: what the UE's agent answers, remembered for a while.
+//!
+//! ```text
+//!  answer younger than refresh ─▶ that                                     (Origin::Recent)
+//!  else ask ─┬─ answered ─▶ that, remembered                               (Origin::Asked)
+//!            └─ not in time ─┬─ answer younger than ttl ─▶ that            (Origin::Last)
+//!                            └─ else ─▶ as the host's routes have it       (Origin::Plain)
+//! ```
+//!
+//! The same question is asked once at a time, however many flows wait for it. An agent that did not answer is left alone
+//! for a second, so that flows do not wait for it one after the other.
+
+use super::agent::{Agent, Answer, AskError};
+use super::rules::{Rule, Transport};
+use crate::config::AgentLink;
+use anabranch_core::taps::Protocol;
+use anabranch_core::taps::plan::Action;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most answers remembered.
+const MAX_ANSWERS: usize = 4096;
+/// Questions under way at a time.
+const SHARDS: usize = 16;
+/// How long an agent that did not answer is not asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One way for a flow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Way {
+    /// The protocol on it.
+    pub protocol: Protocol,
+    /// The interface it leaves by; none: as routes have it.
+    pub interface: Option<String>,
+    /// The slice.
+    pub slice: Option<String>,
+    /// Upper bound of its round-trip time, in microseconds.
+    pub rtt_us: Option<u64>,
+    /// What has to be done to its socket.
+    pub plan: Vec<Action>,
+}
+
+impl Way {
+    /// Whether its datagrams carry a code point of their own.
+    pub fn has_code_point(&self) -> bool {
+        self.plan.iter().any(|step| matches!(step, Action::Dscp { .. }))
+    }
+
+    /// As the host's routes have it.
+    pub const fn plain(transport: Transport) -> Self {
+        let protocol = match transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+        };
+        Self { protocol, interface: None, slice: None, rtt_us: None, plan: Vec::new() }
+    }
+}
+
+/// Where a flow's ways came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The agent was asked.
+    Asked,
+    /// An answer that is young.
+    Recent,
+    /// The last answer of an agent that is gone.
+    Last,
+    /// There is no answer.
+    Plain,
+}
+
+impl Origin {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Asked, Self::Recent, Self::Last, Self::Plain];
+
+    /// As metrics and pages name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Recent => "recent",
+            Self::Last => "last",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// What flows may be told apart by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Question {
+    rule: String,
+    transport: Transport,
+    server: SocketAddr,
+}
+
+struct Known {
+    at: Instant,
+    answer: Arc<Answer>,
+}
+
+/// How it stands with the agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyView {
+    /// Where it is.
+    pub agent: String,
+    /// Whether it answered when it was asked last; none: it was not asked yet.
+    pub answers: Option<bool>,
+    /// Questions it answered.
+    pub asked: u64,
+    /// Questions it did not answer in time.
+    pub failures: u64,
+    /// Why it did not answer last.
+    pub failure: Option<String>,
+    /// Answers remembered.
+    pub known: usize,
+}
+
+/// Who knows how flows are to go.
+pub struct Policy {
+    agent: Option<Agent>,
+    config: AgentLink,
+    known: Mutex<BTreeMap<Question, Known>>,
+    asking: [tokio::sync::Mutex<()>; SHARDS],
+    /// When the agent did not answer, and why.
+    silent: Mutex<Option<(Instant, String)>>,
+    answers: AtomicBool,
+    asked: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Policy {
+    /// One that knows nothing yet.
+    ///
+    /// # Errors
+    /// The agent's token cannot be read.
+    pub fn new(config: &AgentLink) -> anyhow::Result<Self> {
+        Ok(Self {
+            agent: Agent::new(config)?,
+            config: config.clone(),
+            known: Mutex::default(),
+            asking: std::array::from_fn(|_| tokio::sync::Mutex::new(())),
+            silent: Mutex::default(),
+            answers: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    /// How a flow of `rule` to `server` may go, the best way first.
+    pub async fn ways(&self, rule: &Rule, transport: Transport, server: SocketAddr) -> (Arc<Answer>, Origin) {
+        let Some(agent) = &self.agent else { return plain(transport) };
+        let question = Question { rule: rule.name.clone(), transport, server };
+        if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
+        {
+            return (answer, Origin::Recent);
+        }
+        let mut hash = DefaultHasher::new();
+        question.hash(&mut hash);
+        let _turn = self.asking[hash.finish() as usize % SHARDS].lock().await;
+        // Somebody else may have asked while we waited.
+        if let Some(answer) = self.remembered(&question, Duration::from_millis(self.config.refresh_ms.into()))
+        {
+            return (answer, Origin::Recent);
+        }
+        if self.silence().is_none() {
+            match agent.ask(&rule.properties, transport, server).await {
+                Ok(answer) => {
+                    self.heard(agent);
+                    let answer = Arc::new(answer);
+                    self.remember(question, answer.clone());
+                    return (answer, Origin::Asked);
+                }
+                Err(error) => self.failed(agent, &error),
+            }
+        }
+        match self.remembered(&question, Duration::from_secs(self.config.ttl_s.into())) {
+            Some(answer) => (answer, Origin::Last),
+            None => plain(transport),
+        }
+    }
+
+    /// Forgets every answer: rules have changed.
+    pub fn forget(&self) {
+        self.known().clear();
+    }
+
+    /// How it stands.
+    pub fn view(&self) -> PolicyView {
+        let (asked, failures) = (self.asked.load(Relaxed), self.failures.load(Relaxed));
+        PolicyView {
+            agent: self.agent.as_ref().map_or_else(|| "off".to_owned(), |agent| agent.place().to_owned()),
+            answers: (asked + failures > 0).then(|| self.answers.load(Relaxed)),
+            asked,
+            failures,
+            failure: self.silent().as_ref().map(|(_, why)| why.clone()),
+            known: self.known().len(),
+        }
+    }
+
+    fn remembered(&self, question: &Question, within: Duration) -> Option<Arc<Answer>> {
+        self.known()
+            .get(question)
+            .filter(|known| known.at.elapsed() < within)
+            .map(|known| known.answer.clone())
+    }
+
+    fn remember(&self, question: Question, answer: Arc<Answer>) {
+        let ttl = Duration::from_secs(self.config.ttl_s.into());
+        let mut known = self.known();
+        if known.len() >= MAX_ANSWERS && !known.contains_key(&question) {
+            known.retain(|_, one| one.at.elapsed() < ttl);
+            // All of them young: the older half goes, so that this is not done for each new one.
+            if known.len() >= MAX_ANSWERS {
+                let mut times: Vec<Instant> = known.values().map(|one| one.at).collect();
+                times.sort_unstable();
+                let middle = times[times.len() / 2];
+                known.retain(|_, one| one.at > middle);
+            }
+        }
+        known.insert(question, Known { at: Instant::now(), answer });
+    }
+
+    fn heard(&self, agent: &Agent) {
+        self.asked.fetch_add(1, Relaxed);
+        if !self.answers.swap(true, Relaxed) {
+            tracing::info!(agent = agent.place(), "the agent answers: flows go by its plans");
+        }
+        *self.silent() = None;
+    }
+
+    fn failed(&self, agent: &Agent, error: &AskError) {
+        let first = self.failures.fetch_add(1, Relaxed) == 0;
+        if self.answers.swap(false, Relaxed) || first {
+            let ttl_s = self.config.ttl_s;
+            tracing::warn!(
+                agent = agent.place(),
+                ttl_s,
+                "{error}; flows go by its last plans, then as routes have it"
+            );
+        }
+        *self.silent() = Some((Instant::now(), error.to_string()));
+    }
+
+    fn silence(&self) -> Option<String> {
+        self.silent().as_ref().filter(|(at, _)| at.elapsed() < PAUSE).map(|(_, why)| why.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Question, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn plain(transport: Transport) -> (Arc<Answer>, Origin) {
+    (Arc::new(Answer::Ways(vec![Arc::new(Way::plain(transport))])), Origin::Plain)
+}

@@ -1,0 +1,134 @@
+//! The first datagrams of UDP flows.
+//!
+//! A flow has a socket of its own with the address of the server, connected to the client: the kernel gives later
+//! datagrams to that. What comes here before it is open waits in the flow's queue.
+
+use super::flows::Refused;
+use super::rules::Transport;
+use super::{Proxy, udp_flow};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
+use std::collections::HashMap;
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Datagrams of a flow that may wait until its sockets are open.
+const QUEUE: usize = 32;
+/// Room for any datagram.
+const BUFFER_BYTES: usize = 65_536;
+/// Datagrams taken before others have their turn.
+const BATCH: usize = 64;
+
+/// Client, and the server it wants.
+pub type Ends = (SocketAddr, SocketAddr);
+
+/// Where datagrams of flows go that came here.
+#[derive(Clone, Default)]
+pub struct Doors(Arc<Mutex<HashMap<Ends, mpsc::Sender<Vec<u8>>>>>);
+
+impl Doors {
+    fn with<T>(&self, with: impl FnOnce(&mut HashMap<Ends, mpsc::Sender<Vec<u8>>>) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A flow's door as long as it is there.
+pub struct Door {
+    doors: Doors,
+    ends: Ends,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.doors.with(|doors| doors.remove(&self.ends));
+    }
+}
+
+/// Takes datagrams of new flows; returns only when the socket fails.
+pub async fn receive(proxy: Arc<Proxy>, socket: UdpSocket, doors: Doors) -> anyhow::Error {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut control = nix::cmsg_space!(nix::libc::sockaddr_in6, nix::libc::sockaddr_in6);
+    // They end with the listener.
+    let mut flows = JoinSet::new();
+    loop {
+        tokio::select! {
+            ready = socket.readable() => if let Err(error) = ready { return error.into() },
+            Some(_) = flows.join_next() => continue,
+        }
+        for _ in 0..BATCH {
+            let one = socket.try_io(Interest::READABLE, || take(&socket, &mut buffer, &mut control));
+            match one {
+                Ok(Some((ends, len))) => deliver(&proxy, &doors, &mut flows, ends, &buffer[..len]),
+                // Without an address it was not led here.
+                Ok(None) => proxy.flows.counters.drop_datagram(),
+                Err(_) => break,
+            }
+        }
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: Ends, bytes: &[u8]) {
+    if let Some(door) = doors.with(|doors| doors.get(&ends).cloned()) {
+        // Full, or its flow is ending: datagrams may be lost.
+        if door.try_send(bytes.to_vec()).is_err() {
+            proxy.flows.counters.drop_datagram();
+        }
+        return;
+    }
+    let (client, server) = ends;
+    let Some(entry) = proxy.flows.open(Transport::Udp, client, server) else {
+        return proxy.flows.counters.drop_datagram();
+    };
+    let (door, waiting) = mpsc::channel(QUEUE);
+    // There is room for one.
+    let _ = door.try_send(bytes.to_vec());
+    doors.with(|doors| doors.insert(ends, door));
+    let door = Door { doors: doors.clone(), ends };
+    let proxy = proxy.clone();
+    flows.spawn(async move {
+        if let Err(why) = udp_flow::serve(&proxy, &entry, waiting).await {
+            proxy.flows.counters.refuse(why);
+        }
+        drop(door);
+    });
+}
+
+/// One datagram: who sent it, where to, and how long it is.
+fn take(socket: &UdpSocket, buffer: &mut [u8], control: &mut [u8]) -> io::Result<Option<(Ends, usize)>> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message =
+        recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(control), MsgFlags::MSG_DONTWAIT)?;
+    let server = message.cmsgs()?.find_map(|one| match one {
+        ControlMessageOwned::Ipv4OrigDstAddr(a) => {
+            let ip = u32::from_be(a.sin_addr.s_addr).into();
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(a.sin_port))))
+        }
+        ControlMessageOwned::Ipv6OrigDstAddr(a) => {
+            let port = u16::from_be(a.sin6_port);
+            Some(SocketAddr::V6(SocketAddrV6::new(a.sin6_addr.s6_addr.into(), port, 0, 0)))
+        }
+        _ => None,
+    });
+    let client = message.address.as_ref().and_then(|a| {
+        a.as_sockaddr_in()
+            .map(|a| SocketAddr::V4((*a).into()))
+            .or_else(|| a.as_sockaddr_in6().map(|a| SocketAddr::V6((*a).into())))
+    });
+    Ok(client.zip(server).map(|ends| (ends, message.bytes)))
+}
+
+impl Refused {
+    /// What the kernel's refusal of a socket means.
+    pub fn of_socket(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(nix::libc::ENETUNREACH | nix::libc::EHOSTUNREACH | nix::libc::ENETDOWN) => Self::Unreachable,
+            _ => Self::Socket,
+        }
+    }
+}

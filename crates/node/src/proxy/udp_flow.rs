@@ -1,0 +1,228 @@
+//! A UDP flow: two connected sockets, and batches between them.
+//!
+//! ```text
+//!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ as the plan has it ] ──▶ server
+//! ```
+
+use super::Proxy;
+use super::agent::Answer;
+use super::flows::{Counters, Entry, Opened, Refused};
+use super::open;
+use super::policy::Way;
+use super::rules::Transport;
+use crate::config::{Source, Unmet};
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+/// Room for what GRO puts together.
+const BUFFER_BYTES: usize = 65_536;
+/// Most payload in one GSO send.
+const MAX_SEND_BYTES: usize = 65_000;
+/// Receives in a row before others have their turn.
+const ROUNDS: usize = 4;
+
+thread_local! {
+    /// What one receive brings. A flow has nothing in it when it waits, so a thread needs one.
+    static BATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER_BYTES * BATCH_SIZE]);
+}
+
+/// One of the two sockets.
+struct Side {
+    io: UdpSocket,
+    state: UdpSocketState,
+    peer: SocketAddr,
+    /// Its datagrams have a code point: one at a time, because batches set that field for congestion marks.
+    single: bool,
+}
+
+impl Side {
+    fn new(socket: Socket, peer: SocketAddr, single: bool) -> io::Result<Self> {
+        socket.connect(&SockAddr::from(peer))?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // Datagrams that are too long for a link are divided, as they would have been without us.
+        if peer.is_ipv4() {
+            set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::WANT)?;
+        } else {
+            set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::WANT)?;
+            setsockopt(&socket, sockopt::Ipv6DontFrag, &false)?;
+        }
+        Ok(Self { io: UdpSocket::from_std(socket.into())?, state, peer, single })
+    }
+
+    /// Sends what came as `meta` says; how many bytes went.
+    fn send(&self, bytes: &[u8], meta: &RecvMeta, counters: &Counters) -> usize {
+        let stride = meta.stride.max(1);
+        if self.single {
+            let parts = bytes.chunks(stride).chain(bytes.is_empty().then_some(bytes));
+            return parts.map(|part| self.alone(part, counters)).sum();
+        }
+        let most = (MAX_SEND_BYTES / stride).min(self.state.max_gso_segments()).max(1);
+        // An empty datagram is one, too.
+        let parts = bytes.chunks(stride * most).chain(bytes.is_empty().then_some(bytes));
+        let mut sent = 0;
+        for part in parts {
+            match self.one(part, (part.len() > stride).then_some(stride), meta) {
+                Ok(()) => sent += part.len(),
+                // Offload refused: each by itself.
+                Err(_) if part.len() > stride => {
+                    for single in part.chunks(stride) {
+                        match self.one(single, None, meta) {
+                            Ok(()) => sent += single.len(),
+                            Err(_) => counters.drop_datagram(),
+                        }
+                    }
+                }
+                Err(_) => counters.drop_datagram(),
+            }
+        }
+        sent
+    }
+
+    fn alone(&self, datagram: &[u8], counters: &Counters) -> usize {
+        // Not by way of the runtime, which takes a new socket for one that cannot send.
+        SockRef::from(&self.io).send(datagram).unwrap_or_else(|_| {
+            counters.drop_datagram();
+            0
+        })
+    }
+
+    fn one(&self, contents: &[u8], segment_size: Option<usize>, meta: &RecvMeta) -> io::Result<()> {
+        let transmit =
+            Transmit { destination: self.peer, ecn: meta.ecn, contents, segment_size, src_ip: None };
+        self.state.try_send(UdpSockRef::from(&self.io), &transmit)
+    }
+}
+
+/// Runs a flow until it has been silent for long enough.
+///
+/// # Errors
+/// It cannot be opened.
+pub async fn serve(
+    proxy: &Arc<Proxy>,
+    entry: &Entry,
+    mut waiting: mpsc::Receiver<Vec<u8>>,
+) -> Result<(), Refused> {
+    let flow = &entry.flow;
+    let (near, far) = open(proxy, entry).await?;
+    let idle = proxy.limits.load().udp_idle();
+    let counters = &proxy.flows.counters;
+    let mut last = Instant::now();
+    loop {
+        tokio::select! {
+            Some(bytes) = waiting.recv() => {
+                let meta = one(flow.client, bytes.len());
+                flow.up.fetch_add(far.send(&bytes, &meta, counters) as u64, Relaxed);
+                last = Instant::now();
+            }
+            ready = near.io.readable() => {
+                if ready.is_ok() && pump(&near, &far, &flow.up, counters) {
+                    last = Instant::now();
+                }
+            }
+            ready = far.io.readable() => {
+                if ready.is_ok() && pump(&far, &near, &flow.down, counters) {
+                    last = Instant::now();
+                }
+            }
+            () = tokio::time::sleep_until((last + idle).into()) => return Ok(()),
+        }
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+/// Opens both sockets.
+async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused> {
+    let (client, server) = (entry.flow.client, entry.flow.server);
+    let rule = proxy.rule(Transport::Udp, client, server).ok_or(Refused::NoRule)?;
+    // Set once, here.
+    let _ = entry.flow.rule.set(rule.name.clone());
+    let (answer, origin) = proxy.policy.ways(&rule, Transport::Udp, server).await;
+    proxy.flows.counters.origin(origin);
+    let plain = [Arc::new(Way::plain(Transport::Udp))];
+    let ways = match &*answer {
+        Answer::Ways(ways) => ways.as_slice(),
+        Answer::Unmet(_) if rule.unmet == Unmet::Refuse => return Err(Refused::Unmet),
+        Answer::Unmet(_) => &plain,
+    };
+    let source = (rule.source == Source::Client).then_some(client.ip());
+    let mut failure = Refused::Unreachable;
+    for way in ways {
+        let far = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)
+            .and_then(|socket| Side::new(socket, server, way.has_code_point()));
+        match far {
+            Ok(far) => {
+                let near = near(client, server, proxy.own_mark).map_err(|error| {
+                    tracing::debug!(%client, %server, "a socket with the server's address: {error}");
+                    Refused::of_socket(&error)
+                })?;
+                let _ = entry.flow.opened.set(Opened { way: way.clone(), origin });
+                return Ok((near, far));
+            }
+            Err(error) => {
+                tracing::debug!(%client, %server, interface = way.interface, "opening: {error}");
+                proxy.flows.counters.retries.fetch_add(1, Relaxed);
+                failure = Refused::of_socket(&error);
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// The socket that answers the client as the server.
+fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Side> {
+    let kind = Type::DGRAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::UDP))?;
+    open::transparent(&socket, server.is_ipv6())?;
+    // Many clients may talk to one server: each has a socket with its address.
+    socket.set_reuse_address(true)?;
+    socket.set_mark(own_mark)?;
+    socket.bind(&server.into())?;
+    Side::new(socket, client, false)
+}
+
+/// Moves what there is from one side to the other; whether anything came.
+fn pump(from: &Side, to: &Side, bytes: &AtomicU64, counters: &Counters) -> bool {
+    let mut came = false;
+    BATCH.with_borrow_mut(|buffer| {
+        for _ in 0..ROUNDS {
+            let mut metas = [RecvMeta::default(); BATCH_SIZE];
+            let mut chunks = buffer.chunks_exact_mut(BUFFER_BYTES);
+            let mut parts: [IoSliceMut<'_>; BATCH_SIZE] =
+                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+            let received = from.io.try_io(Interest::READABLE, || {
+                from.state.recv(UdpSockRef::from(&from.io), &mut parts, &mut metas)
+            });
+            match received {
+                Ok(count) => {
+                    came = true;
+                    for (meta, part) in metas[..count].iter().zip(&parts) {
+                        let part = &part[..meta.len.min(part.len())];
+                        bytes.fetch_add(to.send(part, meta, counters) as u64, Relaxed);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // What ICMP says of an earlier datagram; the flow goes on, as it would have without us.
+                Err(_) => return,
+            }
+        }
+    });
+    came
+}
+
+/// How a datagram came that was read by itself.
+fn one(from: SocketAddr, len: usize) -> RecvMeta {
+    RecvMeta { addr: from, len, stride: len, ecn: None, dst_ip: None }
+}

@@ -1,0 +1,431 @@
+//! The real proxy between real programs, beside a real UE's agent, in namespaces of their own.
+
+// These tests run in real time.
+#![allow(clippy::disallowed_methods)]
+
+#[path = "../run/net.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod net;
+mod window;
+mod world;
+
+use net::{ANABRANCH, Namespace};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use world::{V4, V6, World, connect, exchange};
+
+/// Needs low latency, which B has; the rest goes as it is.
+const LOW_LATENCY: &str = "[[rule]]\nname = \"control\"\nfilter = { remote_port = \"7000-7099\" }\n\
+    properties = { \"_slice.latency\" = { atMostUs = 15000, preference = \"require\" } }\n\
+    [[rule]]\nname = \"rest\"\nfilter = { remote_port = \"8000-8099\" }\n";
+
+#[test]
+fn tcp_goes_by_the_slice_of_its_rule_in_both_families() {
+    let Some(world) = World::new() else { return };
+    let before = world.picture();
+    let agent = world.start_agent();
+    let with_agent = world.picture();
+    world.configure("[intercept]\ninterfaces = [\"lan0\"]", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    for host in [V4, "[2001:db8::80]"] {
+        let control = world.echo(&format!("{host}:7001"));
+        let rest = world.echo(&format!("{host}:8001"));
+        let other = world.echo(&format!("{host}:9001"));
+        // From here, and from behind us.
+        for from in [&world.ue, &world.lan] {
+            let (a, b) = (world.left_by("sa"), world.left_by("sb"));
+            exchange(connect(from, control).unwrap(), 1 << 20);
+            assert!(world.left_by("sb") - b > 1 << 20, "{host}: by B\n{}", world.log());
+            assert!(world.left_by("sa") - a < 100_000, "{host}: not by A");
+            exchange(connect(from, rest).unwrap(), 1 << 20);
+            assert!(world.left_by("sa") - a > 1 << 20, "{host}: by A\n{}", world.log());
+            let flows = world.proxy()["carried"].to_string();
+            // What no rule is about does not pass the proxy.
+            exchange(connect(from, other).unwrap(), 10_000);
+            assert_eq!(world.proxy()["carried"].to_string(), flows);
+        }
+    }
+    let carried = world.proxy()["carried"].clone();
+    let of = |rule: &str, slice: &str| {
+        let all = carried.as_array().unwrap().iter();
+        all.filter(|c| c["rule"] == rule && c["slice"] == slice)
+            .map(|c| c["flows"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!((of("control", "B"), of("control", "A")), (4, 0), "{carried}");
+    assert_eq!(of("rest", "A") + of("rest", ""), 4, "{carried}");
+    world.until("no flow is left", || world.proxy()["flows"] == 0);
+    proxy.stop();
+    assert_eq!(world.picture(), with_agent);
+    agent.stop();
+    assert_eq!(world.picture(), before);
+    assert!(!world.file("proxy.sock").exists());
+    assert!(!world.log().contains("ERROR") && !world.log().contains("panicked"), "{}", world.log());
+}
+
+/// curl, which knows nothing of us, and a server that sees the slice's address.
+#[test]
+fn curl_gets_its_page() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    world.configure("", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    for (host, slice) in [(V4, "10.2.0.2"), ("[2001:db8::80]", "fd02::2")] {
+        let at: SocketAddr = format!("{host}:7080").parse().unwrap();
+        let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, from) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let len = stream.read(&mut request).unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+                .unwrap();
+            (String::from_utf8_lossy(&request[..len]).into_owned(), from.ip().to_string())
+        });
+        let page = world.ue.sh(&format!("curl -gs --max-time 20 http://{host}:7080/page"));
+        let (request, from) = server.join().unwrap();
+        assert_eq!((page.as_str(), from.as_str()), ("hello", slice), "{}", world.log());
+        assert!(request.starts_with("GET /page HTTP/1.1"), "{request}");
+    }
+    proxy.stop();
+}
+
+fn talk(from: &Namespace, local: &str, to: SocketAddr) -> UdpSocket {
+    let local: SocketAddr = local.parse().unwrap();
+    let socket = from.run(move || UdpSocket::bind(local).unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // Answers come from the server the program asked, or not at all.
+    socket.connect(to).unwrap();
+    socket
+}
+
+#[track_caller]
+fn udp_exchange(socket: &UdpSocket, sizes: &[usize]) {
+    let mut buffer = vec![0; 65_536];
+    for (i, len) in sizes.iter().enumerate() {
+        let sent = vec![i as u8; *len];
+        socket.send(&sent).unwrap();
+        let got = socket.recv(&mut buffer).unwrap();
+        assert_eq!((got, &buffer[..got]), (*len, &sent[..]));
+    }
+}
+
+#[test]
+fn udp_goes_by_the_slice_of_its_rule_in_both_families() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    world.configure("[intercept]\ninterfaces = [\"lan0\"]\n[limits]\nudp_idle_s = 1", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    for (host, local) in [(V4, "0.0.0.0:0"), ("[2001:db8::80]", "[::]:0")] {
+        let server = world.udp_echo(&format!("{host}:7002"));
+        for from in [&world.ue, &world.lan] {
+            let (a, b) = (world.left_by("sa"), world.left_by("sb"));
+            let (one, two) = (talk(from, local, server), talk(from, local, server));
+            // An empty one, and one that is divided on its way.
+            udp_exchange(&one, &[100, 0, 1200, 8000, 1]);
+            udp_exchange(&two, &[1200; 50]);
+            udp_exchange(&one, &[1200; 50]);
+            let (a, b) = (world.left_by("sa") - a, world.left_by("sb") - b);
+            assert!(b > 120_000 && a < 20_000, "{host}: {a} by A, {b} by B\n{}", world.log());
+        }
+    }
+    let flows = world.ask("proxy", "GET", "/v1/proxy/flows", None);
+    assert!(flows["flows"].as_array().unwrap().iter().all(|f| f["transport"] == "udp"), "{flows}");
+    world.until("silent flows are forgotten", || world.proxy()["flows"] == 0);
+    let node = world.proxy();
+    let carried = node["carried"].as_array().unwrap().iter().find(|c| c["slice"] == "B").unwrap();
+    assert!(carried["up_bytes"].as_u64().unwrap() >= 4 * 120_000, "{node}");
+    assert_eq!(carried["up_bytes"], carried["down_bytes"], "{node}");
+    proxy.stop();
+}
+
+#[test]
+fn refusals_resets_and_half_closed_connections_are_passed_on() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    world.configure("", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    // Nobody listens: whoever connects is told.
+    let nobody: SocketAddr = format!("{V4}:7009").parse().unwrap();
+    let start = Instant::now();
+    let refused = match connect(&world.ue, nobody) {
+        Err(error) => error.kind(),
+        Ok(mut stream) => stream.read(&mut [0; 10]).unwrap_err().kind(),
+    };
+    assert!(matches!(refused, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset), "{refused:?}");
+    assert!(start.elapsed() < Duration::from_secs(5), "at once: {:?}", start.elapsed());
+    assert_eq!(world.proxy()["refused"]["unreachable"], 1, "{}", world.proxy());
+    // The server resets: so does the proxy. The client does: so does the proxy.
+    let at: SocketAddr = format!("{V4}:7010").parse().unwrap();
+    let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
+    for by_server in [true, false] {
+        let mut client = connect(&world.ue, at).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        let (ends, mut waits) = if by_server { (server, client) } else { (client, server) };
+        socket2::SockRef::from(&ends).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(ends);
+        let error = waits.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "by the server: {by_server}");
+    }
+    drop(listener);
+    // The server has said all before the client has: the client's words still arrive.
+    let at: SocketAddr = format!("{V4}:7011").parse().unwrap();
+    let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
+    let mut client = connect(&world.ue, at).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.write_all(b"all").unwrap();
+    server.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"all");
+    client.write_all(b"late words").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"late words");
+    world.until("no flow is left", || world.proxy()["flows"] == 0);
+    proxy.stop();
+}
+
+/// The agent answers, changes its mind, goes and comes: flows always go on.
+#[test]
+fn flows_go_on_whatever_becomes_of_the_agent() {
+    let Some(world) = World::new() else { return };
+    let agent = world.start_agent();
+    let strict = "[[rule]]\nname = \"strict\"\nfilter = { remote_port = 7500 }\nunmet = \"refuse\"\n\
+                  properties = { \"_slice.latency\" = { atMostUs = 5000, preference = \"require\" } }\n";
+    world.configure("", &format!("{LOW_LATENCY}{strict}"));
+    let proxy = world.start_proxy();
+    let (server, refused) = (world.echo(&format!("{V4}:7003")), world.echo(&format!("{V4}:7500")));
+    let by_b = || {
+        let b = world.left_by("sb");
+        exchange(connect(&world.ue, server).unwrap(), 200_000);
+        world.left_by("sb") - b > 200_000
+    };
+    assert!(by_b());
+    // Nothing meets it, and its rule says what then.
+    let error = connect(&world.ue, refused).and_then(|mut s| s.read(&mut [0; 1])).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused), "{error}");
+    assert_eq!(world.proxy()["refused"]["unmet"], 1);
+    // B becomes slow: the control rule's need is met by nothing, and its flows go as routes have it.
+    world.tell_slices(json!({"rtt_us": 40_000}));
+    world.until("the answer is asked for again", || !by_b());
+    world.tell_slices(json!({}));
+    world.until("and again", by_b);
+    // Killed: the last plan counts for two seconds. The rules of B stay, since nobody could remove them.
+    agent.signal(Signal::SIGKILL);
+    drop(agent);
+    assert!(by_b(), "{}", world.log());
+    world.until("then flows go on without", || !by_b());
+    let node = world.proxy();
+    assert!(
+        node["plans"]["last"].as_u64().unwrap() > 0 && node["plans"]["plain"].as_u64().unwrap() > 0,
+        "{node}"
+    );
+    assert_eq!(node["agent"]["answers"], false, "{node}");
+    let agent = world.start_agent();
+    world.until("an agent that is back is asked", by_b);
+    agent.stop();
+    proxy.stop();
+}
+
+#[test]
+fn killed_started_again_and_told_anew() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    let before = world.picture();
+    world.configure("", LOW_LATENCY);
+    let server = world.echo(&format!("{V4}:7004"));
+    let proxy = world.start_proxy();
+    let installed = world.picture();
+    assert_ne!(installed, before);
+    // Another one does not start beside it, and does it no harm.
+    let mut second = world.spawn_proxy();
+    assert_eq!(second.wait(Duration::from_secs(20)), 1);
+    assert!(world.log().contains("is another proxy running"), "{}", world.log());
+    assert_eq!(world.picture(), installed);
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    proxy.signal(Signal::SIGKILL);
+    drop(proxy);
+    assert_eq!(world.picture(), installed, "what it left");
+    let proxy = world.start_proxy();
+    assert_eq!(world.picture(), installed, "once, not twice");
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    // Other rules from now on; a connection that is there goes on.
+    let open = connect(&world.ue, server).unwrap();
+    world.until("it is there", || world.proxy()["flows"] == 1);
+    world.configure("[limits]\nflows = 1", &LOW_LATENCY.replace("7000-7099", "7100-7199"));
+    proxy.signal(Signal::SIGHUP);
+    world.until("it has read it", || world.log().contains("reloaded"));
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    assert_eq!(world.proxy()["refused"]["limit"], 0, "what no rule is about does not come here");
+    let other = world.echo(&format!("{V4}:7104"));
+    let error = connect(&world.ue, other).and_then(|mut s| s.read(&mut [0; 1])).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused), "{error}");
+    assert_eq!(world.proxy()["refused"]["limit"], 1, "{}", world.proxy());
+    assert!(world.log().contains("flows are refused"), "{}", world.log());
+    exchange(open, 100_000);
+    world.until("there is room", || world.proxy()["flows"] == 0);
+    exchange(connect(&world.ue, other).unwrap(), 1000);
+    // What is wrong changes nothing.
+    world.configure("[limits]\nflows = 0", LOW_LATENCY);
+    let wrong = world.ask("proxy", "POST", "/v1/reload", None);
+    assert_eq!(wrong["status"], 400, "{wrong}");
+    exchange(connect(&world.ue, other).unwrap(), 1000);
+    proxy.signal(Signal::SIGINT);
+    let mut proxy = proxy;
+    assert_eq!(proxy.wait(Duration::from_secs(20)), 0);
+    assert_eq!(world.picture(), before);
+}
+
+/// The server sees the client, and its answers come back.
+#[test]
+fn the_clients_address_is_kept_where_a_rule_says_so() {
+    let Some(world) = World::new() else { return };
+    world.configure(
+        "[intercept]\nlocal = false\ninterfaces = [\"lan0\"]",
+        "[[rule]]\nname = \"keep\"\nfilter = { remote_port = 7005 }\nsource = \"client\"\n",
+    );
+    let before = world.picture();
+    let proxy = world.start_proxy();
+    for (host, client) in [(V4, "10.3.0.2"), (V6, "fd03::2")] {
+        let at = SocketAddr::new(host.parse().unwrap(), 7005);
+        let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
+        let mut stream = connect(&world.lan, at).unwrap();
+        stream.write_all(b"who am I").unwrap();
+        let (mut server, from) = listener.accept().unwrap();
+        assert_eq!(from.ip().to_string(), client);
+        server.write_all(b"you").unwrap();
+        stream.read_exact(&mut [0; 3]).unwrap();
+        let udp = world.udp_echo(&at.to_string());
+        let any = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        udp_exchange(&talk(&world.lan, any, udp), &[100, 1000]);
+    }
+    let node = world.proxy();
+    assert_eq!(node["agent"]["answers"], false, "there is none: {node}");
+    assert_eq!(node["plans"]["plain"], 4, "{node}");
+    proxy.stop();
+    assert_eq!(world.picture(), before);
+}
+
+/// A thousand at once; no descriptor stays.
+#[test]
+fn a_thousand_flows_at_once() {
+    const FLOWS: usize = 1000;
+    let Some(world) = World::new() else { return };
+    let (_, most) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let _agent = world.start_agent();
+    world.configure("", LOW_LATENCY);
+    let proxy = world.start_proxy();
+    let server = world.echo(&format!("{V4}:7006"));
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap().count();
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    world.until("it is over", || world.proxy()["flows"] == 0);
+    let before = descriptors();
+    let mut streams: Vec<_> = (0..FLOWS).map(|_| connect(&world.ue, server).unwrap()).collect();
+    for (i, stream) in streams.iter_mut().enumerate() {
+        stream.write_all(&[i as u8; 100]).unwrap();
+    }
+    for (i, stream) in streams.iter_mut().enumerate() {
+        let mut got = [0; 100];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, [i as u8; 100]);
+    }
+    let node = world.proxy();
+    assert_eq!(node["flows"], FLOWS, "{node}");
+    assert!(node["agent"]["asked"].as_u64().unwrap() < 100, "one question for many flows: {node}");
+    let page = world.ask("proxy", "GET", "/v1/proxy/flows?offset=990&limit=100", None);
+    assert_eq!((&page["total"], page["flows"].as_array().unwrap().len()), (&json!(FLOWS), 10));
+    assert_eq!(page["flows"][0]["way"]["slice"], "B", "{page}");
+    drop(streams);
+    world.until("no flow is left", || world.proxy()["flows"] == 0);
+    // Pipes that threads keep, and connections of the agent and of this question.
+    world.until("no descriptor stays", || descriptors() <= before + 2 * 64 * 2 + 8);
+    proxy.stop();
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_place_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("proxy.toml");
+    for (text, parts) in [
+        ("", &["no [[rule]]", "name = \"all\""][..]),
+        (
+            "[[rule]]\nname = \"x\"\nfilter = { protocl = \"tcp\" }\n",
+            &["proxy.toml:3", "did you mean \"protocol\"?"],
+        ),
+        ("[proxy]\nport = 0\n[[rule]]\nname = \"x\"\n", &["[proxy] port = 0", "1 to 65535"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = Command::new(ANABRANCH).args(["proxy", "--config"]).arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+/// What the profile of a rule asks of the network is in every packet of both protocols and families.
+#[test]
+fn a_profile_gives_its_code_point() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    let calls = "[[rule]]\nname = \"calls\"\nfilter = { remote_port = 7300 }\n\
+                 properties = { pvd = { B = \"require\" }, connCapacityProfile = \"lowLatencyInteractive\" }\n";
+    world.configure("", calls);
+    let proxy = world.start_proxy();
+    world
+        .net
+        .sh("nft add table inet seen; nft 'add chain inet seen got { type filter hook input priority 0; }'");
+    for dscp in ["ip dscp af41", "ip6 dscp af41", "ip dscp != af41", "ip6 dscp != af41"] {
+        let ours = "meta l4proto '{ tcp, udp }' th dport 7300";
+        world.net.sh(&format!("nft add rule inet seen got {ours} {dscp} counter"));
+    }
+    for (host, local) in [(V4, "0.0.0.0:0"), ("[2001:db8::80]", "[::]:0")] {
+        let at = format!("{host}:7300");
+        udp_exchange(&talk(&world.ue, local, world.udp_echo(&at)), &[100, 1200, 0]);
+        exchange(connect(&world.ue, world.echo(&at)).unwrap(), 10_000);
+    }
+    let seen = world.net.sh("nft -j list table inet seen");
+    let seen: serde_json::Value = serde_json::from_str(&seen).unwrap();
+    let rules = seen["nftables"].as_array().unwrap().iter().filter_map(|one| one["rule"]["expr"].as_array());
+    let packets: Vec<u64> =
+        rules.map(|expr| expr.iter().find_map(|e| e["counter"]["packets"].as_u64()).unwrap()).collect();
+    assert!(packets[0] > 6 && packets[1] > 6, "{packets:?}\n{}", world.log());
+    assert_eq!(packets[2..], [0, 0], "{packets:?}");
+    proxy.stop();
+}
+
+/// The best slice is silent: the next one carries the connection, a moment later.
+#[test]
+fn the_next_candidate_is_tried_when_the_first_is_dead() {
+    let Some(world) = World::new() else { return };
+    let _agent = world.start_agent();
+    let prefer = "[[rule]]\nname = \"quick\"\nfilter = { remote_port = 7400 }\n\
+                  properties = { \"_slice.latency\" = { atMostUs = 15000 }, interface = { sa = \"no-preference\" } }\n";
+    world.configure("", prefer);
+    let proxy = world.start_proxy();
+    let server = world.echo(&format!("{V4}:7400"));
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    world
+        .net
+        .sh("nft add table inet dead; nft 'add chain inet dead got { type filter hook input priority 0; }'
+                  nft add rule inet dead got iifname sb drop");
+    let start = Instant::now();
+    exchange(connect(&world.ue, server).unwrap(), 1000);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let node = world.proxy();
+    let slices: Vec<&str> =
+        node["carried"].as_array().unwrap().iter().map(|c| c["slice"].as_str().unwrap()).collect();
+    assert_eq!(slices, ["A", "B"], "{node}");
+    assert!(node["retries"].as_u64().unwrap() >= 1, "{node}");
+    proxy.stop();
+}

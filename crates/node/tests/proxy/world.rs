@@ -1,0 +1,248 @@
+//! Namespaces, the UE's agent that knows two slices, the proxy, and servers.
+//!
+//! ```text
+//!   lan                     ue (anabranch ue, anabranch proxy)              net
+//!   lan0 10.3.0.2 ───────── lan0 10.3.0.1    sa 10.1.0.2 ────────────────── sa 10.1.0.1   192.0.2.80
+//!        fd03::2                 fd03::1       fd01::2   default route        fd01::1     2001:db8::80
+//!                                            sb 10.2.0.2 ────────────────── sb 10.2.0.1
+//!                                              fd02::2   slice B              fd02::1
+//! ```
+
+use super::net::{ANABRANCH, Namespace, Program};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const V4: &str = "192.0.2.80";
+pub const V6: &str = "2001:db8::80";
+
+pub struct World {
+    pub lan: Namespace,
+    pub ue: Namespace,
+    pub net: Arc<Namespace>,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// `None` where namespaces are not allowed.
+    pub fn new() -> Option<Self> {
+        let (lan, ue, net) = (Namespace::new()?, Namespace::new()?, Arc::new(Namespace::new()?));
+        for ns in [&lan, &ue, &net] {
+            ns.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0");
+        }
+        ue.veth("sa", &net, "sa");
+        ue.veth("sb", &net, "sb");
+        lan.veth("lan0", &ue, "lan0");
+        ue.sh("ip addr add 10.1.0.2/24 dev sa; ip addr add fd01::2/64 dev sa nodad
+               ip addr add 10.2.0.2/24 dev sb; ip addr add fd02::2/64 dev sb nodad
+               ip addr add 10.3.0.1/24 dev lan0; ip addr add fd03::1/64 dev lan0 nodad
+               ip route add default via 10.1.0.1; ip -6 route add default via fd01::1
+               sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+        net.sh("ip addr add 10.1.0.1/24 dev sa; ip addr add fd01::1/64 dev sa nodad
+                ip addr add 10.2.0.1/24 dev sb; ip addr add fd02::1/64 dev sb nodad
+                ip addr add 192.0.2.80/32 dev lo; ip addr add 2001:db8::80/128 dev lo nodad
+                ip route add 10.3.0.0/24 via 10.1.0.2; ip -6 route add fd03::/64 via fd01::2
+                sysctl -qw net.ipv4.conf.all.rp_filter=0; ip link set sb address 02:00:00:00:00:b1");
+        // The slice's IPv6 has no router: every address is on the link, where this one would not answer for it.
+        ue.sh("ip -6 neigh add 2001:db8::80 lladdr 02:00:00:00:00:b1 dev sb nud permanent");
+        lan.sh("ip addr add 10.3.0.2/24 dev lan0; ip addr add fd03::2/64 dev lan0 nodad
+                ip route add default via 10.3.0.1; ip -6 route add default via fd03::1");
+        Some(Self { lan, ue, net, folder: tempfile::tempdir().unwrap() })
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The agent of a UE that holds slices A (by `sa`) and B (by `sb`, mark 512).
+    pub fn start_agent(&self) -> Program {
+        self.start_agent_with("")
+    }
+
+    /// The same, with more under `[ue]`.
+    pub fn start_agent_with(&self, more: &str) -> Program {
+        let folder = self.folder.path().display();
+        let key =
+            Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
+        let key = String::from_utf8(key.stdout).unwrap();
+        let key = key
+            .split_whitespace()
+            .last()
+            .unwrap_or("vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=")
+            .to_owned();
+        let text = format!(
+            "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n{more}[upf]\npublic_key = \"{key}\"\n\
+             [[access]]\nname = \"5g\"\nremote = \"10.1.0.1:4500\"\n[api]\nlisten = \"unix:{folder}/ue.sock\"\n\
+             [[slice]]\nslice = \"A\"\ninterface = \"sa\"\n\
+             [[slice]]\nslice = \"B\"\ninterface = \"sb\"\nmark = 512\ntable = 512\ngateway = \"10.2.0.1\"\n",
+        );
+        if !self.file("ue.toml").exists() {
+            std::fs::write(self.file("ue.toml"), text).unwrap();
+        }
+        let config = self.file("ue.toml").display().to_string();
+        let program = self.ue.spawn(ANABRANCH, &["ue", "--config", &config], &self.file("ue.log"));
+        self.until("the UE's agent answers", || self.ask("ue", "GET", "/v1/status", None).is_object());
+        self.tell_slices(json!({}));
+        program
+    }
+
+    /// What the network says of the slices; `b` overrides what is said of B.
+    pub fn tell_slices(&self, b: Value) {
+        let mut slices = json!({
+            "A": {"interface": "sa", "ttl_s": 3600, "rtt_us": 29_800, "uplink_guaranteed_bps": 50_000_000},
+            "B": {"interface": "sb", "ttl_s": 3600, "rtt_us": 12_000, "uplink_guaranteed_bps": 20_000_000, "mark": 512,
+                  "table": 512},
+        });
+        for (key, value) in b.as_object().into_iter().flatten() {
+            slices["B"][key] = value.clone();
+        }
+        let told = self.ask("ue", "PUT", "/connections/slices", Some(&slices));
+        assert!(told.get("B").is_some(), "{told}");
+        // Both tables of B, and rules to them; then it is still.
+        self.until("the tables of B are there", || {
+            let rules = self.ue.sh("ip rule; ip -6 rule");
+            let before = self.picture();
+            std::thread::sleep(Duration::from_millis(200));
+            rules.matches("fwmark 0x201").count() == 2 && self.picture() == before
+        });
+    }
+
+    /// Writes proxy.toml: a head of the test's own, then `rules`.
+    pub fn configure(&self, head: &str, rules: &str) {
+        let folder = self.folder.path().display();
+        let text = format!(
+            "[agent]\nconnect = \"unix:{folder}/ue.sock\"\nrefresh_ms = 100\nttl_s = 2\n\
+             [api]\nlisten = \"unix:{folder}/proxy.sock\"\n{head}\n{rules}"
+        );
+        std::fs::write(self.file("proxy.toml"), text).unwrap();
+    }
+
+    pub fn spawn_proxy(&self) -> Program {
+        let config = self.file("proxy.toml").display().to_string();
+        let args = ["--log", "anabranch=debug", "proxy", "--config", &config];
+        self.ue.spawn(ANABRANCH, &args, &self.file("proxy.log"))
+    }
+
+    pub fn start_proxy(&self) -> Program {
+        let before = self.log().matches("proxy runs").count();
+        let program = self.spawn_proxy();
+        self.until("the proxy runs", || self.log().matches("proxy runs").count() > before);
+        program
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.file("proxy.log")).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            let log = || std::fs::read_to_string(self.file("ue.log")).unwrap_or_default();
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "not after 30 s: {what}\n{}\n{}",
+                self.log(),
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The answer of an agent; null if there is none.
+    pub fn ask(&self, part: &str, method: &str, path: &str, body: Option<&Value>) -> Value {
+        let mut command = Command::new("curl");
+        command.args(["-s", "--max-time", "5", "-X", method, "--unix-socket"]);
+        command.arg(self.file(&format!("{part}.sock")));
+        if let Some(body) = body {
+            command.args(["-H", "content-type: application/json", "-d", &body.to_string()]);
+        }
+        let output = command.arg(format!("http://localhost{path}")).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    pub fn proxy(&self) -> Value {
+        self.ask("proxy", "GET", "/v1/proxy", None)
+    }
+
+    /// What `ctl` says to the proxy, and how it ends.
+    pub fn ctl(&self, args: &[&str]) -> (String, i32) {
+        let mut command = Command::new(ANABRANCH);
+        command.args(["ctl", "--socket"]).arg(self.file("proxy.sock")).args(args).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (String::from_utf8_lossy(&text).into_owned(), output.status.code().unwrap_or(-1))
+    }
+
+    /// Bytes that left by an interface of the UE.
+    pub fn left_by(&self, interface: &str) -> u64 {
+        let text = self.ue.sh(&format!("ip -s -j link show dev {interface}"));
+        let all: Value = serde_json::from_str(&text).unwrap();
+        all[0]["stats64"]["tx"]["bytes"].as_u64().unwrap()
+    }
+
+    /// A TCP server that gives back what it gets, and ends when the client does.
+    pub fn echo(&self, at: &str) -> SocketAddr {
+        let at: SocketAddr = at.parse().unwrap();
+        let listener = self.net.run(move || TcpListener::bind(at).unwrap());
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                std::thread::spawn(move || {
+                    let mut copy = stream.try_clone().unwrap();
+                    let _ = std::io::copy(&mut stream, &mut copy);
+                    let _ = copy.shutdown(Shutdown::Write);
+                });
+            }
+        });
+        address
+    }
+
+    /// A UDP server that says who asked, and what.
+    pub fn udp_echo(&self, at: &str) -> SocketAddr {
+        let at: SocketAddr = at.parse().unwrap();
+        let socket = self.net.run(move || UdpSocket::bind(at).unwrap());
+        let address = socket.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..len], from);
+            }
+        });
+        address
+    }
+
+    /// Everything in the UE's namespace that a program of ours may change.
+    pub fn picture(&self) -> String {
+        self.ue.picture()
+    }
+}
+
+/// A connection from a namespace.
+pub fn connect(from: &Namespace, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = from.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(stream)
+}
+
+/// Sends so many bytes and reads what comes back until the end.
+#[track_caller]
+pub fn exchange(mut stream: TcpStream, len: usize) {
+    let sent: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+    let mut write = stream.try_clone().unwrap();
+    let copy = sent.clone();
+    let writer = std::thread::spawn(move || {
+        write.write_all(&copy).unwrap();
+        // Half of the connection: what comes back still does.
+        write.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    writer.join().unwrap();
+    assert!(got == sent, "{} bytes came back of {len}", got.len());
+}
