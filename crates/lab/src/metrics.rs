@@ -85,7 +85,12 @@ pub const METRICS: &[Metric] = &[
         "TCP with `telemetry`: share of traces and reports in all bytes of the flow's packets, both ways",
     ),
     metric("flow.<flow>.completed", "", "TCP with `bytes`: 1 if all of it arrived"),
-    metric("flow.<flow>.intact", "", "TCP: 1 if every byte delivered is the byte sent"),
+    metric(
+        "flow.<flow>.intact",
+        "",
+        "TCP: 1 if every byte delivered is the byte sent; mavlink: 1 if all that arrived are messages with right checksums",
+    ),
+    metric("flow.<flow>.frames", "pictures", "ffmpeg: those in the recording"),
     metric(
         "flow.<flow>.completion_s",
         "s",

@@ -24,4 +24,6 @@ pub mod tools;
 pub mod topology;
 pub mod traffic;
 pub mod tunnels;
+mod vehicle;
+mod video;
 pub mod web;

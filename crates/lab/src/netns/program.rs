@@ -81,9 +81,15 @@ pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
+/// The same, or its name, so that what cannot be started is named.
+#[must_use]
+pub fn path_of(name: &str) -> PathBuf {
+    find(name).unwrap_or_else(|| name.into())
+}
+
 /// A command for an installed program, wherever it is.
 pub fn command(name: &str) -> Command {
-    Command::new(find(name).unwrap_or_else(|| name.into()))
+    Command::new(path_of(name))
 }
 
 /// A command for a program that must not wait for others that use this machine: what it emulates has a

@@ -192,6 +192,21 @@ pub struct Choice {
     pub setup: Setup,
 }
 
+impl Choice {
+    /// Binds a program that sets no options of its sockets: the plan's mark becomes a rule for its destination, as the
+    /// traffic descriptor of a URSP rule would be one.
+    ///
+    /// # Errors
+    /// Its plan is Multipath TCP, which is the program's to ask for.
+    pub fn bind_program(&self, space: &Space, server: std::net::SocketAddr, protocol: &str) -> Result<()> {
+        ensure!(!self.mptcp, "the policy chose Multipath TCP, which its program does not speak");
+        let Some(mark) = self.setup.mark else { return Ok(()) };
+        let (ip, port) = (server.ip(), server.port());
+        // A slice's mark and table have the same number here.
+        space.ip(&format!("rule add to {ip} ipproto {protocol} dport {port} table {mark}"))
+    }
+}
+
 #[derive(Deserialize)]
 struct Made {
     id: String,

@@ -54,7 +54,7 @@ impl Tool {
         let Traffic::BulkTcp { bytes, limit_bps, congestion_control, .. } = &flow.traffic else {
             bail!("iperf3 carries TCP");
         };
-        let mut server = program::prompt(path_of("iperf3"));
+        let mut server = program::prompt(program::path_of("iperf3"));
         server.args(["-s", "-1", "-p"]).arg(listen.port().to_string());
         server.arg("-B").arg(listen.ip().to_string());
         if let Some(group) = group {
@@ -63,7 +63,7 @@ impl Tool {
         let listener = listening(space, name, &mut server, listen.port(), true, folder, stop)?;
         let report = folder.join(format!("{name}.json"));
         let seconds = (flow.stop - flow.start).as_secs_f64().ceil();
-        let mut command = vec![path_of("iperf3").display().to_string()];
+        let mut command = vec![program::path_of("iperf3").display().to_string()];
         let mut add = |flag: &str, value: String| command.extend([flag.to_owned(), value]);
         add("-c", listen.ip().to_string());
         add("-p", listen.port().to_string());
@@ -103,13 +103,13 @@ impl Tool {
             }
             _ => bail!("irtt carries packets at an interval"),
         };
-        let mut server = program::prompt(path_of("irtt"));
+        let mut server = program::prompt(program::path_of("irtt"));
         // No limits of its own: this network is ours.
         server.args(["server", "-i", "0", "-d", "0", "-l", "0", "-b"]).arg(listen.to_string());
         let listener = listening(space, name, &mut server, listen.port(), false, folder, stop)?;
         let report = folder.join(format!("{name}.json"));
         let command = [
-            path_of("irtt").display().to_string(),
+            program::path_of("irtt").display().to_string(),
             "client".into(),
             "-Q".into(),
             "-i".into(),
@@ -182,10 +182,6 @@ fn arrival(trip: &Value, ping: bool) -> Option<Arrival> {
     let answered = trip["lost"] == "false";
     let arrived_ns = wall(end, what).filter(|_| answered)?;
     Some(Arrival { number: trip["seqno"].as_u64()?, sent_ns: wall("client", "send")?, arrived_ns })
-}
-
-fn path_of(name: &str) -> PathBuf {
-    program::find(name).unwrap_or_else(|| name.into())
 }
 
 fn listening(

@@ -50,7 +50,7 @@ impl Web {
         let configuration = folder.join(format!("{name}.conf"));
         std::fs::write(&configuration, nginx_conf(&root, at))
             .with_context(|| configuration.display().to_string())?;
-        let mut command = program::prompt(program::find("nginx").unwrap_or_else(|| "nginx".into()));
+        let mut command = program::prompt(program::path_of("nginx"));
         command.args(["-e", "stderr", "-p"]).arg(&root).arg("-c").arg(&configuration);
         let mut nginx = Program::start(space, name, &mut command, folder, None)?;
         let listens = || space.enter(|| Ok(port_in_use(at.port(), true))).unwrap_or(false);
@@ -63,7 +63,7 @@ impl Web {
     #[must_use]
     pub fn curl(&self, local: std::net::IpAddr, seconds: f64) -> Vec<String> {
         let path = |p: &Path| p.display().to_string();
-        let curl = program::find("curl").unwrap_or_else(|| "curl".into());
+        let curl = program::path_of("curl");
         [
             path(&curl),
             "--disable".into(),

@@ -75,6 +75,10 @@ choice! {
         Iperf3 = "iperf3",
         /// irtt: packets that are answered, with time stamps of both ends; the sender of a `cbr` flow asks.
         Irtt = "irtt",
+        /// A vehicle's MAVLink messages, made and read by pymavlink, up.
+        Mavlink = "mavlink",
+        /// Video that ffmpeg sends by RTMP and nginx records, up.
+        Ffmpeg = "ffmpeg",
     }
 }
 
@@ -429,7 +433,9 @@ table! {
         /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
         /// Who carries it in namespaces: `curl` (bulk_tcp) fetches `bytes` downwards from nginx, `iperf3` is for
-        /// bulk_tcp, `irtt` for cbr and ping. In virtual time there are only models.
+        /// bulk_tcp, `irtt` for cbr and ping. `mavlink` (cbr, up) sends a vehicle's messages, as many of them as
+        /// `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`. In virtual time there are only
+        /// models.
         program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);
         /// Congestion control of the sender.
         congestion_control: CongestionControl = CongestionControl::Cubic, only(&["bulk_tcp", "request_response"]);

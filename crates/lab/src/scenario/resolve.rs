@@ -265,6 +265,7 @@ impl Check {
     ) -> serde_json::Value {
         let netns = file.backends.contains(&file::BackendName::Netns);
         let own = flow.program == file::Program::Own;
+        let asks_slices = own || matches!(flow.program, file::Program::Mavlink | file::Program::Ffmpeg);
         if flow.slice.guaranteed_mbps.is_some() && netns {
             let what = "is for the virtual backend; namespaces have `via = \"slices\"` and [slice]";
             self.problem(format!("{path}.slice"), what);
@@ -287,7 +288,7 @@ impl Check {
         if file.backends.contains(&file::BackendName::Virtual) {
             self.problem(format!("{path}.via"), "slices are in namespaces; take `backends = [\"netns\"]`");
         }
-        if !own {
+        if !asks_slices {
             self.problem(format!("{path}.program"), "does not ask for slices: leave it out");
         }
         let asks = matches!(flow.kind, FlowKind::BulkTcp | FlowKind::RequestResponse | FlowKind::Ping)
@@ -324,6 +325,20 @@ impl Check {
             file::Program::Irtt if flow.packet_bytes < IRTT_BYTES => {
                 let bytes = flow.packet_bytes;
                 self.problem(path, format!("packet_bytes = {bytes}: irtt has {IRTT_BYTES} at least"));
+            }
+            file::Program::Mavlink if flow.kind != FlowKind::Cbr || flow.direction != file::Direction::Up => {
+                self.problem(path, "a vehicle sends MAVLink: it needs kind \"cbr\" and direction \"up\"");
+            }
+            file::Program::Ffmpeg
+                if !tcp
+                    || flow.direction != file::Direction::Up
+                    || flow.limit_mbps.is_none()
+                    || flow.bytes.is_some()
+                    || *via == Via::Mptcp =>
+            {
+                let what = "ffmpeg sends a video: it needs kind \"bulk_tcp\", direction \"up\" and limit_mbps, and neither \
+                            bytes nor mptcp";
+                self.problem(path, what);
             }
             _ => {}
         }

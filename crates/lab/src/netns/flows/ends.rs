@@ -1,0 +1,73 @@
+//! Where a flow begins and ends, and how its UE's policy wants it.
+
+use super::super::plan::{Plan, ServerPlan, UePlan, lwip_addresses};
+use super::super::slices::{self, Choice};
+use super::super::topology::Network;
+use super::super::tunnels::Tunnels;
+use crate::scenario::file::CongestionControl;
+use crate::scenario::model::{Case, Flow, Via};
+use anyhow::{Result, anyhow};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The two ends of a flow in the network.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Ends<'a> {
+    pub ue_space: &'a str,
+    pub server_space: &'a str,
+    pub ue: SocketAddr,
+    pub server: SocketAddr,
+}
+
+/// A rate that limits nobody: TCP paces at its own where a socket has one.
+const PACED_BPS: u64 = 100_000_000_000;
+
+/// How a flow is to be opened: as its UE's policy says, or as the scenario does.
+pub(super) fn chosen(flow: &Flow, ends: &Ends<'_>, network: &Network, tunnels: &Tunnels) -> Result<Choice> {
+    let mut choice = match (&flow.via, tunnels.ues.get(&flow.ue)) {
+        (Via::Slices, Some(ue)) => {
+            slices::choose(&ue.agent, network.space(ends.ue_space)?, flow, ends.server)?
+        }
+        (via, _) => Choice { mptcp: *via == Via::Mptcp, ..Choice::default() },
+    };
+    if flow.paced && choice.setup.pacing_bps.is_none() {
+        choice.setup.pacing_bps = Some(PACED_BPS);
+    }
+    Ok(choice)
+}
+
+/// The ends of a flow.
+pub(super) fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<'a>> {
+    let ue: &UePlan = plan.ues.get(&flow.ue).ok_or_else(|| anyhow!("no UE {}", flow.ue))?;
+    let server: &ServerPlan =
+        plan.servers.get(&flow.server).ok_or_else(|| anyhow!("no server {}", flow.server))?;
+    let access_of = |name: &str| ue.accesses.iter().find(|a| a.name == name);
+    let access = |name: &str| access_of(name).map(|a| a.address);
+    let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);
+    if let (true, Via::Direct(name)) = (flow.ipv6, &flow.via) {
+        let own = access_of(name).ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
+        return Ok(Ends {
+            ue_space: &ue.space,
+            server_space: &server.space,
+            ue: SocketAddr::new(own.address6.into(), flow.port),
+            server: SocketAddr::new(server.address6(cc).into(), flow.port),
+        });
+    }
+    let own = match &flow.via {
+        Via::Atsss => Some(ue.inner),
+        Via::Direct(name) => access(name),
+        // Where it leaves, its mark or the routes say.
+        Via::Slices => Some(Ipv4Addr::UNSPECIFIED),
+        Via::Mptcp => case.ues[&flow.ue].accesses.first().and_then(|a| access(&a.name)),
+        Via::Lwip(node) => {
+            let number = case.lwips.keys().position(|name| name == node);
+            number.map(|number| lwip_addresses(case, number, &flow.ue)[0])
+        }
+    };
+    let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
+    Ok(Ends {
+        ue_space: &ue.space,
+        server_space: &server.space,
+        ue: SocketAddr::new(IpAddr::V4(own), flow.port),
+        server: SocketAddr::new(IpAddr::V4(server.address(cc)), flow.port),
+    })
+}

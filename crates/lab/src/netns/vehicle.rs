@@ -1,0 +1,156 @@
+//! A vehicle and its ground station: MAVLink messages that pymavlink makes and reads (vehicle.py).
+
+use super::program;
+use super::traffic::{Arrival, Schedule, Setup};
+use crate::backend::Unable;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Both ends' program.
+const SCRIPT: &str = include_str!("vehicle.py");
+
+/// The two ends' reports, and what runs them.
+#[derive(Debug)]
+pub struct Vehicle {
+    python: PathBuf,
+    script: PathBuf,
+    sent: PathBuf,
+    received: PathBuf,
+}
+
+/// What both ends say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Messages sent.
+    pub sent: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Messages that pymavlink read.
+    pub arrivals: Vec<Arrival>,
+    /// What arrived and is no message.
+    pub bad: u64,
+}
+
+impl Vehicle {
+    /// One whose reports are called `name` and stand in `folder`.
+    ///
+    /// # Errors
+    /// [`Unable`]: there is no pymavlink.
+    pub fn new(name: &str, folder: &Path) -> Result<Self> {
+        let python =
+            std::env::var_os("ANABRANCH_PYTHON").map_or_else(|| program::path_of("python3"), PathBuf::from);
+        let has = Command::new(&python).args(["-c", "import pymavlink"]).output();
+        if !has.is_ok_and(|output| output.status.success()) {
+            bail!(Unable(format!(
+                "{} has no pymavlink: python3 -m venv x && x/bin/pip install pymavlink, and ANABRANCH_PYTHON=x/bin/python",
+                python.display()
+            )));
+        }
+        let path = |what: &str| folder.join(format!("{name}.{what}"));
+        let vehicle =
+            Self { python, script: path("vehicle.py"), sent: path("sent"), received: path("received") };
+        std::fs::write(&vehicle.script, SCRIPT).with_context(|| vehicle.script.display().to_string())?;
+        Ok(vehicle)
+    }
+
+    /// The vehicle, which sends about `rate_bps` bits of messages a second.
+    ///
+    /// # Errors
+    /// It is asked for at a time that is known already.
+    pub fn send(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        rate_bps: u64,
+        seed: u64,
+        when: Schedule,
+        setup: &Setup,
+    ) -> Result<Command> {
+        let mut task = task(from, when, &self.sent)?;
+        task["to"] = address(to);
+        task["rate_bps"] = rate_bps.into();
+        task["seed"] = seed.into();
+        task["mark"] = json!(setup.mark);
+        task["interface"] = json!(setup.interface);
+        Ok(self.command("send", &task))
+    }
+
+    /// The ground station.
+    ///
+    /// # Errors
+    /// As [`Vehicle::send`].
+    pub fn receive(&self, at: SocketAddr, when: Schedule) -> Result<Command> {
+        Ok(self.command("receive", &task(at, when, &self.received)?))
+    }
+
+    fn command(&self, role: &str, task: &Value) -> Command {
+        let mut command = program::prompt(&self.python);
+        // Python's own caches stay out of the folder of the run.
+        command.arg("-B").arg(&self.script).arg(role).arg(task.to_string());
+        command
+    }
+
+    /// What became of it.
+    ///
+    /// # Errors
+    /// An end left no report.
+    pub fn report(&self) -> Result<Report> {
+        let read = |path: &Path| std::fs::read_to_string(path).with_context(|| path.display().to_string());
+        parse(&read(&self.sent)?, &read(&self.received)?).context("the reports of vehicle.py")
+    }
+}
+
+fn address(address: SocketAddr) -> Value {
+    json!([address.ip(), address.port()])
+}
+
+fn task(bind: SocketAddr, when: Schedule, report: &Path) -> Result<Value> {
+    let Schedule::Told { start, stop, until } = when else { bail!("a vehicle is told when to begin") };
+    let ns = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    Ok(json!({
+        "bind": address(bind),
+        "start_ns": ns(start),
+        "stop_ns": ns(stop),
+        "until_ns": ns(until),
+        "report": report,
+    }))
+}
+
+fn parse(sent: &str, received: &str) -> Result<Report> {
+    let pair = |line: &str| -> Result<(u64, u64)> {
+        let (a, b) = line.split_once(' ').with_context(|| format!("\"{line}\""))?;
+        Ok((a.parse()?, b.parse()?))
+    };
+    let sent: Vec<(u64, u64)> = sent.lines().map(pair).collect::<Result<_>>()?;
+    let mut report =
+        Report { sent: sent.len() as u64, bytes: sent.iter().map(|(_, b)| b).sum(), ..Report::default() };
+    for line in received.lines() {
+        if let Some(bad) = line.strip_prefix("bad ") {
+            report.bad = bad.parse()?;
+            continue;
+        }
+        let (number, arrived_ns) = pair(line)?;
+        let at = usize::try_from(number).ok().and_then(|n| sent.get(n));
+        let (sent_ns, _) = *at.with_context(|| format!("message {number} was never sent"))?;
+        report.arrivals.push(Arrival { number, sent_ns, arrived_ns });
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_found_by_their_numbers() {
+        let report = parse("100 40\n200 21\n300 39\n", "0 150\n2 320\nbad 1\n").unwrap();
+        let arrival = |number, sent_ns, arrived_ns| Arrival { number, sent_ns, arrived_ns };
+        let arrivals = vec![arrival(0, 100, 150), arrival(2, 300, 320)];
+        assert_eq!(report, Report { sent: 3, bytes: 100, arrivals, bad: 1 });
+        assert!(parse("100 40\n", "1 150\n").unwrap_err().to_string().contains("never sent"));
+        assert!(parse("100\n", "").is_err());
+    }
+}
