@@ -60,6 +60,9 @@ def open_socket(task):
         own.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, task["mark"])
     if task.get("interface") is not None:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, task["interface"].encode() + b"\0")
+    if task.get("dscp") is not None:
+        level, option = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if ":" in address[0] else (socket.IPPROTO_IP, socket.IP_TOS)
+        own.setsockopt(level, option, task["dscp"] << 2)
     own.bind(tuple(address))
     return own
 

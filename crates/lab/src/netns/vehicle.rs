@@ -75,6 +75,7 @@ impl Vehicle {
         task["seed"] = seed.into();
         task["mark"] = json!(setup.mark);
         task["interface"] = json!(setup.interface);
+        task["dscp"] = json!(setup.dscp);
         Ok(self.command("send", &task))
     }
 
