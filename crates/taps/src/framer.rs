@@ -1,0 +1,263 @@
+//! Framers: messages over streams of bytes (RFC 9622 §9.1.2).
+//!
+//! ```text
+//!  send ──▶ last added ─▶ … ─▶ first added ─▶ transport
+//!  receive ◀─ last added ◀─ … ◀─ first added ◀─ transport
+//! ```
+//!
+//! "The last one added runs first when framing outbound Messages, and last when parsing inbound data." Over datagrams every
+//! datagram is parsed by itself.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::fmt;
+
+/// Turns messages into bytes and back. One instance serves both directions of one connection.
+pub trait Framer: Send + Sync + fmt::Debug {
+    /// Its name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// A fresh one for another connection.
+    fn fresh(&self) -> Box<dyn Framer>;
+
+    /// The longest message it takes and gives, in bytes.
+    fn most(&self) -> usize;
+
+    /// Appends `message` to `out` as it goes over the wire.
+    ///
+    /// # Errors
+    /// It cannot be framed; nothing is sent of it then.
+    fn frame(&mut self, message: &[u8], out: &mut BytesMut) -> Result<(), FramerError>;
+
+    /// Takes the next whole message from the front of `input`, or none until more has come. Called again until it gives none.
+    /// What it may keep waiting is bounded by its own limits: it fails rather than wait for more than [`Framer::most`].
+    ///
+    /// # Errors
+    /// `input` cannot be the beginning of a message; the connection is aborted.
+    fn deframe(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramerError>;
+}
+
+/// Why something cannot be framed, or is no frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("framer {framer}: {reason}")]
+pub struct FramerError {
+    /// The framer's name.
+    pub framer: &'static str,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Four bytes of length, most significant first, before every message.
+#[derive(Debug, Clone)]
+pub struct LengthPrefix {
+    most: u32,
+}
+
+impl LengthPrefix {
+    const HEADER: usize = 4;
+
+    /// Messages of at most `most` bytes.
+    #[must_use]
+    pub const fn new(most: u32) -> Self {
+        Self { most }
+    }
+
+    fn too_long(&self, bytes: usize) -> FramerError {
+        let reason = format!("a message of {bytes} bytes; at most {}", self.most);
+        FramerError { framer: self.name(), reason }
+    }
+}
+
+impl Default for LengthPrefix {
+    /// Messages of at most 1 MiB.
+    fn default() -> Self {
+        Self::new(1 << 20)
+    }
+}
+
+impl Framer for LengthPrefix {
+    fn name(&self) -> &'static str {
+        "length-prefix"
+    }
+
+    fn fresh(&self) -> Box<dyn Framer> {
+        Box::new(self.clone())
+    }
+
+    fn most(&self) -> usize {
+        self.most as usize
+    }
+
+    fn frame(&mut self, message: &[u8], out: &mut BytesMut) -> Result<(), FramerError> {
+        let length = u32::try_from(message.len()).ok().filter(|l| *l <= self.most);
+        out.reserve(Self::HEADER + message.len());
+        out.put_u32(length.ok_or_else(|| self.too_long(message.len()))?);
+        out.put_slice(message);
+        Ok(())
+    }
+
+    fn deframe(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramerError> {
+        let Some(header) = input.first_chunk::<{ Self::HEADER }>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*header);
+        if length > self.most {
+            return Err(self.too_long(length as usize));
+        }
+        let whole = Self::HEADER + length as usize;
+        if input.len() < whole {
+            input.reserve(whole - input.len());
+            return Ok(None);
+        }
+        input.advance(Self::HEADER);
+        Ok(Some(input.split_to(length as usize).freeze()))
+    }
+}
+
+/// The framers of a connection, first added first, each with what has come up to it so far.
+#[derive(Debug, Default)]
+pub(crate) struct Stack {
+    levels: Vec<(Box<dyn Framer>, BytesMut)>,
+}
+
+impl Clone for Stack {
+    /// The same framers, fresh.
+    fn clone(&self) -> Self {
+        Self { levels: self.levels.iter().map(|(f, _)| (f.fresh(), BytesMut::new())).collect() }
+    }
+}
+
+impl Stack {
+    pub fn add(&mut self, framer: Box<dyn Framer>) {
+        self.levels.push((framer, BytesMut::new()));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// The longest message that can be sent and received.
+    pub fn most(&self) -> Option<usize> {
+        self.levels.iter().map(|(f, _)| f.most()).min()
+    }
+
+    /// A message as it goes over the wire.
+    pub fn frame(&mut self, message: Bytes) -> Result<Bytes, FramerError> {
+        let mut data = message;
+        for (framer, _) in self.levels.iter_mut().rev() {
+            let mut out = BytesMut::new();
+            framer.frame(&data, &mut out)?;
+            data = out.freeze();
+        }
+        Ok(data)
+    }
+
+    /// Where to put what came from the transport; none without framers.
+    pub fn input(&mut self) -> Option<&mut BytesMut> {
+        self.levels.first_mut().map(|(_, input)| input)
+    }
+
+    /// The next whole message, if there is one.
+    pub fn deframe(&mut self) -> Result<Option<Bytes>, FramerError> {
+        let Some(mut level) = self.levels.len().checked_sub(1) else { return Ok(None) };
+        loop {
+            let (framer, input) = &mut self.levels[level];
+            match framer.deframe(input)? {
+                Some(message) if level + 1 == self.levels.len() => return Ok(Some(message)),
+                Some(message) => {
+                    level += 1;
+                    self.levels[level].1.extend_from_slice(&message);
+                }
+                // Nothing here: ask the one below for more.
+                None if level == 0 => return Ok(None),
+                None => level -= 1,
+            }
+        }
+    }
+
+    /// How many bytes have come that are no whole message yet.
+    pub fn waiting(&self) -> usize {
+        self.levels.iter().map(|(_, input)| input.len()).sum()
+    }
+
+    /// Forgets them.
+    pub fn forget(&mut self) {
+        self.levels.iter_mut().for_each(|(_, input)| input.clear());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns every byte around; a message is what there is.
+    #[derive(Debug)]
+    struct Invert;
+
+    impl Framer for Invert {
+        fn name(&self) -> &'static str {
+            "invert"
+        }
+        fn fresh(&self) -> Box<dyn Framer> {
+            Box::new(Self)
+        }
+        fn most(&self) -> usize {
+            100
+        }
+        fn frame(&mut self, message: &[u8], out: &mut BytesMut) -> Result<(), FramerError> {
+            out.extend(message.iter().map(|b| !b));
+            Ok(())
+        }
+        fn deframe(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramerError> {
+            let all = input.split();
+            Ok((!all.is_empty()).then(|| all.iter().map(|b| !b).collect()))
+        }
+    }
+
+    fn all(stack: &mut Stack) -> Vec<Bytes> {
+        std::iter::from_fn(|| stack.deframe().unwrap()).collect()
+    }
+
+    #[test]
+    fn messages_come_back_whole_however_the_bytes_are_cut() {
+        let messages = ["", "a", "four", &"x".repeat(1000)];
+        let mut stack = Stack::default();
+        stack.add(Box::new(LengthPrefix::default()));
+        let mut wire = BytesMut::new();
+        for m in messages {
+            wire.extend_from_slice(&stack.frame(Bytes::from(m.to_owned())).unwrap());
+        }
+        for cut in [1, 3, 4, 5, 700, wire.len()] {
+            let mut received = Vec::new();
+            for part in wire.chunks(cut) {
+                stack.input().unwrap().extend_from_slice(part);
+                received.extend(all(&mut stack));
+            }
+            assert_eq!(received, messages, "{cut}");
+            assert_eq!(stack.waiting(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_both_ways_before_it_is_waited_for() {
+        let mut stack = Stack::default();
+        stack.add(Box::new(LengthPrefix::new(3)));
+        assert!(stack.frame(Bytes::from("four")).unwrap_err().to_string().contains("at most 3"));
+        stack.input().unwrap().extend_from_slice(&[0, 0, 0, 4]);
+        assert!(stack.deframe().is_err());
+        assert_eq!(stack.most(), Some(3));
+    }
+
+    #[test]
+    fn the_last_one_added_runs_first_when_sending_and_last_when_receiving() {
+        let mut stack = Stack::default();
+        stack.add(Box::new(LengthPrefix::default()));
+        stack.add(Box::new(Invert));
+        let wire = stack.frame(Bytes::from("ab")).unwrap();
+        assert_eq!(wire, [0, 0, 0, 2, !b'a', !b'b'][..], "inverted, then a plain length");
+        let mut fresh = stack.clone();
+        fresh.input().unwrap().extend_from_slice(&wire);
+        fresh.input().unwrap().extend_from_slice(&wire[..5]);
+        assert_eq!(all(&mut fresh), ["ab"]);
+        assert_eq!(fresh.waiting(), 5);
+        fresh.forget();
+        assert_eq!(fresh.waiting(), 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! Connection groups (RFC 9622 §7.4): connections that were cloned from one another share their connection properties, all
+//! but the priority.
+
+use crate::connection::Inner;
+use crate::event::Event;
+use crate::setup;
+use crate::transport::Link;
+use anabranch_core::taps::{CapacityProfile, Properties, Protocol, Rate, plan};
+use socket2::SockRef;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// Connection properties that can change while a connection is open (RFC 9622 §8.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Live {
+    /// `connTimeout`: how long data may stay without an acknowledgement before the connection is given up; none: the
+    /// kernel's. QUIC: set before it is opened.
+    pub timeout: Option<Duration>,
+    /// `keepAliveTimeout`: how long it may be idle before it is probed; none: never. QUIC: set before it is opened.
+    pub keep_alive_timeout: Option<Duration>,
+    /// `connCapacityProfile`: marks (DSCP) and, over TCP, whether small messages wait for one another. The path stays.
+    pub capacity_profile: CapacityProfile,
+    /// `maxSendRate`: TCP and Multipath TCP pace at it.
+    pub max_send_rate: Rate,
+}
+
+impl Live {
+    /// What `properties` say of them.
+    pub(crate) fn of(properties: &Properties) -> Self {
+        Self {
+            timeout: None,
+            keep_alive_timeout: None,
+            capacity_profile: properties.conn_capacity_profile,
+            max_send_rate: properties.max_send_rate,
+        }
+    }
+
+    /// Sets a TCP socket that was just opened; marks and pace are the plan's.
+    pub(crate) fn apply_all(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        let default = Self::default();
+        if self.timeout != default.timeout {
+            setup::set_timeout(socket, self.timeout)?;
+        }
+        if self.keep_alive_timeout != default.keep_alive_timeout {
+            setup::set_keep_alive(socket, self.keep_alive_timeout)?;
+        }
+        if self.capacity_profile != default.capacity_profile {
+            setup::set_profile(socket, self.capacity_profile)?;
+        }
+        Ok(())
+    }
+
+    /// Sets what differs from `old`. `most_bps` is the plan's pace, which a program cannot exceed.
+    ///
+    /// # Errors
+    /// The property that cannot be set, and why.
+    pub(crate) fn apply(
+        &self,
+        old: &Self,
+        link: &Link,
+        protocol: Protocol,
+        most_bps: Option<u64>,
+    ) -> io::Result<()> {
+        let named = |property: &str, result: io::Result<()>| {
+            result.map_err(|e| io::Error::new(e.kind(), format!("property \"{property}\": {e}")))
+        };
+        let fixed = || {
+            let reason = format!("over {protocol} it cannot change while the connection is open");
+            io::Error::new(io::ErrorKind::Unsupported, reason)
+        };
+        let socket = link.own_socket();
+        let tcp = matches!(protocol, Protocol::Tcp | Protocol::Mptcp);
+        if self.timeout != old.timeout {
+            match &socket {
+                Some(socket) if tcp => named("connTimeout", setup::set_timeout(socket, self.timeout))?,
+                // Nothing is ever given up.
+                _ if protocol == Protocol::Udp => {}
+                _ => named("connTimeout", Err(fixed()))?,
+            }
+        }
+        if self.keep_alive_timeout != old.keep_alive_timeout {
+            match &socket {
+                Some(socket) if tcp => {
+                    let set = setup::set_keep_alive(socket, self.keep_alive_timeout);
+                    named("keepAliveTimeout", set)?;
+                }
+                _ => named("keepAliveTimeout", Err(fixed()))?,
+            }
+        }
+        if self.capacity_profile != old.capacity_profile {
+            let Some(socket) = &socket else { return named("connCapacityProfile", Err(fixed())) };
+            named("connCapacityProfile", setup::set_dscp(socket, plan::dscp(self.capacity_profile)))?;
+            if tcp {
+                named("connCapacityProfile", setup::set_profile(socket, self.capacity_profile))?;
+            }
+        }
+        if self.max_send_rate != old.max_send_rate {
+            let Some(socket) = &socket else { return named("maxSendRate", Err(fixed())) };
+            let least = [self.max_send_rate.get(), most_bps].into_iter().flatten().min();
+            named("maxSendRate", setup::set_rate(socket, Rate::bps(least.unwrap_or(0))))?;
+        }
+        Ok(())
+    }
+}
+
+/// Connections that share their properties.
+#[derive(Debug)]
+pub(crate) struct Group {
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    live: Live,
+    members: Vec<Weak<Inner>>,
+}
+
+impl Group {
+    pub fn new(live: Live) -> Arc<Self> {
+        Arc::new(Self { shared: Mutex::new(Shared { live, members: Vec::new() }) })
+    }
+
+    pub fn live(&self) -> Live {
+        self.shared().live
+    }
+
+    pub fn join(&self, member: &Arc<Inner>) {
+        let mut shared = self.shared();
+        shared.members.retain(|m| m.strong_count() > 0);
+        shared.members.push(Arc::downgrade(member));
+    }
+
+    pub fn members(&self) -> Vec<Arc<Inner>> {
+        self.shared().members.iter().filter_map(Weak::upgrade).filter(|m| m.is_open()).collect()
+    }
+
+    /// Sets properties on `first`, and then on the others; one of those that cannot take them is told.
+    ///
+    /// # Errors
+    /// `first` cannot take them: nothing has changed for the others.
+    pub fn set(&self, live: Live, first: &Arc<Inner>) -> io::Result<()> {
+        let old = self.live();
+        first.apply(&live, &old)?;
+        self.shared().live = live;
+        for member in self.members().iter().filter(|m| !Arc::ptr_eq(m, first)) {
+            if let Err(error) = member.apply(&live, &old) {
+                member.tell(Event::CloneError(error.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// A panic in between leaves it whole.
+    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

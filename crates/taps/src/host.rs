@@ -1,0 +1,144 @@
+//! This host as it is, for where no agent runs: interfaces without slices, plain facts.
+//!
+//! The kernel's routes are the policy then. A program that says nothing about paths gets the one they lead to, unbound, so
+//! that tunnels and policy routing keep what is theirs; only one that does gets the others, too.
+
+use anabranch_core::taps::plan::{Action, Answer, PlanConfig, plan};
+use anabranch_core::taps::{
+    Endpoint, Host, Interface, Multipath, Preference, Properties, Refusal, Request, select,
+};
+use anabranch_core::time::Instant;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// Ranked candidates of this host. `interfaces`: what there is.
+pub(crate) fn answer(request: &Request, interfaces: fn() -> Host) -> Result<Answer, Refusal> {
+    let properties = &request.properties;
+    let wishes = has_path_wishes(properties);
+    let mut host =
+        if request.remote.iter().all(|e| e.address.is_loopback()) { loopback() } else { interfaces() };
+    // Where the kernel would go comes first, and is the only way unless the program has wishes.
+    let routed: BTreeSet<IpAddr> = request.remote.iter().filter_map(source).collect();
+    let is_routed = |i: &Interface| i.addresses.iter().any(|a| routed.contains(a));
+    host.interfaces.values_mut().for_each(|i| i.metric = u32::from(!is_routed(i)));
+    if !wishes && !routed.is_empty() {
+        host.interfaces.retain(|_, interface| interface.metric == 0);
+    }
+    let now = Instant::ZERO;
+    let selection = select(request, &host, now)?;
+    Ok(Answer::new(selection, None, |candidate| {
+        let mut steps = plan(candidate, properties, &host, &PlanConfig::default(), now);
+        // Nobody decided on a congestion control here: the kernel's stays.
+        steps.retain(|s| !matches!(s, Action::CongestionControl { .. }));
+        if !wishes || candidate.endpoint.address.is_loopback() {
+            steps.retain(|s| !matches!(s, Action::Device { .. }));
+        }
+        steps
+    }))
+}
+
+/// Whether a program says anything that distinguishes paths.
+fn has_path_wishes(p: &Properties) -> bool {
+    let wish = |level: &Preference| *level != Preference::NoPreference;
+    p.interface.values().any(wish)
+        || p.pvd.values().any(wish)
+        || p.slice_5qi.values().any(wish)
+        || matches!(p.multipath, Some(Multipath::Active | Multipath::Passive))
+        || matches!(p.use_temporary_local_address, Preference::Require | Preference::Prohibit)
+        || p.slice_latency.is_some()
+        || p.slice_send_rate.is_some()
+        || p.slice_recv_rate.is_some()
+        || p.slice_isolation.is_some()
+}
+
+fn loopback() -> Host {
+    let mut host = Host::with_all_protocols();
+    let lo = Interface {
+        kind: "loopback".into(),
+        up: true,
+        addresses: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        ..Interface::default()
+    };
+    host.interfaces.insert("lo".into(), lo);
+    host
+}
+
+/// The address the kernel would send from; nothing is sent.
+fn source(to: &Endpoint) -> Option<IpAddr> {
+    let any: IpAddr =
+        if to.address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    // Port 0 cannot be connected to; any other will do.
+    socket.connect(SocketAddr::new(to.address, to.port.max(1))).ok()?;
+    socket.local_addr().ok().map(|a| a.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_core::taps::{PathName, Protocol};
+
+    fn made_up() -> Host {
+        let mut host = Host::with_all_protocols();
+        for (name, address) in [("eth0", "192.0.2.1"), ("wlan0", "192.0.2.2")] {
+            let up = Interface {
+                kind: if name == "eth0" { "ethernet".into() } else { "wifi".into() },
+                up: true,
+                addresses: vec![address.parse().unwrap()],
+                ..Interface::default()
+            };
+            host.interfaces.insert(name.into(), up);
+        }
+        host
+    }
+
+    fn request(to: &str, properties: Properties) -> Request {
+        Request { properties, remote: vec![Endpoint::new(to.parse().unwrap(), 443)] }
+    }
+
+    fn names(answer: &Answer) -> Vec<String> {
+        let mut all: Vec<String> = answer
+            .candidates
+            .iter()
+            .flat_map(|c| c.candidate.paths.iter().map(PathName::to_string))
+            .collect();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn loopback_is_a_path_where_the_peer_is_here() {
+        let answer = answer(&request("127.0.0.1", Properties::default()), made_up).unwrap();
+        assert_eq!(names(&answer), ["lo"]);
+        assert_eq!(
+            answer.candidates[0].candidate.protocol,
+            Protocol::Quic,
+            "streams are preferred by default"
+        );
+        assert!(answer.candidates.iter().all(|c| c.plan.is_empty()), "{:?}", answer.candidates);
+    }
+
+    #[test]
+    fn only_wishes_about_paths_bind_to_devices() {
+        // None of the made-up interfaces has the address that the kernel would take, if it has a route at all.
+        let wishes = Properties {
+            interface: [("wifi".to_owned(), Preference::Prefer)].into(),
+            ..Properties::default()
+        };
+        let answer = answer(&request("198.51.100.7", wishes), made_up).unwrap();
+        assert_eq!(names(&answer), ["wlan0", "eth0"]);
+        let device = |interface: &str| Action::Device { interface: interface.into() };
+        assert!(answer.candidates.iter().all(|c| c.plan == [device(&c.candidate.paths[0].interface)]));
+    }
+
+    #[test]
+    fn a_slice_cannot_be_had_without_an_agent_and_the_refusal_says_so() {
+        let wishes =
+            Properties { pvd: [("B".to_owned(), Preference::Require)].into(), ..Properties::default() };
+        let refusal = answer(&request("198.51.100.7", wishes), made_up).unwrap_err();
+        assert!(
+            refusal.failed.iter().any(|f| f.property == "pvd" && f.has.contains("no slice")),
+            "{refusal}"
+        );
+    }
+}

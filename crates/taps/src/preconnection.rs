@@ -1,0 +1,273 @@
+//! Preconnections: everything that is said before a connection is there (RFC 9622 §6, §7).
+
+use crate::candidates::{Choice, Question};
+use crate::connection::{Connection, Info, Making};
+use crate::endpoint::{LocalEndpoint, RemoteEndpoint, Resolved, resolve};
+use crate::error::{Attempt, Error};
+use crate::framer::{Framer, Stack};
+use crate::group::{Group, Live};
+use crate::listener::{self, Listener};
+use crate::message::{MessageContext, MessageId};
+use crate::race::{self, Outcome, Real};
+use crate::security::Security;
+use crate::setup::Setup;
+use crate::transport::{Opened, Recipe};
+use crate::{Agent, Preference, Properties, Protocol};
+use anabranch_core::taps::Host;
+use anabranch_core::taps::plan::Planned;
+use anabranch_core::taps::race::RaceConfig;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `keepAliveTimeout` where keep-alive is wanted and no time is said: what NATs let idle flows live at least (RFC 9000 §10.1.2
+/// speaks of 30 s for UDP).
+const KEEP_ALIVE: Duration = Duration::from_secs(25);
+
+/// What a connection is to be like; opens as many as wanted. Later changes of it change no connection.
+#[derive(Debug, Clone)]
+pub struct Preconnection {
+    pub(crate) properties: Properties,
+    pub(crate) local: LocalEndpoint,
+    pub(crate) remotes: Vec<RemoteEndpoint>,
+    pub(crate) security: Security,
+    pub(crate) framers: Stack,
+    timeout: Option<Duration>,
+    keep_alive_timeout: Option<Duration>,
+    agent: Agent,
+    race: RaceConfig,
+    interfaces: fn() -> Host,
+}
+
+impl Preconnection {
+    /// One with these properties, and no security.
+    #[must_use]
+    pub fn new(properties: Properties) -> Self {
+        Self {
+            properties,
+            local: LocalEndpoint::default(),
+            remotes: Vec::new(),
+            security: Security::disabled(),
+            framers: Stack::default(),
+            timeout: None,
+            keep_alive_timeout: None,
+            agent: Agent::default(),
+            race: RaceConfig::default(),
+            interfaces: anabranch_kern::host::interfaces,
+        }
+    }
+
+    /// Restricts this end.
+    #[must_use]
+    pub fn local(mut self, local: impl Into<LocalEndpoint>) -> Self {
+        self.local = local.into();
+        self
+    }
+
+    /// Adds a way to name the peer; all of them are the same peer. A listener takes connections from them only.
+    #[must_use]
+    pub fn remote(mut self, remote: impl Into<RemoteEndpoint>) -> Self {
+        self.remotes.push(remote.into());
+        self
+    }
+
+    /// What protects the connection.
+    #[must_use]
+    pub fn security(mut self, security: Security) -> Self {
+        self.security = security;
+        self
+    }
+
+    /// Adds a framer: the last one added runs first when sending, and last when receiving.
+    #[must_use]
+    pub fn framer(mut self, framer: impl Framer + 'static) -> Self {
+        self.framers.add(Box::new(framer));
+        self
+    }
+
+    /// `connTimeout`.
+    #[must_use]
+    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// `keepAliveTimeout`; without it 25 s, where the property `keepAlive` asks for keep-alive.
+    #[must_use]
+    pub fn keep_alive_timeout(mut self, timeout: Duration) -> Self {
+        self.keep_alive_timeout = Some(timeout);
+        self
+    }
+
+    /// Which agent is asked. Default: the local one.
+    #[must_use]
+    pub fn agent(mut self, agent: Agent) -> Self {
+        self.agent = agent;
+        self
+    }
+
+    /// How long establishing may take in all. Default: 30 s.
+    #[must_use]
+    pub fn establish_within(mut self, timeout: Duration) -> Self {
+        self.race.deadline = timeout;
+        self
+    }
+
+    /// Opens a connection (`Initiate`): candidates are raced, and the first that succeeds is it.
+    ///
+    /// # Errors
+    /// No candidate satisfies the properties, and which property failed; or every candidate failed, and why each.
+    pub async fn initiate(&self) -> Result<Connection, Error> {
+        self.open(None).await.map(|(connection, _)| connection)
+    }
+
+    /// Opens a connection and sends a first message (`InitiateWithSend`). One that is safely replayable travels with the
+    /// handshake where QUIC knows the peer from before.
+    ///
+    /// # Errors
+    /// As [`Preconnection::initiate`]; or the message cannot be sent.
+    pub async fn initiate_with_send(
+        &self,
+        data: impl Into<Bytes>,
+        context: &MessageContext,
+    ) -> Result<(Connection, MessageId), Error> {
+        let (connection, sent) = self.open(Some((data.into(), context))).await?;
+        match sent {
+            Some(id) => Ok((connection, id)),
+            // It was said above that there is a message.
+            None => Err(crate::SendError::Closed.into()),
+        }
+    }
+
+    /// Waits for connections at the local endpoint (`Listen`).
+    ///
+    /// # Errors
+    /// No protocol satisfies the properties; or the endpoint cannot be listened at.
+    pub async fn listen(&self) -> Result<Listener, Error> {
+        listener::listen(self).await
+    }
+
+    /// Not offered.
+    ///
+    /// # Errors
+    /// Always: [`Error::Rendezvous`].
+    pub async fn rendezvous(&self) -> Result<Connection, Error> {
+        Err(Error::Rendezvous)
+    }
+
+    /// Connection properties to begin with.
+    pub(crate) fn live(&self) -> Live {
+        let wanted = matches!(self.properties.keep_alive, Preference::Require | Preference::Prefer);
+        Live {
+            timeout: self.timeout,
+            keep_alive_timeout: self.keep_alive_timeout.or(wanted.then_some(KEEP_ALIVE)),
+            ..Live::of(&self.properties)
+        }
+    }
+
+    async fn open(
+        &self,
+        first: Option<(Bytes, &MessageContext)>,
+    ) -> Result<(Connection, Option<MessageId>), Error> {
+        let resolved = resolve(&self.remotes).await?;
+        let question = Question {
+            properties: &self.properties,
+            local: &self.local,
+            security: &self.security,
+            agent: &self.agent,
+            interfaces: self.interfaces,
+        };
+        let Choice { candidates, by_agent } = question.answer(&resolved).await?;
+        let (live, mut framers) = (self.live(), self.framers.clone());
+        let early = match &first {
+            Some((data, context)) if context.safely_replayable => {
+                Some(framers.frame(data.clone()).map_err(crate::SendError::from)?)
+            }
+            _ => None,
+        };
+        let (mut failed, delays) =
+            (Vec::new(), candidates.iter().map(|c| self.race.delay(c.candidate.rtt_us)).collect());
+        let attempt = |i: usize| {
+            let recipe = self.recipe(&candidates[i], &resolved);
+            let early = early.as_ref();
+            async move {
+                let recipe = Arc::new(recipe?);
+                recipe.open(&live, early).await.map(|opened| (recipe, opened))
+            }
+        };
+        let tell = |i: usize, error: std::io::Error| {
+            let candidate = candidates[i].candidate.clone();
+            failed.push(Attempt { candidate, error: error.to_string() });
+        };
+        let outcome = race::run(&Real::start(), delays, &self.race, attempt, tell).await;
+        let (won, (recipe, opened)) = match outcome {
+            Outcome::Won(i, made) => (candidates[i].clone(), made),
+            Outcome::Failed { timed_out: true } => return Err(Error::TimedOut(failed)),
+            Outcome::Failed { timed_out: false } => return Err(Error::Failed(failed)),
+        };
+        let made = Made { won, recipe, opened, framers, failed, by_agent };
+        let (connection, sent) = self.made(made, live, first.as_ref().map(|(_, context)| *context))?;
+        match (sent, first) {
+            (None, Some((data, context))) => {
+                let id = connection.send_with(data, context).await?;
+                Ok((connection, Some(id)))
+            }
+            (sent, _) => Ok((connection, sent)),
+        }
+    }
+
+    fn made(
+        &self,
+        made: Made,
+        live: Live,
+        first: Option<&MessageContext>,
+    ) -> Result<(Connection, Option<MessageId>), Error> {
+        let sent_first = made.opened.sent_first;
+        let Planned { candidate, plan } = made.won;
+        let (protocol, failed) = (candidate.protocol, made.failed.clone());
+        let making = Making {
+            protocol,
+            properties: self.properties.clone(),
+            framers: made.framers,
+            info: Some(Info { candidate, plan, by_agent: made.by_agent, failed: made.failed }),
+            recipe: Some(made.recipe),
+            group: Group::new(live),
+            priority: self.properties.conn_priority,
+        };
+        // It may have ended since.
+        let connection = Connection::start(made.opened, making).map_err(|_| Error::Failed(failed))?;
+        let sent = first.filter(|_| sent_first).map(|context| connection.sent_early(context.last));
+        Ok((connection, sent))
+    }
+
+    fn recipe(&self, planned: &Planned, resolved: &Resolved) -> std::io::Result<Recipe> {
+        let candidate = &planned.candidate;
+        let mut setup = Setup::read(&planned.plan)?;
+        setup.mptcp = candidate.protocol == Protocol::Mptcp;
+        let remote = candidate.endpoint.socket_addr();
+        let name = self.security.name().map(str::to_owned);
+        let name = name.or_else(|| resolved.names.get(&remote).cloned());
+        Ok(Recipe {
+            protocol: candidate.protocol,
+            remote,
+            setup,
+            local: self.local.clone(),
+            security: self.security.clone(),
+            server_name: name.unwrap_or_else(|| remote.ip().to_string()),
+            soft_errors: matches!(
+                self.properties.soft_error_notify,
+                Preference::Require | Preference::Prefer
+            ),
+        })
+    }
+}
+
+/// The winner of a race.
+struct Made {
+    won: Planned,
+    recipe: Arc<Recipe>,
+    opened: Opened,
+    framers: Stack,
+    failed: Vec<Attempt>,
+    by_agent: bool,
+}

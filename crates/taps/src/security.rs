@@ -1,0 +1,249 @@
+//! Security parameters (RFC 9622 §6.3), minimal: whom to trust, who we are, which application protocol, and whether it may
+//! go unprotected.
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// Why security parameters cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("security, {what}: {reason}")]
+pub struct SecurityError {
+    what: &'static str,
+    reason: String,
+}
+
+impl SecurityError {
+    fn new(what: &'static str, reason: impl ToString) -> Self {
+        Self { what, reason: reason.to_string() }
+    }
+}
+
+/// Whether connections must be protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Disabled,
+    Opportunistic,
+    Required,
+}
+
+/// What protects a connection. Only QUIC has protection here (TLS 1.3); over TCP and UDP a program brings its own.
+///
+/// Clones share what allows a later connection to resume an earlier one.
+#[derive(Clone)]
+pub struct Security {
+    mode: Mode,
+    trusted: Vec<CertificateDer<'static>>,
+    identity: Option<(Vec<CertificateDer<'static>>, Arc<PrivateKeyDer<'static>>)>,
+    alpn: Vec<Vec<u8>>,
+    server_name: Option<String>,
+    client: Arc<OnceLock<Arc<QuicClientConfig>>>,
+}
+
+impl Security {
+    fn with(mode: Mode) -> Self {
+        Self {
+            mode,
+            trusted: Vec::new(),
+            identity: None,
+            alpn: Vec::new(),
+            server_name: None,
+            client: Arc::default(),
+        }
+    }
+
+    /// None: TCP, Multipath TCP and UDP as they are; QUIC, which is never without, is left out.
+    #[must_use]
+    pub fn disabled() -> Self {
+        Self::with(Mode::Disabled)
+    }
+
+    /// Protected where the protocol has it, that is over QUIC, and then by a certificate that is trusted; else without. RFC 9622
+    /// has protection without proof of who the peer is; here the proof is always asked for.
+    #[must_use]
+    pub fn opportunistic() -> Self {
+        Self::with(Mode::Opportunistic)
+    }
+
+    /// Protected: QUIC only.
+    #[must_use]
+    pub fn required() -> Self {
+        Self::with(Mode::Required)
+    }
+
+    /// Trusts the certificates of `pem`, as roots (`PEM`, one or more). There are no others: not even the system's.
+    ///
+    /// # Errors
+    /// There is no certificate in it.
+    pub fn trust_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
+        let wrong = |reason: String| SecurityError::new("trusted certificates", reason);
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let read = read.map_err(|e| wrong(e.to_string()))?;
+        if read.is_empty() {
+            return Err(wrong("no \"BEGIN CERTIFICATE\" in it".into()));
+        }
+        self.trusted.extend(read);
+        Ok(self.changed())
+    }
+
+    /// Shows this certificate, with its chain, to peers: needed to listen for QUIC (`serverCertificate`), and asked for by
+    /// some servers (`clientCertificate`).
+    ///
+    /// # Errors
+    /// There is no certificate, or no private key.
+    pub fn identity_pem(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, SecurityError> {
+        let wrong = |reason: String| SecurityError::new("identity", reason);
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+        let chain = chain.map_err(|e| wrong(e.to_string()))?;
+        if chain.is_empty() {
+            return Err(wrong("no \"BEGIN CERTIFICATE\" in the certificates".into()));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| wrong(format!("the private key: {e}")))?;
+        self.identity = Some((chain, Arc::new(key)));
+        Ok(self.changed())
+    }
+
+    /// Offers, or accepts, this application protocol (RFC 7301).
+    #[must_use]
+    pub fn alpn(mut self, protocol: impl Into<Vec<u8>>) -> Self {
+        self.alpn.push(protocol.into());
+        self.changed()
+    }
+
+    /// The name in the peer's certificate, where it is not the remote endpoint's.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Sessions of other parameters are not resumed.
+    fn changed(mut self) -> Self {
+        self.client = Arc::default();
+        self
+    }
+
+    /// Whether a protocol without protection will do.
+    pub(crate) fn allows_plain(&self) -> bool {
+        self.mode != Mode::Required
+    }
+
+    /// Whether QUIC can be had.
+    pub(crate) fn allows_quic(&self) -> bool {
+        self.mode != Mode::Disabled
+    }
+
+    /// Whether QUIC can be listened for.
+    pub(crate) fn has_identity(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// Whether a listener asks its peers for certificates.
+    pub(crate) fn asks_for_proof(&self) -> bool {
+        !self.trusted.is_empty()
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.server_name.as_deref()
+    }
+
+    /// What a client of QUIC needs; made once, since it keeps what connections are resumed with.
+    pub(crate) fn client(&self) -> Result<Arc<QuicClientConfig>, SecurityError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client.clone());
+        }
+        let wrong = |e: rustls::Error| SecurityError::new("client", e);
+        let roots = self.roots()?;
+        if roots.is_empty() {
+            let reason = "nothing is trusted, so no peer can prove who it is: Security::trust_pem";
+            return Err(SecurityError::new("trusted certificates", reason));
+        }
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(wrong)?
+            .with_root_certificates(roots);
+        let mut config = match &self.identity {
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(wrong)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols.clone_from(&self.alpn);
+        config.enable_early_data = true;
+        let config = QuicClientConfig::try_from(config).map_err(|e| SecurityError::new("client", e))?;
+        Ok(self.client.get_or_init(|| Arc::new(config)).clone())
+    }
+
+    fn roots(&self) -> Result<RootCertStore, SecurityError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in &self.trusted {
+            let wrong = |e| SecurityError::new("trusted certificates", e);
+            roots.add(certificate.clone()).map_err(wrong)?;
+        }
+        Ok(roots)
+    }
+
+    /// What a server of QUIC needs. Where certificates are trusted, peers must prove themselves by them. `early`: whether data
+    /// from before the end of the handshake is taken, which may be a repetition.
+    pub(crate) fn server(&self, early: bool) -> Result<Arc<QuicServerConfig>, SecurityError> {
+        let wrong = |e: rustls::Error| SecurityError::new("server", e);
+        let Some((chain, key)) = &self.identity else {
+            let reason = "to listen for QUIC takes a certificate and its key: Security::identity_pem";
+            return Err(SecurityError::new("identity", reason));
+        };
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(wrong)?;
+        let builder = if self.trusted.is_empty() {
+            builder.with_no_client_auth()
+        } else {
+            let roots = Arc::new(self.roots()?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+            builder.with_client_cert_verifier(verifier.map_err(|e| SecurityError::new("server", e))?)
+        };
+        let mut config = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(wrong)?;
+        config.alpn_protocols.clone_from(&self.alpn);
+        // QUIC knows only "none" and "all" (RFC 9001 §4.6.1).
+        config.max_early_data_size = if early { u32::MAX } else { 0 };
+        let config = QuicServerConfig::try_from(config).map_err(|e| SecurityError::new("server", e))?;
+        Ok(Arc::new(config))
+    }
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        Self::disabled()
+    }
+}
+
+impl fmt::Debug for Security {
+    /// Without keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (trusted, identity) = (self.trusted.len(), self.identity.is_some());
+        write!(f, "Security({:?}, {trusted} trusted, identity: {identity})", self.mode)
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let of = |e: Result<Security, SecurityError>| e.unwrap_err().to_string();
+        assert!(of(Security::required().trust_pem(b"x")).contains("no \"BEGIN CERTIFICATE\""));
+        assert!(of(Security::required().identity_pem(b"", b"")).starts_with("security, identity"));
+        assert!(Security::required().client().is_err_and(|e| e.to_string().contains("trust_pem")));
+        assert!(Security::required().server(false).is_err_and(|e| e.to_string().contains("identity_pem")));
+        assert!(!Security::disabled().allows_quic() && !Security::required().allows_plain());
+        assert!(Security::opportunistic().allows_quic() && Security::opportunistic().allows_plain());
+    }
+}

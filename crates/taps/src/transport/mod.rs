@@ -1,0 +1,198 @@
+//! The protocols, each as a reader, a writer, and a link that tells about both.
+
+mod datagram;
+mod quic;
+mod stream;
+
+pub(crate) use datagram::Demultiplexer;
+pub(crate) use quic::{accept_stream, another, server};
+pub(crate) use stream::opened as of_stream;
+
+use crate::endpoint::LocalEndpoint;
+use crate::group::Live;
+use crate::security::Security;
+use crate::setup::Setup;
+use anabranch_core::taps::Protocol;
+use bytes::{Bytes, BytesMut};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::mpsc;
+
+/// Most bytes of one read.
+const READ: usize = 64 << 10;
+/// The longest datagram (RFC 768).
+const DATAGRAM: usize = 65_535;
+
+/// How a candidate is opened; once more for every clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Recipe {
+    pub protocol: Protocol,
+    pub remote: SocketAddr,
+    pub setup: Setup,
+    pub local: LocalEndpoint,
+    pub security: Security,
+    /// The name that the peer's certificate has to have.
+    pub server_name: String,
+    /// Whether ICMP errors are asked for.
+    pub soft_errors: bool,
+}
+
+/// A connection that is open.
+pub(crate) struct Opened {
+    pub reader: Reader,
+    pub writer: Writer,
+    pub link: Link,
+    /// Steps about the treatment of packets that were refused.
+    pub refused: Vec<String>,
+    /// Whether the first message was sent with the handshake.
+    pub sent_first: bool,
+}
+
+impl Recipe {
+    /// Opens it. `first`, if there is one, may be sent more than once.
+    pub async fn open(&self, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
+        match self.protocol {
+            Protocol::Tcp | Protocol::Mptcp => stream::open(self, live).await,
+            Protocol::Udp => datagram::open(self),
+            Protocol::Quic => quic::open(self, live, first).await,
+        }
+    }
+}
+
+/// What was read.
+pub(crate) enum Read {
+    /// So much of a stream, or one datagram.
+    Data(Bytes),
+    /// The network said something that does not end the connection.
+    Soft(io::Error),
+    /// The peer will send no more.
+    End,
+}
+
+/// The receiving side.
+pub(crate) enum Reader {
+    Stream(Arc<TcpStream>, BytesMut),
+    Connected(Arc<UdpSocket>, BytesMut),
+    /// Datagrams of one peer, from a listener's socket.
+    Sorted(mpsc::Receiver<Bytes>),
+    Quic(quinn::RecvStream),
+}
+
+impl Reader {
+    /// Reads what is there, at most `most` bytes of a stream. Nothing is lost if it is dropped before it is done.
+    pub async fn read(&mut self, most: usize) -> io::Result<Read> {
+        match self {
+            Self::Stream(socket, buffer) => stream::read(socket, buffer, most.clamp(1, READ)).await,
+            Self::Connected(socket, buffer) => datagram::read(socket, buffer).await,
+            Self::Sorted(datagrams) => Ok(datagrams.recv().await.map_or(Read::End, Read::Data)),
+            Self::Quic(stream) => {
+                let chunk = stream.read_chunk(most.clamp(1, READ), true).await?;
+                Ok(chunk.map_or(Read::End, |c| Read::Data(c.bytes)))
+            }
+        }
+    }
+
+    /// Whether what is read now may be a repetition (RFC 9622 §9.3.3.2).
+    pub fn is_early(&self) -> bool {
+        matches!(self, Self::Quic(stream) if stream.is_0rtt())
+    }
+}
+
+/// The sending side.
+pub(crate) enum Writer {
+    Stream(Arc<TcpStream>),
+    Connected(Arc<UdpSocket>),
+    /// To one of a listener's peers.
+    To(Arc<UdpSocket>, SocketAddr),
+    Quic(quinn::SendStream),
+}
+
+impl Writer {
+    /// Sends all of it, or one datagram. `soft` is told of what does not end the connection.
+    pub async fn write(&mut self, data: Bytes, soft: &mut (dyn FnMut(io::Error) + Send)) -> io::Result<()> {
+        match self {
+            Self::Stream(socket) => stream::write(socket, &data, soft).await,
+            Self::Connected(socket) => datagram::write(socket, None, &data, soft).await,
+            Self::To(socket, peer) => datagram::write(socket, Some(*peer), &data, soft).await,
+            Self::Quic(stream) => stream.write_chunk(data).await.map_err(Into::into),
+        }
+    }
+
+    /// Smaller is more urgent; only streams of one connection know each other.
+    pub fn prioritise(&self, priority: u32) {
+        if let Self::Quic(stream) = self {
+            // A stream that was reset has no priority any more.
+            let _ = stream.set_priority(-i32::try_from(priority).unwrap_or(i32::MAX));
+        }
+    }
+
+    /// Tells the peer that no more follows, where the protocol can, and waits until it has everything, where that shows.
+    pub async fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stream(socket) => socket2::SockRef::from(&**socket).shutdown(std::net::Shutdown::Write),
+            Self::Connected(_) | Self::To(..) => Ok(()),
+            Self::Quic(stream) => quic::finish(stream).await,
+        }
+    }
+}
+
+/// What is known about a connection while it is open.
+#[derive(Clone)]
+pub(crate) enum Link {
+    Stream(Arc<TcpStream>),
+    Connected(Arc<UdpSocket>),
+    To(Arc<UdpSocket>, SocketAddr),
+    /// The endpoint ends with its last link.
+    Quic(quinn::Connection, quinn::Endpoint),
+}
+
+impl Link {
+    pub fn remote(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Stream(socket) => socket.peer_addr(),
+            Self::Connected(socket) => socket.peer_addr(),
+            Self::To(_, peer) => Ok(*peer),
+            Self::Quic(connection, _) => Ok(connection.remote_address()),
+        }
+    }
+
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Stream(socket) => socket.local_addr(),
+            Self::Connected(socket) | Self::To(socket, _) => socket.local_addr(),
+            Self::Quic(connection, endpoint) => {
+                let bound = endpoint.local_addr()?;
+                Ok(SocketAddr::new(connection.local_ip().unwrap_or(bound.ip()), bound.port()))
+            }
+        }
+    }
+
+    /// The socket that belongs to this connection alone.
+    pub fn own_socket(&self) -> Option<socket2::SockRef<'_>> {
+        match self {
+            Self::Stream(socket) => Some(socket2::SockRef::from(&**socket)),
+            Self::Connected(socket) => Some(socket2::SockRef::from(&**socket)),
+            Self::To(..) | Self::Quic(..) => None,
+        }
+    }
+
+    /// Makes what is under way end without a farewell, once all parts are dropped.
+    pub fn cut(&self) {
+        match self {
+            Self::Stream(socket) => {
+                // It is gone already if it says so.
+                let _ = socket2::SockRef::from(&**socket).set_linger(Some(std::time::Duration::ZERO));
+            }
+            Self::Connected(_) | Self::To(..) => {}
+            Self::Quic(connection, _) => connection.close(quinn::VarInt::from_u32(1), b"aborted"),
+        }
+    }
+}
+
+/// Errors that ICMP brings and that pass (RFC 1122 §4.2.3.9): the connection goes on.
+fn is_soft(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), HostUnreachable | NetworkUnreachable | ConnectionRefused)
+}

@@ -1,0 +1,155 @@
+//! QUIC by quinn: a connection of ours is one bidirectional stream; clones are further streams of the same connection.
+
+use super::{Link, Opened, Reader, Recipe, Writer};
+use crate::group::Live;
+use crate::security::Security;
+use crate::setup::Setup;
+use anabranch_core::taps::plan::PlanConfig;
+use bytes::Bytes;
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, IdleTimeout, SendStream, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most streams the peer may have open in one connection.
+const MOST_STREAMS: u32 = 256;
+/// Most connections whose handshake is under way.
+const MOST_INCOMING: usize = 1024;
+/// How long the peer has to acknowledge what was sent last.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
+    let (socket, mut refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
+    if recipe.setup.dscp.is_some() {
+        // quinn writes the whole byte with every packet, for ECN.
+        refused.push("DSCP: quic sends without".into());
+    }
+    let endpoint = Endpoint::new(EndpointConfig::default(), None, socket.into(), Arc::new(TokioRuntime))?;
+    let crypto = recipe.security.client().map_err(io::Error::other)?;
+    let mut config = ClientConfig::new(crypto);
+    config.transport_config(Arc::new(transport(&recipe.setup, live, &mut refused)?));
+    let connecting = endpoint
+        .connect_with(config, recipe.remote, &recipe.server_name)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+    let (connection, early) = match first {
+        None => (connecting.await?, None),
+        Some(_) => match connecting.into_0rtt() {
+            Ok((connection, accepted)) => (connection, Some(accepted)),
+            // Nothing is known of an earlier connection.
+            Err(connecting) => (connecting.await?, None),
+        },
+    };
+    let (mut send, mut receive) = connection.open_bi().await?;
+    let mut sent_first = false;
+    if let (Some(accepted), Some(first)) = (early, first) {
+        send.write_all(first).await?;
+        sent_first = accepted.await;
+        if !sent_first {
+            // The server has forgotten us; what was sent and opened before the handshake does not exist.
+            (send, receive) = connection.open_bi().await?;
+        }
+    }
+    Ok(Opened {
+        reader: Reader::Quic(receive),
+        writer: Writer::Quic(send),
+        link: Link::Quic(connection, endpoint),
+        refused,
+        sent_first,
+    })
+}
+
+/// What of a plan is QUIC's own: congestion control and initial window.
+fn transport(setup: &Setup, live: &Live, refused: &mut Vec<String>) -> io::Result<TransportConfig> {
+    let mut config = common(live)?;
+    let window = setup.window.map(|w| u64::from(w.segments) * u64::from(PlanConfig::default().segment_bytes));
+    let mut cubic = CubicConfig::default();
+    let mut reno = NewRenoConfig::default();
+    let mut bbr = BbrConfig::default();
+    if let Some(bytes) = window {
+        cubic.initial_window(bytes);
+        reno.initial_window(bytes);
+        bbr.initial_window(bytes);
+    }
+    let factory: Arc<dyn ControllerFactory + Send + Sync> = match setup.congestion_control.as_deref() {
+        Some("cubic") | None => Arc::new(cubic),
+        Some("reno") => Arc::new(reno),
+        Some("bbr") => Arc::new(bbr),
+        Some(other) => {
+            refused
+                .push(format!("congestion control {other}: quic has cubic, reno and bbr; it is cubic now"));
+            Arc::new(cubic)
+        }
+    };
+    config.congestion_controller_factory(factory);
+    Ok(config)
+}
+
+fn common(live: &Live) -> io::Result<TransportConfig> {
+    let mut config = TransportConfig::default();
+    config.max_concurrent_bidi_streams(VarInt::from_u32(MOST_STREAMS));
+    // Nobody takes them.
+    config.max_concurrent_uni_streams(VarInt::from_u32(0));
+    config.keep_alive_interval(live.keep_alive_timeout);
+    if let Some(timeout) = live.timeout {
+        let timeout = IdleTimeout::try_from(timeout);
+        let timeout = timeout.map_err(|e| io::Error::other(format!("property \"connTimeout\": {e}")))?;
+        config.max_idle_timeout(Some(timeout));
+    }
+    Ok(config)
+}
+
+/// A server on a bound socket.
+pub(crate) fn server(
+    socket: std::net::UdpSocket,
+    security: &Security,
+    early: bool,
+    live: &Live,
+) -> io::Result<Endpoint> {
+    let crypto = security.server(early).map_err(io::Error::other)?;
+    let mut config = ServerConfig::with_crypto(crypto);
+    config.transport_config(Arc::new(common(live)?));
+    config.max_incoming(MOST_INCOMING);
+    Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))
+}
+
+/// One more stream of an open connection.
+pub(crate) async fn another(connection: &Connection, endpoint: &Endpoint) -> io::Result<Opened> {
+    let (send, receive) = connection.open_bi().await?;
+    Ok(opened(connection, endpoint, send, receive))
+}
+
+/// The next stream that the peer opens.
+pub(crate) async fn accept_stream(connection: &Connection, endpoint: &Endpoint) -> io::Result<Opened> {
+    let (send, receive) = connection.accept_bi().await?;
+    Ok(opened(connection, endpoint, send, receive))
+}
+
+fn opened(
+    connection: &Connection,
+    endpoint: &Endpoint,
+    send: SendStream,
+    receive: quinn::RecvStream,
+) -> Opened {
+    Opened {
+        reader: Reader::Quic(receive),
+        writer: Writer::Quic(send),
+        link: Link::Quic(connection.clone(), endpoint.clone()),
+        refused: Vec::new(),
+        sent_first: false,
+    }
+}
+
+pub(super) async fn finish(stream: &mut SendStream) -> io::Result<()> {
+    if stream.finish().is_err() {
+        // Reset already.
+        return Ok(());
+    }
+    match tokio::time::timeout(FAREWELL, stream.stopped()).await {
+        Ok(Ok(_)) | Err(_) => Ok(()),
+        Ok(Err(error)) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, error)),
+    }
+}
