@@ -131,11 +131,42 @@ struct ab_shown {
 /* What ioam_source.bpf.c puts in front of TCP. */
 struct ab_source_config {
 	u16 ioam_namespace;
-	/* It has room for so many, 1 to 4. */
-	u16 nodes;
+	/* It has room for so many, 1 to 4; with detail, 1 to 3. */
+	u8 nodes;
+	/* Nodes are asked for time stamps and buffer occupancy, too. */
+	u8 detail;
 	/* One packet in so many carries a trace. */
 	u32 every;
 };
+
+/* One path of a monitor, in the array `ab_paths`, which is mapped into memory (crates/kern/src/bpf/paths.rs). A writer makes
+ * `sequence` odd, writes, and makes it even: who reads an odd one, or another one after than before, reads again. 0:
+ * nothing yet. All ones: unknown. */
+struct ab_path {
+	u64 sequence;
+	/* When the last trace came. */
+	u64 seen_us;
+	u64 traces;
+	/* All hops together, since the path was first seen. */
+	u64 drops;
+	u64 losses;
+	/* Of the bottleneck, the hop with the least link rate per flow. */
+	u64 link_kbps;
+	u64 arrival_kbps;
+	u64 depth_bytes;
+	u64 free_bytes;
+	u32 flows;
+	u16 ioam_namespace;
+	/* 0: no path. */
+	u8 hops;
+	/* AB_PATH_COMPLETE. */
+	u8 flags;
+	/* First hop first. */
+	u32 nodes[16];
+};
+
+/* Every hop told its drops, and none was silent. */
+#define AB_PATH_COMPLETE 1
 
 /* One event of tcp_trace.bpf.c, in the ring buffer `ab_events`. */
 struct ab_event {

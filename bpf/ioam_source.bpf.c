@@ -29,12 +29,15 @@ struct {
 /* Segments that have gone without a trace. */
 u64 credit SEC(".bss");
 
-/* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; an extension header is 8n bytes. */
+/* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; with detail also seconds, fraction and
+ * buffer occupancy, 12 words. An extension header is 8n bytes. */
 #define NODE_WORDS 2
-#define MOST_NODES 4
-#define WORDS(nodes) (((nodes) * 9 + 1) / 2 * 2)
+#define NODE_WORDS_DETAIL 5
+#define SNAPSHOT_WORDS 7
+#define MOST_WORDS 36
 #define HEADER_LEN(words) (16 + 4 * (words))
 #define TRACE_TYPE 0x820002
+#define TRACE_TYPE_DETAIL 0xb21002
 
 #define ETHER_LEN 14
 #define IPV6_LEN 40
@@ -48,10 +51,10 @@ struct header {
 	__be16 ioam_namespace;
 	u8 node_len, remaining;
 	__be32 type;
-	u32 room[WORDS(MOST_NODES)];
+	u32 room[MOST_WORDS];
 };
 
-_Static_assert(sizeof(struct header) == HEADER_LEN(WORDS(MOST_NODES)), "the longest header");
+_Static_assert(sizeof(struct header) == HEADER_LEN(MOST_WORDS), "the longest header");
 
 AB_INLINE void count(u32 which)
 {
@@ -64,7 +67,8 @@ AB_INLINE void count(u32 which)
 SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
-	u32 words = WORDS(ab_source.nodes), len = HEADER_LEN(words);
+	u32 fixed = ab_source.detail ? NODE_WORDS_DETAIL : NODE_WORDS;
+	u32 words = (ab_source.nodes * (fixed + SNAPSHOT_WORDS) + 1) / 2 * 2, len = HEADER_LEN(words);
 	struct header h = {
 		.next = IPPROTO_TCP,
 		.len = len / 8 - 1,
@@ -72,9 +76,9 @@ int ab_source_egress(struct __sk_buff *skb)
 		.option = 0x31,
 		.option_len = 10 + 4 * words,
 		.ioam_namespace = bpf_htons(ab_source.ioam_namespace),
-		.node_len = NODE_WORDS << 3,
+		.node_len = fixed << 3,
 		.remaining = words,
-		.type = bpf_htonl(TRACE_TYPE << 8),
+		.type = bpf_htonl((ab_source.detail ? TRACE_TYPE_DETAIL : TRACE_TYPE) << 8),
 	};
 	u32 segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
 	u8 ip[IPV6_LEN], offset, hop_by_hop = 0;

@@ -31,7 +31,8 @@ u64 abn_size(u32 which)
 				     sizeof(struct ab_source_config), sizeof(struct ab_event),
 				     offsetof(struct ab_socket, answer), AB_COUNTERS,
 				     sizeof(struct ab_shown), offsetof(struct ab_shown, name),
-				     sizeof(struct ab_window_key), AB_WINDOWS, AB_WINDOW_COUNTERS };
+				     sizeof(struct ab_window_key), AB_WINDOWS, AB_WINDOW_COUNTERS,
+				     sizeof(struct ab_path), offsetof(struct ab_path, nodes) };
 
 	return which < sizeof(sizes) / sizeof(sizes[0]) ? sizes[which] : 0;
 }

@@ -10,7 +10,8 @@ use anabranch_core::packet::Packet;
 use anabranch_core::ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
 use anabranch_core::ran::channel::{Channel, ChannelConfig, Quality};
 use anabranch_core::ran::gnb::{
-    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, N3, QosRule, TelemetryConfig, UeConfig,
+    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, QosRule, TelemetryConfig,
+    UeConfig,
 };
 use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
 use anabranch_core::ran::queue::{Algorithm, BearerParams, BufferLimit};
@@ -210,6 +211,7 @@ impl Input {
             slices: (0..3).map(|n: usize| SliceConfig::new(format!("s{n}"), shares[n])).collect(),
             ues: self.ues.iter().take(6).copied().enumerate().map(|(n, shape)| ue_config(n, shape)).collect(),
             telemetry: TelemetryConfig { packets: true, slots: true, ues: true },
+            ioam: self.gtpu.then_some(IoamConfig { node_id: 7, namespace: 123 }),
         }
     }
 }

@@ -7,7 +7,9 @@
 
 pub mod access;
 pub mod cc;
+pub mod collect;
 pub mod element;
+pub mod ioam;
 pub mod lwip;
 pub mod net;
 pub mod packet;

@@ -22,10 +22,10 @@ const CRATES: [(&str, &[&str]); 6] = [
 const FOR_TESTS: [(&str, &[&str]); 1] = [("node", &["taps"])];
 
 /// The contract and plain policy types: what every module of `core` may import, and what imports none.
-const CONTRACT: [&str; 4] = ["element", "packet", "policy", "time"];
+const CONTRACT: [&str; 5] = ["element", "ioam", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 13] = [
+const LEAVES: [&str; 14] = [
     "access::crypto",
     "access::dns",
     "access::mtu",
@@ -34,6 +34,7 @@ const LEAVES: [&str; 13] = [
     "access::steer",
     "access::table",
     "cc",
+    "collect",
     "lwip",
     "net",
     "ran",

@@ -4,6 +4,10 @@
 //! TUN reads and writes the IP packets of a veth pair ([`Framing::Ip`]). One system call moves up to
 //! [`Options::batch`] packets, into and out of memory that is allocated once.
 
+mod filter;
+
+pub use filter::Only;
+
 use crate::interface;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -37,11 +41,19 @@ pub struct Options {
     pub slot_bytes: usize,
     /// Kernel receive buffer, in bytes; without the right to exceed `net.core.rmem_max`, that much.
     pub buffer_bytes: usize,
+    /// Which packets are read. The kernel drops the others before they cost a copy.
+    pub only: Only,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { framing: Framing::Ethernet, batch: 32, slot_bytes: 2048, buffer_bytes: 8 << 20 }
+        Self {
+            framing: Framing::Ethernet,
+            batch: 32,
+            slot_bytes: 2048,
+            buffer_bytes: 8 << 20,
+            only: Only::All,
+        }
     }
 }
 
@@ -118,6 +130,10 @@ impl PacketSocket {
         set_option(raw, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
         set_option(raw, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         set_option(raw, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+
+        if let Only::HopByHop = options.only {
+            filter::hop_by_hop(&fd, options.framing)?;
+        }
 
         let any = link_address(index, libc::ETH_P_ALL as u16, [0; 6]);
         // SAFETY: the pointer and the length describe `any`, which outlives the call.

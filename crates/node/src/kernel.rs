@@ -8,10 +8,11 @@ mod at_work;
 #[cfg(feature = "bpf")]
 mod show;
 
+use crate::monitor;
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
 #[cfg(feature = "bpf")]
-use anabranch_kern::bpf::SourceConfig;
+use anabranch_kern::bpf::{MOST_NODES_DETAIL, SourceConfig};
 use anyhow::Result;
 use std::path::PathBuf;
 
@@ -80,11 +81,13 @@ struct LoadArgs {
 #[command(after_long_help = "\
 A source puts empty IOAM traces (RFC 9197, 9486) into TCP over IPv6; nodes on the way fill them; a sink at the
 receiver tells the sender on its ACKs (docs/int-cc.md). Lower the MTU of the route by 160 for the trace (88 for two nodes).
+A monitor looks at the traces that arrive at an interface, and shows each path hop by hop.
 
 Example:
   ip -6 route replace fd00:2::/64 via fd00:1::1 mtu 1340
   anabranch int source --interface eth0 --every 8
-  anabranch int sink --cgroup /sys/fs/cgroup/telemetry      at the receiver")]
+  anabranch int sink --cgroup /sys/fs/cgroup/telemetry      at the receiver
+  anabranch int monitor --interface eth0                    at the receiver, or wherever they pass")]
 pub struct IntArgs {
     #[command(subcommand)]
     command: IntCommand,
@@ -103,6 +106,10 @@ enum IntCommand {
         /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
         nodes: u8,
+        /// Ask nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
+        /// bytes and 48 per node, at most 3 nodes.
+        #[arg(long)]
+        detail: bool,
         /// IOAM namespace.
         #[arg(long, value_name = "ID", default_value_t = 123)]
         namespace: u16,
@@ -113,6 +120,10 @@ enum IntCommand {
         #[arg(long, value_name = "DIR")]
         cgroup: PathBuf,
     },
+    /// Show what the traces tell that arrive at an interface, path by path and hop by hop, until this command ends.
+    Monitor(monitor::MonitorArgs),
+    /// The same once, after listening for a moment.
+    Paths(monitor::PathsArgs),
 }
 
 /// Numbers as in configuration files: `100_000_000`.
@@ -142,10 +153,13 @@ pub fn run_cc(args: CcArgs) -> Result<()> {
 #[cfg(feature = "bpf")]
 pub fn run_int(args: IntArgs) -> Result<()> {
     match args.command {
-        IntCommand::Source { interface, every, nodes, namespace } => {
-            at_work::source(&interface, SourceConfig { namespace, every, nodes })
+        IntCommand::Source { interface, every, nodes, detail, namespace } => {
+            let nodes = if detail { nodes.min(MOST_NODES_DETAIL) } else { nodes };
+            at_work::source(&interface, SourceConfig { namespace, every, nodes, detail })
         }
         IntCommand::Sink { cgroup } => at_work::sink(&cgroup),
+        IntCommand::Monitor(args) => monitor::run(&args),
+        IntCommand::Paths(args) => monitor::paths(&args),
     }
 }
 
@@ -159,8 +173,12 @@ pub fn run_cc(_: CcArgs) -> Result<()> {
     anyhow::bail!(WITHOUT)
 }
 
-/// Says that this build cannot.
+/// Says what this build cannot.
 #[cfg(not(feature = "bpf"))]
-pub fn run_int(_: IntArgs) -> Result<()> {
-    anyhow::bail!(WITHOUT)
+pub fn run_int(args: IntArgs) -> Result<()> {
+    match args.command {
+        IntCommand::Monitor(args) => monitor::run(&args),
+        IntCommand::Paths(args) => monitor::paths(&args),
+        IntCommand::Source { .. } | IntCommand::Sink { .. } => anyhow::bail!(WITHOUT),
+    }
 }

@@ -23,6 +23,7 @@ mod engine;
 mod kernel;
 mod keygen;
 mod link;
+mod monitor;
 mod netctl;
 mod proxy;
 mod slicemgr;

@@ -35,12 +35,14 @@
 //! | `ipv6` | extension headers: building, finding, inserting, taking off |
 //! | `feedback` | what the receiver tells the sender, as a TCP option |
 //! | `path` | from a trace that arrived to that report |
+//! | `head` | all of it in the first bytes of a packet, for who only looks on |
 //!
 //! The incremental trace grows on its way, which IPv6 forbids to extension headers; RFC 9486 leaves it out
 //! and so does `ipv6`. Its codec is here for other carriers.
 
 mod edge;
 mod feedback;
+mod head;
 mod ipv6;
 mod node;
 mod path;
@@ -52,6 +54,7 @@ pub use edge::{EdgeToEdge, Sequence, TCP_STATE_LEN, TcpState};
 pub use feedback::{
     Bottleneck, Code, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, TCP_OPTION_KIND, code, decode,
 };
+pub use head::{Head, head};
 pub use ipv6::{
     DESTINATION_OPTIONS, ExtOption, HOP_BY_HOP, OptionsHeaders, emit_edge_header, emit_trace_header,
     find_options, insert, options, strip, trace_header_len, trace_range,

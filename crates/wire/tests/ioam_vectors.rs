@@ -178,6 +178,7 @@ fn what_the_vectors_say() {
         capacity_bytes: Some(150_000),
         flows: Some(2),
         mcs: None,
+        rb_half_percent: None,
         queue_drops: 17,
         medium_losses: 1234,
     };

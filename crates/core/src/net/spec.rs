@@ -14,6 +14,7 @@ use super::link::{LinkChange, LinkConfig, QueueLimit};
 use super::loss::LossModel;
 use super::rate::Rate;
 use super::trace::{Trace, TraceError};
+use crate::ioam::DEFAULT_NAMESPACE;
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -254,14 +255,12 @@ fn rate(
     Ok(Some(Rate::Trace(Arc::new(if repeat { trace.repeating(file)? } else { trace }))))
 }
 
-/// The namespace of the kernel's own examples, and of our source.
-const DEFAULT_NAMESPACE: u16 = 123;
-
 fn ioam(node: Option<u32>, namespace: Option<u16>) -> Result<Option<IoamNode>, SpecError> {
     match node {
         None => Ok(None),
         Some(node_id @ 1..=0xff_fffe) => {
-            Ok(Some(IoamNode { node_id, namespace: namespace.unwrap_or(DEFAULT_NAMESPACE) }))
+            let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
+            Ok(Some(IoamNode { node_id, namespace, ..IoamNode::default() }))
         }
         Some(other) => Err(SpecError::Value {
             key: "ioam_node".into(),

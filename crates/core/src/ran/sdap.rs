@@ -66,6 +66,17 @@ pub struct FlowStats {
     pub queue: BufferStats,
 }
 
+/// The queues of a bearer's flows, all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DrbQueue {
+    /// Bytes waiting.
+    pub waiting_bytes: u64,
+    /// Most bytes that may.
+    pub limit_bytes: u64,
+    /// Packets dropped.
+    pub drops: u64,
+}
+
 /// One SDAP entity: one direction of one PDU session.
 #[derive(Debug, Clone)]
 pub struct Sdap {
@@ -293,6 +304,29 @@ impl Sdap {
     #[must_use]
     pub fn backlog_bytes(&self, drb: DrbId) -> u64 {
         self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
+    }
+
+    /// The bearer that QoS flow `qfi` goes to.
+    #[must_use]
+    pub fn drb_of(&self, qfi: u8) -> Option<DrbId> {
+        let flow = self.flows.get(usize::from(self.by_qfi[usize::from(qfi) % QFIS]?))?;
+        self.drbs.get(flow.drb).map(|drb| drb.config.id)
+    }
+
+    /// The queues of a bearer's flows, all together.
+    #[must_use]
+    pub fn queue_of(&self, drb: DrbId) -> DrbQueue {
+        let Some(drb) = self.drbs.iter().find(|d| d.config.id == drb) else { return DrbQueue::default() };
+        let empty = DrbQueue { waiting_bytes: drb.backlog_bytes, ..DrbQueue::default() };
+        drb.flows.iter().fold(empty, |sum, index| {
+            let flow = &self.flows[usize::from(*index)];
+            let stats = flow.queue.stats();
+            DrbQueue {
+                limit_bytes: sum.limit_bytes.saturating_add(flow.config.limit_bytes),
+                drops: sum.drops + stats.full_drops + stats.aqm_drops,
+                ..sum
+            }
+        })
     }
 
     /// Counters of each flow, in the order of the configuration.

@@ -5,6 +5,7 @@
 //!  Feedback      sockops + sink on a cgroup: reports out on ACKs, reports in         ┘ (the map ab_sockets)
 //!  InitialWindows  sockops on a cgroup: the first flight of connections by their mark
 //!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
+//!  PathsMap      what a monitor knows of paths, in memory that programs and processes read
 //! ```
 //!
 //! **Nothing stays.** Everything is held by file descriptors of this process and nothing is pinned: when a value
@@ -22,6 +23,7 @@ mod controllers;
 mod feedback;
 mod inspect;
 mod object;
+mod paths;
 mod replace;
 mod sockets;
 mod source;
@@ -33,8 +35,9 @@ pub use controllers::{Controllers, LOADABLE, available};
 pub use feedback::Feedback;
 pub use inspect::{holders, registered, shown};
 pub use object::Counters;
+pub use paths::{PATH_NODES, PathsMap, PublishedPath, published};
 pub use sockets::{SocketState, sockets};
-pub use source::{MOST_NODES, Source, SourceConfig, trace_bytes};
+pub use source::{MOST_NODES, MOST_NODES_DETAIL, Source, SourceConfig, trace_bytes};
 pub use window::{InitialWindows, MOST_WINDOWS, WindowCounters};
 
 use std::path::Path;

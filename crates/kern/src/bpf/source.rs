@@ -10,11 +10,14 @@ use std::ptr::{self, NonNull};
 
 /// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
 pub const MOST_NODES: u8 = 4;
+/// The same with [`SourceConfig::detail`].
+pub const MOST_NODES_DETAIL: u8 = 3;
 
 /// Bytes that a trace with room for `nodes` adds to a packet: what the route's MTU is to be lowered by.
 #[must_use]
-pub const fn trace_bytes(nodes: u8) -> usize {
-    (16 + 36 * nodes as usize).next_multiple_of(8)
+pub const fn trace_bytes(nodes: u8, detail: bool) -> usize {
+    let node = if detail { 48 } else { 36 };
+    (16 + node * nodes as usize).next_multiple_of(8)
 }
 
 /// What a source puts into packets.
@@ -26,11 +29,13 @@ pub struct SourceConfig {
     pub every: u32,
     /// Nodes a trace has room for, 1 to [`MOST_NODES`] (taken as one of these otherwise). Default 4.
     pub nodes: u8,
+    /// Ask nodes for time stamps and buffer occupancy, too; then at most [`MOST_NODES_DETAIL`]. Default no.
+    pub detail: bool,
 }
 
 impl Default for SourceConfig {
     fn default() -> Self {
-        Self { namespace: 123, every: 8, nodes: MOST_NODES }
+        Self { namespace: 123, every: 8, nodes: MOST_NODES, detail: false }
     }
 }
 
@@ -58,7 +63,8 @@ impl Source {
         }
         let mut object = open("ioam_source", object!("ioam_source"))?;
         let mut constants = config.namespace.to_ne_bytes().to_vec();
-        constants.extend(u16::from(config.nodes.clamp(1, MOST_NODES)).to_ne_bytes());
+        let most = if config.detail { MOST_NODES_DETAIL } else { MOST_NODES };
+        constants.extend([config.nodes.clamp(1, most), u8::from(config.detail)]);
         constants.extend(config.every.max(1).to_ne_bytes());
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;

@@ -52,10 +52,11 @@ unsafe extern "C" {
 #[test]
 fn the_contract_has_the_sizes_we_write() {
     // SAFETY: takes a number and returns one.
-    let sizes: Vec<u64> = (0..12).map(|i| unsafe { abn_size(i) }).collect();
+    let sizes: Vec<u64> = (0..14).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
     assert_eq!(sizes[2], u64::from(replace::SOCKET_LEN));
+    let path = (paths::WORDS * 8) as u64;
     assert_eq!(
         sizes,
         [
@@ -70,7 +71,9 @@ fn the_contract_has_the_sizes_we_write() {
             160,
             16,
             MOST_WINDOWS as u64,
-            3
+            3,
+            path,
+            80
         ]
     );
 }

@@ -1,11 +1,12 @@
 //! Cells in a scenario file, and as the core takes them.
 
 use super::schema::{choice, table};
+use anabranch_core::ioam::DEFAULT_NAMESPACE;
 use anabranch_core::policy::Filter;
 use anabranch_core::ran::amc::Amc;
 use anabranch_core::ran::channel::ChannelConfig;
 use anabranch_core::ran::gnb::{
-    BearerConfig, Gnb as Cell, GnbConfig, GnbError, QosRule, TelemetryConfig, UeConfig,
+    BearerConfig, Gnb as Cell, GnbConfig, GnbError, IoamConfig, QosRule, TelemetryConfig, UeConfig,
 };
 use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
 use anabranch_core::ran::rlc::{AmConfig, RlcConfig, UmConfig};
@@ -173,6 +174,8 @@ table! {
         control_rbs: u16 = 0, range(0.0, 275.0);
         /// See `control_rbs`.
         control_every: u32 = 1, range(1.0, 1e6);
+        /// It fills IOAM traces that pass downlink, as the node with this id. Left out, it does not.
+        ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
         /// Slots from a backlog at the UE to the grant for it.
         grant_delay_slots: u8 = 4, range(0.0, 64.0);
         /// The channel of every UE that has none of its own.
@@ -437,6 +440,7 @@ impl Gnb {
             slices,
             ues: of_ues,
             telemetry: TelemetryConfig { packets: true, ..TelemetryConfig::default() },
+            ioam: self.ioam_node.map(|node_id| IoamConfig { node_id, namespace: DEFAULT_NAMESPACE }),
         })
     }
 

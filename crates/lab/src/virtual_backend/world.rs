@@ -250,7 +250,11 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             rate: Rate::Fixed(bps(server.rate_mbps)),
             delay: model::ms(server.delay_ms),
             queue: SERVER_QUEUE,
-            ioam: server.ioam_node.map(|node_id| IoamNode { node_id, namespace: NAMESPACE }),
+            ioam: server.ioam_node.map(|node_id| IoamNode {
+                node_id,
+                namespace: NAMESPACE,
+                ..IoamNode::default()
+            }),
             ..LinkConfig::default()
         };
         let link = net.add(format!("{name}.link"), DuplexLink::new(config.clone(), config, seeds.next_u64()));

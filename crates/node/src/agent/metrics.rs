@@ -127,7 +127,7 @@ pub(super) fn program(status: &Status, drops_help: &str) -> Registry {
     registry
 }
 
-pub(super) fn encoded(registry: &Registry) -> String {
+pub(crate) fn encoded(registry: &Registry) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
     let _ = encode(&mut out, registry);
@@ -204,14 +204,14 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
 }
 
 /// Labels of a metric.
-pub(super) trait Label:
+pub(crate) trait Label:
     std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static
 {
 }
 impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
 
 /// Registers what is known of a metric now.
-pub(super) fn count<L: Label>(
+pub(crate) fn count<L: Label>(
     registry: &mut Registry,
     name: &str,
     help: &str,
@@ -232,7 +232,7 @@ pub(super) fn tally(registry: &mut Registry, name: &str, help: &str, value: u64)
 }
 
 /// Registers what is known of a metric now.
-pub(super) fn gauge<L: Label>(
+pub(crate) fn gauge<L: Label>(
     registry: &mut Registry,
     name: &str,
     help: &str,
@@ -250,7 +250,7 @@ pub(super) fn gauge<L: Label>(
 }
 
 /// Registers what is known of a metric now.
-pub(super) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
+pub(crate) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
     let number = Number::default();
     number.set(value);
     match unit {

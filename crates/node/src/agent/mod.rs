@@ -12,7 +12,7 @@ mod crew;
 mod gnb;
 mod leases;
 mod lwip;
-mod metrics;
+pub(crate) mod metrics;
 mod place;
 mod proxy;
 pub mod service;

@@ -38,7 +38,7 @@ pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,
     SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
 };
-pub use serve::serve;
+pub use serve::{Server, serve};
 pub use types::{
     Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };

@@ -111,7 +111,8 @@ fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
 }
 
 impl Server {
-    async fn listen(&mut self, at: &Listen, router: Router) -> anyhow::Result<()> {
+    /// Serves `router` at `at` until dropped.
+    pub(crate) async fn listen(&mut self, at: &Listen, router: Router) -> anyhow::Result<()> {
         match at {
             Listen::Off => {}
             Listen::Tcp(address) => {

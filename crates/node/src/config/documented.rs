@@ -29,7 +29,7 @@ fn smallest_gnb(variant: &str) -> Table {
     };
     let text = format!(
         "[gnb]\n{n3}[[device]]\nname = \"ue0\"\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
-         [cell]\n{radio}mac = {{}}\nharq = {{}}\nslices = [{{ name = \"default\", share_percent = 100 }}]\n\
+         [cell]\n{radio}mac = {{}}\nharq = {{}}\nioam = {{ node_id = 1 }}\nslices = [{{ name = \"default\", share_percent = 100 }}]\n\
          [[cell.ues]]\nname = \"u\"\n{addresses}bearer = {{}}\n\
          channel = {{ model = \"constant\", mcs = 5 }}\n\
          sdap = {{ flows = [{{ qfi = 9, drb = 1{unmapped} }}] }}\n"
@@ -38,7 +38,7 @@ fn smallest_gnb(variant: &str) -> Table {
 }
 
 /// Sections of gnb.toml: path, heading and variant.
-const GNB: [(&[&str], &str, &str); 17] = [
+const GNB: [(&[&str], &str, &str); 18] = [
     (&["gnb"], "[gnb]", ""),
     (&["n3"], "[n3] mode = \"ip\"", ""),
     (&["n3"], "[n3] mode = \"gtpu\"", "gtpu"),
@@ -50,6 +50,7 @@ const GNB: [(&[&str], &str, &str); 17] = [
     (&["cell", "radio"], "[cell] radio = { rat = \"nr\" }", "nr"),
     (&["cell", "mac"], "[cell] mac", ""),
     (&["cell", "harq"], "[cell] harq", ""),
+    (&["cell", "ioam"], "[cell] ioam", ""),
     (&["cell", "slices"], "[[cell.slices]]", ""),
     (&["cell", "ues"], "[[cell.ues]]", "gtpu"),
     (&["cell", "ues", "bearer"], "[[cell.ues]] bearer", ""),
@@ -188,7 +189,7 @@ fn sections() -> Vec<Section> {
             all.push(Section { file, path: vec![name], heading, steering: "" });
         }
     }
-    for (file, sections) in [("gnb.toml", GNB), ("lwip.toml", LWIP)] {
+    for (file, sections) in [("gnb.toml", &GNB[..]), ("lwip.toml", &LWIP[..])] {
         all.extend(sections.iter().map(|(path, heading, variant)| Section {
             file,
             path: path.to_vec(),

@@ -86,6 +86,7 @@ impl Device {
             batch: 64,
             slot_bytes: usize::from(mtu) + 32,
             buffer_bytes: 4 << 20,
+            ..Options::default()
         };
         let socket = PacketSocket::open(inside, &options)
             .with_context(|| format!("device {inside}: cannot open a packet socket (CAP_NET_RAW)"))?;

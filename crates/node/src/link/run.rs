@@ -64,6 +64,13 @@ impl Running {
         seed: u64,
         carrier: Carrier,
     ) -> Self {
+        let start_ns = monotonic_ns();
+        // Stamps in traces are of the wall clock, as a router's.
+        let (mut a_to_b, mut b_to_a) = (a_to_b, b_to_a);
+        let epoch = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
+        for node in [&mut a_to_b.ioam, &mut b_to_a.ioam].into_iter().flatten() {
+            node.epoch = epoch;
+        }
         let link = DuplexLink::new(a_to_b, b_to_a, seed);
         // 1 ns to 10 s with two digits: a fixed 20 KiB, so recording never allocates.
         let mut late_ns = Histogram::new_with_bounds(1, 10_000_000_000, 2).unwrap_or_else(|_| unreachable!());
@@ -72,7 +79,7 @@ impl Running {
         if !link.has_carrier() {
             outside.set_carrier(false);
         }
-        Self { link, outside, start_ns: monotonic_ns() }
+        Self { link, outside, start_ns }
     }
 
     /// Runs until asked to stop.

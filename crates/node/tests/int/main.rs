@@ -16,6 +16,9 @@
 mod net;
 mod paths;
 
+mod monitor;
+mod mqtt;
+
 use paths::{Group, Linked, Loaded, Routed, alone};
 use std::time::Duration;
 

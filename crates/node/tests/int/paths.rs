@@ -19,7 +19,7 @@ pub fn alone() -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Says so, past the harness; on CI it is a failure.
-fn skip<T>(why: &str) -> Option<T> {
+pub fn skip<T>(why: &str) -> Option<T> {
     let root = nix::unistd::geteuid().is_root();
     assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
@@ -149,14 +149,24 @@ impl Ends {
         self.folder.path().join(name)
     }
 
-    fn source(&self, every: u32) -> Program {
+    fn source(&self, every: u32, more: &[&str]) -> Program {
         let every = every.to_string();
-        let args = ["int", "source", "--interface", "s0", "--every", &every];
+        let args = [&["int", "source", "--interface", "s0", "--every", &every], more].concat();
         let log = self.log("source.log");
         let _ = std::fs::remove_file(&log);
         let source = self.sender.spawn(ANABRANCH, &args, &log);
         until("the source is attached", || source.log().contains("s0"));
         source
+    }
+
+    /// `anabranch int monitor` at the receiver, when it listens.
+    fn monitor(&self, more: &[&str]) -> Program {
+        let args: Vec<&str> = ["int", "monitor"].iter().chain(more).copied().collect();
+        let log = self.log("monitor.log");
+        let _ = std::fs::remove_file(&log);
+        let monitor = self.receiver.spawn(ANABRANCH, &args, &log);
+        until("the monitor reports", || !monitor.log().is_empty());
+        monitor
     }
 
     fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
@@ -257,7 +267,29 @@ impl Linked {
 
     /// `anabranch int source` at the sender.
     pub fn source(&self, every: u32) -> Program {
-        self.ends.source(every)
+        self.ends.source(every, &[])
+    }
+
+    /// `anabranch int monitor` at the receiver.
+    pub fn monitor(&self, args: &[&str]) -> Program {
+        self.ends.monitor(args)
+    }
+
+    /// Another program at the receiver.
+    pub fn at_receiver(&self, program: &str, args: &[&str]) -> Program {
+        let log = self.ends.log(&format!("{program}-{}.log", args.concat().replace('/', "_")));
+        let _ = std::fs::remove_file(&log);
+        self.ends.receiver.spawn(program, args, &log)
+    }
+
+    /// A file of the test's own.
+    pub fn file(&self, name: &str) -> String {
+        self.ends.log(name).display().to_string()
+    }
+
+    /// The same, with further arguments.
+    pub fn source_with(&self, every: u32, more: &[&str]) -> Program {
+        self.ends.source(every, more)
     }
 
     /// One TCP flow to the receiver.
@@ -351,7 +383,17 @@ impl Routed {
 
     /// `anabranch int source` at the sender.
     pub fn source(&self, every: u32) -> Program {
-        self.ends.source(every)
+        self.ends.source(every, &[])
+    }
+
+    /// `anabranch int monitor` at the receiver.
+    pub fn monitor(&self, args: &[&str]) -> Program {
+        self.ends.monitor(args)
+    }
+
+    /// One TCP flow to the receiver, while something happens.
+    pub fn iperf_while(&self, cc: &str, time: Duration, during: impl FnOnce()) -> Run {
+        self.ends.iperf_while(cc, time, during)
     }
 
     /// A second of TCP, as tshark dissects its first packets at the receiver.

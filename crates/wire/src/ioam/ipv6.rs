@@ -107,14 +107,25 @@ pub type OptionsHeaders = [Option<(u8, Range<usize>)>; 2];
 /// # Errors
 /// Not a whole IPv6 packet, or a header that ends beyond it.
 pub fn find_options(packet: &[u8]) -> Result<OptionsHeaders, WireError> {
-    const WHAT: &str = "IPv6 packet";
-    need(packet, WHAT, IPV6_LEN)?;
-    if packet[0] >> 4 != 6 {
-        return Err(WireError::Value { what: "IP version", got: u64::from(packet[0] >> 4) });
-    }
+    let (found, _) = options_in_front(packet)?;
     let expected = IPV6_LEN + usize::from(u16_at(packet, 4));
     if packet.len() != expected {
         return Err(WireError::Length { what: WHAT, expected, have: packet.len() });
+    }
+    Ok(found)
+}
+
+const WHAT: &str = "IPv6 packet";
+
+/// The same in a packet that may end early behind these headers; beside it, the protocol behind them and where that
+/// starts.
+///
+/// # Errors
+/// Not an IPv6 packet, or a header that ends beyond what is there.
+pub(super) fn options_in_front(packet: &[u8]) -> Result<(OptionsHeaders, (u8, usize)), WireError> {
+    need(packet, WHAT, IPV6_LEN)?;
+    if packet[0] >> 4 != 6 {
+        return Err(WireError::Value { what: "IP version", got: u64::from(packet[0] >> 4) });
     }
     let (mut next, mut at) = (packet[6], IPV6_LEN);
     let mut found = [None, None];
@@ -130,7 +141,7 @@ pub fn find_options(packet: &[u8]) -> Result<OptionsHeaders, WireError> {
         *slot = Some((next, at..end));
         (next, at) = (packet[at], end);
     }
-    Ok(found)
+    Ok((found, (next, at)))
 }
 
 /// Where a packet's pre-allocated trace is, from its namespace on: what [`fill`](super::fill) and

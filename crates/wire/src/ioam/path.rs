@@ -97,6 +97,7 @@ mod tests {
             capacity_bytes: Some(10_000),
             flows: Some(flows),
             mcs: None,
+            rb_half_percent: None,
             queue_drops: drops,
             medium_losses: 2,
         })

@@ -11,7 +11,7 @@
 //! +---------------------------------------------------------------+
 //! |  queue capacity, bytes                                        |
 //! +-------------------------------+---------------+---------------+
-//! |  flow count                   |  MCS          |  reserved (0) |
+//! |  flow count                   |  MCS          |  RB share     |
 //! +-------------------------------+---------------+---------------+
 //! |  packets dropped because the queue was full, modulo 2^32      |
 //! +---------------------------------------------------------------+
@@ -19,8 +19,10 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! All ones: the node does not know; the two counters are always known. The queue's depth is in the
-//! standard's own field (bit 6), which Linux fills as well, in bytes.
+//! All ones: the node does not know; the two counters are always known. The RB share is 1 plus half percents; 0, which
+//! was reserved once: not told. The queue's depth is in the standard's own field (bit 6), which Linux fills as well,
+//! in bytes. A cell tells what of that depth has left the limiter and waits in RLC in the standard's buffer occupancy
+//! (bit 11), in bytes, where the trace asks for it.
 
 use super::node::Opaque;
 use crate::WireError;
@@ -30,6 +32,9 @@ use crate::read::{put, u16_at, u32_at};
 pub const SNAPSHOT_SCHEMA: u32 = 0x41_42_01;
 /// Bytes of its data, without the word that holds length and schema.
 pub const SNAPSHOT_LEN: usize = 24;
+
+/// All RBs of the carrier.
+const MOST_SHARE: u8 = 200;
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +49,9 @@ pub struct Snapshot {
     pub flows: Option<u16>,
     /// Modulation and coding scheme of the radio link.
     pub mcs: Option<u8>,
+    /// Resource blocks of the carrier that the flow's bearer got over the last measuring interval, half percents,
+    /// at most 200.
+    pub rb_half_percent: Option<u8>,
     /// Packets dropped because the queue was full or its discipline chose so; wraps.
     pub queue_drops: u32,
     /// Packets the medium lost in spite of retransmission; wraps.
@@ -74,6 +82,7 @@ impl Snapshot {
             capacity_bytes: word(8),
             flows: Some(u16_at(b, 12)).filter(|v| *v != u16::MAX),
             mcs: Some(b[14]).filter(|v| *v != u8::MAX),
+            rb_half_percent: b[15].checked_sub(1).filter(|v| *v <= MOST_SHARE),
             queue_drops: u32_at(b, 16),
             medium_losses: u32_at(b, 20),
         }))
@@ -88,6 +97,7 @@ impl Snapshot {
         put(&mut b, 8, &self.capacity_bytes.unwrap_or(u32::MAX).to_be_bytes());
         put(&mut b, 12, &self.flows.unwrap_or(u16::MAX).to_be_bytes());
         b[14] = self.mcs.unwrap_or(u8::MAX);
+        b[15] = self.rb_half_percent.map_or(0, |share| share.min(MOST_SHARE) + 1);
         put(&mut b, 16, &self.queue_drops.to_be_bytes());
         put(&mut b, 20, &self.medium_losses.to_be_bytes());
         b

@@ -121,11 +121,12 @@ proptest! {
     fn snapshots_round_trip(
         arrival in proptest::option::of(0..u32::MAX), link in proptest::option::of(0..u32::MAX),
         capacity in proptest::option::of(0..u32::MAX), flows in proptest::option::of(0..u16::MAX),
-        mcs in proptest::option::of(0..u8::MAX), queue_drops: u32, medium_losses: u32,
+        mcs in proptest::option::of(0..u8::MAX), rb_half_percent in proptest::option::of(0u8..=200),
+        queue_drops: u32, medium_losses: u32,
     ) {
         let snapshot = Snapshot {
-            arrival_kbps: arrival, link_kbps: link, capacity_bytes: capacity, flows, mcs, queue_drops,
-            medium_losses,
+            arrival_kbps: arrival, link_kbps: link, capacity_bytes: capacity, flows, mcs, rb_half_percent,
+            queue_drops, medium_losses,
         };
         let opaque = |schema| Snapshot::parse(Opaque { schema, data: &snapshot.emit() });
         prop_assert_eq!(opaque(SNAPSHOT_SCHEMA), Ok(Some(snapshot)));

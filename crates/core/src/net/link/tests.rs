@@ -218,7 +218,7 @@ fn a_link_fills_traces() {
     let config = LinkConfig {
         rate: Rate::Fixed(8_000_000),
         queue: QueueLimit { packets: 20, bytes: usize::MAX },
-        ioam: Some(IoamNode { node_id: 7, namespace: 123 }),
+        ioam: Some(IoamNode { node_id: 7, namespace: 123, ..IoamNode::default() }),
         ..LinkConfig::default()
     };
     let plain = |port: u16| {

@@ -7,7 +7,7 @@ use crate::ran::amc::Direction;
 use crate::ran::mac::TransportBlock;
 use crate::ran::pdcp::{PdcpRx, PdcpTx};
 use crate::ran::queue::{AnyBuffer, AnyLimiter};
-use crate::ran::rlc::{BufferPool, BufferStatus, Entity, SentSdu, TxQueue};
+use crate::ran::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentSdu, TxQueue};
 use crate::ran::sdap::{DrbConfig, DrbId};
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -21,6 +21,10 @@ pub(super) struct Bearer {
     pub(super) id: DrbId,
     pub(super) lcid: u8,
     pub(super) priority: u8,
+    /// Whether RLC sends again what was lost.
+    pub(super) acknowledged: bool,
+    /// Most bytes in its RLC buffer.
+    pub(super) limit_bytes: u64,
     /// Whether packets carry the SDAP header.
     header: bool,
     /// The gNB's end, and the UE's.
@@ -100,7 +104,9 @@ impl Bearer {
         let (down, gnb) = end(&config.queue)?;
         let (up, ue) = end(config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
         let (id, header, priority) = (drb.id, drb.header, config.priority);
-        Ok((Self { id, lcid, priority, header, ends: [gnb, ue] }, [down, up]))
+        let acknowledged = matches!(config.rlc, RlcConfig::Am(_));
+        let limit_bytes = config.limit_bytes;
+        Ok((Self { id, lcid, priority, acknowledged, limit_bytes, header, ends: [gnb, ue] }, [down, up]))
     }
 
     /// The entity that sends in a direction.

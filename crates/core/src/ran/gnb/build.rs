@@ -72,7 +72,7 @@ impl Gnb {
                 counted: 0,
             })
         };
-        Ok(Self {
+        let mut cell = Self {
             n3: config.n3,
             links: [link(&inter[0])?, link(&inter[1])?],
             inter,
@@ -94,7 +94,11 @@ impl Gnb {
             events: VecDeque::new(),
             scratch: Scratch::default(),
             amc,
-        })
+        };
+        if let Some(ioam) = config.ioam {
+            cell.tell(ioam)?;
+        }
+        Ok(cell)
     }
 }
 

@@ -108,6 +108,9 @@ impl Gnb {
                     return Err(fail(UeError::value("drb", drb, "one of its bearers")));
                 };
                 bearer.set_buffer(direction, buffer, now);
+                if direction == Direction::Downlink {
+                    bearer.limit_bytes = params.limit.bytes;
+                }
                 ue.side(direction).sdap.set_limiter(drb, limiter);
                 Ok(())
             }

@@ -83,6 +83,24 @@ pub struct GnbConfig {
     /// What is told.
     #[serde(default)]
     pub telemetry: TelemetryConfig,
+    /// As which IOAM node it fills traces that pass; left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ioam: Option<IoamConfig>,
+}
+
+/// A cell as an IOAM node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IoamConfig {
+    /// Node id, 1 to 16777214.
+    pub node_id: u32,
+    /// IOAM namespace: traces of others are left alone.
+    #[serde(default = "default_namespace")]
+    pub namespace: u16,
+}
+
+const fn default_namespace() -> u16 {
+    crate::ioam::DEFAULT_NAMESPACE
 }
 
 fn one_slice() -> Vec<SliceConfig> {

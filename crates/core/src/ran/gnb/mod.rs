@@ -19,6 +19,7 @@ mod classify;
 mod command;
 mod config;
 mod grants;
+mod ioam;
 mod slot;
 mod stats;
 #[cfg(test)]
@@ -27,8 +28,8 @@ mod ue;
 
 pub use command::GnbCommand;
 pub use config::{
-    BearerById, BearerConfig, GnbConfig, GnbError, MAX_UES, MacConfig, N3, QosRule, TelemetryConfig,
-    UeConfig, UeError,
+    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, QosRule,
+    TelemetryConfig, UeConfig, UeError,
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeSlotStats};
 pub use ue::Loader;
@@ -257,6 +258,7 @@ impl Gnb {
         self.active.push(number);
         self.ues[number as usize].active = true;
         // Its limiters hear of the slots in which it had nothing.
+        self.note_first(number, self.next_slot.saturating_sub(1));
         if let Some(last) = self.next_slot.checked_sub(1) {
             for direction in Direction::ALL {
                 let next = self.forecast(direction, number, last);

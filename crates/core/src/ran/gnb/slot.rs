@@ -207,6 +207,7 @@ impl Gnb {
             told.balance_rbs = links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
             self.event(GnbEvent::Ue(told));
         }
+        self.note_block(direction, told.ue, told.rbs, false);
         if let Some(block) = block {
             self.send(direction, told.ue, block, at);
         }
@@ -230,6 +231,7 @@ impl Gnb {
                 link.stats.nacks += 1;
                 link.stats.lost_blocks += 1;
                 self.pool.give(block.bytes);
+                self.note_block(direction, number, 0, true);
             }
         }
     }
@@ -239,6 +241,9 @@ impl Gnb {
         for place in 0..self.active.len() {
             let number = self.active[place];
             let next = self.forecast(direction, number, slot);
+            if direction == Direction::Downlink {
+                self.note_slot(number, slot);
+            }
             let report = TtiReport { at, ..TtiReport::default() };
             if let Some(ue) = self.ues.get_mut(number as usize) {
                 ue.report(direction, slot, &report, next);
@@ -255,6 +260,12 @@ impl Gnb {
         if !self.ues.get(number as usize)?.look(direction).sdap.listens() {
             return None;
         }
+        self.expectation(number, slot)
+    }
+
+    /// The same of a downlink, whether a limiter listens or not.
+    pub(super) fn expectation(&mut self, number: u32, slot: u64) -> Option<Forecast> {
+        let direction = Direction::Downlink;
         let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
         let (now, at) = (self.time_of(slot), self.time_of(next));
         let mut rbs = self.data_rbs(direction, next)?;

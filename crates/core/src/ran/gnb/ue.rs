@@ -4,6 +4,7 @@ use super::bearer::{Bearer, Delivered};
 use super::classify;
 use super::config::{QosRule, UeConfig, UeError};
 use super::grants::GrantDelay;
+use super::ioam::Teller;
 use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::channel::Channel;
@@ -34,6 +35,8 @@ pub(super) struct Ue {
     /// When one of its timers is due.
     pub(super) wake: Instant,
     pub(super) grants: GrantDelay,
+    /// What its downlink tells in traces; most cells tell nothing.
+    pub(super) teller: Option<Box<Teller>>,
     qos: Vec<QosRule>,
     default_qfi: u8,
     sides: [Side; 2],
@@ -133,6 +136,7 @@ impl Ue {
             active: false,
             wake: Instant::MAX,
             grants: GrantDelay::new(delay_slots),
+            teller: None,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
             sides,
@@ -160,7 +164,13 @@ impl Ue {
         packet: Packet,
         now: Instant,
     ) -> Result<(), SdapDrop> {
-        let sdap = &mut self.side(direction).sdap;
+        let sdap = &mut self.sides[index(direction)].sdap;
+        if direction == Direction::Downlink
+            && let Some(teller) = &mut self.teller
+            && let Some(id) = sdap.drb_of(qfi)
+        {
+            teller.arrived(id, &packet, now);
+        }
         let result = match sdap.pass(qfi, packet, now) {
             Ok((id, sdu)) => {
                 self.push(direction, id, sdu, now);
@@ -184,8 +194,13 @@ impl Ue {
     }
 
     /// A packet goes down to its bearer.
-    fn push(&mut self, direction: Direction, id: DrbId, sdu: Sdu, now: Instant) {
+    fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
         if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
+            if direction == Direction::Downlink
+                && let Some(teller) = &mut self.teller
+            {
+                teller.leaves(bearer, &self.sides[index(direction)].sdap, &mut sdu, now);
+            }
             bearer.tx(direction).push(sdu, now);
         }
     }

@@ -199,11 +199,12 @@ impl thread::Worker for Worker {
 impl Worker {
     /// Registers everything. Time starts now.
     pub fn new(parts: Parts) -> anyhow::Result<(Self, Handle)> {
-        let Parts { gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
+        let Parts { mut gnb, mut n3, devices, device_of_ue, addresses, real_time, reports, slots, packets } =
             parts;
         let poll = Poll::new().context("epoll")?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
         let clock = Clock::start();
+        gnb.set_ioam_epoch(Duration::from_nanos(clock.start_unix_ns()));
         let timer = Timer::new(clock)?;
         let register = |fd: RawFd, token| {
             poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")

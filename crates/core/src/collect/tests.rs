@@ -1,0 +1,268 @@
+use super::*;
+use anabranch_wire::ioam::{
+    DESTINATION_OPTIONS, EdgeToEdge, HOP_BY_HOP, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Sequence, Snapshot,
+    TcpState, TraceHeader, TraceType, emit_edge_header, emit_trace_header, fill, insert, trace_header_len,
+    trace_range,
+};
+use anabranch_wire::tcp::{TcpHeader, emit_packet};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const EVERYTHING: [TraceType; 6] = [
+    TraceType::HOP,
+    TraceType::SECONDS,
+    TraceType::FRACTION,
+    TraceType::QUEUE_DEPTH,
+    TraceType::BUFFER,
+    TraceType::SNAPSHOT,
+];
+
+/// What a node says, shortly.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    id: u32,
+    at_us: u64,
+    depth: u32,
+    rlc: Option<u32>,
+    snapshot: Option<Snapshot>,
+}
+
+fn packet(port: u16, said: &[Said], edge: Option<(EdgeToEdge, TcpState)>) -> Vec<u8> {
+    let (src, dst) = (format!("[fd00::1]:{port}"), "[fd00::2]:80".parse().unwrap());
+    let mut packet = emit_packet(src.parse().unwrap(), dst, &TcpHeader::default(), &[7; 100]).unwrap();
+    if let Some((edge, tcp)) = edge {
+        let mut header = [0; 56];
+        let len = emit_edge_header(6, &edge, Some(&tcp), &mut header).unwrap();
+        insert(&mut packet, DESTINATION_OPTIONS, &header[..len]).unwrap();
+    }
+    let all = EVERYTHING.into_iter().reduce(std::ops::BitOr::bitor).unwrap();
+    let mut header = vec![0; trace_header_len(60)];
+    emit_trace_header(packet[6], &TraceHeader::new(1, all, 60), &mut header).unwrap();
+    insert(&mut packet, HOP_BY_HOP, &header).unwrap();
+    for said in said {
+        packet[7] -= 1;
+        let data = said.snapshot.map(|s| s.emit());
+        let node = NodeData {
+            hop: Some(Hop { limit: packet[7], node_id: Some(said.id) }),
+            seconds: Some((said.at_us / 1_000_000) as u32),
+            fraction: Some((said.at_us % 1_000_000) as u32),
+            queue_depth: Some(said.depth),
+            buffer: said.rlc,
+            snapshot: data.as_ref().map(|data| Opaque { schema: SNAPSHOT_SCHEMA, data }),
+            ..NodeData::default()
+        };
+        let range = trace_range(&packet).unwrap().unwrap();
+        fill(&mut packet[range], &node).unwrap();
+    }
+    packet
+}
+
+fn seen(ms: u64, wall_us: u64) -> Sighting {
+    Sighting { at: Instant::from_millis(ms), wall: Some(Duration::from_micros(wall_us)), bytes: 1000 }
+}
+
+fn queue(link_kbps: u32, flows: u16, queue_drops: u32, medium_losses: u32) -> Option<Snapshot> {
+    Some(Snapshot {
+        arrival_kbps: Some(5_000),
+        link_kbps: Some(link_kbps),
+        capacity_bytes: Some(150_000),
+        flows: Some(flows),
+        mcs: Some(17),
+        rb_half_percent: Some(75),
+        queue_drops,
+        medium_losses,
+    })
+}
+
+#[test]
+fn a_path_is_told_hop_by_hop() {
+    let mut collector = Collector::new(CollectConfig::default());
+    for (i, (drops, losses)) in [(10, 3), (14, 3), (14, 9)].into_iter().enumerate() {
+        let base = 1_000_000 * (i as u64 + 1);
+        let said = [
+            Said { id: 1, at_us: base + 100, depth: 0, rlc: None, snapshot: queue(100_000, 2, 0, 0) },
+            Said { id: 2, at_us: base + 400, depth: 12_500, rlc: None, snapshot: queue(40_000, 2, drops, 0) },
+            Said {
+                id: 3,
+                at_us: base + 3_400,
+                depth: 90,
+                rlc: Some(80),
+                snapshot: queue(50_000, 2, 0, losses),
+            },
+        ];
+        let edge = EdgeToEdge {
+            namespace: 1,
+            sequence: Some(Sequence::Short(2 * i as u32)),
+            seconds: Some((base / 1_000_000) as u32),
+            fraction: Some(0),
+        };
+        let tcp = TcpState { cwnd: 20 + i as u32, ssthresh: u32::MAX, srtt_us: 9_000 };
+        let packet = packet(4711, &said, Some((edge, tcp)));
+        collector.observe_packet(&packet, seen(i as u64 * 10, base + 8_400));
+    }
+    let now = Instant::from_millis(25);
+    let paths = collector.paths(now);
+    let [path] = &paths[..] else { panic!("{paths:#?}") };
+    assert_eq!((path.name.clone(), path.bottleneck, path.complete), ("1-2-3".into(), Some(1), true));
+    assert_eq!((path.traces, path.bytes, path.flows_seen, path.silent_ms), (3, 3000, 1, 5));
+    // 12,500 bytes at 40 Mbit/s are 2.5 ms; counters count from the first trace on.
+    let [_, two, three] = &path.hops[..] else { panic!("{path:#?}") };
+    assert_eq!((two.queue_us, two.queue_drops, two.medium_losses), (Some(2_500), Some(4), Some(0)));
+    assert_eq!((three.medium_losses, three.mcs, three.rb_share_percent), (Some(6), Some(17), Some(37.5)));
+    assert_eq!(three.rlc_bytes.map(|l| l.last), Some(80));
+    let latency: Vec<_> = path.hops.iter().map(|hop| hop.latency.map(|l| l.last_us)).collect();
+    assert_eq!(latency, [Some(300), Some(3_000), Some(5_000)]);
+    let whole = path.to_first.zip(path.end_to_end).map(|(a, b)| (a.last_us, b.last_us));
+    assert_eq!(whole, Some((100, 8_400)));
+
+    let flows = collector.flows(now);
+    let [flow] = &flows[..] else { panic!("{flows:#?}") };
+    assert_eq!((flow.path, flow.cwnd_segments, flow.ssthresh_segments), (1, Some(22), None));
+    // Numbers 0, 2 and 4: two are missing.
+    assert_eq!((flow.numbered, flow.missing), (Some(3), Some(2)));
+    assert_eq!(collector.counters().traces, 3);
+    assert_eq!(collector.counters().clock_errors, 0);
+}
+
+#[test]
+fn what_is_not_told_is_not_made_up() {
+    let mut collector = Collector::new(CollectConfig::default());
+    // A Linux router: no snapshot; and clocks an hour apart.
+    let said = [Said { id: 7, at_us: 5, depth: 1, ..Said::default() }];
+    let mut cut = packet(1, &said, None);
+    cut.truncate(cut.len() - 100);
+    collector.observe_packet(&cut, Sighting { wall: Some(Duration::from_secs(3600)), ..seen(0, 0) });
+    let path = collector.paths(Instant::ZERO).remove(0);
+    assert!(!path.complete && path.bottleneck.is_none() && path.hops[0].latency.is_none());
+    assert_eq!((path.hops[0].queue_drops, path.hops[0].link_kbps), (None, None));
+    assert_eq!(collector.counters().clock_errors, 1);
+    // Neither broken packets, nor those without a trace, nor an empty trace are paths.
+    let bare = emit_packet(
+        "[fd00::1]:1".parse().unwrap(),
+        "[fd00::2]:2".parse().unwrap(),
+        &TcpHeader::default(),
+        &[],
+    );
+    for other in [bare.unwrap(), packet(1, &[], None)] {
+        collector.observe_packet(&other, seen(0, 0));
+    }
+    collector.observe_packet(&cut[..45], seen(0, 0));
+    let counters = collector.counters();
+    assert_eq!((counters.passed, counters.malformed, collector.len()), (2, 1, (1, 1)));
+}
+
+#[test]
+fn of_another_namespace_nothing_is_taken() {
+    let config = CollectConfig { namespace: Some(2), ..CollectConfig::default() };
+    let mut collector = Collector::new(config);
+    collector.observe_packet(&packet(1, &[Said::default()], None), seen(0, 0));
+    assert!(collector.is_empty() && collector.counters().passed == 1);
+}
+
+#[test]
+fn the_silent_are_forgotten_and_the_full_make_room() {
+    let config = CollectConfig { paths: 2, flows: 3, ..CollectConfig::default() };
+    let mut collector = Collector::new(config);
+    for (ms, id, port) in [(0, 1, 1), (1, 2, 2), (2, 1, 3), (3, 3, 4), (4, 1, 5)] {
+        collector.observe_packet(&packet(port, &[Said { id, ..Said::default() }], None), seen(ms, 0));
+    }
+    let names = |collector: &Collector| -> Vec<String> {
+        collector.paths(Instant::from_millis(5)).into_iter().map(|path| path.name).collect()
+    };
+    // Path 2 was seen longest ago when 3 came.
+    assert_eq!(names(&collector), ["1", "3"]);
+    let counters = *collector.counters();
+    assert_eq!((counters.paths_evicted, counters.flows_evicted), (1, 2));
+    collector.age(Instant::from_millis(60_004));
+    assert_eq!(names(&collector), ["1"]);
+    collector.age(Instant::from_millis(60_005));
+    assert!(collector.is_empty());
+    assert_eq!((collector.counters().paths_aged, collector.counters().flows_aged), (2, 3));
+}
+
+/// One step: a packet of some flow over some nodes, broken somewhere or not, some time later.
+#[derive(Debug, Clone)]
+struct Step {
+    nodes: Vec<u32>,
+    port: u16,
+    later_ms: u64,
+    words: [u32; 4],
+    broken: Option<(usize, u8)>,
+    cut: usize,
+}
+
+prop_compose! {
+    fn step()(
+        nodes in vec(0u32..6, 0..5), port in 0u16..20, later_ms in 0u64..3000, words: [u32; 4],
+        broken in proptest::option::of((0usize..400, any::<u8>())), cut in 0usize..400,
+    ) -> Step {
+        Step { nodes, port, later_ms, words, broken, cut }
+    }
+}
+
+fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
+    let mut collector = Collector::new(config);
+    let mut at = Instant::ZERO;
+    let mut before = Vec::<PathView>::new();
+    for step in steps {
+        at += Duration::from_millis(step.later_ms);
+        let [a, b, c, d] = step.words;
+        let snapshot = Some(Snapshot {
+            arrival_kbps: Some(a),
+            link_kbps: Some(b),
+            flows: Some(c as u16),
+            queue_drops: c,
+            medium_losses: d,
+            ..Snapshot::default()
+        });
+        let said: Vec<Said> = step
+            .nodes
+            .iter()
+            .map(|id| Said { id: *id, at_us: u64::from(a), depth: b, rlc: Some(c), snapshot })
+            .collect();
+        let edge = EdgeToEdge { namespace: 1, sequence: Some(Sequence::Short(d)), ..EdgeToEdge::default() };
+        let mut packet = packet(step.port, &said, Some((edge, TcpState::default())));
+        if let Some((place, value)) = step.broken {
+            let place = place % packet.len();
+            packet[place] = value;
+        }
+        packet.truncate(packet.len().saturating_sub(step.cut % 200));
+        let wall = Some(Duration::from_micros(u64::from(a)));
+        collector.observe_packet(&packet, Sighting { at, wall, bytes: u32::MAX });
+
+        let (paths, flows) = collector.len();
+        assert!(paths <= config.paths && flows <= config.flows);
+        let now = collector.paths(at);
+        for path in &now {
+            let Some(old) = before.iter().find(|old| old.number == path.number) else { continue };
+            assert!(old.traces <= path.traces && old.bytes <= path.bytes);
+            for (old, new) in old.hops.iter().zip(&path.hops) {
+                assert!(old.queue_drops <= new.queue_drops && old.medium_losses <= new.medium_losses);
+            }
+        }
+        before = now;
+    }
+    (collector, at)
+}
+
+proptest! {
+    /// Whatever comes, what is kept is bounded, sums only grow, every packet is counted once, and the same packets
+    /// give the same views.
+    #[test]
+    fn anything_is_bounded_and_deterministic(steps in vec(step(), 0..60)) {
+        let config = CollectConfig { paths: 3, flows: 5, idle: Duration::from_secs(10), ..CollectConfig::default() };
+        let (one, at) = play(&steps, config);
+        let (two, _) = play(&steps, config);
+        prop_assert_eq!(one.paths(at), two.paths(at));
+        prop_assert_eq!(one.flows(at), two.flows(at));
+        prop_assert_eq!(one.counters(), two.counters());
+        let c = one.counters();
+        prop_assert_eq!(c.traces + c.passed + c.malformed, steps.len() as u64);
+        for path in one.paths(at) {
+            for hop in &path.hops {
+                let level = |l: Option<LevelView>| l.is_none_or(|l| l.last <= l.most);
+                prop_assert!(level(hop.depth_bytes) && level(hop.arrival_kbps) && level(hop.link_kbps));
+            }
+        }
+    }
+}

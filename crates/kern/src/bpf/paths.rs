@@ -1,0 +1,327 @@
+//! The paths a monitor knows, in a BPF map that others read without a call: `struct ab_path` of bpf/abi.h.
+//!
+//! ```text
+//!   anabranch int monitor --map ──writes──▶ array ab_paths, mapped into memory ◀──reads── anabranch int paths,
+//!                                           (BPF_F_MMAPABLE)                              BPF programs, anybody's
+//! ```
+//!
+//! The map lives as long as somebody holds it. A reader maps it without the right to write. Each entry has a sequence
+//! number that is odd while it is written, as seqlocks have: a reader never takes half of one path and half of another.
+
+use super::{BpfError, supported, tried};
+use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::{MapHandle, MapType};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Name of the maps.
+const NAME: &str = "ab_paths";
+/// Nodes of a path that an entry has room for; of longer ones, the first.
+pub const PATH_NODES: usize = 16;
+/// Words of `struct ab_path`.
+pub(super) const WORDS: usize = 18;
+/// Most entries of a map that is read.
+const MOST_ENTRIES: u32 = 4096;
+/// A writer that was stopped in the middle of an entry is not waited for.
+const TRIES: usize = 1000;
+const UNKNOWN: u64 = u64::MAX;
+const NO_NODE: u32 = u32::MAX;
+const COMPLETE: u8 = 1;
+
+/// One path, as it is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PublishedPath {
+    /// When its last trace came, microseconds of CLOCK_MONOTONIC.
+    pub seen_us: u64,
+    /// Traces so far.
+    pub traces: u64,
+    /// Packets its queues dropped, all hops together.
+    pub queue_drops: u64,
+    /// Packets its media lost, all hops together.
+    pub medium_losses: u64,
+    /// Link rate of the bottleneck, kbit/s.
+    pub link_kbps: Option<u64>,
+    /// What arrives there, kbit/s.
+    pub arrival_kbps: Option<u64>,
+    /// Its queue, bytes.
+    pub depth_bytes: Option<u64>,
+    /// What its queue has room for, bytes.
+    pub free_bytes: Option<u64>,
+    /// Flows there; 0: unknown.
+    pub flows: u32,
+    /// IOAM namespace.
+    pub namespace: u16,
+    /// Hops.
+    pub hops: u8,
+    /// Every hop told its drops, and none was silent.
+    pub complete: bool,
+    /// Node ids, first hop first; `None`: beyond the last, or without a short id.
+    pub nodes: [Option<u32>; PATH_NODES],
+}
+
+impl PublishedPath {
+    /// Everything behind the sequence number.
+    fn words(&self) -> [u64; WORDS - 1] {
+        let or = |value: Option<u64>| value.unwrap_or(UNKNOWN);
+        let mut tail = [0; 8];
+        tail[..4].copy_from_slice(&self.flows.to_ne_bytes());
+        tail[4..6].copy_from_slice(&self.namespace.to_ne_bytes());
+        tail[6] = self.hops;
+        tail[7] = if self.complete { COMPLETE } else { 0 };
+        let mut words = [0; WORDS - 1];
+        words[..9].copy_from_slice(&[
+            self.seen_us,
+            self.traces,
+            self.queue_drops,
+            self.medium_losses,
+            or(self.link_kbps),
+            or(self.arrival_kbps),
+            or(self.depth_bytes),
+            or(self.free_bytes),
+            u64::from_ne_bytes(tail),
+        ]);
+        for (word, pair) in words[9..].iter_mut().zip(self.nodes.chunks_exact(2)) {
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&pair[0].unwrap_or(NO_NODE).to_ne_bytes());
+            bytes[4..].copy_from_slice(&pair[1].unwrap_or(NO_NODE).to_ne_bytes());
+            *word = u64::from_ne_bytes(bytes);
+        }
+        words
+    }
+
+    fn parse(words: &[u64; WORDS - 1]) -> Self {
+        let known = |at: usize| Some(words[at]).filter(|value| *value != UNKNOWN);
+        let [a, b, c, d, e, f, hops, flags] = words[8].to_ne_bytes();
+        let node = |at: usize| {
+            let bytes = words[9 + at / 2].to_ne_bytes();
+            let half: [u8; 4] = std::array::from_fn(|i| bytes[at % 2 * 4 + i]);
+            Some(u32::from_ne_bytes(half)).filter(|id| *id != NO_NODE)
+        };
+        Self {
+            seen_us: words[0],
+            traces: words[1],
+            queue_drops: words[2],
+            medium_losses: words[3],
+            link_kbps: known(4),
+            arrival_kbps: known(5),
+            depth_bytes: known(6),
+            free_bytes: known(7),
+            flows: u32::from_ne_bytes([a, b, c, d]),
+            namespace: u16::from_ne_bytes([e, f]),
+            hops,
+            complete: flags & COMPLETE != 0,
+            nodes: std::array::from_fn(node),
+        }
+    }
+}
+
+/// The entries of a map, in this process's memory.
+#[derive(Debug)]
+struct Mapped {
+    at: NonNull<AtomicU64>,
+    entries: usize,
+}
+
+// SAFETY: the memory is only reached by atomic operations, from whatever thread.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn new(map: &MapHandle, entries: u32, protection: libc::c_int) -> Result<Self, BpfError> {
+        let entries = entries as usize;
+        let bytes = entries * WORDS * size_of::<u64>();
+        // SAFETY: a new mapping where the kernel finds room; the descriptor is open for the time of the call, and the mapping
+        // keeps the map.
+        let at = unsafe {
+            libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, map.as_fd().as_raw_fd(), 0)
+        };
+        let source = io::Error::last_os_error();
+        match NonNull::new(at) {
+            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Self { at: at.cast(), entries }),
+            _ => Err(BpfError::Io { what: format!("mapping {NAME} into memory"), source }),
+        }
+    }
+
+    /// An entry: its sequence number, and the rest.
+    fn entry(&self, index: usize) -> Option<(&AtomicU64, &[AtomicU64])> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: the index is within the mapping, which is as long as `self`, aligned to a page, and of whole entries; others
+        // that change it (processes, kernel programs) are why the words are atomic.
+        let words = unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(index * WORDS), WORDS) };
+        words.split_first()
+    }
+
+    /// An entry as it was at one time; `None`: nothing yet, or somebody stopped while writing it.
+    fn read(&self, index: usize) -> Option<PublishedPath> {
+        let (sequence, rest) = self.entry(index)?;
+        for _ in 0..TRIES {
+            let before = sequence.load(Ordering::Acquire);
+            if before == 0 {
+                return None;
+            }
+            let words = std::array::from_fn(|i| rest[i].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
+                // One that was taken back has no hops.
+                return Some(PublishedPath::parse(&words)).filter(|path| path.hops > 0);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, and nobody has a reference into it that outlives `self`.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.entries * WORDS * size_of::<u64>()) };
+    }
+}
+
+/// A map of ours; gone when this is, and nobody else holds it.
+#[derive(Debug)]
+pub struct PathsMap {
+    _map: MapHandle,
+    memory: Mapped,
+}
+
+impl PathsMap {
+    /// An empty map for `entries` paths, 1 to 4096 (taken as one of these otherwise).
+    ///
+    /// # Errors
+    /// The machine or the user cannot, or the kernel refuses.
+    pub fn create(entries: u32) -> Result<Self, BpfError> {
+        supported()?;
+        let entries = entries.clamp(1, MOST_ENTRIES);
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: libbpf_sys::BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let bytes = (WORDS * size_of::<u64>()) as u32;
+        let map = MapHandle::create(MapType::Array, Some(NAME), 4, bytes, entries, &options);
+        let map = tried(format!("making {NAME}"), map)?;
+        let memory = Mapped::new(&map, entries, libc::PROT_READ | libc::PROT_WRITE)?;
+        Ok(Self { _map: map, memory })
+    }
+
+    /// Publishes these paths in this order, and takes back what was published beyond them. No call into the kernel.
+    /// What there is no room for is left out.
+    pub fn publish(&mut self, paths: impl IntoIterator<Item = PublishedPath>) {
+        let all = paths.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (index, path) in (0..self.memory.entries).zip(all) {
+            let Some((sequence, rest)) = self.memory.entry(index) else { return };
+            let before = sequence.load(Ordering::Relaxed);
+            if path.is_none() && before == 0 {
+                return;
+            }
+            sequence.store(before.wrapping_add(1) | 1, Ordering::Relaxed);
+            fence(Ordering::Release);
+            for (word, value) in rest.iter().zip(path.unwrap_or_default().words()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            // Even, and never 0 again.
+            sequence.store((before.wrapping_add(2) & !1).max(2), Ordering::Release);
+        }
+    }
+}
+
+/// What the monitors of this machine publish: the number of each one's map, and its paths. Root only.
+///
+/// # Errors
+/// The kernel does not let them be read.
+pub fn published() -> Result<Vec<(u32, Vec<PublishedPath>)>, BpfError> {
+    let mut all = Vec::new();
+    for info in MapInfoIter::default() {
+        let ours = info.ty == MapType::Array
+            && info.name == OsStr::new(NAME)
+            && info.value_size as usize == WORDS * size_of::<u64>()
+            && info.max_entries <= MOST_ENTRIES;
+        if !ours {
+            continue;
+        }
+        // One that has gone since has no paths.
+        let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
+        let memory = Mapped::new(&map, info.max_entries, libc::PROT_READ)?;
+        all.push((info.id, (0..memory.entries).filter_map(|index| memory.read(index)).collect()));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::MapCore;
+
+    fn sample(n: u64) -> PublishedPath {
+        let mut nodes = [None; PATH_NODES];
+        nodes[0] = Some(n as u32);
+        nodes[15] = Some(7);
+        PublishedPath {
+            seen_us: n,
+            traces: n,
+            queue_drops: n,
+            medium_losses: n,
+            link_kbps: Some(n),
+            arrival_kbps: None,
+            depth_bytes: Some(n),
+            free_bytes: Some(n),
+            flows: n as u32,
+            namespace: 123,
+            hops: 16,
+            complete: true,
+            nodes,
+        }
+    }
+
+    #[test]
+    fn what_is_published_is_read() {
+        let Ok(mut map) = PathsMap::create(4) else {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "CI must be able to make a BPF map: run the tests as root"
+            );
+            eprintln!("skipped: root is needed to make a BPF map");
+            return;
+        };
+        let read = |map: &PathsMap| {
+            // By the map's number, as another process would.
+            let id = map._map.info().unwrap().info.id;
+            published().unwrap().into_iter().find(|(other, _)| *other == id).unwrap().1
+        };
+        assert_eq!(read(&map), []);
+        // More than there is room for.
+        map.publish((1..=5).map(sample));
+        assert_eq!(read(&map), (1..=4).map(sample).collect::<Vec<_>>());
+        map.publish([sample(9)]);
+        assert_eq!(read(&map), [sample(9)]);
+        map.publish([]);
+        assert_eq!(read(&map), []);
+    }
+
+    /// A reader beside a writer: every path it takes is one that was written, whole.
+    #[test]
+    fn a_reader_takes_no_halves() {
+        let Ok(mut map) = PathsMap::create(1) else { return };
+        let view = Mapped::new(&map._map, 1, libc::PROT_READ).unwrap();
+        map.publish([sample(1)]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 2..200_000 {
+                    map.publish([sample(n)]);
+                }
+            });
+            let mut last = 1;
+            while last < 199_999 {
+                let Some(path) = view.read(0) else { continue };
+                assert_eq!(path, sample(path.traces));
+                assert!(path.traces >= last);
+                last = path.traces;
+            }
+        });
+    }
+}

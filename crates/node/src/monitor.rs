@@ -1,0 +1,188 @@
+//! `anabranch int monitor` and `anabranch int paths`: what the traces tell that arrive at an interface.
+//!
+//! ```text
+//!  interface ──▶ packet socket ──▶ core::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
+//!                IPv6 with hop-by-hop options, incoming; the rest            ├─▶ /metrics
+//!                never leaves the kernel                                         └─▶ MQTT: a broker's, or its own
+//! ```
+//!
+//! It looks on: packets go their way whether it runs or not. One thread reads and collects; what is served has the last
+//! report and never waits for it.
+
+#[cfg(feature = "bpf")]
+mod map;
+mod metrics;
+mod mqtt;
+mod report;
+mod served;
+mod show;
+mod watch;
+
+use crate::config::Listen;
+use anabranch_core::collect::CollectConfig;
+use anyhow::Result;
+#[cfg(feature = "bpf")]
+use map::{Published, published_paths};
+use report::Report;
+use served::Served;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use watch::Watch;
+
+/// What to listen to, and how much to keep.
+#[derive(Debug, clap::Args)]
+pub struct Listening {
+    /// An interface; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    interface: Vec<String>,
+    /// Traces of this IOAM namespace only; without it, of all.
+    #[arg(long, value_name = "ID")]
+    namespace: Option<u16>,
+    /// Most paths kept; the one not seen for longest makes room.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 64)]
+    max_paths: u32,
+    /// Most flows kept.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), default_value_t = 1024)]
+    max_flows: u32,
+    /// Paths and flows that were silent for so many seconds are forgotten.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400), default_value_t = 60)]
+    idle_s: u32,
+    /// One JSON object per report instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Listening {
+    fn config(&self, window: Duration) -> CollectConfig {
+        CollectConfig {
+            namespace: self.namespace,
+            paths: self.max_paths as usize,
+            flows: self.max_flows as usize,
+            idle: Duration::from_secs(self.idle_s.into()),
+            window,
+        }
+    }
+}
+
+/// Arguments of `anabranch int monitor`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Reads the traces (RFC 9197) of packets that arrive at an interface; needs CAP_NET_RAW, and no kernel programs. Latencies
+are differences of time stamps: nodes' clocks must agree, and the source must ask for stamps.
+
+Example:
+  anabranch int monitor --interface eth0 --metrics 127.0.0.1:9464
+  anabranch int monitor --interface eth0 --quiet --mqtt 127.0.0.1:1883
+  anabranch int monitor --interface eth0 --json | jq '.paths[].hops[].depth_bytes.most'")]
+pub struct MonitorArgs {
+    #[command(flatten)]
+    listening: Listening,
+    /// A report every so many milliseconds; maxima are of the last one to two of them.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=60_000), default_value_t = 1000)]
+    interval_ms: u32,
+    /// End after so many reports.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
+    /// Say nothing: only serve.
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
+    /// Prometheus metrics at this address, under /metrics: ADDRESS:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<Listen>,
+    /// What this monitor is called where it publishes; without it, the host's name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Publish the paths in a BPF map, `ab_paths`, that programs and other processes read in memory. Needs root and the
+    /// feature bpf.
+    #[arg(long)]
+    map: bool,
+    #[command(flatten)]
+    mqtt: mqtt::MqttArgs,
+}
+
+/// Arguments of `anabranch int paths`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Without --interface it shows what the monitors of this machine publish with --map, without listening itself.
+
+Example:
+  anabranch int paths --interface eth0 --wait-ms 5000
+  anabranch int paths --json")]
+pub struct PathsArgs {
+    #[command(flatten)]
+    listening: Listening,
+    /// How long to listen, milliseconds.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000), default_value_t = 2000)]
+    wait_ms: u32,
+}
+
+/// Home, and erase from there on: redraws without flicker.
+const REDRAW: &str = "\x1b[H\x1b[J";
+
+/// Runs `anabranch int monitor`.
+pub fn run(args: &MonitorArgs) -> Result<()> {
+    anyhow::ensure!(!args.listening.interface.is_empty(), "name an interface with --interface");
+    let every = Duration::from_millis(args.interval_ms.into());
+    let name = args.name.clone().unwrap_or_else(report::host_name);
+    let mut watch = Watch::open(name.clone(), &args.listening.interface, args.listening.config(every))?;
+    let served = Served::start(&name, args.metrics.as_ref(), &args.mqtt)?;
+    let mut published = Published::new(args.map, args.listening.max_paths)?;
+    let terminal = std::io::stdout().is_terminal();
+    if !args.quiet && !args.listening.json && !terminal {
+        tracing::info!("listening on {}", args.listening.interface.join(" "));
+    }
+    let mut left = args.count;
+    watch.run(every, |report| {
+        if !args.quiet {
+            let page = if args.listening.json { report.json()? } else { show::text(&report) };
+            let redraw = if terminal && !args.listening.json { REDRAW } else { "" };
+            print(&format!("{redraw}{page}"))?;
+        }
+        published.set(&report);
+        served.set(report);
+        left = left.map(|n| n - 1);
+        Ok(left != Some(0))
+    })
+}
+
+/// Runs `anabranch int paths`.
+pub fn paths(args: &PathsArgs) -> Result<()> {
+    if args.listening.interface.is_empty() {
+        return print(&published_paths(args.listening.json)?);
+    }
+    let wait = Duration::from_millis(args.wait_ms.into());
+    let mut watch = Watch::open(report::host_name(), &args.listening.interface, args.listening.config(wait))?;
+    watch.run(wait, |report: Report| {
+        print(&if args.listening.json { report.json()? } else { show::text(&report) })?;
+        Ok(false)
+    })
+}
+
+#[cfg(not(feature = "bpf"))]
+const WITHOUT: &str = "this anabranch was built without the kernel programs (feature bpf): name an interface with \
+                       --interface, and leave --map out";
+
+/// A build without maps publishes in none.
+#[cfg(not(feature = "bpf"))]
+struct Published;
+
+#[cfg(not(feature = "bpf"))]
+impl Published {
+    fn new(wanted: bool, _: u32) -> Result<Self> {
+        anyhow::ensure!(!wanted, WITHOUT);
+        Ok(Self)
+    }
+
+    fn set(&mut self, _: &Report) {}
+}
+
+#[cfg(not(feature = "bpf"))]
+fn published_paths(_: bool) -> Result<String> {
+    anyhow::bail!(WITHOUT)
+}
+
+/// To standard output; who reads it no longer ends us.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
+}

@@ -1,0 +1,190 @@
+//! `--metrics`: Prometheus text of the last report.
+
+use super::report::Report;
+use crate::agent::metrics::{count, encoded, gauge, one};
+use anabranch_core::collect::{FlowView, HopView, LatencyView, PathView};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Flows that get metrics of their own; with more, those of the paths remain.
+pub const MAX_FLOWS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPath {
+    namespace: u32,
+    path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfHop {
+    namespace: u32,
+    path: String,
+    hop: u32,
+    node: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFlow {
+    source: String,
+    destination: String,
+    protocol: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct What {
+    what: &'static str,
+}
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_int_`.
+pub fn text(report: &Report) -> String {
+    let mut registry = Registry::with_prefix("anabranch_int");
+    own(&mut registry, report);
+    paths(&mut registry, &report.paths);
+    hops(&mut registry, &report.paths);
+    if report.flows.len() <= MAX_FLOWS {
+        flows(&mut registry, &report.flows);
+    }
+    encoded(&registry)
+}
+
+fn own(registry: &mut Registry, report: &Report) {
+    let c = &report.counters;
+    let rows = [
+        ("traces", c.traces),
+        ("passed", c.passed),
+        ("malformed", c.malformed),
+        ("kernel_drops", report.kernel_drops),
+    ];
+    let rows = rows.map(|(what, n)| (What { what }, n));
+    count(registry, "packets", "Packets with hop-by-hop options, by what became of them", rows);
+    let rows = [
+        ("overflowed", c.overflowed),
+        ("hops_left_out", c.hops_left_out),
+        ("paths_evicted", c.paths_evicted),
+        ("paths_aged", c.paths_aged),
+        ("flows_evicted", c.flows_evicted),
+        ("flows_aged", c.flows_aged),
+        ("node_restarts", c.node_restarts),
+        ("clock_errors", c.clock_errors),
+    ];
+    let rows = rows.map(|(what, n)| (What { what }, n));
+    count(registry, "events", "What the collector left out, forgot or doubted", rows);
+    one(registry, "paths", "Paths known", None, report.paths.len() as f64);
+    one(registry, "flows", "Flows known", None, report.flows.len() as f64);
+}
+
+fn paths(registry: &mut Registry, paths: &[PathView]) {
+    let label = |path: &PathView| OfPath { namespace: path.namespace.into(), path: path.name.clone() };
+    let counters: [Count<PathView, u64>; 2] = [
+        ("path_traces", "Traces", |path| path.traces),
+        ("path_bytes", "Bytes of their packets", |p| p.bytes),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, paths.iter().map(|path| (label(path), value(path))));
+    }
+    let on = paths.iter().map(|path| (label(path), path.flows_seen as f64));
+    gauge(registry, "path_flows", "Flows known on it", None, on);
+    let complete = paths.iter().map(|path| (label(path), f64::from(u8::from(path.complete))));
+    let help = "1 while every hop tells its drops and none is silent";
+    gauge(registry, "path_complete", help, None, complete);
+    let latency = paths.iter().filter_map(|path| Some((label(path), seconds(path.end_to_end)?)));
+    let help = "From the source to here, smoothed";
+    gauge(registry, "path_latency", help, Some(Unit::Seconds), latency);
+}
+
+/// Name, help, value.
+type Count<T, V> = (&'static str, &'static str, fn(&T) -> V);
+/// Name, help, unit, value.
+type Column = (&'static str, &'static str, Option<Unit>, fn(&HopView) -> Option<f64>);
+
+fn hops(registry: &mut Registry, paths: &[PathView]) {
+    let rows = || {
+        paths.iter().flat_map(|path| {
+            path.hops.iter().zip(1u32..).map(move |(hop, at)| {
+                let node = hop.node.map_or_else(String::new, |id| id.to_string());
+                (OfHop { namespace: path.namespace.into(), path: path.name.clone(), hop: at, node }, hop)
+            })
+        })
+    };
+    let gauges: [Column; 11] = [
+        ("hop_queue", "Queue, of the newest trace", Some(Unit::Bytes), |h| Some(h.depth_bytes?.last.into())),
+        ("hop_queue_peak", "Highest of late", Some(Unit::Bytes), |h| Some(h.depth_bytes?.most.into())),
+        ("hop_capacity", "Most the queue holds", Some(Unit::Bytes), |h| Some(h.capacity_bytes?.into())),
+        ("hop_arrival_bps", "What arrives", None, |h| Some(f64::from(h.arrival_kbps?.last) * 1e3)),
+        ("hop_link_bps", "What the link carries", None, |h| Some(f64::from(h.link_kbps?.last) * 1e3)),
+        ("hop_flows", "Flows as the node counts them", None, |h| Some(h.flows?.into())),
+        ("hop_latency", "To the next node or here, smoothed", Some(Unit::Seconds), |h| seconds(h.latency)),
+        ("hop_mcs", "Modulation and coding scheme", None, |h| Some(h.mcs?.into())),
+        ("hop_rb_share", "Part of the cell's RBs", Some(Unit::Ratios), |h| Some(h.rb_share_percent? / 100.0)),
+        ("hop_rlc", "What waits in RLC", Some(Unit::Bytes), |h| Some(h.rlc_bytes?.last.into())),
+        ("hop_transit", "Time in the node", Some(Unit::Seconds), |h| {
+            Some(f64::from(h.transit_us?.last) / 1e6)
+        }),
+    ];
+    for (name, help, unit, value) in gauges {
+        let rows = rows().filter_map(|(label, hop)| Some((label, value(hop)?)));
+        gauge(registry, name, help, unit, rows);
+    }
+    let counters: [Count<HopView, Option<u64>>; 2] = [
+        ("hop_dropped_packets", "Dropped by the queue since it was first seen", |h| h.queue_drops),
+        ("hop_lost_packets", "Lost by the medium since it was first seen", |h| h.medium_losses),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().filter_map(|(label, hop)| Some((label, value(hop)?))));
+    }
+}
+
+fn flows(registry: &mut Registry, flows: &[FlowView]) {
+    let label = |flow: &FlowView| OfFlow {
+        source: flow.source.to_string(),
+        destination: flow.destination.to_string(),
+        protocol: flow.protocol.into(),
+    };
+    count(registry, "flow_traces", "Traces", flows.iter().map(|flow| (label(flow), flow.traces)));
+    let missing = flows.iter().filter_map(|flow| Some((label(flow), flow.missing?)));
+    count(registry, "flow_missing_packets", "Numbered by the source and not seen", missing);
+    let cwnd = flows.iter().filter_map(|flow| Some((label(flow), flow.cwnd_segments?.into())));
+    gauge(registry, "flow_cwnd_segments", "Its sender's congestion window", None, cwnd);
+    let rtt = flows.iter().filter_map(|flow| Some((label(flow), f64::from(flow.srtt_us?) / 1e6)));
+    gauge(registry, "flow_rtt", "Its sender's smoothed round trip", Some(Unit::Seconds), rtt);
+}
+
+fn seconds(latency: Option<LatencyView>) -> Option<f64> {
+    Some(f64::from(latency?.mean_us) / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::show::tests::sample;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../docs/int-cc.md");
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        let mut report = sample();
+        report.paths[0].hops.iter_mut().for_each(|hop| hop.transit_us = hop.depth_bytes);
+        let text = text(&report);
+        let prefix = "anabranch_int_";
+        let kinds: BTreeSet<(&str, &str)> =
+            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
+            let name = line.split([' ', '{']).next().unwrap();
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
+            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+            let labels: Vec<String> =
+                labels.split("\",").filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
+            format!("| `{}` | {kind} | {} |", name.strip_prefix(prefix).unwrap(), labels.join(", "))
+                .replace("|  |", "| |")
+        });
+        let rows: BTreeSet<String> = rows.collect();
+        for row in &rows {
+            assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/int-cc.md lacks {row}");
+        }
+        let documented = PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
+        assert_eq!(documented.count(), rows.len(), "{rows:#?}");
+    }
+}

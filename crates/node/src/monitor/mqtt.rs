@@ -1,0 +1,229 @@
+//! MQTT 3.1.1: each report as messages, to a broker (`--mqtt`) and from a small one of our own (`--mqtt-listen`).
+//!
+//! ```text
+//! anabranch/int/<monitor>/status                                  online, offline (last will); retained
+//! anabranch/int/<monitor>/paths/<namespace>/<node-node-…>         a path, JSON; retained; empty when it is forgotten
+//! anabranch/int/<monitor>/flows/<from>/<to>/<protocol>            a flow that was seen since the last report, JSON
+//! anabranch/int/<monitor>/counters                                what the monitor counted, JSON
+//! ```
+//!
+//! Quality of service 0: the next report says it again. A broker that is slow or away costs the monitor nothing.
+
+mod broker;
+mod client;
+
+use super::report::Report;
+use super::served::Last;
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Flows of one report; the busiest of late are among them, for flows that were silent are left out.
+const MOST_FLOWS: usize = 256;
+/// Longest packet, either way: a path of 16 hops has about 12,000 bytes.
+const MOST_BYTES: usize = 64 << 10;
+const ONLINE: &str = "online";
+const OFFLINE: &str = "offline";
+
+/// Where to publish.
+#[derive(Debug, clap::Args)]
+pub struct MqttArgs {
+    /// Publish to the MQTT broker at HOST:PORT, or HOST for port 1883.
+    #[arg(long, value_name = "HOST:PORT", value_parser = broker_at)]
+    mqtt: Option<(String, u16)>,
+    /// User name for that broker.
+    #[arg(long, value_name = "NAME", requires = "mqtt")]
+    mqtt_user: Option<String>,
+    /// File whose first line is the password for that broker.
+    #[arg(long, value_name = "FILE", requires = "mqtt_user")]
+    mqtt_password_file: Option<PathBuf>,
+    /// Be an MQTT broker at ADDRESS:PORT: for whoever wants to hear this monitor, and for other monitors. It asks nobody
+    /// who they are.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    mqtt_listen: Option<SocketAddr>,
+    /// First levels of every topic.
+    #[arg(long, value_name = "TOPIC", value_parser = prefix, default_value = "anabranch/int")]
+    mqtt_topic: String,
+}
+
+impl MqttArgs {
+    /// Whether anything is to be published.
+    pub fn is_wanted(&self) -> bool {
+        self.mqtt.is_some() || self.mqtt_listen.is_some()
+    }
+}
+
+fn broker_at(text: &str) -> Result<(String, u16), String> {
+    const WANTED: &str = "write HOST:PORT, HOST, or [ADDRESS]:PORT";
+    // An IPv6 address has colons of its own, so it needs brackets.
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || (host.starts_with('[') && host.ends_with(']')) => {
+            (host, port.parse().map_err(|_| WANTED)?)
+        }
+        None => (text, 1883),
+        Some(_) => return Err(WANTED.into()),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() || port == 0 { Err(WANTED.into()) } else { Ok((host.to_owned(), port)) }
+}
+
+fn prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.starts_with('$') || text.contains(['+', '#', '\0']) || text.len() > 200 {
+        return Err("a topic of 1 to 200 characters is wanted, without +, # and a first $".into());
+    }
+    Ok(text.trim_matches('/').to_owned())
+}
+
+/// Starts what is asked for, in the background of this runtime.
+pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
+    let topics = Topics::new(&args.mqtt_topic, name);
+    if let Some(at) = args.mqtt_listen {
+        let broker = broker::listen(at).await.with_context(|| format!("--mqtt-listen {at}"))?;
+        broker.publish(topics.status(), ONLINE.into(), true);
+        let (mut topics, mut reports) = (topics.clone(), reports.clone());
+        tokio::spawn(async move {
+            while let Some(report) = next(&mut reports).await {
+                for Message { topic, payload, retain } in topics.messages(&report) {
+                    broker.publish(topic, payload.into(), retain);
+                }
+            }
+        });
+    }
+    if let Some((host, port)) = &args.mqtt {
+        let password = args.mqtt_password_file.as_ref().map(|file| {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("--mqtt-password-file {}", file.display()))?;
+            anyhow::Ok(text.lines().next().unwrap_or_default().to_owned())
+        });
+        let login = args.mqtt_user.clone().zip(Some(password.transpose()?.unwrap_or_default()));
+        let client = client::connect(name, (host, *port), login, &topics);
+        let (mut topics, mut reports) = (topics, reports.clone());
+        tokio::spawn(async move {
+            while let Some(report) = next(&mut reports).await {
+                // Nothing is kept for a broker that is away: it gets all paths when it is back.
+                if client.is_connected() {
+                    topics.messages(&report).into_iter().for_each(|message| client.publish(message));
+                } else {
+                    topics.forget();
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+async fn next(reports: &mut Last) -> Option<Arc<Report>> {
+    loop {
+        reports.changed().await.ok()?;
+        let last = reports.borrow_and_update().clone();
+        if last.is_some() {
+            return last;
+        }
+    }
+}
+
+/// A message to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    topic: String,
+    payload: Vec<u8>,
+    retain: bool,
+}
+
+/// From reports to messages.
+#[derive(Debug, Clone)]
+struct Topics {
+    /// Prefix and monitor.
+    own: String,
+    /// Topics of paths that were published and not taken back.
+    paths: BTreeSet<String>,
+}
+
+impl Topics {
+    fn new(prefix: &str, name: &str) -> Self {
+        // A name is one level.
+        Self { own: format!("{prefix}/{}", name.replace(['/', '+', '#', '\0'], "_")), paths: BTreeSet::new() }
+    }
+
+    fn status(&self) -> String {
+        format!("{}/status", self.own)
+    }
+
+    /// Whoever is told next knows nothing.
+    fn forget(&mut self) {
+        self.paths.clear();
+    }
+
+    fn messages(&mut self, report: &Report) -> Vec<Message> {
+        let own = &self.own;
+        let mut messages = Vec::new();
+        let mut add = |topic: String, value: serde_json::Result<Vec<u8>>, retain| {
+            // What cannot be written as JSON does not exist here.
+            if let Ok(payload) = value {
+                messages.push(Message { topic, payload, retain });
+            }
+        };
+        let mut paths = BTreeSet::new();
+        for path in &report.paths {
+            let topic = format!("{own}/paths/{}/{}", path.namespace, path.name);
+            // Of two with the same name, the one that was seen last.
+            paths.insert(topic.clone());
+            add(topic, serde_json::to_vec(path), true);
+        }
+        for flow in report.flows.iter().filter(|flow| flow.silent_ms <= report.interval_ms).take(MOST_FLOWS) {
+            let topic = format!("{own}/flows/{}/{}/{}", flow.source, flow.destination, flow.protocol);
+            add(topic, serde_json::to_vec(flow), false);
+        }
+        add(format!("{own}/counters"), serde_json::to_vec(&report.counters), false);
+        for gone in self.paths.difference(&paths) {
+            add(gone.clone(), Ok(Vec::new()), true);
+        }
+        self.paths = paths;
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::show::tests::sample;
+    use super::*;
+
+    #[test]
+    fn a_forgotten_path_is_taken_back_once() {
+        let mut topics = Topics::new("a/b", "m/#1");
+        let report = sample();
+        let told = |messages: &[Message]| -> Vec<(String, bool, bool)> {
+            messages.iter().map(|m| (m.topic.clone(), m.payload.is_empty(), m.retain)).collect()
+        };
+        let path = "a/b/m__1/paths/123/?-2".to_owned();
+        let counters = ("a/b/m__1/counters".to_owned(), false, false);
+        let flow = "a/b/m__1/flows/[fd00::1]:4711/[fd00::2]:80/6".to_owned();
+        let all = vec![(path.clone(), false, true), (flow, false, false), counters.clone()];
+        assert_eq!(told(&topics.messages(&report)), all);
+        let none = Report { paths: Vec::new(), flows: Vec::new(), ..report };
+        assert_eq!(told(&topics.messages(&none)), [counters.clone(), (path, true, true)]);
+        assert_eq!(told(&topics.messages(&none)), [counters]);
+    }
+
+    #[test]
+    fn silent_flows_are_left_out() {
+        let mut report = sample();
+        report.flows[0].silent_ms = report.interval_ms + 1;
+        let messages = Topics::new("t", "m").messages(&report);
+        assert!(messages.iter().all(|m| !m.topic.contains("flows")), "{messages:?}");
+    }
+
+    #[test]
+    fn brokers_are_named_as_people_do() {
+        let at = |text| broker_at(text).ok();
+        assert_eq!(at("mqtt.example"), Some(("mqtt.example".into(), 1883)));
+        assert_eq!(at("10.0.0.1:99"), Some(("10.0.0.1".into(), 99)));
+        assert_eq!(at("[fd00::1]:99"), Some(("fd00::1".into(), 99)));
+        for wrong in ["", ":1", "h:", "h:x", "h:0", "fd00::1", "h:70000"] {
+            assert_eq!(at(wrong), None, "{wrong}");
+        }
+        assert!(prefix("a/+").is_err() && prefix("$SYS").is_err() && prefix("a/").as_deref() == Ok("a"));
+    }
+}

@@ -1,0 +1,61 @@
+//! What others may ask for or are told: metrics and MQTT, on a thread of their own, from the last report.
+
+use super::metrics;
+use super::mqtt::{self, MqttArgs};
+use super::report::Report;
+use crate::api::Server;
+use crate::config::Listen;
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// The last report; `None`: there is none yet.
+pub type Last = watch::Receiver<Option<Arc<Report>>>;
+
+/// Serves until dropped.
+pub struct Served {
+    last: watch::Sender<Option<Arc<Report>>>,
+    // In this order: what listens, then what runs it.
+    _server: Server,
+    _runtime: Option<Runtime>,
+}
+
+impl Served {
+    /// Listens and connects, as far as asked to.
+    pub fn start(name: &str, at: Option<&Listen>, mqtt: &MqttArgs) -> Result<Self> {
+        let (last, reports) = watch::channel(None);
+        let mut server = Server::default();
+        if at.is_none() && !mqtt.is_wanted() {
+            return Ok(Self { last, _server: server, _runtime: None });
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("starting a thread")?;
+        if let Some(at) = at {
+            let router = metrics_route(reports.clone());
+            runtime.block_on(server.listen(at, router)).context("--metrics")?;
+        }
+        runtime.block_on(mqtt::start(name, mqtt, &reports))?;
+        Ok(Self { last, _server: server, _runtime: Some(runtime) })
+    }
+
+    /// From now on this is the last report.
+    pub fn set(&self, report: Report) {
+        self.last.send_replace(Some(Arc::new(report)));
+    }
+}
+
+fn metrics_route(reports: Last) -> Router {
+    let answer = async move || {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        let last = reports.borrow().clone();
+        ([(header::CONTENT_TYPE, kind)], last.as_deref().map(metrics::text).unwrap_or_default())
+    };
+    Router::new().route("/metrics", get(answer))
+}

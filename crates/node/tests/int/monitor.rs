@@ -1,0 +1,101 @@
+//! `anabranch int monitor` at the receiver, beside real traffic.
+
+use crate::net::{ANABRANCH, Program};
+use crate::paths::{Group, Linked, Routed, alone, until};
+use serde_json::Value;
+use std::time::Duration;
+
+/// The newest report that a monitor wrote.
+pub fn newest(monitor: &Program) -> Option<Value> {
+    monitor.log().lines().rev().find_map(|line| serde_json::from_str(line).ok())
+}
+
+fn curl(socket: &str) -> String {
+    let output = std::process::Command::new("curl")
+        .args(["-sS", "--max-time", "5", "--unix-socket", socket, "http://x/metrics"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Both of our links are hops, the wireless one is the bottleneck with a queue and losses, and the same is in the metrics.
+#[test]
+fn a_monitor_shows_each_hop_of_real_traffic() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let loss = "loss={model=\"bernoulli\", probability=0.01}";
+    let Some(path) = Linked::new(&group, loss, "") else { return };
+    let socket = path.file("metrics.sock");
+    let at = format!("unix:{socket}");
+    let args =
+        ["--interface", "r0", "--json", "--interval-ms", "200", "--name", "m", "--metrics", &at, "--map"];
+    let mut monitor = path.monitor(&args);
+    let _source = path.source_with(4, &["--detail"]);
+    let mut seen = Value::Null;
+    path.iperf_while("cubic", Duration::from_secs(3), || {
+        until("the monitor sees a queue and a loss", || {
+            seen = newest(&monitor).unwrap_or_default();
+            let hop = &seen["paths"][0]["hops"][1];
+            hop["depth_bytes"]["most"].as_u64() > Some(3000) && hop["medium_losses"].as_u64() > Some(0)
+        });
+    });
+    let path_seen = &seen["paths"][0];
+    assert_eq!((&path_seen["name"], &path_seen["bottleneck"]), (&"1-2".into(), &1.into()), "{seen}");
+    assert_eq!(path_seen["complete"], true, "{seen}");
+    assert_eq!(path_seen["hops"][1]["link_kbps"]["last"], 20_000, "{seen}");
+    // The wireless hop delays by 10 ms, and has a queue; both ends of it have this machine's clock.
+    let us = |hop: usize| path_seen["hops"][hop]["latency"]["mean_us"].as_u64();
+    assert!(us(0).is_some() && (10_000..500_000).contains(&us(1).unwrap()), "{seen}");
+    assert_eq!(seen["counters"]["clock_errors"], 0, "{seen}");
+    let flow = seen["flows"].as_array().unwrap().iter().find(|f| f["traces"].as_u64() > Some(10));
+    assert_eq!(flow.unwrap()["destination"], "[fd00::2]:5201", "{seen}");
+    assert_eq!((&seen["counters"]["malformed"], &seen["kernel_drops"]), (&0.into(), &0.into()), "{seen}");
+
+    // The same path in the map, for whoever asks on this machine.
+    let output = std::process::Command::new(ANABRANCH).args(["int", "paths", "--json"]).output().unwrap();
+    let shared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let shared = shared["paths"].as_array().unwrap().iter().find(|p| p["name"] == "1-2");
+    assert_eq!(shared.unwrap_or_else(|| panic!("{output:?}"))["link_kbps"], 20_000);
+
+    let metrics = curl(&socket);
+    let rate = "anabranch_int_hop_link_bps{namespace=\"123\",path=\"1-2\",hop=\"2\",node=\"2\"} 20000000";
+    assert!(metrics.contains(rate) && metrics.ends_with("# EOF\n"), "{metrics}");
+    monitor.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(monitor.wait(Duration::from_secs(5)), 0, "{}", monitor.log());
+    assert!(!std::path::Path::new(&socket).exists());
+}
+
+/// Unmodified Linux routers are hops, too: with what they tell, and nothing made up.
+#[test]
+fn a_monitor_shows_linux_routers() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = Group::new() else { return };
+    let Some(path) = Routed::new(&group) else { return };
+    let args = ["--interface", "r0", "--json", "--interval-ms", "200"];
+    let monitor = path.monitor(&args);
+    let _source = path.source(2);
+    let mut seen = Value::Null;
+    path.iperf_while("cubic", Duration::from_secs(2), || {
+        until("the monitor sees traces", || {
+            seen = newest(&monitor).unwrap_or_default();
+            seen["counters"]["traces"].as_u64() > Some(10)
+        });
+    });
+    assert_eq!(seen["paths"][0]["name"], "1-2-3", "{seen}");
+    let hop = &seen["paths"][0]["hops"][1];
+    assert!(hop["depth_bytes"]["last"].is_u64() && hop["queue_drops"].is_null(), "{seen}");
+    assert_eq!(seen["paths"][0]["complete"], false, "{seen}");
+}
+
+/// A table after a moment's listening; a name that is none is refused with the remedy.
+#[test]
+fn paths_listens_and_ends() {
+    let Some(_alone) = alone() else { return };
+    let Some(ns) = crate::net::Namespace::new() else { return };
+    let command = |more: &str| ns.try_sh(&format!("{ANABRANCH} int paths --wait-ms 50 {more}"));
+    let (text, ok) = command("--interface lo");
+    assert!(ok && text == "no traces on lo yet\n", "{text}");
+    let (text, ok) = command("--interface nowhere0");
+    assert!(!ok && text.contains("--interface nowhere0 (it must be there, and CAP_NET_RAW"), "{text}");
+}
