@@ -21,7 +21,7 @@ pub enum Refused {
     Limit,
     /// Nothing meets what it needs, and its rule says that it is not to go on then.
     Unmet,
-    /// No rule is about it any more.
+    /// No rule is about it any more, or it is for the proxy's port itself.
     NoRule,
     /// The server cannot be reached, or refuses.
     Unreachable,

@@ -79,8 +79,12 @@ impl Proxy {
         })
     }
 
-    /// The rule of a flow; none: all rules changed since it was led here.
+    /// The rule of a flow; none: the rules changed since it was led here, or it was not led here but is for the port itself.
     fn rule(&self, transport: Transport, client: SocketAddr, server: SocketAddr) -> Option<Arc<rules::Rule>> {
+        // Nothing for this machine is led here: we would connect to ourselves, again and again.
+        if server.ip().to_canonical().is_loopback() {
+            return None;
+        }
         let key = FlowKey {
             src: client.ip(),
             dst: server.ip(),

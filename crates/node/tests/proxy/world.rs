@@ -115,7 +115,7 @@ impl World {
     pub fn configure(&self, head: &str, rules: &str) {
         let folder = self.folder.path().display();
         let text = format!(
-            "[agent]\nconnect = \"unix:{folder}/ue.sock\"\nrefresh_ms = 100\nttl_s = 2\n\
+            "[agent]\nconnect = \"unix:{folder}/ue.sock\"\nrefresh_ms = 100\nttl_s = 10\ntimeout_ms = 10000\n\
              [api]\nlisten = \"unix:{folder}/proxy.sock\"\n{head}\n{rules}"
         );
         std::fs::write(self.file("proxy.toml"), text).unwrap();
@@ -190,16 +190,7 @@ impl World {
         let at: SocketAddr = at.parse().unwrap();
         let listener = self.net.run(move || TcpListener::bind(at).unwrap());
         let address = listener.local_addr().unwrap();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(mut stream) = stream else { return };
-                std::thread::spawn(move || {
-                    let mut copy = stream.try_clone().unwrap();
-                    let _ = std::io::copy(&mut stream, &mut copy);
-                    let _ = copy.shutdown(Shutdown::Write);
-                });
-            }
-        });
+        echo_at(listener);
         address
     }
 
@@ -221,6 +212,20 @@ impl World {
     pub fn picture(&self) -> String {
         self.ue.picture()
     }
+}
+
+/// Gives back to every client what it sends.
+pub fn echo_at(listener: TcpListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut copy = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut stream, &mut copy);
+                let _ = copy.shutdown(Shutdown::Write);
+            });
+        }
+    });
 }
 
 /// A connection from a namespace.
