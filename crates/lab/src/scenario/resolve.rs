@@ -200,7 +200,7 @@ impl Check {
             let traffic = traffic(flow);
             let via = self.via(&path, flow, ues.get(&ue), &traffic, file);
             self.program(&path, flow, &via);
-            self.ipv6(&path, flow, &via, file);
+            self.ipv6(&path, flow, &via);
             let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
             if flow.program == file::Program::Curl
                 && (!fetches || flow.limit_mbps.is_some() || via == Via::Mptcp)
@@ -235,19 +235,13 @@ impl Check {
     }
 
     /// IPv6 goes where it can, and telemetry goes over IPv6.
-    fn ipv6(&mut self, path: &str, flow: &file::Flow, via: &Via, file: &File) {
+    fn ipv6(&mut self, path: &str, flow: &file::Flow, via: &Via) {
         if flow.telemetry.is_some() && !flow.ipv6 {
             self.problem(format!("{path}.telemetry"), "rides in IPv6 options: it needs `ipv6 = true`");
         }
-        let cell = |access: &str| {
-            let mut all = file.ue.values().flat_map(|ue| &ue.accesses);
-            all.any(|a| a.name == access && file.gnb.contains_key(&a.link))
-        };
-        match via {
-            _ if !flow.ipv6 => {}
-            Via::Direct(access) if !cell(access) => {}
-            _ => self
-                .problem(format!("{path}.ipv6"), "IPv6 goes over a link only: `via = \"direct:<access>\"`"),
+        if flow.ipv6 && !matches!(via, Via::Direct(_)) {
+            let remedy = "IPv6 goes over a link or a cell only: `via = \"direct:<access>\"`";
+            self.problem(format!("{path}.ipv6"), remedy);
         }
         if flow.telemetry.is_some() && flow.program == file::Program::Curl {
             self.problem(format!("{path}.telemetry"), "is for our own traffic and iperf3, not for curl");

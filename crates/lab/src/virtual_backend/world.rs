@@ -183,13 +183,16 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let mut ues = Vec::new();
         for (ue, _) in case.ues_of(name) {
             let u = case.ues.keys().position(|n| n == ue).context("a UE")?;
-            let mut all = vec![addresses::tunnel(link, u).ip(), addresses::direct(link, u).into()];
+            let direct = addresses::direct(link, u);
+            let mut all = vec![addresses::tunnel(link, u).ip(), direct.into()];
+            all.extend(ipv6.then(|| IpAddr::V6(addresses::v6(direct))));
             all.extend(sites.values().filter_map(|site| lwip::bearer(site, ue)).map(IpAddr::V4));
             ues.push((ue.clone(), all));
         }
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
         let id = net.add(name, element.with_context(|| format!("gnb {name}"))?);
-        lwip::attach(&sites, (name, &[addresses::link(link)]), (id, Gnb::N3), &mut core, &mut net);
+        let prefixes: Vec<_> = addresses::both(addresses::link(link), ipv6).collect();
+        lwip::attach(&sites, (name, &prefixes), (id, Gnb::N3), &mut core, &mut net);
         gnbs.insert(name.clone(), id);
     }
     let number = |map: &BTreeMap<String, NodeId>, name: &str| map.keys().position(|key| key == name);
@@ -331,10 +334,11 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             if let Some(id) = gnbs.get(&access.link) {
                 let place =
                     case.ues_of(&access.link).iter().position(|(ue, _)| *ue == name).context("a UE")?;
-                let mut junction = Junction::new();
-                junction.join((*id, Gnb::ue(place as u16)), [addresses::anywhere()]);
+                let mut junction = Junction::new().bridge(traced);
+                junction.join((*id, Gnb::ue(place as u16)), addresses::both(addresses::anywhere(), ipv6));
                 junction.join((tunnel, port), [host_of(addresses::tunnel(link, u))]);
-                junction.join((host, port), [addresses::host(addresses::direct(link, u))]);
+                let direct = addresses::host(addresses::direct(link, u));
+                junction.join((host, port), addresses::both(direct, ipv6));
                 if let Some((end, prefixes)) = leg_end {
                     junction.join(end, prefixes);
                 }
