@@ -186,6 +186,7 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Turns every byte around; a message is what there is.
     #[derive(Debug)]
@@ -232,6 +233,50 @@ mod tests {
             }
             assert_eq!(received, messages, "{cut}");
             assert_eq!(stack.waiting(), 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_messages_cut_anywhere_come_back(
+            messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..20),
+            cuts in proptest::collection::vec(1usize..100, 1..50),
+        ) {
+            let mut stack = Stack::default();
+            // Twice, so that a level's message is cut by the one below.
+            stack.add(Box::new(LengthPrefix::default()));
+            stack.add(Box::new(LengthPrefix::default()));
+            let mut wire = BytesMut::new();
+            for m in &messages {
+                wire.extend_from_slice(&stack.frame(Bytes::copy_from_slice(m)).unwrap());
+            }
+            let mut received = Vec::new();
+            for cut in cuts.iter().cycle() {
+                if wire.is_empty() {
+                    break;
+                }
+                let part = wire.split_to((*cut).min(wire.len()));
+                stack.input().unwrap().extend_from_slice(&part);
+                received.extend(all(&mut stack));
+            }
+            prop_assert_eq!(received, messages);
+            prop_assert_eq!(stack.waiting(), 0);
+        }
+
+        #[test]
+        fn any_bytes_are_messages_or_an_error_and_never_more_than_there_are(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            most in 0u32..100,
+        ) {
+            let mut stack = Stack::default();
+            stack.add(Box::new(LengthPrefix::new(most)));
+            stack.input().unwrap().extend_from_slice(&bytes);
+            let mut sum = 0;
+            while let Ok(Some(message)) = stack.deframe() {
+                prop_assert!(message.len() <= most as usize);
+                sum += message.len() + 4;
+            }
+            prop_assert_eq!(sum + stack.waiting(), bytes.len());
         }
     }
 

@@ -118,10 +118,12 @@ impl Setup {
 /// Sets the code point of what a socket sends; the two bits below are ECN's, the kernel's own.
 pub(crate) fn set_dscp(socket: &SockRef<'_>, dscp: u8) -> io::Result<()> {
     let byte = u32::from(dscp) << 2;
-    match socket.domain()? {
-        Domain::IPV6 => socket.set_tclass_v6(byte),
-        _ => socket.set_tos_v4(byte),
+    if socket.domain()? != Domain::IPV6 {
+        return socket.set_tos_v4(byte);
     }
+    // A socket of both families speaks IPv4, too; one of IPv6 alone may refuse.
+    let _ = socket.set_tos_v4(byte);
+    socket.set_tclass_v6(byte)
 }
 
 /// Sets the most a socket sends.

@@ -413,6 +413,33 @@ async fn refusals_name_the_property() {
 }
 
 #[tokio::test]
+async fn without_an_address_a_listener_is_there_for_both_families() {
+    within(async {
+        let quick = Properties {
+            conn_capacity_profile: CapacityProfile::LowLatencyInteractive,
+            ..Properties::default()
+        };
+        let listener = pre(quick.clone()).listen().await.unwrap();
+        let port = listener.local().port();
+        for here in ["127.0.0.1", "::1"] {
+            let to = SocketAddr::new(here.parse().unwrap(), port);
+            let connection = pre(quick.clone()).remote(to).initiate().await.unwrap();
+            let info = connection.info().unwrap();
+            assert_eq!(info.plan, [anabranch_taps::Action::Dscp { dscp: 34 }]);
+            let served = listener.next().await.unwrap();
+            connection.send(here).await.unwrap();
+            assert_eq!(served.receive_part(here.len(), 100).await.unwrap().unwrap().data, here);
+            // Nothing of the treatment was refused.
+            assert_eq!(served.event().await, Some(Event::Ready));
+            served.send("ok").await.unwrap();
+            assert!(matches!(served.event().await, Some(Event::Received { .. })));
+            assert!(matches!(served.event().await, Some(Event::Sent(_))));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_listener_gives_as_many_as_it_may_from_whom_it_may_until_it_stops() {
     within(async {
         let listener = listen(pre(Properties::default())).await;
