@@ -159,6 +159,16 @@ fn refusals_resets_and_half_closed_connections_are_passed_on() {
     assert!(matches!(refused, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset), "{refused:?}");
     assert!(start.elapsed() < Duration::from_secs(20), "not at the deadline: {:?}", start.elapsed());
     assert_eq!(world.proxy()["refused"]["unreachable"], 1, "{}", world.proxy());
+    // Who connects to the proxy itself gets nowhere, not round and round.
+    for port in ["127.0.0.1:15171", "[::1]:15171"] {
+        let mut stream = connect(&world.ue, port.parse().unwrap()).unwrap();
+        assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let any = if port.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        talk(&world.ue, any, port.parse().unwrap()).send(b"hello").unwrap();
+    }
+    world.until("none of it is left", || {
+        world.proxy()["refused"]["no_rule"] == 4 && world.proxy()["flows"] == 0
+    });
     // The server resets: so does the proxy. The client does: so does the proxy.
     let at: SocketAddr = format!("{V4}:7010").parse().unwrap();
     let listener = world.net.run(move || std::net::TcpListener::bind(at).unwrap());
