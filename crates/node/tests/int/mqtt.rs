@@ -24,11 +24,12 @@ fn follow(path: &Linked, broker: &str, own: bool) {
     let args = ["--interface", "r0", "--json", "--interval-ms", "200", "--name", "m", at, broker];
     let mut monitor = path.monitor(&args);
     let (host, port) = broker.split_once(':').unwrap();
+    path.until_listens(broker.parse().unwrap());
     let listen = ["-h", host, "-p", port, "-v", "-t", "anabranch/int/m/#"];
     let subscriber = path.at_receiver("mosquitto_sub", &listen);
     let _source = path.source(4);
     let topic = "anabranch/int/m/paths/123/1-2";
-    path.iperf_while("cubic", Duration::from_secs(2), || {
+    path.iperf_while("cubic", Duration::from_secs(8), || {
         until("a path with a queue is published", || {
             let all = heard(&subscriber);
             let path: Value = all.get(topic).and_then(|p| serde_json::from_str(p).ok()).unwrap_or_default();

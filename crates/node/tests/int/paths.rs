@@ -3,6 +3,7 @@
 use crate::net::{ANABRANCH, Namespace, Program};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -280,6 +281,11 @@ impl Linked {
         let log = self.ends.log(&format!("{program}-{}.log", args.concat().replace('/', "_")));
         let _ = std::fs::remove_file(&log);
         self.ends.receiver.spawn(program, args, &log)
+    }
+
+    /// Waits until somebody at the receiver listens there.
+    pub fn until_listens(&self, at: SocketAddr) {
+        until("somebody listens", || self.ends.receiver.run(move || TcpStream::connect(at).is_ok()));
     }
 
     /// A file of the test's own.
