@@ -11,7 +11,7 @@
 //! ```
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), anabranch_taps::Error> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use anabranch_taps::{Preconnection, Preference, Properties, RemoteEndpoint};
 //! let mut properties = Properties::default();
 //! properties.pvd.insert("low-latency".into(), Preference::Prefer);
