@@ -71,8 +71,9 @@ pub fn metric_rows(text: &str, prefix: &str) -> BTreeSet<String> {
         let kind = kinds.iter().find(|(name, _)| *name == family).unwrap_or_else(|| panic!("{line}")).1;
         let name = if kind == "histogram" { family } else { name };
         let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
+        // What a value holds is no label.
         let labels: Vec<String> = labels
-            .split(',')
+            .split("\",")
             .filter_map(|l| Some(l.split_once('=')?.0))
             .filter(|label| *label != "le")
             .map(|label| format!("`{label}`"))

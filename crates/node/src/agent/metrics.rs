@@ -262,6 +262,7 @@ pub(crate) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{documented_metrics, metric_rows};
     use anabranch_core::access::drops::DropReason;
     use std::collections::BTreeSet;
 
@@ -321,27 +322,11 @@ mod tests {
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         for part in ["ue", "upf"] {
-            let text = sample(part);
-            let prefix = format!("anabranch_{part}_");
-            let kinds: BTreeSet<(&str, &str)> =
-                text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-            let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
-                let name = line.split([' ', '{']).next().unwrap();
-                let family = name.strip_suffix("_total").unwrap_or(name);
-                let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
-                let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
-                let labels: Vec<String> =
-                    labels.split(',').filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
-                let name = name.strip_prefix(&prefix).unwrap();
-                format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
-            });
-            let rows: BTreeSet<String> = rows.collect();
+            let rows = metric_rows(&sample(part), &format!("anabranch_{part}_"));
             for row in &rows {
                 assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/operations.md lacks {row}");
             }
-            let documented =
-                PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
-            assert_eq!(documented.count(), rows.len());
+            assert_eq!(documented_metrics(PAGE), rows.len());
         }
     }
 

@@ -157,7 +157,7 @@ fn seconds(latency: Option<LatencyView>) -> Option<f64> {
 mod tests {
     use super::super::show::tests::sample;
     use super::*;
-    use std::collections::BTreeSet;
+    use crate::testing::{documented_metrics, metric_rows};
 
     const PAGE: &str = include_str!("../../../../docs/int-cc.md");
 
@@ -166,25 +166,10 @@ mod tests {
     fn every_metric_is_documented_and_every_documented_metric_exists() {
         let mut report = sample();
         report.paths[0].hops.iter_mut().for_each(|hop| hop.transit_us = hop.depth_bytes);
-        let text = text(&report);
-        let prefix = "anabranch_int_";
-        let kinds: BTreeSet<(&str, &str)> =
-            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-        let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
-            let name = line.split([' ', '{']).next().unwrap();
-            let family = name.strip_suffix("_total").unwrap_or(name);
-            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
-            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
-            let labels: Vec<String> =
-                labels.split("\",").filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
-            format!("| `{}` | {kind} | {} |", name.strip_prefix(prefix).unwrap(), labels.join(", "))
-                .replace("|  |", "| |")
-        });
-        let rows: BTreeSet<String> = rows.collect();
+        let rows = metric_rows(&text(&report), "anabranch_int_");
         for row in &rows {
             assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/int-cc.md lacks {row}");
         }
-        let documented = PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
-        assert_eq!(documented.count(), rows.len(), "{rows:#?}");
+        assert_eq!(documented_metrics(PAGE), rows.len(), "{rows:#?}");
     }
 }

@@ -152,10 +152,10 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
 mod tests {
     use super::*;
     use crate::api::{Ticks, UeBearer};
+    use crate::testing::{documented_metrics, metric_rows};
     use anabranch_core::ran::channel::ChannelConfig;
     use anabranch_core::ran::queue::Algorithm;
     use anabranch_core::ran::sched::InterAlgorithm;
-    use std::collections::BTreeSet;
 
     const PAGE: &str = include_str!("../../../../../docs/ran.md");
 
@@ -235,25 +235,11 @@ mod tests {
     /// Name, type and labels of every metric, as rows of the page's table.
     #[test]
     fn every_metric_is_documented_and_every_documented_metric_exists() {
-        let text = sample();
-        let kinds: BTreeSet<(&str, &str)> =
-            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-        let rows = text.lines().filter(|l| !l.starts_with('#')).map(|line| {
-            let name = line.split([' ', '{']).next().unwrap();
-            let family = name.strip_suffix("_total").unwrap_or(name);
-            let kind = kinds.iter().find(|(name, _)| *name == family).unwrap().1;
-            let labels = line.split(['{', '}']).nth(1).unwrap_or_default();
-            let labels: Vec<String> =
-                labels.split(',').filter_map(|l| Some(format!("`{}`", l.split_once('=')?.0))).collect();
-            let name = name.strip_prefix("anabranch_gnb_").unwrap();
-            format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
-        });
-        let rows: BTreeSet<String> = rows.collect();
+        let rows = metric_rows(&sample(), "anabranch_gnb_");
         for row in &rows {
             assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/ran.md lacks {row}");
         }
-        let documented = PAGE.lines().filter(|l| l.contains(" | gauge | ") || l.contains(" | counter | "));
-        assert_eq!(documented.count(), rows.len());
+        assert_eq!(documented_metrics(PAGE), rows.len());
         assert!(PAGE.contains(&format!("Beyond {MAX_UES} UEs")));
     }
 }
