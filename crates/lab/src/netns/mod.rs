@@ -9,6 +9,7 @@ pub mod diag;
 pub mod flows;
 pub mod group;
 pub mod lwips;
+mod nginx;
 pub mod observe;
 pub mod outcome;
 pub mod plan;

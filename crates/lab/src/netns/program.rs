@@ -2,6 +2,8 @@
 
 use super::space::Space;
 use super::stop::Stop;
+use super::topology::READY;
+use super::traffic::port_in_use;
 use crate::backend::Unable;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -141,6 +143,24 @@ impl Program {
         };
         let child = space.spawn(command.stdin(Stdio::null()).stdout(out).stderr(file))?;
         Ok(Self { name: name.to_owned(), child, log, ended: None })
+    }
+
+    /// The same, of one that listens: at work when somebody has the port, of TCP or else of UDP.
+    ///
+    /// # Errors
+    /// It does not start, or not in time.
+    pub fn start_listening(
+        space: &Space,
+        name: &str,
+        command: &mut Command,
+        (port, tcp): (u16, bool),
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let mut program = Self::start(space, name, command, folder, None)?;
+        let listens = || space.enter(|| Ok(port_in_use(port, tcp))).unwrap_or(false);
+        program.wait_ready(READY, stop, listens)?;
+        Ok(program)
     }
 
     /// As [`Program::start`], for one that is talked to: [`Program::says`], [`Program::tell`].

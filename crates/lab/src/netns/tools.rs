@@ -6,15 +6,13 @@ use super::group::Group;
 use super::program::{self, Program};
 use super::space::Space;
 use super::stop::Stop;
-use super::topology::READY;
-use super::traffic::{Arrival, port_in_use};
+use super::traffic::Arrival;
 use crate::scenario::file::Direction;
 use crate::scenario::model::{Flow, Traffic};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// How long irtt waits for the last answers.
 const WAIT_MS: u64 = 700;
@@ -60,7 +58,14 @@ impl Tool {
         if let Some(group) = group {
             server = group.within(&server);
         }
-        let listener = listening(space, name, &mut server, listen.port(), true, folder, stop)?;
+        let listener = Program::start_listening(
+            space,
+            &format!("{name}-listen"),
+            &mut server,
+            (listen.port(), true),
+            folder,
+            stop,
+        )?;
         let report = folder.join(format!("{name}.json"));
         let seconds = (flow.stop - flow.start).as_secs_f64().ceil();
         let mut command = vec![program::path_of("iperf3").display().to_string()];
@@ -106,7 +111,14 @@ impl Tool {
         let mut server = program::prompt(program::path_of("irtt"));
         // No limits of its own: this network is ours.
         server.args(["server", "-i", "0", "-d", "0", "-l", "0", "-b"]).arg(listen.to_string());
-        let listener = listening(space, name, &mut server, listen.port(), false, folder, stop)?;
+        let listener = Program::start_listening(
+            space,
+            &format!("{name}-listen"),
+            &mut server,
+            (listen.port(), false),
+            folder,
+            stop,
+        )?;
         let report = folder.join(format!("{name}.json"));
         let command = [
             program::path_of("irtt").display().to_string(),
@@ -182,21 +194,6 @@ fn arrival(trip: &Value, ping: bool) -> Option<Arrival> {
     let answered = trip["lost"] == "false";
     let arrived_ns = wall(end, what).filter(|_| answered)?;
     Some(Arrival { number: trip["seqno"].as_u64()?, sent_ns: wall("client", "send")?, arrived_ns })
-}
-
-fn listening(
-    space: &Space,
-    name: &str,
-    command: &mut Command,
-    port: u16,
-    tcp: bool,
-    folder: &Path,
-    stop: &Stop,
-) -> Result<Program> {
-    let mut program = Program::start(space, &format!("{name}-listen"), command, folder, None)?;
-    let listens = || space.enter(|| Ok(port_in_use(port, tcp))).unwrap_or(false);
-    program.wait_ready(READY, stop, listens)?;
-    Ok(program)
 }
 
 #[cfg(test)]

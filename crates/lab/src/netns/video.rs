@@ -1,10 +1,9 @@
 //! A video that ffmpeg sends by RTMP, and nginx with the recording it makes.
 
-use super::program::{self, Program};
+use super::nginx::{self, Nginx};
+use super::program;
 use super::space::Space;
 use super::stop::Stop;
-use super::topology::READY;
-use super::traffic::port_in_use;
 use crate::backend::Unable;
 use anyhow::{Context, Result, bail, ensure};
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ const FRAMES_PER_SECOND: u32 = 30;
 /// nginx that records.
 #[derive(Debug)]
 pub struct Video {
-    nginx: Program,
+    nginx: Nginx,
     file: PathBuf,
     recording: PathBuf,
     url: String,
@@ -51,14 +50,8 @@ impl Video {
         std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
         let file = root.join("video.flv");
         make(&file, bps)?;
-        let configuration = folder.join(format!("{name}.conf"));
-        std::fs::write(&configuration, nginx_conf(&root, at))
-            .with_context(|| configuration.display().to_string())?;
-        let mut command = program::prompt(program::path_of("nginx"));
-        command.args(["-e", "stderr", "-p"]).arg(&root).arg("-c").arg(&configuration);
-        let mut nginx = Program::start(space, &format!("{name}-nginx"), &mut command, folder, None)?;
-        let listens = || space.enter(|| Ok(port_in_use(at.port(), true))).unwrap_or(false);
-        nginx.wait_ready(READY, stop, listens)?;
+        let (name, conf) = (format!("{name}-nginx"), nginx_conf(&root, at));
+        let nginx = Nginx::start(space, &name, (&root, &conf), at.port(), folder, stop)?;
         let recording = root.join("recorded.flv");
         Ok(Self { nginx, file, recording, url: format!("rtmp://{at}/live/recorded"), seconds })
     }
@@ -97,10 +90,7 @@ impl Video {
     /// # Errors
     /// With the end of its log.
     pub fn check(&mut self) -> Result<()> {
-        match self.nginx.ended()? {
-            Some(status) => bail!("nginx ended ({status}): {}", self.nginx.log_tail()),
-            None => Ok(()),
-        }
+        self.nginx.check()
     }
 }
 
@@ -120,16 +110,14 @@ fn make(file: &Path, bps: u64) -> Result<()> {
     Ok(())
 }
 
-/// One process that stays as it is: in a user namespace there is no other user to become.
-fn nginx_conf(root: &Path, at: SocketAddr) -> String {
-    let root = root.display();
-    format!(
-        "load_module {MODULE};\ndaemon off;\nmaster_process off;\nuser root;\npid {root}/pid;\n\
-         error_log stderr warn;\nevents {{ worker_connections 64; }}\n\
-         rtmp {{\n    access_log off;\n    server {{\n        listen {at};\n        application live {{\n\
+fn nginx_conf(folder: &Path, at: SocketAddr) -> String {
+    let root = folder.display();
+    let block = format!(
+        "rtmp {{\n    access_log off;\n    server {{\n        listen {at};\n        application live {{\n\
          \x20           live on;\n            record all;\n            record_path {root};\n\
          \x20           record_suffix .flv;\n        }}\n    }}\n}}\n"
-    )
+    );
+    nginx::configuration(folder, Some(MODULE), &block)
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! A file that nginx serves, and what became of the copy that curl fetched.
 
-use super::program::{self, Program};
+use super::nginx::{self, Nginx};
+use super::program;
 use super::space::Space;
 use super::stop::Stop;
-use super::topology::READY;
-use super::traffic::port_in_use;
 use crate::sim::stream::SeededStream;
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -22,7 +21,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// nginx with one file.
 #[derive(Debug)]
 pub struct Web {
-    nginx: Program,
+    nginx: Nginx,
     file: PathBuf,
     copy: PathBuf,
     url: String,
@@ -47,14 +46,7 @@ impl Web {
         std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
         let file = root.join("file");
         make_file(&file, bytes, seed).with_context(|| file.display().to_string())?;
-        let configuration = folder.join(format!("{name}.conf"));
-        std::fs::write(&configuration, nginx_conf(&root, at))
-            .with_context(|| configuration.display().to_string())?;
-        let mut command = program::prompt(program::path_of("nginx"));
-        command.args(["-e", "stderr", "-p"]).arg(&root).arg("-c").arg(&configuration);
-        let mut nginx = Program::start(space, name, &mut command, folder, None)?;
-        let listens = || space.enter(|| Ok(port_in_use(at.port(), true))).unwrap_or(false);
-        nginx.wait_ready(READY, stop, listens)?;
+        let nginx = Nginx::start(space, name, (&root, &nginx_conf(&root, at)), at.port(), folder, stop)?;
         let copy = folder.join(format!("{name}.copy"));
         Ok(Self { nginx, file, copy, url: format!("http://{at}/file") })
     }
@@ -108,10 +100,7 @@ impl Web {
     /// # Errors
     /// With the end of its log.
     pub fn check(&mut self) -> Result<()> {
-        match self.nginx.ended()? {
-            Some(status) => bail!("nginx ended ({status}): {}", self.nginx.log_tail()),
-            None => Ok(()),
-        }
+        self.nginx.check()
     }
 }
 
@@ -138,19 +127,17 @@ fn sha256(path: &Path) -> Result<String> {
     }
 }
 
-/// One process that stays as it is: in a user namespace there is no other user to become.
-fn nginx_conf(root: &Path, at: SocketAddr) -> String {
-    let root = root.display();
+fn nginx_conf(folder: &Path, at: SocketAddr) -> String {
+    let root = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|what| format!("    {what}_temp_path {root}/tmp-{what};\n"))
         .collect();
-    format!(
-        "daemon off;\nmaster_process off;\nuser root;\npid {root}/pid;\nerror_log stderr warn;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{\n    access_log off;\n    sendfile on;\n    default_type application/octet-stream;\n{temporary}\
+    let block = format!(
+        "http {{\n    access_log off;\n    sendfile on;\n    default_type application/octet-stream;\n{temporary}\
          \x20   server {{ listen {at}; root {root}; }}\n}}\n"
-    )
+    );
+    nginx::configuration(folder, None, &block)
 }
 
 #[cfg(test)]
