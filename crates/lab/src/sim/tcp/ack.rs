@@ -168,19 +168,19 @@ impl Sender {
         let segments = end.saturating_sub(start).div_ceil(u64::from(self.mss)).max(1);
         self.stats.spurious_segments += segments;
         self.rack.on_dsack(self.una, self.next);
-        if let Some(undo) = &mut self.undo {
+        if let Some(undo) = self.undo.as_mut().filter(|undo| end > undo.from) {
             undo.dsacked += segments;
         }
     }
 
-    /// Takes a reduction back if an ACK proves that the original arrived: by a timestamp older than the
-    /// first retransmission (Eifel, RFC 3522), or by DSACKs for every retransmission (RFC 3708).
+    /// Takes a reduction back if an ACK proves that the original arrived: by a timestamp older than every
+    /// retransmission under way (Eifel, RFC 3522), or by DSACKs for every retransmission (RFC 3708).
     fn undo_if_spurious(&mut self, a: &Acknowledgment<'_>, advanced: bool, now: Instant) {
         let Some(undo) = self.undo else { return };
         let in_recovery = !matches!(self.phase, Phase::Open);
         let by_echo = in_recovery
             && advanced
-            && match (undo.first_retransmission, a.echo) {
+            && match (self.retransmitting_since, a.echo) {
                 (Some(resent), Some(echo)) => echo < ms_floor(resent),
                 _ => false,
             };

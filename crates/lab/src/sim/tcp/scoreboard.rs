@@ -221,6 +221,11 @@ impl Scoreboard {
         self.rebuild_order();
     }
 
+    /// Segments sent again of which nothing has been heard since.
+    pub fn retransmissions_in_flight(&self) -> u64 {
+        self.segments.iter().filter(|s| s.retransmitted && s.status == Status::InFlight).count() as u64
+    }
+
     /// The next lost segment to resend.
     pub fn next_lost(&self) -> Option<Segment> {
         self.segments.get(self.find(*self.lost.first()?)?).copied()

@@ -52,6 +52,9 @@ pub struct Sender {
     pub(super) rate: DeliveryRate,
     pub(super) phase: Phase,
     pub(super) undo: Option<Undo>,
+    /// When the first of the retransmissions under way left (Linux's `retrans_stamp`). What an ACK echoes from before is
+    /// of no retransmission.
+    pub(super) retransmitting_since: Option<Instant>,
     pub(super) probe: Option<LossProbe>,
     pub(super) rto_at: Option<Instant>,
     pub(super) early: Option<(Instant, Early)>,
@@ -80,10 +83,11 @@ pub(super) enum Phase {
 }
 
 /// What is needed to find out that a reduction was a mistake (RFC 3522, RFC 3708).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Undo {
-    /// When the first retransmission left.
-    pub(super) first_retransmission: Option<Instant>,
+    /// Everything below had arrived when the reduction came; a DSACK for it says nothing of this one.
+    pub(super) from: u64,
+    /// Of them those that were under way already: what a recovery sends again above its end outlives it.
     pub(super) retransmissions: u64,
     pub(super) dsacked: u64,
 }
@@ -143,6 +147,7 @@ impl Sender {
             rate: DeliveryRate::default(),
             phase: Phase::Open,
             undo: None,
+            retransmitting_since: None,
             probe: None,
             rto_at: None,
             early: None,
@@ -357,9 +362,18 @@ impl Sender {
             let mut prr = Prr::new(flight, self.cc.cwnd_bytes());
             prr.on_ack(0, self.in_flight_bytes(), false, u64::from(self.mss));
             self.phase = Phase::Recovery { until: self.next, prr };
-            self.undo = self.undoes.then(Undo::default);
+            self.doubt();
         }
         lost
+    }
+
+    /// A reduction has come: from now on it is asked whether it was a mistake.
+    fn doubt(&mut self) {
+        let retransmissions = self.board.retransmissions_in_flight();
+        if retransmissions == 0 {
+            self.retransmitting_since = None;
+        }
+        self.undo = self.undoes.then_some(Undo { from: self.una, retransmissions, dsacked: 0 });
     }
 
     /// A probe is due two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
@@ -391,7 +405,7 @@ impl Sender {
             || matches!(self.phase, Phase::Loss { until } if self.una >= until);
         self.cc.on_rto(now, self.board.in_flight_bytes(), first);
         if first {
-            self.undo = self.undoes.then(Undo::default);
+            self.doubt();
         }
         let circumstances = self.circumstances(now);
         let sacked = self.board.sacked_segments();
@@ -473,8 +487,8 @@ impl Sender {
     fn retransmit(&mut self, segment: &Segment, now: Instant) -> Outgoing {
         let state = self.rate.on_sent(false, now);
         self.board.retransmit(segment.seq, now, state);
+        self.retransmitting_since.get_or_insert(now);
         if let Some(undo) = &mut self.undo {
-            undo.first_retransmission.get_or_insert(now);
             undo.retransmissions += 1;
         }
         self.stats.segments_sent += 1;

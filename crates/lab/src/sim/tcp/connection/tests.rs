@@ -248,6 +248,25 @@ fn one_loss_is_one_fast_retransmission_and_one_reduction() {
 }
 
 #[test]
+fn where_nothing_overtakes_no_reduction_is_taken_back() {
+    // Losses alone, also of what a recovery sends beyond its own end: each recovery then begins with retransmissions of
+    // the one before under way, and their ACKs echo times before its own first.
+    for seed in 0..20_u64 {
+        let mut pair = upload(Options { pacing: seed % 2 == 0, ..Options::default() }, 2_000_000);
+        let mut state = seed;
+        pair.run(end_of(600), |end, packet| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let lost = end == 0 && packet.len() > 100 && (state >> 33) % 10 == 0;
+            if lost { Fate::Lose } else { Fate::Pass }
+        });
+        assert!(pair.done());
+        let stats = pair.ends[0].stats();
+        assert!(stats.recoveries > 20, "{seed} {stats:?}");
+        assert_eq!(stats.undos, 0, "{seed} {stats:?}");
+    }
+}
+
+#[test]
 fn a_lost_retransmission_is_found_without_a_timeout() {
     let mut pair = upload(Options::default(), 400_000);
     let mut lost = None;
