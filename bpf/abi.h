@@ -137,6 +137,8 @@ struct ab_source_config {
 	u8 detail;
 	/* One packet in so many carries a trace. */
 	u32 every;
+	/* Bytes in front of the IP header where packets leave: 14 with Ethernet, 0 at a tunnel (TUN). */
+	u32 link_bytes;
 };
 
 /* One path of a monitor, in the array `ab_paths`, which is mapped into memory (crates/kern/src/bpf/paths.rs). A writer makes

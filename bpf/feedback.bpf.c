@@ -184,8 +184,13 @@ __attribute__((noinline)) u32 add_node(struct __sk_buff *skb, struct path *path,
 		path->told = 0;
 		return fixed + 4 + 4 * (head >> 24);
 	}
-	path->drops += bpf_ntohl(ours.drops);
-	path->losses += bpf_ntohl(ours.losses);
+	/* The end of a tunnel does not know what was dropped inside it. */
+	if (ours.drops == 0xffffffff)
+		path->told = 0;
+	else
+		path->drops += bpf_ntohl(ours.drops);
+	if (ours.losses != 0xffffffff)
+		path->losses += bpf_ntohl(ours.losses);
 	link = word(ours.link);
 	flows = ours.flows == 0xffff || !ours.flows ? 1 : bpf_ntohs(ours.flows);
 	share = link == AB_UNKNOWN ? AB_UNKNOWN : link / flows;

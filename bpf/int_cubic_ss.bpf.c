@@ -23,15 +23,18 @@ u32 BPF_PROG(ss_ssthresh, struct sock *sk)
 	return cubictcp_recalc_ssthresh(sk);
 }
 
-/* 1/1024 segments per acknowledged one; all ones where CUBIC's own slow start is in force. */
-AB_INLINE u64 growth(const struct ab_socket *s, const struct tcp_sock *tp)
+/* Whether Eq. 1 is in force in slow start, and not CUBIC's own growth. */
+AB_INLINE int in_force(const struct ab_socket *s, const struct tcp_sock *tp)
 {
 	u64 srtt = ab_srtt(tp);
 
-	if (!s || tp->snd_cwnd >= tp->snd_ssthresh || !ab_detailed(&s->view, srtt, ab_config.stale_rtts) ||
-	    tp->snd_cwnd >= ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache))
-		return AB_UNKNOWN;
-	return ab_slow_start_growth(&s->view, srtt, ab_config.increment, ab_config.growth_cap);
+	return s && ab_tells_growth(&s->view) && ab_detailed(&s->view, srtt, ab_config.stale_rtts) &&
+	       !ab_at_ceiling_window(tp->snd_cwnd, ab_config.ceiling_bps, srtt, tp->mss_cache);
+}
+
+AB_INLINE int in_slow_start(const struct tcp_sock *tp)
+{
+	return tp->snd_cwnd < tp->snd_ssthresh;
 }
 
 SEC("struct_ops")
@@ -42,14 +45,15 @@ void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	u64 per_segment, window, most;
 
 	(void)ab_on_ack(s, tp);
-	per_segment = growth(s, tp);
-	if (per_segment == AB_UNKNOWN || !s) {
+	if (!in_slow_start(tp) || !in_force(s, tp) || !s) {
 		cubictcp_cong_avoid(sk, ack, acked);
 		return;
 	}
 	/* As tcp_is_cwnd_limited in slow start. A bit's place is the running kernel's. */
 	if (!BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited) && tp->snd_cwnd >= 2 * tp->max_packets_out)
 		return;
+	/* 1/1024 segments per acknowledged one. */
+	per_segment = ab_slow_start_growth(&s->view, ab_srtt(tp), ab_config.increment, ab_config.growth_cap);
 	per_segment = per_segment * acked + s->carried;
 	s->carried = per_segment % AB_GROWTH_UNIT;
 	window = tp->snd_cwnd + per_segment / AB_GROWTH_UNIT;
@@ -77,12 +81,12 @@ void BPF_PROG(ss_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
 	u32 before = tp->snd_ssthresh;
-	int in_force = growth(ab_socket(sk), tp) != AB_UNKNOWN;
+	int slow = in_slow_start(tp);
 
 	ab_seen(sk);
 	cubictcp_acked(sk, sample);
-	/* The queue is seen, not guessed at: HyStart does not end this slow start. */
-	if (in_force && tp->snd_ssthresh != before)
+	/* The queue is seen, not guessed at: HyStart does not end this slow start. It rarely tries: only then it is worth to ask. */
+	if (slow && tp->snd_ssthresh != before && in_force(ab_socket(sk), tp))
 		tp->snd_ssthresh = before;
 }
 

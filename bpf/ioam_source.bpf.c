@@ -17,6 +17,7 @@ const volatile struct ab_source_config ab_source SEC(".rodata.config") = {
 	.ioam_namespace = 123,
 	.every = 8,
 	.nodes = 4,
+	.link_bytes = 14,
 };
 
 struct {
@@ -39,7 +40,6 @@ u64 credit SEC(".bss");
 #define TRACE_TYPE 0x820002
 #define TRACE_TYPE_DETAIL 0xb21002
 
-#define ETHER_LEN 14
 #define IPV6_LEN 40
 #define TCP_OFFSET 12
 #define IPPROTO_TCP 6
@@ -80,13 +80,13 @@ int ab_source_egress(struct __sk_buff *skb)
 		.remaining = words,
 		.type = bpf_htonl((ab_source.detail ? TRACE_TYPE_DETAIL : TRACE_TYPE) << 8),
 	};
-	u32 segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
+	u32 ip_at = ab_source.link_bytes, segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
 	u8 ip[IPV6_LEN], offset, hop_by_hop = 0;
 	u32 payload;
 	__be16 length;
 
-	if (skb->protocol != bpf_htons(0x86dd) || bpf_skb_load_bytes(skb, ETHER_LEN, ip, sizeof(ip)) ||
-	    ip[6] != IPPROTO_TCP || bpf_skb_load_bytes(skb, ETHER_LEN + IPV6_LEN + TCP_OFFSET, &offset, 1))
+	if (skb->protocol != bpf_htons(0x86dd) || bpf_skb_load_bytes(skb, ip_at, ip, sizeof(ip)) ||
+	    ip[6] != IPPROTO_TCP || bpf_skb_load_bytes(skb, ip_at + IPV6_LEN + TCP_OFFSET, &offset, 1))
 		return TC_ACT_UNSPEC;
 	if (len > sizeof(h))
 		return TC_ACT_UNSPEC;
@@ -104,9 +104,9 @@ int ab_source_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	length = bpf_htons(payload);
-	bpf_skb_store_bytes(skb, ETHER_LEN + IPV6_LEN, &h, len, 0);
-	bpf_skb_store_bytes(skb, ETHER_LEN + 6, &hop_by_hop, 1, 0);
-	bpf_skb_store_bytes(skb, ETHER_LEN + 4, &length, 2, 0);
+	bpf_skb_store_bytes(skb, ip_at + IPV6_LEN, &h, len, 0);
+	bpf_skb_store_bytes(skb, ip_at + 6, &hop_by_hop, 1, 0);
+	bpf_skb_store_bytes(skb, ip_at + 4, &length, 2, 0);
 	credit = 0;
 	count(AB_TRACES_OUT);
 	return TC_ACT_UNSPEC;

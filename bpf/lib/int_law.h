@@ -151,12 +151,18 @@ AB_INLINE int ab_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rt
 	return 1;
 }
 
+/* Whether the path tells enough for Eq. 1. */
+AB_INLINE int ab_tells_growth(const struct ab_view *v)
+{
+	return v->free_bytes != AB_UNKNOWN && v->arrival_kbps != AB_UNKNOWN;
+}
+
 /* All ones: the path does not tell enough. */
 AB_INLINE u64 ab_slow_start_growth(const struct ab_view *v, u64 srtt_us, u32 increment, u32 growth_cap)
 {
 	u64 per_flow, cap = AB_GROWTH_UNIT * growth_cap;
 
-	if (v->free_bytes == AB_UNKNOWN || v->arrival_kbps == AB_UNKNOWN)
+	if (!ab_tells_growth(v))
 		return AB_UNKNOWN;
 	per_flow = ab_at_most(v->arrival_kbps, AB_MOST_KBPS) * ab_rtt(srtt_us) / 8000 * v->flows;
 	if (!per_flow)
@@ -203,6 +209,19 @@ AB_INLINE u64 ab_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
 		       (mss_bytes ? mss_bytes : 1);
 
 	return segments < 4 ? 4 : segments;
+}
+
+/* Whether `cwnd` has reached ab_ceiling_window: the same without its divisions, for who asks at every ACK. */
+AB_INLINE int ab_at_ceiling_window(u32 cwnd, u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
+{
+	u64 mss = mss_bytes ? mss_bytes : 1;
+
+	if (cwnd < 4)
+		return 0;
+	if (cwnd >> 27 || mss > 65536)
+		return cwnd >= ab_ceiling_window(ceiling_bps, srtt_us, mss);
+	/* At most 2^27 segments of 2^16 bytes by 10^6, and 1.25 * 10^11 bytes/s by 16 * 10^6 us: both below 2^63. */
+	return (cwnd + 1ULL) * mss * 1000000 > ab_at_most(ceiling_bps, AB_MOST_KBPS * 1000) / 8 * ab_rtt(srtt_us);
 }
 
 #endif

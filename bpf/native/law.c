@@ -20,6 +20,11 @@ u64 abn_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss, u64 cei
 }
 u64 abn_rate_window(u64 rate_bps, u64 srtt_us, u64 mss) { return ab_rate_window(rate_bps, srtt_us, mss); }
 u64 abn_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss) { return ab_ceiling_window(ceiling_bps, srtt_us, mss); }
+int abn_at_ceiling(u32 cwnd, u64 ceiling_bps, u64 srtt_us, u64 mss)
+{
+	return ab_at_ceiling_window(cwnd, ceiling_bps, srtt_us, mss);
+}
+int abn_tells_growth(const struct ab_view *v) { return ab_tells_growth(v); }
 u16 abn_code(u64 value) { return ab_code(value); }
 u64 abn_decode(u16 code) { return ab_decode(code); }
 u8 abn_code_flows(u32 flows) { return ab_code_flows(flows); }

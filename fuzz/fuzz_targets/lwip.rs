@@ -180,14 +180,14 @@ impl Run {
             excused: false,
         });
         let mut out = Out::default();
-        self.node.uplink(&packet, self.now, &mut out);
+        self.node.uplink(&mut packet.clone(), self.now, &mut out);
         self.left(out);
     }
 
     /// A packet that carries no number: it passes, unless it is an ACK that may be held.
     fn rubbish(&mut self, packet: &[u8]) {
         let mut out = Out::default();
-        self.node.uplink(packet, self.now, &mut out);
+        self.node.uplink(&mut packet.to_vec(), self.now, &mut out);
         // Whatever else leaves with it was held, or waited.
         if out.packets.last().is_none_or(|last| last != packet) {
             let ip = IpPacket::parse(packet).expect("only an ACK waits");
@@ -204,9 +204,9 @@ impl Run {
 
     fn left(&mut self, out: Out) {
         for probe in out.probes {
-            if let Some(answer) = self.side.answer(&probe) {
+            if let Some(mut answer) = self.side.answer(&probe) {
                 let mut out = Out::default();
-                self.node.uplink(&answer, self.now, &mut out);
+                self.node.uplink(&mut answer, self.now, &mut out);
                 assert!(out.packets.is_empty(), "answers are the node's");
             }
         }

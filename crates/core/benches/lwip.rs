@@ -68,7 +68,11 @@ fn node(flows: u32, wifi_leg: WifiLeg, dida: Option<bool>) -> Node {
         let (server, ue) = ends(flow);
         let mut sink = Sink(0);
         node.downlink(&mut data(flow, 0), Time::ZERO);
-        node.uplink(&emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"), Time::ZERO, &mut sink);
+        node.uplink(
+            &mut emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"),
+            Time::ZERO,
+            &mut sink,
+        );
         node.downlink(&mut data(flow, 1 << 28), Time::ZERO);
     }
     assert_eq!(node.flow_count(), flows);
@@ -141,8 +145,16 @@ fn at_the_bounds() {
     for flow in 0..FLOWS {
         let (server, ue) = ends(flow);
         node.downlink(&mut data(flow, 0), Time::ZERO);
-        node.uplink(&emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"), Time::ZERO, &mut sink);
-        node.uplink(&emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"), Time::ZERO, &mut sink);
+        node.uplink(
+            &mut emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"),
+            Time::ZERO,
+            &mut sink,
+        );
+        node.uplink(
+            &mut emit_packet(ue, server, &ack(0, false), &[]).expect("a packet"),
+            Time::ZERO,
+            &mut sink,
+        );
     }
     println!(
         "at the bounds, {} flows and {} held ACKs: {:.1} MB, resident memory grew by {:.1} MB",
@@ -166,8 +178,8 @@ fn flood() {
         let (server, ue) = ends(flow);
         node.downlink(&mut data(flow, 0), Time::ZERO);
         for _ in 0..2 {
-            let packet = emit_packet(ue, server, &ack(0, false), &[]).expect("a packet");
-            node.uplink(&packet, Time::ZERO, &mut sink);
+            let mut packet = emit_packet(ue, server, &ack(0, false), &[]).expect("a packet");
+            node.uplink(&mut packet, Time::ZERO, &mut sink);
         }
     }
     let held = node.held_acks();

@@ -24,6 +24,25 @@ pub fn mac(name: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|i| data[i] as u8))
 }
 
+/// Bytes of the header that it puts in front of an IP packet: 14 with Ethernet and on the loopback device, 0 at a TUN device.
+///
+/// # Errors
+/// There is no such interface, or it is of another kind (`Unsupported`).
+pub fn link_header_bytes(name: &str) -> io::Result<u32> {
+    let mut request = Request::new(name)?;
+    request.call(libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR succeeded and filled in this member of the union.
+    let kind = unsafe { request.0.ifr_ifru.ifru_hwaddr.sa_family };
+    match kind {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(14),
+        libc::ARPHRD_NONE => Ok(0),
+        _ => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("\"{name}\" is neither Ethernet nor a TUN device (its kind is {kind}, linux/if_arp.h)"),
+        )),
+    }
+}
+
 /// Its MTU in bytes.
 pub fn mtu(name: &str) -> io::Result<u32> {
     let mut request = Request::new(name)?;
@@ -106,6 +125,7 @@ mod tests {
             assert_eq!(index("lo").unwrap(), 1);
             assert_eq!(mac("lo").unwrap(), [0; 6]);
             assert_eq!(mtu("lo").unwrap(), 65536);
+            assert_eq!(link_header_bytes("lo").unwrap(), 14);
             let is_up = || {
                 let shown = std::process::Command::new("ip").args(["link", "show", "lo"]).output().unwrap();
                 String::from_utf8(shown.stdout).unwrap().contains("LOOPBACK,UP")

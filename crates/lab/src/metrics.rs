@@ -78,6 +78,7 @@ pub const METRICS: &[Metric] = &[
         "TCP: reductions and timeouts per megabyte acknowledged; those taken back are counted",
     ),
     metric("flow.<flow>.traces", "", "TCP with `telemetry`: traces that arrived, filled"),
+    metric("flow.<flow>.trace_nodes", "", "the same, virtual backend: most nodes in one of them"),
     metric("flow.<flow>.reports", "", "TCP with `telemetry`: reports that reached the sender"),
     metric(
         "flow.<flow>.telemetry_percent",

@@ -117,3 +117,40 @@ share_percent = 25
     assert!((0.7..1.4).contains(&after), "1 : 1, {after}");
     assert!(!outcome.series["gnb.cell.slice.a.owed_rbs"].points.is_empty());
 }
+
+/// Device, tunnel, UPF, server's link; or, without tunnel, cell and server's link: who wrote into the traces of an upload.
+#[test]
+fn tunnel_ends_cells_and_links_write_into_traces() {
+    let text = r#"
+title = "traces"
+duration_s = 4
+[gnb.cell]
+ioam_node = 3
+[upf.edge]
+ioam_node = 2
+[server.one]
+ioam_node = 4
+[ue.phone]
+accesses = [{ name = "5g", link = "cell" }]
+ioam_node = 1
+[flow.up]
+kind = "bulk_tcp"
+direction = "up"
+ipv6 = true
+congestion_control = "int_rate"
+limit_mbps = 2
+start_s = 1
+telemetry = { every = 4, nodes = 4 }
+"#;
+    for (via, nodes) in [("atsss", 3.0), ("direct:5g", 2.0)] {
+        for direction in ["up", "down"] {
+            let text =
+                text.replace("direction = \"up\"", &format!("direction = \"{direction}\"\nvia = \"{via}\""));
+            let outcome = run(&text, 1);
+            let of = |name: &str| outcome.metrics[&format!("flow.up.{name}")];
+            assert_eq!(of("trace_nodes"), nodes, "{via} {direction}");
+            assert!(of("traces") > 50.0 && of("reports") > 50.0, "{via} {direction}");
+            assert!(of("goodput_mbps") > 1.4 && of("intact") == 1.0, "{via} {direction}");
+        }
+    }
+}

@@ -179,8 +179,8 @@ fn what_the_vectors_say() {
         flows: Some(2),
         mcs: None,
         rb_half_percent: None,
-        queue_drops: 17,
-        medium_losses: 1234,
+        queue_drops: Some(17),
+        medium_losses: Some(1234),
     };
     assert_eq!(ours, expected);
     assert_eq!(ours.emit(), *nodes[0].snapshot.unwrap().data);

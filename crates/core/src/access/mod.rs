@@ -9,6 +9,7 @@ pub mod dns;
 pub mod document;
 pub mod drops;
 pub mod keyring;
+pub(crate) mod marks;
 pub mod memory;
 pub mod mtu;
 pub mod path;

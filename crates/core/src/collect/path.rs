@@ -238,12 +238,14 @@ impl Hop {
         self.flows = told.flows.or(self.flows);
         self.mcs = told.mcs.or(self.mcs);
         self.rb_half_percent = told.rb_half_percent.or(self.rb_half_percent);
-        let note = |tally: &mut Option<Tally>, value| {
-            tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted
+        let note = |tally: &mut Option<Tally>, value: Option<u32>| {
+            value.is_some_and(|value| {
+                tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted
+            })
         };
         let restarted = note(&mut self.drops, told.queue_drops) | note(&mut self.losses, told.medium_losses);
         counters.node_restarts += u64::from(restarted);
-        true
+        told.queue_drops.is_some()
     }
 
     fn view(&self, id: u64, now: Instant, window: Duration) -> HopView {

@@ -69,8 +69,8 @@ fn queue(link_kbps: u32, flows: u16, queue_drops: u32, medium_losses: u32) -> Op
         flows: Some(flows),
         mcs: Some(17),
         rb_half_percent: Some(75),
-        queue_drops,
-        medium_losses,
+        queue_drops: Some(queue_drops),
+        medium_losses: Some(medium_losses),
     })
 }
 
@@ -211,8 +211,8 @@ fn play(steps: &[Step], config: CollectConfig) -> (Collector, Instant) {
             arrival_kbps: Some(a),
             link_kbps: Some(b),
             flows: Some(c as u16),
-            queue_drops: c,
-            medium_losses: d,
+            queue_drops: Some(c).filter(|_| c % 5 > 0),
+            medium_losses: Some(d).filter(|_| d % 5 > 0),
             ..Snapshot::default()
         });
         let said: Vec<Said> = step

@@ -104,7 +104,7 @@ impl Element for Node {
             let leg = self.downlink(&mut packet, now);
             self.with_out(now, |_, out| out.push(Self::port(leg), packet));
         } else {
-            self.with_out(packet.at, |node, out| node.uplink(&packet, now, out));
+            self.with_out(packet.at, |node, out| node.uplink(&mut packet, now, out));
         }
     }
 

@@ -14,6 +14,7 @@ use super::steer::{ONE, Switch, lte_share, of_flow};
 use super::timers::Timers;
 use super::ue::family;
 use crate::element::Reason;
+use crate::ioam::{BothWays, IoamNode, IoamStats, Told};
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::{FlowKey, IpPacket, protocol, rewrite_dst};
 use anabranch_wire::tcp::{TcpFlags, TcpView};
@@ -75,6 +76,8 @@ pub struct Node {
     pub(super) stats: Stats,
     pub(super) events: VecDeque<Event>,
     pub(super) packets: Outbox,
+    /// As which IOAM node it fills traces.
+    ioam: Option<Box<BothWays>>,
 }
 
 /// A TCP packet, read as far as a node needs.
@@ -104,15 +107,32 @@ impl Node {
             stats: Stats::default(),
             events: VecDeque::new(),
             packets: Outbox::default(),
+            ioam: None,
             config,
         };
         node.configured(now);
         Ok(node)
     }
 
+    /// From now on it fills the traces of packets, both ways, as this IOAM node. What waits is behind it, in the legs: it
+    /// tells who it is, when packets came, their rate and their flows.
+    pub fn set_ioam(&mut self, node: IoamNode) {
+        self.ioam = Some(Box::new(BothWays::new(node)));
+    }
+
+    /// What became of traces.
+    #[must_use]
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
+    }
+
     /// Takes a packet from the backhaul, and says by which leg it leaves. For the Wi-Fi leg its destination has
     /// been rewritten, if that is how the leg works.
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant) -> Leg {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.down.arrived(packet, now);
+            ioam.down.fill(packet, now, now, Told::default);
+        }
         let leg = match see(packet) {
             Ok(seen) => {
                 let dst = seen.key.dst;
@@ -134,8 +154,13 @@ impl Node {
 
     /// Takes a packet of a UE, from either leg. What goes on to the backhaul, at once or later, goes to `out`, in
     /// the order in which it came.
-    pub fn uplink(&mut self, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+    pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl NodeSink) {
         self.send_orphans(out);
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.arrived(packet, now);
+            ioam.up.fill(packet, now, now, Told::default);
+        }
+        let packet = &*packet;
         let seen = see(packet);
         if matches!(seen, Err(PassReason::NotTcp)) && self.take_answer(packet, now) {
             return;

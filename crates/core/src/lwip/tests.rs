@@ -302,3 +302,39 @@ fn as_an_element_it_does_the_same() {
     drive(&mut w.node, now, &mut out);
     assert_eq!(out.1, 2, "a refusal is told");
 }
+
+/// As an IOAM node it writes into traces both ways, and tells no queue or drops, which are behind it.
+#[test]
+fn traces_are_filled_both_ways() {
+    use crate::ioam::{IoamConfig, IoamStats};
+    use anabranch_wire::ioam::{
+        HOP_BY_HOP, Snapshot, TraceHeader, TraceKind, TraceType, TraceView, emit_trace_header, insert,
+        report, trace_header_len, trace_range,
+    };
+    let mut w = World::new(config(None), true);
+    w.node.set_ioam(IoamConfig { node_id: 5, namespace: 123 }.node(Duration::ZERO));
+    let traced = |from, to| {
+        let mut packet = emit_packet(from, to, &TcpHeader::default(), &[1; 800]).unwrap();
+        let mut header = vec![0; trace_header_len(9)];
+        emit_trace_header(6, &TraceHeader::new(123, TraceType::REPORTED, 9), &mut header).unwrap();
+        insert(&mut packet, HOP_BY_HOP, &header).unwrap();
+        packet
+    };
+    let mut down = traced(w.server, w.ue);
+    let before = down.len();
+    assert_eq!(w.node.downlink(&mut down, w.now), Leg::Lte, "as all with extension headers");
+    w.up(traced(w.ue, w.server));
+    for packet in [&down, &w.out[0]] {
+        assert_eq!(packet.len(), before);
+        let trace = TraceView::parse(&packet[trace_range(packet).unwrap().unwrap()], TraceKind::PreAllocated)
+            .unwrap();
+        let node = trace.nodes().next().unwrap();
+        assert_eq!((node.hop.unwrap().node_id, node.queue_depth), (Some(5), None));
+        let told = Snapshot::parse(node.snapshot.unwrap()).unwrap().unwrap();
+        assert_eq!((told.queue_drops, told.link_kbps, told.capacity_bytes), (None, None, None));
+        assert!(!report(packet).unwrap().unwrap().complete);
+    }
+    // Full now.
+    w.node.downlink(&mut down, w.now);
+    assert_eq!(w.node.ioam_stats(), IoamStats { marked: 2, no_room: 1, ..IoamStats::default() });
+}

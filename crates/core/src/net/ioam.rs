@@ -56,11 +56,11 @@ impl Telemetry {
         if let Some(node) = &mut self.node {
             let arrived = packet.at;
             node.fill(packet, arrived, at, || Told {
-                depth_bytes: queue.depth_bytes as u64,
-                capacity_bytes: queue.capacity_bytes as u64,
+                depth_bytes: Some(queue.depth_bytes as u64),
+                capacity_bytes: Some(queue.capacity_bytes as u64),
                 link_bps: queue.rate_bps,
-                queue_drops: stats.queue_drops + stats.overflow_drops,
-                medium_losses: stats.random_drops + stats.black_hole_drops,
+                queue_drops: Some(stats.queue_drops + stats.overflow_drops),
+                medium_losses: Some(stats.random_drops + stats.black_hole_drops),
                 ..Told::default()
             });
         }

@@ -21,6 +21,7 @@ use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
+use crate::access::marks::Marked;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{
@@ -29,6 +30,7 @@ use crate::access::session::{
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
+use crate::ioam::{BothWays, IoamNode, IoamStats, Told};
 use crate::policy::{AccessName, Rule, SteeringMode, chained};
 use crate::time::{Duration, Instant};
 use anabranch_wire::tunnel::{MessageType, classify};
@@ -177,7 +179,11 @@ pub struct Ue {
     /// What the UPF has still to be told, in one document after the other.
     hints: VecDeque<FlowHint>,
     rules_untold: bool,
-    pending: VecDeque<Vec<u8>>,
+    /// With the time each came.
+    pending: VecDeque<(Instant, Vec<u8>)>,
+    pending_bytes: usize,
+    /// As which IOAM node it fills traces.
+    ioam: Option<Box<BothWays>>,
     events: VecDeque<UeEvent>,
     connected: bool,
     /// That of the session the UPF has, or last had, for us.
@@ -227,6 +233,8 @@ impl Ue {
             hints: VecDeque::new(),
             rules_untold: false,
             pending: VecDeque::new(),
+            pending_bytes: 0,
+            ioam: None,
             events: VecDeque::new(),
             connected: false,
             instance: None,
@@ -236,20 +244,43 @@ impl Ue {
         })
     }
 
+    /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going up before a packet is sealed,
+    /// with what waits for a path as its queue; coming down when a packet leaves, with what waits for its order.
+    pub fn set_ioam(&mut self, node: IoamNode) {
+        self.ioam = Some(Box::new(BothWays::new(node)));
+    }
+
+    /// What became of traces.
+    #[must_use]
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
+    }
+
     /// Takes an inner packet from the device (batch form).
     pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.arrived(packet, now);
+        }
         if self.session.states().up().is_empty() {
             if self.pending.len() == MAX_PENDING {
                 self.drops.count(DropReason::NoPath);
                 return;
             }
-            self.pending.push_back(packet.to_vec());
+            self.pending_bytes += packet.len();
+            self.pending.push_back((now, packet.to_vec()));
             return;
         }
-        self.send(packet, now, out);
+        self.send(packet, now, now, out);
     }
 
-    fn send(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+    fn send(&mut self, packet: &mut [u8], arrived: Instant, now: Instant, out: &mut impl DatagramSink) {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.fill(packet, arrived, now, || Told {
+                depth_bytes: Some(self.pending_bytes as u64),
+                capacity_bytes: Some(MAX_PENDING as u64 * u64::from(self.own_mtu)),
+                ..Told::default()
+            });
+        }
         let mut shared = Shared {
             pool: &mut self.pool,
             drops: &mut self.drops,
@@ -270,6 +301,7 @@ impl Ue {
         now: Instant,
         inner: &mut impl PacketSink,
     ) {
+        let held = self.held();
         let mut shared = Shared {
             pool: &mut self.pool,
             drops: &mut self.drops,
@@ -277,7 +309,9 @@ impl Ue {
             dns: None,
             exceptions: None,
         };
-        let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
+        let mut inner =
+            Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner: &mut inner, now };
         match classify(datagram) {
             Ok(MessageType::Secure) => {
                 let _ = self.session.receive_secure(path, from, datagram, now, &mut shared, &mut snoop);
@@ -301,6 +335,7 @@ impl Ue {
         // Nobody finds the UE by receiver index: what fell out needs no follow-up.
         self.session.keys().expire(now);
         self.drive_handshake(now, out);
+        let held = self.held();
         let mut shared = Shared {
             pool: &mut self.pool,
             drops: &mut self.drops,
@@ -308,15 +343,23 @@ impl Ue {
             dns: None,
             exceptions: None,
         };
-        let mut snoop = SnoopDns { dns: &mut self.dns, inner, now };
+        let mut inner =
+            Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner: &mut inner, now };
         self.session.poll(now, &mut shared, out, &mut snoop);
         self.drain_session_events(now);
         self.tell_upf(now);
         if !self.pending.is_empty() && !self.session.states().up().is_empty() {
-            for mut packet in core::mem::take(&mut self.pending) {
-                self.send(&mut packet, now, out);
+            for (arrived, mut packet) in core::mem::take(&mut self.pending) {
+                self.pending_bytes -= packet.len();
+                self.send(&mut packet, arrived, now, out);
             }
         }
+    }
+
+    /// Bytes that wait to be put in order, and the most that may.
+    fn held(&self) -> (usize, usize) {
+        (self.pool.used_bytes(), self.pool.config().bytes)
     }
 
     /// When [`Ue::poll`] has something to do next, and why.

@@ -3,10 +3,12 @@
 use super::Upf;
 use super::users::{UserIndex, Users};
 use crate::access::drops::DropReason;
+use crate::access::marks::Marked;
 use crate::access::session::{Shared, UserExceptions};
 use crate::access::table::Slab;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
+use crate::ioam::Told;
 use crate::time::Instant;
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{InnerHeader, MessageType, SecureHeader, classify};
@@ -37,6 +39,10 @@ impl Upf {
             self.drops.count(DropReason::NoSession);
             return;
         };
+        if let Some(ioam) = &mut self.ioam {
+            ioam.down.arrived(packet, now);
+            ioam.down.fill(packet, now, now, || Told { depth_bytes: Some(0), ..Told::default() });
+        }
         // Why a packet was dropped is counted; there is nobody else to tell.
         let _ = seat.session.send(packet, now, &mut shared!(self, user), out);
         mark(&mut self.dirty, &mut seat.dirty, user);
@@ -53,6 +59,9 @@ impl Upf {
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
     ) {
+        let mut ioam = self.ioam.take();
+        let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
+        let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
         match classify(datagram) {
             Ok(MessageType::Secure) => self.on_secure(access, from, datagram, now, inner),
             Ok(MessageType::PlainData) => self.on_plain(access, from, datagram, now, inner),
@@ -60,6 +69,7 @@ impl Upf {
             Ok(_) => self.drops.count(DropReason::UnknownType),
             Err(_) => self.drops.count(DropReason::Malformed),
         }
+        self.ioam = ioam;
     }
 
     fn on_secure(
@@ -112,6 +122,9 @@ impl Upf {
     /// Serves the sessions that have something to say or whose time has come (batch form).
     pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
         self.renew_rules(now);
+        let mut ioam = self.ioam.take();
+        let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
+        let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
         for mut seat in core::mem::take(&mut self.leaving) {
             let mut shared = shared!(self, UserIndex::MAX);
             seat.session.poll(now, &mut shared, out, inner);
@@ -130,6 +143,7 @@ impl Upf {
         batch.clear();
         batch.append(&mut self.dirty);
         self.dirty = batch;
+        self.ioam = ioam;
     }
 
     fn serve(

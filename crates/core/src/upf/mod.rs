@@ -42,6 +42,7 @@ use crate::access::path::ProbeParams;
 use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::Session;
 use crate::access::table::Slab;
+use crate::ioam::{BothWays, IoamNode, IoamStats};
 use crate::policy::AccessName;
 use crate::time::Instant;
 use limiter::Limiter;
@@ -79,6 +80,8 @@ pub struct Upf {
     drops: DropCounters,
     events: VecDeque<UpfEvent>,
     packets: element::Outbox,
+    /// As which IOAM node it fills traces.
+    ioam: Option<Box<BothWays>>,
 }
 
 impl Upf {
@@ -108,6 +111,7 @@ impl Upf {
             drops: DropCounters::default(),
             events: VecDeque::new(),
             packets: element::Outbox::default(),
+            ioam: None,
             rng,
             config,
         })
@@ -134,6 +138,19 @@ impl Upf {
                 Ok(())
             }
         }
+    }
+
+    /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going down before a packet is sealed,
+    /// where nothing waits; going up when a packet leaves, with what waits for its order. Rate and flows are those of this
+    /// shard.
+    pub fn set_ioam(&mut self, node: IoamNode) {
+        self.ioam = Some(Box::new(BothWays::new(node)));
+    }
+
+    /// What became of traces.
+    #[must_use]
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
     }
 
     /// The next event, oldest first.

@@ -2,6 +2,7 @@
 
 mod attack;
 mod flap;
+mod ioam;
 mod life;
 mod mtu;
 mod rest;

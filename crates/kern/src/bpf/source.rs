@@ -4,7 +4,6 @@ use super::controllers::object;
 use super::object::{Counters, attach, configure, counters, open};
 use super::{BpfError, supported, tried};
 use libbpf_rs::{AsRawLibbpf, Link, Object};
-use std::ffi::CString;
 use std::io;
 use std::ptr::{self, NonNull};
 
@@ -55,17 +54,14 @@ impl Source {
         supported()?;
         let what = || format!("interface {interface}");
         let none = |source| BpfError::Io { what: what(), source };
-        let name = CString::new(interface).map_err(|e| none(io::Error::from(e)))?;
-        // SAFETY: `name` ends with a zero byte and outlives the call.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if index == 0 {
-            return Err(none(io::Error::last_os_error()));
-        }
+        let index = crate::interface::index(interface).map_err(none)?;
+        let link_bytes = crate::interface::link_header_bytes(interface).map_err(none)?;
         let mut object = open("ioam_source", object!("ioam_source"))?;
         let mut constants = config.namespace.to_ne_bytes().to_vec();
         let most = if config.detail { MOST_NODES_DETAIL } else { MOST_NODES };
         constants.extend([config.nodes.clamp(1, most), u8::from(config.detail)]);
         constants.extend(config.every.max(1).to_ne_bytes());
+        constants.extend(link_bytes.to_ne_bytes());
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
         let links = attach(&object, &["ab_source_egress"], |program| {

@@ -43,6 +43,8 @@ unsafe extern "C" {
     fn abn_rate(v: *const CView, own_bps: u64, srtt_us: u64, mss: u64, ceiling_bps: u64) -> u64;
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_ceiling_window(ceiling_bps: u64, srtt_us: u64, mss: u64) -> u64;
+    fn abn_at_ceiling(cwnd: u32, ceiling_bps: u64, srtt_us: u64, mss: u64) -> i32;
+    fn abn_tells_growth(v: *const CView) -> i32;
     fn abn_code(value: u64) -> u16;
     fn abn_decode(code: u16) -> u64;
     fn abn_code_flows(flows: u32) -> u8;
@@ -63,7 +65,7 @@ fn the_contract_has_the_sizes_we_write() {
             24,
             view,
             view + 96,
-            8,
+            12,
             48,
             view,
             u64::from(object::COUNTERS),
@@ -180,18 +182,27 @@ proptest! {
                 }
                 Step::Ask { increment, cap, own_kbps, mss, ceiling_bps } => {
                     // SAFETY: as above; the rest takes numbers.
-                    let (growth, rate, window, most) = unsafe {
+                    let (growth, rate, window, most, tells) = unsafe {
                         (
                             abn_growth(&theirs, srtt, increment, cap),
                             abn_rate(&theirs, own_kbps * 1000, srtt, mss, ceiling_bps),
                             abn_rate_window(own_kbps * 1000, srtt, mss),
                             abn_ceiling_window(ceiling_bps, srtt, mss),
+                            abn_tells_growth(&theirs) == 1,
                         )
                     };
                     prop_assert_eq!(ours.slow_start_growth(srtt, increment, cap).unwrap_or(u64::MAX), growth);
                     prop_assert_eq!(ours.rate(own_kbps * 1000, srtt, mss, ceiling_bps).unwrap_or(0), rate);
                     prop_assert_eq!(View::rate_window(own_kbps * 1000, srtt, mss), window);
                     prop_assert_eq!(View::ceiling_window(ceiling_bps, srtt, mss), most);
+                    prop_assert_eq!(growth != u64::MAX, tells);
+                    // Around it, and where the product would be too large.
+                    for cwnd in [most - 1, most, most + 1, 1, 4, 1 << 26, 1 << 27, 1 << 30] {
+                        let cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);
+                        // SAFETY: takes numbers and returns one.
+                        let reached = unsafe { abn_at_ceiling(cwnd, ceiling_bps, srtt, mss) };
+                        prop_assert_eq!(u64::from(cwnd) >= most, reached == 1, "{} {}", cwnd, most);
+                    }
                 }
             }
             prop_assert_eq!(all_of(&ours), all_of_c(&theirs));
@@ -259,7 +270,7 @@ fn controllers_come_and_go() {
 fn what_is_not_there_is_named() {
     let Some(_alone) = alone() else { return };
     let why = Source::attach("no-such-if", SourceConfig::default()).unwrap_err().to_string();
-    assert!(why.starts_with("interface no-such-if: No such device"), "{why}");
+    assert!(why.starts_with("interface no-such-if: no interface"), "{why}");
     let why = Feedback::receiver(std::path::Path::new("/no/such")).unwrap_err().to_string();
     assert!(why.starts_with("/no/such (a cgroup v2 directory is needed)"), "{why}");
 }

@@ -209,9 +209,10 @@ impl NetnsBackend {
         let mut telemetry = Telemetry::load(&plan, self.sandbox.rootless, folder, stop, progress)?;
         progress.doing("making the network");
         let network = Network::make(&plan, seed, folder, stop)?;
-        telemetry.start_sources(&plan, &network, folder, stop)?;
         senders::set(case, &plan, &network)?;
         let cells = Cells::start(case, &plan, &network, seed, self.device, folder, stop)?;
+        // They may sit on interfaces that a cell made.
+        telemetry.start_sources(&plan, &network, folder, stop)?;
         let lwips = Lwips::start(case, &plan, &network, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;

@@ -203,7 +203,7 @@ impl Start<'_> {
                 ("security", of.security.to_string().into()),
             ])
         };
-        Ok(table([
+        let mut file = table([
             (
                 "ue",
                 table([("name", name.into()), ("private_key_file", self.file(&plan.space, "key"))]).into(),
@@ -213,7 +213,9 @@ impl Start<'_> {
             ("device", self.device_table().into()),
             ("rule", Value::try_from(&ue.rules).context("rules")?),
             ("api", self.api(&plan.space).into()),
-        ]))
+        ]);
+        add_ioam(&mut file, ue.ioam_node);
+        Ok(file)
     }
 
     fn upf_file<'k>(
@@ -222,7 +224,8 @@ impl Start<'_> {
         plan: &UpfPlan,
         ues: impl Iterator<Item = (&'k String, &'k PrivateKey)>,
     ) -> Result<Table> {
-        let queues = self.case.upfs.get(name).map_or_else(Default::default, |u| u.clone()).reorder_queues;
+        let of = self.case.upfs.get(name).cloned().unwrap_or_default();
+        let queues = of.reorder_queues;
         if queues != crate::scenario::file::Upf::default().reorder_queues {
             bail!(Unable(format!(
                 "upf.{name}.reorder_queues = {queues}: `anabranch upf` has a fixed number"
@@ -260,7 +263,7 @@ impl Start<'_> {
             ("state_file", self.file(&plan.space, "state.json")),
         ]);
         let pool = table([("v4", plan.pool.clone().into()), ("v6", plan.pool6.clone().into())]);
-        Ok(table([
+        let mut file = table([
             ("upf", upf.into()),
             ("access", list(plan.accesses.iter().map(access))),
             ("device", self.device_table().into()),
@@ -268,7 +271,9 @@ impl Start<'_> {
             ("pool", pool.into()),
             ("ue", list(known.into_iter())),
             ("api", self.api(&plan.space).into()),
-        ]))
+        ]);
+        add_ioam(&mut file, of.ioam_node);
+        Ok(file)
     }
 
     fn device_table(&self) -> Table {
@@ -285,6 +290,13 @@ impl Start<'_> {
 
     fn path(&self, space: &str, ending: &str) -> PathBuf {
         self.folder.join(format!("{space}.{ending}"))
+    }
+}
+
+/// `[ioam]`, of a node.
+fn add_ioam(file: &mut Table, node_id: Option<u32>) {
+    if let Some(node_id) = node_id {
+        file.insert("ioam".to_owned(), table([("node_id", i64::from(node_id).into())]).into());
     }
 }
 

@@ -348,6 +348,8 @@ table! {
     pub struct Upf {
         /// Pausable queues of the uplink reordering pool.
         reorder_queues: u16 = 127, range(0.0, 4096.0);
+        /// It fills IOAM traces of inner packets, both ways, as the node with this id. Left out, it does not.
+        ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
 
@@ -375,6 +377,9 @@ table! {
         rules: Vec<Rule> = Vec::new();
         /// Form of the tunnel on its accesses.
         security: Security = Security::Secure;
+        /// Its end of the tunnel fills IOAM traces of inner packets, both ways, as the node with this id. Left out, it does
+        /// not.
+        ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
     }
 }
 
@@ -444,7 +449,7 @@ table! {
         /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
         /// namespaces it is set for a whole host.
         sack: bool = true, only(&["bulk_tcp", "request_response"]);
-        /// Whether it runs over IPv6; with `via = "direct:<access>"`.
+        /// Whether it runs over IPv6; with `via = "direct:<access>"` or, in virtual time, `"atsss"`.
         ipv6: bool = false;
         /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);

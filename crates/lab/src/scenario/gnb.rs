@@ -174,7 +174,7 @@ table! {
         control_rbs: u16 = 0, range(0.0, 275.0);
         /// See `control_rbs`.
         control_every: u32 = 1, range(1.0, 1e6);
-        /// It fills IOAM traces that pass downlink, as the node with this id. Left out, it does not.
+        /// It fills IOAM traces that pass, both ways, as the node with this id. Left out, it does not.
         ioam_node: Option<u32> = None, range(1.0, 16_777_214.0);
         /// Slots from a backlog at the UE to the grant for it.
         grant_delay_slots: u8 = 4, range(0.0, 64.0);

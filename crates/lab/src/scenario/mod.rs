@@ -310,8 +310,8 @@ link = "wifi"
         assert!(says.contains("no MPTCP"), "{says}");
         let says = parse_text(SMALL, &["flow.down.telemetry.every=4"]).unwrap_err();
         assert!(says.contains("it needs `ipv6 = true`"), "{says}");
-        let says = parse_text(SMALL, &["flow.down.ipv6=true"]).unwrap_err();
-        assert!(says.contains("over a link or a cell only"), "{says}");
+        let says = parse_text(SMALL, &["flow.down.ipv6=true", "flow.down.via=mptcp"]).unwrap_err();
+        assert!(says.contains("IPv6 goes by `via = \"atsss\"`"), "{says}");
         let v6 = ["flow.down.ipv6=true", "flow.down.via=direct:5g", "flow.down.telemetry.every=4"];
         assert_eq!(
             parse_text(SMALL, &v6).unwrap().cases[0].flows["down"].telemetry.as_ref().unwrap().every,

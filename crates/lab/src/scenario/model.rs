@@ -95,6 +95,8 @@ pub struct Ue {
     pub accesses: Vec<Access>,
     /// Its rules; never empty.
     pub rules: Vec<Rule>,
+    /// As which IOAM node its end of the tunnel fills traces.
+    pub ioam_node: Option<u32>,
 }
 
 impl Ue {

@@ -145,7 +145,7 @@ impl Check {
                     reorder: true,
                 }));
             }
-            ues.insert(name.clone(), Ue { upf, accesses, rules });
+            ues.insert(name.clone(), Ue { upf, accesses, rules, ioam_node: ue.ioam_node });
         }
         ues
     }
@@ -239,8 +239,8 @@ impl Check {
         if flow.telemetry.is_some() && !flow.ipv6 {
             self.problem(format!("{path}.telemetry"), "rides in IPv6 options: it needs `ipv6 = true`");
         }
-        if flow.ipv6 && !matches!(via, Via::Direct(_)) {
-            let remedy = "IPv6 goes over a link or a cell only: `via = \"direct:<access>\"`";
+        if flow.ipv6 && !matches!(via, Via::Direct(_) | Via::Atsss) {
+            let remedy = "IPv6 goes by `via = \"atsss\"` or `via = \"direct:<access>\"` only";
             self.problem(format!("{path}.ipv6"), remedy);
         }
         if flow.telemetry.is_some() && flow.program == file::Program::Curl {

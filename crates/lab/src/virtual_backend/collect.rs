@@ -155,6 +155,7 @@ fn sender(out: &mut Outcome, name: &str, stats: &TcpStats, duplicates: u64) {
 fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats; 2], seen: &Seen) {
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     put("traces", receiver.traces_in as f64);
+    put("trace_nodes", receiver.trace_nodes as f64);
     put("reports", sender.reports_in as f64);
     let bytes = receiver.telemetry_bytes + sender.telemetry_bytes;
     put(

@@ -235,10 +235,13 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             shards: 1,
             max_sessions: 1 << 16,
         };
-        let element =
+        let mut element =
             Upf::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UPF {name}"))?;
+        if let Some(node) = ioam(upf.ioam_node) {
+            element.set_ioam(node);
+        }
         let id = net.add(name, element);
-        core.join((id, Port(0)), [addresses::pool(p)]);
+        core.join((id, Port(0)), addresses::both(addresses::pool(p), ipv6));
         for a in 0..names.len() {
             core.join((id, Port(1 + a as u16)), [host_of(addresses::upf(p, a))]);
         }
@@ -253,11 +256,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             rate: Rate::Fixed(bps(server.rate_mbps)),
             delay: model::ms(server.delay_ms),
             queue: SERVER_QUEUE,
-            ioam: server.ioam_node.map(|node_id| IoamNode {
-                node_id,
-                namespace: NAMESPACE,
-                ..IoamNode::default()
-            }),
+            ioam: ioam(server.ioam_node),
             ..LinkConfig::default()
         };
         let link = net.add(format!("{name}.link"), DuplexLink::new(config.clone(), config, seeds.next_u64()));
@@ -291,7 +290,10 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let entry = UeEntry {
             name: name.clone(),
             key: key.public(),
-            addresses: Addresses { v4: Some(addresses::inner(p, u)), v6: None },
+            addresses: {
+                let v4 = addresses::inner(p, u);
+                Addresses { v4: Some(v4), v6: ipv6.then(|| addresses::v6(v4)) }
+            },
             rules: Vec::new(),
             accept_rules: true,
         };
@@ -305,8 +307,11 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             params: params(LINK_MTU - OUTER_BYTES - overhead, 0),
             unix_epoch_ns: EPOCH_NS,
         };
-        let element =
+        let mut element =
             Ue::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UE {name}"))?;
+        if let Some(node) = ioam(ue.ioam_node) {
+            element.set_ioam(node);
+        }
         let tunnel = net.add(format!("{name}.tunnel"), element);
         let host = net.add(name, Host::new());
         net.connect((host, Port(0)), (tunnel, Port(0)));
@@ -377,6 +382,11 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         world.flows.insert(name.clone(), node);
     }
     Ok(world)
+}
+
+/// The node of this id in virtual time.
+fn ioam(node_id: Option<u32>) -> Option<IoamNode> {
+    node_id.map(|node_id| IoamNode { node_id, namespace: NAMESPACE, ..IoamNode::default() })
 }
 
 impl World {
@@ -538,7 +548,11 @@ impl Ends<'_> {
             congestion_control,
             recovery,
             sack,
-            mtu_bytes: LINK_MTU,
+            // A trace comes on top of what the tunnel makes of the MSS: its ends must know the tunnel's MTU.
+            mtu_bytes: match self.flow.via {
+                Via::Atsss if self.flow.ipv6 => LINK_MTU - OUTER_BYTES - SECURE_BYTES,
+                _ => LINK_MTU,
+            },
             telemetry: told.map(|t| Telemetry { every: t.every, nodes: t.nodes }),
             int: told.map_or_else(IntConfig::default, |t| IntConfig {
                 ceiling_bps: bps(t.ceiling_mbps),

@@ -108,6 +108,7 @@ fn registry(status: &Status, sessions: &[Session]) -> Registry {
     let mut registry = program(status, "Packets dropped, by reason");
     one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
     one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
+    traces(&mut registry, status);
     workers(&mut registry, status);
     if sessions.len() <= MAX_SESSIONS {
         paths(&mut registry, sessions);
@@ -125,6 +126,12 @@ pub(super) fn program(status: &Status, drops_help: &str) -> Registry {
     let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
     count(&mut registry, "dropped_packets", drops_help, drops);
     registry
+}
+
+/// What became of IOAM traces, of an IOAM node.
+pub(super) fn traces(registry: &mut Registry, status: &Status) {
+    let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.clone() }, *n));
+    count(registry, "ioam_packets", "Packets with IOAM traces, by what became of them", rows);
 }
 
 pub(crate) fn encoded(registry: &Registry) -> String {
@@ -313,6 +320,7 @@ mod tests {
             sessions: 1,
             connected: 1,
             drops: [("forged".to_owned(), 1)].into(),
+            ioam: [("marked".into(), 3)].into(),
             workers: vec![worker],
         };
         text(&status, &[session])

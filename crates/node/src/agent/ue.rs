@@ -16,6 +16,7 @@ use crate::taps::{Installed, Taps, Usci, Windows};
 use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::{PublicKey, Suite};
 use anabranch_core::access::session::{Addresses, PathView, RuleView, SessionParams, Traffic};
+use anabranch_core::ioam::IoamStats;
 use anabranch_core::policy::Rule;
 use anabranch_core::ue::{self, Ue, UeCommand, UeEvent};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
@@ -101,7 +102,11 @@ async fn serve(
         },
         unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
     };
+    let epoch = Duration::from_nanos(core_config.unix_epoch_ns);
     let mut end = Ue::new(core_config, random_seed()?, now)?;
+    if let Some(ioam) = &config.ioam {
+        end.set_ioam(ioam.node(epoch));
+    }
     let mut sockets = Vec::new();
     for (path, access) in (0..).zip(&mut accesses) {
         let Change { socket, .. } = access.look();
@@ -188,6 +193,7 @@ struct Snapshot {
     traffic: Traffic,
     rules: Vec<RuleView>,
     drops: BTreeMap<String, u64>,
+    ioam: IoamStats,
     worker: api::WorkerStatus,
 }
 
@@ -408,6 +414,7 @@ impl Agent {
                 traffic: inside.end.traffic(),
                 rules: inside.end.session().rule_views().collect(),
                 drops,
+                ioam: inside.end.ioam_stats(),
                 worker: views::worker(&counters, names.iter().map(String::as_str)),
             }
         });
@@ -428,6 +435,7 @@ impl Agent {
             sessions: 1,
             connected: u64::from(connected),
             drops: snapshot.drops,
+            ioam: views::ioam(self.config.ioam.is_some(), snapshot.ioam),
             workers: vec![snapshot.worker],
         })
     }
@@ -537,6 +545,7 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
         ("device", device != running.device),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
+        ("ioam", new.ioam != running.ioam),
         ("slices", new.slices != running.slices),
         ("slice", new.slice != running.slice),
         ("mapping", new.mapping != running.mapping),

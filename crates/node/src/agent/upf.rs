@@ -8,7 +8,7 @@ use super::ue_access::interface_of;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
-use crate::engine::clock::Clock;
+use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
 use crate::engine::ends::{OwnerTable, UpfEnd};
 use crate::engine::udp::AccessSocket;
@@ -351,6 +351,7 @@ fn shard_of(
     workers: usize,
     now: CoreInstant,
 ) -> anyhow::Result<Upf> {
+    let epoch = Duration::from_nanos(unix_ns().saturating_sub(now.as_nanos()));
     let core_config = upf::UpfConfig {
         private_key: key.clone(),
         accesses: config
@@ -370,7 +371,11 @@ fn shard_of(
         shards: workers as u32,
         max_sessions: config.upf.max_sessions.div_ceil(workers as u32),
     };
-    Ok(Upf::new(core_config, random_seed()?, now)?)
+    let mut upf = Upf::new(core_config, random_seed()?, now)?;
+    if let Some(ioam) = &config.ioam {
+        upf.set_ioam(ioam.node(epoch));
+    }
+    Ok(upf)
 }
 
 /// The largest UDP payload that every access's interface takes, in bytes.

@@ -6,6 +6,7 @@ use super::{metrics, ue, views};
 use crate::api::{self, Ask, Problem};
 use crate::config::{self, Device, UpfConfig, UpfUe, check_rules};
 use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::ioam::IoamStats;
 use anabranch_core::policy::Rule;
 use anabranch_core::upf::{UpfCommand, UpfError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,14 +40,17 @@ impl Agent {
     async fn status(&self) -> Result<api::Status, Problem> {
         let names: Vec<String> = self.config.access.iter().map(|a| a.name.clone()).collect();
         let (mut drops, mut connected, mut workers) = (BTreeMap::new(), 0, Vec::new());
+        let mut ioam = IoamStats::default();
         for shard in &self.shards {
             let ask = shard.ask(|inside| {
                 let counters = inside.counters();
-                (counters, inside.end.upf.drops().clone(), inside.end.upf.connected_count())
+                let upf = &inside.end.upf;
+                (counters, upf.drops().clone(), upf.connected_count(), upf.ioam_stats())
             });
-            let (counters, dropped, up) = ask.await.map_err(Problem::unavailable)?;
+            let (counters, dropped, up, marks) = ask.await.map_err(Problem::unavailable)?;
             views::add_drops(&mut drops, &dropped);
             connected += up as u64;
+            ioam += marks;
             workers.push(views::worker(&counters, names.iter().map(String::as_str)));
         }
         Ok(api::Status {
@@ -60,6 +64,7 @@ impl Agent {
             sessions: self.ues.len() as u64,
             connected,
             drops,
+            ioam: views::ioam(self.config.ioam.is_some(), ioam),
             workers,
         })
     }
@@ -327,6 +332,7 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("pool", new.pool != running.pool),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
+        ("ioam", new.ioam != running.ioam),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
 }

@@ -5,6 +5,7 @@ use crate::engine::udp::SocketCounters;
 use crate::engine::worker::WorkerCounters;
 use anabranch_core::access::drops::DropCounters;
 use anabranch_core::access::session::{Addresses, PathView, Security, SessionEvent, Traffic};
+use anabranch_core::ioam::IoamStats;
 use std::collections::BTreeMap;
 
 /// A path; `trouble` is what the operating system says of its interface.
@@ -78,6 +79,11 @@ pub fn add_drops(sum: &mut BTreeMap<String, u64>, drops: &DropCounters) {
     for (reason, count) in drops.iter().filter(|(_, count)| *count > 0) {
         *sum.entry(reason.name().to_owned()).or_default() += count;
     }
+}
+
+/// What became of traces; nothing if it is no node.
+pub fn ioam(is_node: bool, stats: IoamStats) -> BTreeMap<String, u64> {
+    stats.iter().filter(|_| is_node).map(|(what, n)| (what.to_owned(), n)).collect()
 }
 
 /// An event without id and time, which the log fills in.

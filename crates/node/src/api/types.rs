@@ -30,6 +30,10 @@ pub struct Status {
     pub connected: u64,
     /// Dropped packets by reason, over all sessions.
     pub drops: BTreeMap<String, u64>,
+    /// Packets with IOAM traces by what became of them: `marked`, `no_room`, `other_namespace`, `malformed`. Absent: it is no
+    /// IOAM node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ioam: BTreeMap<String, u64>,
     /// One per data-path thread.
     pub workers: Vec<WorkerStatus>,
 }

@@ -86,7 +86,7 @@ fn smallest_lwip(variant: &str) -> Table {
         _ => "{ mode = \"fixed_ratio\", lte_percent = 50 }".to_owned(),
     };
     let text = format!(
-        "{backhaul}\n[lte]\nname = \"lte\"\n[wifi]\nname = \"wifi\"\n[lwip]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+        "{backhaul}\n[lte]\nname = \"lte\"\n[wifi]\nname = \"wifi\"\n[lwip]\n[ioam]\nnode_id = 1\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
          [node]\nsteering = {steering}\nprobe = {{ addresses = [\"192.0.2.1\"] }}\n\
          dida = {{ hold = {{ mode = \"fixed\", ms = 50 }} }}\n\
          [[node.ues]]\nname = \"u\"\naddresses = [\"192.0.2.2\"]\n"
@@ -95,7 +95,7 @@ fn smallest_lwip(variant: &str) -> Table {
 }
 
 /// Sections of lwip.toml: path, heading and variant.
-const LWIP: [(&[&str], &str, &str); 17] = [
+const LWIP: [(&[&str], &str, &str); 18] = [
     (&["lwip"], "[lwip]", ""),
     (&["backhaul"], "[backhaul]", ""),
     // These have the same keys, and one table.
@@ -112,6 +112,7 @@ const LWIP: [(&[&str], &str, &str); 17] = [
     (&["node", "dida"], "[node] dida", ""),
     (&["node", "dida", "hold"], "[node] dida hold = { mode = \"fixed\" }", ""),
     (&["node", "ues"], "[[node.ues]]", ""),
+    (&["ioam"], "[ioam]", ""),
     (&["api"], "[api]", ""),
     (&["metrics"], "[metrics]", ""),
 ];
@@ -126,7 +127,7 @@ fn smallest(file: &str, steering: &str) -> Table {
         _ => {}
     }
     let common = format!(
-        "[device]\n[probe]\n[flap]\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+        "[device]\n[probe]\n[flap]\n[ioam]\nnode_id = 1\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
                           [[rule]]\nname = \"r\"\nfilter = {{}}\nsteering = {{ {steering} }}\n"
     );
     let own = match file {

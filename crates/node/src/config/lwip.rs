@@ -2,7 +2,8 @@
 
 use super::gnb::{PortDevice, gtpu_anywhere, netns_path};
 use super::load::Check;
-use super::types::{Api, Metrics};
+use super::types::{Api, Metrics, check_ioam};
+use anabranch_core::ioam::IoamConfig;
 use anabranch_core::lwip::{Config as Node, UeConfig, WifiLeg};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -29,6 +30,9 @@ pub struct LwipConfig {
     pub wifi: Option<PortDevice>,
     /// `[node]`: steering, DIDA, UEs; the same as in scenarios.
     pub node: Node,
+    /// `[ioam]`: as which node it fills traces that pass.
+    #[serde(default)]
+    pub ioam: Option<IoamConfig>,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -180,6 +184,7 @@ impl Check for LwipConfig {
                 return Err("[backhaul] and [gtpu] are both there: give one of them".to_owned());
             }
         }
+        check_ioam(self.ioam.as_ref())?;
         self.api.check()
     }
 }

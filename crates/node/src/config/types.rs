@@ -1,10 +1,16 @@
 //! Values both files share.
 
 use anabranch_core::access::classify::RuleSet;
+use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::Rule;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+/// The first thing wrong with `[ioam]`.
+pub fn check_ioam(ioam: Option<&IoamConfig>) -> Result<(), String> {
+    ioam.map_or(Ok(()), IoamConfig::check).map_err(|e| format!("[ioam] {e}"))
+}
 
 /// The network interface that inner packets go through.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

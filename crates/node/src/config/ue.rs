@@ -1,11 +1,12 @@
 //! `ue.toml`.
 
 use super::load::Check;
-use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_rules};
+use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_ioam, check_rules};
 use crate::netctl::MOST_SLICES;
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
+use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::{PortRange, Protocol, Rule};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -44,6 +45,9 @@ pub struct UeConfig {
     /// `[[mapping]]`: flows of programs that know nothing of slices.
     #[serde(default)]
     pub mapping: Vec<Mapping>,
+    /// `[ioam]`: as which node it fills traces that pass.
+    #[serde(default)]
+    pub ioam: Option<IoamConfig>,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -329,6 +333,7 @@ impl Check for UeConfig {
                 mapping.name
             ));
         }
+        check_ioam(self.ioam.as_ref())?;
         self.api.check()
     }
 }

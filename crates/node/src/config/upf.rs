@@ -1,10 +1,11 @@
 //! `upf.toml`.
 
 use super::load::Check;
-use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_rules};
+use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
+use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::Rule;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,9 @@ pub struct UpfConfig {
     /// `[flap]`
     #[serde(default)]
     pub flap: FlapParams,
+    /// `[ioam]`: as which node it fills traces that pass.
+    #[serde(default)]
+    pub ioam: Option<IoamConfig>,
     /// `[api]`
     #[serde(default = "default_api")]
     pub api: Api,
@@ -242,6 +246,7 @@ impl Check for UpfConfig {
         self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
+        check_ioam(self.ioam.as_ref())?;
         self.api.check()
     }
 }

@@ -129,7 +129,8 @@ fn paths_text(rows: &[Row], live: bool) -> String {
 fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {
     let drops: Vec<String> =
         status.drops.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
-    let mut text = list(&[
+    let traces: Vec<String> = status.ioam.iter().map(|(what, n)| format!("{what} {n}")).collect();
+    let mut rows = vec![
         ("part", status.part.clone()),
         ("name", status.name.clone()),
         ("version", status.version.clone()),
@@ -139,7 +140,11 @@ fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {
         ("sessions", format!("{} of {} up", status.connected, status.sessions)),
         ("drops", if drops.is_empty() { "none".into() } else { drops.join(", ") }),
         ("workers", status.workers.len().to_string()),
-    ]);
+    ];
+    if !traces.is_empty() {
+        rows.push(("traces", traces.join(", ")));
+    }
+    let mut text = list(&rows);
     text.push('\n');
     text.push_str(&accesses(status, rates));
     text

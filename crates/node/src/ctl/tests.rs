@@ -56,6 +56,7 @@ fn status() -> Status {
         sessions: 3,
         connected: 1,
         drops: [("replayed".into(), 4), ("no-route".into(), 0)].into(),
+        ioam: [("marked".into(), 3)].into(),
         workers: vec![worker.clone(), worker],
     }
 }
@@ -198,7 +199,9 @@ fn the_examples_of_the_help_parse() {
 async fn answers_are_tables_or_what_the_agent_sent() {
     let world = World::new().await;
     let text = world.ctl("status").await.unwrap();
-    for line in ["sessions    1 of 3 up", "drops       replayed 4", "up for      00:01:01"] {
+    for line in
+        ["sessions    1 of 3 up", "drops       replayed 4", "traces      marked 3", "up for      00:01:01"]
+    {
         assert!(text.contains(line), "{line}\n{text}");
     }
     // Summed over both workers.

@@ -18,6 +18,7 @@ mod paths;
 
 mod monitor;
 mod mqtt;
+mod nodes;
 
 use paths::{Group, Linked, Loaded, Routed, alone};
 use std::time::Duration;

@@ -37,8 +37,11 @@ pub fn report(packet: &[u8]) -> Result<Option<Feedback>, WireError> {
             told = false;
             continue;
         };
-        report.queue_drops = report.queue_drops.wrapping_add(snapshot.queue_drops as u16);
-        report.medium_losses = report.medium_losses.wrapping_add(snapshot.medium_losses as u16);
+        told &= snapshot.queue_drops.is_some();
+        let drops = snapshot.queue_drops.unwrap_or(0) as u16;
+        report.queue_drops = report.queue_drops.wrapping_add(drops);
+        let losses = snapshot.medium_losses.unwrap_or(0) as u16;
+        report.medium_losses = report.medium_losses.wrapping_add(losses);
         let flows = snapshot.flows.unwrap_or(1).max(1);
         let share = snapshot.link_kbps.map_or(UNKNOWN, |kbps| u64::from(kbps) / u64::from(flows));
         if share < least {
@@ -98,8 +101,8 @@ mod tests {
             flows: Some(flows),
             mcs: None,
             rb_half_percent: None,
-            queue_drops: drops,
-            medium_losses: 2,
+            queue_drops: Some(drops),
+            medium_losses: Some(2),
         })
     }
 
@@ -122,6 +125,10 @@ mod tests {
         // A hop that wrote nothing of ours.
         let silent = report(&packet(&[(64, queue(9000, 1, 0), 1), (64, None, 4000)], 64)).unwrap().unwrap();
         assert!(!silent.complete && silent.flows == 1);
+        // One that cannot know what was dropped, as the end of a tunnel.
+        let end = queue(9000, 1, 0).map(|s| Snapshot { queue_drops: None, medium_losses: None, ..s });
+        let tunnel = report(&packet(&[(64, queue(9000, 1, 5), 1), (64, end, 0)], 64)).unwrap().unwrap();
+        assert_eq!((tunnel.complete, tunnel.queue_drops, tunnel.medium_losses), (false, 5, 2));
         assert_eq!(report(&packet(&[], 64)), Ok(None));
     }
 }

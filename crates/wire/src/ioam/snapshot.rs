@@ -13,14 +13,14 @@
 //! +-------------------------------+---------------+---------------+
 //! |  flow count                   |  MCS          |  RB share     |
 //! +-------------------------------+---------------+---------------+
-//! |  packets dropped because the queue was full, modulo 2^32      |
+//! |  packets dropped because the queue was full, modulo 2^32 − 1  |
 //! +---------------------------------------------------------------+
-//! |  packets the medium lost, modulo 2^32                         |
+//! |  packets the medium lost, modulo 2^32 − 1                     |
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! All ones: the node does not know; the two counters are always known. The RB share is 1 plus half percents; 0, which
-//! was reserved once: not told. The queue's depth is in the standard's own field (bit 6), which Linux fills as well,
+//! All ones: the node does not know, as the ends of a tunnel do not know what was dropped inside it; a counter that is known
+//! skips that value. The RB share is 1 plus half percents; 0, which was reserved once: not told. The queue's depth is in the standard's own field (bit 6), which Linux fills as well,
 //! in bytes. A cell tells what of that depth has left the limiter and waits in RLC in the standard's buffer occupancy
 //! (bit 11), in bytes, where the trace asks for it.
 
@@ -53,9 +53,9 @@ pub struct Snapshot {
     /// at most 200.
     pub rb_half_percent: Option<u8>,
     /// Packets dropped because the queue was full or its discipline chose so; wraps.
-    pub queue_drops: u32,
+    pub queue_drops: Option<u32>,
     /// Packets the medium lost in spite of retransmission; wraps.
-    pub medium_losses: u32,
+    pub medium_losses: Option<u32>,
 }
 
 impl Snapshot {
@@ -83,8 +83,8 @@ impl Snapshot {
             flows: Some(u16_at(b, 12)).filter(|v| *v != u16::MAX),
             mcs: Some(b[14]).filter(|v| *v != u8::MAX),
             rb_half_percent: b[15].checked_sub(1).filter(|v| *v <= MOST_SHARE),
-            queue_drops: u32_at(b, 16),
-            medium_losses: u32_at(b, 20),
+            queue_drops: word(16),
+            medium_losses: word(20),
         }))
     }
 
@@ -98,8 +98,8 @@ impl Snapshot {
         put(&mut b, 12, &self.flows.unwrap_or(u16::MAX).to_be_bytes());
         b[14] = self.mcs.unwrap_or(u8::MAX);
         b[15] = self.rb_half_percent.map_or(0, |share| share.min(MOST_SHARE) + 1);
-        put(&mut b, 16, &self.queue_drops.to_be_bytes());
-        put(&mut b, 20, &self.medium_losses.to_be_bytes());
+        put(&mut b, 16, &self.queue_drops.unwrap_or(u32::MAX).to_be_bytes());
+        put(&mut b, 20, &self.medium_losses.unwrap_or(u32::MAX).to_be_bytes());
         b
     }
 }

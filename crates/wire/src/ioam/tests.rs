@@ -122,7 +122,7 @@ proptest! {
         arrival in proptest::option::of(0..u32::MAX), link in proptest::option::of(0..u32::MAX),
         capacity in proptest::option::of(0..u32::MAX), flows in proptest::option::of(0..u16::MAX),
         mcs in proptest::option::of(0..u8::MAX), rb_half_percent in proptest::option::of(0u8..=200),
-        queue_drops: u32, medium_losses: u32,
+        queue_drops in proptest::option::of(0..u32::MAX), medium_losses in proptest::option::of(0..u32::MAX),
     ) {
         let snapshot = Snapshot {
             arrival_kbps: arrival, link_kbps: link, capacity_bytes: capacity, flows, mcs, rb_half_percent,

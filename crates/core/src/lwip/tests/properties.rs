@@ -150,7 +150,7 @@ impl Run {
             unsaid,
         });
         let mut out = Vec::new();
-        self.node.uplink(&packet, self.now, &mut Wire(&mut out));
+        self.node.uplink(&mut packet.clone(), self.now, &mut Wire(&mut out));
         self.left(&out);
         if !may_wait {
             assert!(out.contains(&packet) || self.hides, "what is not to be held leaves at once, as it is");

@@ -111,8 +111,8 @@ impl World {
         emit_packet(self.ue, self.server, header, payload).unwrap()
     }
 
-    pub fn up(&mut self, packet: Vec<u8>) -> usize {
-        self.node.uplink(&packet, self.now, &mut Wire(&mut self.out));
+    pub fn up(&mut self, mut packet: Vec<u8>) -> usize {
+        self.node.uplink(&mut packet, self.now, &mut Wire(&mut self.out));
         self.out.len()
     }
 

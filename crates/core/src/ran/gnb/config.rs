@@ -22,6 +22,7 @@
 //! sdap = { flows = [{ qfi = 1, drb = 1, priority = 20 }, { qfi = 9, drb = 1, unmapped = true }] }
 //! ```
 
+pub use crate::ioam::IoamConfig;
 use crate::policy::Filter;
 use crate::ran::amc::{AmcError, RadioConfig};
 use crate::ran::channel::{ChannelConfig, ChannelError};
@@ -33,6 +34,7 @@ use crate::ran::rlc::{RlcConfig, RlcError};
 use crate::ran::sched::{InterConfig, SchedError, SliceConfig};
 use crate::ran::sdap::{DrbId, SdapConfig, SdapError};
 use crate::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -86,21 +88,6 @@ pub struct GnbConfig {
     /// As which IOAM node it fills traces that pass; left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ioam: Option<IoamConfig>,
-}
-
-/// A cell as an IOAM node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IoamConfig {
-    /// Node id, 1 to 16777214.
-    pub node_id: u32,
-    /// IOAM namespace: traces of others are left alone.
-    #[serde(default = "default_namespace")]
-    pub namespace: u16,
-}
-
-const fn default_namespace() -> u16 {
-    crate::ioam::DEFAULT_NAMESPACE
 }
 
 fn one_slice() -> Vec<SliceConfig> {

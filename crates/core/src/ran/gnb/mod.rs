@@ -345,6 +345,12 @@ impl Gnb {
                 delivered: now,
             }));
         }
+        if direction == Direction::Uplink
+            && let Some(ue) = self.ues.get_mut(number as usize)
+        {
+            let arrived = sent.map_or(now, |sent| sent.arrived);
+            ue.uplink_leaves(drb, &mut packet, arrived, now);
+        }
         let port = match direction {
             Direction::Downlink => Self::ue(number as u16),
             Direction::Uplink => Self::N3,

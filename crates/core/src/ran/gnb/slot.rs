@@ -241,9 +241,7 @@ impl Gnb {
         for place in 0..self.active.len() {
             let number = self.active[place];
             let next = self.forecast(direction, number, slot);
-            if direction == Direction::Downlink {
-                self.note_slot(number, slot);
-            }
+            self.note_slot(direction, number, slot);
             let report = TtiReport { at, ..TtiReport::default() };
             if let Some(ue) = self.ues.get_mut(number as usize) {
                 ue.report(direction, slot, &report, next);
@@ -260,12 +258,11 @@ impl Gnb {
         if !self.ues.get(number as usize)?.look(direction).sdap.listens() {
             return None;
         }
-        self.expectation(number, slot)
+        self.expectation(direction, number, slot)
     }
 
-    /// The same of a downlink, whether a limiter listens or not.
-    pub(super) fn expectation(&mut self, number: u32, slot: u64) -> Option<Forecast> {
-        let direction = Direction::Downlink;
+    /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
+    pub(super) fn expectation(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
         let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
         let (now, at) = (self.time_of(slot), self.time_of(next));
         let mut rbs = self.data_rbs(direction, next)?;

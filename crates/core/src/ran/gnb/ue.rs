@@ -35,8 +35,8 @@ pub(super) struct Ue {
     /// When one of its timers is due.
     pub(super) wake: Instant,
     pub(super) grants: GrantDelay,
-    /// What its downlink tells in traces; most cells tell nothing.
-    pub(super) teller: Option<Box<Teller>>,
+    /// What each direction tells in traces; most cells tell nothing.
+    pub(super) tellers: Option<Box<[Teller; 2]>>,
     qos: Vec<QosRule>,
     default_qfi: u8,
     sides: [Side; 2],
@@ -136,7 +136,7 @@ impl Ue {
             active: false,
             wake: Instant::MAX,
             grants: GrantDelay::new(delay_slots),
-            teller: None,
+            tellers: None,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
             sides,
@@ -165,11 +165,10 @@ impl Ue {
         now: Instant,
     ) -> Result<(), SdapDrop> {
         let sdap = &mut self.sides[index(direction)].sdap;
-        if direction == Direction::Downlink
-            && let Some(teller) = &mut self.teller
+        if let Some(tellers) = &mut self.tellers
             && let Some(id) = sdap.drb_of(qfi)
         {
-            teller.arrived(id, &packet, now);
+            tellers[index(direction)].arrived(id, &packet, now);
         }
         let result = match sdap.pass(qfi, packet, now) {
             Ok((id, sdu)) => {
@@ -197,11 +196,22 @@ impl Ue {
     fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
         if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
             if direction == Direction::Downlink
-                && let Some(teller) = &mut self.teller
+                && let Some([teller, _]) = self.tellers.as_deref_mut()
             {
-                teller.leaves(bearer, &self.sides[index(direction)].sdap, &mut sdu, now);
+                let (sdap, arrived) = (&self.sides[index(direction)].sdap, sdu.arrived);
+                teller.leaves(direction, bearer, sdap, sdu.ip_mut(), arrived, now);
             }
             bearer.tx(direction).push(sdu, now);
+        }
+    }
+
+    /// An uplink packet leaves the cell.
+    pub(super) fn uplink_leaves(&mut self, id: DrbId, packet: &mut [u8], arrived: Instant, now: Instant) {
+        if let Some([_, teller]) = self.tellers.as_deref_mut()
+            && let Some(bearer) = self.bearers.iter().find(|b| b.id == id)
+        {
+            let sdap = &self.sides[index(Direction::Uplink)].sdap;
+            teller.leaves(Direction::Uplink, bearer, sdap, packet, arrived, now);
         }
     }
 

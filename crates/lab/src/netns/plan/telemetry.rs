@@ -49,7 +49,7 @@ impl TelemetryPlan {
                 plan.controllers.insert(cc);
             }
             if flow.ipv6 {
-                over_links_only(case, name, flow)?;
+                not_in_the_tunnel(name, flow)?;
                 let nodes = flow.telemetry.as_ref().map(|t| t.nodes);
                 let (other, of) = rooms.entry(cc).or_insert((name, nodes));
                 if *of != nodes {
@@ -80,12 +80,11 @@ impl TelemetryPlan {
     }
 }
 
-/// IPv6 over a cell is for virtual time.
-fn over_links_only(case: &Case, name: &str, flow: &Flow) -> Result<()> {
-    let Via::Direct(access) = &flow.via else { return Ok(()) };
-    let Some(ue) = case.ues.get(&flow.ue) else { return Ok(()) };
-    if ue.accesses.iter().any(|a| a.name == *access && case.gnbs.contains_key(&a.link)) {
-        bail!(Unable(format!("flow.{name}.ipv6: in namespaces IPv6 goes over links, not over a cell")));
+/// IPv6 in the tunnel is for virtual time.
+fn not_in_the_tunnel(name: &str, flow: &Flow) -> Result<()> {
+    if !matches!(flow.via, Via::Direct(_)) {
+        let remedy = "in namespaces IPv6 goes over links and cells, `via = \"direct:<access>\"`";
+        bail!(Unable(format!("flow.{name}.ipv6: {remedy}")));
     }
     Ok(())
 }

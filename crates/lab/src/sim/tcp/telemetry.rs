@@ -51,6 +51,8 @@ pub struct TelemetryStats {
     pub traces_out: u64,
     /// Traces that arrived with something in them.
     pub traces_in: u64,
+    /// Most nodes in one of them.
+    pub trace_nodes: u64,
     /// Reports that arrived.
     pub reports_in: u64,
     /// Bytes of all IP packets sent, and of traces and reports among them.
@@ -102,6 +104,9 @@ impl TelemetryEnd {
     pub fn on_trace(&mut self, packet: &[u8], now: Instant) {
         if let Ok(Some(report)) = ioam::report(packet) {
             self.stats.traces_in += 1;
+            let trace = ioam::head(packet).ok().and_then(|head| head.trace);
+            let nodes = trace.map_or(0, |trace| trace.nodes().count() as u64);
+            self.stats.trace_nodes = self.stats.trace_nodes.max(nodes);
             self.answer = Some((now, report));
         }
     }
@@ -173,7 +178,10 @@ mod tests {
     fn what_a_trace_tells_goes_back_as_far_as_it_fits() {
         let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 6 });
         let mut packet = end.trace(&segment()).unwrap();
-        let data = Snapshot { link_kbps: Some(20_000), medium_losses: 7, ..Snapshot::default() }.emit();
+        let (queue_drops, medium_losses) = (Some(0), Some(7));
+        let snapshot =
+            Snapshot { link_kbps: Some(20_000), queue_drops, medium_losses, ..Snapshot::default() };
+        let data = snapshot.emit();
         let node = NodeData {
             hop: Some(Hop { limit: 64, node_id: Some(1) }),
             snapshot: Some(Opaque { schema: SNAPSHOT_SCHEMA, data: &data }),

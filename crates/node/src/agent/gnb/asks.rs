@@ -74,9 +74,10 @@ impl Agent {
 
     async fn status(&self) -> Result<api::Status, Problem> {
         let ask = self.worker.ask(|worker, now| {
-            (worker.device_counters(), worker.socket(), worker.dropped, worker.link_stats(now))
+            let ioam = worker.ioam_stats();
+            (worker.device_counters(), worker.socket(), worker.dropped, worker.link_stats(now), ioam)
         });
-        let (devices, socket, dropped, links) = ask.await.map_err(Problem::unavailable)?;
+        let (devices, socket, dropped, links, ioam) = ask.await.map_err(Problem::unavailable)?;
         let mut status = api::WorkerStatus { events_lost: dropped.reports, ..api::WorkerStatus::default() };
         for device in devices {
             status.device_rx_packets += device.rx_packets;
@@ -116,6 +117,7 @@ impl Agent {
             sessions: ues,
             connected: ues,
             drops,
+            ioam: super::super::views::ioam(self.running.ioam.is_some(), ioam),
             workers: vec![status],
         })
     }

@@ -1,6 +1,6 @@
 //! Prometheus text of a gNB: the state of a moment, built when it is asked for.
 
-use super::super::metrics::{count, encoded, gauge, one, program};
+use super::super::metrics::{count, encoded, gauge, one, program, traces};
 use crate::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
@@ -53,6 +53,7 @@ const UP: &str = "uplink";
 pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
     let mut registry = program(status, "Packets that could not be given to the cell");
     one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
+    traces(&mut registry, status);
     ticks(&mut registry, cell);
     links(&mut registry, cell);
     of_slices(&mut registry, slices);
@@ -212,6 +213,7 @@ mod tests {
             sessions: 1,
             connected: 1,
             drops: [("unroutable".to_owned(), 1)].into(),
+            ioam: [("marked".into(), 3)].into(),
             workers: Vec::new(),
         };
         text(&status, &cell, &[slice], &[ue])

@@ -19,6 +19,7 @@ use crate::engine::device::{Device, DeviceCounters};
 use crate::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_core::access::{DatagramSink, PacketSink};
 use anabranch_core::element::Element;
+use anabranch_core::ioam::IoamStats;
 use anabranch_core::packet::Packet;
 use anabranch_core::ran::amc::Direction;
 use anabranch_core::ran::gnb::{Gnb, GnbCommand, GnbEvent, LinkStats, TelemetryConfig};
@@ -388,6 +389,11 @@ impl Worker {
     /// What slices carried, and what they are owed now.
     pub fn slice_sums(&self) -> Vec<SliceSums> {
         self.sums.all(Direction::ALL.map(|direction| self.gnb.balances(direction)))
+    }
+
+    /// What became of traces.
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.gnb.ioam_stats()
     }
 
     /// Counters of both directions.

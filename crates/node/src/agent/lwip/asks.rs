@@ -37,8 +37,9 @@ impl Agent {
     }
 
     async fn status(&self) -> Result<api::Status, Problem> {
-        let ask = self.worker.ask(|worker, _| (worker.device_counters(), worker.gtpu()));
-        let (devices, gtpu) = ask.await.map_err(Problem::unavailable)?;
+        let ask =
+            self.worker.ask(|worker, _| (worker.device_counters(), worker.gtpu(), worker.node.ioam_stats()));
+        let (devices, gtpu, ioam) = ask.await.map_err(Problem::unavailable)?;
         let mut status = api::WorkerStatus::default();
         for device in devices {
             status.device_rx_packets += device.rx_packets;
@@ -67,6 +68,7 @@ impl Agent {
             sessions: ues,
             connected: ues,
             drops,
+            ioam: super::super::views::ioam(self.config.ioam.is_some(), ioam),
             workers: vec![status],
         })
     }
@@ -142,6 +144,7 @@ impl Agent {
             ("gtpu", new.gtpu != self.config.gtpu),
             ("lte", new.lte != self.config.lte),
             ("wifi", new.wifi != self.config.wifi),
+            ("ioam", new.ioam != self.config.ioam),
             ("node", new.node != self.running),
         ];
         let needs_restart: Vec<String> =

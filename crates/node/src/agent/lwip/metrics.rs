@@ -1,6 +1,6 @@
 //! Prometheus text of an LWIP node: the state of a moment, built when it is asked for.
 
-use super::super::metrics::{count, encoded, gauge, one, program, tally};
+use super::super::metrics::{count, encoded, gauge, one, program, tally, traces};
 use crate::api::{LwipAcks, LwipHolds, LwipLink, LwipNode, Status};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -35,6 +35,7 @@ pub fn text(status: &Status, node: &LwipNode) -> String {
     one(&mut registry, "holding", "ACKs held now", None, node.acks.holding as f64);
     let on = f64::from(u8::from(node.dida.is_some()));
     one(&mut registry, "dida", "1 while duplicate ACKs are held", None, on);
+    traces(&mut registry, status);
     legs(&mut registry, node);
     links(&mut registry, node);
     acks(&mut registry, node);
@@ -160,6 +161,7 @@ mod tests {
             sessions: 1,
             connected: 1,
             drops: [("unknown_tunnel".to_owned(), 2)].into(),
+            ioam: [("marked".into(), 3)].into(),
             workers: Vec::new(),
         };
         text(&status, &node)

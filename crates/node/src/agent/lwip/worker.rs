@@ -72,7 +72,10 @@ impl Worker {
         }
         // Strangers must not know where a flow is in the table.
         let seed = OsRng.try_next_u64().context("random numbers")?;
-        let node = Node::new(config.node.clone(), seed, clock.now()).map_err(anyhow::Error::new)?;
+        let mut node = Node::new(config.node.clone(), seed, clock.now()).map_err(anyhow::Error::new)?;
+        if let Some(ioam) = &config.ioam {
+            node.set_ioam(ioam.node(Duration::from_nanos(clock.start_unix_ns())));
+        }
         let (handle, orders) = Handle::new(waker);
         let worker = Self {
             node,

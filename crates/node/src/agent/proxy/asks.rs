@@ -47,6 +47,7 @@ impl Agent {
             sessions: flows,
             connected: flows,
             drops: [("datagrams".to_owned(), dropped)].into(),
+            ioam: BTreeMap::new(),
             workers: Vec::new(),
         }
     }

@@ -105,6 +105,7 @@ mod tests {
             sessions: 1,
             connected: 1,
             drops: [("datagrams".to_owned(), 9)].into(),
+            ioam: [].into(),
             workers: Vec::new(),
         };
         text(&status, &node)

@@ -2,9 +2,10 @@
 
 use super::checksum::{fold, pseudo, sum};
 use super::header::{GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader};
+use anabranch_wire::ip::IpPacket;
 
-/// IPv6 (40) with some extension headers, and TCP with every option (60).
-const MAX_HEADER_BYTES: usize = 192;
+/// IPv6 (40) with extension headers, such as the longest IOAM trace (264), and TCP with every option (60).
+const MAX_HEADER_BYTES: usize = 512;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FIN: u8 = 0x01;
@@ -36,7 +37,11 @@ pub fn for_each_packet(frame: &mut [u8], mut each: impl FnMut(&mut [u8])) -> Opt
 pub fn complete_checksum(packet: &mut [u8]) -> Option<()> {
     let (start, protocol) = match packet.first()? >> 4 {
         4 => (usize::from(packet[0] & 0xf) * 4, *packet.get(9)?),
-        6 => (40, *packet.get(6)?),
+        6 => {
+            // Behind extension headers, such as an IOAM trace.
+            let ip = IpPacket::parse(packet).ok().filter(|ip| !ip.fragment)?;
+            (ip.payload.start, ip.protocol)
+        }
         _ => return None,
     };
     complete_checksum_at(
