@@ -4,6 +4,7 @@
 
 #[cfg(feature = "bpf")]
 pub mod bpf;
+pub mod datagram;
 pub mod host;
 pub mod interface;
 pub mod packet;

@@ -40,7 +40,7 @@ impl Setup {
                 Action::CongestionControl { name } => setup.congestion_control = Some(name.clone()),
                 Action::InitialWindow { window, .. } => setup.window = Some(*window),
                 Action::Dscp { dscp } => setup.dscp = Some(*dscp),
-                // Of the whole host, and so the administrator's (docs/taps-api.md).
+                // Of the whole host, and so the agent's (docs/taps-api.md).
                 Action::MptcpEndpoint { .. } => {}
                 Action::Unknown => {
                     let reason = "the plan has a step that this version does not know: the agent is newer";

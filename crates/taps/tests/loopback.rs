@@ -10,7 +10,9 @@ use anabranch_taps::{
     MessageContext, Multipath, Preconnection, Preference, Properties, Protocol, Rate, ReceiveError,
     RemoteEndpoint, SendError, State,
 };
+use common::relay::{Seen, relay};
 use common::{Identity, datagrams, next_event, within};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -230,6 +232,33 @@ async fn streams_of_quic_are_a_group() {
         next_event(&first, |e| *e == Event::Closed).await;
         assert_eq!(first.grouped_connections(), [0; 0]);
         server.abort();
+    })
+    .await;
+}
+
+/// Each side marks what it sends, by its own capacity profile; ECN keeps its two bits.
+#[tokio::test]
+async fn quic_has_the_code_point_of_its_capacity_profile() {
+    within(async {
+        let identity = Identity::new();
+        let calls = |profile| Properties { conn_capacity_profile: profile, ..Properties::default() };
+        for (ours, theirs, up, down) in [
+            (CapacityProfile::LowLatencyInteractive, CapacityProfile::Scavenger, 34, 1),
+            (CapacityProfile::Default, CapacityProfile::CapacitySeeking, 0, 10),
+        ] {
+            let server = pre(calls(theirs)).security(identity.server()).framer(LengthPrefix::default());
+            let listener = listen(server).await;
+            let (to, sent, answered) = relay(listener.local());
+            let server = serve(listener);
+            let client = pre(calls(ours)).security(identity.client()).framer(LengthPrefix::default());
+            let connection = client.remote(at(to, Protocol::Quic)).initiate().await.unwrap();
+            round_trip(&connection).await;
+            // Batches, too: 250 kB came back.
+            let points = |seen: &Seen| seen.classes().into_iter().map(|c| c >> 2).collect::<BTreeSet<_>>();
+            assert_eq!((points(&sent), points(&answered)), ([up].into(), [down].into()));
+            assert!(sent.classes().contains(&(up << 2 | 2)), "ECT(0): {:?}", sent.classes());
+            server.abort();
+        }
     })
     .await;
 }

@@ -46,9 +46,9 @@ pub struct Way {
 }
 
 impl Way {
-    /// Whether its datagrams carry a code point of their own.
-    pub fn has_code_point(&self) -> bool {
-        self.plan.iter().any(|step| matches!(step, Action::Dscp { .. }))
+    /// The code point of its packets, where it has one.
+    pub fn dscp(&self) -> Option<u8> {
+        self.plan.iter().find_map(|step| if let Action::Dscp { dscp } = step { Some(*dscp) } else { None })
     }
 
     /// As the host's routes have it.

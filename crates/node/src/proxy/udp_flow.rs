@@ -11,6 +11,7 @@ use super::open;
 use super::policy::Way;
 use super::rules::Transport;
 use crate::config::{Source, Unmet};
+use anabranch_kern::datagram::{self, Datagrams};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt::{
@@ -31,6 +32,9 @@ use tokio::sync::mpsc;
 const BUFFER_BYTES: usize = 65_536;
 /// Most payload in one GSO send.
 const MAX_SEND_BYTES: usize = 65_000;
+/// Room in the kernel for what waits, each way: three of what GRO puts together would fill the usual buffer, and a burst
+/// is longer. The kernel counts it twice, and all of them against `udp_mem`.
+const WAITING_BYTES: usize = 1 << 20;
 /// Receives in a row before others have their turn.
 const ROUNDS: usize = 4;
 
@@ -44,14 +48,19 @@ struct Side {
     io: UdpSocket,
     state: UdpSocketState,
     peer: SocketAddr,
-    /// Its datagrams have a code point: one at a time, because batches set that field for congestion marks.
-    single: bool,
+    /// Code point of what is sent.
+    dscp: Option<u8>,
 }
 
 impl Side {
-    fn new(socket: Socket, peer: SocketAddr, single: bool) -> io::Result<Self> {
+    fn new(socket: Socket, peer: SocketAddr, dscp: Option<u8>) -> io::Result<Self> {
         socket.connect(&SockAddr::from(peer))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // Beyond `rmem_max` and `wmem_max`, which takes CAP_NET_ADMIN; without it, as much as they allow.
+        if setsockopt(&socket, sockopt::RcvBufForce, &WAITING_BYTES).is_err() {
+            socket.set_recv_buffer_size(WAITING_BYTES)?;
+        }
+        socket.set_send_buffer_size(WAITING_BYTES)?;
         // Datagrams that are too long for a link are divided, as they would have been without us.
         if peer.is_ipv4() {
             set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::WANT)?;
@@ -59,16 +68,12 @@ impl Side {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::WANT)?;
             setsockopt(&socket, sockopt::Ipv6DontFrag, &false)?;
         }
-        Ok(Self { io: UdpSocket::from_std(socket.into())?, state, peer, single })
+        Ok(Self { io: UdpSocket::from_std(socket.into())?, state, peer, dscp })
     }
 
     /// Sends what came as `meta` says; how many bytes went.
     fn send(&self, bytes: &[u8], meta: &RecvMeta, counters: &Counters) -> usize {
         let stride = meta.stride.max(1);
-        if self.single {
-            let parts = bytes.chunks(stride).chain(bytes.is_empty().then_some(bytes));
-            return parts.map(|part| self.alone(part, counters)).sum();
-        }
         let most = (MAX_SEND_BYTES / stride).min(self.state.max_gso_segments()).max(1);
         // An empty datagram is one, too.
         let parts = bytes.chunks(stride * most).chain(bytes.is_empty().then_some(bytes));
@@ -91,15 +96,18 @@ impl Side {
         sent
     }
 
-    fn alone(&self, datagram: &[u8], counters: &Counters) -> usize {
-        // Not by way of the runtime, which takes a new socket for one that cannot send.
-        SockRef::from(&self.io).send(datagram).unwrap_or_else(|_| {
-            counters.drop_datagram();
-            0
-        })
-    }
-
     fn one(&self, contents: &[u8], segment_size: Option<usize>, meta: &RecvMeta) -> io::Result<()> {
+        // Not by way of the runtime, which takes a new socket for one that cannot send.
+        if let Some(dscp) = self.dscp {
+            let datagrams = Datagrams {
+                to: self.peer,
+                from: None,
+                bytes: contents,
+                segment_bytes: segment_size.and_then(|bytes| u16::try_from(bytes).ok()),
+                class: dscp << 2 | meta.ecn.map_or(0, |ecn| ecn as u8),
+            };
+            return datagram::send(&SockRef::from(&self.io), &datagrams);
+        }
         let transmit =
             Transmit { destination: self.peer, ecn: meta.ecn, contents, segment_size, src_ip: None };
         self.state.try_send(UdpSockRef::from(&self.io), &transmit)
@@ -161,7 +169,7 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
     let mut failure = Refused::Unreachable;
     for way in ways {
         let far = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)
-            .and_then(|socket| Side::new(socket, server, way.has_code_point()));
+            .and_then(|socket| Side::new(socket, server, way.dscp()));
         match far {
             Ok(far) => {
                 let near = near(client, server, proxy.own_mark).map_err(|error| {
@@ -190,7 +198,7 @@ fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Sid
     socket.set_reuse_address(true)?;
     socket.set_mark(own_mark)?;
     socket.bind(&server.into())?;
-    Side::new(socket, client, false)
+    Side::new(socket, client, None)
 }
 
 /// Moves what there is from one side to the other; whether anything came.

@@ -6,6 +6,7 @@
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
+mod quic;
 mod window;
 mod world;
 

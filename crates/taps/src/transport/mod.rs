@@ -1,6 +1,7 @@
 //! The protocols, each as a reader, a writer, and a link that tells about both.
 
 mod datagram;
+mod marked;
 mod quic;
 mod stream;
 

@@ -1,10 +1,11 @@
 //! QUIC by quinn: a connection of ours is one bidirectional stream; clones are further streams of the same connection.
 
+use super::marked::Marked;
 use super::{Link, Opened, Reader, Recipe, Writer};
 use crate::group::Live;
 use crate::security::Security;
 use crate::setup::Setup;
-use anabranch_core::taps::plan::PlanConfig;
+use anabranch_core::taps::plan::{self, PlanConfig};
 use bytes::Bytes;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
@@ -24,11 +25,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 pub(super) async fn open(recipe: &Recipe, live: &Live, first: Option<&Bytes>) -> io::Result<Opened> {
     let (socket, mut refused) = recipe.setup.socket(recipe.protocol, recipe.remote, &recipe.local)?;
-    if recipe.setup.dscp.is_some() {
-        // quinn writes the whole byte with every packet, for ECN.
-        refused.push("DSCP: quic sends without".into());
-    }
-    let endpoint = Endpoint::new(EndpointConfig::default(), None, socket.into(), Arc::new(TokioRuntime))?;
+    let endpoint = endpoint(socket.into(), None, recipe.setup.dscp)?;
     let crypto = recipe.security.client().map_err(io::Error::other)?;
     let mut config = ClientConfig::new(crypto);
     config.transport_config(Arc::new(transport(&recipe.setup, live, &mut refused)?));
@@ -113,7 +110,20 @@ pub(crate) fn server(
     let mut config = ServerConfig::with_crypto(crypto);
     config.transport_config(Arc::new(common(live)?));
     config.max_incoming(MOST_INCOMING);
-    Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))
+    endpoint(socket, Some(config), Some(plan::dscp(live.capacity_profile)))
+}
+
+/// An endpoint whose datagrams have this code point.
+fn endpoint(
+    socket: std::net::UdpSocket,
+    server: Option<ServerConfig>,
+    dscp: Option<u8>,
+) -> io::Result<Endpoint> {
+    let (config, runtime) = (EndpointConfig::default(), Arc::new(TokioRuntime));
+    match dscp.filter(|dscp| *dscp > 0) {
+        Some(dscp) => Endpoint::new_with_abstract_socket(config, server, Marked::new(socket, dscp)?, runtime),
+        None => Endpoint::new(config, server, socket, runtime),
+    }
 }
 
 /// One more stream of an open connection.

@@ -1,5 +1,7 @@
 //! What tests of connections share.
 
+pub mod relay;
+
 use anabranch_taps::{Connection, Event, Preference, Properties, Security};
 use std::time::Duration;
 
