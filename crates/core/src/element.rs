@@ -33,9 +33,6 @@ pub trait Element {
     type Command;
     /// Telemetry out.
     type Event;
-    /// Whether it has neither timers nor events, and what a packet gives rise to leaves at once: a router. Who
-    /// drives such an element need not ask it for them.
-    const AT_ONCE: bool = false;
 
     /// A packet enters by `port`.
     fn on_packet(&mut self, port: Port, packet: Packet, now: Instant);

@@ -16,7 +16,7 @@ pub use flow::{FlowKey, HashKey, IpPacket, src_dst};
 pub use mss::clamp_mss;
 pub use rewrite::{rewrite_dst, rewrite_src};
 pub use too_big::{may_fragment, packet_too_big};
-pub(crate) use udp::{checked_ip, emit_ip};
+pub(crate) use udp::{checked_ip, emit_ip, most};
 pub use udp::{ip_udp_len, parse_udp, udp_datagram};
 
 /// IANA protocol numbers.

@@ -18,9 +18,11 @@
 //! ```
 
 mod blank;
+mod template;
 mod view;
 
 pub use blank::blank_option;
+pub use template::TcpTemplate;
 pub use view::{Options, TcpOption, TcpView};
 
 use crate::WireError;
@@ -147,6 +149,9 @@ impl TcpOptions {
     /// that also has SACK blocks, which [`emit_packet`] refuses.
     #[must_use]
     pub fn len(&self) -> usize {
+        if self.only_timestamps().is_some() {
+            return 12;
+        }
         let mut len = 0;
         if self.mss.is_some() {
             len += 4;
@@ -166,6 +171,13 @@ impl TcpOptions {
         }
         len += self.report().len();
         len.next_multiple_of(4)
+    }
+
+    /// The timestamps, if they are all there is.
+    #[inline]
+    fn only_timestamps(&self) -> Option<(u32, u32)> {
+        let others = self.mss.is_some() || self.window_scale.is_some() || self.sack_permitted;
+        self.timestamps.filter(|_| !others && self.sack.is_empty() && self.report[1] == 0)
     }
 
     /// Whether there is no option.
@@ -217,7 +229,16 @@ impl TcpOptions {
         b[at..].fill(1);
     }
 
+    #[inline]
     fn parse(options: &[u8]) -> Result<Self, WireError> {
+        // As nearly always: timestamps and nothing else, in either of the usual orders.
+        if let Ok([8, 10, v @ .., 1, 1] | [1, 1, 8, 10, v @ ..]) = <&[u8; 12]>::try_from(options) {
+            return Ok(Self { timestamps: Some((u32_at(v, 0), u32_at(v, 4))), ..Self::default() });
+        }
+        Self::parse_any(options)
+    }
+
+    fn parse_any(options: &[u8]) -> Result<Self, WireError> {
         let mut parsed = Self::default();
         let mut rest = options;
         while let Some((&kind, tail)) = rest.split_first() {
@@ -319,27 +340,9 @@ pub fn emit_around(
     dst: SocketAddr,
     header: &TcpHeader,
 ) -> Result<(), WireError> {
-    let options = header.options.len();
-    if options > TCP_OPTIONS_MAX {
-        return Err(WireError::TooLong { what: "TCP options", most: TCP_OPTIONS_MAX, have: options });
-    }
-    let start = if dst.is_ipv4() { 20 } else { 40 };
-    let tcp_len = TCP_HEADER_LEN + options;
-    need(b, "TCP packet", start + tcp_len)?;
-    b[..start + tcp_len].fill(0);
-    crate::ip::emit_ip(b, src.ip(), dst.ip(), protocol::TCP)?;
-    let tcp = &mut b[start..];
-    put(tcp, 0, &src.port().to_be_bytes());
-    put(tcp, 2, &dst.port().to_be_bytes());
-    put(tcp, 4, &header.seq.to_be_bytes());
-    put(tcp, 8, &header.ack.to_be_bytes());
-    put(tcp, 12, &[(tcp_len as u8 / 4) << 4, header.flags.0]);
-    put(tcp, 14, &header.window.to_be_bytes());
-    header.options.emit(&mut tcp[TCP_HEADER_LEN..tcp_len]);
-    let pseudo = pseudo_header_sum(src.ip(), dst.ip(), protocol::TCP, tcp.len());
-    let checksum = !fold(pseudo + sum(tcp));
-    put(tcp, 16, &checksum.to_be_bytes());
-    Ok(())
+    let payload = b.get(headers_len(dst, header)..).unwrap_or_default();
+    let payload_sum = sum(payload);
+    TcpTemplate::new(src, dst)?.emit(b, header, payload_sum)
 }
 
 /// Reads a whole IP packet with a TCP segment; both checksums are verified.
@@ -348,6 +351,19 @@ pub fn emit_around(
 /// As [`crate::ip::IpPacket::parse`]; [`WireError::Value`] if it is not TCP, a fragment, or has a bad
 /// header length or option; [`WireError::Checksum`].
 pub fn parse_packet(packet: &[u8]) -> Result<TcpPacket, WireError> {
+    parse_packet_with(packet, |_, _| None)
+}
+
+/// As [`parse_packet`], for who may know the sum of the payload ([`sum`]): it is asked with the header, which is not
+/// verified yet, and the payload. Where it does not know, the payload is summed up.
+///
+/// # Errors
+/// As [`parse_packet`].
+#[inline]
+pub fn parse_packet_with(
+    packet: &[u8],
+    payload_sum: impl FnOnce(&TcpHeader, &[u8]) -> Option<u64>,
+) -> Result<TcpPacket, WireError> {
     let ip = crate::ip::checked_ip(packet, protocol::TCP)?;
     let tcp = &packet[ip.payload.clone()];
     need(tcp, "TCP header", TCP_HEADER_LEN)?;
@@ -355,21 +371,34 @@ pub fn parse_packet(packet: &[u8]) -> Result<TcpPacket, WireError> {
     if length < TCP_HEADER_LEN || length > tcp.len() {
         return Err(WireError::Value { what: "TCP header length", got: length as u64 });
     }
-    if fold(pseudo_header_sum(ip.src, ip.dst, protocol::TCP, tcp.len()) + sum(tcp)) != 0xFFFF {
+    let header = TcpHeader {
+        seq: u32_at(tcp, 4),
+        ack: u32_at(tcp, 8),
+        flags: TcpFlags(tcp[13]),
+        window: u16_at(tcp, 14),
+        options: TcpOptions::parse(&tcp[TCP_HEADER_LEN..length])?,
+    };
+    let (head, payload) = tcp.split_at(length);
+    // Headers are whole words, so both sums may be added.
+    let sums = sum_of_header(head) + payload_sum(&header, payload).unwrap_or_else(|| sum(payload));
+    if fold(pseudo_header_sum(ip.src, ip.dst, protocol::TCP, tcp.len()) + sums) != 0xFFFF {
         return Err(WireError::Checksum("TCP"));
     }
     Ok(TcpPacket {
         src: SocketAddr::new(ip.src, u16_at(tcp, 0)),
         dst: SocketAddr::new(ip.dst, u16_at(tcp, 2)),
-        header: TcpHeader {
-            seq: u32_at(tcp, 4),
-            ack: u32_at(tcp, 8),
-            flags: TcpFlags(tcp[13]),
-            window: u16_at(tcp, 14),
-            options: TcpOptions::parse(&tcp[TCP_HEADER_LEN..length])?,
-        },
+        header,
         payload: ip.payload.start + length..ip.payload.end,
     })
+}
+
+/// The sum of a header; that of the usual length, with timestamps, is known when this is compiled.
+#[inline]
+fn sum_of_header(head: &[u8]) -> u64 {
+    match head.first_chunk::<32>().filter(|usual| usual.len() == head.len()) {
+        Some(usual) => sum(usual),
+        None => sum(head),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! a quiet hour costs nothing. The order of everything follows from the seeds and the order in which nodes
 //! were added: the same network run twice gives the same bytes.
 
+use super::router::Router;
 use anabranch_core::element::{Element, Port, Sink, drive};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
@@ -59,6 +60,8 @@ pub struct PortCount {
 struct Slot {
     name: String,
     node: Box<dyn Node>,
+    /// It is a [`Router`], which packets pass without a stop.
+    routes: bool,
     ends: Vec<End>,
     /// When the node wants to be driven.
     deadline: Option<Instant>,
@@ -93,6 +96,7 @@ impl Network {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Slot {
             name: name.into(),
+            routes: (&element as &dyn Any).is::<Router>(),
             node: Box::new(ElementNode { element, events: VecDeque::new() }),
             ends: Vec::new(),
             deadline: None,
@@ -273,6 +277,20 @@ impl Network {
     /// Delivers what is on the wires until nothing is.
     fn settle(&mut self, steps: &mut u64) -> Result<(), Stuck> {
         while let Some((to, port, packet)) = self.moving.pop_front() {
+            self.deliver(to, port, packet, steps)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers a packet, through all the routers on its way.
+    fn deliver(
+        &mut self,
+        mut to: NodeId,
+        mut port: Port,
+        mut packet: Packet,
+        steps: &mut u64,
+    ) -> Result<(), Stuck> {
+        loop {
             *steps += 1;
             self.moved += 1;
             if *steps > MAX_STEPS {
@@ -281,17 +299,27 @@ impl Network {
             }
             let Self { nodes, moving, unconnected, now, .. } = self;
             let slot = &mut nodes[to.0 as usize];
+            let bytes = packet.len() as u64;
             if let Some(end) = slot.ends.get_mut(usize::from(port.0)) {
-                end.count.in_bytes += packet.len() as u64;
+                end.count.in_bytes += bytes;
             }
             let way = &mut Way { now: *now, ends: &mut slot.ends, moving, unconnected };
-            let next = slot.node.arrive(port, packet, way);
-            slot.deadline = None;
-            if let Some(at) = next {
-                self.wake_at(to, at);
+            if !slot.routes {
+                let next = slot.node.arrive(port, packet, way);
+                slot.deadline = None;
+                if let Some(at) = next {
+                    self.wake_at(to, at);
+                }
+                return Ok(());
             }
+            let Some(out) = slot.node.pass(&mut packet, way) else { return Ok(()) };
+            let Some(End { wire: Some(next), count }) = slot.ends.get_mut(usize::from(out.0)) else {
+                *unconnected += 1;
+                return Ok(());
+            };
+            count.out_bytes += bytes;
+            (to, port) = *next;
         }
-        Ok(())
     }
 
     #[inline]
@@ -311,6 +339,8 @@ impl Network {
 trait Node {
     /// A packet arrives, and the element is driven; when to drive it again.
     fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant>;
+    /// A packet passes a [`Router`]: the port it goes on by. Other nodes let none pass.
+    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port>;
     fn drive(&mut self, way: &mut Way<'_>) -> Option<Instant>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
@@ -326,13 +356,18 @@ where
 {
     fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant> {
         self.element.on_packet(port, packet, way.now);
-        if !E::AT_ONCE {
-            return self.drive(way);
+        self.drive(way)
+    }
+
+    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port> {
+        let router = (&mut self.element as &mut dyn Any).downcast_mut::<Router>()?;
+        let out = router.forward(packet, way.now);
+        if out.is_none() {
+            while let Some((port, told)) = router.poll_transmit(way.now) {
+                way.send(port, told);
+            }
         }
-        while let Some((port, packet)) = self.element.poll_transmit(way.now) {
-            way.send(port, packet);
-        }
-        None
+        out
     }
 
     #[inline]

@@ -91,6 +91,43 @@ impl Router {
         self.routes.retain(|(other, _)| *other != prefix.trunc());
     }
 
+    /// Where a packet goes on, its hop limit taken down; none if it does not. What is told about it waits for
+    /// [`Element::poll_transmit`].
+    #[inline]
+    pub fn forward(&mut self, packet: &mut Packet, now: Instant) -> Option<Port> {
+        let Ok((_, to)) = src_dst(packet) else {
+            self.stats.no_route += 1;
+            return None;
+        };
+        let Some(port) = self.find_again(to) else {
+            self.stats.no_route += 1;
+            return None;
+        };
+        if !self.bridge && !take_hop(packet) {
+            self.stats.expired += 1;
+            return None;
+        }
+        if !self.mtu.is_empty() && self.is_too_big(port, packet, now) {
+            return None;
+        }
+        self.stats.forwarded += 1;
+        Some(port)
+    }
+
+    /// Whether a packet is larger than its next port takes; its source is told.
+    fn is_too_big(&mut self, port: Port, packet: &Packet, now: Instant) -> bool {
+        let Some(&(mtu, address)) = self.mtu.get(&port).filter(|(mtu, _)| packet.len() > usize::from(*mtu))
+        else {
+            return false;
+        };
+        self.stats.too_big += 1;
+        let back = src_dst(packet).ok().and_then(|(from, _)| self.find(from));
+        if let (Some(back), Some(bytes)) = (back, packet_too_big(packet, mtu, address)) {
+            self.out.push_back((back, Packet::new(now, bytes)));
+        }
+        true
+    }
+
     #[inline]
     fn find_again(&mut self, to: IpAddr) -> Option<Port> {
         if let Some((_, port)) = self.recent.iter().flatten().find(|(known, _)| *known == to) {
@@ -109,32 +146,11 @@ impl Router {
 impl Element for Router {
     type Command = RouterCommand;
     type Event = Infallible;
-    const AT_ONCE: bool = true;
 
     fn on_packet(&mut self, _: Port, mut packet: Packet, now: Instant) {
-        let Some((from, to)) = src_dst(&packet).ok() else {
-            self.stats.no_route += 1;
-            return;
-        };
-        let Some(port) = self.find_again(to) else {
-            self.stats.no_route += 1;
-            return;
-        };
-        if !self.bridge && !take_hop(&mut packet) {
-            self.stats.expired += 1;
-            return;
+        if let Some(port) = self.forward(&mut packet, now) {
+            self.out.push_back((port, packet));
         }
-        if let Some(&(mtu, address)) = self.mtu.get(&port)
-            && packet.len() > usize::from(mtu)
-        {
-            self.stats.too_big += 1;
-            if let (Some(back), Some(bytes)) = (self.find(from), packet_too_big(&packet, mtu, address)) {
-                self.out.push_back((back, Packet::new(now, bytes)));
-            }
-            return;
-        }
-        self.stats.forwarded += 1;
-        self.out.push_back((port, packet));
     }
 
     fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
@@ -160,6 +176,7 @@ impl Element for Router {
 }
 
 /// Takes one from TTL or hop limit; false if it is used up.
+#[inline]
 fn take_hop(packet: &mut Packet) -> bool {
     // `src_dst` has seen a whole fixed header.
     match packet.first().map(|b| b >> 4) {

@@ -2,13 +2,19 @@
 //! buffer and a receiver can check every byte.
 //!
 //! Every byte of every transfer is made and checked here, so both are copies and comparisons with one table: a
-//! stream is the table over and over, from a place that the seed decides.
+//! stream is the table over and over, from a place that the seed decides. The sums of the table stand ready as well:
+//! of bytes that were compared, the checksum is known without adding them up once more.
+
+use anabranch_wire::ip::fold;
 
 /// Bytes after which a stream repeats. A prime: pieces of one size that are at other places than they should be are
 /// found out unless they are this many pieces away.
 const PERIOD: usize = 65_521;
 
 static TABLE: [u8; PERIOD] = table();
+
+/// Sums of the table's words of 16 bits (RFC 1071) before each of them, folded.
+static SUMS: [u16; PERIOD / 2 + 1] = sums();
 
 /// A stream of pseudo-random bytes that can be read at any place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,23 @@ impl SeededStream {
         true
     }
 
+    /// The sum of `len` bytes from `offset` on as words of 16 bits, as the checksum takes them; folded, it is
+    /// that of the bytes themselves.
+    #[must_use]
+    pub fn sum(&self, offset: u64, len: usize) -> u64 {
+        let mut from = self.place(offset);
+        let (mut done, mut total) = (0, 0);
+        while done < len {
+            let now = (len - done).min(PERIOD - from);
+            let piece = piece_sum(from, from + now);
+            // What begins in the middle of a word has its bytes the other way round.
+            total += if done % 2 == 0 { piece } else { swapped(piece) };
+            done += now;
+            from = 0;
+        }
+        total
+    }
+
     /// Where in the table the byte at `offset` is.
     const fn place(&self, offset: u64) -> usize {
         // Neither sum can overflow: both parts are below the period.
@@ -63,6 +86,33 @@ const fn mix(seed: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// The sum of a piece of the table as words of 16 bits, the first of which begins where the piece does.
+fn piece_sum(from: usize, to: usize) -> u64 {
+    let half = |at: usize| if at % 2 == 0 { 0 } else { u64::from(TABLE[at - 1]) << 8 };
+    let before = |at: usize| u64::from(SUMS[at / 2]) + half(at);
+    // 0xFFFF is 0 in one's complement: twice as much is never less than what is taken away.
+    let total = before(to) + 2 * 0xFFFF - before(from);
+    if from % 2 == 0 { total } else { swapped(total) }
+}
+
+/// A sum with the bytes of its words the other way round (RFC 1071 §2 (B)).
+fn swapped(total: u64) -> u64 {
+    fold(total).swap_bytes().into()
+}
+
+const fn sums() -> [u16; PERIOD / 2 + 1] {
+    let mut sums = [0; PERIOD / 2 + 1];
+    let (mut word, mut total) = (0, 0);
+    while word < PERIOD / 2 {
+        sums[word] = total as u16;
+        total += (TABLE[2 * word] as u32) << 8 | TABLE[2 * word + 1] as u32;
+        total = (total & 0xFFFF) + (total >> 16);
+        word += 1;
+    }
+    sums[word] = total as u16;
+    sums
 }
 
 const fn table() -> [u8; PERIOD] {
@@ -79,6 +129,7 @@ const fn table() -> [u8; PERIOD] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_wire::ip::sum;
 
     #[test]
     fn any_piece_is_part_of_the_same_stream() {
@@ -96,6 +147,26 @@ mod tests {
             }
         }
         assert!(!SeededStream::new(10).matches(1000, &whole));
+    }
+
+    #[test]
+    fn the_sum_of_any_piece_is_that_of_its_bytes() {
+        let stream = SeededStream::new(4);
+        let starts = (0..200).chain(PERIOD as u64 - 200..PERIOD as u64 + 200);
+        for (turn, offset) in starts.enumerate() {
+            for len in [0, 1, 2, 63, 64, 65, turn, 1448, 1449] {
+                let mut piece = vec![0; len];
+                stream.fill(offset, &mut piece);
+                assert_eq!(
+                    fold(stream.sum(offset, len)) % 0xFFFF,
+                    fold(sum(&piece)) % 0xFFFF,
+                    "{len} from {offset}"
+                );
+            }
+        }
+        let mut long = vec![0; 3 * PERIOD];
+        stream.fill(5, &mut long);
+        assert_eq!(fold(stream.sum(5, long.len())), fold(sum(&long)));
     }
 
     #[test]

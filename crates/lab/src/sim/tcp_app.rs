@@ -8,7 +8,7 @@ use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
-use anabranch_wire::tcp::{TcpFlags, parse_packet};
+use anabranch_wire::tcp::{TcpFlags, parse_packet_with};
 use std::net::SocketAddr;
 
 /// How much an application without a limit keeps written ahead.
@@ -85,6 +85,8 @@ pub struct TcpApp {
     write_at: Option<Instant>,
     asked_at: Option<Instant>,
     answers: Vec<(Instant, Duration)>,
+    /// When the application last looked at what it has to do; it does so again when time or the stream goes on.
+    acted_at: Option<Instant>,
 }
 
 impl TcpApp {
@@ -102,6 +104,7 @@ impl TcpApp {
             write_at: None,
             asked_at: None,
             answers: Vec::new(),
+            acted_at: None,
             end,
         }
     }
@@ -162,7 +165,16 @@ impl TcpApp {
 
     /// A packet for this socket.
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
-        let Ok(segment) = parse_packet(packet) else { return };
+        // Where its payload has its place in the stream, if it is what belongs there.
+        let mut place = None;
+        let (connection, expects) = (self.connection.as_ref(), self.expects);
+        let segment = parse_packet_with(packet, |header, payload| {
+            let offset = connection.and_then(|connection| connection.place_of(header))?;
+            let matches = !payload.is_empty() && expects.matches(offset, payload);
+            matches.then(|| place = Some(offset..offset + payload.len() as u64));
+            matches.then(|| expects.sum(offset, payload.len()))
+        });
+        let Ok(segment) = segment else { return };
         if self.connection.is_none() {
             let flags = segment.header.flags;
             if self.end.connect_to.is_some()
@@ -188,9 +200,12 @@ impl TcpApp {
         }
         let stood = connection.is_established();
         let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
-        let expects = self.expects;
         connection.on_segment(&segment.header, &packet[segment.payload], now, &mut |bytes| {
-            *intact &= expects.matches(*received, bytes);
+            // What was kept behind a gap comes once more; of the packet itself, all has been compared.
+            let compared = place
+                .as_ref()
+                .is_some_and(|p| p.start <= *received && *received + bytes.len() as u64 <= p.end);
+            *intact &= compared || expects.matches(*received, bytes);
             *received += bytes.len() as u64;
             let room = deliveries.len() < MAX_DELIVERIES;
             match deliveries.last_mut() {
@@ -218,7 +233,9 @@ impl TcpApp {
                 now,
             ));
         }
-        self.act(now);
+        if self.acted_at != Some(now) {
+            self.act(now);
+        }
         self.connection.as_mut()?.poll_transmit(now)
     }
 
@@ -236,10 +253,14 @@ impl TcpApp {
         let Some(connection) = &self.connection else {
             return self.end.connect_to.map(|_| (self.end.start, "tcp connect"));
         };
-        let stop = (connection.is_established() && !self.closed && self.ends_at_stop())
-            .then_some((self.end.stop, "end of the flow"));
-        let write = self.write_at.map(|at| (at, "application writes"));
-        sooner(sooner(connection.poll_timeout(), stop), write)
+        let mut next = connection.poll_timeout();
+        if connection.is_established() && !self.closed && self.ends_at_stop() {
+            next = sooner(next, Some((self.end.stop, "end of the flow")));
+        }
+        if let Some(at) = self.write_at {
+            next = sooner(next, Some((at, "application writes")));
+        }
+        next
     }
 
     fn ends_at_stop(&self) -> bool {
@@ -248,6 +269,7 @@ impl TcpApp {
 
     /// Does what the application does at this moment.
     fn act(&mut self, now: Instant) {
+        self.acted_at = Some(now);
         if !self.connection.as_ref().is_some_and(Connection::is_established) || self.ends_at_stop_now(now) {
             return;
         }

@@ -67,6 +67,7 @@ pub fn parse_udp(packet: &[u8]) -> Result<(SocketAddr, SocketAddr, Range<usize>)
 }
 
 /// An unfragmented IP packet of `protocol` whose header checksum verifies.
+#[inline]
 pub(crate) fn checked_ip(packet: &[u8], protocol: u8) -> Result<IpPacket, WireError> {
     let ip = IpPacket::parse(packet)?;
     if ip.protocol != protocol {
@@ -75,7 +76,13 @@ pub(crate) fn checked_ip(packet: &[u8], protocol: u8) -> Result<IpPacket, WireEr
     if ip.fragment {
         return Err(WireError::Value { what: "fragment", got: 1 });
     }
-    if ip.src.is_ipv4() && internet_checksum(&packet[..ip.payload.start]) != 0 {
+    let header = &packet[..ip.payload.start];
+    // Without options, as nearly always, its length is known when this is compiled.
+    let checksum = || match header.first_chunk::<20>().filter(|plain| plain.len() == header.len()) {
+        Some(plain) => internet_checksum(plain),
+        None => internet_checksum(header),
+    };
+    if ip.src.is_ipv4() && checksum() != 0 {
         return Err(WireError::Checksum("IPv4"));
     }
     Ok(ip)
@@ -119,7 +126,7 @@ pub(crate) fn emit_ipv6(b: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr, protocol: u8
     put(b, 24, &dst.octets());
 }
 
-fn most(have: usize, most: usize) -> Result<(), WireError> {
+pub(crate) fn most(have: usize, most: usize) -> Result<(), WireError> {
     if have <= most { Ok(()) } else { Err(WireError::TooLong { what: "IP packet", most, have }) }
 }
 

@@ -38,6 +38,11 @@ impl Sender {
         if a.ack > self.next {
             return;
         }
+        if self.is_at_rest(a) {
+            // What a receiver of data hears all the time: nothing was sent, so there is nothing to learn.
+            self.window_end = self.window_end.max(a.ack + a.window_bytes);
+            return;
+        }
         let old_una = self.una;
         let advanced = a.ack > self.una;
         self.count_duplicate(a, advanced);
@@ -93,6 +98,14 @@ impl Sender {
             self.tell_controller(advanced, &delivered, lost, now);
         }
         self.set_timers(advanced, now);
+    }
+
+    /// Whether nothing is under way and nothing but the window can be told.
+    fn is_at_rest(&self, a: &Acknowledgment<'_>) -> bool {
+        let nothing_sent = self.board.is_empty() && a.ack == self.una && self.una == self.next;
+        let nothing_waits = self.rto_at.is_none() && self.early.is_none() && self.undo.is_none();
+        let calm = matches!(self.phase, Phase::Open) && self.probe.is_none() && nothing_waits;
+        nothing_sent && calm && a.sacks.is_empty() && a.dsack.is_none()
     }
 
     /// A duplicate as RFC 5681 §2 has it. Without SACK each stands for a segment that left the network, and an

@@ -23,9 +23,7 @@ use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
-use anabranch_wire::tcp::{
-    SackBlocks, TcpFlags, TcpHeader, TcpOptions, emit_around, emit_packet, headers_len,
-};
+use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpTemplate, emit_packet};
 use std::net::SocketAddr;
 
 /// Window scale we offer: 6 MiB in units of 128 bytes.
@@ -84,6 +82,8 @@ pub struct Connection {
     reset_due: Option<u64>,
     telemetry: Option<Box<TelemetryEnd>>,
     stream: SeededStream,
+    /// What all its packets begin with; none if its ends differ in family.
+    template: Option<TcpTemplate>,
 }
 
 impl Connection {
@@ -121,6 +121,7 @@ impl Connection {
             reset_due: None,
             telemetry: options.telemetry.map(|t| Box::new(TelemetryEnd::new(t))),
             stream,
+            template: TcpTemplate::new(local, remote).ok(),
             options,
         }
     }
@@ -177,7 +178,7 @@ impl Connection {
                     self.syn_due = true;
                     return;
                 }
-                if !h.flags.contains(TcpFlags::ACK) || unwrap(1, self.iss, h.ack) < 1 {
+                if !h.flags.contains(TcpFlags::ACK) || unwrap(1, self.iss, h.ack).is_none_or(|ack| ack < 1) {
                     return;
                 }
                 self.establish(h, now);
@@ -186,12 +187,12 @@ impl Connection {
         }
         let seq = unwrap(self.receiver.next(), self.irs, h.seq);
         if rst {
-            if seq == i128::from(self.receiver.next()) {
+            if seq == Some(self.receiver.next()) {
                 self.state = State::Closed(Closed::Reset);
             }
             return;
         }
-        let Ok(seq) = u64::try_from(seq) else { return };
+        let Some(seq) = seq else { return };
         if syn || seq == 0 {
             // A SYN/ACK once more: our ACK of it was lost. Number 0 is SYN and nothing else.
             self.receiver.want_ack();
@@ -212,6 +213,12 @@ impl Connection {
             self.receiver.on_rtt(now.saturating_since(echo).max(Duration::from_millis(1)));
         }
         self.receiver.on_segment(seq, payload, h.flags.contains(TcpFlags::FIN), now, deliver);
+    }
+
+    /// Where in the peer's stream the payload of a segment begins; none if it has no place there.
+    #[must_use]
+    pub fn place_of(&self, header: &TcpHeader) -> Option<u64> {
+        unwrap(self.receiver.next(), self.irs, header.seq)?.checked_sub(1)
     }
 
     /// A packet of this connection has hop-by-hop options; called before what is in it is taken in.
@@ -415,7 +422,7 @@ impl Connection {
 
     fn on_ack(&mut self, h: &TcpHeader, pure: bool, echo: Option<Instant>, now: Instant) {
         let una = self.sender.una;
-        let unwrapped = |wire| u64::try_from(unwrap(una, self.iss, wire)).ok();
+        let unwrapped = |wire| unwrap(una, self.iss, wire);
         let Some(ack) = unwrapped(h.ack) else { return };
         if ack > self.sender.next {
             self.receiver.want_ack();
@@ -531,15 +538,17 @@ impl Connection {
                 ..TcpOptions::default()
             },
         };
+        let template = self.template.as_ref()?;
         if let Some(end) = self.telemetry.as_mut().filter(|_| payload == 0) {
-            let plain = headers_len(self.remote, &header);
+            let plain = template.headers_len(&header);
             end.answer(&mut header.options, plain, now);
         }
-        let headers = headers_len(self.remote, &header);
+        let headers = template.headers_len(&header);
         let mut bytes = spare::take(HEADROOM + headers + payload);
         let (_, packet) = bytes.split_at_mut(HEADROOM);
-        self.stream.fill(seq.saturating_sub(1), &mut packet[headers..]);
-        emit_around(packet, self.local, self.remote, &header).ok()?;
+        let place = seq.saturating_sub(1);
+        self.stream.fill(place, &mut packet[headers..]);
+        template.emit(packet, &header, self.stream.sum(place, payload)).ok()?;
         if let Some(end) = self.telemetry.as_mut().filter(|_| payload > 0)
             && let Some(with_trace) = end.trace(packet)
         {
@@ -550,11 +559,11 @@ impl Connection {
     }
 }
 
-/// The 64-bit number nearest to `near` that is `wire` on the wire; negative: before the start.
+/// The 64-bit number nearest to `near` that is `wire` on the wire; none if that is before the start.
 #[inline]
-fn unwrap(near: u64, initial: u32, wire: u32) -> i128 {
+fn unwrap(near: u64, initial: u32, wire: u32) -> Option<u64> {
     let distance = wire.wrapping_sub(initial.wrapping_add(near as u32)) as i32;
-    i128::from(near) + i128::from(distance)
+    near.checked_add_signed(distance.into())
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use super::rate::DeliveryRate;
 use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
 use super::{Options, TcpStats};
-use crate::sim::sooner;
 use anabranch_core::cc::{CongestionController, Controller};
 use anabranch_core::element::Reason;
 use anabranch_core::time::{Duration, Instant, nanos};
@@ -271,14 +270,31 @@ impl Sender {
     }
 
     /// The next timer.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let early = self.early.map(|(at, which)| match which {
-            Early::Reordering => (at, "tcp reordering"),
-            Early::Probe => (at, "tcp tail loss probe"),
-        });
-        let rto = sooner(early, self.rto_at.map(|at| (at, "tcp retransmission")));
-        let persist = sooner(rto, self.persist_at.map(|at| (at, "tcp persist")));
-        sooner(persist, self.pace_blocked.then_some((self.pace_at, "tcp pacing")))
+        let mut next = None;
+        if let Some((at, which)) = self.early {
+            let why = match which {
+                Early::Reordering => "tcp reordering",
+                Early::Probe => "tcp tail loss probe",
+            };
+            next = Some((at, why));
+        }
+        let mut or = |at: Instant, why| {
+            if next.is_none_or(|(first, _)| at < first) {
+                next = Some((at, why));
+            }
+        };
+        if let Some(at) = self.rto_at {
+            or(at, "tcp retransmission");
+        }
+        if let Some(at) = self.persist_at {
+            or(at, "tcp persist");
+        }
+        if self.pace_blocked {
+            or(self.pace_at, "tcp pacing");
+        }
+        next
     }
 
     /// Counters and estimates.

@@ -1,0 +1,174 @@
+//! The headers of one direction of a connection.
+//!
+//! Addresses, ports, and what IP always says stand ready, with their sums; a packet adds what is its own.
+
+use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpHeader};
+use crate::WireError;
+use crate::ip::{emit_ip, fold, most, protocol, pseudo_header_sum, sum};
+use crate::read::{need, put};
+use std::net::SocketAddr;
+
+/// Bytes of an IPv4 and of an IPv6 header.
+const IP_LEN: [usize; 2] = [20, 40];
+
+/// See the top of this file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpTemplate {
+    v4: bool,
+    /// The IP header of a packet without length; IPv4 in the first 20 bytes.
+    ip: [u8; 40],
+    /// Sum of the IPv4 header.
+    ip_sum: u64,
+    src_port: u16,
+    dst_port: u16,
+    /// Sum of the pseudo header without length, and of the ports.
+    fixed_sum: u64,
+}
+
+impl TcpTemplate {
+    /// Of the packets from `src` to `dst`.
+    ///
+    /// # Errors
+    /// [`WireError::Family`] if they differ in family.
+    #[inline]
+    pub fn new(src: SocketAddr, dst: SocketAddr) -> Result<Self, WireError> {
+        let v4 = dst.is_ipv4();
+        let mut ip = [0; 40];
+        emit_ip(&mut ip[..IP_LEN[usize::from(!v4)]], src.ip(), dst.ip(), protocol::TCP)?;
+        // Length and checksum are a packet's own.
+        if v4 {
+            ip[2..4].fill(0);
+            ip[10..12].fill(0);
+        }
+        let ports = u64::from(src.port()) + u64::from(dst.port());
+        Ok(Self {
+            v4,
+            ip,
+            ip_sum: sum(&ip[..20]),
+            src_port: src.port(),
+            dst_port: dst.port(),
+            fixed_sum: pseudo_header_sum(src.ip(), dst.ip(), protocol::TCP, 0) + ports,
+        })
+    }
+
+    /// Bytes of the IP and TCP headers in front of a payload.
+    #[inline]
+    #[must_use]
+    pub fn headers_len(&self, header: &TcpHeader) -> usize {
+        IP_LEN[usize::from(!self.v4)] + TCP_HEADER_LEN + header.options.len()
+    }
+
+    /// Writes the headers around a payload that is in its place already, [`TcpTemplate::headers_len`] bytes into
+    /// `b`, and has `payload_sum` ([`sum`]).
+    ///
+    /// # Errors
+    /// [`WireError::TooLong`] if options or packet would be too long; [`WireError::Truncated`] if `b` does not hold
+    /// the headers.
+    #[inline]
+    pub fn emit(&self, b: &mut [u8], header: &TcpHeader, payload_sum: u64) -> Result<(), WireError> {
+        let options = header.options.len();
+        if options > TCP_OPTIONS_MAX {
+            return Err(WireError::TooLong { what: "TCP options", most: TCP_OPTIONS_MAX, have: options });
+        }
+        let tcp_len = TCP_HEADER_LEN + options;
+        let start = IP_LEN[usize::from(!self.v4)];
+        need(b, "TCP packet", start + tcp_len)?;
+        let total = b.len();
+        if self.v4 {
+            most(total, 0xFFFF)?;
+            put(b, 0, &self.ip[..20]);
+            put(b, 2, &(total as u16).to_be_bytes());
+            put(b, 10, &(!fold(self.ip_sum + total as u64)).to_be_bytes());
+        } else {
+            most(total, 0xFFFF + 40)?;
+            put(b, 0, &self.ip);
+            put(b, 4, &((total - 40) as u16).to_be_bytes());
+        }
+        let tcp = &mut b[start..];
+        let mut fixed = [0; TCP_HEADER_LEN];
+        fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        fixed[4..8].copy_from_slice(&header.seq.to_be_bytes());
+        fixed[8..12].copy_from_slice(&header.ack.to_be_bytes());
+        fixed[12] = (tcp_len as u8 / 4) << 4;
+        fixed[13] = header.flags.0;
+        fixed[14..16].copy_from_slice(&header.window.to_be_bytes());
+        let options_sum = match header.options.only_timestamps() {
+            Some((value, echo)) => {
+                let mut only = [8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+                only[2..6].copy_from_slice(&value.to_be_bytes());
+                only[6..10].copy_from_slice(&echo.to_be_bytes());
+                put(tcp, TCP_HEADER_LEN, &only);
+                halves(value) + halves(echo) + 0x080a + 0x0101
+            }
+            None => {
+                let own = &mut tcp[TCP_HEADER_LEN..tcp_len];
+                header.options.emit(own);
+                sum(own)
+            }
+        };
+        let total = self.fixed_sum
+            + fold(tcp.len() as u64) as u64
+            + halves(header.seq)
+            + halves(header.ack)
+            + u64::from(u16::from_be_bytes([fixed[12], fixed[13]]))
+            + u64::from(header.window)
+            + options_sum
+            + payload_sum;
+        fixed[16..18].copy_from_slice(&(!fold(total)).to_be_bytes());
+        put(tcp, 0, &fixed);
+        Ok(())
+    }
+}
+
+/// The sum of both halves of a word of 32 bits.
+#[inline]
+fn halves(word: u32) -> u64 {
+    u64::from(word >> 16) + u64::from(word & 0xFFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::{SackBlocks, TcpFlags, TcpOptions, parse_packet, parse_packet_with};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever stood in the buffer, and whoever summed the payload up.
+        #[test]
+        fn packets_are_the_same_whoever_knows_the_sum(
+            v6: bool, numbers: (u32, u32, u16, u8), timestamps: Option<(u32, u32)>, block: Option<(u32, u32)>,
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (src, dst) = if v6 { ("[fd00::1]:9", "[fd00::2]:80") } else { ("10.0.0.1:9", "10.9.0.2:80") };
+            let template = TcpTemplate::new(src.parse().unwrap(), dst.parse().unwrap()).unwrap();
+            let mut sack = SackBlocks::default();
+            if let Some((l, r)) = block {
+                sack.push(l, r);
+            }
+            let (seq, ack, window, flags) = numbers;
+            let options = TcpOptions { timestamps, sack, ..TcpOptions::default() };
+            let header = TcpHeader { seq, ack, flags: TcpFlags(flags), window, options };
+            let headers = template.headers_len(&header);
+            let mut b = vec![0xa5; headers + payload.len()];
+            b[headers..].copy_from_slice(&payload);
+            template.emit(&mut b, &header, sum(&payload)).unwrap();
+            let read = parse_packet(&b).unwrap();
+            prop_assert_eq!(read.header, header);
+            prop_assert_eq!(&b[read.payload.clone()], &payload[..]);
+            let known = parse_packet_with(&b, |h, p| (*h == header).then(|| sum(p)));
+            prop_assert_eq!(known.as_ref(), Ok(&read));
+            // A sum that is wrong is found out.
+            prop_assert!(parse_packet_with(&b, |_, p| Some(sum(p) + 1)).is_err());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (v4, v6) = ("10.0.0.1:9".parse().unwrap(), "[fd00::2]:80".parse().unwrap());
+        assert_eq!(TcpTemplate::new(v4, v6), Err(WireError::Family));
+        let template = TcpTemplate::new(v4, v4).unwrap();
+        assert!(template.emit(&mut [0; 39], &TcpHeader::default(), 0).is_err());
+        assert!(template.emit(&mut vec![0; 70_000], &TcpHeader::default(), 0).is_err());
+    }
+}
