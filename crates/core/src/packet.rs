@@ -56,6 +56,13 @@ impl Packet {
         &mut self.buf[self.start..]
     }
 
+    /// Spare bytes in front.
+    #[inline]
+    #[must_use]
+    pub fn headroom(&self) -> usize {
+        self.start
+    }
+
     /// Drops up to `n` bytes from the front.
     #[inline]
     pub fn pull_front(&mut self, n: usize) {

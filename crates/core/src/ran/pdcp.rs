@@ -46,7 +46,12 @@ impl PdcpTx {
     /// Makes room for the header.
     pub fn reserve(&self, sdu: &mut Sdu) {
         let len = self.sn.header_len();
-        sdu.packet.push_front(len);
+        if sdu.packet.headroom() >= len {
+            // What is there is written over when the packet is numbered.
+            sdu.packet.restore_front(len);
+        } else {
+            sdu.packet.push_front(len);
+        }
         sdu.ip_offset = sdu.ip_offset.saturating_add(len as u8);
     }
 

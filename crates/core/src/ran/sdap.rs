@@ -259,9 +259,21 @@ impl Sdap {
     /// When the next poll is due; none while nothing waits for time to pass.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let poll = self.drbs.iter().any(Drb::wants_polls).then(|| (self.next_poll(), "sdap poll"));
-        let wake = self.drbs.iter().filter_map(|d| d.wake_at).min().map(|at| (at, "sdap limiter"));
-        poll.into_iter().chain(wake).min_by_key(|(at, _)| *at)
+        let (mut polls, mut wake) = (false, None);
+        for drb in &self.drbs {
+            polls |= drb.wants_polls();
+            if let Some(at) = drb.wake_at
+                && wake.is_none_or(|first| at < first)
+            {
+                wake = Some(at);
+            }
+        }
+        let poll = if polls { Some((self.next_poll(), "sdap poll")) } else { None };
+        match (poll, wake) {
+            (Some((poll, _)), Some(at)) if at < poll => Some((at, "sdap limiter")),
+            (None, Some(at)) => Some((at, "sdap limiter")),
+            (poll, _) => poll,
+        }
     }
 
     /// Whether a limiter goes by what it is told of slots.

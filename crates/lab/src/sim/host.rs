@@ -10,7 +10,7 @@ use super::{sooner, spare};
 use anabranch_core::element::{Element, Port, Reason};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
-use anabranch_wire::ip::FlowKey;
+use anabranch_wire::ip::protocol_and_port;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -142,7 +142,7 @@ impl Element for Host {
     type Event = Infallible;
 
     fn on_packet(&mut self, _: Port, packet: Packet, now: Instant) {
-        let key = FlowKey::parse(&packet).ok().map(|key| (key.protocol, key.dst_port));
+        let key = protocol_and_port(&packet).ok();
         let at = key.and_then(|key| self.by_port.binary_search_by_key(&key, |(key, _)| *key).ok());
         let Some(index) = at.map(|at| self.by_port[at].1) else {
             self.unclaimed += 1;

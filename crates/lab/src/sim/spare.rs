@@ -21,6 +21,16 @@ pub fn take(len: usize) -> Vec<u8> {
     buffer
 }
 
+/// A copy of `bytes`; of few, in memory of its own.
+pub fn copy(bytes: &[u8]) -> Vec<u8> {
+    if bytes.len() < BYTES / 4 {
+        return bytes.to_vec();
+    }
+    let mut buffer = take(bytes.len());
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
 /// Takes a buffer back.
 pub fn give(buffer: Vec<u8>) {
     FREE.with_borrow_mut(|free| {

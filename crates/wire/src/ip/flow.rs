@@ -114,6 +114,17 @@ impl FlowKey {
     }
 }
 
+/// Transport protocol and destination port of an IP packet, as [`FlowKey::parse`] has them.
+///
+/// # Errors
+/// As [`FlowKey::parse`].
+#[inline]
+pub fn protocol_and_port(packet: &[u8]) -> Result<(u8, u16), WireError> {
+    let ip = IpPacket::parse(packet)?;
+    let (_, to) = if ip.fragment { (0, 0) } else { ports(ip.protocol, &packet[ip.payload])? };
+    Ok((ip.protocol, to))
+}
+
 /// Source and destination of an IP packet, with no more looked at than their place.
 ///
 /// # Errors

@@ -118,6 +118,11 @@ impl Bearer {
         self.ends[sender(direction)].rlc.status(now)
     }
 
+    /// SDU bytes in the buffer of a direction.
+    pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
+        self.ends[sender(direction)].rlc.waiting_bytes()
+    }
+
     /// Bytes on the air that would empty the buffer of a direction.
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         let rlc = &self.ends[sender(direction)].rlc;
@@ -147,9 +152,9 @@ impl Bearer {
         let lcid = self.lcid;
         let End { rlc, served, .. } = &mut self.ends[sender(direction)];
         let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
-        let before = rlc.status(now).sdu_bytes;
+        let before = rlc.waiting_bytes();
         block.fill(lcid, rlc, now, pool);
-        let left = before.saturating_sub(rlc.status(now).sdu_bytes);
+        let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
         while let Some(packet) = self.poll_sent(direction) {
@@ -167,10 +172,18 @@ impl Bearer {
         self.tx(direction).set_buffer(buffer, now);
     }
 
-    /// When one of its timers is due.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let ends = self.ends.iter();
-        ends.flat_map(|end| [end.rlc.poll_timeout(), end.pdcp.poll_timeout()]).flatten().min()
+    /// When one of its timers is due; [`Instant::MAX`] if none runs.
+    pub(super) fn wake(&self) -> Instant {
+        let mut wake = Instant::MAX;
+        for end in &self.ends {
+            if let Some(at) = end.rlc.poll_timeout() {
+                wake = wake.min(at);
+            }
+            if let Some(at) = end.pdcp.poll_timeout() {
+                wake = wake.min(at);
+            }
+        }
+        wake
     }
 
     /// The next packet that was pulled wholly.
@@ -235,11 +248,8 @@ impl Bearer {
 
     /// Whether anything is to be sent or waited for.
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.ends.iter().any(|end| {
-            end.rlc.poll_timeout().is_some()
-                || end.pdcp.poll_timeout().is_some()
-                || end.rlc.status(now) != BufferStatus::default()
-        })
+        self.wake() < Instant::MAX
+            || self.ends.iter().any(|end| end.rlc.status(now) != BufferStatus::default())
     }
 
     pub(super) fn stats(&self, direction: Direction, now: Instant) -> BearerStats {

@@ -9,7 +9,7 @@ use crate::ran::amc::Amc;
 use crate::ran::mac::Harq;
 use crate::ran::rlc::BufferPool;
 use crate::ran::sched::{InterConfig, check_slices};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, nanos};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::VecDeque;
@@ -86,6 +86,7 @@ impl Gnb {
             by_teid,
             active: Vec::new(),
             period_slots: period_slots(config, &amc),
+            slot_ns: nanos(amc.slot()).max(1),
             wake: Instant::MAX,
             next_slot: 0,
             ticking: false,

@@ -3,7 +3,7 @@
 use super::config::{QosRule, UeError};
 use crate::policy::{Filter, PortRange, Protocol};
 use crate::ran::amc::Direction;
-use anabranch_wire::ip::FlowKey;
+use anabranch_wire::ip::{FlowKey, IpPacket};
 
 /// Whether rules can be evaluated at a gNB.
 pub(super) fn check(rules: &[QosRule]) -> Result<(), UeError> {
@@ -29,12 +29,25 @@ pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packe
     if rules.is_empty() {
         return default;
     }
-    let flow = FlowKey::parse(packet).ok();
+    let protocol = IpPacket::parse(packet).ok().map(|ip| ip.protocol);
+    let mut flow = None;
     let matches = |rule: &&QosRule| {
         rule.dscp.is_none_or(|dscp| dscp_of(packet) == Some(dscp))
-            && filter_matches(&rule.filter, direction, flow.as_ref())
+            && rule.filter.protocol.is_none_or(|wanted| protocol.is_some_and(|p| is_number(wanted, p)))
+            && filter_matches(&rule.filter, direction, || {
+                *flow.get_or_insert_with(|| FlowKey::parse(packet).ok())
+            })
     };
     rules.iter().find(matches).map_or(default, |rule| rule.qfi)
+}
+
+/// Whether a protocol has this number.
+fn is_number(protocol: Protocol, number: u8) -> bool {
+    match protocol {
+        Protocol::Tcp => number == 6,
+        Protocol::Udp => number == 17,
+        Protocol::Icmp => matches!(number, 1 | 58),
+    }
 }
 
 fn dscp_of(packet: &[u8]) -> Option<u8> {
@@ -46,7 +59,8 @@ fn dscp_of(packet: &[u8]) -> Option<u8> {
     }
 }
 
-fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>) -> bool {
+/// Whether addresses and ports match; the protocol does. The flow is asked for where it matters.
+fn filter_matches(filter: &Filter, direction: Direction, flow: impl FnOnce() -> Option<FlowKey>) -> bool {
     let Filter { protocol, local, remote, local_port, remote_port, .. } = filter;
     if protocol.is_none()
         && local.is_none()
@@ -56,13 +70,7 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>)
     {
         return true;
     }
-    let Some(flow) = flow else { return false };
-    let number = match protocol {
-        None => true,
-        Some(Protocol::Tcp) => flow.protocol == 6,
-        Some(Protocol::Udp) => flow.protocol == 17,
-        Some(Protocol::Icmp) => matches!(flow.protocol, 1 | 58),
-    };
+    let Some(flow) = flow() else { return false };
     let within =
         |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
     // Seen from the UE: local is the UE.
@@ -70,8 +78,7 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: Option<&FlowKey>)
         Direction::Uplink => ((&flow.src, flow.src_port), (&flow.dst, flow.dst_port)),
         Direction::Downlink => ((&flow.dst, flow.dst_port), (&flow.src, flow.src_port)),
     };
-    number
-        && local.is_none_or(|net| net.contains(own))
+    local.is_none_or(|net| net.contains(own))
         && remote.is_none_or(|net| net.contains(other))
         && within(local_port, own_port)
         && within(remote_port, other_port)

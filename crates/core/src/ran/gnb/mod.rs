@@ -42,7 +42,7 @@ use crate::ran::queue::TtiReport;
 use crate::ran::rlc::{BufferPool, SentSdu};
 use crate::ran::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
 use crate::ran::sdap::{DrbId, FlowStats};
-use crate::time::{Duration, Instant, nanos};
+use crate::time::{Duration, Instant};
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
 use anabranch_wire::ip::src_dst;
 use bearer::Delivered;
@@ -78,6 +78,8 @@ pub struct Gnb {
     wake: Instant,
     /// Slots after which the RBs for data repeat.
     period_slots: u64,
+    /// A slot, nanoseconds, at least 1.
+    slot_ns: u64,
     /// The next slot to run, and whether it has to be.
     next_slot: u64,
     ticking: bool,
@@ -180,7 +182,7 @@ impl Gnb {
 
     /// Counters of a direction up to `now`.
     pub fn link_stats(&mut self, direction: Direction, now: Instant) -> LinkStats {
-        self.count_slots(direction, nanos(now - Instant::ZERO) / self.slot_ns());
+        self.count_slots(direction, now.as_nanos() / self.slot_ns);
         self.links[index(direction)].stats
     }
 
@@ -201,12 +203,8 @@ impl Gnb {
         side.into_iter().flat_map(|side| side.sdap.flow_stats())
     }
 
-    fn slot_ns(&self) -> u64 {
-        nanos(self.amc.slot()).max(1)
-    }
-
     fn time_of(&self, slot: u64) -> Instant {
-        Instant::from_nanos(slot.saturating_mul(self.slot_ns()))
+        Instant::from_nanos(slot.saturating_mul(self.slot_ns))
     }
 
     /// RBs for data in a slot; none if it carries nothing in this direction.
@@ -253,7 +251,7 @@ impl Gnb {
         }
         if !self.ticking {
             self.ticking = true;
-            self.next_slot = self.next_slot.max(nanos(now - Instant::ZERO).div_ceil(self.slot_ns()));
+            self.next_slot = self.next_slot.max(now.as_nanos().div_ceil(self.slot_ns));
         }
         self.active.push(number);
         self.ues[number as usize].active = true;
@@ -436,6 +434,9 @@ impl Gnb {
             if ue.active {
                 ue.set_wake(at);
                 *wake = (*wake).min(ue.wake);
+            } else {
+                // It has no timer.
+                ue.wake = Instant::MAX;
             }
             ue.active
         });
@@ -447,7 +448,7 @@ impl Gnb {
         if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
             return;
         }
-        let current = nanos(now - Instant::ZERO) / self.slot_ns();
+        let current = now.as_nanos() / self.slot_ns;
         let late = current.saturating_sub(self.next_slot);
         if late > MAX_LATE_SLOTS {
             let missed = late - MAX_LATE_SLOTS;
@@ -460,6 +461,11 @@ impl Gnb {
         let [down, up] = &self.links;
         let first = |link: &Link| link.flights.front().map_or(Instant::MAX, |f| f.due);
         first(down).min(first(up))
+    }
+
+    /// When anything is due next.
+    fn next_due(&self) -> Instant {
+        self.next_flight().min(self.next_tick()).min(self.wake)
     }
 
     fn next_tick(&self) -> Instant {
@@ -498,8 +504,12 @@ impl Element for Gnb {
     }
 
     fn on_timeout(&mut self, now: Instant) {
+        if self.next_due() > now {
+            return;
+        }
         self.skip(now);
-        let earliest = now - self.amc.slot() * MAX_LATE_SLOTS as u32;
+        let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
+        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
         loop {
             let (flight, tick) = (self.next_flight(), self.next_tick());
             let next = flight.min(tick).min(self.wake);

@@ -59,8 +59,7 @@ impl Gnb {
         stats.unused_rbs += u64::from(unused_rbs);
         self.report(direction, slot, at);
         if self.telemetry.slots {
-            let of_ue =
-                |number: &u32| self.ues.get(*number as usize).map(|ue| ue.buffer_bytes(direction, at));
+            let of_ue = |number: &u32| self.ues.get(*number as usize).map(|ue| ue.buffer_bytes(direction));
             let buffer_bytes = self.active.iter().filter_map(of_ue).sum();
             let slot = SlotStats { direction, at, rbs, used_rbs, retx_rbs, unused_rbs, buffer_bytes };
             self.event(GnbEvent::Slot(slot));
@@ -203,7 +202,7 @@ impl Gnb {
             block = Some(filled);
         }
         if telemetry.ues {
-            told.buffer_bytes = ue.buffer_bytes(direction, at);
+            told.buffer_bytes = ue.buffer_bytes(direction);
             told.balance_rbs = links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
             self.event(GnbEvent::Ue(told));
         }

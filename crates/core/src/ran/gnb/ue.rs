@@ -170,13 +170,15 @@ impl Ue {
         {
             tellers[index(direction)].arrived(id, &packet, now);
         }
-        let result = match sdap.pass(qfi, packet, now) {
+        let packet = match sdap.pass(qfi, packet, now) {
             Ok((id, sdu)) => {
                 self.push(direction, id, sdu, now);
-                Ok(())
+                // Neither has started a timer, nor has a limiter anything to say.
+                return Ok(());
             }
-            Err(packet) => sdap.enqueue(qfi, packet, now),
+            Err(packet) => packet,
         };
+        let result = sdap.enqueue(qfi, packet, now);
         self.forward(direction, now);
         self.set_wake(now);
         result
@@ -247,9 +249,7 @@ impl Ue {
             }
         }
         for bearer in &self.bearers {
-            if let Some(at) = bearer.poll_timeout() {
-                wake = wake.min(at);
-            }
+            wake = wake.min(bearer.wake());
         }
         self.wake = wake.max(now);
     }
@@ -269,8 +269,8 @@ impl Ue {
     }
 
     /// SDU bytes in its buffers.
-    pub(super) fn buffer_bytes(&self, direction: Direction, now: Instant) -> u64 {
-        self.bearers.iter().map(|b| b.status(direction, now).sdu_bytes).sum()
+    pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
+        self.bearers.iter().map(|b| b.buffer_bytes(direction)).sum()
     }
 
     /// The MCS in force; `None` in an outage.

@@ -84,6 +84,10 @@ impl Am {
         [self.tx.poll_timeout(), self.rx.poll_timeout()].into_iter().flatten().min()
     }
 
+    pub(super) fn head_bytes(&self) -> u64 {
+        self.tx.head_bytes()
+    }
+
     pub(super) fn add_status(&self, status: &mut BufferStatus, now: Instant) {
         self.tx.add_status(status);
         status.status_bytes = self.rx.status_bytes(now);

@@ -218,7 +218,19 @@ impl Entity {
         self.sent.pop_front()
     }
 
+    /// SDU bytes not pulled yet, as in [`BufferStatus::sdu_bytes`].
+    #[inline]
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        let head = match &self.mode {
+            Mode::Um(um) => um.head_bytes(),
+            Mode::Am(am) => am.head_bytes(),
+        };
+        self.queue.buffer.len_bytes() + head
+    }
+
     /// What waits.
+    #[inline]
     #[must_use]
     pub fn status(&self, now: Instant) -> BufferStatus {
         let buffer = &self.queue.buffer;

@@ -119,6 +119,13 @@ impl Um {
         header_len + take
     }
 
+    /// Bytes left of a packet that is partly pulled.
+    #[inline]
+    pub(super) fn head_bytes(&self) -> u64 {
+        self.head.as_ref().map_or(0, |head| head.left() as u64)
+    }
+
+    #[inline]
     pub(super) fn add_status(&self, status: &mut BufferStatus) {
         if let Some(head) = &self.head {
             status.sdu_bytes += head.left() as u64;

@@ -521,7 +521,7 @@ impl Connection {
         let (ack, window) = self.receiver.acknowledge();
         if keep_ack_due {
             self.receiver.want_ack();
-        } else if self.sack_permitted {
+        } else if self.sack_permitted && self.receiver.has_blocks() {
             for (left, right) in self.receiver.blocks(if self.timestamps { 3 } else { 4 }) {
                 sack.push(self.irs.wrapping_add(left as u32), self.irs.wrapping_add(right as u32));
             }

@@ -1,74 +1,85 @@
 //! A set of half-open ranges of sequence numbers, merged where they touch.
+//!
+//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order, searched by
+//! halves.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// See the top of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(BTreeMap<u64, u64>);
+pub struct Ranges(VecDeque<(u64, u64)>);
 
 impl Ranges {
     /// Adds `start..end`; returns the merged range it is part of now.
     pub fn insert(&mut self, start: u64, end: u64) -> (u64, u64) {
-        let (mut start, mut end) = (start, end);
         if start >= end {
             return (start, end);
         }
         // Whatever begins at or before `end` and ends at or after `start` becomes part of it.
-        while let Some((&s, &e)) = self.0.range(..=end).next_back()
-            && e >= start
-        {
-            self.0.remove(&s);
-            start = start.min(s);
-            end = end.max(e);
+        let first = self.0.partition_point(|(_, e)| *e < start);
+        let mut merged = (start, end);
+        let mut after = first;
+        while let Some((s, e)) = self.0.get(after).filter(|(s, _)| *s <= end) {
+            merged = (merged.0.min(*s), merged.1.max(*e));
+            after += 1;
         }
-        self.0.insert(start, end);
-        (start, end)
+        match self.0.get_mut(first).filter(|_| after > first) {
+            Some(range) => {
+                *range = merged;
+                self.0.drain(first + 1..after);
+            }
+            None => self.0.insert(first, merged),
+        }
+        merged
+    }
+
+    /// The first part of `start..end` that is not in the set.
+    pub fn gap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let mut at = start;
+        for (s, e) in self.0.range(self.0.partition_point(|(_, e)| *e <= start)..) {
+            if *s > at {
+                return (at < end).then_some((at, end.min(*s)));
+            }
+            at = *e;
+        }
+        (at < end).then_some((at, end))
     }
 
     /// The parts of `start..end` that are not in the set, in order.
-    pub fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let mut gaps = Vec::new();
-        let mut at = self.containing(start).map_or(start, |(_, e)| e);
-        if at < end {
-            for (&s, &e) in self.0.range(at..end) {
-                if s > at {
-                    gaps.push((at, s));
-                }
-                at = e;
-            }
-        }
-        if at < end {
-            gaps.push((at, end));
-        }
-        gaps
+    pub fn missing(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let mut at = start;
+        std::iter::from_fn(move || {
+            let gap = self.gap(at, end)?;
+            at = gap.1;
+            Some(gap)
+        })
     }
 
     /// The range that contains `seq`.
     pub fn containing(&self, seq: u64) -> Option<(u64, u64)> {
-        self.0.range(..=seq).next_back().map(|(s, e)| (*s, *e)).filter(|(_, e)| *e > seq)
+        self.0.get(self.0.partition_point(|(_, e)| *e <= seq)).copied().filter(|(s, _)| *s <= seq)
     }
 
     /// Whether all of `start..end` is in the set.
     pub fn covers(&self, start: u64, end: u64) -> bool {
-        start >= end || self.containing(start).is_some_and(|(_, e)| e >= end)
+        self.gap(start, end).is_none()
     }
 
     /// Removes everything below `seq`.
     pub fn remove_below(&mut self, seq: u64) {
-        while let Some((&s, &e)) = self.0.first_key_value()
-            && s < seq
-        {
-            self.0.pop_first();
-            if e > seq {
-                self.0.insert(seq, e);
+        while let Some((s, e)) = self.0.front_mut().filter(|(s, _)| *s < seq) {
+            if *e > seq {
+                *s = seq;
                 break;
             }
+            self.0.pop_front();
         }
     }
 
     /// The range that starts at `seq`, taken out.
     pub fn take_at(&mut self, seq: u64) -> Option<u64> {
-        self.0.remove(&seq)
+        let at = self.0.binary_search_by_key(&seq, |(s, _)| *s).ok()?;
+        self.0.remove(at).map(|(_, end)| end)
     }
 
     /// Removes everything.
@@ -83,7 +94,7 @@ impl Ranges {
 
     /// The ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.0.iter().map(|(s, e)| (*s, *e))
+        self.0.iter().copied()
     }
 }
 
@@ -110,7 +121,7 @@ mod tests {
             ranges.remove_below(below);
             model = model.split_off(&below);
             let (qs, qe) = (query.0, query.0 + query.1);
-            let missing: Vec<u64> = ranges.missing(qs, qe).into_iter().flat_map(|(s, e)| s..e).collect();
+            let missing: Vec<u64> = ranges.missing(qs, qe).flat_map(|(s, e)| s..e).collect();
             prop_assert_eq!(&missing, &(qs..qe).filter(|x| !model.contains(x)).collect::<Vec<_>>());
             prop_assert_eq!(ranges.covers(qs, qe), missing.is_empty());
             let members: Vec<u64> = ranges.iter().flat_map(|(s, e)| s..e).collect();

@@ -9,8 +9,9 @@
 
 use super::Options;
 use super::ranges::Ranges;
+use crate::sim::spare;
 use anabranch_core::time::{Duration, Instant};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// Window offered at first.
 pub const INITIAL_WINDOW_BYTES: u64 = 65_535;
@@ -28,7 +29,8 @@ pub struct Receiver {
     /// Sequence number of FIN, once it arrived.
     fin_at: Option<u64>,
     finished: bool,
-    pieces: BTreeMap<u64, Vec<u8>>,
+    /// What came behind a gap, by sequence number.
+    pieces: VecDeque<(u64, Vec<u8>)>,
     stored: Ranges,
     stored_bytes: u64,
     /// A sequence number within each block, the latest first.
@@ -66,7 +68,7 @@ impl Receiver {
             next: 1,
             fin_at: None,
             finished: false,
-            pieces: BTreeMap::new(),
+            pieces: VecDeque::new(),
             stored: Ranges::default(),
             stored_bytes: 0,
             recent: Vec::with_capacity(RECENT_BLOCKS + 1),
@@ -194,8 +196,7 @@ impl Receiver {
     /// Keeps a segment that is behind a gap.
     fn store(&mut self, seq: u64, payload: &[u8], end: u64) {
         self.ack_now = true;
-        let missing = self.stored.missing(seq, end);
-        if missing.is_empty() {
+        if self.stored.covers(seq, end) {
             self.duplicate(seq, end);
             return;
         }
@@ -205,11 +206,12 @@ impl Receiver {
             return;
         }
         self.out_of_order_segments += 1;
-        for (from, to) in missing {
+        for (from, to) in self.stored.missing(seq, end) {
             let part = payload.get((from - seq) as usize..((to - seq) as usize).min(payload.len()));
             if let Some(part) = part.filter(|part| !part.is_empty()) {
                 self.stored_bytes += part.len() as u64 + PIECE_OVERHEAD;
-                self.pieces.insert(from, part.to_vec());
+                let place = self.pieces.partition_point(|(start, _)| *start < from);
+                self.pieces.insert(place, (from, spare::copy(part)));
             }
         }
         let (start, end) = self.stored.insert(seq, end);
@@ -230,13 +232,12 @@ impl Receiver {
     }
 
     fn take_stored(&mut self, deliver: &mut dyn FnMut(&[u8])) {
-        while let Some((start, piece)) = self.pieces.pop_first() {
-            if start > self.next {
-                self.pieces.insert(start, piece);
-                break;
-            }
+        while self.pieces.front().is_some_and(|(start, _)| *start <= self.next)
+            && let Some((start, piece)) = self.pieces.pop_front()
+        {
             self.stored_bytes -= piece.len() as u64 + PIECE_OVERHEAD;
             self.take_in(piece.get((self.next - start) as usize..).unwrap_or_default(), deliver);
+            spare::give(piece);
         }
         self.stored.remove_below(self.next);
     }

@@ -126,7 +126,9 @@ impl Scoreboard {
     pub fn sack(&mut self, start: u64, end: u64, mut delivered: impl FnMut(&Segment)) {
         let Some(first) = self.segments.front().map(|s| s.seq) else { return };
         let start = start.max(first);
-        for (gap_start, gap_end) in self.sacked.missing(start, end) {
+        let mut at = start;
+        while let Some((gap_start, gap_end)) = self.sacked.gap(at, end) {
+            at = gap_end;
             let mut index = self.segments.partition_point(|s| s.seq < gap_start);
             while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= gap_end) {
                 index += 1;
@@ -284,9 +286,11 @@ impl Scoreboard {
     }
 
     fn find(&self, seq: u64) -> Option<usize> {
-        // Most often it is the first.
-        if self.segments.front().is_some_and(|s| s.seq == seq) {
-            return Some(0);
+        // Most often all before it are as long as the first.
+        let first = self.segments.front()?;
+        let guess = (seq.checked_sub(first.seq)? / u64::from(first.len.max(1))) as usize;
+        if self.segments.get(guess).is_some_and(|s| s.seq == seq) {
+            return Some(guess);
         }
         self.segments.binary_search_by_key(&seq, |s| s.seq).ok()
     }

@@ -201,6 +201,12 @@ impl Sender {
         if std::mem::take(&mut self.probe_due) && matches!(self.phase, Phase::Open) {
             return self.send_probe(now);
         }
+        if self.board.is_empty() && self.next == self.written && !self.closing {
+            // An end that only receives, nearly always: no window matters.
+            self.rate.on_app_limited(0);
+            self.persist_at = None;
+            return None;
+        }
         let cwnd = self.cwnd_bytes();
         let in_flight = self.in_flight_bytes();
         if let Some(lost) = self.board.next_lost() {

@@ -319,6 +319,11 @@ impl Tx {
         self.poll.map(|(_, at)| at)
     }
 
+    /// Bytes left of a packet that is partly pulled.
+    pub(super) fn head_bytes(&self) -> u64 {
+        self.flight.back().filter(|_| self.partial).map_or(0, |last| last.head.left() as u64)
+    }
+
     pub(super) fn add_status(&self, status: &mut BufferStatus) {
         if self.partial
             && let Some(last) = self.flight.back()
