@@ -127,7 +127,10 @@ async fn select(State(shared): State<Shared>, Body(asked): Body<SelectRequest>) 
         .map_err(|e| Problem::invalid(e.to_string()).field(&e.property))?;
     let flow = asked.flow.map(|f| f.flow(&asked.remote));
     let request = Request { properties, remote: asked.remote };
-    Ok(Json(aside(move || taps.select(request, flow.as_ref())).await??))
+    let asked = taps.clone();
+    let answer = aside(move || asked.select(request, flow.as_ref())).await??;
+    taps.settled().await;
+    Ok(Json(answer))
 }
 
 /// NEAT's question, a list of requests, answered as NEAT does: a list of candidates, the best first.

@@ -3,7 +3,7 @@
 //! A change is a plan of [`Step`]s. [`Net::apply`] executes it in order; if a step fails, those before it
 //! are undone and the error says which one it was. What was applied is a [`Layer`], undone in reverse when
 //! the program stops. A run that was killed leaves only what [`Net::clean`] recognises at the next start:
-//! by the names of device and table, and by the routing tables that the mark numbers.
+//! by the names of device and table, by the routing tables that the mark numbers, and by identifiers.
 //!
 //! ```text
 //!  start ── clean ── apply(device) ──▶ running ── session up: apply(addresses, routes) ──▶ …
@@ -11,6 +11,7 @@
 //! ```
 
 mod monitor;
+mod mptcp;
 mod nat;
 mod owner;
 mod plan;
@@ -20,6 +21,7 @@ mod steps;
 mod tproxy;
 
 pub use monitor::{Health, Monitor, Watched};
+pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::Owners;
 pub use plan::{inside_name, packet_device, proxy, session_of_ue, ue_accesses, upf};
 pub use slices::{
@@ -86,6 +88,11 @@ impl Net {
     pub async fn make_way(&self, mut layer: Layer) {
         layer.0.retain(|undo| !matches!(undo, Undo::Table(_)));
         self.undo(layer).await;
+    }
+
+    /// Removes endpoints of Multipath TCP that a killed run may have left.
+    pub fn clean_endpoints(&self) -> anyhow::Result<()> {
+        mptcp::clean()
     }
 
     /// Removes rules and routes of slices that a killed run with these tables may have left.

@@ -1,5 +1,6 @@
 //! The steps of a plan, each with its inverse.
 
+use super::mptcp;
 use super::nat::{self, Nat};
 use super::slices::{self, Selector, SliceRoute};
 use super::tproxy::{self, Tproxy};
@@ -97,6 +98,10 @@ pub enum Step {
     },
     /// Leads flows to a transparent proxy (nftables).
     Intercept(Tproxy),
+    /// Lets connections of Multipath TCP have so many further subflows at least.
+    Subflows(u32),
+    /// Adds an address from which Multipath TCP opens further subflows.
+    Endpoint(mptcp::Endpoint),
 }
 
 /// What undoes a step.
@@ -108,6 +113,8 @@ pub enum Undo {
     Rule(Box<RuleMessage>),
     Sysctl(String, String),
     Table(String),
+    Subflows(u32),
+    Endpoint(u8),
 }
 
 impl fmt::Display for Step {
@@ -127,6 +134,8 @@ impl fmt::Display for Step {
             Self::Select { priority, table, .. } => write!(f, "rule {priority} for table {table}"),
             Self::Local { table, .. } => write!(f, "take all addresses for ours (table {table})"),
             Self::Intercept(tproxy) => write!(f, "lead flows to the proxy (nftables table {})", tproxy.table),
+            Self::Subflows(count) => write!(f, "allow Multipath TCP {count} further subflows"),
+            Self::Endpoint(endpoint) => write!(f, "endpoint of Multipath TCP {}", endpoint.address),
         }
     }
 }
@@ -212,6 +221,8 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
             tokio::task::spawn_blocking(move || tproxy::install(&to)).await??;
             Ok(Some(Undo::Table(table)))
         }
+        Step::Subflows(count) => Ok(mptcp::allow(count)?.map(Undo::Subflows)),
+        Step::Endpoint(endpoint) => Ok(mptcp::add(&endpoint)?.map(Undo::Endpoint)),
         Step::Masquerade(nat) => {
             let table = nat.table.clone();
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;
@@ -237,6 +248,8 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
         Undo::Rule(message) => gone_is_fine(handle.rule().del(*message).execute().await),
         Undo::Sysctl(key, value) => write_sysctl(&key, &value),
         Undo::Table(table) => tokio::task::spawn_blocking(move || nat::remove(&table)).await?,
+        Undo::Subflows(count) => mptcp::limit(count),
+        Undo::Endpoint(id) => mptcp::remove(id),
     }
 }
 

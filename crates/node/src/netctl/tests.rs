@@ -152,6 +152,61 @@ fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
 }
 
 #[test]
+fn endpoints_of_multipath_tcp_come_and_go_and_others_stay() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
+            ip addr add 192.0.2.2/24 dev va; ip addr add 2001:db8::2/64 dev va nodad
+            ip addr add 192.0.2.3/24 dev va; ip addr add 192.0.2.4/24 dev va");
+        let there = |what: &str| sh(&format!("ip mptcp {what} show")).trim().to_owned();
+        if !std::path::Path::new("/proc/sys/net/mptcp/enabled").exists() {
+            assert!(std::env::var_os("CI").is_none(), "CI must have Multipath TCP");
+            return;
+        }
+        sh("ip mptcp endpoint add 192.0.2.3 dev va subflow; ip mptcp endpoint add 192.0.2.4 dev va signal
+            ip mptcp limits set subflow 1 add_addr_accepted 5");
+        let before = || (there("endpoint"), there("limits"));
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let (first, endpoint) = (before(), |address: &str, backup| {
+                let address = address.parse().unwrap();
+                Step::Endpoint(MptcpEndpoint { device: "va".into(), address, backup })
+            });
+            let plan = || {
+                vec![
+                    Step::Subflows(3),
+                    endpoint("192.0.2.2", true),
+                    endpoint("2001:db8::2", false),
+                    // Somebody else's, that does.
+                    endpoint("192.0.2.3", false),
+                ]
+            };
+            let layer = net.apply(plan()).await.unwrap();
+            let now = there("endpoint");
+            assert!(now.contains("192.0.2.2 id 171 subflow backup dev va"), "{now}");
+            assert!(now.contains("2001:db8::2 id 172 subflow dev va"), "{now}");
+            assert!(there("limits").contains("add_addr_accepted 5 subflows 3"), "{}", there("limits"));
+            // Not in reserve any more; it is the same endpoint.
+            let again = net.apply(vec![endpoint("192.0.2.2", false)]).await.unwrap();
+            let now = there("endpoint");
+            assert!(now.contains("192.0.2.2 id 171 subflow dev va") && now.lines().count() == 4, "{now}");
+            net.undo(again).await;
+            net.undo(layer).await;
+            assert_eq!(before(), first);
+            // One step cannot be done: none is.
+            let mut wrong = plan();
+            wrong.push(endpoint("192.0.2.4", false));
+            let error = format!("{:#}", net.apply(wrong).await.err().unwrap());
+            assert!(error.contains("192.0.2.4") && error.contains("without `subflow`"), "{error}");
+            assert_eq!(before(), first);
+            // Killed here: the next start removes it.
+            std::mem::forget(net.apply(plan()).await.unwrap());
+            net.clean_endpoints().unwrap();
+            assert_eq!(there("endpoint"), first.0);
+        });
+    });
+}
+
+#[test]
 fn a_foreign_device_is_not_touched() {
     in_private_network(|| {
         sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");

@@ -1,5 +1,6 @@
 //! What plans need of the kernel (§4 of the paper): a table and a rule for each slice's mark, the same once more with the
-//! initial window of its guarantee, and rules for the flows of programs that know nothing of slices.
+//! initial window of its guarantee, rules for the flows of programs that know nothing of slices, and endpoints of Multipath TCP
+//! where a plan has several paths.
 //!
 //! What is to be there is computed anew whenever slices, facts or interfaces change; only what differs is touched, and
 //! everything goes when the agent stops.
@@ -17,6 +18,7 @@ use anabranch_core::taps::{Endpoint, Host, Preference, Properties, Protocol, Ref
 use anabranch_core::time::Instant;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// What a step is about: of two that are about the same, one takes the place of the other. In the order in which they
 /// are made; they are removed in the other.
@@ -25,6 +27,15 @@ pub enum Key {
     Sysctl(String),
     Route { table: u32, v6: bool },
     Rule { priority: u32, v6: bool },
+    Subflows,
+    Endpoint(IpAddr),
+}
+
+impl Key {
+    /// Whether a step that differs takes the place of the one before by itself, without it being undone.
+    fn replaces(&self) -> bool {
+        matches!(self, Self::Route { .. } | Self::Endpoint(_))
+    }
 }
 
 impl Taps {
@@ -35,6 +46,7 @@ impl Taps {
         for (priority, binding) in (MARK_PRIORITY..).step_by(2).zip(&self.bindings) {
             self.slice_steps(binding, priority, &host, now, &mut wanted);
         }
+        self.endpoints.steps(&host, &mut wanted);
         let mut problems = Vec::new();
         for (priority, mapping) in (MAPPING_PRIORITY..).zip(&self.mappings) {
             match self.table(mapping, &host, now) {
@@ -190,17 +202,18 @@ impl Installed {
         if !tables.is_empty() {
             net.clean_slices(&tables).await?;
         }
+        net.clean_endpoints()?;
         Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new() })
     }
 
     /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
     /// interface that goes down, and does not say so.
     pub async fn bring(&mut self, taps: &Taps, again: bool) {
+        let asked = taps.endpoints.asked();
         let (wanted, mut problems) = taps.wanted();
         let differs = |(key, (step, _)): &(&Key, &(Step, Layer))| match wanted.get(*key) {
             None => true,
-            // A route takes the place of the one before.
-            Some(new) => *new != *step && !matches!(key, Key::Route { .. }),
+            Some(new) => *new != *step && !key.replaces(),
         };
         let gone: Vec<Key> = self.have.iter().filter(differs).map(|(key, _)| key.clone()).collect();
         for key in gone.into_iter().rev() {
@@ -228,6 +241,7 @@ impl Installed {
             tracing::warn!("slices: {problem}");
         }
         self.said = problems;
+        taps.endpoints.done(asked);
     }
 
     /// Removes everything.

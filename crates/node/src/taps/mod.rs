@@ -7,6 +7,7 @@
 //! ```
 
 mod actions;
+mod endpoints;
 mod needs;
 mod slices;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use anabranch_core::taps::plan::Answer;
 use anabranch_core::taps::ursp::{Flow, Ursp};
 use anabranch_core::taps::{Host, Refusal, Request, Slice, select};
 use anabranch_core::time::Instant;
+use endpoints::Endpoints;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -47,6 +49,7 @@ pub struct Taps {
     usci: OnceLock<Arc<Usci>>,
     changed: Notify,
     needs: Needs,
+    endpoints: Endpoints,
     /// Whether the slice manager is asked for more.
     asks: bool,
     /// Whether routes carry the initial windows.
@@ -94,6 +97,7 @@ impl Taps {
             usci: OnceLock::new(),
             changed: Notify::new(),
             needs: Needs::default(),
+            endpoints: Endpoints::default(),
             asks: false,
             window_routes: true,
         }
@@ -145,7 +149,16 @@ impl Taps {
         let selection = select(&request, &host, now)?;
         self.carry_up(&selection.needs, &request.properties);
         let plan = |candidate: &_| self.plan_here(candidate, &request.properties, &host, now);
-        Ok(Answer::new(selection, rule, plan))
+        let answer = Answer::new(selection, rule, plan);
+        if self.endpoints.note(&answer) {
+            self.changed.notify_one();
+        }
+        Ok(answer)
+    }
+
+    /// Waits until what plans asked of the kernel is there; not for long.
+    pub async fn settled(&self) {
+        self.endpoints.settled().await;
     }
 
     /// The route selection policy.

@@ -16,7 +16,7 @@ mod net;
 
 use anabranch_taps::{
     Agent, CapacityProfile, Connection, Error, LocalEndpoint, Multipath, Preconnection, Preference,
-    Properties, Protocol, RemoteEndpoint,
+    Properties, Protocol, Rate, RemoteEndpoint,
 };
 use net::{ANABRANCH, Namespace, Program};
 use serde_json::{Value, json};
@@ -157,6 +157,33 @@ impl World {
             .filter(|(name, sent)| sent - before.get(name).unwrap_or(&0) > BYTES as u64 / 2);
         Ok(Sent { protocol, pvds, by_agent, by: by.map(|(name, _)| name).collect() })
     }
+
+    /// Opens a connection that needs more than one slice has; its protocol, and how many paths it comes to have.
+    fn aggregate(&self) -> (Protocol, u8) {
+        let socket = self.file("ue.sock");
+        self.ue.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let remote = RemoteEndpoint::from(PEER.parse::<SocketAddr>().unwrap());
+                let much = Properties { min_send_rate: Rate::bps(80_000_000), ..Properties::default() };
+                let pre = Preconnection::new(much).agent(Agent::Socket(socket)).remote(remote);
+                let connection = pre.initiate().await.unwrap();
+                let end = Instant::now() + Duration::from_secs(5);
+                while connection.paths() < 2 && Instant::now() < end {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                let paths = connection.paths();
+                send_all(&connection).await;
+                (connection.protocol(), paths)
+            })
+        })
+    }
+
+    /// Endpoints of Multipath TCP in the UE.
+    fn endpoints(&self) -> Vec<String> {
+        let text = self.ue.sh("ip mptcp endpoint show");
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -244,4 +271,47 @@ fn packets_leave_by_the_slice_that_was_chosen() {
     assert_eq!(alone, sent(Protocol::Tcp, "", false, "eth0"));
     let refused = world.send(of("B", Preference::Require)).unwrap_err();
     assert!(matches!(&refused, Error::Refused { property, .. } if property == "pvd"), "{refused}");
+}
+
+/// Where one slice is not enough, the kernel opens subflows from the addresses of the others, without anybody's help.
+#[test]
+fn endpoints_of_a_plan_are_there_while_the_agent_runs() {
+    let Some(world) = World::new() else { return };
+    if !world.ue.try_sh("ip mptcp endpoint show").1 {
+        assert!(std::env::var_os("CI").is_none(), "CI must have Multipath TCP");
+        return;
+    }
+    world.serve();
+    // Somebody else's, of an address that no plan names.
+    world.ue.sh("ip mptcp endpoint add 10.9.0.2 dev eth0 backup id 7");
+    let others = world.endpoints();
+    let mut ue = world.start_ue();
+    // One slice is enough: none.
+    world.send(Properties::default()).unwrap();
+    assert_eq!(world.endpoints(), others);
+    for killed in [true, false] {
+        assert_eq!(world.aggregate(), (Protocol::Mptcp, 2), "{}", ue.log());
+        let ours = world.endpoints();
+        let second = ours.iter().find(|line| line.contains("id 171")).unwrap_or_else(|| panic!("{ours:?}"));
+        assert!(second.contains("subflow") && second.contains("dev wwan"), "{second}");
+        assert_eq!(ours.len(), others.len() + 1, "{ours:?}");
+        if killed {
+            ue.signal(nix::sys::signal::Signal::SIGKILL);
+            drop(ue);
+            assert_eq!(world.endpoints(), ours, "nobody could remove them");
+            ue = world.start_ue();
+            assert_eq!(world.endpoints(), others, "{}", ue.log());
+            assert!(ue.log().contains("that an earlier run left"), "{}", ue.log());
+        }
+    }
+    // Its interface goes, and with it the endpoint; it comes back, but not before the next plan.
+    let second = world.endpoints().iter().find(|e| e.contains("id 171")).unwrap().contains("wwan0");
+    let second = if second { "wwan0" } else { "wwan1" };
+    world.ue.sh(&format!("ip link set {second} down"));
+    until("the endpoint is gone", || world.endpoints() == others);
+    world.ue.sh(&format!("ip link set {second} up"));
+    until("the slice is back", || world.aggregate() == (Protocol::Mptcp, 2));
+    assert_eq!(world.endpoints().len(), others.len() + 1);
+    ue.stop();
+    assert_eq!(world.endpoints(), others);
 }
