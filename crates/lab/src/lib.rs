@@ -24,4 +24,5 @@ pub mod report;
 pub mod runner;
 pub mod scenario;
 pub mod sim;
+pub mod slices;
 pub mod virtual_backend;

@@ -46,7 +46,7 @@ pub const METRICS: &[Metric] = &[
     metric(
         "flow.<flow>.paths",
         "",
-        "`via = \"slices\"`: paths the UE's policy chose; several are Multipath TCP",
+        "`via = \"slices\"`: paths the UE's policy chose; several are Multipath TCP, in virtual time the UE's session",
     ),
     metric(
         "flow.<flow>.initial_window_segments",

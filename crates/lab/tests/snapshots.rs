@@ -121,6 +121,16 @@ fn table5_memory() {
 }
 
 #[test]
+fn fig6_session() {
+    check("papers/slice/fig6-session.toml", &["duration_s=6"]);
+}
+
+#[test]
+fn competing_flows() {
+    check("papers/slice/competing-flows.toml", &["duration_s=8"]);
+}
+
+#[test]
 fn priority_overflow() {
     check("atsss/priority-overflow.toml", &[]);
 }

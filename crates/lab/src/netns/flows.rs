@@ -63,7 +63,7 @@ impl Flows {
         let mut flows = Self { running: Vec::new(), until };
         for (number, (name, flow)) in (0..).zip(&case.flows) {
             let ends = ends(case, plan, flow)?;
-            let choice = chosen(flow, &ends, network, tunnels).with_context(|| format!("flow {name}"))?;
+            let choice = chosen(flow, &ends, tunnels).with_context(|| format!("flow {name}"))?;
             let ends =
                 choice.local.map_or(ends, |local| Ends { ue: SocketAddr::new(local, flow.port), ..ends });
             let when = Schedule::Told { start: flow.start, stop: flow.stop, until };

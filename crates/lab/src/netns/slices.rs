@@ -17,6 +17,7 @@ use super::traffic::Setup;
 use super::tunnels::{list, table};
 use crate::scenario::file::Slice;
 use crate::scenario::model::{Case, Flow, Via};
+use crate::slices::{ACCESS, FIRST_MARK, capacity_bps, of_ue, profile, question};
 use anabranch_core::taps::Protocol;
 use anabranch_core::taps::plan::{Action, Answer};
 use anyhow::{Context, Result, bail, ensure};
@@ -27,8 +28,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
-/// Mark and table of the first slice; each has two of both.
-const FIRST: u32 = 0x400;
 /// Its token stands here, in the folder of the run.
 const TOKEN: &str = "slices.token";
 
@@ -62,7 +61,7 @@ impl Manager {
         let (config, socket) = (folder.join("slice-manager.toml"), folder.join("slice-manager.sock"));
         let text = format!(
             "[manager]\nname = \"lab\"\ndatabase = \"sqlite:{}\"\n[api]\nlisten = \"unix:{}\"\n\
-             [[access]]\nname = \"network\"\ndownlink_bps = {2}\nuplink_bps = {2}\n",
+             [[access]]\nname = \"{ACCESS}\"\ndownlink_bps = {2}\nuplink_bps = {2}\n",
             folder.join("slices.db").display(),
             socket.display(),
             capacity_bps(case),
@@ -78,7 +77,7 @@ impl Manager {
         manager.program.wait_ready(READY, stop, || agent.ask("GET", "/v1/accesses", "").is_ok())?;
         let mut ids = BTreeMap::new();
         for (name, slice) in &case.slices {
-            let made: Made = serde_json::from_str(&agent.ask("POST", "/v1/slices", &profile(name, slice))?)
+            let made: Made = serde_json::from_str(&agent.ask("POST", "/v1/slices", &order(name, slice))?)
                 .context("the slice manager's answer")?;
             ids.insert(name, made.id);
         }
@@ -118,7 +117,7 @@ impl Manager {
         file.insert("slices".into(), section.into());
         let bindings = of_ue(case, ue).map(|(name, slice, index)| {
             let access = &plan.accesses[index];
-            let number = i64::from(FIRST) + 2 * index as i64;
+            let number = i64::from(FIRST_MARK) + 2 * index as i64;
             table([
                 ("slice", name.clone().into()),
                 ("interface", access.interface.clone().into()),
@@ -217,24 +216,13 @@ struct Told {
     token: String,
 }
 
-/// Asks a UE's agent for a flow to `server`, and does what the plan says that is not the socket's: further addresses of
-/// Multipath TCP.
+/// Asks a UE's agent for a flow to `server`.
 ///
 /// # Errors
-/// The policy refuses, and for which property; a step fails.
-pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::SocketAddr) -> Result<Choice> {
+/// The policy refuses, and for which property.
+pub fn choose(agent: &Agent, flow: &Flow, server: std::net::SocketAddr) -> Result<Choice> {
     let tcp = flow.traffic.is_tcp();
-    let mut properties = if tcp {
-        json!({"multistreaming": "prohibit"})
-    } else {
-        json!({"reliability": "no-preference", "preserveOrder": "no-preference", "congestionControl": "no-preference"})
-    };
-    if let (Some(all), Some(needs)) = (properties.as_object_mut(), flow.needs.as_object()) {
-        all.extend(needs.clone());
-    }
-    let protocols = if tcp { json!(["tcp", "mptcp"]) } else { json!(["udp"]) };
-    let remote = json!([{"address": server.ip(), "port": server.port(), "protocols": protocols}]);
-    let body = json!({"properties": properties, "remote": remote}).to_string();
+    let body = question(flow, server).to_string();
     let answer = agent.ask("POST", "/connections/select", &body).context("the UE's policy refuses")?;
     let answer: Answer = serde_json::from_str(&answer).context("the answer to POST /connections/select")?;
     let best = answer.candidates.into_iter().next().context("no candidate")?;
@@ -242,9 +230,6 @@ pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::Socke
     let mptcp = first.protocol == Protocol::Mptcp;
     let mut choice = Choice { paths: first.paths.len(), mptcp, ..Choice::default() };
     ensure!(!tcp || mptcp || first.protocol == Protocol::Tcp, "it chose {}", first.protocol);
-    if choice.mptcp {
-        space.ip("mptcp limits set subflow 8 add_addr_accepted 8")?;
-    }
     for action in best.plan {
         match action {
             Action::Mark { mark, .. } => choice.setup.mark = Some(mark),
@@ -252,14 +237,10 @@ pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::Socke
             Action::Device { interface } => choice.setup.interface = Some(interface),
             Action::InitialWindow { route_bucket, .. } => choice.window = Some(route_bucket),
             Action::CongestionControl { name } => choice.setup.congestion_control = Some(name),
-            Action::MptcpEndpoint { address, interface, backup } => {
-                let backup = if backup { " backup" } else { "" };
-                space.ip(&format!("mptcp endpoint add {address} dev {interface} subflow{backup}"))?;
-            }
             Action::Pacing { bps } if tcp && !choice.mptcp => choice.setup.pacing_bps = Some(bps),
             Action::Dscp { dscp } => choice.setup.dscp = Some(dscp),
-            // The protocol says the former; the rate of datagrams is the traffic's.
-            Action::Mptcp | Action::Pacing { .. } => {}
+            // The protocol says the first, the agent has made the second; the rate of datagrams is the traffic's.
+            Action::Mptcp | Action::MptcpEndpoint { .. } | Action::Pacing { .. } => {}
             Action::Unknown => {
                 bail!("the agent is newer than this program: it names a step that is not known here")
             }
@@ -268,38 +249,7 @@ pub fn choose(agent: &Agent, space: &Space, flow: &Flow, server: std::net::Socke
     Ok(choice)
 }
 
-/// The slices a UE has an access for, with the access's place among its own.
-fn of_ue<'a>(case: &'a Case, ue: &str) -> impl Iterator<Item = (&'a String, &'a Slice, usize)> {
-    let accesses = case.ues.get(ue).map(|ue| ue.accesses.as_slice()).unwrap_or_default();
-    case.slices.iter().filter_map(move |(name, slice)| {
-        let index = accesses.iter().position(|access| access.name == slice.access)?;
-        Some((name, slice, index))
-    })
-}
-
-fn kbps(mbps: f64) -> u64 {
-    (mbps * 1e3).round() as u64
-}
-
-/// All that is guaranteed, so that everything is admitted.
-fn capacity_bps(case: &Case) -> u64 {
-    let both = |slice: &Slice| [slice.up_guaranteed_mbps, slice.down_guaranteed_mbps];
-    let all: u64 = case.slices.values().flat_map(both).flatten().map(kbps).sum();
-    (all * 1000).max(1_000_000_000)
-}
-
-/// A slice as the manager is asked for it (TS 28.541). The delay budget is one way.
-fn profile(name: &str, slice: &Slice) -> String {
-    let mut profile = json!({"sst": 1});
-    for (key, mbps) in
-        [("uLThptPerSlice", slice.up_guaranteed_mbps), ("dLThptPerSlice", slice.down_guaranteed_mbps)]
-    {
-        if let Some(mbps) = mbps {
-            profile[key] = json!({ "guaThpt": kbps(mbps) });
-        }
-    }
-    if let Some(ms) = slice.rtt_ms {
-        profile["dLLatency"] = json!(ms / 2.0);
-    }
-    json!({"name": name, "serviceProfile": profile}).to_string()
+/// A slice as the manager is asked for it.
+fn order(name: &str, slice: &Slice) -> String {
+    json!({"name": name, "serviceProfile": profile(slice)}).to_string()
 }

@@ -254,8 +254,8 @@ table! {
         server: BTreeMap<String, Server> = BTreeMap::new();
         /// User equipments by name.
         ue: BTreeMap<String, Ue> = BTreeMap::new();
-        /// Network slices by name. In namespaces a slice manager has them, and the agents of UEs with flows
-        /// `via = "slices"` follow it.
+        /// Network slices by name. A slice manager has them, and UEs with flows `via = "slices"` are told of theirs: in
+        /// namespaces by the programs, in virtual time by what decides in them, before the run.
         slice: BTreeMap<String, Slice> = BTreeMap::new();
         /// Traffic by name.
         flow: BTreeMap<String, Flow> = BTreeMap::new();
@@ -411,7 +411,7 @@ table! {
         direction: Direction = Direction::Down, only(&["cbr", "on_off", "bulk_tcp"]);
         /// How it travels: `atsss` (the session), `direct:<access>` (that access, no tunnel), `lwip` (through the
         /// LWIP node; `lwip:<node>` where there are several), `mptcp` (kernel MPTCP over all accesses; netns, TCP) or
-        /// `slices` (what the UE's policy says for `needs`; netns).
+        /// `slices` (what the UE's policy says for `needs`).
         via: String = "atsss".into();
         /// What the application asks its UE's agent for, by the names of RFC 9622 and `_slice.*` (docs/taps.md), such as
         /// `{ minRecvRate = 130_000_000 }`. Without `via = "slices"` it says nothing.

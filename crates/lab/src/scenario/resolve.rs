@@ -279,9 +279,6 @@ impl Check {
             }
             return serde_json::Value::Null;
         }
-        if file.backends.contains(&file::BackendName::Virtual) {
-            self.problem(format!("{path}.via"), "slices are in namespaces; take `backends = [\"netns\"]`");
-        }
         if !asks_slices {
             self.problem(format!("{path}.program"), "does not ask for slices: leave it out");
         }

@@ -52,6 +52,12 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
             }
             (_, App::Udp(_)) => {}
         }
+        if let Some(choice) = world.choices.get(name) {
+            out.metrics.insert(format!("flow.{name}.paths"), choice.paths.len() as f64);
+            if let Some(window) = choice.window {
+                out.metrics.insert(format!("flow.{name}.initial_window_segments"), f64::from(window));
+            }
+        }
         if let Some(points) = seen.senders.get(name) {
             let windows = points.iter().map(|(at, window, _)| (*at, *window)).collect();
             let triples = points.iter().map(|(at, _, triples)| (*at, *triples)).collect();

@@ -9,6 +9,7 @@ mod collect;
 mod lwip;
 mod memory;
 mod run;
+mod slices;
 mod world;
 
 use crate::backend::{Backend, Outcome, Progress};

@@ -10,6 +10,7 @@
 //! `link.near` joins all that is on the UEs' side of a link, `core` all that is on the other side; both take
 //! no time. Several UEs on one link share its queue.
 
+use super::slices::{self, Choice};
 use super::{addresses, lwip};
 use crate::scenario::Case;
 use crate::scenario::model::{self, CongestionControl, Direction, Flow, Traffic, Via, bps};
@@ -93,6 +94,8 @@ pub struct World {
     pub upfs: BTreeMap<String, NodeId>,
     /// Flows.
     pub flows: BTreeMap<String, FlowNode>,
+    /// What the UEs' policies chose, by flow.
+    pub choices: BTreeMap<String, Choice>,
 }
 
 /// Ports of a node in the order in which they are taken.
@@ -266,6 +269,8 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         servers.insert(name.clone(), (host, addresses::server(s)));
     }
 
+    let server = |name: &str| servers.get(name).map(|(_, address)| SocketAddr::new((*address).into(), 0));
+    let choices = slices::choices(case, server, |ue, path| slices::local(case, ue, path))?;
     let mut ues = BTreeMap::new();
     for (u, (name, ue)) in case.ues.iter().enumerate() {
         let p = number(&upfs, &ue.upf).with_context(|| format!("UPF {}", ue.upf))?;
@@ -298,12 +303,16 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             accept_rules: true,
         };
         net.command::<Upf>(upf, UpfCommand::AddUe(entry))?;
+        // What a policy says of a flow comes before what the scenario says of all.
+        let chosen = case.flows.iter().filter(|(_, flow)| flow.ue == *name);
+        let chosen = chosen.filter_map(|(flow, _)| choices.get(flow)?.rule.clone());
+        let rules: Vec<Rule> = chosen.chain(ue.rules.iter().cloned()).collect();
         let config = UeConfig {
             private_key: key,
             upf_key: upf_keys[&ue.upf].public(),
             suite: Suite::Aes256Gcm,
             accesses,
-            rules: ue.rules.clone(),
+            rules: rules.clone(),
             params: params(LINK_MTU - OUTER_BYTES - overhead, 0),
             unix_epoch_ns: EPOCH_NS,
         };
@@ -360,7 +369,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
         let node = UeNode {
             tunnel,
             host,
-            rules: ue.rules.clone(),
+            rules,
             links: ue.accesses.iter().map(|a| a.link.clone()).collect(),
             lwips: lwip_ends,
             leg_ends: leg_ends.into_iter().map(|(path, (end, _))| (path, end)).collect(),
@@ -375,10 +384,11 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     }
     core.build(&mut net, "core".to_owned());
 
-    let mut world = World { net, links, gnbs, lwips: sites, ues, upfs, flows: BTreeMap::new() };
+    let mut world = World { net, links, gnbs, lwips: sites, ues, upfs, flows: BTreeMap::new(), choices };
     for (index, (name, flow)) in case.flows.iter().enumerate() {
-        let node =
-            world.flow(case, index, flow, &servers, &mut seeds).with_context(|| format!("flow {name}"))?;
+        let node = world
+            .flow(case, index, (name, flow), &servers, &mut seeds)
+            .with_context(|| format!("flow {name}"))?;
         world.flows.insert(name.clone(), node);
     }
     Ok(world)
@@ -394,14 +404,20 @@ impl World {
         &mut self,
         case: &Case,
         index: usize,
-        flow: &Flow,
+        (name, flow): (&str, &Flow),
         servers: &BTreeMap<String, (NodeId, Ipv4Addr)>,
         seeds: &mut ChaCha12Rng,
     ) -> Result<FlowNode> {
         let &(server_host, server_address) = servers.get(&flow.server).context("its server")?;
         let ue = case.ues.get(&flow.ue).context("its UE")?;
         let u = case.ues.keys().position(|name| *name == flow.ue).context("its UE")?;
-        let (ue_address, way_out) = match &flow.via {
+        let choice = self.choices.get(name).cloned().unwrap_or_default();
+        let by_choice = match choice.paths.as_slice() {
+            [path] => Via::Direct(ue.accesses[usize::from(*path)].name.clone()),
+            _ => Via::Atsss,
+        };
+        let via = if flow.via == Via::Slices { &by_choice } else { &flow.via };
+        let (ue_address, way_out) = match via {
             Via::Atsss => {
                 let p = case.upfs.keys().position(|name| *name == ue.upf).context("its UPF")?;
                 (addresses::inner(p, u), Port(0))
@@ -419,14 +435,14 @@ impl World {
                 let way_out = self.ues[&flow.ue].lwips.get(node).context("its node")?;
                 (lwip::bearer(site, &flow.ue).context("its bearer")?, *way_out)
             }
-            Via::Slices => bail!("slices run on the netns backend only"),
+            Via::Slices => bail!("its UE's policy was not asked"),
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
         };
         let port = FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
         let family = |v4: Ipv4Addr| if flow.ipv6 { addresses::v6(v4).into() } else { IpAddr::V4(v4) };
         let ue_end = SocketAddr::new(family(ue_address), port.context("too many flows")?);
         let server_end = SocketAddr::new(family(server_address), flow.port);
-        let ends = Ends { ue: ue_end, server: server_end, flow, case, seeds };
+        let ends = Ends { ue: ue_end, server: server_end, flow, choice, case, seeds };
         let (ue_app, server_app) = ends.apps()?;
         let ue_host = self.ues[&flow.ue].host;
         let run = |net: &mut Network, host, app, way_out| -> Result<(NodeId, AppId)> {
@@ -445,6 +461,7 @@ struct Ends<'a> {
     ue: SocketAddr,
     server: SocketAddr,
     flow: &'a Flow,
+    choice: Choice,
     case: &'a Case,
     seeds: &'a mut ChaCha12Rng,
 }
@@ -528,7 +545,7 @@ impl Ends<'_> {
     }
 
     fn tcp(&mut self, ue: Script, server: Script, cc: CongestionControl) -> Result<(App, App)> {
-        let congestion_control = match cc {
+        let congestion_control = match self.choice.congestion_control.unwrap_or(cc) {
             CongestionControl::Cubic => Algorithm::Cubic,
             CongestionControl::Reno => Algorithm::Reno,
             CongestionControl::Bbr => Algorithm::Bbr,
@@ -564,19 +581,26 @@ impl Ends<'_> {
             initial_window_segments: self.flow.initial_window_segments,
             ..Options::default()
         };
+        // The plan is that of the UE's socket.
+        let planned = Options {
+            pacing: options.pacing || self.choice.pacing_bps.is_some(),
+            max_pacing_bps: self.choice.pacing_bps,
+            initial_window_segments: self.choice.window.unwrap_or(options.initial_window_segments),
+            ..options.clone()
+        };
         let (ue_seed, server_seed) = (self.seeds.next_u64(), self.seeds.next_u64());
-        let end = |local, connect_to, script, seed, expects| End {
+        let end = |local, connect_to, script, options, seed, expects| End {
             local,
             connect_to,
             start: Instant::ZERO + self.flow.start,
             stop: Instant::ZERO + self.stop(),
             script,
-            options: options.clone(),
+            options,
             seed,
             expects,
         };
-        let ue = end(self.ue, Some(self.server), ue, ue_seed, server_seed);
-        let server = end(self.server, None, server, server_seed, ue_seed);
+        let ue = end(self.ue, Some(self.server), ue, planned, ue_seed, server_seed);
+        let server = end(self.server, None, server, options, server_seed, ue_seed);
         Ok((App::Tcp(Box::new(TcpApp::new(ue))), App::Tcp(Box::new(TcpApp::new(server)))))
     }
 }

@@ -56,17 +56,19 @@ impl World {
     /// The agent, with both slices bound and told.
     fn start_ue(&self) -> Program {
         let folder = self.folder.path().display();
-        let key =
-            Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
-        let key = String::from_utf8(key.stdout).unwrap();
-        let config = format!(
-            "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
-             [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n[api]\nlisten = \"unix:{folder}/ue.sock\"\n\
-             [[slice]]\nslice = \"A\"\ninterface = \"wwan0\"\nmark = 512\ntable = 512\ngateway = \"10.7.0.1\"\n\
-             [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 600\ntable = 600\ngateway = \"10.8.0.1\"\n",
-            key.split_whitespace().last().unwrap(),
-        );
-        std::fs::write(self.file("ue.toml"), config).unwrap();
+        if !self.file("ue.toml").exists() {
+            let key =
+                Command::new(ANABRANCH).args(["keygen", "--out"]).arg(self.file("ue.key")).output().unwrap();
+            let key = String::from_utf8(key.stdout).unwrap();
+            let config = format!(
+                "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
+                 [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n[api]\nlisten = \"unix:{folder}/ue.sock\"\n\
+                 [[slice]]\nslice = \"A\"\ninterface = \"wwan0\"\nmark = 512\ntable = 512\ngateway = \"10.7.0.1\"\n\
+                 [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 600\ntable = 600\ngateway = \"10.8.0.1\"\n",
+                key.split_whitespace().last().unwrap(),
+            );
+            std::fs::write(self.file("ue.toml"), config).unwrap();
+        }
         let config = self.file("ue.toml");
         let program =
             self.ue.spawn(ANABRANCH, &["ue", "--config", config.to_str().unwrap()], &self.file("ue.log"));
@@ -168,6 +170,8 @@ impl World {
                 let much = Properties { min_send_rate: Rate::bps(80_000_000), ..Properties::default() };
                 let pre = Preconnection::new(much).agent(Agent::Socket(socket)).remote(remote);
                 let connection = pre.initiate().await.unwrap();
+                // Further paths come once the peer has acknowledged data (RFC 8684 §3.2).
+                connection.send(vec![1; 1000]).await.unwrap();
                 let end = Instant::now() + Duration::from_secs(5);
                 while connection.paths() < 2 && Instant::now() < end {
                     tokio::time::sleep(Duration::from_millis(20)).await;

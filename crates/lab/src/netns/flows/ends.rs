@@ -2,7 +2,6 @@
 
 use super::super::plan::{Plan, ServerPlan, UePlan, lwip_addresses};
 use super::super::slices::{self, Choice};
-use super::super::topology::Network;
 use super::super::tunnels::Tunnels;
 use crate::scenario::file::CongestionControl;
 use crate::scenario::model::{Case, Flow, Via};
@@ -22,11 +21,9 @@ pub(in super::super) struct Ends<'a> {
 const PACED_BPS: u64 = 100_000_000_000;
 
 /// How a flow is to be opened: as its UE's policy says, or as the scenario does.
-pub(super) fn chosen(flow: &Flow, ends: &Ends<'_>, network: &Network, tunnels: &Tunnels) -> Result<Choice> {
+pub(super) fn chosen(flow: &Flow, ends: &Ends<'_>, tunnels: &Tunnels) -> Result<Choice> {
     let mut choice = match (&flow.via, tunnels.ues.get(&flow.ue)) {
-        (Via::Slices, Some(ue)) => {
-            slices::choose(&ue.agent, network.space(ends.ue_space)?, flow, ends.server)?
-        }
+        (Via::Slices, Some(ue)) => slices::choose(&ue.agent, flow, ends.server)?,
         (via, _) => Choice { mptcp: *via == Via::Mptcp, ..Choice::default() },
     };
     if flow.paced && choice.setup.pacing_bps.is_none() {

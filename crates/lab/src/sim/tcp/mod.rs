@@ -55,6 +55,8 @@ pub struct Options {
     pub hystart: bool,
     /// Whether segments are spread over the round trip.
     pub pacing: bool,
+    /// Most that is sent where it is, bit/s (`SO_MAX_PACING_RATE`).
+    pub max_pacing_bps: Option<u64>,
     /// Largest receive window, bytes; Linux's default bound is 6 MiB.
     pub receive_buffer_bytes: u64,
     /// Longest delay of an ACK; 40 ms in Linux.
@@ -77,6 +79,7 @@ impl Default for Options {
             initial_window_segments: 10,
             hystart: true,
             pacing: false,
+            max_pacing_bps: None,
             receive_buffer_bytes: 6 << 20,
             ack_delay: Duration::from_millis(40),
             timestamps: true,

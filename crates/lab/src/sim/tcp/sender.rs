@@ -68,6 +68,8 @@ pub struct Sender {
     forced: bool,
     pace_at: Instant,
     pace_blocked: bool,
+    /// Most that is sent, bit/s.
+    max_pacing_bps: Option<u64>,
     persist_at: Option<Instant>,
     window_probe_due: bool,
     last_sent_at: Option<Instant>,
@@ -158,6 +160,7 @@ impl Sender {
             forced: false,
             pace_at: Instant::ZERO,
             pace_blocked: false,
+            max_pacing_bps: options.max_pacing_bps,
             persist_at: None,
             window_probe_due: false,
             last_sent_at: None,
@@ -540,13 +543,15 @@ impl Sender {
     /// Time for `len` bytes of payload at the rate the controller asks for, or at twice the window per RTT in
     /// slow start and 1.2 times after, as Linux.
     fn pacing_ns(&self, len: u64) -> Option<u64> {
-        if let Some(bps) = self.cc.pacing_bps() {
+        let limit = self.max_pacing_bps.unwrap_or(u64::MAX);
+        if let Some(bps) = self.cc.pacing_bps().map(|bps| bps.min(limit)) {
             return Some(len * 8_000_000_000 / bps.max(1));
         }
         let srtt_ns = u128::from(nanos(self.rtt.srtt()));
         let cwnd = self.cc.cwnd_bytes();
         let percent = if cwnd < self.cc.ssthresh_bytes() / 2 { 200 } else { 120 };
         let bps = u128::from(cwnd) * 8 * percent * 10_000_000 / (srtt_ns > 0).then_some(srtt_ns)?;
+        let bps = bps.min(u128::from(limit));
         // The header goes at the same pace; 52 bytes with timestamps.
         u64::try_from(u128::from(len + 52) * 8_000_000_000 / bps.max(1)).ok()
     }

@@ -1,0 +1,269 @@
+//! Slices in virtual time: manager, view and policy are those of the programs (`core::slice`, `core::taps`). What is left out is
+//! the REST between them and the time it takes: UEs have heard of their slices before anything is sent.
+//!
+//! ```text
+//!  [slice.x] ─▶ slice::Manager ─ view, as JSON ─▶ taps::Slice ─▶ select ─▶ plan ─▶ path, pacing, first window
+//!                                                   flow's `needs` ─┘        └─▶ several paths: the session, split by a rule
+//! ```
+//!
+//! There is no Multipath TCP here. A flow whose plan has several paths is one TCP connection in the UE's ATSSS session, which
+//! splits it packet by packet in proportion to what the slices guarantee, and puts it in order again at the end.
+
+use super::addresses;
+use crate::scenario::Case;
+use crate::scenario::file::CongestionControl;
+use crate::scenario::model::{Direction, Flow, Traffic, Via};
+use crate::slices::{ACCESS, FIRST_MARK, capacity_bps, of_ue, profile, question};
+use anabranch_core::access::PathId;
+use anabranch_core::policy::{
+    Filter, Granularity, PortRange, Protocol as Carried, Rule, SteeringMode, Weight,
+};
+use anabranch_core::slice::view::view;
+use anabranch_core::slice::{Access, Inventory, Manager, Order, Ue, UeView, Write};
+use anabranch_core::taps::plan::{Action, PlanConfig, plan};
+use anabranch_core::taps::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
+use anabranch_core::time::{Duration, Instant};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// What a UE's policy chose for a flow.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Choice {
+    /// The accesses it goes by, the best first; more than one: by the session.
+    pub paths: Vec<PathId>,
+    /// First window, segments.
+    pub window: Option<u32>,
+    /// Most it sends, bit/s; spread over time.
+    pub pacing_bps: Option<u64>,
+    /// Congestion control.
+    pub congestion_control: Option<CongestionControl>,
+    /// How the session splits it.
+    pub rule: Option<Rule>,
+}
+
+/// What the policies of the UEs choose, for every flow that asks; `server` and `local` give addresses.
+///
+/// # Errors
+/// The manager or a policy refuses, and for which property.
+pub fn choices(
+    case: &Case,
+    server: impl Fn(&str) -> Option<SocketAddr>,
+    local: impl Fn(&str, usize) -> Option<IpAddr>,
+) -> Result<BTreeMap<String, Choice>> {
+    let asking = || case.flows.iter().filter(|(_, flow)| flow.via == Via::Slices);
+    if asking().next().is_none() {
+        return Ok(BTreeMap::new());
+    }
+    let manager = manager(case)?;
+    let mut hosts = BTreeMap::new();
+    for (_, flow) in asking() {
+        if !hosts.contains_key(&flow.ue) {
+            hosts.insert(flow.ue.clone(), host(case, &manager, &flow.ue, &local)?);
+        }
+    }
+    let of = |(name, flow): (&String, &Flow)| {
+        let server =
+            server(&flow.server).map(|s| SocketAddr::new(s.ip(), flow.port)).context("its server")?;
+        let choice = choose(case, name, flow, &hosts[&flow.ue], server);
+        Ok((name.clone(), choice.with_context(|| format!("flow {name}"))?))
+    };
+    asking().map(of).collect()
+}
+
+/// A slice manager whose slices run and whose UEs have those they have an access for.
+fn manager(case: &Case) -> Result<Manager> {
+    let bps = capacity_bps(case);
+    let access = Access {
+        name: ACCESS.into(),
+        location: String::new(),
+        downlink_bps: bps,
+        uplink_bps: bps,
+        max_share_ppm: anabranch_core::slice::inventory::WHOLE,
+        delay_ms: 0.0,
+    };
+    let mut manager = Manager::new(Inventory::new([access])?);
+    let keep = |manager: &mut Manager, writes: Vec<Write>| writes.into_iter().for_each(|w| manager.put(w));
+    for (name, slice) in &case.slices {
+        let profile = serde_json::from_value(profile(slice)).with_context(|| format!("slice {name}"))?;
+        let order = Order { name: name.clone(), profile, ..Order::default() };
+        let writes = manager.create(name, order, 0).with_context(|| format!("slice {name}"))?;
+        keep(&mut manager, writes);
+        // Every step of the network succeeds.
+        while manager.slices().get(name).is_some_and(|s| s.plan.is_some()) {
+            let writes = manager.step_done(name, Ok(()), 0)?;
+            keep(&mut manager, writes);
+        }
+    }
+    for ue in case.ues.keys() {
+        let record = Ue {
+            id: ue.clone(),
+            // Nobody asks by REST here.
+            token_hash: String::new(),
+            slices: Vec::new(),
+            policies: Vec::new(),
+            session: None,
+            session_state: None,
+            leaving: false,
+            registered_ms: None,
+        };
+        keep(&mut manager, vec![Write::ue(record)]);
+        for (slice, ..) in of_ue(case, ue) {
+            let writes = manager.assign(ue, slice, None)?;
+            keep(&mut manager, writes);
+        }
+    }
+    Ok(manager)
+}
+
+/// A UE as its policy sees it: its accesses, and what the manager tells of its slices.
+fn host(
+    case: &Case,
+    manager: &Manager,
+    ue: &str,
+    local: &impl Fn(&str, usize) -> Option<IpAddr>,
+) -> Result<Host> {
+    let mut host = Host::with_all_protocols();
+    for (path, access) in case.ues[ue].accesses.iter().enumerate() {
+        let addresses = local(ue, path).into_iter().collect();
+        let interface = Interface { up: true, addresses, metric: path as u32, ..Interface::default() };
+        host.interfaces.insert(access.name.clone(), interface);
+    }
+    // As it is told: what is lost on the way to JSON and back is lost here, too.
+    let told = serde_json::to_vec(&view(manager, manager.ue(ue)?, u32::MAX))?;
+    let told: UeView = serde_json::from_slice(&told)?;
+    for (name, slice, path) in of_ue(case, ue) {
+        let Some(facts) = told.slices.iter().find(|f| f.name == *name) else {
+            bail!("UE {ue} is not told of slice {name}")
+        };
+        let mark = FIRST_MARK + 2 * path as u32;
+        // The delay budget is one way, of the slower direction (TS 28.541, dLLatency and uLLatency).
+        let facts = SliceFacts {
+            as_of: Instant::ZERO,
+            ttl: Duration::from_secs(u64::from(told.ttl_s)),
+            rtt_us: facts.latency_ms.map(|ms| (ms * 2e3).round() as u64),
+            uplink_guaranteed_bps: facts.ul_guaranteed_bps,
+            uplink_max_bps: facts.ul_max_bps,
+            downlink_guaranteed_bps: facts.dl_guaranteed_bps,
+            downlink_max_bps: facts.dl_max_bps,
+            five_qi: facts.qi.clone(),
+            isolation: None,
+        };
+        let (mark, interface) = (Some(mark), slice.access.clone());
+        let known = Slice { interface, mark, table: mark, facts: Some(facts), ..Slice::default() };
+        host.slices.insert(name.clone(), known);
+    }
+    Ok(host)
+}
+
+/// Asks for a flow, and reads the plan of the best candidate.
+fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr) -> Result<Choice> {
+    let mut question = question(flow, server);
+    let remote: Vec<Endpoint> = serde_json::from_value(question["remote"].take())?;
+    let properties = Properties::from_json(question["properties"].take())?;
+    let request = Request { properties, remote };
+    let selection = select(&request, host, Instant::ZERO).context("the UE's policy refuses")?;
+    let best = selection.candidates.into_iter().next().context("no candidate")?;
+    let ue = &case.ues[&flow.ue];
+    let path = |interface: &str| ue.path_of(interface).context("its access");
+    let paths = best.paths.iter().map(|p| path(&p.interface)).collect::<Result<Vec<PathId>>>()?;
+    let alpha = best.paths.first().and_then(|p| case.slices.get(p.pvd.as_ref()?)).map(|slice| slice.alpha);
+    let config = PlanConfig { alpha: alpha.unwrap_or(PlanConfig::default().alpha), ..PlanConfig::default() };
+    let mut choice = Choice { paths, ..Choice::default() };
+    for action in plan(&best, &request.properties, host, &config, Instant::ZERO) {
+        match action {
+            Action::InitialWindow { window, .. } => choice.window = Some(window.segments),
+            Action::Pacing { bps } if best.paths.len() == 1 => choice.pacing_bps = Some(bps),
+            Action::CongestionControl { name } => {
+                let known = [CongestionControl::Cubic, CongestionControl::Reno, CongestionControl::Bbr];
+                let same = |cc: &CongestionControl| name == cc_name(*cc);
+                choice.congestion_control = known.into_iter().find(same);
+            }
+            // Where it goes, the paths say; the rate of datagrams is the traffic's; nothing here looks at code points.
+            _ => {}
+        }
+    }
+    if choice.paths.len() > 1 {
+        let guaranteed = |pvd: Option<&String>| {
+            let facts = host.slices.get(pvd?)?.facts_at(Instant::ZERO)?;
+            match flow.traffic {
+                Traffic::BulkTcp { direction: Direction::Up, .. } => facts.uplink_guaranteed_bps,
+                _ => facts.downlink_guaranteed_bps,
+            }
+        };
+        let parts = best.paths.iter().map(|p| (p.interface.clone(), guaranteed(p.pvd.as_ref()).unwrap_or(1)));
+        choice.rule = Some(split(name, flow, &parts.collect::<Vec<_>>()));
+    }
+    Ok(choice)
+}
+
+fn cc_name(cc: CongestionControl) -> &'static str {
+    match cc {
+        CongestionControl::Reno => "reno",
+        CongestionControl::Bbr => "bbr",
+        _ => "cubic",
+    }
+}
+
+/// The rule that leads a flow over several accesses, in proportion to these rates.
+fn split(name: &str, flow: &Flow, parts: &[(String, u64)]) -> Rule {
+    let port = PortRange { first: flow.port, last: flow.port };
+    Rule {
+        name: format!("{name}-paths"),
+        filter: Filter { protocol: Some(Carried::Tcp), remote_port: Some(port), ..Filter::default() },
+        steering: SteeringMode::LoadBalance {
+            weights: tenths(parts),
+            per: Granularity::Packet,
+            autonomous: false,
+        },
+        reorder: true,
+    }
+}
+
+/// Shares in steps of 10 % that sum to 100, nobody without any: what is left over goes where most is missing.
+fn tenths(parts: &[(String, u64)]) -> Vec<Weight> {
+    let sum: u64 = parts.iter().map(|p| p.1.max(1)).sum();
+    let exact = |part: &(String, u64)| part.1.max(1) as f64 * 10.0 / sum as f64;
+    let mut shares: Vec<u8> = parts.iter().map(|p| (exact(p).floor() as u8).max(1)).collect();
+    let missing = |shares: &[u8], i: usize| exact(&parts[i]) - f64::from(shares[i]);
+    while shares.iter().sum::<u8>() != 10 {
+        let more = shares.iter().sum::<u8>() < 10;
+        let by = |a: &usize, b: &usize| missing(&shares, *a).total_cmp(&missing(&shares, *b));
+        let places = (0..shares.len()).filter(|i| more || shares[*i] > 1);
+        let place = if more { places.max_by(by) } else { places.min_by(by) };
+        // There are eight paths at most.
+        let Some(i) = place else { break };
+        shares[i] = if more { shares[i] + 1 } else { shares[i] - 1 };
+    }
+    let weight =
+        |((access, _), share): (&(String, u64), u8)| Weight { access: access.clone(), percent: share * 10 };
+    parts.iter().zip(shares).map(weight).collect()
+}
+
+/// The address of a UE's access outside of any tunnel.
+pub fn local(case: &Case, ue: &str, path: usize) -> Option<IpAddr> {
+    let u = case.ues.keys().position(|name| name == ue)?;
+    let link = &case.ues.get(ue)?.accesses.get(path)?.link;
+    let cell = || case.gnbs.keys().position(|n| n == link).map(|g| case.links.len() + g);
+    let link = case.links.keys().position(|name| name == link).or_else(cell)?;
+    Some(addresses::direct(link, u).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_sum_to_the_whole_and_nobody_has_none() {
+        let shares = |rates: &[u64]| {
+            let parts: Vec<_> = rates.iter().enumerate().map(|(i, r)| (i.to_string(), *r)).collect();
+            tenths(&parts).iter().map(|w| w.percent).collect::<Vec<_>>()
+        };
+        assert_eq!(shares(&[100, 60]), [60, 40]);
+        assert_eq!(shares(&[1, 1]), [50, 50]);
+        assert_eq!(shares(&[1, 1_000_000]), [10, 90]);
+        assert_eq!(shares(&[1, 1, 1]).iter().sum::<u8>(), 100);
+        assert_eq!(shares(&[1000, 1, 1, 1, 1, 1, 1, 1]), [30, 10, 10, 10, 10, 10, 10, 10]);
+        assert_eq!(shares(&[0, 0]), [50, 50]);
+    }
+}
