@@ -7,7 +7,7 @@
 //! ```
 //!
 //! There is no Multipath TCP here. A flow whose plan has several paths is one TCP connection in the UE's ATSSS session, which
-//! splits it packet by packet in proportion to what the slices guarantee, and puts it in order again at the end.
+//! splits it packet by packet in proportion to what the slices guarantee, then to what arrives, and puts it in order again.
 
 use super::addresses;
 use crate::scenario::Case;
@@ -192,7 +192,8 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
             }
         };
         let parts = best.paths.iter().map(|p| (p.interface.clone(), guaranteed(p.pvd.as_ref()).unwrap_or(1)));
-        choice.rule = Some(split(name, flow, &parts.collect::<Vec<_>>()));
+        let all = ue.accesses.len();
+        choice.rule = Some(split(name, flow, &parts.collect::<Vec<_>>(), all));
     }
     Ok(choice)
 }
@@ -205,17 +206,15 @@ fn cc_name(cc: CongestionControl) -> &'static str {
     }
 }
 
-/// The rule that leads a flow over several accesses, in proportion to these rates.
-fn split(name: &str, flow: &Flow, parts: &[(String, u64)]) -> Rule {
+/// The rule that leads a flow over several of `all` accesses: in proportion to these rates first, and where it may use all, as
+/// they are measured then.
+fn split(name: &str, flow: &Flow, parts: &[(String, u64)], all: usize) -> Rule {
+    let autonomous = parts.len() == all;
     let port = PortRange { first: flow.port, last: flow.port };
     Rule {
         name: format!("{name}-paths"),
         filter: Filter { protocol: Some(Carried::Tcp), remote_port: Some(port), ..Filter::default() },
-        steering: SteeringMode::LoadBalance {
-            weights: tenths(parts),
-            per: Granularity::Packet,
-            autonomous: false,
-        },
+        steering: SteeringMode::LoadBalance { weights: tenths(parts), per: Granularity::Packet, autonomous },
         reorder: true,
     }
 }
