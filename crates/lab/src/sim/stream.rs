@@ -90,11 +90,11 @@ const fn mix(seed: u64) -> u64 {
 
 /// The sum of a piece of the table as words of 16 bits, the first of which begins where the piece does.
 fn piece_sum(from: usize, to: usize) -> u64 {
-    let half = |at: usize| if at % 2 == 0 { 0 } else { u64::from(TABLE[at - 1]) << 8 };
+    let half = |at: usize| if at.is_multiple_of(2) { 0 } else { u64::from(TABLE[at - 1]) << 8 };
     let before = |at: usize| u64::from(SUMS[at / 2]) + half(at);
     // 0xFFFF is 0 in one's complement: twice as much is never less than what is taken away.
     let total = before(to) + 2 * 0xFFFF - before(from);
-    if from % 2 == 0 { total } else { swapped(total) }
+    if from.is_multiple_of(2) { total } else { swapped(total) }
 }
 
 /// A sum with the bytes of its words the other way round (RFC 1071 §2 (B)).
