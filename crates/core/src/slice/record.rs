@@ -264,3 +264,20 @@ pub struct Ue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_ms: Option<u64>,
 }
+
+impl Ue {
+    /// A UE that has nothing yet and has not registered.
+    #[must_use]
+    pub const fn new(id: String, token_hash: String) -> Self {
+        Self {
+            id,
+            token_hash,
+            slices: Vec::new(),
+            policies: Vec::new(),
+            session: None,
+            session_state: None,
+            leaving: false,
+            registered_ms: None,
+        }
+    }
+}

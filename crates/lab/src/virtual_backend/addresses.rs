@@ -10,6 +10,7 @@
 //! | server s | 10.3.s.1 |
 //! | any of these over IPv6 | fd00:46::, then the 32 bits |
 
+use crate::scenario::Case;
 use anyhow::{Result, ensure};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +23,12 @@ const MAX_UES: usize = 2000;
 const MAX_NODES: usize = 32;
 const MAX_UPFS: usize = 16;
 const MAX_SERVERS: usize = 256;
+
+/// Number of a link; cells are numbered after the links.
+pub fn link_number(case: &Case, name: &str) -> Option<usize> {
+    let cell = || case.gnbs.keys().position(|gnb| gnb == name).map(|g| case.links.len() + g);
+    case.links.keys().position(|link| link == name).or_else(cell)
+}
 
 /// Checks that there are addresses for all of them.
 ///

@@ -96,18 +96,9 @@ fn manager(case: &Case) -> Result<Manager> {
         }
     }
     for ue in case.ues.keys() {
-        let record = Ue {
-            id: ue.clone(),
-            // Nobody asks by REST here.
-            token_hash: String::new(),
-            slices: Vec::new(),
-            policies: Vec::new(),
-            session: None,
-            session_state: None,
-            leaving: false,
-            registered_ms: None,
-        };
-        keep(&mut manager, vec![Write::ue(record)]);
+        // Nobody asks by REST here.
+        let token_hash = String::new();
+        keep(&mut manager, vec![Write::ue(Ue::new(ue.clone(), token_hash))]);
         for (slice, ..) in of_ue(case, ue) {
             let writes = manager.assign(ue, slice, None)?;
             keep(&mut manager, writes);
@@ -243,9 +234,7 @@ fn tenths(parts: &[(String, u64)]) -> Vec<Weight> {
 pub fn local(case: &Case, ue: &str, path: usize) -> Option<IpAddr> {
     let u = case.ues.keys().position(|name| name == ue)?;
     let link = &case.ues.get(ue)?.accesses.get(path)?.link;
-    let cell = || case.gnbs.keys().position(|n| n == link).map(|g| case.links.len() + g);
-    let link = case.links.keys().position(|name| name == link).or_else(cell)?;
-    Some(addresses::direct(link, u).into())
+    Some(addresses::direct(addresses::link_number(case, link)?, u).into())
 }
 
 #[cfg(test)]

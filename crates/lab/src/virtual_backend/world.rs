@@ -425,9 +425,7 @@ impl World {
             Via::Direct(access) => {
                 let path = ue.path_of(access).context("its access")?;
                 let link = &ue.accesses[usize::from(path)].link;
-                let cell = || case.gnbs.keys().position(|n| n == link).map(|g| case.links.len() + g);
-                let link = case.links.keys().position(|name| name == link).or_else(cell);
-                let link = link.context("its link")?;
+                let link = addresses::link_number(case, link).context("its link")?;
                 (addresses::direct(link, u), Port(1 + u16::from(path)))
             }
             Via::Lwip(node) => {

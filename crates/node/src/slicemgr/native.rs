@@ -359,16 +359,7 @@ async fn set_ue(
                 let most = anabranch_core::slice::manager::MAX_UES as u64;
                 return Err(refused(Refusal::Full { what: "UEs", most }));
             }
-            let mut ue = old.unwrap_or_else(|| Ue {
-                id: name.clone(),
-                token_hash: auth::hash(&token),
-                slices: Vec::new(),
-                policies: Vec::new(),
-                session: None,
-                session_state: None,
-                leaving: false,
-                registered_ms: None,
-            });
+            let mut ue = old.unwrap_or_else(|| Ue::new(name.clone(), auth::hash(&token)));
             if let Some(session) = new.session {
                 if session.public_key.len() > 64 || session.rules.len() > 64 {
                     return Err(Problem::invalid("session: a public key in base64, and at most 64 rules"));

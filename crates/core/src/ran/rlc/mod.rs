@@ -233,10 +233,9 @@ impl Entity {
     #[inline]
     #[must_use]
     pub fn status(&self, now: Instant) -> BufferStatus {
-        let buffer = &self.queue.buffer;
         let mut status = BufferStatus {
-            sdu_bytes: buffer.len_bytes(),
-            sdus: buffer.len_sdus() as u64,
+            sdu_bytes: self.waiting_bytes(),
+            sdus: self.queue.buffer.len_sdus() as u64,
             ..BufferStatus::default()
         };
         match &self.mode {

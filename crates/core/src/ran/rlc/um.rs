@@ -127,10 +127,7 @@ impl Um {
 
     #[inline]
     pub(super) fn add_status(&self, status: &mut BufferStatus) {
-        if let Some(head) = &self.head {
-            status.sdu_bytes += head.left() as u64;
-            status.sdus += 1;
-        }
+        status.sdus += u64::from(self.head.is_some());
     }
 
     pub(super) fn head_sizes(&self, out: &mut Vec<u32>) {

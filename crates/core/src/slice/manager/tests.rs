@@ -53,16 +53,7 @@ fn run(manager: &mut Manager, id: &str, mut fails: impl FnMut(&Action) -> bool) 
 }
 
 fn ue(id: &str) -> Ue {
-    Ue {
-        id: id.into(),
-        token_hash: String::new(),
-        slices: Vec::new(),
-        policies: Vec::new(),
-        session: None,
-        session_state: None,
-        leaving: false,
-        registered_ms: None,
-    }
+    Ue::new(id.into(), String::new())
 }
 
 #[test]

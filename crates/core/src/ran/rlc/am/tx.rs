@@ -325,12 +325,7 @@ impl Tx {
     }
 
     pub(super) fn add_status(&self, status: &mut BufferStatus) {
-        if self.partial
-            && let Some(last) = self.flight.back()
-        {
-            status.sdu_bytes += last.head.left() as u64;
-            status.sdus += 1;
-        }
+        status.sdus += u64::from(self.partial && !self.flight.is_empty());
         status.retx_bytes = self.retx_bytes;
         status.retx_pdus = self.retx.len() as u64;
         status.stalled = !self.partial && self.stalled();
