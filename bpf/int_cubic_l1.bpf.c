@@ -34,6 +34,7 @@ void BPF_PROG(l1_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	struct tcp_sock *tp = ab_tcp(sk);
 	struct ab_socket *s = ab_socket(sk);
 
+	ab_cubic_acked(sk, acked);
 	if (ab_on_ack(s, tp)) {
 		s->kept_cwnd = 0;
 		ab_reduce(sk);
@@ -58,13 +59,6 @@ void BPF_PROG(l1_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
-void BPF_PROG(l1_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	ab_seen(sk);
-	cubictcp_acked(sk, sample);
-}
-
-SEC("struct_ops")
 u32 BPF_PROG(l1_undo, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -77,7 +71,6 @@ struct tcp_congestion_ops int_cubic_l1 = {
 	.cong_avoid = (void *)l1_cong_avoid,
 	.set_state = (void *)l1_state,
 	.cwnd_event = (void *)l1_event,
-	.pkts_acked = (void *)l1_acked,
 	.undo_cwnd = (void *)l1_undo,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "int_cubic_l1",

@@ -19,7 +19,7 @@ u32 BPF_PROG(ss_ssthresh, struct sock *sk)
 
 	/* Told by `cc show`; the law itself asks for no cause. */
 	if (s)
-		ab_judged(s, tp, ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts));
+		ab_judged(s, tp, ab_medium_now(s, tp));
 	return cubictcp_recalc_ssthresh(sk);
 }
 
@@ -42,13 +42,19 @@ void BPF_PROG(ss_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
 	struct ab_socket *s = ab_socket(sk);
+	u32 before = tp->snd_ssthresh;
 	u64 per_segment, window, most;
+	int ours;
 
 	(void)ab_on_ack(s, tp);
-	if (!in_slow_start(tp) || !in_force(s, tp) || !s) {
+	ours = in_slow_start(tp) && in_force(s, tp);
+	ab_cubic_acked(sk, acked);
+	if (!ours || !s) {
 		cubictcp_cong_avoid(sk, ack, acked);
 		return;
 	}
+	/* The queue is seen, not guessed at: HyStart does not end this slow start. */
+	tp->snd_ssthresh = before;
 	/* As tcp_is_cwnd_limited in slow start. A bit's place is the running kernel's. */
 	if (!BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited) && tp->snd_cwnd >= 2 * tp->max_packets_out)
 		return;
@@ -77,20 +83,6 @@ void BPF_PROG(ss_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
-void BPF_PROG(ss_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	struct tcp_sock *tp = ab_tcp(sk);
-	u32 before = tp->snd_ssthresh;
-	int slow = in_slow_start(tp);
-
-	ab_seen(sk);
-	cubictcp_acked(sk, sample);
-	/* The queue is seen, not guessed at: HyStart does not end this slow start. It rarely tries: only then it is worth to ask. */
-	if (slow && tp->snd_ssthresh != before && in_force(ab_socket(sk), tp))
-		tp->snd_ssthresh = before;
-}
-
-SEC("struct_ops")
 u32 BPF_PROG(ss_undo, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -103,7 +95,6 @@ struct tcp_congestion_ops int_cubic_ss = {
 	.cong_avoid = (void *)ss_cong_avoid,
 	.set_state = (void *)ss_state,
 	.cwnd_event = (void *)ss_event,
-	.pkts_acked = (void *)ss_acked,
 	.undo_cwnd = (void *)ss_undo,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "int_cubic_ss",

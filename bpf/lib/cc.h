@@ -114,6 +114,13 @@ AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int med
 	ab_count(medium ? AB_LOSSES_MEDIUM : AB_LOSSES_CONGESTION);
 }
 
+/* Whether the loss found now is the medium's, as the reports have it. */
+AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
+{
+	ab_acked_unseen(&s->view, tp->delivered_mstamp, tp->first_tx_mstamp);
+	return ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts);
+}
+
 /* Whether the loss found now is the medium's, and `cwnd` may be kept. */
 AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32 cwnd)
 {
@@ -123,7 +130,7 @@ AB_INLINE int ab_medium_loss(struct ab_socket *s, const struct tcp_sock *tp, u32
 	if (!s)
 		return 0;
 	s->late = 0;
-	medium = ab_medium(&s->view, tp->tcp_mstamp, srtt, ab_config.stale_rtts);
+	medium = ab_medium_now(s, tp);
 	over = cwnd > ab_ceiling_window(ab_config.ceiling_bps, srtt, tp->mss_cache);
 	ab_at_ceiling(s, medium && over);
 	medium = medium && !over;
@@ -140,16 +147,26 @@ AB_INLINE u32 ca_state(struct sock *sk)
 	return ((struct inet_connection_sock *)sk)->icsk_ca_state;
 }
 
-/* An ACK in recovery, for which cong_avoid is not called; the others are not worth a look at the storage. */
-AB_INLINE void ab_seen(struct sock *sk)
+/*
+ * What pkts_acked would tell CUBIC, from where the controller is called anyhow: every call costs more than what is done in it.
+ *
+ * pkts_acked has the round trip of the packet that was delivered last, or none. So has RACK (RFC 8985), and here it is
+ * from this ACK, for `acked` are the segments that it delivered. It differs where a retransmission was delivered:
+ * pkts_acked has the echoed time stamp's, or nothing; RACK has the round trip since it was sent last, unless that is shorter
+ * than any. Without SACK there is no RACK, and the smoothed round trip is the next best. ACKs of recovery, and those that
+ * only SACK, are not told: HyStart has no business there, and CUBIC's least round trip loses nothing that lasts.
+ */
+AB_INLINE void ab_cubic_acked(struct sock *sk, u32 acked)
 {
-	struct ab_socket *s;
+	const struct tcp_sock *tp = ab_tcp(sk);
+	u32 rtt_us = tp->rack.rtt_us;
+	struct ack_sample sample = {
+		.pkts_acked = acked,
+		.rtt_us = rtt_us ? rtt_us : ab_srtt(tp),
+	};
 
-	if (ca_state(sk) < TCP_CA_CWR)
-		return;
-	s = ab_socket(sk);
-	if (s)
-		ab_acked(&s->view, ab_tcp(sk)->tcp_mstamp);
+	if (acked && sample.rtt_us > 0)
+		cubictcp_acked(sk, &sample);
 }
 
 /* An ACK outside of recovery; true if a late report asks for the reduction that was left out. */

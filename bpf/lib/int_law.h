@@ -127,6 +127,16 @@ AB_INLINE void ab_acked(struct ab_view *v, u64 now_us)
 	v->acked_us = now_us;
 }
 
+/*
+ * When the last ACK came, for who is not called for those in recovery: TCP notes when something was delivered last
+ * (tcp_rate.c). Where nothing was in flight it notes there, and as the first transmission, when it began to send: no ACK.
+ */
+AB_INLINE void ab_acked_unseen(struct ab_view *v, u64 delivered_us, u64 first_sent_us)
+{
+	if (delivered_us > v->acked_us && delivered_us != first_sent_us)
+		v->acked_us = delivered_us;
+}
+
 AB_INLINE int ab_fresh(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
 	return (v->flags & AB_KNOWN) && ab_minus(v->acked_us, v->received_us) <= ab_rtt(srtt_us) * stale_rtts;

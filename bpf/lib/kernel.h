@@ -92,6 +92,10 @@ struct minmax {
 	struct minmax_sample s[3];
 };
 
+struct tcp_rack {
+	u32 rtt_us;
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 mss_cache;
@@ -108,6 +112,9 @@ struct tcp_sock {
 	u32 prior_cwnd;
 	u32 total_retrans;
 	u64 tcp_mstamp;
+	u64 delivered_mstamp;
+	u64 first_tx_mstamp;
+	struct tcp_rack rack;
 	struct minmax rtt_min;
 	u8 is_cwnd_limited : 1;
 };

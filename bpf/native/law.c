@@ -7,6 +7,10 @@
 void abn_init(struct ab_view *v) { ab_view_init(v); }
 int abn_take(struct ab_view *v, const u8 *option, u64 now_us) { return ab_take(v, option, now_us); }
 void abn_acked(struct ab_view *v, u64 now_us) { ab_acked(v, now_us); }
+void abn_acked_unseen(struct ab_view *v, u64 delivered_us, u64 first_sent_us)
+{
+	ab_acked_unseen(v, delivered_us, first_sent_us);
+}
 int abn_fresh(const struct ab_view *v, u64 srtt_us, u32 stale) { return ab_fresh(v, srtt_us, stale); }
 int abn_detailed(const struct ab_view *v, u64 srtt_us, u32 stale) { return ab_detailed(v, srtt_us, stale); }
 int abn_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale) { return ab_medium(v, now_us, srtt_us, stale); }

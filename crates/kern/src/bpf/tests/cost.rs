@@ -72,7 +72,7 @@ const ROUNDS: usize = 7;
 fn one_flow(algorithm: Algorithm, group: &OwnGroup, mib: usize) -> Vec<(String, f64, f64)> {
     let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
     let feedback = controllers.feedback(&group.path).unwrap();
-    let source = Source::attach("lo", SourceConfig { every: 1, ..SourceConfig::default() }).unwrap();
+    let source = Source::attach("lo", loopback_source()).unwrap();
     let listener = TcpListener::bind("[::1]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let reader = std::thread::spawn(move || {
