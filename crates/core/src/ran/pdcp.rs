@@ -44,6 +44,7 @@ impl PdcpTx {
     }
 
     /// Makes room for the header.
+    #[inline]
     pub fn reserve(&self, sdu: &mut Sdu) {
         let len = self.sn.header_len();
         if sdu.packet.headroom() >= len {
@@ -56,6 +57,7 @@ impl PdcpTx {
     }
 
     /// Fills the header that was reserved; returns the packet's COUNT.
+    #[inline]
     pub fn number(&mut self, sdu: &mut Sdu) -> u32 {
         let count = self.next;
         self.next = self.next.wrapping_add(1);
@@ -110,6 +112,7 @@ impl PdcpRx {
     }
 
     /// A PDU came from RLC at `now`. Hands up what is in order: COUNT and packet, the header out of the way.
+    #[inline]
     pub fn receive(
         &mut self,
         pdu: Vec<u8>,
@@ -175,6 +178,7 @@ impl PdcpRx {
 
     /// When something is given up next.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.reordering.map(|(_, at)| at)
     }
@@ -203,6 +207,7 @@ impl PdcpRx {
         }
     }
 
+    #[inline]
     fn up(&mut self, pdu: Vec<u8>, now: Instant, up: &mut impl FnMut(u32, Packet)) {
         self.stats.delivered_sdus += 1;
         let mut packet = Packet::new(now, pdu);
@@ -211,6 +216,7 @@ impl PdcpRx {
     }
 
     /// Starts the timer if something is missing and it does not run.
+    #[inline]
     fn wait(&mut self, now: Instant) {
         if self.reordering.is_none() && self.deliver != self.next {
             self.reordering = Some((self.next, now + self.t_reordering));

@@ -182,6 +182,7 @@ impl Sdap {
     ///
     /// # Errors
     /// The packet, if they have to.
+    #[inline]
     pub fn pass(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(DrbId, Sdu), Packet> {
         let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else { return Err(packet) };
         let flow = &mut self.flows[usize::from(index)];
@@ -258,6 +259,7 @@ impl Sdap {
 
     /// When the next poll is due; none while nothing waits for time to pass.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let (mut polls, mut wake) = (false, None);
         for drb in &self.drbs {
@@ -278,6 +280,7 @@ impl Sdap {
 
     /// Whether a limiter goes by what it is told of slots.
     #[must_use]
+    #[inline]
     pub fn listens(&self) -> bool {
         self.drbs.iter().any(|drb| !drb.limiter.is_open())
     }
@@ -291,6 +294,7 @@ impl Sdap {
     }
 
     /// An SDU left `drb`'s RLC buffer, see [`Limiter::on_sent`].
+    #[inline]
     pub fn on_sent(&mut self, drb: DrbId, bytes: u32, sojourn: Duration, now: Instant) {
         if let Some(drb) = self.drb_mut(drb) {
             drb.limiter.on_sent(bytes, sojourn, now);
@@ -314,6 +318,7 @@ impl Sdap {
 
     /// Bytes that wait for `drb`.
     #[must_use]
+    #[inline]
     pub fn backlog_bytes(&self, drb: DrbId) -> u64 {
         self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
     }
@@ -361,6 +366,7 @@ impl Sdap {
     }
 
     /// The first point of the grid `phase + k · poll` after the last poll.
+    #[inline]
     fn next_poll(&self) -> Instant {
         let (poll, phase) = (nanos(self.poll).max(1), nanos(self.phase));
         match self.polled_at.and_then(|at| at.as_nanos().checked_sub(phase)) {
@@ -481,6 +487,7 @@ impl Flow {
     }
 
     /// Notes that a packet goes down now, with the SDAP header in front if there is one.
+    #[inline]
     fn let_down(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
         let bytes = sdu.bytes();
         self.deficit = self.deficit.saturating_sub(bytes.into());
@@ -512,6 +519,7 @@ impl Drb {
         self.backlog_bytes = (self.backlog_bytes + after.1).saturating_sub(before.1);
     }
 
+    #[inline]
     fn wants_polls(&self) -> bool {
         self.backlog_sdus > 0 && self.limiter.wants_polls()
     }

@@ -82,6 +82,8 @@ struct Slot {
     way_out: Port,
     /// It may have packets to send.
     awake: bool,
+    /// Its next timer; looked up when it falls asleep, for nothing changes it until it is woken.
+    deadline: Option<(Instant, Reason)>,
 }
 
 /// See the top of this file.
@@ -92,6 +94,8 @@ pub struct Host {
     by_port: Vec<((u8, u16), usize)>,
     /// Applications that may have packets to send, in the order in which they were woken.
     awake: VecDeque<usize>,
+    /// The first timer of all, while all are asleep.
+    deadline: Option<(Instant, Reason)>,
     unclaimed: u64,
 }
 
@@ -111,7 +115,7 @@ impl Host {
             Ok(at) => self.by_port[at].1 = index,
             Err(at) => self.by_port.insert(at, (key, index)),
         }
-        self.apps.push(Slot { app, way_out, awake: false });
+        self.apps.push(Slot { app, way_out, awake: false, deadline: None });
         self.wake(index);
         AppId(index)
     }
@@ -126,6 +130,11 @@ impl Host {
     #[must_use]
     pub fn unclaimed(&self) -> u64 {
         self.unclaimed
+    }
+
+    /// The next timer of an application.
+    fn deadline_of(slot: &Slot) -> Option<(Instant, Reason)> {
+        if slot.awake { slot.app.poll_timeout() } else { slot.deadline }
     }
 
     fn wake(&mut self, index: usize) {
@@ -160,7 +169,11 @@ impl Element for Host {
                 return Some((slot.way_out, packet));
             }
             slot.awake = false;
+            slot.deadline = slot.app.poll_timeout();
             self.awake.pop_front();
+            if self.awake.is_empty() {
+                self.deadline = self.apps.iter().map(|slot| slot.deadline).fold(None, sooner);
+            }
         }
         None
     }
@@ -175,7 +188,7 @@ impl Element for Host {
 
     fn on_timeout(&mut self, now: Instant) {
         for index in 0..self.apps.len() {
-            if self.apps[index].app.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            if Self::deadline_of(&self.apps[index]).is_some_and(|(at, _)| at <= now) {
                 self.apps[index].app.on_timeout(now);
                 self.wake(index);
             }
@@ -183,6 +196,9 @@ impl Element for Host {
     }
 
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        self.apps.iter().map(|slot| slot.app.poll_timeout()).fold(None, sooner)
+        if self.awake.is_empty() {
+            return self.deadline;
+        }
+        self.apps.iter().map(Self::deadline_of).fold(None, sooner)
     }
 }

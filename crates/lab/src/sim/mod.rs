@@ -1,5 +1,6 @@
 //! The virtual-time network: hosts with a TCP of their own, wires, routers, links, and any element.
 
+mod deadlines;
 pub mod host;
 pub mod network;
 pub mod resequence;

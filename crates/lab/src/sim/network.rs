@@ -1,7 +1,7 @@
-//! The network in virtual time: nodes, wires between their ports, and a heap of deadlines.
+//! The network in virtual time: nodes, wires between their ports, and their deadlines.
 //!
 //! ```text
-//!   heap (time, node, serial) ─▶ drive(node) ─▶ packets ─▶ wire ─▶ on_packet(peer) ─▶ drive(peer) ─▶ ...
+//!   first deadline ─▶ drive(node) ─▶ packets ─▶ wire ─▶ on_packet(peer) ─▶ drive(peer) ─▶ ...
 //! ```
 //!
 //! Any [`Element`] is a node. A wire takes no time; delay, rate and loss are those of a
@@ -9,13 +9,13 @@
 //! a quiet hour costs nothing. The order of everything follows from the seeds and the order in which nodes
 //! were added: the same network run twice gives the same bytes.
 
+use super::deadlines::Deadlines;
 use super::router::Router;
 use anabranch_core::element::{Element, Port, Sink, drive};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
 use std::any::Any;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 /// A node of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,8 +39,8 @@ pub struct Stuck {
 #[derive(Default)]
 pub struct Network {
     nodes: Vec<Slot>,
-    heap: BinaryHeap<Reverse<(Instant, u32, u64)>>,
-    serial: u64,
+    /// When each node wants to be driven.
+    deadlines: Deadlines,
     now: Instant,
     /// Packets on wires.
     moving: VecDeque<(NodeId, Port, Packet)>,
@@ -63,10 +63,6 @@ struct Slot {
     /// It is a [`Router`], which packets pass without a stop.
     routes: bool,
     ends: Vec<End>,
-    /// When the node wants to be driven.
-    deadline: Option<Instant>,
-    /// Its entry in the heap; never later than the deadline.
-    queued: Option<(Instant, u64)>,
 }
 
 /// A port: where its wire leads, if it has one, and what went through.
@@ -99,10 +95,9 @@ impl Network {
             routes: (&element as &dyn Any).is::<Router>(),
             node: Box::new(ElementNode { element, events: VecDeque::new() }),
             ends: Vec::new(),
-            deadline: None,
-            queued: None,
         });
-        self.wake_at(id, self.now);
+        self.deadlines.add();
+        self.deadlines.set(id.0, self.now);
         id
     }
 
@@ -135,29 +130,16 @@ impl Network {
     /// [`Stuck`] if packets go round without time going on.
     pub fn run_until(&mut self, end: Instant) -> Result<(), Stuck> {
         let mut steps = 0;
-        while let Some(&Reverse((at, id, serial))) = self.heap.peek() {
+        while let Some((at, id)) = self.deadlines.first() {
             if at > end {
                 break;
             }
-            self.heap.pop();
-            let slot = &mut self.nodes[id as usize];
-            if slot.queued != Some((at, serial)) {
-                continue;
+            if at > self.now {
+                self.now = at;
+                steps = 0;
             }
-            slot.queued = None;
-            match slot.deadline {
-                Some(deadline) if deadline <= at => {
-                    if at > self.now {
-                        self.now = at;
-                        steps = 0;
-                    }
-                    self.drive(NodeId(id));
-                    self.settle(&mut steps)?;
-                }
-                // It has been put off meanwhile.
-                Some(later) => self.wake_at(NodeId(id), later),
-                None => {}
-            }
+            self.drive(NodeId(id));
+            self.settle(&mut steps)?;
         }
         self.now = self.now.max(end);
         Ok(())
@@ -172,7 +154,7 @@ impl Network {
     /// When something happens next.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _, _))| *at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 
     /// An element by its type; `None` if the node is of another.
@@ -265,13 +247,10 @@ impl Network {
     }
 
     fn drive(&mut self, id: NodeId) {
-        let Self { nodes, moving, unconnected, now, .. } = self;
+        let Self { nodes, deadlines, moving, unconnected, now, .. } = self;
         let slot = &mut nodes[id.0 as usize];
         let next = slot.node.drive(&mut Way { now: *now, ends: &mut slot.ends, moving, unconnected });
-        slot.deadline = None;
-        if let Some(at) = next {
-            self.wake_at(id, at);
-        }
+        deadlines.set(id.0, next);
     }
 
     /// Delivers what is on the wires until nothing is.
@@ -297,7 +276,7 @@ impl Network {
                 let node = self.name(to).to_owned();
                 return Err(Stuck { now: self.now, steps: *steps, node });
             }
-            let Self { nodes, moving, unconnected, now, .. } = self;
+            let Self { nodes, deadlines, moving, unconnected, now, .. } = self;
             let slot = &mut nodes[to.0 as usize];
             let bytes = packet.len() as u64;
             if let Some(end) = slot.ends.get_mut(usize::from(port.0)) {
@@ -306,10 +285,7 @@ impl Network {
             let way = &mut Way { now: *now, ends: &mut slot.ends, moving, unconnected };
             if !slot.routes {
                 let next = slot.node.arrive(port, packet, way);
-                slot.deadline = None;
-                if let Some(at) = next {
-                    self.wake_at(to, at);
-                }
+                deadlines.set(to.0, next);
                 return Ok(());
             }
             let Some(out) = slot.node.pass(&mut packet, way) else { return Ok(()) };
@@ -321,27 +297,16 @@ impl Network {
             (to, port) = *next;
         }
     }
-
-    #[inline]
-    fn wake_at(&mut self, id: NodeId, at: Instant) {
-        let slot = &mut self.nodes[id.0 as usize];
-        slot.deadline = Some(at);
-        // An entry that comes too early costs one look; entries are not searched for to be moved.
-        if slot.queued.is_none_or(|(queued, _)| at < queued) {
-            self.serial += 1;
-            slot.queued = Some((at, self.serial));
-            self.heap.push(Reverse((at, id.0, self.serial)));
-        }
-    }
 }
 
 /// An element without its type.
 trait Node {
-    /// A packet arrives, and the element is driven; when to drive it again.
-    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant>;
+    /// A packet arrives, and the element is driven; when to drive it again, [`Instant::MAX`]: not by itself.
+    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant;
     /// A packet passes a [`Router`]: the port it goes on by. Other nodes let none pass.
     fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port>;
-    fn drive(&mut self, way: &mut Way<'_>) -> Option<Instant>;
+    /// Drives the element; when to do so again.
+    fn drive(&mut self, way: &mut Way<'_>) -> Instant;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -354,7 +319,7 @@ impl<E: Element + 'static> Node for ElementNode<E>
 where
     E::Event: 'static,
 {
-    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Option<Instant> {
+    fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant {
         self.element.on_packet(port, packet, way.now);
         self.drive(way)
     }
@@ -371,9 +336,10 @@ where
     }
 
     #[inline]
-    fn drive(&mut self, way: &mut Way<'_>) -> Option<Instant> {
+    fn drive(&mut self, way: &mut Way<'_>) -> Instant {
         let now = way.now;
-        drive(&mut self.element, now, &mut Collect { way, events: &mut self.events }).map(|(at, _)| at)
+        let next = drive(&mut self.element, now, &mut Collect { way, events: &mut self.events });
+        next.map_or(Instant::MAX, |(at, _)| at)
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

@@ -3,7 +3,7 @@
 use anabranch_core::element::{Element, Port, Reason};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
-use anabranch_wire::ip::{packet_too_big, src_dst, update_u16};
+use anabranch_wire::ip::{dst, packet_too_big, src_dst, update_u16};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -95,7 +95,7 @@ impl Router {
     /// [`Element::poll_transmit`].
     #[inline]
     pub fn forward(&mut self, packet: &mut Packet, now: Instant) -> Option<Port> {
-        let Ok((_, to)) = src_dst(packet) else {
+        let Ok(to) = dst(packet) else {
             self.stats.no_route += 1;
             return None;
         };
@@ -178,18 +178,19 @@ impl Element for Router {
 /// Takes one from TTL or hop limit; false if it is used up.
 #[inline]
 fn take_hop(packet: &mut Packet) -> bool {
-    // `src_dst` has seen a whole fixed header.
-    match packet.first().map(|b| b >> 4) {
-        Some(4) if packet[8] > 1 => {
-            let old = u16::from_be_bytes([packet[8], packet[9]]);
-            packet[8] -= 1;
-            let new = u16::from_be_bytes([packet[8], packet[9]]);
-            let checksum = update_u16(u16::from_be_bytes([packet[10], packet[11]]), old, new);
-            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    // `dst` has seen a whole fixed header.
+    let Some(header) = packet.first_chunk_mut::<20>() else { return false };
+    match header[0] >> 4 {
+        4 if header[8] > 1 => {
+            let old = u16::from_be_bytes([header[8], header[9]]);
+            header[8] -= 1;
+            let new = u16::from_be_bytes([header[8], header[9]]);
+            let checksum = update_u16(u16::from_be_bytes([header[10], header[11]]), old, new);
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
             true
         }
-        Some(6) if packet[7] > 1 => {
-            packet[7] -= 1;
+        6 if header[7] > 1 => {
+            header[7] -= 1;
             true
         }
         _ => false,

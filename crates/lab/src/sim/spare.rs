@@ -14,11 +14,10 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of `len` bytes, which hold anything.
-pub fn take(len: usize) -> Vec<u8> {
-    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES));
-    buffer.resize(len, 0);
-    buffer
+/// An empty buffer.
+#[inline]
+pub fn take() -> Vec<u8> {
+    FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BYTES))
 }
 
 /// A copy of `bytes`; of few, in memory of its own.
@@ -26,15 +25,17 @@ pub fn copy(bytes: &[u8]) -> Vec<u8> {
     if bytes.len() < BYTES / 4 {
         return bytes.to_vec();
     }
-    let mut buffer = take(bytes.len());
-    buffer.copy_from_slice(bytes);
+    let mut buffer = take();
+    buffer.extend_from_slice(bytes);
     buffer
 }
 
-/// Takes a buffer back.
-pub fn give(buffer: Vec<u8>) {
+/// Takes a buffer back; what it holds is forgotten.
+#[inline]
+pub fn give(mut buffer: Vec<u8>) {
     FREE.with_borrow_mut(|free| {
         if free.len() < KEPT && (BYTES..=MOST_BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
             free.push(buffer);
         }
     });

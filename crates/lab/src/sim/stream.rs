@@ -30,14 +30,15 @@ impl SeededStream {
         Self { start: mix(seed) % PERIOD as u64 }
     }
 
-    /// Writes the bytes from `offset` on.
-    pub fn fill(&self, offset: u64, out: &mut [u8]) {
-        let mut rest = out;
+    /// Appends the `len` bytes from `offset` on.
+    #[inline]
+    pub fn append(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
         let mut from = self.place(offset);
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at_mut(rest.len().min(PERIOD - from));
-            now.copy_from_slice(&TABLE[from..from + now.len()]);
-            (rest, from) = (later, 0);
+        let mut left = len;
+        while left > 0 {
+            let now = left.min(PERIOD - from);
+            out.extend_from_slice(&TABLE[from..from + now]);
+            (left, from) = (left - now, 0);
         }
     }
 
@@ -131,14 +132,18 @@ mod tests {
     use super::*;
     use anabranch_wire::ip::sum;
 
+    fn piece(stream: &SeededStream, offset: u64, len: usize) -> Vec<u8> {
+        let mut piece = Vec::new();
+        stream.append(offset, len, &mut piece);
+        piece
+    }
+
     #[test]
     fn any_piece_is_part_of_the_same_stream() {
         let stream = SeededStream::new(9);
-        let mut whole = [0; 100];
-        stream.fill(1000, &mut whole);
+        let whole = piece(&stream, 1000, 100);
         for (from, to) in [(0, 100), (3, 4), (5, 29), (7, 8), (50, 50)] {
-            let mut piece = vec![0; to - from];
-            stream.fill(1000 + from as u64, &mut piece);
+            let mut piece = piece(&stream, 1000 + from as u64, to - from);
             assert_eq!(piece, whole[from..to]);
             assert!(stream.matches(1000 + from as u64, &piece));
             if let Some(last) = piece.last_mut() {
@@ -155,8 +160,7 @@ mod tests {
         let starts = (0..200).chain(PERIOD as u64 - 200..PERIOD as u64 + 200);
         for (turn, offset) in starts.enumerate() {
             for len in [0, 1, 2, 63, 64, 65, turn, 1448, 1449] {
-                let mut piece = vec![0; len];
-                stream.fill(offset, &mut piece);
+                let piece = piece(&stream, offset, len);
                 assert_eq!(
                     fold(stream.sum(offset, len)) % 0xFFFF,
                     fold(sum(&piece)) % 0xFFFF,
@@ -164,16 +168,14 @@ mod tests {
                 );
             }
         }
-        let mut long = vec![0; 3 * PERIOD];
-        stream.fill(5, &mut long);
+        let long = piece(&stream, 5, 3 * PERIOD);
         assert_eq!(fold(stream.sum(5, long.len())), fold(sum(&long)));
     }
 
     #[test]
     fn it_goes_on_where_it_begins_anew() {
         let stream = SeededStream::new(3);
-        let mut long = vec![0; 2 * PERIOD + 100];
-        stream.fill(7, &mut long);
+        let mut long = piece(&stream, 7, 2 * PERIOD + 100);
         assert!(stream.matches(7, &long));
         assert_eq!(long[..100], long[PERIOD..PERIOD + 100]);
         for at in [0, 50, PERIOD - 20] {

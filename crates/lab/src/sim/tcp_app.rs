@@ -8,7 +8,7 @@ use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
-use anabranch_wire::tcp::{TcpFlags, parse_packet_with};
+use anabranch_wire::tcp::{TcpFlags, TcpHeader, parse_packet, parse_packet_with};
 use std::net::SocketAddr;
 
 /// How much an application without a limit keeps written ahead.
@@ -165,42 +165,33 @@ impl TcpApp {
 
     /// A packet for this socket.
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
+        let Some(connection) = &mut self.connection else { return self.accept(packet, now) };
         // Where its payload has its place in the stream, if it is what belongs there.
         let mut place = None;
-        let (connection, expects) = (self.connection.as_ref(), self.expects);
-        let segment = parse_packet_with(packet, |header, payload| {
-            let offset = connection.and_then(|connection| connection.place_of(header))?;
-            let matches = !payload.is_empty() && expects.matches(offset, payload);
-            matches.then(|| place = Some(offset..offset + payload.len() as u64));
-            matches.then(|| expects.sum(offset, payload.len()))
-        });
-        let Ok(segment) = segment else { return };
-        if self.connection.is_none() {
-            let flags = segment.header.flags;
-            if self.end.connect_to.is_some()
-                || !flags.contains(TcpFlags::SYN)
-                || flags.contains(TcpFlags::ACK)
-            {
-                return;
+        let expects = self.expects;
+        let mut known_sum = |header: &TcpHeader, payload: &[u8]| {
+            if payload.is_empty() {
+                return Some(0);
             }
-            self.connection = Some(Connection::accept(
-                self.end.local,
-                segment.src,
-                &segment.header,
-                self.end.options.clone(),
-                SeededStream::new(self.end.seed),
-                self.end.seed,
-                now,
-            ));
-            return;
-        }
-        let Some(connection) = &mut self.connection else { return };
+            let offset = connection.place_of(header)?;
+            let matches = expects.matches(offset, payload);
+            place = matches.then(|| offset..offset + payload.len() as u64);
+            matches.then(|| expects.sum(offset, payload.len()))
+        };
+        let usual = connection.peer_template().and_then(|usual| usual.read(packet, &mut known_sum));
+        let (header, payload) = match usual {
+            Some((header, start)) => (header, &packet[start..]),
+            None => {
+                let Ok(segment) = parse_packet_with(packet, known_sum) else { return };
+                (segment.header, &packet[segment.payload])
+            }
+        };
         if has_hop_by_hop(packet) {
             connection.on_trace(packet, now);
         }
         let stood = connection.is_established();
         let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
-        connection.on_segment(&segment.header, &packet[segment.payload], now, &mut |bytes| {
+        connection.on_segment(&header, payload, now, &mut |bytes| {
             // What was kept behind a gap comes once more; of the packet itself, all has been compared.
             let compared = place
                 .as_ref()
@@ -218,6 +209,24 @@ impl TcpApp {
             self.write_at = Some(now);
         }
         self.act(now);
+    }
+
+    /// Takes in a SYN.
+    fn accept(&mut self, packet: &Packet, now: Instant) {
+        let Ok(segment) = parse_packet(packet) else { return };
+        let flags = segment.header.flags;
+        let opens = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK);
+        if self.end.connect_to.is_none() && opens {
+            self.connection = Some(Connection::accept(
+                self.end.local,
+                segment.src,
+                &segment.header,
+                self.end.options.clone(),
+                SeededStream::new(self.end.seed),
+                self.end.seed,
+                now,
+            ));
+        }
     }
 
     /// The next packet.

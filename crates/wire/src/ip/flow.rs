@@ -120,6 +120,15 @@ impl FlowKey {
 /// As [`FlowKey::parse`].
 #[inline]
 pub fn protocol_and_port(packet: &[u8]) -> Result<(u8, u16), WireError> {
+    // As nearly always: TCP or UDP behind an IPv4 header without options, and no fragment.
+    if let Some(head) = packet.first_chunk::<24>()
+        && head[0] == 0x45
+        && (head.len()..=packet.len()).contains(&usize::from(u16_at(head, 2)))
+        && u16_at(head, 6) & 0x3FFF == 0
+        && matches!(head[9], protocol::TCP | protocol::UDP)
+    {
+        return Ok((head[9], u16_at(head, 22)));
+    }
     let ip = IpPacket::parse(packet)?;
     let (_, to) = if ip.fragment { (0, 0) } else { ports(ip.protocol, &packet[ip.payload])? };
     Ok((ip.protocol, to))
@@ -142,6 +151,18 @@ pub fn src_dst(packet: &[u8]) -> Result<(IpAddr, IpAddr), WireError> {
         }
         Some(other) => Err(WireError::Value { what: "IP version", got: other.into() }),
         None => Err(WireError::Truncated { what: "IP packet", need: 1, have: 0 }),
+    }
+}
+
+/// Destination of an IP packet, as [`src_dst`] has it.
+///
+/// # Errors
+/// As [`src_dst`].
+#[inline]
+pub fn dst(packet: &[u8]) -> Result<IpAddr, WireError> {
+    match packet.first_chunk::<20>() {
+        Some(header) if header[0] >> 4 == 4 => Ok(v4_at(header, 16)),
+        _ => src_dst(packet).map(|(_, dst)| dst),
     }
 }
 
@@ -358,7 +379,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), v6: bool) {
+        fn arbitrary_bytes_never_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..120), v6: bool, usual in 0u8..4,
+        ) {
             let _ = (FlowKey::parse(&bytes), src_dst(&bytes));
             if bytes.len() > 6 {
                 bytes[0] = if v6 { 0x60 } else { 0x45 };
@@ -366,6 +389,13 @@ mod tests {
                 bytes[4] = 0;
                 bytes[6] &= 0x3F;
             }
+            // Often what has a way of its own: no fragment, TCP or UDP.
+            if usual > 0 && bytes.len() > 9 {
+                (bytes[6], bytes[7], bytes[9]) = (0x40, 0, [6, 6, 17, 6][usize::from(usual)]);
+            }
+            let to = FlowKey::parse(&bytes).map(|key| (key.protocol, key.dst_port));
+            prop_assert_eq!(protocol_and_port(&bytes), to);
+            prop_assert_eq!(dst(&bytes), src_dst(&bytes).map(|(_, to)| to));
             if let Ok(ip) = IpPacket::parse(&bytes) {
                 prop_assert!(ip.payload.end <= bytes.len() && ip.payload.start <= ip.payload.end);
                 prop_assert_eq!(src_dst(&bytes), Ok((ip.src, ip.dst)));

@@ -1,15 +1,19 @@
 //! The headers of one direction of a connection.
 //!
-//! Addresses, ports, and what IP always says stand ready, with their sums; a packet adds what is its own.
+//! Addresses, ports, and what IP always says stand ready, with their sums; a packet adds what is its own. The same
+//! knowledge reads the packets of that direction: what nearly all of them look like is compared, not taken apart.
 
-use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpHeader};
+use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpFlags, TcpHeader, TcpOptions};
 use crate::WireError;
 use crate::ip::{emit_ip, fold, most, protocol, pseudo_header_sum, sum};
-use crate::read::{need, put};
+use crate::read::{need, put, u16_at, u32_at};
 use std::net::SocketAddr;
 
 /// Bytes of an IPv4 and of an IPv6 header.
 const IP_LEN: [usize; 2] = [20, 40];
+
+/// Bytes of the headers of nearly every packet: IPv4, TCP, timestamps.
+const USUAL_LEN: usize = 20 + TCP_HEADER_LEN + 12;
 
 /// See the top of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +123,44 @@ impl TcpTemplate {
         put(tcp, 0, &fixed);
         Ok(())
     }
+
+    /// Reads a packet of this direction that looks as nearly all do: IPv4 and timestamps without other options, no
+    /// fragment, nothing behind it. Its header and where its payload begins; both checksums are verified, with
+    /// `payload_sum` as in [`parse_packet_with`](super::parse_packet_with). None is no error: that one takes any packet,
+    /// and reads the same out of this.
+    #[inline]
+    #[must_use]
+    pub fn read(
+        &self,
+        packet: &[u8],
+        payload_sum: impl FnOnce(&TcpHeader, &[u8]) -> Option<u64>,
+    ) -> Option<(TcpHeader, usize)> {
+        let (head, payload) = packet.split_first_chunk::<USUAL_LEN>()?;
+        let (ip, tcp) = head.split_first_chunk::<20>()?;
+        let tcp = tcp.first_chunk::<{ USUAL_LEN - 20 }>()?;
+        let unlike = u32_at(tcp, 0) ^ (u32::from(self.src_port) << 16 | u32::from(self.dst_port));
+        let whole = usize::from(u16_at(ip, 2)) == packet.len() && u16_at(ip, 6) & 0x3FFF == 0;
+        let ours = self.v4 && ip[0] == 0x45 && ip[9] == protocol::TCP && ip[12..20] == self.ip[12..20];
+        if unlike != 0 || !whole || !ours || tcp[12] >> 4 != 8 {
+            return None;
+        }
+        let ([8, 10, v @ .., 1, 1] | [1, 1, 8, 10, v @ ..]) = tcp.last_chunk::<12>()? else { return None };
+        let timestamps = Some((u32_at(v, 0), u32_at(v, 4)));
+        let header = TcpHeader {
+            seq: u32_at(tcp, 4),
+            ack: u32_at(tcp, 8),
+            flags: TcpFlags(tcp[13]),
+            window: u16_at(tcp, 14),
+            options: TcpOptions { timestamps, ..TcpOptions::default() },
+        };
+        let payload_sum = payload_sum(&header, payload).unwrap_or_else(|| sum(payload));
+        let length = (tcp.len() + payload.len()) as u64;
+        // The ports are in the sum that stands ready, and in the packet's.
+        let ports = u64::from(self.src_port) + u64::from(self.dst_port);
+        let total = self.fixed_sum - ports + length + sum(tcp) + payload_sum;
+        let intact = fold(sum(ip)) == 0xFFFF && fold(total) == 0xFFFF;
+        intact.then_some((header, USUAL_LEN))
+    }
 }
 
 /// The sum of both halves of a word of 32 bits.
@@ -160,6 +202,55 @@ mod tests {
             prop_assert_eq!(known.as_ref(), Ok(&read));
             // A sum that is wrong is found out.
             prop_assert!(parse_packet_with(&b, |_, p| Some(sum(p) + 1)).is_err());
+            prop_assert!(template.read(&b, |_, p| Some(sum(p) + 1)).is_none());
+        }
+
+        /// What a template reads is what anybody reads; and it reads whatever looks as usual.
+        #[test]
+        fn a_template_reads_what_everybody_reads(
+            v6 in 0u8..8, numbers: (u32, u32, u16, u8), ttl in 1u8.., block in 0u8..4,
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+            damage in proptest::option::of((0usize..72, 1u8..)), mend: bool,
+        ) {
+            let ends = if v6 == 0 { ("[fd00::1]:9", "[fd00::2]:80") } else { ("10.0.0.1:9", "10.9.0.2:80") };
+            let (src, dst) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
+            let mut sack = SackBlocks::default();
+            if block == 0 {
+                sack.push(1, 2);
+            }
+            let (seq, ack, window, flags) = numbers;
+            let options = TcpOptions { timestamps: Some((seq ^ 1, ack)), sack, ..TcpOptions::default() };
+            let header = TcpHeader { seq, ack, flags: TcpFlags(flags), window, options };
+            let mut b = crate::tcp::emit_packet(src, dst, &header, &payload).unwrap();
+            if v6 > 0 {
+                // A router on the way.
+                let old = u16::from_be_bytes([b[8], b[9]]);
+                b[8] = ttl;
+                let new = u16::from_be_bytes([b[8], b[9]]);
+                let checksum = crate::ip::update_u16(u16::from_be_bytes([b[10], b[11]]), old, new);
+                b[10..12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            if let Some((at, bits)) = damage {
+                let at = at % b.len();
+                b[at] ^= bits;
+                if mend && v6 > 0 && at < 20 {
+                    b[10..12].fill(0);
+                    let checksum = crate::ip::internet_checksum(&b[..20]);
+                    b[10..12].copy_from_slice(&checksum.to_be_bytes());
+                }
+            }
+            let template = TcpTemplate::new(src, dst).unwrap();
+            let read = template.read(&b, |_, p| Some(sum(p)));
+            let anybody = parse_packet(&b);
+            if let Some((header, start)) = &read {
+                let anybody = anybody.as_ref().unwrap();
+                prop_assert_eq!(&anybody.header, header);
+                prop_assert_eq!(&anybody.payload, &(*start..b.len()));
+                prop_assert_eq!((anybody.src, anybody.dst), (src, dst));
+            }
+            if v6 > 0 && block > 0 && damage.is_none() {
+                prop_assert!(read.is_some());
+            }
         }
     }
 

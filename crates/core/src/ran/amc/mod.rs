@@ -96,6 +96,7 @@ impl TbsTable {
 
     /// Bytes of 0, 1, 2, … RBs at `mcs`; an MCS above the last is taken as the last.
     #[must_use]
+    #[inline]
     pub fn row(&self, mcs: u8) -> &[u32] {
         let width = usize::from(self.rbs) + 1;
         let start = usize::from(mcs.min(self.max_mcs())) * width;
@@ -119,6 +120,7 @@ impl TbsTable {
 
     /// The least number of RBs that carry `bytes` at `mcs`; `None` if all of them do not.
     #[must_use]
+    #[inline]
     pub fn rbs_for(&self, mcs: u8, bytes: u32) -> Option<u16> {
         rbs_for(self.row(mcs), bytes)
     }
@@ -131,6 +133,7 @@ impl TbsTable {
 
     /// The last MCS.
     #[must_use]
+    #[inline]
     pub fn max_mcs(&self) -> u8 {
         let rows = self.bytes.len() / (usize::from(self.rbs) + 1);
         u8::try_from(rows.saturating_sub(1)).unwrap_or(u8::MAX)
@@ -223,6 +226,7 @@ impl Amc {
 
     /// What fits into slot number `slot` (from 0) in one direction; `None` if it carries none.
     #[must_use]
+    #[inline]
     pub fn table(&self, direction: Direction, slot: u64) -> Option<&TbsTable> {
         let Some(tdd) = &self.tdd else { return Some(&self.full) };
         match (tdd.at(slot), direction) {

@@ -36,6 +36,7 @@ pub enum Quality {
 impl Quality {
     /// The MCS to use on a carrier; `None` in an outage. Values a carrier does not have count as its last.
     #[must_use]
+    #[inline]
     pub fn mcs(self, amc: &Amc) -> Option<u8> {
         match self {
             Self::Cqi(cqi) => amc.mcs_of_cqi(cqi.min(15)).ok(),
@@ -111,6 +112,7 @@ impl Channel {
     }
 
     /// The quality at `now`; cheap when called with times that do not go back.
+    #[inline]
     pub fn quality(&mut self, now: Instant) -> Quality {
         match &mut self.kind {
             Kind::Constant(quality) => *quality,

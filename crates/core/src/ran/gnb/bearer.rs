@@ -110,20 +110,24 @@ impl Bearer {
     }
 
     /// The entity that sends in a direction.
+    #[inline]
     pub(super) fn tx(&mut self, direction: Direction) -> &mut Entity {
         &mut self.ends[sender(direction)].rlc
     }
 
+    #[inline]
     pub(super) fn status(&self, direction: Direction, now: Instant) -> BufferStatus {
         self.ends[sender(direction)].rlc.status(now)
     }
 
     /// SDU bytes in the buffer of a direction.
+    #[inline]
     pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
         self.ends[sender(direction)].rlc.waiting_bytes()
     }
 
     /// Bytes on the air that would empty the buffer of a direction.
+    #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         let rlc = &self.ends[sender(direction)].rlc;
         rlc.status(now).air_bytes(rlc.header_len(), per_pdu)
@@ -163,6 +167,7 @@ impl Bearer {
     }
 
     /// What the MAC took since the last call.
+    #[inline]
     pub(super) fn take_served(&mut self, direction: Direction) -> Served {
         std::mem::take(&mut self.ends[sender(direction)].served)
     }
@@ -173,6 +178,7 @@ impl Bearer {
     }
 
     /// When one of its timers is due; [`Instant::MAX`] if none runs.
+    #[inline]
     pub(super) fn wake(&self) -> Instant {
         let mut wake = Instant::MAX;
         for end in &self.ends {
@@ -187,6 +193,7 @@ impl Bearer {
     }
 
     /// The next packet that was pulled wholly.
+    #[inline]
     fn poll_sent(&mut self, direction: Direction) -> Option<SentSdu> {
         let end = &mut self.ends[sender(direction)];
         let sent = end.rlc.poll_sent()?;
@@ -247,6 +254,7 @@ impl Bearer {
     }
 
     /// Whether anything is to be sent or waited for.
+    #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
         self.wake() < Instant::MAX
             || self.ends.iter().any(|end| end.rlc.status(now) != BufferStatus::default())
@@ -268,6 +276,7 @@ impl Bearer {
         }
     }
 
+    #[inline]
     fn both(&mut self, direction: Direction) -> (&mut End, &mut End) {
         let [gnb, ue] = &mut self.ends;
         match direction {
@@ -278,6 +287,7 @@ impl Bearer {
 }
 
 /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
+#[inline]
 fn hand_up(header: bool, under_way: &mut VecDeque<SentSdu>, count: u32, mut packet: Packet) -> Delivered {
     // Packets come in the order of COUNT; those before are lost.
     while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2)

@@ -24,6 +24,7 @@ impl GrantDelay {
     }
 
     /// What is known in `slot`, in which the backlog is `bytes`. Slots left out had the backlog of the last.
+    #[inline]
     pub(super) fn known(&mut self, slot: u64, bytes: u64) -> u64 {
         let delay = self.wanted.len() as u64;
         if delay == 0 {

@@ -203,11 +203,13 @@ impl Gnb {
         side.into_iter().flat_map(|side| side.sdap.flow_stats())
     }
 
+    #[inline]
     fn time_of(&self, slot: u64) -> Instant {
         Instant::from_nanos(slot.saturating_mul(self.slot_ns))
     }
 
     /// RBs for data in a slot; none if it carries nothing in this direction.
+    #[inline]
     fn data_rbs(&self, direction: Direction, slot: u64) -> Option<u16> {
         self.amc.table(direction, slot)?;
         let control = self.control.iter().filter(|_| direction == Direction::Downlink);
@@ -237,6 +239,7 @@ impl Gnb {
         link.counted = until;
     }
 
+    #[inline]
     fn event(&mut self, event: GnbEvent) {
         if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
@@ -245,6 +248,7 @@ impl Gnb {
     }
 
     /// A UE has, or will have, something to send: slots are run from now on.
+    #[inline]
     fn activate(&mut self, number: u32, now: Instant) {
         if self.ues.get(number as usize).is_none_or(|ue| ue.active) {
             return;
@@ -266,6 +270,7 @@ impl Gnb {
         }
     }
 
+    #[inline]
     fn downlink(&mut self, mut packet: Packet, now: Instant) {
         let found = match self.n3 {
             N3::Ip => self.ue_by_address(&packet).map(|number| (number, None)),
@@ -288,6 +293,7 @@ impl Gnb {
     }
 
     /// A packet enters SDAP at the sending end of a direction.
+    #[inline]
     fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
         self.activate(number, now);
         let Some(ue) = self.ues.get_mut(number as usize) else { return };
@@ -298,6 +304,7 @@ impl Gnb {
         self.wake = self.wake.min(self.ues[number as usize].wake);
     }
 
+    #[inline]
     fn ue_by_address(&self, packet: &[u8]) -> Option<u32> {
         let (_, to) = src_dst(packet).ok()?;
         let at = self.by_address.binary_search_by_key(&to, |(address, _)| *address).ok()?;
@@ -321,6 +328,7 @@ impl Gnb {
     }
 
     /// A packet was handed up at the receiving end of a direction.
+    #[inline]
     fn deliver(&mut self, direction: Direction, number: u32, drb: DrbId, delivered: Delivered, now: Instant) {
         let Delivered { mut packet, qfi, sent } = delivered;
         packet.at = now;
@@ -365,6 +373,7 @@ impl Gnb {
     }
 
     /// Blocks of a direction that are there by `now`, one at a time.
+    #[inline]
     fn land(&mut self, direction: Direction, now: Instant) -> bool {
         let flights = &mut self.links[index(direction)].flights;
         if flights.front().is_none_or(|flight| flight.due > now) {
@@ -457,6 +466,7 @@ impl Gnb {
         }
     }
 
+    #[inline]
     fn next_flight(&self) -> Instant {
         let [down, up] = &self.links;
         let first = |link: &Link| link.flights.front().map_or(Instant::MAX, |f| f.due);
@@ -464,10 +474,12 @@ impl Gnb {
     }
 
     /// When anything is due next.
+    #[inline]
     fn next_due(&self) -> Instant {
         self.next_flight().min(self.next_tick()).min(self.wake)
     }
 
+    #[inline]
     fn next_tick(&self) -> Instant {
         if self.ticking { self.time_of(self.next_slot) } else { Instant::MAX }
     }

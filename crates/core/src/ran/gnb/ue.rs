@@ -143,20 +143,24 @@ impl Ue {
         })
     }
 
+    #[inline]
     pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
         &mut self.sides[index(direction)]
     }
 
+    #[inline]
     pub(super) fn look(&self, direction: Direction) -> &Side {
         &self.sides[index(direction)]
     }
 
     /// The QoS flow of an IP packet.
+    #[inline]
     pub(super) fn qfi_of(&self, direction: Direction, packet: &[u8]) -> u8 {
         classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
     }
 
     /// A packet enters; what its limiter lets through goes down at once.
+    #[inline]
     pub(super) fn enqueue(
         &mut self,
         direction: Direction,
@@ -195,6 +199,7 @@ impl Ue {
     }
 
     /// A packet goes down to its bearer.
+    #[inline]
     fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
         if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
             if direction == Direction::Downlink
@@ -241,6 +246,7 @@ impl Ue {
     }
 
     /// Notes when the next timer is due.
+    #[inline]
     pub(super) fn set_wake(&mut self, now: Instant) {
         let mut wake = Instant::MAX;
         for side in &self.sides {
@@ -255,6 +261,7 @@ impl Ue {
     }
 
     /// Whether anything is to be sent or waited for.
+    #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
         self.sides.iter().any(|s| s.harq_waiting > 0)
             || self
@@ -264,21 +271,25 @@ impl Ue {
     }
 
     /// Bytes on the air that would empty its buffers.
+    #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         self.bearers.iter().map(|b| b.air_bytes(direction, per_pdu, now)).sum()
     }
 
     /// SDU bytes in its buffers.
+    #[inline]
     pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
         self.bearers.iter().map(|b| b.buffer_bytes(direction)).sum()
     }
 
     /// The MCS in force; `None` in an outage.
+    #[inline]
     pub(super) fn mcs(&mut self, direction: Direction, amc: &Amc, now: Instant) -> Option<u8> {
         self.side(direction).channel.quality(now).mcs(amc)
     }
 
     /// What an intra-slice scheduler goes by.
+    #[inline]
     pub(super) fn metric(&self, direction: Direction, slot: u64, rate_bytes: u32) -> UeMetric {
         let side = self.look(direction);
         UeMetric {
@@ -291,6 +302,7 @@ impl Ue {
 
     /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
     /// take then, if it says.
+    #[inline]
     pub(super) fn report(
         &mut self,
         direction: Direction,

@@ -30,12 +30,14 @@ pub struct TransportBlock {
 impl TransportBlock {
     /// An empty block in a buffer of the pool.
     #[must_use]
+    #[inline]
     pub fn new(tbs_bytes: u32, rbs: u16, pool: &mut BufferPool) -> Self {
         Self { bytes: pool.take(), tbs_bytes, rbs, transmissions: 0, special: false }
     }
 
     /// Bytes that are free.
     #[must_use]
+    #[inline]
     pub fn room(&self) -> usize {
         (self.tbs_bytes as usize).saturating_sub(self.bytes.len())
     }
@@ -57,6 +59,7 @@ impl TransportBlock {
     }
 
     /// The logical channels and PDUs inside; what cannot be read ends it.
+    #[inline]
     pub fn pdus(&self) -> impl Iterator<Item = (u8, &[u8])> {
         MacSubPdus::new(&self.bytes).map_while(Result::ok)
     }

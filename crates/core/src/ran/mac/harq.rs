@@ -103,6 +103,7 @@ impl Harq {
     }
 
     /// A block is sent: what becomes of it.
+    #[inline]
     pub fn send(&mut self, block: &mut TransportBlock) -> Outcome {
         block.transmissions = block.transmissions.saturating_add(1);
         let bler = if block.transmissions == 1 { self.config.bler } else { self.config.bler_retx };
@@ -130,6 +131,7 @@ impl Harq {
     }
 
     /// The first block that is due.
+    #[inline]
     pub fn take_due(&mut self, now: Instant) -> Option<Retx> {
         if self.waiting.front()?.due > now { None } else { self.waiting.pop_front() }
     }

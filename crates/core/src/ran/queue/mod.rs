@@ -73,6 +73,7 @@ pub struct Sdu {
 impl Sdu {
     /// An IP packet that entered at `packet.at` and went down at once.
     #[must_use]
+    #[inline]
     pub fn new(packet: Packet, qfi: u8) -> Self {
         let at = packet.at;
         Self { packet, ip_offset: 0, qfi, arrived: at, forwarded: at }
@@ -80,6 +81,7 @@ impl Sdu {
 
     /// Its size in bytes as RLC counts it.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u32 {
         u32::try_from(self.packet.len()).unwrap_or(u32::MAX)
     }
@@ -289,6 +291,7 @@ macro_rules! limiter {
 impl AnyLimiter {
     /// Whether it lets everything down, whatever it is told.
     #[must_use]
+    #[inline]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open)
     }
@@ -301,12 +304,15 @@ impl Limiter for AnyLimiter {
     fn on_forwarded(&mut self, bytes: u32, now: Instant) {
         limiter!(self, l => l.on_forwarded(bytes, now), else ());
     }
+    #[inline]
     fn on_sent(&mut self, bytes: u32, sojourn: Duration, now: Instant) {
         limiter!(self, l => l.on_sent(bytes, sojourn, now), else ());
     }
+    #[inline]
     fn on_tti(&mut self, report: &TtiReport) {
         limiter!(self, l => l.on_tti(report), else ());
     }
+    #[inline]
     fn wants_polls(&self) -> bool {
         limiter!(self, l => l.wants_polls(), else false)
     }
@@ -340,15 +346,19 @@ macro_rules! buffer {
 }
 
 impl Buffer for AnyBuffer {
+    #[inline]
     fn push(&mut self, sdu: Sdu, now: Instant) {
         buffer!(self, b => b.push(sdu, now));
     }
+    #[inline]
     fn pop(&mut self, now: Instant) -> Option<Sdu> {
         buffer!(self, b => b.pop(now))
     }
+    #[inline]
     fn len_sdus(&self) -> usize {
         buffer!(self, b => b.len_sdus())
     }
+    #[inline]
     fn len_bytes(&self) -> u64 {
         buffer!(self, b => b.len_bytes())
     }

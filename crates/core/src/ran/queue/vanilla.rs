@@ -27,6 +27,7 @@ impl Fifo {
 
     /// Counts an SDU that goes through at once as if it were pushed and popped; `false`, and nothing is counted, if
     /// it does not fit or others wait.
+    #[inline]
     pub(crate) fn pass(&mut self, bytes: u64) -> bool {
         let fits = self.queue.is_empty() && bytes <= self.limit.bytes && self.limit.sdus > 0;
         if fits {
@@ -45,6 +46,7 @@ impl Fifo {
 }
 
 impl Buffer for Fifo {
+    #[inline]
     fn push(&mut self, sdu: Sdu, _: Instant) {
         self.stats.pushed_sdus += 1;
         let bytes = self.bytes + u64::from(sdu.bytes());
@@ -57,6 +59,7 @@ impl Buffer for Fifo {
         self.queue.push_back(sdu);
     }
 
+    #[inline]
     fn pop(&mut self, _: Instant) -> Option<Sdu> {
         let sdu = self.queue.pop_front()?;
         self.bytes -= u64::from(sdu.bytes());
@@ -64,10 +67,12 @@ impl Buffer for Fifo {
         Some(sdu)
     }
 
+    #[inline]
     fn len_sdus(&self) -> usize {
         self.queue.len()
     }
 
+    #[inline]
     fn len_bytes(&self) -> u64 {
         self.bytes
     }

@@ -96,12 +96,14 @@ impl TxQueue {
     }
 
     /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
+    #[inline]
     fn push(&mut self, mut sdu: Sdu, now: Instant) {
         self.pdcp.reserve(&mut sdu);
         self.buffer.push(sdu, now);
     }
 
     /// The next packet, numbered: with its COUNT.
+    #[inline]
     fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
         let mut sdu = self.buffer.pop(now)?;
         let count = self.pdcp.number(&mut sdu);
@@ -169,12 +171,14 @@ impl Entity {
     }
 
     /// A packet comes down from SDAP.
+    #[inline]
     pub fn push(&mut self, sdu: Sdu, now: Instant) {
         self.queue.push(sdu, now);
     }
 
     /// Appends the next PDU of at most `room` bytes to `out`; returns its length, 0 if there is none or not
     /// even a byte fits.
+    #[inline]
     pub fn pull(&mut self, room: usize, now: Instant, out: &mut Vec<u8>, pool: &mut BufferPool) -> usize {
         match &mut self.mode {
             Mode::Um(um) => um.pull(&mut self.queue, room, now, out, &mut self.sent, pool),
@@ -183,6 +187,7 @@ impl Entity {
     }
 
     /// A PDU arrived; `up` gets each SDU that is whole now.
+    #[inline]
     pub fn receive(
         &mut self,
         pdu: &[u8],
@@ -206,6 +211,7 @@ impl Entity {
 
     /// When something is due next.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.mode {
             Mode::Um(um) => um.poll_timeout(),
@@ -214,6 +220,7 @@ impl Entity {
     }
 
     /// The next SDU of which the last byte was pulled for the first time.
+    #[inline]
     pub fn poll_sent(&mut self) -> Option<SentSdu> {
         self.sent.pop_front()
     }
@@ -247,6 +254,7 @@ impl Entity {
 
     /// Bytes of the header of a PDU that holds a complete SDU.
     #[must_use]
+    #[inline]
     pub fn header_len(&self) -> u32 {
         match &self.mode {
             Mode::Um(_) => 1,

@@ -16,11 +16,13 @@ const KEPT: usize = 1024;
 
 impl BufferPool {
     /// An empty buffer.
+    #[inline]
     pub fn take(&mut self) -> Vec<u8> {
         self.free.pop().unwrap_or_default()
     }
 
     /// A buffer that holds a copy of `bytes`.
+    #[inline]
     pub fn filled(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut buffer = self.take();
         buffer.extend_from_slice(bytes);
@@ -28,6 +30,7 @@ impl BufferPool {
     }
 
     /// Takes a buffer back; its contents are forgotten.
+    #[inline]
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         if self.free.len() < KEPT {
             buffer.clear();
@@ -125,6 +128,7 @@ impl Partial {
     }
 
     /// Whether bytes are missing before the last one that has come.
+    #[inline]
     pub(super) fn has_gap(&self) -> bool {
         !matches!(self.have[..], [] | [(0, _)])
     }
@@ -137,6 +141,7 @@ impl Partial {
     }
 
     /// The buffer, whatever it holds.
+    #[inline]
     pub(super) fn into_bytes(self, pool: &mut BufferPool) -> Vec<u8> {
         let mut ranges = self.have;
         if pool.ranges.len() < KEPT {

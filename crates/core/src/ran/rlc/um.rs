@@ -62,6 +62,7 @@ impl Um {
         self.config.sn_bits.0
     }
 
+    #[inline]
     pub(super) fn pull(
         &mut self,
         queue: &mut TxQueue,
@@ -136,6 +137,7 @@ impl Um {
         }
     }
 
+    #[inline]
     pub(super) fn receive(
         &mut self,
         pdu: &[u8],
@@ -230,35 +232,42 @@ impl Um {
         }
     }
 
+    #[inline]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.rx.timer.map(|(_, at)| at)
     }
 }
 
 impl Rx {
+    #[inline]
     fn window_start(&self, sn: UmSn) -> u32 {
         self.highest.wrapping_sub(sn.modulus() / 2) & (sn.modulus() - 1)
     }
 
     /// Distance from the start of the window: numbers of the window are below half of all numbers, and
     /// RX_Next_Highest is exactly half.
+    #[inline]
     fn age(&self, number: u32, sn: UmSn) -> u32 {
         number.wrapping_sub(self.window_start(sn)) & (sn.modulus() - 1)
     }
 
     /// At or after RX_Next_Highest; or before the window, once that has moved past the number.
+    #[inline]
     fn is_outside(&self, number: u32, sn: UmSn) -> bool {
         self.age(number, sn) >= sn.modulus() / 2
     }
 
+    #[inline]
     fn is_before_reassembly(&self, number: u32, sn: UmSn) -> bool {
         !self.is_outside(number, sn) && self.age(number, sn) < self.age(self.reassembly, sn)
     }
 
+    #[inline]
     fn is_done(&self, number: u32) -> bool {
         self.done[number as usize / 64] & 1 << (number % 64) != 0
     }
 
+    #[inline]
     fn set_done(&mut self, number: u32, done: bool) {
         let word = &mut self.done[number as usize / 64];
         let bit = 1 << (number % 64);
@@ -278,6 +287,7 @@ impl Rx {
     }
 
     /// RX_Next_Reassembly moves over what was handed up.
+    #[inline]
     fn skip_done(&mut self, sn: UmSn) {
         while self.reassembly != self.highest && self.is_done(self.reassembly) {
             self.reassembly = (self.reassembly + 1) & (sn.modulus() - 1);
@@ -285,6 +295,7 @@ impl Rx {
     }
 
     /// Whether t-Reassembly has something to wait for.
+    #[inline]
     fn has_gap(&self, sn: UmSn) -> bool {
         let ahead = self.highest.wrapping_sub(self.reassembly) & (sn.modulus() - 1);
         let gap = |number| self.partial.iter().any(|(n, partial)| *n == number && partial.has_gap());

@@ -108,6 +108,7 @@ pub struct Board {
 
 impl Board {
     /// Clears the board for a TTI.
+    #[inline]
     pub fn start(&mut self, tti: &Tti<'_>) {
         self.room = tti.room();
         self.grants.clear();
@@ -156,6 +157,7 @@ impl Board {
 
     /// The best ranked UE of a slice that is not served wholly yet.
     #[must_use]
+    #[inline]
     pub fn next_queue(&self, slice: usize) -> Option<usize> {
         let from = self.served.get(slice).copied().unwrap_or(0);
         (from..self.queues_of(slice).end).find(|q| self.unmet(*q) > 0)
@@ -163,18 +165,21 @@ impl Board {
 
     /// Queues of a slice, best ranked first.
     #[must_use]
+    #[inline]
     pub fn queues_of(&self, slice: usize) -> Range<usize> {
         self.of_slice.get(slice).cloned().unwrap_or_default()
     }
 
     /// RBs a queue still needs.
     #[must_use]
+    #[inline]
     pub fn unmet(&self, queue: usize) -> u16 {
         let need = self.needs.get(queue).copied().unwrap_or(0);
         need.saturating_sub(self.grants.get(queue).copied().unwrap_or(0))
     }
 
     /// Gives a queue groups that cover `rbs` RBs, as far as there are; returns the RBs given.
+    #[inline]
     pub fn give(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) -> u16 {
         let got = self.room.take(rbs);
         self.note(tti, queue, got);
@@ -182,6 +187,7 @@ impl Board {
     }
 
     /// Gives a slice's UEs, best ranked first, what they need out of `part`, which was split off before.
+    #[inline]
     fn serve_from(&mut self, tti: &Tti<'_>, slice: usize, part: &mut Room) {
         while let Some(queue) = self.next_queue(slice) {
             let got = part.take(self.unmet(queue));
@@ -192,6 +198,7 @@ impl Board {
         }
     }
 
+    #[inline]
     fn note(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) {
         if let (Some(grant), Some(q)) = (self.grants.get_mut(queue), tti.queues.get(queue)) {
             *grant += rbs;

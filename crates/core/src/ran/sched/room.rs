@@ -18,6 +18,7 @@ pub struct Room {
 impl Room {
     /// `rbs` RBs in groups of `rbg`, at least 1.
     #[must_use]
+    #[inline]
     pub fn new(rbs: u16, rbg: u16) -> Self {
         let rbg = rbg.max(1);
         Self { rbg, groups: rbs / rbg, short: rbs % rbg }
@@ -25,6 +26,7 @@ impl Room {
 
     /// RBs free.
     #[must_use]
+    #[inline]
     pub fn rbs(&self) -> u16 {
         self.groups * self.rbg + self.short
     }
@@ -38,6 +40,7 @@ impl Room {
 
     /// Takes groups that cover `rbs` RBs with as few RBs as can be: the short one where it saves a whole one.
     /// Takes all there is if that is less. Returns the RBs taken.
+    #[inline]
     pub fn take(&mut self, rbs: u16) -> u16 {
         if rbs == 0 {
             return 0;
@@ -60,6 +63,7 @@ impl Room {
     }
 
     /// Splits off at most `rbs` RBs, rounded down to groups.
+    #[inline]
     pub fn split(&mut self, rbs: u16) -> Self {
         let groups = (rbs / self.rbg.max(1)).min(self.groups);
         let rest = rbs - groups * self.rbg;
@@ -70,6 +74,7 @@ impl Room {
     }
 
     /// What is left of a part that was split off.
+    #[inline]
     pub fn put_back(&mut self, part: Self) {
         self.groups += part.groups;
         self.short += part.short;

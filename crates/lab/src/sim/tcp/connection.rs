@@ -82,8 +82,9 @@ pub struct Connection {
     reset_due: Option<u64>,
     telemetry: Option<Box<TelemetryEnd>>,
     stream: SeededStream,
-    /// What all its packets begin with; none if its ends differ in family.
+    /// What all its packets begin with, and what the peer's do; none if its ends differ in family.
     template: Option<TcpTemplate>,
+    peer_template: Option<TcpTemplate>,
 }
 
 impl Connection {
@@ -122,6 +123,7 @@ impl Connection {
             telemetry: options.telemetry.map(|t| Box::new(TelemetryEnd::new(t))),
             stream,
             template: TcpTemplate::new(local, remote).ok(),
+            peer_template: TcpTemplate::new(remote, local).ok(),
             options,
         }
     }
@@ -215,7 +217,15 @@ impl Connection {
         self.receiver.on_segment(seq, payload, h.flags.contains(TcpFlags::FIN), now, deliver);
     }
 
+    /// What the peer's packets begin with.
+    #[inline]
+    #[must_use]
+    pub fn peer_template(&self) -> Option<&TcpTemplate> {
+        self.peer_template.as_ref()
+    }
+
     /// Where in the peer's stream the payload of a segment begins; none if it has no place there.
+    #[inline]
     #[must_use]
     pub fn place_of(&self, header: &TcpHeader) -> Option<u64> {
         unwrap(self.receiver.next(), self.irs, header.seq)?.checked_sub(1)
@@ -544,10 +554,11 @@ impl Connection {
             end.answer(&mut header.options, plain, now);
         }
         let headers = template.headers_len(&header);
-        let mut bytes = spare::take(HEADROOM + headers + payload);
-        let (_, packet) = bytes.split_at_mut(HEADROOM);
+        let mut bytes = spare::take();
+        bytes.resize(HEADROOM + headers, 0);
         let place = seq.saturating_sub(1);
-        self.stream.fill(place, &mut packet[headers..]);
+        self.stream.append(place, payload, &mut bytes);
+        let packet = &mut bytes[HEADROOM..];
         template.emit(packet, &header, self.stream.sum(place, payload)).ok()?;
         if let Some(end) = self.telemetry.as_mut().filter(|_| payload > 0)
             && let Some(with_trace) = end.trace(packet)
