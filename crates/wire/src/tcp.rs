@@ -147,11 +147,16 @@ pub struct TcpOptions {
 impl TcpOptions {
     /// Bytes the options take, padded to a multiple of 4; at most [`TCP_OPTIONS_MAX`] but for a SYN
     /// that also has SACK blocks, which [`emit_packet`] refuses.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         if self.only_timestamps().is_some() {
             return 12;
         }
+        self.len_of_any()
+    }
+
+    fn len_of_any(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
             len += 4;
@@ -176,8 +181,10 @@ impl TcpOptions {
     /// The timestamps, if they are all there is.
     #[inline]
     fn only_timestamps(&self) -> Option<(u32, u32)> {
-        let others = self.mss.is_some() || self.window_scale.is_some() || self.sack_permitted;
-        self.timestamps.filter(|_| !others && self.sack.is_empty() && self.report[1] == 0)
+        // All are looked at: that is quicker than to stop at one.
+        let others = self.mss.is_some() | self.window_scale.is_some() | self.sack_permitted;
+        let more = !self.sack.is_empty() | (self.report[1] != 0);
+        if others | more { None } else { self.timestamps }
     }
 
     /// Whether there is no option.

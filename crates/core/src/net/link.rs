@@ -186,6 +186,8 @@ pub struct Link {
     /// Packets on the medium with the time they are due, earliest first.
     flight: VecDeque<(Instant, Packet)>,
     flight_bytes: usize,
+    /// When something may arrive next, see [`Link::next_at`]; [`Instant::MAX`]: never by itself.
+    next: Instant,
     last_in: Instant,
     telemetry: Option<Box<Telemetry>>,
     stats: LinkStats,
@@ -211,6 +213,7 @@ impl Link {
             sending: None,
             flight: VecDeque::new(),
             flight_bytes: 0,
+            next: Instant::MAX,
             last_in: Instant::ZERO,
             telemetry: Telemetry::new(config.ioam, config.strip),
             stats: LinkStats::default(),
@@ -240,6 +243,7 @@ impl Link {
         }
         if self.sending.is_none() {
             self.send(packet);
+            self.look_ahead();
         } else if self.waiting.len() < self.limit.packets
             && self.waiting_bytes.saturating_add(len) <= self.limit.bytes
         {
@@ -255,11 +259,15 @@ impl Link {
     /// The next packet that has arrived at the far end by `now`; its `at` is when it arrived.
     #[inline]
     pub fn take(&mut self, now: Instant) -> Option<Packet> {
+        if self.next > now {
+            return None;
+        }
         self.advance(now);
         if self.flight.front()?.0 > now {
             return None;
         }
         let (due, mut packet) = self.flight.pop_front()?;
+        self.look_ahead();
         self.flight_bytes -= packet.len();
         self.stats.packets_out += 1;
         self.stats.bytes_out += packet.len() as u64;
@@ -271,15 +279,21 @@ impl Link {
     #[must_use]
     #[inline]
     pub fn next_at(&self) -> Option<Instant> {
+        Some(self.next).filter(|next| *next < Instant::MAX)
+    }
+
+    /// Notes when something may arrive next, after anything has changed.
+    #[inline]
+    fn look_ahead(&mut self) {
         let arrival = self.flight.front().map(|(due, _)| *due);
         // Nothing arrives sooner than the delay after it was sent. While something is in flight in order,
         // that is due first, which saves a wake-up per packet.
         let sent = self.sending.as_ref().map(|(_, done)| *done + self.delay);
-        match (arrival, sent) {
-            (Some(a), Some(s)) if self.reorder => Some(a.min(s)),
-            (Some(a), _) => Some(a),
-            (None, s) => s.filter(|s| *s < Instant::MAX),
-        }
+        self.next = match (arrival, sent) {
+            (Some(a), Some(s)) if self.reorder => a.min(s),
+            (Some(a), _) => a,
+            (None, s) => s.unwrap_or(Instant::MAX),
+        };
     }
 
     /// Applies a change at `now`.
@@ -310,6 +324,7 @@ impl Link {
                 none => *none = Telemetry::new(None, strip),
             },
         }
+        self.look_ahead();
     }
 
     /// Whether the link has carrier.
@@ -354,6 +369,7 @@ impl Link {
                 self.send(next);
             }
         }
+        self.look_ahead();
     }
 
     fn send(&mut self, packet: Packet) {

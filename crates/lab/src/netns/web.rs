@@ -107,12 +107,13 @@ impl Web {
 fn make_file(path: &Path, bytes: u64, seed: u64) -> std::io::Result<()> {
     let stream = SeededStream::new(seed);
     let mut file = BufWriter::new(File::create(path)?);
-    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     let mut at = 0;
     while at < bytes {
         let n = usize::try_from(bytes - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-        stream.fill(at, &mut chunk[..n]);
-        file.write_all(&chunk[..n])?;
+        chunk.clear();
+        stream.append(at, n, &mut chunk);
+        file.write_all(&chunk)?;
         at += n as u64;
     }
     file.flush()

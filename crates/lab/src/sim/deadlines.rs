@@ -1,80 +1,67 @@
-//! When each node wants to be driven, and which of them is first: a tournament.
+//! When each node wants to be driven, and which of them is first.
 //!
 //! ```text
-//!                  2 @ 5                 the root is the winner: the earliest deadline, and of
-//!             ┌──────┴──────┐            several at one time the lowest number
-//!           0 @ 7         2 @ 5
-//!          ┌──┴──┐       ┌──┴──┐
-//!        0 @ 7  1 @ 9  2 @ 5  3 @ –      a deadline that moves is compared again on its way up, and
-//!                                        only as far as it won before or wins now
+//!   at      7  9  5  –  8  │  6  –  …  │        a block's first is looked for again only when it moves;
+//!   first         5 @ 2    │  6 @ 5    │        the first of all is the first of the blocks' firsts
 //! ```
+//!
+//! Most networks are one block: their first stands ready.
 
 use anabranch_core::time::Instant;
 
-/// See the top of this file.
+/// Deadlines of a block.
+const BLOCK: usize = 16;
+
+/// See the top of this file. Of several at one time the lowest number is first.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     /// By number; [`Instant::MAX`] is none.
     at: Vec<Instant>,
-    /// Winners: the root is 1, the children of `n` are `2n` and `2n + 1`, the leaves begin at half of the length.
-    winners: Vec<u32>,
+    /// The first deadline of each block, and whose it is.
+    firsts: Vec<(Instant, u32)>,
 }
 
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
+        if self.at.len().is_multiple_of(BLOCK) {
+            self.firsts.push((Instant::MAX, self.at.len() as u32));
+        }
         self.at.push(Instant::MAX);
-        let leaves = self.at.len().next_power_of_two();
-        if 2 * leaves == self.winners.len() {
-            return;
-        }
-        self.at.reserve(leaves - self.at.len());
-        self.winners = vec![0; 2 * leaves];
-        for (number, leaf) in self.winners[leaves..].iter_mut().enumerate() {
-            *leaf = number as u32;
-        }
-        for place in (1..leaves).rev() {
-            self.winners[place] = self.winner(place);
-        }
-    }
-
-    /// The deadline of a number; [`Instant::MAX`] if it has none.
-    #[inline]
-    pub fn get(&self, number: u32) -> Instant {
-        self.at.get(number as usize).copied().unwrap_or(Instant::MAX)
     }
 
     /// The first deadline and whose it is.
     #[inline]
     pub fn first(&self) -> Option<(Instant, u32)> {
-        let number = *self.winners.get(1)?;
-        Some((self.get(number), number)).filter(|(at, _)| *at < Instant::MAX)
+        let (first, others) = self.firsts.split_first()?;
+        let first = others.iter().fold(*first, |first, other| if other.0 < first.0 { *other } else { first });
+        Some(first).filter(|(at, _)| *at < Instant::MAX)
     }
 
     /// Sets the deadline of a number; [`Instant::MAX`]: it has none.
     #[inline]
     pub fn set(&mut self, number: u32, at: Instant) {
-        match self.at.get_mut(number as usize) {
-            Some(before) if *before != at => *before = at,
-            _ => return,
-        }
-        let mut place = (self.winners.len() / 2 + number as usize) / 2;
-        while place > 0 {
-            let winner = self.winner(place);
-            let before = std::mem::replace(&mut self.winners[place], winner);
-            // Somebody else wins, as before: nothing further up knows of this one.
-            if winner == before && winner != number {
-                return;
-            }
-            place /= 2;
+        let block = number as usize / BLOCK;
+        let Some(own) = self.at.get_mut(number as usize) else { return };
+        *own = at;
+        let first = self.firsts[block];
+        if (at, number) <= first {
+            self.firsts[block] = (at, number);
+        } else if first.1 == number {
+            self.firsts[block] = self.search(block);
         }
     }
 
-    #[inline]
-    fn winner(&self, place: usize) -> u32 {
-        let (left, right) = (self.winners[2 * place], self.winners[2 * place + 1]);
-        // The left one has the lower number.
-        if self.get(right) < self.get(left) { right } else { left }
+    /// The first deadline of a block.
+    fn search(&self, block: usize) -> (Instant, u32) {
+        let start = block * BLOCK;
+        let mut first = (Instant::MAX, start as u32);
+        for (number, at) in (start as u32..).zip(self.at[start..].iter().take(BLOCK)) {
+            if *at < first.0 {
+                first = (*at, number);
+            }
+        }
+        first
     }
 }
 

@@ -130,12 +130,14 @@ impl Router {
 
     #[inline]
     fn find_again(&mut self, to: IpAddr) -> Option<Port> {
-        if let Some((_, port)) = self.recent.iter().flatten().find(|(known, _)| *known == to) {
-            return Some(*port);
+        match self.recent {
+            [Some((known, port)), _] | [_, Some((known, port))] if known == to => Some(port),
+            _ => {
+                let port = self.find(to)?;
+                self.recent = [Some((to, port)), self.recent[0]];
+                Some(port)
+            }
         }
-        let port = self.find(to)?;
-        self.recent = [Some((to, port)), self.recent[0]];
-        Some(port)
     }
 
     fn find(&self, to: IpAddr) -> Option<Port> {

@@ -70,6 +70,51 @@ impl TcpTemplate {
     /// the headers.
     #[inline]
     pub fn emit(&self, b: &mut [u8], header: &TcpHeader, payload_sum: u64) -> Result<(), WireError> {
+        let total = b.len();
+        if let (true, 0..=0xFFFF, Some(timestamps), Some((head, _))) =
+            (self.v4, total, header.options.only_timestamps(), b.split_first_chunk_mut())
+        {
+            self.emit_usual(head, total, header, timestamps, payload_sum);
+            return Ok(());
+        }
+        self.emit_any(b, header, payload_sum)
+    }
+
+    /// Writes the headers of nearly every packet, which has `total` bytes.
+    #[inline]
+    fn emit_usual(
+        &self,
+        head: &mut [u8; USUAL_LEN],
+        total: usize,
+        header: &TcpHeader,
+        (value, echo): (u32, u32),
+        payload_sum: u64,
+    ) {
+        const WORDS: u8 = (USUAL_LEN as u8 - 20) / 4;
+        let TcpHeader { seq, ack, flags, window, .. } = header;
+        head[..20].copy_from_slice(&self.ip[..20]);
+        head[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        head[10..12].copy_from_slice(&(!fold(self.ip_sum + total as u64)).to_be_bytes());
+        let tcp = &mut head[20..];
+        tcp[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        tcp[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+        tcp[8..12].copy_from_slice(&ack.to_be_bytes());
+        (tcp[12], tcp[13]) = (WORDS << 4, flags.0);
+        tcp[14..16].copy_from_slice(&window.to_be_bytes());
+        tcp[18..22].copy_from_slice(&[0, 0, 8, 10]);
+        tcp[22..26].copy_from_slice(&value.to_be_bytes());
+        tcp[26..30].copy_from_slice(&echo.to_be_bytes());
+        tcp[30..].copy_from_slice(&[1, 1]);
+        // Words of 32 bits count as their halves do.
+        let words = u64::from(*seq) + u64::from(*ack) + u64::from(value) + u64::from(echo);
+        let halves = u64::from(WORDS) << 12 | u64::from(flags.0);
+        let fixed = self.fixed_sum + 0x080a + 0x0101 + (total - 20) as u64;
+        let all = fixed + words + halves + u64::from(*window) + payload_sum;
+        tcp[16..18].copy_from_slice(&(!fold(all)).to_be_bytes());
+    }
+
+    fn emit_any(&self, b: &mut [u8], header: &TcpHeader, payload_sum: u64) -> Result<(), WireError> {
         let options = header.options.len();
         if options > TCP_OPTIONS_MAX {
             return Err(WireError::TooLong { what: "TCP options", most: TCP_OPTIONS_MAX, have: options });
@@ -97,20 +142,9 @@ impl TcpTemplate {
         fixed[12] = (tcp_len as u8 / 4) << 4;
         fixed[13] = header.flags.0;
         fixed[14..16].copy_from_slice(&header.window.to_be_bytes());
-        let options_sum = match header.options.only_timestamps() {
-            Some((value, echo)) => {
-                let mut only = [8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
-                only[2..6].copy_from_slice(&value.to_be_bytes());
-                only[6..10].copy_from_slice(&echo.to_be_bytes());
-                put(tcp, TCP_HEADER_LEN, &only);
-                halves(value) + halves(echo) + 0x080a + 0x0101
-            }
-            None => {
-                let own = &mut tcp[TCP_HEADER_LEN..tcp_len];
-                header.options.emit(own);
-                sum(own)
-            }
-        };
+        let own = &mut tcp[TCP_HEADER_LEN..tcp_len];
+        header.options.emit(own);
+        let options_sum = sum(own);
         let total = self.fixed_sum
             + fold(tcp.len() as u64) as u64
             + halves(header.seq)
@@ -157,10 +191,19 @@ impl TcpTemplate {
         let length = (tcp.len() + payload.len()) as u64;
         // The ports are in the sum that stands ready, and in the packet's.
         let ports = u64::from(self.src_port) + u64::from(self.dst_port);
-        let total = self.fixed_sum - ports + length + sum(tcp) + payload_sum;
-        let intact = fold(sum(ip)) == 0xFFFF && fold(total) == 0xFFFF;
+        let total = self.fixed_sum - ports + length + sum_of_words(tcp) + payload_sum;
+        let intact = fold(sum_of_words(ip)) == 0xFFFF && fold(total) == 0xFFFF;
         intact.then_some((header, USUAL_LEN))
     }
+}
+
+/// The sum of a header of whole words of 32 bits, and of few: nothing is carried.
+#[inline]
+fn sum_of_words<const N: usize>(header: &[u8; N]) -> u64 {
+    let (words, _) = header.as_chunks::<4>();
+    let total = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    // Of words in native order the sum has its bytes swapped (RFC 1071 §2 (B)).
+    u64::from(u16::from_be_bytes(fold(total).to_ne_bytes()))
 }
 
 /// The sum of both halves of a word of 32 bits.
@@ -194,7 +237,10 @@ mod tests {
             let headers = template.headers_len(&header);
             let mut b = vec![0xa5; headers + payload.len()];
             b[headers..].copy_from_slice(&payload);
+            let mut any = b.clone();
             template.emit(&mut b, &header, sum(&payload)).unwrap();
+            template.emit_any(&mut any, &header, sum(&payload)).unwrap();
+            prop_assert_eq!(&b, &any, "the usual packet is written as any other");
             let read = parse_packet(&b).unwrap();
             prop_assert_eq!(read.header, header);
             prop_assert_eq!(&b[read.payload.clone()], &payload[..]);

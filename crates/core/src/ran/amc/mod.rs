@@ -143,8 +143,11 @@ impl TbsTable {
 /// The least number of RBs of a [`TbsTable::row`] that carry `bytes`.
 #[must_use]
 pub fn rbs_for(row: &[u32], bytes: u32) -> Option<u16> {
-    let n = row.partition_point(|have| *have < bytes);
-    if n < row.len() { u16::try_from(n).ok() } else { None }
+    // A row never falls: its end tells whether there is such a number.
+    if row.last().is_none_or(|most| *most < bytes) {
+        return None;
+    }
+    u16::try_from(row.partition_point(|have| *have < bytes)).ok()
 }
 
 /// Everything about a carrier that does not change: its slots, and what fits into one.

@@ -67,7 +67,6 @@ impl Gnb {
                 scheduler: inter.build(config.slices.len(), config.ues.len())?,
                 harq: Harq::new(config.harq, seeds.next_u64()),
                 flights: VecDeque::new(),
-                sent: Vec::new(),
                 stats: LinkStats::default(),
                 counted: 0,
             })
@@ -90,6 +89,7 @@ impl Gnb {
             wake: Instant::MAX,
             next_slot: 0,
             ticking: false,
+            due: Instant::MAX,
             pool: BufferPool::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),

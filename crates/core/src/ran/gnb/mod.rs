@@ -39,7 +39,7 @@ use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::mac::{ControlLoad, Harq, TransportBlock};
 use crate::ran::queue::TtiReport;
-use crate::ran::rlc::{BufferPool, SentSdu};
+use crate::ran::rlc::BufferPool;
 use crate::ran::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
 use crate::ran::sdap::{DrbId, FlowStats};
 use crate::time::{Duration, Instant};
@@ -83,6 +83,8 @@ pub struct Gnb {
     /// The next slot to run, and whether it has to be.
     next_slot: u64,
     ticking: bool,
+    /// When anything is due next.
+    due: Instant,
     pool: BufferPool,
     out: VecDeque<(Port, Packet)>,
     events: VecDeque<GnbEvent>,
@@ -96,8 +98,6 @@ struct Link {
     harq: Harq,
     /// Blocks that arrive, by time.
     flights: VecDeque<Flight>,
-    /// Packets that went in the block being filled.
-    sent: Vec<SentSdu>,
     stats: LinkStats,
     /// Slots counted so far.
     counted: u64,
@@ -109,6 +109,70 @@ struct Flight {
     due: Instant,
     ue: u32,
     block: TransportBlock,
+}
+
+/// Where the packets of a UE leave a direction.
+struct Exit<'a> {
+    direction: Direction,
+    ue: u32,
+    /// TEID of its uplink, at the UPF, and whether N3 has tunnels at all.
+    teid_uplink: u32,
+    gtpu: bool,
+    air_delay: Duration,
+    /// Whether packets are told.
+    told: bool,
+    stats: &'a mut LinkStats,
+    out: &'a mut VecDeque<(Port, Packet)>,
+    events: &'a mut VecDeque<GnbEvent>,
+}
+
+impl Exit<'_> {
+    /// A packet leaves.
+    #[inline]
+    fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
+        let Delivered { mut packet, qfi, sent } = delivered;
+        packet.at = now;
+        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.stats.delivered_packets += 1;
+        self.stats.delivered_bytes += u64::from(bytes);
+        if let Some(sent) = sent.filter(|_| self.told) {
+            let times = PacketTimes {
+                direction: self.direction,
+                ue: self.ue,
+                drb,
+                qfi,
+                bytes,
+                arrived: sent.arrived,
+                forwarded: sent.forwarded,
+                first_pull: sent.first_pull,
+                last_pull: sent.last_pull,
+                first_received: sent.first_pull + self.air_delay,
+                delivered: now,
+            };
+            note(self.events, GnbEvent::Packet(times));
+        }
+        let port = match self.direction {
+            Direction::Downlink => Gnb::ue(self.ue as u16),
+            Direction::Uplink => Gnb::N3,
+        };
+        if self.direction == Direction::Uplink && self.gtpu {
+            let header = GtpuHeader::g_pdu(self.teid_uplink, Some(PduSession::uplink(qfi)));
+            let (len, payload) = (header.header_len(), packet.len());
+            if header.emit(payload, packet.push_front(len)).is_err() {
+                return;
+            }
+        }
+        self.out.push_back((port, packet));
+    }
+}
+
+/// Keeps an event.
+#[inline]
+fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
+    if events.len() >= MAX_EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
 }
 
 impl Gnb {
@@ -241,10 +305,7 @@ impl Gnb {
 
     #[inline]
     fn event(&mut self, event: GnbEvent) {
-        if self.events.len() >= MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
+        note(&mut self.events, event);
     }
 
     /// A UE has, or will have, something to send: slots are run from now on.
@@ -328,48 +389,23 @@ impl Gnb {
     }
 
     /// A packet was handed up at the receiving end of a direction.
+    fn deliver(&mut self, direction: Direction, number: u32, drb: DrbId, mut delivered: Delivered, now: Instant) {
+        let Some(ue) = self.ues.get_mut(number as usize) else { return };
+        if direction == Direction::Uplink {
+            let arrived = delivered.sent.map_or(now, |sent| sent.arrived);
+            ue.uplink_leaves(drb, &mut delivered.packet, arrived, now);
+        }
+        let teid = ue.teid_uplink;
+        self.exit(direction, number, teid).0.deliver(drb, delivered, now);
+    }
+
+    /// Where packets of a UE leave a direction, and what is borrowed beside it.
     #[inline]
-    fn deliver(&mut self, direction: Direction, number: u32, drb: DrbId, delivered: Delivered, now: Instant) {
-        let Delivered { mut packet, qfi, sent } = delivered;
-        packet.at = now;
-        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        let stats = &mut self.links[index(direction)].stats;
-        stats.delivered_packets += 1;
-        stats.delivered_bytes += u64::from(bytes);
-        if let Some(sent) = sent.filter(|_| self.telemetry.packets) {
-            self.event(GnbEvent::Packet(PacketTimes {
-                direction,
-                ue: number,
-                drb,
-                qfi,
-                bytes,
-                arrived: sent.arrived,
-                forwarded: sent.forwarded,
-                first_pull: sent.first_pull,
-                last_pull: sent.last_pull,
-                first_received: sent.first_pull + self.air_delay,
-                delivered: now,
-            }));
-        }
-        if direction == Direction::Uplink
-            && let Some(ue) = self.ues.get_mut(number as usize)
-        {
-            let arrived = sent.map_or(now, |sent| sent.arrived);
-            ue.uplink_leaves(drb, &mut packet, arrived, now);
-        }
-        let port = match direction {
-            Direction::Downlink => Self::ue(number as u16),
-            Direction::Uplink => Self::N3,
-        };
-        if direction == Direction::Uplink && self.n3 == N3::Gtpu {
-            let teid = self.ues.get(number as usize).map_or(0, |ue| ue.teid_uplink);
-            let header = GtpuHeader::g_pdu(teid, Some(PduSession::uplink(qfi)));
-            let (len, payload) = (header.header_len(), packet.len());
-            if header.emit(payload, packet.push_front(len)).is_err() {
-                return;
-            }
-        }
-        self.out.push_back((port, packet));
+    fn exit(&mut self, direction: Direction, ue: u32, teid_uplink: u32) -> (Exit<'_>, &mut [Ue], &mut BufferPool) {
+        let Self { n3, air_delay, telemetry, links, out, events, ues, pool, .. } = self;
+        let stats = &mut links[index(direction)].stats;
+        let (gtpu, air_delay, told) = (*n3 == N3::Gtpu, *air_delay, telemetry.packets);
+        (Exit { direction, ue, teid_uplink, gtpu, air_delay, told, stats, out, events }, ues, pool)
     }
 
     /// Blocks of a direction that are there by `now`, one at a time.
@@ -381,27 +417,36 @@ impl Gnb {
         }
         let Some(Flight { due, ue: number, block }) = flights.pop_front() else { return false };
         let mut up = std::mem::take(&mut self.scratch.delivered);
-        if let Some(ue) = self.ues.get_mut(number as usize) {
-            for (lcid, pdu) in block.pdus() {
-                let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
-                let id = bearer.id;
-                bearer.receive(direction, pdu, due, &mut self.pool, &mut |delivered| {
+        let teid = self.ues.get(number as usize).map_or(0, |ue| ue.teid_uplink);
+        let (mut exit, ues, pool) = self.exit(direction, number, teid);
+        let Some(ue) = ues.get_mut(number as usize) else { return true };
+        // A trace is filled with what the bearers have when the whole block is there.
+        let at_once = direction == Direction::Downlink || ue.tellers.is_none();
+        for (lcid, pdu) in block.pdus() {
+            let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
+            let id = bearer.id;
+            bearer.receive(direction, pdu, due, pool, &mut |delivered| {
+                if at_once {
+                    exit.deliver(id, delivered, due);
+                } else {
                     up.push((direction, id, delivered));
-                });
-            }
-            ue.set_wake(due);
+                }
+            });
         }
-        self.pool.give(block.bytes);
+        ue.set_wake(due);
+        // It may have a STATUS PDU to send, or a timer.
+        let (active, wake) = (ue.active, ue.wake);
+        let wakes_up = !active && ue.is_busy(due);
+        pool.give(block.bytes);
         for (direction, drb, delivered) in up.drain(..) {
             self.deliver(direction, number, drb, delivered, due);
         }
         self.scratch.delivered = up;
-        // It may have a STATUS PDU to send, or a timer.
-        if self.ues.get(number as usize).is_some_and(|ue| !ue.active && ue.is_busy(due)) {
+        if wakes_up {
             self.activate(number, due);
         }
-        if let Some(ue) = self.ues.get(number as usize).filter(|ue| ue.active) {
-            self.wake = self.wake.min(ue.wake);
+        if active || wakes_up {
+            self.wake = self.wake.min(wake);
         }
         true
     }
@@ -473,10 +518,33 @@ impl Gnb {
         first(down).min(first(up))
     }
 
-    /// When anything is due next.
+    /// Does what is due at or before `now`.
+    fn catch_up(&mut self, now: Instant) {
+        self.skip(now);
+        let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
+        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
+        loop {
+            let (flight, tick) = (self.next_flight(), self.next_tick());
+            let next = flight.min(tick).min(self.wake);
+            if next > now || next == Instant::MAX {
+                return;
+            }
+            // Polls that were missed are made up for by one, before the slot that takes what they pass on.
+            let poll = next.max(earliest).min(tick);
+            if flight == next {
+                while self.land(Direction::Downlink, next) || self.land(Direction::Uplink, next) {}
+            } else if tick == next {
+                self.tick();
+            } else {
+                self.wake_ues(poll);
+            }
+        }
+    }
+
+    /// Looks up when anything is due next, after something has changed.
     #[inline]
-    fn next_due(&self) -> Instant {
-        self.next_flight().min(self.next_tick()).min(self.wake)
+    fn look_ahead(&mut self) {
+        self.due = self.next_flight().min(self.next_tick()).min(self.wake);
     }
 
     #[inline]
@@ -499,8 +567,10 @@ impl Element for Gnb {
             }
             Some(_) => self.links[1].stats.unroutable_packets += 1,
         }
+        self.look_ahead();
     }
 
+    #[inline]
     fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
         self.out.pop_front()
     }
@@ -509,43 +579,29 @@ impl Element for Gnb {
         if let Err(why) = self.apply(command, now) {
             self.event(GnbEvent::Refused(why));
         }
+        self.look_ahead();
     }
 
+    #[inline]
     fn poll_event(&mut self) -> Option<GnbEvent> {
         self.events.pop_front()
     }
 
+    #[inline]
     fn on_timeout(&mut self, now: Instant) {
-        if self.next_due() > now {
+        if self.due > now {
             return;
         }
-        self.skip(now);
-        let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
-        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
-        loop {
-            let (flight, tick) = (self.next_flight(), self.next_tick());
-            let next = flight.min(tick).min(self.wake);
-            if next > now || next == Instant::MAX {
-                return;
-            }
-            // Polls that were missed are made up for by one, before the slot that takes what they pass on.
-            let poll = next.max(earliest).min(tick);
-            if flight == next {
-                while self.land(Direction::Downlink, next) || self.land(Direction::Uplink, next) {}
-            } else if tick == next {
-                self.tick();
-            } else {
-                self.wake_ues(poll);
-            }
-        }
+        self.catch_up(now);
+        self.look_ahead();
     }
 
+    #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let (flight, tick) = (self.next_flight(), self.next_tick());
-        let next = flight.min(tick).min(self.wake);
-        let why = if flight == next {
+        let next = self.due;
+        let why = if self.next_flight() == next {
             "block"
-        } else if tick == next {
+        } else if self.next_tick() == next {
             "slot"
         } else {
             "ran timer"

@@ -2,7 +2,7 @@
 
 use super::bearer::Delivered;
 use super::stats::{GnbEvent, SlotStats, UeSlotStats};
-use super::ue::index;
+use super::ue::{Ue, index};
 use super::{Flight, Gnb};
 use crate::ran::amc::Direction;
 use crate::ran::mac::harq::Retx;
@@ -174,19 +174,16 @@ impl Gnb {
         if told.tbs_bytes > 0 {
             let mut filled = TransportBlock::new(told.tbs_bytes, told.rbs, pool);
             filled.special = special;
-            for place in 0..ue.bearers.len() {
-                let bearer = &mut ue.bearers[place];
+            let Ue { bearers, sides, .. } = ue;
+            let sdap = &mut sides[index(direction)].sdap;
+            for bearer in bearers {
                 let id = bearer.id;
-                let mut sent = std::mem::take(&mut links[index(direction)].sent);
-                bearer.fill(direction, &mut filled, at, pool, &mut |sdu| sent.push(sdu));
-                let side = ue.side(direction);
-                for sdu in sent.drain(..) {
+                bearer.fill(direction, &mut filled, at, pool, &mut |sdu| {
                     let wait = at.saturating_since(sdu.forwarded);
-                    side.sdap.on_sent(id, sdu.bytes, wait, at);
+                    sdap.on_sent(id, sdu.bytes, wait, at);
                     told.sent_sdus += 1;
                     told.rlc_wait_ns = told.rlc_wait_ns.saturating_add(nanos(wait));
-                }
-                links[index(direction)].sent = sent;
+                });
             }
             told.padding_bytes = u32::try_from(filled.room()).unwrap_or(0);
             let stats = &mut links[index(direction)].stats;

@@ -39,7 +39,8 @@ pub(super) struct Ue {
     pub(super) tellers: Option<Box<[Teller; 2]>>,
     qos: Vec<QosRule>,
     default_qfi: u8,
-    sides: [Side; 2],
+    known_qfi: classify::Known,
+    pub(super) sides: [Side; 2],
 }
 
 /// What there is of each direction.
@@ -139,6 +140,7 @@ impl Ue {
             tellers: None,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
+            known_qfi: classify::Known::default(),
             sides,
         })
     }
@@ -155,8 +157,11 @@ impl Ue {
 
     /// The QoS flow of an IP packet.
     #[inline]
-    pub(super) fn qfi_of(&self, direction: Direction, packet: &[u8]) -> u8 {
-        classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
+    pub(super) fn qfi_of(&mut self, direction: Direction, packet: &[u8]) -> u8 {
+        if self.qos.is_empty() {
+            return self.default_qfi;
+        }
+        self.known_qfi.qfi_of(&self.qos, self.default_qfi, direction, packet)
     }
 
     /// A packet enters; what its limiter lets through goes down at once.
