@@ -366,7 +366,6 @@ impl Sdap {
     }
 
     /// The first point of the grid `phase + k · poll` after the last poll.
-    #[inline]
     fn next_poll(&self) -> Instant {
         let (poll, phase) = (nanos(self.poll).max(1), nanos(self.phase));
         match self.polled_at.and_then(|at| at.as_nanos().checked_sub(phase)) {

@@ -92,6 +92,8 @@ pub struct Host {
     apps: Vec<Slot>,
     /// Sorted by protocol and local port.
     by_port: Vec<((u8, u16), usize)>,
+    /// The entry of the packet before.
+    recent: Option<((u8, u16), usize)>,
     /// Applications that may have packets to send, in the order in which they were woken.
     awake: VecDeque<usize>,
     /// The first timer of all, while all are asleep.
@@ -115,6 +117,7 @@ impl Host {
             Ok(at) => self.by_port[at].1 = index,
             Err(at) => self.by_port.insert(at, (key, index)),
         }
+        self.recent = None;
         self.apps.push(Slot { app, way_out, awake: false, deadline: None });
         self.wake(index);
         AppId(index)
@@ -130,6 +133,19 @@ impl Host {
     #[must_use]
     pub fn unclaimed(&self) -> u64 {
         self.unclaimed
+    }
+
+    /// The application that packets of a protocol to a port are for.
+    #[inline]
+    fn find(&mut self, key: (u8, u16)) -> Option<usize> {
+        if let Some((recent, index)) = self.recent
+            && recent == key
+        {
+            return Some(index);
+        }
+        let at = self.by_port.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.recent = Some(self.by_port[at]);
+        Some(self.by_port[at].1)
     }
 
     /// The next timer of an application.
@@ -151,9 +167,7 @@ impl Element for Host {
     type Event = Infallible;
 
     fn on_packet(&mut self, _: Port, packet: Packet, now: Instant) {
-        let key = protocol_and_port(&packet).ok();
-        let at = key.and_then(|key| self.by_port.binary_search_by_key(&key, |(key, _)| *key).ok());
-        let Some(index) = at.map(|at| self.by_port[at].1) else {
+        let Some(index) = protocol_and_port(&packet).ok().and_then(|key| self.find(key)) else {
             self.unclaimed += 1;
             return;
         };

@@ -42,10 +42,8 @@ pub struct Network {
     /// When each node wants to be driven.
     deadlines: Deadlines,
     now: Instant,
-    /// Packets on wires.
-    moving: VecDeque<(NodeId, Port, Packet)>,
+    wires: Wires,
     moved: u64,
-    unconnected: u64,
 }
 
 /// What went through a port of a node.
@@ -194,7 +192,7 @@ impl Network {
     /// # Errors
     /// [`Stuck`] as in [`Network::run_until`].
     pub fn inject(&mut self, to: (NodeId, Port), packet: Packet) -> Result<(), Stuck> {
-        self.moving.push_back((to.0, to.1, packet));
+        self.wires.push((to.0, to.1, packet));
         self.settle(&mut 0)
     }
 
@@ -232,7 +230,7 @@ impl Network {
     /// Packets that left by a port without a wire.
     #[must_use]
     pub fn packets_unconnected(&self) -> u64 {
-        self.unconnected
+        self.wires.unconnected
     }
 
     fn wire(&self, (node, port): (NodeId, Port)) -> Option<(NodeId, Port)> {
@@ -247,15 +245,15 @@ impl Network {
     }
 
     fn drive(&mut self, id: NodeId) {
-        let Self { nodes, deadlines, moving, unconnected, now, .. } = self;
+        let Self { nodes, deadlines, wires, now, .. } = self;
         let slot = &mut nodes[id.0 as usize];
-        let next = slot.node.drive(&mut Way { now: *now, ends: &mut slot.ends, moving, unconnected });
+        let next = slot.node.drive(&mut Way { now: *now, ends: &mut slot.ends, wires });
         deadlines.set(id.0, next);
     }
 
     /// Delivers what is on the wires until nothing is.
     fn settle(&mut self, steps: &mut u64) -> Result<(), Stuck> {
-        while let Some((to, port, packet)) = self.moving.pop_front() {
+        while let Some((to, port, packet)) = self.wires.pop() {
             self.deliver(to, port, packet, steps)?;
         }
         Ok(())
@@ -276,13 +274,13 @@ impl Network {
                 let node = self.name(to).to_owned();
                 return Err(Stuck { now: self.now, steps: *steps, node });
             }
-            let Self { nodes, deadlines, moving, unconnected, now, .. } = self;
+            let Self { nodes, deadlines, wires, now, .. } = self;
             let slot = &mut nodes[to.0 as usize];
             let bytes = packet.len() as u64;
             if let Some(end) = slot.ends.get_mut(usize::from(port.0)) {
                 end.count.in_bytes += bytes;
             }
-            let way = &mut Way { now: *now, ends: &mut slot.ends, moving, unconnected };
+            let way = &mut Way { now: *now, ends: &mut slot.ends, wires };
             if !slot.routes {
                 let next = slot.node.arrive(port, packet, way);
                 deadlines.set(to.0, next);
@@ -290,7 +288,7 @@ impl Network {
             }
             let Some(out) = slot.node.pass(&mut packet, way) else { return Ok(()) };
             let Some(End { wire: Some(next), count }) = slot.ends.get_mut(usize::from(out.0)) else {
-                *unconnected += 1;
+                wires.unconnected += 1;
                 return Ok(());
             };
             count.out_bytes += bytes;
@@ -347,12 +345,40 @@ where
     }
 }
 
+/// Packets on wires, in the order in which they were sent.
+#[derive(Default)]
+struct Wires {
+    /// Before all others: most nodes send one packet at a time, which then needs no queue.
+    first: Option<OnWire>,
+    others: VecDeque<OnWire>,
+    /// Packets that had none.
+    unconnected: u64,
+}
+
+/// A packet and where it arrives.
+type OnWire = (NodeId, Port, Packet);
+
+impl Wires {
+    #[inline]
+    fn push(&mut self, packet: OnWire) {
+        if self.first.is_none() && self.others.is_empty() {
+            self.first = Some(packet);
+        } else {
+            self.others.push_back(packet);
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<OnWire> {
+        if self.first.is_some() { self.first.take() } else { self.others.pop_front() }
+    }
+}
+
 /// Where what a node sends goes.
 struct Way<'a> {
     now: Instant,
     ends: &'a mut [End],
-    moving: &'a mut VecDeque<(NodeId, Port, Packet)>,
-    unconnected: &'a mut u64,
+    wires: &'a mut Wires,
 }
 
 impl Way<'_> {
@@ -361,9 +387,9 @@ impl Way<'_> {
         match self.ends.get_mut(usize::from(port.0)) {
             Some(End { wire: Some((to, to_port)), count }) => {
                 count.out_bytes += packet.len() as u64;
-                self.moving.push_back((*to, *to_port, packet));
+                self.wires.push((*to, *to_port, packet));
             }
-            _ => *self.unconnected += 1,
+            _ => self.wires.unconnected += 1,
         }
     }
 }

@@ -198,7 +198,7 @@ impl TcpTemplate {
 }
 
 /// The sum of a header of whole words of 32 bits, and of few: nothing is carried.
-#[inline]
+#[inline(always)]
 fn sum_of_words<const N: usize>(header: &[u8; N]) -> u64 {
     let (words, _) = header.as_chunks::<4>();
     let total = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();

@@ -68,6 +68,7 @@ pub enum AmcError {
 pub struct TbsTable {
     name: &'static str,
     rbs: u16,
+    max_mcs: u8,
     /// `(rbs + 1)` values per MCS, the first of each 0.
     bytes: Vec<u32>,
 }
@@ -85,7 +86,7 @@ impl TbsTable {
                 row[usize::from(n)] = least;
             }
         }
-        Self { name, rbs, bytes }
+        Self { name, rbs, max_mcs: mcs_count.saturating_sub(1), bytes }
     }
 
     /// A table with one MCS, at which an RB carries `bytes` bytes: for examples and tests.
@@ -135,8 +136,7 @@ impl TbsTable {
     #[must_use]
     #[inline]
     pub fn max_mcs(&self) -> u8 {
-        let rows = self.bytes.len() / (usize::from(self.rbs) + 1);
-        u8::try_from(rows.saturating_sub(1)).unwrap_or(u8::MAX)
+        self.max_mcs
     }
 }
 

@@ -151,19 +151,23 @@ impl Bearer {
         block: &mut TransportBlock,
         now: Instant,
         pool: &mut BufferPool,
-        sent: &mut impl FnMut(SentSdu),
+        sent: &mut impl FnMut(&SentSdu),
     ) {
         let lcid = self.lcid;
-        let End { rlc, served, .. } = &mut self.ends[sender(direction)];
+        let End { rlc, served, under_way, .. } = &mut self.ends[sender(direction)];
         let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
         let before = rlc.waiting_bytes();
         block.fill(lcid, rlc, now, pool);
         let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
-        while let Some(packet) = self.poll_sent(direction) {
+        rlc.drain_sent(|packet| {
+            if under_way.len() >= MAX_UNDER_WAY {
+                under_way.pop_front();
+            }
+            under_way.push_back(*packet);
             sent(packet);
-        }
+        });
     }
 
     /// What the MAC took since the last call.
@@ -190,18 +194,6 @@ impl Bearer {
             }
         }
         wake
-    }
-
-    /// The next packet that was pulled wholly.
-    #[inline]
-    fn poll_sent(&mut self, direction: Direction) -> Option<SentSdu> {
-        let end = &mut self.ends[sender(direction)];
-        let sent = end.rlc.poll_sent()?;
-        if end.under_way.len() >= MAX_UNDER_WAY {
-            end.under_way.pop_front();
-        }
-        end.under_way.push_back(sent);
-        Some(sent)
     }
 
     /// A PDU arrives at the receiving end of a direction.
@@ -256,8 +248,7 @@ impl Bearer {
     /// Whether anything is to be sent or waited for.
     #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.wake() < Instant::MAX
-            || self.ends.iter().any(|end| end.rlc.status(now) != BufferStatus::default())
+        self.wake() < Instant::MAX || self.ends.iter().any(|end| !end.rlc.is_idle(now))
     }
 
     pub(super) fn stats(&self, direction: Direction, now: Instant) -> BearerStats {

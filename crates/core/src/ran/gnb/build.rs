@@ -82,6 +82,7 @@ impl Gnb {
             slices: config.slices.clone(),
             ues,
             by_address,
+            recent_address: None,
             by_teid,
             active: Vec::new(),
             period_slots: period_slots(config, &amc),

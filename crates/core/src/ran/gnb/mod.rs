@@ -44,7 +44,7 @@ use crate::ran::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
 use crate::ran::sdap::{DrbId, FlowStats};
 use crate::time::{Duration, Instant};
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
-use anabranch_wire::ip::src_dst;
+use anabranch_wire::ip::dst;
 use bearer::Delivered;
 use slot::Scratch;
 use std::collections::VecDeque;
@@ -71,6 +71,8 @@ pub struct Gnb {
     ues: Vec<Ue>,
     /// Sorted.
     by_address: Vec<(IpAddr, u32)>,
+    /// The entry of the packet before.
+    recent_address: Option<(IpAddr, u32)>,
     by_teid: Vec<(u32, u32)>,
     /// UEs with anything to send or to wait for.
     active: Vec<u32>,
@@ -366,9 +368,15 @@ impl Gnb {
     }
 
     #[inline]
-    fn ue_by_address(&self, packet: &[u8]) -> Option<u32> {
-        let (_, to) = src_dst(packet).ok()?;
+    fn ue_by_address(&mut self, packet: &[u8]) -> Option<u32> {
+        let to = dst(packet).ok()?;
+        if let Some((known, number)) = self.recent_address
+            && known == to
+        {
+            return Some(number);
+        }
         let at = self.by_address.binary_search_by_key(&to, |(address, _)| *address).ok()?;
+        self.recent_address = Some(self.by_address[at]);
         Some(self.by_address[at].1)
     }
 
@@ -389,7 +397,14 @@ impl Gnb {
     }
 
     /// A packet was handed up at the receiving end of a direction.
-    fn deliver(&mut self, direction: Direction, number: u32, drb: DrbId, mut delivered: Delivered, now: Instant) {
+    fn deliver(
+        &mut self,
+        direction: Direction,
+        number: u32,
+        drb: DrbId,
+        mut delivered: Delivered,
+        now: Instant,
+    ) {
         let Some(ue) = self.ues.get_mut(number as usize) else { return };
         if direction == Direction::Uplink {
             let arrived = delivered.sent.map_or(now, |sent| sent.arrived);
@@ -401,25 +416,35 @@ impl Gnb {
 
     /// Where packets of a UE leave a direction, and what is borrowed beside it.
     #[inline]
-    fn exit(&mut self, direction: Direction, ue: u32, teid_uplink: u32) -> (Exit<'_>, &mut [Ue], &mut BufferPool) {
+    fn exit(
+        &mut self,
+        direction: Direction,
+        ue: u32,
+        teid_uplink: u32,
+    ) -> (Exit<'_>, &mut [Ue], &mut BufferPool) {
         let Self { n3, air_delay, telemetry, links, out, events, ues, pool, .. } = self;
         let stats = &mut links[index(direction)].stats;
         let (gtpu, air_delay, told) = (*n3 == N3::Gtpu, *air_delay, telemetry.packets);
         (Exit { direction, ue, teid_uplink, gtpu, air_delay, told, stats, out, events }, ues, pool)
     }
 
-    /// Blocks of a direction that are there by `now`, one at a time.
+    /// A direction in which a block is there by `now`, downlink first.
     #[inline]
-    fn land(&mut self, direction: Direction, now: Instant) -> bool {
-        let flights = &mut self.links[index(direction)].flights;
-        if flights.front().is_none_or(|flight| flight.due > now) {
-            return false;
-        }
-        let Some(Flight { due, ue: number, block }) = flights.pop_front() else { return false };
+    fn landing(&self, now: Instant) -> Option<Direction> {
+        let lands = |direction: &Direction| {
+            self.links[index(*direction)].flights.front().is_some_and(|flight| flight.due <= now)
+        };
+        Direction::ALL.into_iter().find(lands)
+    }
+
+    /// The first block of a direction that is under way is there.
+    fn land(&mut self, direction: Direction) {
+        let first = self.links[index(direction)].flights.pop_front();
+        let Some(Flight { due, ue: number, block }) = first else { return };
         let mut up = std::mem::take(&mut self.scratch.delivered);
         let teid = self.ues.get(number as usize).map_or(0, |ue| ue.teid_uplink);
         let (mut exit, ues, pool) = self.exit(direction, number, teid);
-        let Some(ue) = ues.get_mut(number as usize) else { return true };
+        let Some(ue) = ues.get_mut(number as usize) else { return };
         // A trace is filled with what the bearers have when the whole block is there.
         let at_once = direction == Direction::Downlink || ue.tellers.is_none();
         for (lcid, pdu) in block.pdus() {
@@ -448,7 +473,6 @@ impl Gnb {
         if active || wakes_up {
             self.wake = self.wake.min(wake);
         }
-        true
     }
 
     /// Timers of UEs that are due at `now`.
@@ -532,7 +556,9 @@ impl Gnb {
             // Polls that were missed are made up for by one, before the slot that takes what they pass on.
             let poll = next.max(earliest).min(tick);
             if flight == next {
-                while self.land(Direction::Downlink, next) || self.land(Direction::Uplink, next) {}
+                while let Some(direction) = self.landing(next) {
+                    self.land(direction);
+                }
             } else if tick == next {
                 self.tick();
             } else {

@@ -196,7 +196,11 @@ impl Entity {
         up: &mut impl FnMut(Vec<u8>, &mut BufferPool),
     ) {
         match &mut self.mode {
-            Mode::Um(um) => um.receive(pdu, now, pool, up),
+            Mode::Um(um) => {
+                if let Some(sdu) = um.receive(pdu, now, pool) {
+                    up(sdu, pool);
+                }
+            }
             Mode::Am(am) => am.receive(&self.queue, pdu, now, pool, up),
         }
     }
@@ -223,6 +227,24 @@ impl Entity {
     #[inline]
     pub fn poll_sent(&mut self) -> Option<SentSdu> {
         self.sent.pop_front()
+    }
+
+    /// The SDUs that [`poll_sent`](Self::poll_sent) would name, all at once.
+    #[inline]
+    pub fn drain_sent(&mut self, mut each: impl FnMut(&SentSdu)) {
+        self.sent.iter().for_each(&mut each);
+        self.sent.clear();
+    }
+
+    /// Whether nothing waits: [`status`](Self::status) has nothing to say.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        match &self.mode {
+            // It has no more to send than SDUs.
+            Mode::Um(um) => !um.has_head() && self.queue.buffer.len_sdus() == 0,
+            Mode::Am(_) => self.status(now) == BufferStatus::default(),
+        }
     }
 
     /// SDU bytes not pulled yet, as in [`BufferStatus::sdu_bytes`].

@@ -120,6 +120,12 @@ impl Um {
         header_len + take
     }
 
+    /// Whether a packet is partly pulled.
+    #[inline]
+    pub(super) fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
     /// Bytes left of a packet that is partly pulled.
     #[inline]
     pub(super) fn head_bytes(&self) -> u64 {
@@ -137,33 +143,37 @@ impl Um {
         }
     }
 
+    /// A PDU arrives: the SDU that is whole now, if one is.
     #[inline]
-    pub(super) fn receive(
+    pub(super) fn receive(&mut self, pdu: &[u8], now: Instant, pool: &mut BufferPool) -> Option<Vec<u8>> {
+        let Ok((header, data)) = UmHeader::parse(pdu, self.sn()) else {
+            self.stats.malformed_pdus += 1;
+            return None;
+        };
+        if header.segment != Segment::Complete {
+            return self.receive_segment(header, data, now, pool);
+        }
+        if data.len() > MAX_SDU_BYTES {
+            self.stats.malformed_pdus += 1;
+            return None;
+        }
+        self.stats.delivered_sdus += 1;
+        Some(pool.filled(data))
+    }
+
+    fn receive_segment(
         &mut self,
-        pdu: &[u8],
+        header: UmHeader,
+        data: &[u8],
         now: Instant,
         pool: &mut BufferPool,
-        up: &mut impl FnMut(Vec<u8>, &mut BufferPool),
-    ) {
+    ) -> Option<Vec<u8>> {
         let sn = self.sn();
-        let Ok((header, data)) = UmHeader::parse(pdu, sn) else {
-            self.stats.malformed_pdus += 1;
-            return;
-        };
-        if header.segment == Segment::Complete {
-            if data.len() > MAX_SDU_BYTES {
-                self.stats.malformed_pdus += 1;
-                return;
-            }
-            self.stats.delivered_sdus += 1;
-            let sdu = pool.filled(data);
-            return up(sdu, pool);
-        }
         let x = u32::from(header.sn);
         let rx = &mut self.rx;
         if rx.is_before_reassembly(x, sn) || rx.is_done(x) {
             self.stats.stale_pdus += 1;
-            return;
+            return None;
         }
         let index = match rx.partial.iter().position(|(number, _)| *number == x) {
             Some(index) => index,
@@ -172,27 +182,44 @@ impl Um {
                 rx.partial.len() - 1
             }
         };
+        let mut whole = None;
         match rx.partial[index].1.insert(header.offset, data, header.segment.to_end()) {
             Outcome::Refused => {
                 // Segments of two SDUs under one number: neither can be trusted.
                 self.stats.malformed_pdus += 1;
                 self.stats.discarded_sdus += 1;
                 rx.partial.swap_remove(index).1.discard(pool);
-                return;
+                return None;
             }
             Outcome::Duplicate => {
                 self.stats.stale_pdus += 1;
-                return;
+                return None;
             }
             Outcome::Kept => {}
             Outcome::Whole => {
-                let sdu = rx.partial.swap_remove(index).1.into_bytes(pool);
+                whole = Some(rx.partial.swap_remove(index).1.into_bytes(pool));
                 rx.set_done(x, true);
                 self.stats.delivered_sdus += 1;
-                up(sdu, pool);
             }
         }
-        // §5.2.2.2.3.
+        #[cfg(test)]
+        let plain = {
+            let mut plain = self.clone();
+            plain.update(x, now, &mut BufferPool::default());
+            format!("{:?}", plain.rx)
+        };
+        if !self.rx.goes_on(x, whole.is_some(), sn) {
+            self.update(x, now, pool);
+        }
+        #[cfg(test)]
+        assert_eq!(format!("{:?}", self.rx), plain, "the short way leads elsewhere");
+        whole
+    }
+
+    /// §5.2.2.2.3: a segment of SDU `x` was kept, or made it whole.
+    fn update(&mut self, x: u32, now: Instant, pool: &mut BufferPool) {
+        let sn = self.sn();
+        let rx = &mut self.rx;
         if rx.is_outside(x, sn) {
             rx.move_highest((x + 1) % sn.modulus(), sn);
             self.stats.discarded_sdus += rx.discard(pool, |rx, number| rx.is_outside(number, sn));
@@ -239,6 +266,26 @@ impl Um {
 }
 
 impl Rx {
+    /// What [`Um::update`] comes to where nothing is missing and nothing waited for, as nearly always: `x` is the only
+    /// SDU that is here, in order and without a gap. `false`, and nothing is changed, if it is otherwise.
+    fn goes_on(&mut self, x: u32, whole: bool, sn: UmSn) -> bool {
+        let alone = self.timer.is_none() && self.reassembly == x && self.partial.len() == usize::from(!whole);
+        if !alone || self.partial.first().is_some_and(|(_, partial)| partial.has_gap()) {
+            return false;
+        }
+        let mask = sn.modulus() - 1;
+        match (self.highest.wrapping_sub(x) & mask, whole) {
+            // Its first segment: the window moves on by one.
+            (0, false) => self.move_highest((x + 1) & mask, sn),
+            // One more.
+            (1, false) => {}
+            // Its last.
+            (1, true) => self.reassembly = self.highest,
+            _ => return false,
+        }
+        true
+    }
+
     #[inline]
     fn window_start(&self, sn: UmSn) -> u32 {
         self.highest.wrapping_sub(sn.modulus() / 2) & (sn.modulus() - 1)

@@ -38,6 +38,9 @@ const PAWS_SLACK: i32 = 1;
 /// In front of every segment, for what a cell or a tunnel puts there.
 const HEADROOM: usize = 16;
 
+/// Headers of nearly every segment: IPv4, TCP, timestamps.
+const USUAL_HEADERS: usize = 52;
+
 /// Why a connection ended otherwise than by FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
@@ -555,7 +558,11 @@ impl Connection {
         }
         let headers = template.headers_len(&header);
         let mut bytes = spare::take();
-        bytes.resize(HEADROOM + headers, 0);
+        match headers {
+            // Its length is known when this is compiled.
+            USUAL_HEADERS => bytes.extend_from_slice(&[0; HEADROOM + USUAL_HEADERS]),
+            _ => bytes.resize(HEADROOM + headers, 0),
+        }
         let place = seq.saturating_sub(1);
         self.stream.append(place, payload, &mut bytes);
         let packet = &mut bytes[HEADROOM..];

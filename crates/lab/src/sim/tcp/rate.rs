@@ -14,6 +14,14 @@ pub struct SentState {
     app_limited: bool,
 }
 
+/// The youngest transmission that was delivered since the last sample.
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    transmission: u64,
+    sent_at: Instant,
+    sent_state: SentState,
+}
+
 /// Counts deliveries and makes samples of them.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryRate {
@@ -23,7 +31,7 @@ pub struct DeliveryRate {
     lost_bytes: u64,
     /// The rate is bounded by the application until this much has been delivered.
     app_limited_until: Option<u64>,
-    newest: Option<Segment>,
+    newest: Option<Newest>,
 }
 
 impl DeliveryRate {
@@ -47,7 +55,8 @@ impl DeliveryRate {
         self.delivered_bytes += u64::from(segment.len);
         self.delivered_at = now;
         if self.newest.is_none_or(|newest| segment.transmission > newest.transmission) {
-            self.newest = Some(*segment);
+            let Segment { transmission, sent_at, sent_state, .. } = *segment;
+            self.newest = Some(Newest { transmission, sent_at, sent_state });
         }
     }
 

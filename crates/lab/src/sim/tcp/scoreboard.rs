@@ -105,15 +105,14 @@ impl Scoreboard {
 
     /// Everything below `una` was acknowledged; each segment that was not SACKed before is handed over.
     pub fn acknowledge(&mut self, una: u64, mut delivered: impl FnMut(&Segment)) {
-        while let Some(first) = self.segments.front_mut() {
+        while let Some(first) = self.segments.front() {
             if first.end() > una {
                 if first.seq < una {
                     self.trim_front(una);
                 }
                 break;
             }
-            let segment = *first;
-            self.segments.pop_front();
+            let Some(segment) = self.segments.pop_front() else { break };
             self.forget(&segment);
             if segment.status != Status::Sacked {
                 delivered(&segment);
@@ -303,6 +302,7 @@ impl Scoreboard {
     }
 
     /// Takes a segment out of the sums.
+    #[inline]
     fn forget(&mut self, segment: &Segment) {
         let len = u64::from(segment.len);
         self.outstanding_bytes -= len;

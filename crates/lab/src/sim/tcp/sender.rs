@@ -529,7 +529,7 @@ impl Sender {
     fn on_sent(&mut self, len: u64, now: Instant) {
         self.last_sent_at = Some(now);
         self.persist_at = None;
-        self.rto_at.get_or_insert(now + self.rtt.rto());
+        self.rto_at.get_or_insert_with(|| now + self.rtt.rto());
         if let Phase::Recovery { prr, .. } = &mut self.phase {
             prr.on_sent(len);
         }
@@ -560,7 +560,7 @@ impl Sender {
     fn arm_persist(&mut self, now: Instant) {
         let waiting = self.next < self.written || (self.closing && !self.fin_sent);
         if waiting && self.board.is_empty() {
-            self.persist_at.get_or_insert(now + self.rtt.rto());
+            self.persist_at.get_or_insert_with(|| now + self.rtt.rto());
         } else {
             self.persist_at = None;
         }
