@@ -121,7 +121,7 @@ enum IntCommand {
         cgroup: PathBuf,
     },
     /// Show what the traces tell that arrive at an interface, path by path and hop by hop, until this command ends.
-    Monitor(monitor::MonitorArgs),
+    Monitor(Box<monitor::MonitorArgs>),
     /// The same once, after listening for a moment.
     Paths(monitor::PathsArgs),
 }

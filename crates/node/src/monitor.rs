@@ -3,29 +3,37 @@
 //! ```text
 //!  interface ──▶ packet socket ──▶ core::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
 //!                IPv6 with hop-by-hop options, incoming; the rest            ├─▶ /metrics
-//!                never leaves the kernel                                         └─▶ MQTT: a broker's, or its own
+//!                never leaves the kernel                                         ├─▶ REST
+//!                                                                                └─▶ MQTT: a broker's, or its own
 //! ```
 //!
 //! It looks on: packets go their way whether it runs or not. One thread reads and collects; what is served has the last
 //! report and never waits for it.
 
+mod api;
 #[cfg(feature = "bpf")]
 mod map;
 mod metrics;
 mod mqtt;
 mod report;
+mod schema;
 mod served;
 mod show;
 mod watch;
 
+use crate::api::read_token;
 use crate::config::Listen;
 use anabranch_core::collect::CollectConfig;
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+pub use api::{IntFlows, IntPaths};
 #[cfg(feature = "bpf")]
 use map::{Published, published_paths};
 use report::Report;
 use served::Served;
+pub use show::{flows_table, hops_table};
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use watch::Watch;
 
@@ -64,6 +72,37 @@ impl Listening {
     }
 }
 
+/// Who may ask for the last report, and where.
+#[derive(Debug, clap::Args)]
+pub struct ApiArgs {
+    /// REST at this address, `GET /v1/int/paths` and others (`/openapi.json`): unix:PATH or ADDRESS:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    api: Option<Listen>,
+    /// File whose first line is the token that every request needs; required where --api can be reached from elsewhere.
+    #[arg(long, value_name = "FILE", requires = "api")]
+    api_token_file: Option<PathBuf>,
+}
+
+/// Where to listen, and the token.
+type Asked<'a> = (&'a Listen, Option<Arc<str>>);
+
+impl ApiArgs {
+    /// As asked for, if at all.
+    fn check(&self) -> Result<Option<Asked<'_>>> {
+        let Some(at) = &self.api else { return Ok(None) };
+        if let (Listen::Tcp(address), None) = (at, &self.api_token_file)
+            && !address.ip().is_loopback()
+        {
+            bail!(
+                "--api {address} can be reached from elsewhere: add --api-token-file, or listen on unix:PATH or \
+                 127.0.0.1:PORT"
+            );
+        }
+        let token = self.api_token_file.as_deref().map(read_token).transpose().context("--api-token-file")?;
+        Ok(Some((at, token)))
+    }
+}
+
 /// Arguments of `anabranch int monitor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -73,6 +112,7 @@ are differences of time stamps: nodes' clocks must agree, and the source must as
 Example:
   anabranch int monitor --interface eth0 --metrics 127.0.0.1:9464
   anabranch int monitor --interface eth0 --quiet --mqtt 127.0.0.1:1883
+  anabranch int monitor --interface eth0 --quiet --api unix:/run/anabranch/int.sock   then: anabranch ctl int
   anabranch int monitor --interface eth0 --json | jq '.paths[].hops[].depth_bytes.most'")]
 pub struct MonitorArgs {
     #[command(flatten)]
@@ -96,6 +136,8 @@ pub struct MonitorArgs {
     /// feature bpf.
     #[arg(long)]
     map: bool,
+    #[command(flatten)]
+    api: ApiArgs,
     #[command(flatten)]
     mqtt: mqtt::MqttArgs,
 }
@@ -125,7 +167,7 @@ pub fn run(args: &MonitorArgs) -> Result<()> {
     let every = Duration::from_millis(args.interval_ms.into());
     let name = args.name.clone().unwrap_or_else(report::host_name);
     let mut watch = Watch::open(name.clone(), &args.listening.interface, args.listening.config(every))?;
-    let served = Served::start(&name, args.metrics.as_ref(), &args.mqtt)?;
+    let served = Served::start(&name, &args.api, args.metrics.as_ref(), &args.mqtt)?;
     let mut published = Published::new(args.map, args.listening.max_paths)?;
     let terminal = std::io::stdout().is_terminal();
     if !args.quiet && !args.listening.json && !terminal {

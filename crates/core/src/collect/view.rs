@@ -1,10 +1,10 @@
 //! Paths and flows as they are shown: the same in tables, JSON, metrics and MQTT.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// A figure that goes up and down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelView {
     /// Of the newest trace.
     pub last: u32,
@@ -15,7 +15,7 @@ pub struct LevelView {
 }
 
 /// A time between two stamps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyView {
     /// Of the newest trace, microseconds.
     pub last_us: u32,
@@ -26,7 +26,7 @@ pub struct LatencyView {
 }
 
 /// A node of a path. What it did not tell is `None`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HopView {
     /// Node id.
     pub node: Option<u64>,
@@ -65,7 +65,7 @@ pub struct HopView {
 }
 
 /// A path.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
     /// In the order of first sight, from 1.
     pub number: u64,
@@ -98,7 +98,7 @@ pub struct PathView {
 }
 
 /// A flow.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowView {
     /// Sender.
     pub source: SocketAddr,

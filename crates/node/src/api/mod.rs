@@ -8,7 +8,7 @@
 //!
 //! The same paths serve UE, UPF, gNB, LWIP node and proxy; what only one of them can do answers 405 at the others. The OpenAPI
 //! description is generated from the handlers, served at `/openapi.json` and committed as
-//! `openapi/agent.json`.
+//! `openapi/agent.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
 
 mod ask;
 mod events;
@@ -38,7 +38,8 @@ pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,
     SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
 };
-pub use serve::{Server, serve};
+pub use routes::{Bearer, Page, hundred};
+pub use serve::{Server, finish, read_token, serve};
 pub use types::{
     Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };

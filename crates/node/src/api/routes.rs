@@ -44,7 +44,8 @@ pub struct Shared {
 )]
 struct Description;
 
-struct Bearer;
+/// That a token may be needed, for the description.
+pub struct Bearer;
 
 impl Modify for Bearer {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
@@ -113,7 +114,8 @@ impl Page {
     }
 }
 
-fn hundred() -> usize {
+/// How many are shown, if it is not said.
+pub fn hundred() -> usize {
     100
 }
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
+use utoipa_axum::router::OpenApiRouter;
 
 /// What listens; stops, and removes its sockets, when dropped.
 #[derive(Default)]
@@ -58,7 +59,16 @@ pub async fn serve(
 
 /// The whole interface. With a token, every request needs it.
 pub fn router(shared: Shared, token: Option<Arc<str>>) -> Router {
-    let (router, description) = routes::routes().split_for_parts();
+    finish(routes::routes(), shared, token)
+}
+
+/// Routes, their description at `/openapi.json`, answers to those that go astray, and the guard where there is a token.
+pub fn finish<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+    shared: S,
+    token: Option<Arc<str>>,
+) -> Router {
+    let (router, description) = routes.split_for_parts();
     // Every connection has a copy of the router: of the text there is one.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
@@ -85,7 +95,8 @@ async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> R
     {
         return next.run(request).await;
     }
-    let remedy = "send \"Authorization: Bearer TOKEN\" with the first line of [api] token_file";
+    let remedy =
+        "send \"Authorization: Bearer TOKEN\" with the first line of [api] token_file, or --api-token-file";
     let mut response =
         Problem::new(StatusCode::UNAUTHORIZED, "token missing or wrong", remedy).into_response();
     response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
@@ -97,13 +108,13 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }
 
-fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("[api] token_file {}", path.display()))?;
+/// The first line of a token file.
+pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
     let token = text.lines().next().unwrap_or_default().trim();
     anyhow::ensure!(
         token.len() >= 16,
-        "[api] token_file {}: the first line must be a token of 16 characters or more, for instance from \
+        "token file {}: the first line must be a token of 16 characters or more, for instance from \
          `head -c 24 /dev/urandom | base64`",
         path.display()
     );

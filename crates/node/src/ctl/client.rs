@@ -19,11 +19,13 @@ pub const DEFAULT_SOCKETS: [&str; 4] = [
 ];
 /// Where a proxy listens. It stands beside a UE, so it is asked only by its own command, or by name.
 pub const PROXY_SOCKET: &str = "/run/anabranch/proxy.sock";
+/// Where a monitor of in-band telemetry is looked for; it listens where its `--api` says.
+pub const INT_SOCKET: &str = "/run/anabranch/int.sock";
 
 /// Which agent to ask, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock).
+    /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock, for `int`, int.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
     /// Its URL instead, where [api] listens on TCP: http://127.0.0.1:PORT.

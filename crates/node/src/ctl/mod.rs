@@ -1,4 +1,4 @@
-//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip` or `proxy`, through its REST interface (`crate::api`).
+//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip`, `proxy` or `int monitor`, through its REST interface (`crate::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
@@ -10,6 +10,7 @@ mod cell;
 mod client;
 mod error;
 mod events;
+mod int;
 mod lwip;
 mod metrics;
 mod proxy;
@@ -23,7 +24,7 @@ pub use error::CtlError;
 
 use crate::api::{Reloaded, Rules};
 use anabranch_core::policy::Rule;
-use client::{Client, PROXY_SOCKET, Target};
+use client::{Client, INT_SOCKET, PROXY_SOCKET, Target};
 use reqwest::Method;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -159,6 +160,20 @@ Examples:
         #[command(subcommand)]
         action: Option<proxy::ProxyAction>,
     },
+    /// A monitor of in-band telemetry (`anabranch int monitor --api`): its paths hop by hop, its flows.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl int --watch
+  anabranch ctl int flows --path 1
+  anabranch ctl --url http://127.0.0.1:9465 int --json | jq '.paths[].hops[].depth_bytes'")]
+    Int {
+        #[command(flatten)]
+        page: sessions::Page,
+        #[command(flatten)]
+        watch: watch::Watch,
+        #[command(subcommand)]
+        action: Option<int::IntAction>,
+    },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
 Example:
@@ -220,8 +235,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
     let mut target = args.target.clone();
-    if matches!(args.command, Command::Proxy { .. }) && target.url.is_none() {
-        target.socket.get_or_insert_with(|| PROXY_SOCKET.into());
+    let own = match args.command {
+        Command::Proxy { .. } => Some(PROXY_SOCKET),
+        Command::Int { .. } => Some(INT_SOCKET),
+        _ => None,
+    };
+    if let (Some(own), None) = (own, &target.url) {
+        target.socket.get_or_insert_with(|| own.into());
     }
     let client = Client::new(&target)?;
     match &args.command {
@@ -238,6 +258,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         }
         Command::Lwip { watch, action } => lwip::lwip(&client, action.as_ref(), watch, output).await,
         Command::Proxy { watch, action } => proxy::proxy(&client, action.as_ref(), watch, output).await,
+        Command::Int { page, watch, action } => int::int(&client, action.as_ref(), page, watch, output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,

@@ -1,5 +1,7 @@
-//! What others may ask for or are told: metrics and MQTT, on a thread of their own, from the last report.
+//! What others may ask for or are told: REST, metrics and MQTT, on a thread of their own, from the last report.
 
+use super::ApiArgs;
+use super::api;
 use super::metrics;
 use super::mqtt::{self, MqttArgs};
 use super::report::Report;
@@ -26,10 +28,11 @@ pub struct Served {
 
 impl Served {
     /// Listens and connects, as far as asked to.
-    pub fn start(name: &str, at: Option<&Listen>, mqtt: &MqttArgs) -> Result<Self> {
+    pub fn start(name: &str, rest: &ApiArgs, at: Option<&Listen>, mqtt: &MqttArgs) -> Result<Self> {
         let (last, reports) = watch::channel(None);
         let mut server = Server::default();
-        if at.is_none() && !mqtt.is_wanted() {
+        let asked = rest.check()?;
+        if at.is_none() && asked.is_none() && !mqtt.is_wanted() {
             return Ok(Self { last, _server: server, _runtime: None });
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -40,6 +43,10 @@ impl Served {
         if let Some(at) = at {
             let router = metrics_route(reports.clone());
             runtime.block_on(server.listen(at, router)).context("--metrics")?;
+        }
+        if let Some((at, token)) = asked {
+            let router = api::router(reports.clone(), token);
+            runtime.block_on(server.listen(at, router)).context("--api")?;
         }
         runtime.block_on(mqtt::start(name, mqtt, &reports))?;
         Ok(Self { last, _server: server, _runtime: Some(runtime) })

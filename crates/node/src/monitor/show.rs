@@ -23,9 +23,9 @@ pub fn text(report: &Report) -> String {
             troubles(report).map_or_else(String::new, |what| format!(" ({what})"))
         );
     }
-    let mut page = table(&HOPS, report.paths.iter().flat_map(hops));
+    let mut page = hops_table(&report.paths);
     page.push('\n');
-    page += &table(&FLOWS, report.flows.iter().take(MOST_ROWS).map(flow));
+    page += &flows_table(&report.flows[..report.flows.len().min(MOST_ROWS)]);
     if report.flows.len() > MOST_ROWS {
         page += &format!("and {} more: --json has all\n", report.flows.len() - MOST_ROWS);
     }
@@ -35,6 +35,16 @@ pub fn text(report: &Report) -> String {
     }
     page.push('\n');
     page
+}
+
+/// Paths, a line for each hop.
+pub fn hops_table(paths: &[PathView]) -> String {
+    table(&HOPS, paths.iter().flat_map(hops))
+}
+
+/// Flows, a line for each.
+pub fn flows_table(flows: &[FlowView]) -> String {
+    table(&FLOWS, flows.iter().map(flow))
 }
 
 fn hops(path: &PathView) -> impl Iterator<Item = Vec<String>> + '_ {

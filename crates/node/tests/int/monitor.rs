@@ -28,9 +28,11 @@ fn a_monitor_shows_each_hop_of_real_traffic() {
     let Some(path) = Linked::new(&group, loss, "") else { return };
     let socket = path.file("metrics.sock");
     let at = format!("unix:{socket}");
+    let rest = path.file("int.sock");
+    let api = format!("unix:{rest}");
     let args =
         ["--interface", "r0", "--json", "--interval-ms", "200", "--name", "m", "--metrics", &at, "--map"];
-    let mut monitor = path.monitor(&args);
+    let mut monitor = path.monitor(&[&args[..], &["--api", &api]].concat());
     let _source = path.source_with(4, &["--detail"]);
     let mut seen = Value::Null;
     path.iperf_while("cubic", Duration::from_secs(3), || {
@@ -58,12 +60,31 @@ fn a_monitor_shows_each_hop_of_real_traffic() {
     let shared = shared["paths"].as_array().unwrap().iter().find(|p| p["name"] == "1-2");
     assert_eq!(shared.unwrap_or_else(|| panic!("{output:?}"))["link_kbps"], 20_000);
 
+    // And over REST, which ctl asks: by then the flow may have ended, and is still known.
+    let ctl = |words: &[&str]| {
+        let output = std::process::Command::new(ANABRANCH)
+            .args(["ctl", "--socket", &rest, "int"])
+            .args(words)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let asked: Value = serde_json::from_str(&ctl(&["--json"])).unwrap();
+    let hop = &asked["paths"][0]["hops"][1];
+    assert_eq!((&asked["total"], &hop["link_kbps"]["last"]), (&1.into(), &20_000.into()), "{asked}");
+    let asked: Value = serde_json::from_str(&ctl(&["flows", "--path", "1", "--json"])).unwrap();
+    let to: Vec<_> = asked["flows"].as_array().unwrap().iter().map(|f| &f["destination"]).collect();
+    assert!(to.contains(&&Value::from("[fd00::2]:5201")), "{asked}");
+    let table = ctl(&[]);
+    assert!(table.contains("2 *") && table.contains("20.0 Mbit/s"), "{table}");
+
     let metrics = curl(&socket);
     let rate = "anabranch_int_hop_link_bps{namespace=\"123\",path=\"1-2\",hop=\"2\",node=\"2\"} 20000000";
     assert!(metrics.contains(rate) && metrics.ends_with("# EOF\n"), "{metrics}");
     monitor.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(monitor.wait(Duration::from_secs(5)), 0, "{}", monitor.log());
-    assert!(!std::path::Path::new(&socket).exists());
+    assert!(!std::path::Path::new(&socket).exists() && !std::path::Path::new(&rest).exists());
 }
 
 /// Unmodified Linux routers are hops, too: with what they tell, and nothing made up.

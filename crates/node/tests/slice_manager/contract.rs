@@ -31,15 +31,21 @@ impl Drop for Program {
 /// of its own for the others: where it listens.
 async fn start(part: &str, folder: &Path, config: &str) -> (Program, String) {
     let at = folder.display().to_string();
-    std::fs::write(folder.join("token"), OPERATOR).unwrap();
     std::fs::write(folder.join("config.toml"), config.replace("FOLDER", &at)).unwrap();
+    let config = format!("{at}/config.toml");
+    started(part, &[part, "--config", &config], folder).await
+}
+
+/// As [`start`], with the arguments of a program that has no file.
+async fn started(part: &str, args: &[&str], folder: &Path) -> (Program, String) {
+    std::fs::write(folder.join("token"), OPERATOR).unwrap();
     let log = folder.join("log");
     let inside = ["--net", "sh", "-ec", "ip link set lo up && exec \"$@\"", "sh", ANABRANCH];
     let mut command = if part == "slice-manager" { Command::new(ANABRANCH) } else { Command::new("unshare") };
     if part != "slice-manager" {
         command.args(inside);
     }
-    command.args([part, "--config"]).arg(folder.join("config.toml")).stdout(Stdio::null());
+    command.args(args).stdout(Stdio::null());
     let mut program = Program(command.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap());
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -135,13 +141,24 @@ async fn agent(part: &str, config: &str, paths: &str) {
         );
     }
     let config = format!("{config}[api]\nlisten = \"127.0.0.1:8080\"\ntoken_file = \"FOLDER/token\"\n");
-    let (mut program, base) = start(part, folder.path(), &config).await;
-    let mut command = Command::new("nsenter");
-    command.args(["-t", &program.0.id().to_string(), "-n"]).arg(&schemathesis);
+    let program = start(part, folder.path(), &config).await;
     let paths = [["--include-path-regex", paths].as_slice(), &NO_STREAMS].concat();
-    judged(command, "agent.json", &base, OPERATOR, &paths, folder.path()).await;
+    judged_inside(program, &schemathesis, "agent.json", &paths, folder.path()).await;
+}
+
+/// Has a program in a network namespace of its own judged, from in there; it survives that.
+async fn judged_inside(
+    (mut program, base): (Program, String),
+    schemathesis: &OsString,
+    description: &str,
+    paths: &[&str],
+    folder: &Path,
+) {
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &program.0.id().to_string(), "-n"]).arg(schemathesis);
+    judged(command, description, &base, OPERATOR, paths, folder).await;
     assert!(program.0.try_wait().unwrap().is_none(), "it goes on");
-    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
     assert!(!log.contains("panicked"), "{log}");
 }
 
@@ -177,4 +194,15 @@ async fn schemathesis_finds_no_fault_in_an_lwip_nodes_agent() {
                   [node]\nsteering = { mode = \"fixed_ratio\", lte_percent = 50 }\n\
                   [[node.ues]]\nname = \"phone\"\naddresses = [\"10.45.0.2\"]\nwifi = [\"10.46.0.2\"]\n";
     agent("lwip", config, "^/v1/(status|lwip|reload)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_no_fault_in_a_monitor() {
+    let Some(schemathesis) = judge().filter(|_| super::usci::is_root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let token = format!("{}/token", folder.path().display());
+    let args = ["int", "monitor", "--interface", "lo", "--quiet", "--interval-ms", "100"];
+    let args = [&args[..], &["--api", "127.0.0.1:8080", "--api-token-file", &token]].concat();
+    let program = started("monitor", &args, folder.path()).await;
+    judged_inside(program, &schemathesis, "int-monitor.json", &[], folder.path()).await;
 }
