@@ -211,11 +211,11 @@ impl NetnsBackend {
         let network = Network::make(&plan, seed, folder, stop)?;
         senders::set(case, &plan, &network)?;
         let cells = Cells::start(case, &plan, &network, seed, self.device, folder, stop)?;
-        // They may sit on interfaces that a cell made.
-        telemetry.start_sources(&plan, &network, folder, stop)?;
         let lwips = Lwips::start(case, &plan, &network, self.device, folder, stop)?;
         progress.doing("connecting");
         let tunnels = Tunnels::start(case, &plan, &network, seed, self.device, folder, stop)?;
+        // They may sit on interfaces that a cell or a tunnel made.
+        telemetry.start_sources(&plan, &network, folder, stop)?;
         let flows = Flows::start(case, &plan, &network, (&tunnels, &telemetry), seed, folder, stop)?;
         progress.doing(case.variant.as_deref().unwrap_or("running"));
         let mut run =

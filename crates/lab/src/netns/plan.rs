@@ -304,7 +304,10 @@ impl Build<'_> {
             };
             self.plan.upfs.insert(upf.clone(), plan);
         }
-        let (routes, lock) = (self.to_servers(&format!("dev {TUNNEL}"), ""), self.lock());
+        let way = format!("dev {TUNNEL}");
+        let routes =
+            format!("{}{}", self.to_servers(&way, ""), self.to_servers6(&way, "", servers::TUNNEL_MTU));
+        let lock = self.lock();
         for (u, (ue, of)) in case.ues.iter().enumerate() {
             let p = position(&case.upfs, &of.upf);
             let Some(plan) = self.plan.ues.get_mut(ue) else { continue };

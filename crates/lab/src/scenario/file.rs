@@ -449,7 +449,7 @@ table! {
         /// Selective acknowledgments. Without them losses are found by duplicates, whatever `recovery` says. In
         /// namespaces it is set for a whole host.
         sack: bool = true, only(&["bulk_tcp", "request_response"]);
-        /// Whether it runs over IPv6; with `via = "direct:<access>"` or, in virtual time, `"atsss"`.
+        /// Whether it runs over IPv6; with `via = "direct:<access>"` or `"atsss"`.
         ipv6: bool = false;
         /// Its data carries IOAM traces, its ACKs reports on the path. Left out, none. Needs `ipv6`.
         telemetry: Option<Telemetry> = None, only(&["bulk_tcp", "request_response"]);
@@ -474,7 +474,7 @@ table! {
 table! {
     /// In-band telemetry of a TCP flow, and what it may do to its sender (docs/int-cc.md). All segments leave room
     /// for a trace: 16 bytes and 36 per node, up to 8n. In namespaces, root: flows that leave a host by one interface
-    /// share `every` and `nodes` (4 at most), all flows the bounds, all IPv6 flows with one control the room.
+    /// share `every` and `nodes` (4 at most, 2 through the tunnel), all flows the bounds, all IPv6 flows with one control the room.
     pub struct Telemetry {
         /// One data segment in so many carries a trace.
         every: u32 = 8, range(1.0, 10_000.0);

@@ -40,12 +40,17 @@ pub(super) fn ends<'a>(case: &Case, plan: &'a Plan, flow: &Flow) -> Result<Ends<
     let access_of = |name: &str| ue.accesses.iter().find(|a| a.name == name);
     let access = |name: &str| access_of(name).map(|a| a.address);
     let cc = flow.traffic.congestion_control().unwrap_or(CongestionControl::Cubic);
-    if let (true, Via::Direct(name)) = (flow.ipv6, &flow.via) {
-        let own = access_of(name).ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
+    if flow.ipv6 {
+        let own = match &flow.via {
+            Via::Direct(name) => access_of(name).map(|own| own.address6),
+            Via::Atsss => ue.inner6.parse().ok(),
+            _ => None,
+        };
+        let own = own.ok_or_else(|| anyhow!("UE {} has no such access", flow.ue))?;
         return Ok(Ends {
             ue_space: &ue.space,
             server_space: &server.space,
-            ue: SocketAddr::new(own.address6.into(), flow.port),
+            ue: SocketAddr::new(own.into(), flow.port),
             server: SocketAddr::new(server.address6(cc).into(), flow.port),
         });
     }

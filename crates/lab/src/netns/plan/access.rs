@@ -1,5 +1,6 @@
 //! UEs and UPFs on their links and cells.
 
+use super::servers::ETHERNET_MTU;
 use super::{
     AccessPlan, Build, CellPlan, CellUe, EmulatedLink, End, FIRST_PORT, FIRST_TABLE, TUNNEL, UePlan,
     access_names, lwip_addresses, mac, net6, position,
@@ -92,8 +93,11 @@ impl Build<'_> {
         );
         // What is bound to the access (direct flows, MPTCP subflows) leaves by it.
         let ways = self.to_servers(&format!("via {gateway4} dev {interface}"), &format!("table {table}"));
-        let ways6 =
-            self.to_servers6(&format!("via {net6}:{gateway:x} dev {interface}"), &format!("table {table}"));
+        let ways6 = self.to_servers6(
+            &format!("via {net6}:{gateway:x} dev {interface}"),
+            &format!("table {table}"),
+            ETHERNET_MTU,
+        );
         let mut routes = format!(
             "rule add from {address} table {table}\n-6 rule add from {net6}:{host:x} table {table}\n{ways}\n\
              route add default via {gateway4} dev {interface} table {table}\n\

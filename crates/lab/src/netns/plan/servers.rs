@@ -87,20 +87,20 @@ impl Build<'_> {
         self.ip(&upf_space, &format!("route add fd00:3:{s:x}::/64 via fd00:2:{net:x}::2 dev {at_upf}"));
         // Back to the pool of this UPF, and to the UEs of this UPF without tunnel.
         let mut targets = vec![pool(p)];
-        let mut targets6 = vec![format!("fd45:{p:x}::/64")];
+        let mut targets6 = vec![(format!("fd45:{p:x}::/64"), TUNNEL_MTU)];
         for (number, link) in case.links.keys().chain(case.gnbs.keys()).enumerate() {
             let users = case.ues.values().flat_map(|u| u.accesses.iter().map(move |a| (u, a)));
             for (k, (ue, _)) in users.filter(|(_, a)| a.link == *link).enumerate() {
                 if ue.upf == upf {
                     targets.push(format!("10.1.{number}.{}/32", 10 + k));
-                    targets6.push(format!("fd00:1:{number:x}::{:x}/128", 10 + k));
+                    targets6.push((format!("fd00:1:{number:x}::{:x}/128", 10 + k), ETHERNET_MTU));
                 }
             }
         }
         let (lock, cubic, ipv6) = (self.lock(), CongestionControl::Cubic, self.ipv6);
         for cc in self.controls.iter().filter(|cc| ipv6 || **cc == cubic) {
-            let room = self.room(*cc);
-            for target in &targets6 {
+            for (target, mtu) in &targets6 {
+                let room = self.room(*cc, *mtu);
                 let via = format!("via fd00:2:{net:x}::1 dev {at_server} table {}", table(*cc));
                 self.ip(space, &format!("route add {target} {via} congctl {lock}{cc}{room}"));
             }
@@ -127,13 +127,13 @@ impl Build<'_> {
         lines
     }
 
-    /// The same over IPv6, where a flow needs them.
-    pub(super) fn to_servers6(&self, way: &str, table: &str) -> String {
+    /// The same over IPv6, where a flow needs them; the way carries packets of `mtu` bytes.
+    pub(super) fn to_servers6(&self, way: &str, table: &str, mtu: u32) -> String {
         let (lock, mut lines) = (self.lock(), String::new());
         let servers = if self.ipv6 { self.case.servers.len() } else { 0 };
         for s in 0..servers {
             for cc in self.controls {
-                let (host, room) = (host_of(*cc), self.room(*cc));
+                let (host, room) = (host_of(*cc), self.room(*cc, mtu));
                 // Writing to a String cannot fail.
                 let _ = write!(
                     lines,
@@ -144,10 +144,13 @@ impl Build<'_> {
         lines
     }
 
-    /// What keeps packets short enough for a trace.
-    fn room(&self, cc: CongestionControl) -> String {
-        let bytes = self.plan.telemetry.room.get(&cc);
-        bytes.map_or_else(String::new, |bytes| format!(" mtu {}", ETHERNET_MTU - bytes))
+    /// What keeps packets short enough for a trace, and for the tunnel.
+    fn room(&self, cc: CongestionControl, mtu: u32) -> String {
+        let bytes = self.plan.telemetry.room.get(&cc).copied().unwrap_or(0);
+        // IPv6 wants 1280; who asks for more room than that leaves in the tunnel is refused (TelemetryPlan::of), unless its flows
+        // are elsewhere.
+        let fits = (mtu - bytes).max(IPV6_MTU);
+        if fits == ETHERNET_MTU { String::new() } else { format!(" mtu {fits}") }
     }
 
     /// Programs do not choose the control, but iperf3 insists: both its ends set what it was told.
@@ -157,8 +160,12 @@ impl Build<'_> {
     }
 }
 
-/// MTU of every interface.
-const ETHERNET_MTU: u32 = 1500;
+/// MTU of every interface but the tunnel's.
+pub(super) const ETHERNET_MTU: u32 = 1500;
+/// What a UPF's tunnel carries, unless its configuration says otherwise, and here it does not.
+pub(super) const TUNNEL_MTU: u32 = 1400;
+/// The least that IPv6 allows (RFC 8200 §5).
+pub(super) const IPV6_MTU: u32 = 1280;
 
 fn server_link(of: &Server) -> Link {
     let (rate_mbps, delay_ms, ioam_node) = (of.rate_mbps, of.delay_ms, of.ioam_node);

@@ -1,6 +1,7 @@
 //! What in-band telemetry needs of the machine: controllers, their bounds, sources at interfaces, room in packets.
 
-use super::Build;
+use super::servers::{IPV6_MTU, TUNNEL_MTU};
+use super::{Build, TUNNEL};
 use crate::backend::Unable;
 use crate::scenario::file::{CongestionControl, Telemetry};
 use crate::scenario::model::{Case, Flow, Via};
@@ -49,7 +50,6 @@ impl TelemetryPlan {
                 plan.controllers.insert(cc);
             }
             if flow.ipv6 {
-                not_in_the_tunnel(name, flow)?;
                 let nodes = flow.telemetry.as_ref().map(|t| t.nodes);
                 let (other, of) = rooms.entry(cc).or_insert((name, nodes));
                 if *of != nodes {
@@ -66,6 +66,7 @@ impl TelemetryPlan {
                     telemetry.nodes
                 )));
             }
+            fits_the_tunnel(name, flow, telemetry.nodes)?;
             plan.flows.insert(name.clone());
             plan.room.insert(cc, trace_bytes(telemetry.nodes));
             let bounds = plan.bounds.get_or_insert_with(|| telemetry.clone());
@@ -80,11 +81,14 @@ impl TelemetryPlan {
     }
 }
 
-/// IPv6 in the tunnel is for virtual time.
-fn not_in_the_tunnel(name: &str, flow: &Flow) -> Result<()> {
-    if !matches!(flow.via, Via::Direct(_)) {
-        let remedy = "in namespaces IPv6 goes over links and cells, `via = \"direct:<access>\"`";
-        bail!(Unable(format!("flow.{name}.ipv6: {remedy}")));
+/// Packets with a trace must pass the tunnel, and IPv6 has no packets shorter than 1280 bytes.
+fn fits_the_tunnel(name: &str, flow: &Flow, nodes: u8) -> Result<()> {
+    let least = IPV6_MTU + trace_bytes(nodes);
+    if flow.via == Via::Atsss && least > TUNNEL_MTU {
+        bail!(Unable(format!(
+            "flow.{name}.telemetry.nodes = {nodes}: in namespaces the tunnel carries {TUNNEL_MTU} bytes, and a trace for so many \
+             nodes needs {least}; 2 fit"
+        )));
     }
     Ok(())
 }
@@ -115,9 +119,13 @@ impl Build<'_> {
 
     /// Namespace and interface by which the data of a flow leaves its sender.
     fn leaves_by(&self, flow: &Flow) -> Option<(String, String)> {
-        let Via::Direct(access) = &flow.via else { return None };
         let ue = self.case.ues.get(&flow.ue)?;
         if flow.traffic.is_upload() {
+            let access = match &flow.via {
+                Via::Direct(access) => access,
+                Via::Atsss => return Some((self.names.ue(&flow.ue), TUNNEL.to_owned())),
+                _ => return None,
+            };
             let index = ue.accesses.iter().position(|a| a.name == *access)?;
             return Some((self.names.ue(&flow.ue), self.interface_of(&flow.ue, index)));
         }

@@ -171,6 +171,34 @@ fn what_the_kernel_has_once_is_the_same_for_all() {
     assert!(wrong(&INT.replace("nodes = 2", "nodes = 5")).contains("room for 4"));
 }
 
+/// A trace fits in what the tunnel carries, both ways, and the source sits where the data leaves.
+#[test]
+fn telemetry_goes_through_the_tunnel() {
+    let text = INT.replace("via = \"direct:wifi\"", "via = \"atsss\"");
+    let down = plan(&text);
+    let one = &down.ues["one"];
+    assert_eq!(one.inner6, "fd45:0::2");
+    let at_server = &down.setup["server"];
+    let pool = "route add fd45:0::/64 via fd00:2:0::1 dev u0 table";
+    for line in [
+        format!("{pool} 207 congctl lock int_rate mtu 1312"),
+        format!("{pool} main congctl lock cubic mtu 1400"),
+    ] {
+        assert!(at_server.contains(&line), "{line}\n{at_server}");
+    }
+    let line = "route add fd00:3:0::7/128 dev anb0  congctl lock int_rate mtu 1312";
+    assert!(one.tunnel_routes.contains(line), "{}", one.tunnel_routes);
+    let place = |space: &str, interface: &str| (space.to_owned(), interface.to_owned());
+    assert!(down.telemetry.sources.contains_key(&place("server", "u0")));
+    let up = plan(&text.replacen("kind = \"bulk_tcp\"", "kind = \"bulk_tcp\"\ndirection = \"up\"", 1));
+    assert!(up.telemetry.sources.contains_key(&place("one", "anb0")));
+
+    let wide =
+        crate::scenario::parse(Path::new("t.toml"), &text.replace("nodes = 2", "nodes = 3"), &[]).unwrap();
+    let why = lay_out(&wide.cases[0]).unwrap_err().to_string();
+    assert!(why.contains("the tunnel carries 1400 bytes") && why.contains("needs 1408; 2 fit"), "{why}");
+}
+
 #[test]
 fn without_ipv6_there_are_no_routes_for_it() {
     let plan = plan(TWO);
