@@ -18,6 +18,7 @@ mod build;
 mod classify;
 mod command;
 mod config;
+mod exit;
 mod grants;
 mod ioam;
 mod slot;
@@ -43,9 +44,10 @@ use crate::ran::rlc::BufferPool;
 use crate::ran::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
 use crate::ran::sdap::{DrbId, FlowStats};
 use crate::time::{Duration, Instant};
-use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
+use anabranch_wire::gtpu::{GtpuHeader, message};
 use anabranch_wire::ip::dst;
 use bearer::Delivered;
+use exit::{Exit, note};
 use slot::Scratch;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -111,70 +113,6 @@ struct Flight {
     due: Instant,
     ue: u32,
     block: TransportBlock,
-}
-
-/// Where the packets of a UE leave a direction.
-struct Exit<'a> {
-    direction: Direction,
-    ue: u32,
-    /// TEID of its uplink, at the UPF, and whether N3 has tunnels at all.
-    teid_uplink: u32,
-    gtpu: bool,
-    air_delay: Duration,
-    /// Whether packets are told.
-    told: bool,
-    stats: &'a mut LinkStats,
-    out: &'a mut VecDeque<(Port, Packet)>,
-    events: &'a mut VecDeque<GnbEvent>,
-}
-
-impl Exit<'_> {
-    /// A packet leaves.
-    #[inline]
-    fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
-        let Delivered { mut packet, qfi, sent } = delivered;
-        packet.at = now;
-        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        self.stats.delivered_packets += 1;
-        self.stats.delivered_bytes += u64::from(bytes);
-        if let Some(sent) = sent.filter(|_| self.told) {
-            let times = PacketTimes {
-                direction: self.direction,
-                ue: self.ue,
-                drb,
-                qfi,
-                bytes,
-                arrived: sent.arrived,
-                forwarded: sent.forwarded,
-                first_pull: sent.first_pull,
-                last_pull: sent.last_pull,
-                first_received: sent.first_pull + self.air_delay,
-                delivered: now,
-            };
-            note(self.events, GnbEvent::Packet(times));
-        }
-        let port = match self.direction {
-            Direction::Downlink => Gnb::ue(self.ue as u16),
-            Direction::Uplink => Gnb::N3,
-        };
-        if self.direction == Direction::Uplink && self.gtpu {
-            let header = GtpuHeader::g_pdu(self.teid_uplink, Some(PduSession::uplink(qfi)));
-            let (len, payload) = (header.header_len(), packet.len());
-            if header.emit(payload, packet.push_front(len)).is_err() {
-                return;
-            }
-        }
-        self.out.push_back((port, packet));
-    }
-}
-
-/// Keeps an event.
-#[inline]
-fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
-    if events.len() >= MAX_EVENTS {
-        events.pop_front();
-    }
-    events.push_back(event);
 }
 
 impl Gnb {

@@ -10,6 +10,7 @@ use crate::ran::rlc::{AmConfig, RlcConfig};
 use crate::ran::sched::eqp::{EqpParams, Idle};
 use crate::ran::sched::{InterAlgorithm, SchedError};
 use crate::ran::sdap::{FlowConfig, SdapConfig};
+use anabranch_wire::gtpu::PduSession;
 use anabranch_wire::ip::udp_datagram;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
