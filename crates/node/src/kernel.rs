@@ -103,7 +103,8 @@ enum IntCommand {
         /// One segment in so many carries a trace.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 8)]
         every: u32,
-        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
+        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n. 1 where the receiver is on this machine (loopback,
+        /// another namespace): longer ones can stop its connections for ever, or the kernel (docs/int-cc.md, Limits).
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
         nodes: u8,
         /// Ask nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
