@@ -43,6 +43,7 @@ impl App {
         }
     }
 
+    #[inline]
     fn on_packet(&mut self, packet: &Packet, now: Instant) {
         match self {
             Self::Udp(app) => app.on_packet(packet, now),
@@ -50,6 +51,7 @@ impl App {
         }
     }
 
+    #[inline]
     fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         match self {
             Self::Udp(app) => app.poll_transmit(now),
@@ -65,6 +67,7 @@ impl App {
         }
     }
 
+    #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         match self {
             Self::Udp(app) => app.poll_timeout(),
@@ -149,10 +152,12 @@ impl Host {
     }
 
     /// The next timer of an application.
+    #[inline]
     fn deadline_of(slot: &Slot) -> Option<(Instant, Reason)> {
         if slot.awake { slot.app.poll_timeout() } else { slot.deadline }
     }
 
+    #[inline]
     fn wake(&mut self, index: usize) {
         let slot = &mut self.apps[index];
         if !slot.awake {

@@ -164,6 +164,7 @@ impl TcpApp {
     }
 
     /// A packet for this socket.
+    #[inline]
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
         let Some(connection) = &mut self.connection else { return self.accept(packet, now) };
         // Where its payload has its place in the stream, if it is what belongs there.
@@ -230,6 +231,7 @@ impl TcpApp {
     }
 
     /// The next packet.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if self.connection.is_none() && self.end.start <= now {
             let to = self.end.connect_to?;
@@ -258,6 +260,7 @@ impl TcpApp {
 
     /// The next timer.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let Some(connection) = &self.connection else {
             return self.end.connect_to.map(|_| (self.end.start, "tcp connect"));
@@ -277,6 +280,7 @@ impl TcpApp {
     }
 
     /// Does what the application does at this moment.
+    #[inline]
     fn act(&mut self, now: Instant) {
         self.acted_at = Some(now);
         if !self.connection.as_ref().is_some_and(Connection::is_established) || self.ends_at_stop_now(now) {
@@ -346,6 +350,7 @@ impl TcpApp {
     }
 
     /// Ends the stream when its time is over; then there is nothing more to write.
+    #[inline]
     fn ends_at_stop_now(&mut self, now: Instant) -> bool {
         if now < self.end.stop || !self.ends_at_stop() {
             return false;

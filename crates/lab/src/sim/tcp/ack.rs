@@ -101,6 +101,7 @@ impl Sender {
     }
 
     /// Whether nothing is under way and nothing but the window can be told.
+    #[inline]
     fn is_at_rest(&self, a: &Acknowledgment<'_>) -> bool {
         let nothing_sent = self.board.is_empty() && a.ack == self.una && self.una == self.next;
         let nothing_waits = self.rto_at.is_none() && self.early.is_none() && self.undo.is_none();

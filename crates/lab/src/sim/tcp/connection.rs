@@ -149,6 +149,7 @@ impl Connection {
     }
 
     /// Takes in a segment; what it makes available goes to `deliver` in order.
+    #[inline]
     pub fn on_segment(
         &mut self,
         h: &TcpHeader,
@@ -248,6 +249,7 @@ impl Connection {
     }
 
     /// The next packet to send, if any may go now.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if let Some(seq) = self.reset_due.take() {
             return self.emit(seq, TcpFlags::RST | TcpFlags::ACK, 0, now);
@@ -298,6 +300,7 @@ impl Connection {
 
     /// The next timer.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         match self.state {
             State::Closed(_) => None,
@@ -329,6 +332,7 @@ impl Connection {
 
     /// Whether the handshake is complete and the connection not closed by force.
     #[must_use]
+    #[inline]
     pub fn is_established(&self) -> bool {
         self.state == State::Established
     }
@@ -433,6 +437,7 @@ impl Connection {
         self.syn_due = false;
     }
 
+    #[inline]
     fn on_ack(&mut self, h: &TcpHeader, pure: bool, echo: Option<Instant>, now: Instant) {
         let una = self.sender.una;
         let unwrapped = |wire| unwrap(una, self.iss, wire);
@@ -467,6 +472,7 @@ impl Connection {
     }
 
     /// PAWS (RFC 7323 §5) as in Linux, for segments with data; remembers the timestamp to echo.
+    #[inline]
     fn timestamp_is_acceptable(&mut self, h: &TcpHeader, seq: u64, data: bool) -> bool {
         let Some((value, _)) = h.options.timestamps.filter(|_| self.timestamps) else { return true };
         let older_by = self.timestamp_recent.wrapping_sub(value) as i32;
@@ -480,6 +486,7 @@ impl Connection {
     }
 
     /// When the segment was sent that the peer echoes.
+    #[inline]
     fn echo(&self, h: &TcpHeader, now: Instant) -> Option<Instant> {
         let (_, echo) = h.options.timestamps.filter(|_| self.timestamps)?;
         let ago_ms = self.timestamp(now).wrapping_sub(echo);
@@ -487,6 +494,7 @@ impl Connection {
         now.as_millis().checked_sub(u64::from(ago_ms)).map(Instant::from_millis)
     }
 
+    #[inline]
     fn timestamp(&self, now: Instant) -> u32 {
         self.timestamp_offset.wrapping_add(now.as_millis() as u32)
     }

@@ -89,6 +89,7 @@ impl Receiver {
     }
 
     /// A segment arrives; what it makes available goes to `deliver` in order.
+    #[inline]
     pub fn on_segment(
         &mut self,
         seq: u64,
@@ -131,21 +132,25 @@ impl Receiver {
     }
 
     /// The round trip a data segment's timestamp echo shows.
+    #[inline]
     pub fn on_rtt(&mut self, rtt: Duration) {
         self.sizing.rtt = Some(self.sizing.rtt.map_or(rtt, |old| old * 7 / 8 + rtt / 8));
     }
 
     /// Whether an ACK should leave now even without data.
+    #[inline]
     pub fn ack_is_due(&self, now: Instant) -> bool {
         self.ack_now || self.ack_at.is_some_and(|at| at <= now)
     }
 
     /// Whether an ACK tells more than a data segment has room for.
+    #[inline]
     pub fn has_blocks(&self) -> bool {
         self.dsack.is_some() || !self.stored.is_empty()
     }
 
     /// When the delayed ACK is due.
+    #[inline]
     pub fn ack_timeout(&self) -> Option<Instant> {
         self.ack_at
     }
@@ -156,6 +161,7 @@ impl Receiver {
     }
 
     /// An acknowledgment leaves: returns the number it carries and the window it offers.
+    #[inline]
     pub fn acknowledge(&mut self) -> (u64, u64) {
         self.ack_now = false;
         self.ack_at = None;
@@ -173,6 +179,7 @@ impl Receiver {
     }
 
     /// The next sequence number expected.
+    #[inline]
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -220,6 +227,7 @@ impl Receiver {
         self.recent.truncate(RECENT_BLOCKS);
     }
 
+    #[inline]
     fn take_in(&mut self, bytes: &[u8], deliver: &mut dyn FnMut(&[u8])) {
         if !bytes.is_empty() {
             deliver(bytes);
@@ -242,6 +250,7 @@ impl Receiver {
         self.stored.remove_below(self.next);
     }
 
+    #[inline]
     fn after_progress(&mut self, arrived: u64, payload: u64, at_once: bool, now: Instant) {
         self.largest_segment = self.largest_segment.max(payload);
         self.unacked_bytes += arrived;

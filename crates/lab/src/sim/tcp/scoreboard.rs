@@ -87,6 +87,7 @@ pub struct Scoreboard {
 
 impl Scoreboard {
     /// A new segment was sent, right behind the last one.
+    #[inline]
     pub fn push(&mut self, seq: u64, len: u32, fin: bool, now: Instant, sent_state: SentState) {
         self.transmissions += 1;
         self.order.push_back((seq, self.transmissions));
@@ -104,6 +105,7 @@ impl Scoreboard {
     }
 
     /// Everything below `una` was acknowledged; each segment that was not SACKed before is handed over.
+    #[inline]
     pub fn acknowledge(&mut self, una: u64, mut delivered: impl FnMut(&Segment)) {
         while let Some(first) = self.segments.front() {
             if first.end() > una {
@@ -250,6 +252,7 @@ impl Scoreboard {
     }
 
     /// Bytes (sequence numbers) believed to be in the network: sent, not SACKed, not lost.
+    #[inline]
     pub fn in_flight_bytes(&self) -> u64 {
         self.outstanding_bytes - self.sacked_bytes - self.lost_bytes
     }
@@ -265,11 +268,13 @@ impl Scoreboard {
     }
 
     /// Whether nothing is unacknowledged.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
     /// Segments unacknowledged.
+    #[inline]
     pub fn len(&self) -> usize {
         self.segments.len()
     }

@@ -199,6 +199,7 @@ impl Sender {
     }
 
     /// The next segment to send, if any may go now; it counts as sent.
+    #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<Outgoing> {
         self.pace_blocked = false;
         if std::mem::take(&mut self.probe_due) && matches!(self.phase, Phase::Open) {
@@ -328,6 +329,7 @@ impl Sender {
     }
 
     /// The window in force.
+    #[inline]
     pub(super) fn cwnd_bytes(&self) -> u64 {
         match &self.phase {
             Phase::Recovery { prr, .. } if !self.cc.rules_recovery() => prr.cwnd(),
@@ -336,6 +338,7 @@ impl Sender {
     }
 
     /// Bytes believed to be in the network.
+    #[inline]
     pub(super) fn in_flight_bytes(&self) -> u64 {
         let left = self.blind.map_or(0, |blind| blind.left_bytes);
         self.board.in_flight_bytes().saturating_sub(left)
@@ -402,6 +405,7 @@ impl Sender {
     }
 
     /// A probe is due two RTTs from now if nothing is known to be missing (RFC 8985 §7.2).
+    #[inline]
     pub(super) fn arm_probe(&mut self, now: Instant) {
         if matches!(self.early, Some((_, Early::Reordering))) {
             return;
@@ -458,6 +462,7 @@ impl Sender {
         self.rto_at = Some(now + self.rtt.rto());
     }
 
+    #[inline]
     fn must_pace(&mut self, now: Instant) -> bool {
         self.pace_blocked = self.paced && self.pace_at > now;
         self.pace_blocked
@@ -480,6 +485,7 @@ impl Sender {
     }
 
     /// The next segment never sent before, as far as data and the receiver's window allow.
+    #[inline]
     fn next_new(&self) -> Option<Outgoing> {
         let unsent = self.written.saturating_sub(self.next);
         let room = self.window_end.saturating_sub(self.next);
@@ -492,10 +498,12 @@ impl Sender {
         (payload > 0 || fin).then_some(Outgoing { seq: self.next, payload: payload as u32, fin })
     }
 
+    #[inline]
     fn length(&self, segment: &Outgoing) -> u64 {
         u64::from(segment.payload) + u64::from(segment.fin)
     }
 
+    #[inline]
     fn send_new(&mut self, segment: Outgoing, now: Instant) -> Outgoing {
         let len = self.length(&segment);
         let state = self.rate.on_sent(self.board.is_empty(), now);
@@ -526,6 +534,7 @@ impl Sender {
         Outgoing { seq: segment.seq, payload: segment.len - u32::from(segment.fin), fin: segment.fin }
     }
 
+    #[inline]
     fn on_sent(&mut self, len: u64, now: Instant) {
         self.last_sent_at = Some(now);
         self.persist_at = None;
