@@ -170,6 +170,71 @@ struct ab_path {
 /* Every hop told its drops, and none was silent. */
 #define AB_PATH_COMPLETE 1
 
+/* What fast_path.bpf.c is told before it is loaded. */
+struct ab_fast_config {
+	/* The inner interface. */
+	u32 inner_ifindex;
+	/* At the UE: any inner source is taken, and DNS answers are user space's. */
+	u32 ue;
+};
+
+/* One path of one session in the kernel's fast path, in the array `ab_fast_slots`, which is mapped into memory
+ * (crates/kern/src/bpf/fast_path.rs). User space writes the upper part while the lease is 0; programs count below. */
+struct ab_fast_slot {
+	/* The programs use it until then, nanoseconds of CLOCK_MONOTONIC. */
+	u64 until_ns;
+	/* That of the flows it carries; others are user space's. */
+	u32 generation;
+	/* Datagrams leave by this interface. */
+	u32 ifindex;
+	/* Their firewall mark. */
+	u32 mark;
+	/* Sum of the outer IPv4 header's 16-bit words, length and checksum 0. */
+	u32 outer_sum;
+	/* IPv4 and UDP header, lengths and checksums 0. */
+	u8 outer[28];
+	/* Largest inner packet, bytes. */
+	u32 mtu;
+	/* UPF: the session's addresses, the only sources taken. */
+	u8 inner_v4[4];
+	u8 inner_v6[16];
+	/* Datagrams that were lost while they were made. */
+	u32 tx_failed;
+	/* Datagrams and the bytes of their payload. */
+	u64 tx_packets;
+	u64 tx_bytes;
+	u64 rx_packets;
+	u64 rx_bytes;
+	/* What had come when the last datagram passed that is user space's: a probe is compared with that. */
+	u64 rx_packets_then;
+	u64 rx_bytes_then;
+};
+
+/* An inner packet's flow, as the packet has it. IPv4 addresses come first, zeros behind. */
+struct ab_fast_key {
+	u8 src[16];
+	u8 dst[16];
+	u16 src_port_be;
+	u16 dst_port_be;
+	u8 protocol;
+	u8 version;
+	u16 zero;
+};
+
+/* What is done with it. */
+struct ab_fast_flow {
+	u32 slot;
+	u32 generation;
+};
+
+/* The far end of a slot; the ports as the far end's datagrams have them. */
+struct ab_fast_peer {
+	u32 remote_be;
+	u32 local_be;
+	u16 remote_port_be;
+	u16 local_port_be;
+};
+
 /* One event of tcp_trace.bpf.c, in the ring buffer `ab_events`. */
 struct ab_event {
 	u64 at_us;

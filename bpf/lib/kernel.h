@@ -27,6 +27,7 @@ typedef u32 __wsum;
 
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_MAP_TYPE_SK_STORAGE 24
 #define BPF_MAP_TYPE_RINGBUF 27
 #define BPF_F_NO_PREALLOC 1

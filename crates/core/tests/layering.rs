@@ -44,11 +44,12 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// Modules that compose leaves, and may import any of them.
-const COMPOSERS: [&str; 10] = [
+const COMPOSERS: [&str; 11] = [
     "access::classify",
     "access::config_channel",
     "access::document",
     "access::drops",
+    "access::fast",
     "access::keyring",
     "access::memory",
     "access::session",

@@ -203,8 +203,9 @@ impl InnerHeader {
     ///
     /// # Errors
     /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 8;
-    /// [`WireError::Length`] unless the length field is exactly what follows; [`WireError::Value`] if
-    /// the flags contradict each other, or the next protocol does not fit type and payload.
+    /// [`WireError::Length`] unless the length field is exactly what follows, or 0 in Data without flags, which goes up to
+    /// the datagram's end; [`WireError::Value`] if the flags contradict each other, or the next protocol does not fit
+    /// type and payload.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, &[u8]), WireError> {
         need(buf, "inner header", Self::LEN)?;
@@ -217,7 +218,9 @@ impl InnerHeader {
             sequence: u32_at(buf, 4),
         };
         let payload = &buf[Self::LEN..];
-        if usize::from(header.length) != payload.len() {
+        // What segmentation copies cannot say how long each piece is.
+        let open = kind == InnerType::Data && (header.flags, header.length) == (0, 0);
+        if usize::from(header.length) != payload.len() && !open {
             let expected = header.length.into();
             return Err(WireError::Length { what: "inner length", expected, have: payload.len() });
         }

@@ -8,6 +8,7 @@ pub mod crypto;
 pub mod dns;
 pub mod document;
 pub mod drops;
+pub mod fast;
 pub mod keyring;
 pub(crate) mod marks;
 pub mod memory;
@@ -19,6 +20,10 @@ pub mod steer;
 pub mod table;
 pub(crate) mod tunnel_element;
 
+use crate::time::Instant;
+use anabranch_wire::ip::FlowKey;
+use fast::FastFlow;
+use session::Addresses;
 use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
@@ -35,6 +40,14 @@ pub trait DatagramSink {
     ///
     /// `None` means there is no room: the packet is dropped and counted by the caller.
     fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]>;
+
+    /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::take_back`]. Who
+    /// has no faster way does nothing.
+    fn carry(&mut self, _flow: &FastFlow, _now: Instant) {}
+
+    /// From now on the session wants to see every packet of this flow, as its packets have it; without one, of every flow
+    /// that it gave away.
+    fn take_back(&mut self, _session: Addresses, _flow: Option<&FlowKey>) {}
 }
 
 /// Where inner IP packets are delivered, in order (batch form of the contract).

@@ -21,6 +21,7 @@ use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
 use crate::access::drops::{DropCounters, DropReason};
+use crate::access::fast::{FastLane, FastTraffic};
 use crate::access::marks::Marked;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
@@ -355,6 +356,11 @@ impl Ue {
                 self.send(&mut packet, arrived, now, out);
             }
         }
+    }
+
+    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        lane.session == self.session.addresses() && self.session.carried(lane.access, lane.to, traffic, now)
     }
 
     /// Bytes that wait to be put in order, and the most that may.

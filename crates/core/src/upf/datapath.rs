@@ -3,6 +3,7 @@
 use super::Upf;
 use super::users::{UserIndex, Users};
 use crate::access::drops::DropReason;
+use crate::access::fast::{self, FastLane, FastTraffic};
 use crate::access::marks::Marked;
 use crate::access::session::{Shared, UserExceptions};
 use crate::access::table::Slab;
@@ -117,6 +118,20 @@ impl Upf {
         if seat.session.receive_plain(path, datagram, now, shared, inner).is_ok() {
             mark(&mut self.dirty, &mut seat.dirty, user);
         }
+    }
+
+    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        let user = lane.session.iter().next().and_then(|address| self.users.by_address(address));
+        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
+        let Some((user, seat)) = user.filter(|(_, seat)| seat.session.addresses() == lane.session) else {
+            return false;
+        };
+        let alive = seat.session.carried(lane.access, lane.to, traffic, now);
+        if !fast::is_none(traffic) {
+            mark(&mut self.dirty, &mut seat.dirty, user);
+        }
+        alive
     }
 
     /// Serves the sessions that have something to say or whose time has come (batch form).

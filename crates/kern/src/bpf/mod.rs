@@ -20,8 +20,10 @@
 //! who does not ask for it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
 
 mod controllers;
+mod fast_path;
 mod feedback;
 mod inspect;
+mod mapped;
 mod object;
 mod paths;
 mod replace;
@@ -32,6 +34,7 @@ mod tests;
 mod window;
 
 pub use controllers::{Controllers, LOADABLE, available};
+pub use fast_path::{FastCounters, FastFlow, FastPath, FastPathConfig, FastTunnel, MOST_SLOTS};
 pub use feedback::Feedback;
 pub use inspect::{holders, registered, shown};
 pub use object::Counters;
@@ -87,6 +90,15 @@ fn tried<T>(what: impl Into<String>, result: libbpf_rs::Result<T>) -> Result<T, 
 /// # Errors
 /// [`BpfError::Unsupported`] with the reason and the remedy.
 pub fn supported() -> Result<(), BpfError> {
+    loadable_here()?;
+    if !available().is_ok_and(|names| names.iter().any(|n| n == "cubic")) {
+        return Err(BpfError::Unsupported("the kernel's CUBIC is not there: `modprobe tcp_cubic`".into()));
+    }
+    Ok(())
+}
+
+/// The same of programs that have nothing to do with congestion control.
+fn loadable_here() -> Result<(), BpfError> {
     let unsupported = |why: &str| Err(BpfError::Unsupported(why.into()));
     // SAFETY: takes nothing and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
@@ -94,9 +106,6 @@ pub fn supported() -> Result<(), BpfError> {
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return unsupported("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)");
-    }
-    if !available().is_ok_and(|names| names.iter().any(|n| n == "cubic")) {
-        return unsupported("the kernel's CUBIC is not there: `modprobe tcp_cubic`");
     }
     Ok(())
 }

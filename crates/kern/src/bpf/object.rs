@@ -1,8 +1,10 @@
 //! Objects compiled by build.rs: opening, configuring, loading, counting.
 
 use super::{BpfError, tried};
-use libbpf_rs::{Link, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject};
 use std::ffi::OsStr;
+use std::io;
+use std::ptr::{self, NonNull};
 use std::sync::Once;
 
 /// Opens an object; libbpf's complaints go nowhere else than into the error.
@@ -39,6 +41,32 @@ pub(super) fn attach(
         links.push(attach(&program)?);
     }
     Ok(links)
+}
+
+/// Attaches the program `name` of `object` to the interface with that index, after those that are there.
+pub(super) fn attach_tcx(
+    object: &Object,
+    name: &str,
+    interface: u32,
+    what: impl Fn() -> String,
+) -> Result<Link, BpfError> {
+    let mut links = attach(object, &[name], |program| {
+        // SAFETY: the program is loaded and lives in `object`; no options are passed.
+        let link = unsafe {
+            libbpf_sys::bpf_program__attach_tcx(
+                program.as_libbpf_object().as_ptr(),
+                interface as libc::c_int,
+                ptr::null(),
+            )
+        };
+        // With libbpf 1 a failure is a null pointer and errno.
+        match NonNull::new(link) {
+            // SAFETY: libbpf made it, and nobody else has it.
+            Some(link) => Ok(unsafe { Link::from_ptr(link) }),
+            None => Err(BpfError::Io { what: what(), source: io::Error::last_os_error() }),
+        }
+    })?;
+    links.pop().ok_or_else(|| BpfError::Unsupported(format!("no program {name}")))
 }
 
 /// What a program counted; `bpf/abi.h` has the list.

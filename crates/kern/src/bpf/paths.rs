@@ -8,14 +8,12 @@
 //! The map lives as long as somebody holds it. A reader maps it without the right to write. Each entry has a sequence
 //! number that is odd while it is written, as seqlocks have: a reader never takes half of one path and half of another.
 
+use super::mapped::Mapped;
 use super::{BpfError, supported, tried};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, MapType};
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// Name of the maps.
 const NAME: &str = "ab_paths";
@@ -118,68 +116,23 @@ impl PublishedPath {
     }
 }
 
-/// The entries of a map, in this process's memory.
-#[derive(Debug)]
-struct Mapped {
-    at: NonNull<AtomicU64>,
-    entries: usize,
-}
-
-// SAFETY: the memory is only reached by atomic operations, from whatever thread.
-unsafe impl Send for Mapped {}
-
-impl Mapped {
-    fn new(map: &MapHandle, entries: u32, protection: libc::c_int) -> Result<Self, BpfError> {
-        let entries = entries as usize;
-        let bytes = entries * WORDS * size_of::<u64>();
-        // SAFETY: a new mapping where the kernel finds room; the descriptor is open for the time of the call, and the mapping
-        // keeps the map.
-        let at = unsafe {
-            libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, map.as_fd().as_raw_fd(), 0)
-        };
-        let source = io::Error::last_os_error();
-        match NonNull::new(at) {
-            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Self { at: at.cast(), entries }),
-            _ => Err(BpfError::Io { what: format!("mapping {NAME} into memory"), source }),
-        }
-    }
-
-    /// An entry: its sequence number, and the rest.
-    fn entry(&self, index: usize) -> Option<(&AtomicU64, &[AtomicU64])> {
-        if index >= self.entries {
+/// An entry as it was at one time; `None`: nothing yet, or somebody stopped while writing it.
+fn read(memory: &Mapped, index: usize) -> Option<PublishedPath> {
+    let (sequence, rest) = memory.entry(index)?.split_first()?;
+    for _ in 0..TRIES {
+        let before = sequence.load(Ordering::Acquire);
+        if before == 0 {
             return None;
         }
-        // SAFETY: the index is within the mapping, which is as long as `self`, aligned to a page, and of whole entries; others
-        // that change it (processes, kernel programs) are why the words are atomic.
-        let words = unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(index * WORDS), WORDS) };
-        words.split_first()
-    }
-
-    /// An entry as it was at one time; `None`: nothing yet, or somebody stopped while writing it.
-    fn read(&self, index: usize) -> Option<PublishedPath> {
-        let (sequence, rest) = self.entry(index)?;
-        for _ in 0..TRIES {
-            let before = sequence.load(Ordering::Acquire);
-            if before == 0 {
-                return None;
-            }
-            let words = std::array::from_fn(|i| rest[i].load(Ordering::Relaxed));
-            fence(Ordering::Acquire);
-            if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
-                // One that was taken back has no hops.
-                return Some(PublishedPath::parse(&words)).filter(|path| path.hops > 0);
-            }
-            std::hint::spin_loop();
+        let words = std::array::from_fn(|i| rest[i].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
+            // One that was taken back has no hops.
+            return Some(PublishedPath::parse(&words)).filter(|path| path.hops > 0);
         }
-        None
+        std::hint::spin_loop();
     }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, and nobody has a reference into it that outlives `self`.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.entries * WORDS * size_of::<u64>()) };
-    }
+    None
 }
 
 /// A map of ours; gone when this is, and nobody else holds it.
@@ -205,7 +158,7 @@ impl PathsMap {
         let bytes = (WORDS * size_of::<u64>()) as u32;
         let map = MapHandle::create(MapType::Array, Some(NAME), 4, bytes, entries, &options);
         let map = tried(format!("making {NAME}"), map)?;
-        let memory = Mapped::new(&map, entries, libc::PROT_READ | libc::PROT_WRITE)?;
+        let memory = Mapped::new(&map, NAME, entries, WORDS, libc::PROT_READ | libc::PROT_WRITE)?;
         Ok(Self { _map: map, memory })
     }
 
@@ -213,8 +166,10 @@ impl PathsMap {
     /// What there is no room for is left out.
     pub fn publish(&mut self, paths: impl IntoIterator<Item = PublishedPath>) {
         let all = paths.into_iter().map(Some).chain(std::iter::repeat(None));
-        for (index, path) in (0..self.memory.entries).zip(all) {
-            let Some((sequence, rest)) = self.memory.entry(index) else { return };
+        for (index, path) in (0..self.memory.len()).zip(all) {
+            let Some((sequence, rest)) = self.memory.entry(index).and_then(<[_]>::split_first) else {
+                return;
+            };
             let before = sequence.load(Ordering::Relaxed);
             if path.is_none() && before == 0 {
                 return;
@@ -246,8 +201,8 @@ pub fn published() -> Result<Vec<(u32, Vec<PublishedPath>)>, BpfError> {
         }
         // One that has gone since has no paths.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
-        let memory = Mapped::new(&map, info.max_entries, libc::PROT_READ)?;
-        all.push((info.id, (0..memory.entries).filter_map(|index| memory.read(index)).collect()));
+        let memory = Mapped::new(&map, NAME, info.max_entries, WORDS, libc::PROT_READ)?;
+        all.push((info.id, (0..memory.len()).filter_map(|index| read(&memory, index)).collect()));
     }
     Ok(all)
 }
@@ -307,7 +262,7 @@ mod tests {
     #[test]
     fn a_reader_takes_no_halves() {
         let Ok(mut map) = PathsMap::create(1) else { return };
-        let view = Mapped::new(&map._map, 1, libc::PROT_READ).unwrap();
+        let view = Mapped::new(&map._map, NAME, 1, WORDS, libc::PROT_READ).unwrap();
         map.publish([sample(1)]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -317,7 +272,7 @@ mod tests {
             });
             let mut last = 1;
             while last < 199_999 {
-                let Some(path) = view.read(0) else { continue };
+                let Some(path) = super::read(&view, 0) else { continue };
                 assert_eq!(path, sample(path.traces));
                 assert!(path.traces >= last);
                 last = path.traces;

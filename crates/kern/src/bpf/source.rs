@@ -1,11 +1,9 @@
 //! Telemetry's source: `bpf/ioam_source.bpf.c` at an interface's egress.
 
 use super::controllers::object;
-use super::object::{Counters, attach, configure, counters, open};
+use super::object::{Counters, attach_tcx, configure, counters, open};
 use super::{BpfError, supported, tried};
-use libbpf_rs::{AsRawLibbpf, Link, Object};
-use std::io;
-use std::ptr::{self, NonNull};
+use libbpf_rs::{Link, Object};
 
 /// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
 pub const MOST_NODES: u8 = 4;
@@ -41,7 +39,7 @@ impl Default for SourceConfig {
 /// Attached as long as this lives.
 #[derive(Debug)]
 pub struct Source {
-    _links: Vec<Link>,
+    _link: Link,
     object: Object,
 }
 
@@ -64,23 +62,8 @@ impl Source {
         constants.extend(link_bytes.to_ne_bytes());
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
-        let links = attach(&object, &["ab_source_egress"], |program| {
-            // SAFETY: the program is loaded and lives in `object`; no options are passed.
-            let link = unsafe {
-                libbpf_sys::bpf_program__attach_tcx(
-                    program.as_libbpf_object().as_ptr(),
-                    index as libc::c_int,
-                    ptr::null(),
-                )
-            };
-            // With libbpf 1 a failure is a null pointer and errno.
-            match NonNull::new(link) {
-                // SAFETY: libbpf made it, and nobody else has it.
-                Some(link) => Ok(unsafe { Link::from_ptr(link) }),
-                None => Err(none(io::Error::last_os_error())),
-            }
-        })?;
-        Ok(Self { _links: links, object })
+        let link = attach_tcx(&object, "ab_source_egress", index, what)?;
+        Ok(Self { _link: link, object })
     }
 
     /// What it has counted.

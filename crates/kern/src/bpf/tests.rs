@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 mod cost;
+mod fast_path;
 mod many;
 mod window;
 
@@ -55,7 +56,7 @@ unsafe extern "C" {
 #[test]
 fn the_contract_has_the_sizes_we_write() {
     // SAFETY: takes a number and returns one.
-    let sizes: Vec<u64> = (0..14).map(|i| unsafe { abn_size(i) }).collect();
+    let sizes: Vec<u64> = (0..18).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
     assert_eq!(sizes[2], u64::from(replace::SOCKET_LEN));
@@ -76,7 +77,11 @@ fn the_contract_has_the_sizes_we_write() {
             MOST_WINDOWS as u64,
             3,
             path,
-            80
+            80,
+            128,
+            8,
+            40,
+            12
         ]
     );
 }

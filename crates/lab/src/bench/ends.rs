@@ -24,6 +24,8 @@ pub enum Kind {
     SecurePolling,
     /// The same in the clear.
     Plain,
+    /// The same, carried by the kernel (`fast_path`).
+    PlainKernel,
     /// Cloudflare's user-space WireGuard.
     BoringTun,
     /// The reference user-space WireGuard, with GSO and GRO.
@@ -37,6 +39,7 @@ impl Kind {
             Self::Secure => "anabranch, secure",
             Self::SecurePolling => "anabranch, secure, polling",
             Self::Plain => "anabranch, plain",
+            Self::PlainKernel => "anabranch, plain, in the kernel",
             Self::BoringTun => "boringtun",
             Self::WireGuardGo => "wireguard-go",
         }
@@ -48,17 +51,19 @@ impl Kind {
             Self::Secure => "secure",
             Self::SecurePolling => "secure-polling",
             Self::Plain => "plain",
+            Self::PlainKernel => "plain-kernel",
             Self::BoringTun => "boringtun",
             Self::WireGuardGo => "wireguard-go",
         }
     }
 
-    /// `security` of the access and `busy_poll_us` of the device.
-    fn keys(self) -> (&'static str, u32) {
+    /// `security` of the access, and what `[device]` has beside the rest.
+    fn keys(self) -> (&'static str, &'static str) {
         match self {
-            Self::Plain => ("plain", 0),
-            Self::SecurePolling => ("secure", 20_000),
-            _ => ("secure", 0),
+            Self::Plain => ("plain", ""),
+            Self::PlainKernel => ("plain", "fast_path = true\n"),
+            Self::SecurePolling => ("secure", "busy_poll_us = 20000\n"),
+            _ => ("secure", ""),
         }
     }
 
@@ -68,7 +73,9 @@ impl Kind {
             return None;
         }
         match self {
-            Self::Direct | Self::Secure | Self::SecurePolling | Self::Plain => Some(bench.anabranch.clone()),
+            Self::Direct | Self::Secure | Self::SecurePolling | Self::Plain | Self::PlainKernel => {
+                Some(bench.anabranch.clone())
+            }
             Self::BoringTun => bench.peer("boringtun-cli"),
             Self::WireGuardGo => bench.peer("wireguard-go").or_else(|| bench.peer("wireguard")),
         }
@@ -93,7 +100,7 @@ pub const DEVICE: &str = "bench0";
 pub fn establish(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {
     let tunnel = match kind {
         Kind::Direct => Tunnel { client: CLIENT.into(), server: SERVER.into(), far: None, _near: None },
-        Kind::Secure | Kind::SecurePolling | Kind::Plain => {
+        Kind::Secure | Kind::SecurePolling | Kind::Plain | Kind::PlainKernel => {
             let upf = Upf::configure(bench, folder, &[], kind)?;
             upf.connect(bench, &pair.client, &pair.server)?
         }
@@ -182,12 +189,12 @@ impl Upf {
         upf.write_key("upf.key", &upf.key)?;
         upf.write_key("ue.key", &upf.ue)?;
         let folder = folder.display();
-        let (security, busy_poll_us) = kind.keys();
+        let (security, more_device) = kind.keys();
         let mut text = format!(
             "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nworkers = 1\nmax_sessions = {sessions}\n\
              state_file = \"{folder}/state.json\"\n\
              [[access]]\nname = \"wire\"\nlisten = \"0.0.0.0:{PORT}\"\nsecurity = \"{security}\"\n\
-             [device]\nname = \"{DEVICE}\"\nmtu = 1420\nbusy_poll_us = {busy_poll_us}\n[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.64.0.0/12\"\n\
+             [device]\nname = \"{DEVICE}\"\nmtu = 1420\n{more_device}[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.64.0.0/12\"\n\
              [api]\nlisten = \"unix:{folder}/upf.sock\"\n\
              [[rule]]\nname = \"all\"\nsteering = {{ mode = \"smallest-delay\" }}\n",
             sessions = more.len() + 1,
@@ -230,11 +237,11 @@ impl Upf {
         routes: &str,
     ) -> Result<Tunnel> {
         let folder = self.folder.display();
-        let (security, busy_poll_us) = self.kind.keys();
+        let (security, more_device) = self.kind.keys();
         let text = format!(
             "[ue]\nname = \"bench\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
              [[access]]\nname = \"wire\"\ninterface = \"wire\"\nremote = \"{remote}:{PORT}\"\nsecurity = \"{security}\"\n\
-             [device]\nname = \"{DEVICE}\"\nmtu = 1420\nbusy_poll_us = {busy_poll_us}\nroutes = [\"{routes}\"]\n\
+             [device]\nname = \"{DEVICE}\"\nmtu = 1420\n{more_device}routes = [\"{routes}\"]\n\
              [api]\nlisten = \"unix:{folder}/ue.sock\"\n",
             self.key.public(),
         );

@@ -8,8 +8,15 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-const KINDS: [Kind; 6] =
-    [Kind::Direct, Kind::Secure, Kind::SecurePolling, Kind::Plain, Kind::WireGuardGo, Kind::BoringTun];
+const KINDS: [Kind; 7] = [
+    Kind::Direct,
+    Kind::Secure,
+    Kind::SecurePolling,
+    Kind::Plain,
+    Kind::PlainKernel,
+    Kind::WireGuardGo,
+    Kind::BoringTun,
+];
 /// Bytes of a packet, and packets a second.
 const PAYLOAD_BYTES: usize = 160;
 const RATE: u64 = 1000;

@@ -100,8 +100,17 @@ enum Part {
 }
 
 /// Whom `--only` may name.
-const CONTENDERS: [&str; 8] =
-    ["direct", "secure", "secure-polling", "plain", "boringtun", "wireguard-go", "nginx", "shadowsocks"];
+const CONTENDERS: [&str; 9] = [
+    "direct",
+    "secure",
+    "secure-polling",
+    "plain",
+    "plain-kernel",
+    "boringtun",
+    "wireguard-go",
+    "nginx",
+    "shadowsocks",
+];
 
 /// What the parts share.
 struct Bench {

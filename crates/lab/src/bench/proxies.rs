@@ -35,6 +35,7 @@ enum Kind {
     Direct,
     Anabranch,
     Polling,
+    Kernel,
     Nginx,
     Shadowsocks,
 }
@@ -45,6 +46,7 @@ impl Kind {
             Self::Direct => "routed, no proxy",
             Self::Anabranch => "anabranch, secure",
             Self::Polling => "anabranch, secure, polling",
+            Self::Kernel => "anabranch, plain, in the kernel",
             Self::Nginx => "nginx stream",
             Self::Shadowsocks => "shadowsocks-rust",
         }
@@ -55,6 +57,7 @@ impl Kind {
             Self::Direct => "direct",
             Self::Anabranch => "secure",
             Self::Polling => "secure-polling",
+            Self::Kernel => "plain-kernel",
             Self::Nginx => "nginx",
             Self::Shadowsocks => "shadowsocks",
         }
@@ -62,7 +65,7 @@ impl Kind {
 
     fn is_here(self, bench: &Bench) -> bool {
         match self {
-            Self::Direct | Self::Anabranch | Self::Polling => true,
+            Self::Direct | Self::Anabranch | Self::Polling | Self::Kernel => true,
             Self::Nginx => bench.peer("nginx").is_some() && stream_module().is_some(),
             Self::Shadowsocks => bench.peer("sslocal").is_some() && bench.peer("ssserver").is_some(),
         }
@@ -76,7 +79,8 @@ fn stream_module() -> Option<&'static str> {
 }
 
 pub fn run(bench: &Bench) -> Result<Result1> {
-    let mut kinds = vec![Kind::Direct, Kind::Anabranch, Kind::Polling, Kind::Nginx, Kind::Shadowsocks];
+    let mut kinds =
+        vec![Kind::Direct, Kind::Anabranch, Kind::Polling, Kind::Kernel, Kind::Nginx, Kind::Shadowsocks];
     kinds.retain(|kind| bench.wants(kind.key()));
     let mut notes: Vec<String> = kinds
         .iter()
@@ -167,7 +171,7 @@ fn once(bench: &Bench, kind: Kind, flows: usize) -> Result<(Vec<u64>, u64)> {
 
     let _running = through(bench, kind, &folder, &client, &middle)?;
     let to: SocketAddr = match kind {
-        Kind::Direct | Kind::Anabranch | Kind::Polling => format!("{FAR}:{PORT}"),
+        Kind::Direct | Kind::Anabranch | Kind::Polling | Kind::Kernel => format!("{FAR}:{PORT}"),
         Kind::Nginx => format!("{SERVER}:{PROXY_PORT}"),
         Kind::Shadowsocks => format!("127.0.0.1:{PROXY_PORT}"),
     }
@@ -221,11 +225,11 @@ fn through(bench: &Bench, kind: Kind, folder: &Path, client: &Space, middle: &Sp
     };
     match kind {
         Kind::Direct => Ok(Running::Nothing),
-        Kind::Anabranch | Kind::Polling => {
-            let form = if kind == Kind::Polling {
-                super::ends::Kind::SecurePolling
-            } else {
-                super::ends::Kind::Secure
+        Kind::Anabranch | Kind::Polling | Kind::Kernel => {
+            let form = match kind {
+                Kind::Kernel => super::ends::Kind::PlainKernel,
+                Kind::Polling => super::ends::Kind::SecurePolling,
+                _ => super::ends::Kind::Secure,
             };
             let upf = Upf::configure(bench, folder, &[], form)?;
             let far = upf.start(bench, middle)?;

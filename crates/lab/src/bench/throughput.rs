@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const KINDS: [Kind; 5] = [Kind::Direct, Kind::Secure, Kind::Plain, Kind::WireGuardGo, Kind::BoringTun];
+const KINDS: [Kind; 6] =
+    [Kind::Direct, Kind::Secure, Kind::Plain, Kind::PlainKernel, Kind::WireGuardGo, Kind::BoringTun];
 
 pub fn run(bench: &Bench) -> Result<Result1> {
     let mut measured: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();

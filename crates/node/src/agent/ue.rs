@@ -9,6 +9,7 @@ use crate::api::{self, Ask, Asker, EventLog, Problem};
 use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, check_rules};
 use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
+use crate::engine::fast;
 use crate::engine::worker::{Handle, Worker};
 use crate::keygen::random_seed;
 use crate::netctl::{self, Layer, Monitor, Net, Owners};
@@ -47,7 +48,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     net.clean(&config.device.name, config.device.mark, false).await?;
 
     let mut accesses: Vec<Access> =
-        config.access.iter().map(|a| Access::new(a.clone(), config.device.mark)).collect();
+        config.access.iter().map(|a| Access::new(a.clone(), &config.device)).collect();
     for access in accesses.iter_mut().filter(|a| a.remote.is_none()) {
         let config::UeAccess { remote, local, .. } = access.config.clone();
         access.remote = ue_access::resolve(remote, local).await;
@@ -98,6 +99,7 @@ async fn serve(
             flap: config.flap,
             max_payload: accesses.iter().map(Access::max_payload).max().unwrap_or(0),
             inner_mtu: mtu,
+            fast_path: config.device.fast_path,
             ..SessionParams::default()
         },
         unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
@@ -118,6 +120,8 @@ async fn serve(
     let (told, events) = mpsc::channel(1024);
     let (mut worker, handle) = Worker::new(end, clock, device, sockets, told)?;
     worker.spin(config.device.busy_poll());
+    let paths = u32::try_from(config.access.len()).unwrap_or(1);
+    worker.set_fast(fast::start(&config.device, true, paths, 1)?.remove(0));
     let crew = Crew::start(vec![(worker, handle)])?;
 
     let (asker, asks) = mpsc::channel(64);

@@ -1,8 +1,9 @@
 //! The accesses of a UE: name resolution, interface health, sockets.
 
-use crate::config::{RemoteAddr, UeAccess};
+use crate::config::{Device, RemoteAddr, UeAccess};
 use crate::engine::udp::AccessSocket;
-use crate::netctl::{Health, Watched, bind_access};
+use crate::netctl::{Health, Watched, bind_access, interface_of};
+use anabranch_core::access::session::Security;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct Access {
     /// The UPF's address; `None` while its name does not resolve.
     pub remote: Option<SocketAddr>,
     mark: u32,
+    /// Whether its datagrams may come several at a time.
+    gro: bool,
     health: Health,
     bound: bool,
 }
@@ -33,10 +36,11 @@ pub struct Change {
 
 impl Access {
     /// Nothing is known yet.
-    pub fn new(config: UeAccess, mark: u32) -> Self {
+    pub fn new(config: UeAccess, device: &Device) -> Self {
         let health = Health { trouble: Some(UNRESOLVED), index: None };
         let remote = literal(&config.remote);
-        Self { config, remote, mark, health, bound: false }
+        let gro = !(device.fast_path && config.security == Security::Plain);
+        Self { config, remote, mark: device.mark, gro, health, bound: false }
     }
 
     /// Why it cannot be used.
@@ -99,7 +103,7 @@ impl Access {
 
     fn open(&mut self, watched: &Watched) -> Option<AccessSocket> {
         let opened = bind_access(&watched.socket())
-            .and_then(|socket| AccessSocket::new(socket, false).map_err(anyhow::Error::from));
+            .and_then(|socket| AccessSocket::new(socket, false, self.gro).map_err(anyhow::Error::from));
         match opened {
             Ok(socket) => Some(socket),
             Err(error) => {
@@ -122,18 +126,6 @@ impl Access {
 }
 
 const UNRESOLVED: &str = "the UPF's name does not resolve";
-
-/// The interface that has `address`.
-pub fn interface_of(address: IpAddr) -> Option<String> {
-    nix::ifaddrs::getifaddrs().ok()?.find_map(|entry| {
-        let a = entry.address?;
-        let has = match address {
-            IpAddr::V4(v4) => a.as_sockaddr_in().is_some_and(|a| a.ip() == v4),
-            IpAddr::V6(v6) => a.as_sockaddr_in6().is_some_and(|a| a.ip() == v6),
-        };
-        has.then_some(entry.interface_name)
-    })
-}
 
 /// The address in a remote that needs no name server.
 fn literal(remote: &RemoteAddr) -> Option<SocketAddr> {

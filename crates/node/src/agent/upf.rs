@@ -4,20 +4,20 @@ use super::Common;
 use super::crew::Crew;
 use super::leases::{self, Leases};
 use super::service::{Signals, Wish, notify, reloading};
-use super::ue_access::interface_of;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
 use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
 use crate::engine::ends::{OwnerTable, UpfEnd};
+use crate::engine::fast;
 use crate::engine::udp::AccessSocket;
 use crate::engine::worker::{Handle, Worker};
 use crate::keygen::random_seed;
-use crate::netctl::{self, Net, SocketSpec, bind_access};
+use crate::netctl::{self, Net, SocketSpec, bind_access, interface_of};
 use anabranch_core::access::FixedHasher;
 use anabranch_core::access::crypto::{PrivateKey, PublicKey};
-use anabranch_core::access::session::{Addresses, SessionParams};
+use anabranch_core::access::session::{Addresses, Security, SessionParams};
 use anabranch_core::time::Instant as CoreInstant;
 use anabranch_core::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
 use anyhow::Context;
@@ -157,7 +157,10 @@ async fn serve(
     let mut sockets = sockets(&config, workers)?;
     let (told, events) = mpsc::channel(8192);
     let mut crew = Vec::new();
-    for (shard, device) in device::open(&config.device, mtu, workers)?.into_iter().enumerate() {
+    let devices = device::open(&config.device, mtu, workers)?;
+    let paths = config.upf.max_sessions.saturating_mul(config.access.len() as u32);
+    let lanes = fast::start(&config.device, false, paths, workers)?;
+    for (shard, (device, lanes)) in devices.into_iter().zip(lanes).enumerate() {
         let mut upf = shard_of(&config, &key, mtu, shard, workers, clock.now())?;
         for known in ues.values().filter(|known| known.shard(workers) == shard) {
             for command in add(known, &leases) {
@@ -168,6 +171,7 @@ async fn serve(
         let own = sockets.iter_mut().map(|of_access| of_access.pop_front()).collect();
         let (mut worker, handle) = Worker::new(end, clock, device, own, told.clone())?;
         worker.spin(config.device.busy_poll());
+        worker.set_fast(lanes);
         crew.push((worker, handle));
     }
     let layer = net.apply(netctl::upf(&config, mtu)).await?;
@@ -365,6 +369,7 @@ fn shard_of(
             flap: config.flap,
             max_payload: max_payload(config),
             inner_mtu: mtu,
+            fast_path: config.device.fast_path,
             ..SessionParams::default()
         },
         shard: shard as u32,
@@ -403,6 +408,7 @@ fn sockets(
             shared: workers > 1,
         };
         let place = || format!("access {}: listen {}", access.name, access.listen);
+        let gro = !(config.device.fast_path && access.security == Security::Plain);
         let mut of_access = std::collections::VecDeque::new();
         for worker in 0..workers {
             let socket = bind_access(&spec).with_context(place)?;
@@ -411,7 +417,7 @@ fn sockets(
                     .with_context(place)
                     .context("spreading datagrams over workers")?;
             }
-            of_access.push_back(AccessSocket::new(socket, true).with_context(place)?);
+            of_access.push_back(AccessSocket::new(socket, true, gro).with_context(place)?);
         }
         all.push(of_access);
     }

@@ -71,6 +71,12 @@ pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a 
         handed_over: counters.handed_over,
         handover_full: counters.handover_full,
         events_lost: counters.events_lost,
+        fast_lanes: counters.fast.lanes,
+        fast_flows: counters.fast.flows,
+        fast_taken_back: counters.fast.taken_back,
+        fast_tx_datagrams: counters.fast.traffic.tx_packets,
+        fast_rx_datagrams: counters.fast.traffic.rx_packets,
+        fast_failed: counters.fast.failed,
     }
 }
 

@@ -59,6 +59,24 @@ pub struct WorkerStatus {
     pub handover_full: u64,
     /// Events nobody took in time.
     pub events_lost: u64,
+    /// Paths of sessions that the kernel's fast path serves now.
+    #[serde(default)]
+    pub fast_lanes: u64,
+    /// Flows given to it.
+    #[serde(default)]
+    pub fast_flows: u64,
+    /// Times that a session took its flows back.
+    #[serde(default)]
+    pub fast_taken_back: u64,
+    /// Datagrams sent by it.
+    #[serde(default)]
+    pub fast_tx_datagrams: u64,
+    /// Datagrams received by it.
+    #[serde(default)]
+    pub fast_rx_datagrams: u64,
+    /// Datagrams lost while they were made.
+    #[serde(default)]
+    pub fast_failed: u64,
 }
 
 /// Counters of a socket.

@@ -28,6 +28,8 @@ pub struct Device {
     pub busy_poll_us: u32,
     /// UE: firewall mark of the tunnel's own datagrams; also numbers the routing tables.
     pub mark: u32,
+    /// Whether the kernel carries flows of plain accesses by itself once their path is decided.
+    pub fast_path: bool,
 }
 
 impl Default for Device {
@@ -39,6 +41,7 @@ impl Default for Device {
             routes: Vec::new(),
             busy_poll_us: 0,
             mark: 0xab5a,
+            fast_path: false,
         }
     }
 }
@@ -50,6 +53,17 @@ impl Device {
     /// How long the data path spins.
     pub fn busy_poll(&self) -> std::time::Duration {
         std::time::Duration::from_micros(self.busy_poll_us.into())
+    }
+
+    /// What keeps the kernel's fast path from its work, if it is wanted: nothing would ever go by it.
+    pub fn check_fast_path(&self, plain: bool, ioam: bool) -> Result<(), String> {
+        let needs = |what: &str| Err(format!("[device] fast_path = true needs {what}; or leave it out"));
+        match self.fast_path {
+            true if self.kind != DeviceKind::Tun => needs("kind = \"tun\""),
+            true if !plain => needs("an access with security = \"plain\": the kernel does not encrypt"),
+            true if ioam => needs("no section [ioam]: traces are filled in packets that pass us"),
+            _ => Ok(()),
+        }
     }
 
     /// The first thing wrong.

@@ -334,6 +334,8 @@ impl Check for UeConfig {
             ));
         }
         check_ioam(self.ioam.as_ref())?;
+        let plain = self.access.iter().any(|access| access.security == Security::Plain);
+        self.device.check_fast_path(plain, self.ioam.is_some())?;
         self.api.check()
     }
 }

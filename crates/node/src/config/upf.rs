@@ -247,6 +247,8 @@ impl Check for UpfConfig {
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
         check_ioam(self.ioam.as_ref())?;
+        let plain = self.access.iter().any(|access| access.security == Security::Plain);
+        self.device.check_fast_path(plain, self.ioam.is_some())?;
         self.api.check()
     }
 }

@@ -1,6 +1,7 @@
 //! The tunnel ends of `core` as the data path drives them.
 
 use super::worker::End;
+use anabranch_core::access::fast::{FastLane, FastTraffic};
 use anabranch_core::access::{DatagramSink, FixedHasher, PacketSink, PathId};
 use anabranch_core::time::Instant;
 use anabranch_core::ue::{Ue, UeEvent};
@@ -40,6 +41,10 @@ impl End for Ue {
 
     fn poll_event(&mut self) -> Option<UeEvent> {
         Ue::poll_event(self)
+    }
+
+    fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        Ue::carried(self, lane, traffic, now)
     }
 }
 
@@ -95,6 +100,10 @@ impl End for UpfEnd {
 
     fn poll_event(&mut self) -> Option<UpfEvent> {
         self.upf.poll_event()
+    }
+
+    fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        self.upf.carried(lane, traffic, now)
     }
 
     /// As `kern::reuseport` does, except that plain data is looked up rather than guessed.

@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod device;
 pub mod ends;
+pub mod fast;
 pub mod handover;
 pub mod offload;
 pub mod udp;

@@ -50,7 +50,7 @@ fn end(host: u8, ready: &mpsc::Sender<(u8, Handle<Through>)>) {
     sh(&format!("ip addr add 10.9.0.{host}/24 dev anb0; ip link set anb0 up"));
     let socket = UdpSocket::bind(("0.0.0.0", 4500)).unwrap();
     let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(8 << 20));
-    let socket = AccessSocket::new(socket, false).unwrap();
+    let socket = AccessSocket::new(socket, false, true).unwrap();
     let (events, _keep) = tokio::sync::mpsc::channel(1);
     let (worker, handle) =
         Worker::new(Through(far), Clock::start(), device, vec![Some(socket)], events).unwrap();

@@ -5,7 +5,13 @@
 //!                              [ dgram │ dgram │ dgram │ short ]    one length; only the last may be shorter
 //! ```
 
+use super::fast::{self, Fast, Place};
+use anabranch_core::access::fast::FastFlow;
+use anabranch_core::access::session::Addresses;
 use anabranch_core::access::{DatagramSink, PathId};
+use anabranch_core::time::Instant;
+use anabranch_wire::ip::FlowKey;
+use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -72,9 +78,13 @@ struct Batch {
 
 impl AccessSocket {
     /// Takes over a bound socket. `replies`: it serves many peers, each of which is to be answered from the
-    /// address it used.
-    pub fn new(socket: UdpSocket, replies: bool) -> io::Result<Self> {
+    /// address it used. `gro`: the kernel hands over several datagrams as one. With the kernel's fast path it must not: what
+    /// that takes would overtake what waits to be merged.
+    pub fn new(socket: UdpSocket, replies: bool, gro: bool) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        if !gro {
+            setsockopt(&socket, sockopt::UdpGroSegment, &false)?;
+        }
         let local = socket.local_addr()?;
         Ok(Self {
             state,
@@ -183,6 +193,10 @@ impl AccessSocket {
         *counter += datagrams as u64;
     }
 
+    fn place(&self, to: SocketAddr) -> Option<Place> {
+        fast::place(&self.socket, to, self.source_for(to))
+    }
+
     fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
         let (peer, source) = self.sources.as_ref()?[slot(to)]?;
         (peer == to).then_some(source)
@@ -198,12 +212,28 @@ impl AsRawFd for AccessSocket {
 /// Every access's socket: the [`DatagramSink`] of the data path.
 pub struct Sockets {
     accesses: Vec<Option<AccessSocket>>,
+    fast: Option<Fast>,
 }
 
 impl Sockets {
     /// One per access, in the order of path ids; `None` for one that has no socket now.
     pub fn new(accesses: Vec<Option<AccessSocket>>) -> Self {
-        Self { accesses }
+        Self { accesses, fast: None }
+    }
+
+    /// From now on flows that sessions give away go by the kernel.
+    pub fn set_fast(&mut self, fast: Option<Fast>) {
+        self.fast = fast;
+    }
+
+    /// When the kernel's fast path is to be looked at next.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.fast.as_ref()?.next()
+    }
+
+    /// What goes by the kernel.
+    pub fn fast(&mut self) -> Option<&mut Fast> {
+        self.fast.as_mut()
     }
 
     /// The socket of an access.
@@ -213,6 +243,9 @@ impl Sockets {
 
     /// Replaces the socket of an access; the old one is returned.
     pub fn replace(&mut self, access: usize, socket: Option<AccessSocket>) -> Option<AccessSocket> {
+        if let (Some(fast), Ok(access)) = (&mut self.fast, PathId::try_from(access)) {
+            fast.moved(access);
+        }
         self.accesses.get_mut(access).and_then(|slot| std::mem::replace(slot, socket))
     }
 
@@ -237,6 +270,20 @@ impl Sockets {
 impl DatagramSink for Sockets {
     fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
         self.accesses.get_mut(usize::from(path))?.as_mut()?.reserve(to, len)
+    }
+
+    fn carry(&mut self, flow: &FastFlow, now: Instant) {
+        let Self { accesses, fast } = self;
+        let socket = accesses.get(usize::from(flow.lane.access)).and_then(Option::as_ref);
+        if let (Some(fast), Some(socket)) = (fast, socket) {
+            fast.carry(flow, now, || socket.place(flow.lane.to));
+        }
+    }
+
+    fn take_back(&mut self, session: Addresses, flow: Option<&FlowKey>) {
+        if let Some(fast) = &mut self.fast {
+            fast.take_back(session, flow);
+        }
     }
 }
 
@@ -329,7 +376,7 @@ mod tests {
     use super::*;
 
     fn pair() -> (Sockets, AccessSocket, SocketAddr) {
-        let bind = || AccessSocket::new(UdpSocket::bind("127.0.0.1:0").unwrap(), true).unwrap();
+        let bind = || AccessSocket::new(UdpSocket::bind("127.0.0.1:0").unwrap(), true, true).unwrap();
         let (a, b) = (bind(), bind());
         let to = b.socket.local_addr().unwrap();
         (Sockets::new(vec![Some(a)]), b, to)

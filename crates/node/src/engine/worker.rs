@@ -13,8 +13,10 @@
 
 use super::clock::Clock;
 use super::device::{Device, DeviceCounters};
+use super::fast::{Fast, FastStatus, Look};
 use super::handover::{Handover, Kind};
 use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use anabranch_core::access::fast::{FastLane, FastTraffic};
 use anabranch_core::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_core::time::Instant;
 use anyhow::Context;
@@ -50,6 +52,11 @@ pub trait End: Send + 'static {
     fn poll_timeout(&self) -> Option<Instant>;
     /// The next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
+    /// What went by a lane of the kernel's fast path; whether the lane may go on.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "only the kernel's programs carry anything"))]
+    fn carried(&mut self, _lane: &FastLane, _traffic: &FastTraffic, _now: Instant) -> bool {
+        false
+    }
     /// The worker that has the session of this datagram, if it is known; asked only if there are several.
     fn owner_of_datagram(&mut self, _datagram: &[u8]) -> Option<usize> {
         None
@@ -73,6 +80,8 @@ pub struct WorkerCounters {
     pub handover_full: u64,
     /// Events nobody took in time.
     pub events_lost: u64,
+    /// The kernel's fast path.
+    pub fast: FastStatus,
 }
 
 /// What an order may touch.
@@ -146,7 +155,8 @@ impl<E> Inside<'_, E> {
             add(&mut sockets[i], socket.counters());
         }
         sockets.truncate(self.sockets.len());
-        WorkerCounters { sockets, device: self.device.counters(), ..self.counters.clone() }
+        let fast = self.sockets.fast().map(|fast| fast.status()).unwrap_or_default();
+        WorkerCounters { sockets, device: self.device.counters(), fast, ..self.counters.clone() }
     }
 
     /// Gives an access another socket, or none.
@@ -253,6 +263,11 @@ impl<E: End> Worker<E> {
         self.spin = (time > Duration::ZERO).then_some(time);
     }
 
+    /// Lets flows that need no decision go by the kernel.
+    pub fn set_fast(&mut self, fast: Option<Fast>) {
+        self.sockets.set_fast(fast);
+    }
+
     /// Makes it one of several (see [`Handover::mesh`]).
     pub fn join(&mut self, handover: Handover) {
         self.handover = Some(handover);
@@ -315,6 +330,9 @@ impl<E: End> Worker<E> {
                 continue;
             }
             let now = self.clock.now();
+            if let Some(fast) = sockets.fast() {
+                fast.look(end, now, Look::Received);
+            }
             let access = access as PathId;
             inbox.for_each(|from, datagram| {
                 if let Some(handover) = handover
@@ -436,7 +454,11 @@ impl<E: End> Worker<E> {
             // A socket that was replaced may hold something already.
             *sockets_ready = u32::MAX;
         }
-        if end.poll_timeout().is_some_and(|at| at <= now) {
+        let due = end.poll_timeout().is_some_and(|at| at <= now);
+        if let Some(fast) = sockets.fast() {
+            fast.look(end, now, if due { Look::Sending } else { Look::IfDue });
+        }
+        if due || end.poll_timeout().is_some_and(|at| at <= now) {
             end.poll(now, sockets, device);
             device.flush();
             sockets.flush();
@@ -452,7 +474,8 @@ impl<E: End> Worker<E> {
         if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.orders.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.end.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+        let next = [self.end.poll_timeout(), self.sockets.next_look()].into_iter().flatten().min();
+        next.map(|at| at.saturating_since(self.clock.now()))
     }
 }
 

@@ -28,7 +28,7 @@ pub use slices::{
     MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, PROXY_PRIORITY, SOURCE_PRIORITY, Selector,
     SliceRoute,
 };
-pub use socket::{SocketSpec, bind_access};
+pub use socket::{SocketSpec, bind_access, interface_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 

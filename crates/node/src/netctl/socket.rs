@@ -3,7 +3,7 @@
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// Kernel receive buffer: a quarter of a second at 250 Mbit/s.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
@@ -49,4 +49,16 @@ pub fn bind_access(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
         .bind(&spec.local.into())
         .with_context(|| format!("binding to {}; is the address here, and the port free?", spec.local))?;
     Ok(socket.into())
+}
+
+/// The interface that has `address`.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    nix::ifaddrs::getifaddrs().ok()?.find_map(|entry| {
+        let a = entry.address?;
+        let has = match address {
+            IpAddr::V4(v4) => a.as_sockaddr_in().is_some_and(|a| a.ip() == v4),
+            IpAddr::V6(v6) => a.as_sockaddr_in6().is_some_and(|a| a.ip() == v6),
+        };
+        has.then_some(entry.interface_name)
+    })
 }

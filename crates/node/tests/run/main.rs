@@ -3,6 +3,8 @@
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
 
+#[cfg(feature = "bpf")]
+mod fast;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
 

@@ -210,6 +210,7 @@ pub struct Options<'a> {
     pub device: &'static str,
     pub security_5g: &'static str,
     pub workers: u32,
+    pub fast_path: bool,
     /// Appended to ue.toml.
     pub ue_rules: &'a str,
     /// Appended to upf.toml.
@@ -218,7 +219,14 @@ pub struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { device: "tun", security_5g: "secure", workers: 1, ue_rules: "", upf_more: "" }
+        Self {
+            device: "tun",
+            security_5g: "secure",
+            workers: 1,
+            fast_path: false,
+            ue_rules: "",
+            upf_more: "",
+        }
     }
 }
 
@@ -254,12 +262,12 @@ impl World {
     /// Writes both configurations.
     pub fn configure(&self, options: &Options<'_>) {
         let folder = self.folder.path().display();
-        let Options { device, security_5g, workers, ue_rules, upf_more } = options;
+        let Options { device, security_5g, workers, fast_path, ue_rules, upf_more } = options;
         let ue = format!(
             "[ue]\nname = \"phone\"\nprivate_key_file = \"{folder}/ue.key\"\n[upf]\npublic_key = \"{}\"\n\
              [[access]]\nname = \"5g\"\ninterface = \"5g0\"\nremote = \"10.1.0.1:4500\"\nsecurity = \"{security_5g}\"\n\
              [[access]]\nname = \"wifi\"\ninterface = \"wifi0\"\nremote = \"[fd02::1]:4501\"\n\
-             [device]\nkind = \"{device}\"\nroutes = [\"0.0.0.0/0\", \"::/0\"]\n\
+             [device]\nkind = \"{device}\"\nfast_path = {fast_path}\nroutes = [\"0.0.0.0/0\", \"::/0\"]\n\
              [api]\nlisten = \"unix:{folder}/ue.sock\"\n{ue_rules}",
             self.upf_key
         );
@@ -267,7 +275,7 @@ impl World {
             "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nworkers = {workers}\nstate_file = \"{folder}/state.json\"\n\
              [[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\nsecurity = \"{security_5g}\"\n\
              [[access]]\nname = \"wifi\"\nlisten = \"[::]:4501\"\n\
-             [device]\nkind = \"{device}\"\n[pool]\nv4 = \"10.45.0.0/24\"\nv6 = \"fd45::/64\"\n\
+             [device]\nkind = \"{device}\"\nfast_path = {fast_path}\n[pool]\nv4 = \"10.45.0.0/24\"\nv6 = \"fd45::/64\"\n\
              [[ue]]\nname = \"phone\"\npublic_key = \"{}\"\n[api]\nlisten = \"unix:{folder}/upf.sock\"\n{upf_more}",
             self.ue_key
         );
@@ -291,6 +299,15 @@ impl World {
             self.ue.spawn(ANABRANCH, &["ue", "--config", config.to_str().unwrap()], &self.file("ue.log"));
         self.until("the UE is connected", || self.file("ue.sock").exists() && self.paths_up("ue") == 2);
         program
+    }
+
+    /// What a program says that refuses its configuration.
+    pub fn refused(&self, part: &str) -> String {
+        let config = self.file(&format!("{part}.toml"));
+        let output = Command::new(ANABRANCH).args([part, "--config"]).arg(config).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        text
     }
 
     /// The answer to a GET at one of the agents; null if it does not answer.

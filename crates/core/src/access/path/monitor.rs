@@ -170,7 +170,7 @@ impl PathMonitor {
     pub fn on_data_sent(&mut self, bytes: usize, now: Instant) {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += bytes as u64;
-        self.count_unproven(now);
+        self.count_unproven(1, now);
     }
 
     /// A user-data datagram of `bytes` (UDP payload) has arrived, authentic, on this path.
@@ -179,6 +179,20 @@ impl PathMonitor {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += bytes as u64;
         self.activity = self.activity.saturating_add(u32::from(self.role == Role::Ue));
+    }
+
+    /// User-data datagrams went by this path without being seen one by one: as so many calls of
+    /// [`on_data_sent`](Self::on_data_sent) and [`on_data_received`](Self::on_data_received).
+    pub fn on_carried(&mut self, traffic: &PathCounters, now: Instant) {
+        self.counters.tx_packets += traffic.tx_packets;
+        self.counters.tx_bytes += traffic.tx_bytes;
+        self.counters.rx_packets += traffic.rx_packets;
+        self.counters.rx_bytes += traffic.rx_bytes;
+        let many = |packets: u64| u32::try_from(packets).unwrap_or(u32::MAX);
+        self.count_unproven(many(traffic.tx_packets), now);
+        if self.role == Role::Ue {
+            self.activity = self.activity.saturating_add(many(traffic.rx_packets));
+        }
     }
 
     /// The handshake was answered on this path, `rtt` after it was sent: the path works both ways.
@@ -230,7 +244,7 @@ impl PathMonitor {
                     // Until the first acknowledgement, what the other end measured will do.
                     self.rtt.sample(Duration::from_micros(msg.rtt_us.into()), now);
                 }
-                self.count_unproven(now);
+                self.count_unproven(1, now);
                 (Some(self.probe(ProbeKind::Reply, msg.id, msg.timestamp_ns, reorder_available, now)), None)
             }
             ProbeKind::Reply => {
@@ -498,9 +512,10 @@ impl PathMonitor {
     /// One more datagram is out. At the UPF the clock starts with the one that makes them enough for a
     /// verdict: fewer may simply have been lost.
     #[inline]
-    fn count_unproven(&mut self, now: Instant) {
-        self.activity = self.activity.saturating_add(1);
-        let enough = self.role == Role::Upf && self.activity == u32::from(self.params.silence_datagrams);
+    fn count_unproven(&mut self, packets: u32, now: Instant) {
+        let (before, limit) = (self.activity, u32::from(self.params.silence_datagrams));
+        self.activity = before.saturating_add(packets);
+        let enough = self.role == Role::Upf && before < limit && self.activity >= limit;
         self.waiting_since = if enough { now } else { self.waiting_since };
     }
 

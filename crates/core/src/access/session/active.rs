@@ -1,6 +1,7 @@
 //! What a session needs while it is in use: path states, per-rule state, reordering, queues.
 
 use super::control::Message;
+use super::fast::Fast;
 use super::send::RuleState;
 use super::{Profile, SessionEvent};
 use crate::access::keyring::Confirmed;
@@ -42,6 +43,8 @@ pub(super) struct Active {
     closed: Option<u8>,
     /// When unused flows are looked for next.
     pub sweep_at: Instant,
+    /// Flows given to a faster data path.
+    pub fast: Fast,
 }
 
 /// What was said of one path, and heard.
@@ -83,6 +86,7 @@ impl Active {
             confirmed: None,
             closed: None,
             sweep_at: Instant::ZERO,
+            fast: Fast::default(),
         })
     }
 

@@ -151,6 +151,7 @@ impl Session {
         let active = self.active.as_deref()?;
         let soon =
             (!active.outbox.is_empty() || !active.icmp.is_empty()).then_some((Instant::ZERO, "outbox"));
+        let stale = active.fast.has_news().then_some((Instant::ZERO, "flows to take back"));
         let sealing = self.keys.rekey_at().is_some();
         let up = self.paths.iter().filter(|p| sealing && p.is_bound() && p.monitor.is_up());
         up.filter_map(|p| active.mtu(p.id)?.poll_timeout())
@@ -158,6 +159,7 @@ impl Session {
             .chain(active.stream_reorder.poll_timeout())
             .chain(active.flap.poll_timeout())
             .chain(soon)
+            .chain(stale)
             .min_by_key(|(at, _)| *at)
     }
 

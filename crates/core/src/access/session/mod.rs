@@ -16,6 +16,7 @@
 
 mod active;
 mod control;
+mod fast;
 mod path;
 mod profile;
 mod receive;
@@ -42,6 +43,7 @@ use crate::element::Reason;
 use crate::policy::AccessName;
 use crate::time::{Duration, Instant};
 use active::Active;
+use anabranch_wire::ip::FlowKey;
 use path::Paths;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -142,6 +144,22 @@ impl Session {
     /// Every flow is classified again with its next packet.
     pub fn classify_again(&mut self) {
         self.generation = self.generation.wrapping_add(1);
+        self.spoil_fast();
+    }
+
+    /// What was decided for flows given to a faster data path holds no more.
+    fn spoil_fast(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.fast.spoil();
+        }
+    }
+
+    /// The same of one flow, as seen from the UE.
+    fn recall_fast(&mut self, key: &FlowKey) {
+        let sent = if self.is_ue() { *key } else { key.reversed() };
+        if let Some(active) = &mut self.active {
+            active.fast.recall(sent);
+        }
     }
 
     /// The rules in force.
@@ -199,8 +217,8 @@ impl Session {
         if self.profile.has(path) && self.paths.get(path).is_none() {
             self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
         }
-        if let Some(path) = self.paths.get_mut(path) {
-            path.bind(address, access);
+        if self.paths.get_mut(path).is_some_and(|path| path.bind(address, access)) {
+            self.spoil_fast();
         }
     }
 
@@ -242,6 +260,7 @@ impl Session {
         inner: &mut impl PacketSink,
     ) {
         self.on_timeout(now, shared, inner);
+        self.reconsider(now, shared, out);
         self.send_control(now, shared, out);
         while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
             inner.deliver(&mut packet);

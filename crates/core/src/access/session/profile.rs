@@ -17,6 +17,8 @@ pub struct Profile {
     pub(super) flap: FlapParams,
     /// See [`SessionParams::max_payload`].
     pub(super) max_payload: u16,
+    /// See [`SessionParams::fast_path`].
+    pub(super) fast: bool,
 }
 
 impl Profile {
@@ -38,6 +40,7 @@ impl Profile {
             probe: Arc::clone(probe),
             flap: params.flap,
             max_payload: params.max_payload,
+            fast: params.fast_path,
         }
     }
 

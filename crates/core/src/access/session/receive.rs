@@ -119,6 +119,7 @@ impl Session {
         };
         if (newest || !state.is_bound()) && state.bind(from, access) {
             self.active().event(SessionEvent::Endpoint { path, address: from });
+            self.spoil_fast();
         }
     }
 

@@ -84,6 +84,7 @@ impl Session {
                 || active.flow_reorder.depth() > 0
                 || active.stream_reorder.depth() > 0
                 || active.flap.is_suspended()
+                || active.fast.has_given()
         };
         idle && self.config.is_idle() && !self.active.as_deref().is_some_and(busy)
     }

@@ -6,7 +6,7 @@ use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
-use crate::access::steer::{ModeState, PathSet, Pick, View};
+use crate::access::steer::{Mode, ModeState, PathSet, Pick, View};
 use crate::access::{DatagramSink, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
@@ -70,6 +70,11 @@ impl RuleState {
     pub const fn path(&self) -> Option<PathId> {
         self.path
     }
+
+    /// What a packet would be told now that did not come this way.
+    pub(super) fn pick_again(&mut self, mode: &Mode, view: View<'_>, now: Instant) -> Pick {
+        self.mode.pick(mode, view, self.packets, 0, now)
+    }
 }
 
 /// What a rule does now, for people.
@@ -121,7 +126,7 @@ impl Session {
         shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
-        let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        let sent = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
         if self.resting {
             self.wake(now);
         }
@@ -131,7 +136,7 @@ impl Session {
             return Err(DropReason::TooBig);
         }
         ip::clamp_mss(packet, mtu);
-        let key = if self.is_ue() { key } else { key.reversed() };
+        let key = if self.is_ue() { sent } else { sent.reversed() };
 
         let at = self.flows.touch(&key, now);
         if self.flows.at(at).and_then(|flow| flow.generation()) != Some(self.generation) {
@@ -169,18 +174,25 @@ impl Session {
         };
         if policy.mode.per_flow() {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
-            return self.emit_data(picked, Order::None, packet, now, out);
+            self.emit_data(picked, Order::None, packet, now, out)?;
+            self.give(&sent, picked, now, mtu, out);
+            return Ok(());
         }
-        if !policy.reorder {
-            self.note_move(rule, picked);
-            return self.emit_data(picked, Order::None, packet, now, out);
-        }
-        let mut path = picked;
+        let (reorder, mut path) = (policy.reorder, picked);
         if state.path != Some(picked) {
-            path = self.switch(rule, picked, now, out);
+            if state.path.is_some() {
+                self.take_back(now, out);
+            }
+            if reorder {
+                path = self.switch(rule, picked, now, out);
+            } else {
+                self.note_move(rule, picked);
+            }
         }
-        let word = self.rule_state(rule).stream.stamp();
-        self.emit_data(path, Order::Stream(word), packet, now, out)
+        let order = if reorder { Order::Stream(self.rule_state(rule).stream.stamp()) } else { Order::None };
+        self.emit_data(path, order, packet, now, out)?;
+        self.give(&sent, path, now, mtu, out);
+        Ok(())
     }
 
     /// Nothing is under way any more: what the streams were about to wait for has come or is lost.
@@ -224,6 +236,7 @@ impl Session {
     /// The owner of a flow became known (UE): its next packet follows the rule that fits.
     pub fn assign_owner(&mut self, key: &FlowKey, owner: &FlowOwner, now: Instant, shared: &Shared<'_>) {
         let rule = self.classify_flow(key, Some(owner), now, shared);
+        self.recall_fast(key);
         let generation = self.generation;
         self.flows.entry(key, now).assign(rule, generation);
     }
@@ -231,6 +244,7 @@ impl Session {
     /// The UE told which rule a flow falls under (UPF). Unknown rules are ignored.
     pub fn assign_hint(&mut self, key: &FlowKey, rule: &str, now: Instant) {
         if let Some(rule) = self.rules.index_of(rule) {
+            self.recall_fast(key);
             let generation = self.generation;
             self.flows.entry(key, now).pin(rule, generation);
         }

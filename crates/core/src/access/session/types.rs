@@ -12,7 +12,7 @@ use anabranch_wire::ip::FlowKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The addresses a session owns inside the tunnel; they are its identity at the UPF (JUNCTION §V-C).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Addresses {
     /// Virtual IPv4 address.
     pub v4: Option<Ipv4Addr>,
@@ -83,6 +83,8 @@ pub struct SessionParams {
     pub reorder_queues: u16,
     /// After this long without a data packet expanded ciphers are freed, and a session of the UPF rests.
     pub cool_after: Duration,
+    /// Flows in the plain form are given to a faster data path ([`crate::access::fast`]).
+    pub fast_path: bool,
 }
 
 impl Default for SessionParams {
@@ -94,6 +96,7 @@ impl Default for SessionParams {
             inner_mtu: 1400,
             reorder_queues: 127,
             cool_after: Duration::from_secs(10),
+            fast_path: false,
         }
     }
 }

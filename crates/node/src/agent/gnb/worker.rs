@@ -67,7 +67,7 @@ pub enum N3End {
 impl N3End {
     /// GTP-U over a socket.
     pub fn gtpu(socket: std::net::UdpSocket, peer: SocketAddr) -> std::io::Result<Self> {
-        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false)?)]);
+        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
         Ok(Self::Gtpu { sockets, inbox: Box::default(), peer })
     }
 

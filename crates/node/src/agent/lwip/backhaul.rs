@@ -106,7 +106,7 @@ impl Gtpu {
     /// # Errors
     /// The system refuses what the socket is to do.
     pub fn new(socket: UdpSocket, peer: SocketAddr, tunnels: Tunnels) -> std::io::Result<Self> {
-        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false)?)]);
+        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
         Ok(Self { sockets, inbox: Inbox::default(), peer, tunnels, dropped: Dropped::default() })
     }
 

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel's fast path of the tunnel's plain form (docs/wire-formats.md, "Plain form"): packets of flows whose path is
+ * decided go from the inner interface to the access and back without the program being woken.
+ *
+ *   inner interface (TUN), egress ──▶ ab_fast_out: flow ─▶ slot ─▶ IPv4, UDP, inner header ──▶ access
+ *   access, ingress ──▶ ab_fast_in: peer ─▶ slot ─▶ headers off ──▶ inner interface
+ *
+ * Whatever is not exactly what user space prepared goes on to user space: other flows, SYNs (their MSS is lowered there),
+ * fragments, IP options, what is too large, everything of a slot whose lease has run out. So user space decides all, and
+ * is asked again as soon as it lets a lease run out or counts a slot's generation up.
+ *
+ * Large packets (GSO) stay large. That is why the inner header says length 0, "up to the datagram's end": segmentation
+ * copies it into every datagram.
+ */
+#include "abi.h"
+#include "lib/int_law.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+char _license[] SEC("license") = "GPL";
+
+const volatile struct ab_fast_config ab_fast SEC(".rodata.config") = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 8);
+	__type(key, u32);
+	__type(value, struct ab_fast_slot);
+} ab_fast_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct ab_fast_key);
+	__type(value, struct ab_fast_flow);
+} ab_fast_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8);
+	__type(key, struct ab_fast_peer);
+	__type(value, u32);
+} ab_fast_peers SEC(".maps");
+
+#define ETH_LEN 14
+#define IPV4_LEN 20
+#define IPV6_LEN 40
+#define UDP_LEN 8
+#define INNER_LEN 8
+#define OUTER_LEN (IPV4_LEN + UDP_LEN + INNER_LEN)
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+#define NEXT_IPV4 4
+#define NEXT_IPV6 41
+#define TYPE_DATA 0x80
+#define DNS_PORT 53
+#define TCP_SYN 0x02
+
+#define PACKET_HOST 0
+#define TC_ACT_UNSPEC -1
+#define TC_ACT_SHOT 2
+#define BPF_ADJ_ROOM_MAC 1
+#define BPF_F_ADJ_ROOM_FIXED_GSO 1
+#define BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 2
+#define BPF_F_ADJ_ROOM_ENCAP_L4_UDP 16
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 128
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 256
+/* Our own header stands where a tunnel like VXLAN has an inner Ethernet header. */
+#define ENCAP_INNER_HEADER ((u64)INNER_LEN << 56)
+#define BPF_F_INGRESS 1
+
+AB_INLINE bool leased(const struct ab_fast_slot *slot)
+{
+	return slot->until_ns > bpf_ktime_get_ns();
+}
+
+/* Whether the bytes are the same; there is no memcmp. */
+AB_INLINE bool same(const u8 *a, const u8 *b, u32 len)
+{
+	u8 other = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < len; i++)
+		other |= a[i] ^ b[i];
+	return !other;
+}
+
+/* Reads the inner packet's flow; returns the length of its headers, 0 if it is user space's. */
+AB_INLINE u32 flow_of(struct __sk_buff *skb, struct ab_fast_key *key)
+{
+	u8 ip[IPV6_LEN], tcp[2];
+	u32 len;
+
+	if (skb->protocol == bpf_htons(0x0800)) {
+		if (bpf_skb_load_bytes(skb, 0, ip, IPV4_LEN) || ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7])
+			return 0;
+		key->version = 4;
+		key->protocol = ip[9];
+		__builtin_memcpy(key->src, ip + 12, 4);
+		__builtin_memcpy(key->dst, ip + 16, 4);
+		len = IPV4_LEN;
+	} else if (skb->protocol == bpf_htons(0x86dd)) {
+		if (bpf_skb_load_bytes(skb, 0, ip, IPV6_LEN) || ip[0] >> 4 != 6)
+			return 0;
+		key->version = 6;
+		key->protocol = ip[6];
+		__builtin_memcpy(key->src, ip + 8, 16);
+		__builtin_memcpy(key->dst, ip + 24, 16);
+		len = IPV6_LEN;
+	} else {
+		return 0;
+	}
+	if (bpf_skb_load_bytes(skb, len, &key->src_port_be, 4))
+		return 0;
+	if (key->protocol == IPPROTO_UDP)
+		return len + UDP_LEN;
+	if (key->protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, len + 12, tcp, 2) || (tcp[1] & TCP_SYN))
+		return 0;
+	return len + (tcp[0] >> 4) * 4;
+}
+
+AB_INLINE u32 segments(const struct __sk_buff *skb, u32 payload)
+{
+	u32 size = skb->gso_size;
+
+	return size ? (payload + size - 1) / size : 1;
+}
+
+SEC("tcx/egress")
+int ab_fast_out(struct __sk_buff *skb)
+{
+	struct ab_fast_key key = {};
+	struct ab_fast_flow *flow;
+	struct ab_fast_slot *slot;
+	u8 outer[OUTER_LEN], ethernet[ETH_LEN] = { [12] = 0x08 };
+	u32 headers, count, sum, len = skb->len;
+	__be16 be;
+
+	headers = flow_of(skb, &key);
+	if (!headers || len < headers)
+		return TC_ACT_UNSPEC;
+	flow = bpf_map_lookup_elem(&ab_fast_flows, &key);
+	if (!flow)
+		return TC_ACT_UNSPEC;
+	slot = bpf_map_lookup_elem(&ab_fast_slots, &flow->slot);
+	if (!slot || slot->generation != flow->generation || !leased(slot))
+		return TC_ACT_UNSPEC;
+	if ((skb->gso_size ? skb->gso_size + headers : len) > slot->mtu || len > 65535 - OUTER_LEN)
+		return TC_ACT_UNSPEC;
+	count = segments(skb, len - headers);
+
+	__builtin_memcpy(outer, slot->outer, IPV4_LEN + UDP_LEN);
+	be = bpf_htons(len + OUTER_LEN);
+	__builtin_memcpy(outer + 2, &be, 2);
+	/* The sum of the header but for its length; the result's complement goes into the packet. */
+	sum = slot->outer_sum + len + OUTER_LEN;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	be = bpf_htons(~sum & 0xffff);
+	__builtin_memcpy(outer + 10, &be, 2);
+	be = bpf_htons(len + UDP_LEN + INNER_LEN);
+	__builtin_memcpy(outer + IPV4_LEN + 4, &be, 2);
+	__builtin_memset(outer + IPV4_LEN + UDP_LEN, 0, INNER_LEN);
+	outer[IPV4_LEN + UDP_LEN] = TYPE_DATA;
+	outer[IPV4_LEN + UDP_LEN + 1] = key.version == 4 ? NEXT_IPV4 : NEXT_IPV6;
+
+	if (bpf_skb_adjust_room(skb, OUTER_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP | ENCAP_INNER_HEADER))
+		return TC_ACT_UNSPEC;
+	/* From here on it is no inner packet any more: what fails is lost. The kernel wants an Ethernet header to put the
+	 * neighbour's in its place. */
+	if (bpf_skb_store_bytes(skb, 0, outer, OUTER_LEN, 0) || bpf_skb_change_head(skb, ETH_LEN, 0) ||
+	    bpf_skb_store_bytes(skb, 0, ethernet, ETH_LEN, 0)) {
+		__sync_fetch_and_add(&slot->tx_failed, count);
+		return TC_ACT_SHOT;
+	}
+	skb->mark = slot->mark;
+	__sync_fetch_and_add(&slot->tx_packets, count);
+	/* As user space counts: the UDP payload of every datagram. */
+	__sync_fetch_and_add(&slot->tx_bytes, len + count * INNER_LEN + (count - 1) * headers);
+	return bpf_redirect_neigh(slot->ifindex, 0, 0, 0);
+}
+
+SEC("tcx/ingress")
+int ab_fast_in(struct __sk_buff *skb)
+{
+	u8 h[ETH_LEN + OUTER_LEN], ip[IPV6_LEN];
+	const u8 *outer = h + ETH_LEN, *inner = outer + IPV4_LEN + UDP_LEN;
+	struct ab_fast_peer peer = {};
+	struct ab_fast_slot *slot;
+	u32 *number, headers, len, count;
+	u64 decap;
+	__be16 ports[2];
+	u8 protocol, tcp;
+
+	if (skb->pkt_type != PACKET_HOST || skb->protocol != bpf_htons(0x0800) ||
+	    bpf_skb_load_bytes(skb, 0, h, sizeof(h)))
+		return TC_ACT_UNSPEC;
+	if (outer[0] != 0x45 || (outer[6] & 0x3f) || outer[7] || outer[9] != IPPROTO_UDP)
+		return TC_ACT_UNSPEC;
+	__builtin_memcpy(&peer.remote_be, outer + 12, 4);
+	__builtin_memcpy(&peer.local_be, outer + 16, 4);
+	__builtin_memcpy(&peer.remote_port_be, outer + IPV4_LEN, 4);
+	number = bpf_map_lookup_elem(&ab_fast_peers, &peer);
+	if (!number)
+		return TC_ACT_UNSPEC;
+	slot = bpf_map_lookup_elem(&ab_fast_slots, number);
+	if (!slot || !leased(slot))
+		return TC_ACT_UNSPEC;
+	/* A datagram without checksum, with data in no order, up to its end; else a probe, perhaps. */
+	if (outer[IPV4_LEN + 6] || outer[IPV4_LEN + 7] || inner[0] != TYPE_DATA || inner[2] || inner[3]) {
+		slot->rx_packets_then = slot->rx_packets;
+		slot->rx_bytes_then = slot->rx_bytes;
+		return TC_ACT_UNSPEC;
+	}
+
+	if (inner[1] == NEXT_IPV4) {
+		if (bpf_skb_load_bytes(skb, sizeof(h), ip, IPV4_LEN) || ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7])
+			return TC_ACT_UNSPEC;
+		if (!ab_fast.ue && !same(slot->inner_v4, ip + 12, 4))
+			return TC_ACT_UNSPEC;
+		headers = IPV4_LEN;
+		len = (u32)ip[2] << 8 | ip[3];
+		protocol = ip[9];
+		decap = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
+	} else if (inner[1] == NEXT_IPV6) {
+		if (bpf_skb_load_bytes(skb, sizeof(h), ip, IPV6_LEN) || ip[0] >> 4 != 6)
+			return TC_ACT_UNSPEC;
+		if (!ab_fast.ue && !same(slot->inner_v6, ip + 8, 16))
+			return TC_ACT_UNSPEC;
+		headers = IPV6_LEN;
+		len = ((u32)ip[4] << 8 | ip[5]) + IPV6_LEN;
+		protocol = ip[6];
+		decap = BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+	/* One packet, large or not; several datagrams that the kernel merged (GRO) are user space's. */
+	if (len + sizeof(h) != skb->len || bpf_skb_load_bytes(skb, sizeof(h) + headers, ports, 4))
+		return TC_ACT_UNSPEC;
+	if (protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, sizeof(h) + headers + 12, &tcp, 1))
+			return TC_ACT_UNSPEC;
+		headers += (tcp >> 4) * 4;
+	} else if (protocol == IPPROTO_UDP) {
+		/* The UE reads names out of answers. */
+		if (ab_fast.ue && ports[0] == bpf_htons(DNS_PORT))
+			return TC_ACT_UNSPEC;
+		headers += UDP_LEN;
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+	if (len < headers)
+		return TC_ACT_UNSPEC;
+	count = segments(skb, len - headers);
+	if (bpf_skb_adjust_room(skb, -OUTER_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | decap))
+		return TC_ACT_UNSPEC;
+	__sync_fetch_and_add(&slot->rx_packets, count);
+	__sync_fetch_and_add(&slot->rx_bytes, len + count * INNER_LEN + (count - 1) * headers);
+	return bpf_redirect(ab_fast.inner_ifindex, BPF_F_INGRESS);
+}
