@@ -139,6 +139,8 @@ struct ab_source_config {
 	u32 every;
 	/* Bytes in front of the IP header where packets leave: 14 with Ethernet, 0 at a tunnel (TUN). */
 	u32 link_bytes;
+	/* Also where the kernel has to move the packet to a larger buffer. */
+	u32 beyond_headroom;
 };
 
 /* One path of a monitor, in the array `ab_paths`, which is mapped into memory (crates/kern/src/bpf/paths.rs). A writer makes
@@ -233,6 +235,14 @@ struct ab_fast_peer {
 	u32 local_be;
 	u16 remote_port_be;
 	u16 local_port_be;
+};
+
+/* What tcp_trace.bpf.c is told before it is loaded; 0: all. */
+struct ab_trace_config {
+	/* Inode of a network namespace. */
+	u32 netns;
+	/* Either port of a socket. */
+	u32 port;
 };
 
 /* One event of tcp_trace.bpf.c, in the ring buffer `ab_events`. */

@@ -17,6 +17,7 @@
 #include "lib/int_law.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include "lib/room.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -148,6 +149,8 @@ int ab_fast_out(struct __sk_buff *skb)
 	if (!slot || slot->generation != flow->generation || !leased(slot))
 		return TC_ACT_UNSPEC;
 	if ((skb->gso_size ? skb->gso_size + headers : len) > slot->mtu || len > 65535 - OUTER_LEN)
+		return TC_ACT_UNSPEC;
+	if (key.protocol == IPPROTO_TCP && !ab_has_room(skb, OUTER_LEN + ETH_LEN))
 		return TC_ACT_UNSPEC;
 	count = segments(skb, len - headers);
 

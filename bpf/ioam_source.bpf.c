@@ -10,6 +10,7 @@
 #include "lib/int_law.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include "lib/room.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -94,7 +95,7 @@ int ab_source_egress(struct __sk_buff *skb)
 	/* Every segment of a large packet will carry the trace. */
 	if (__sync_fetch_and_add(&credit, segments) + segments < (u64)ab_source.every * segments)
 		return TC_ACT_UNSPEC;
-	if (payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
+	if ((!ab_source.beyond_headroom && !ab_has_room(skb, len)) || payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
 	    (skb->gso_size && skb->gso_size + IPV6_LEN + (offset >> 4) * 4 + len > mtu)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;

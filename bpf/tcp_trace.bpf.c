@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cwnd, ssthresh and losses of every TCP socket as they change (the paper's Figs. 4, 5 and 7), by the kernel's
- * own trace points. Events that find the ring buffer full are lost and counted as AB_TRACES_SKIPPED.
+ * cwnd, ssthresh and losses of TCP sockets as they change (the paper's Figs. 4, 5 and 7), by the kernel's own trace
+ * points: `anabranch cc trace`. Events that find the ring buffer full are lost and counted as AB_TRACES_SKIPPED.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -10,6 +10,8 @@
 #include <bpf/bpf_endian.h>
 
 char _license[] SEC("license") = "GPL";
+
+const volatile struct ab_trace_config ab_trace SEC(".rodata.config") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -28,9 +30,15 @@ struct sk_buff;
 AB_INLINE int tell(const void *sk, u8 kind, u8 state)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock((void *)sk);
+	const struct sock_common *common;
 	struct ab_event *e;
 
 	if (!tp)
+		return 0;
+	common = &tp->inet_conn.icsk_inet.sk.__sk_common;
+	if (ab_trace.netns && common->skc_net.net->ns.inum != ab_trace.netns)
+		return 0;
+	if (ab_trace.port && common->skc_num != ab_trace.port && bpf_ntohs(common->skc_dport) != ab_trace.port)
 		return 0;
 	e = bpf_ringbuf_reserve(&ab_events, sizeof(*e), 0);
 	if (!e) {
@@ -49,8 +57,8 @@ AB_INLINE int tell(const void *sk, u8 kind, u8 state)
 	e->in_flight = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 	e->retransmitted = tp->total_retrans;
 	e->lost = tp->lost_out;
-	e->local_port = tp->inet_conn.icsk_inet.sk.__sk_common.skc_num;
-	e->remote_port = bpf_ntohs(tp->inet_conn.icsk_inet.sk.__sk_common.skc_dport);
+	e->local_port = common->skc_num;
+	e->remote_port = bpf_ntohs(common->skc_dport);
 	e->kind = kind;
 	e->state = state;
 	e->reserved = 0;

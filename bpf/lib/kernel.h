@@ -155,6 +155,12 @@ struct tcp_congestion_ops {
 	void (*release)(struct sock *sk);
 };
 
+struct sk_buff {
+	struct sock *sk;
+	unsigned char *head;
+	unsigned char *data;
+};
+
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };

@@ -7,12 +7,14 @@
 mod at_work;
 #[cfg(feature = "bpf")]
 mod show;
+#[cfg(feature = "bpf")]
+mod trace;
 
 use crate::monitor;
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
 #[cfg(feature = "bpf")]
-use anabranch_kern::bpf::{MOST_NODES_DETAIL, SourceConfig};
+use anabranch_kern::bpf::{MOST_NODES_DETAIL, SourceConfig, TraceFilter};
 use anyhow::Result;
 use std::path::PathBuf;
 
@@ -27,6 +29,7 @@ Example:
   anabranch cc load int_rate int_cubic_l1 --cgroup /sys/fs/cgroup/telemetry --ceiling-bps 100_000_000
   iperf3 -c fd00::2 --congestion int_rate       in another terminal
   anabranch cc show
+  anabranch cc trace --port 5201
   anabranch cc unload int_rate")]
 pub struct CcArgs {
     #[command(subcommand)]
@@ -48,6 +51,19 @@ enum CcCommand {
     /// What the programs at work have counted, and the sockets they are at work on.
     Show {
         /// One JSON object instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Congestion window, slow-start threshold and losses of TCP sockets as they change, one line per event, until this
+    /// command ends. Any controller; sockets of this network namespace.
+    Trace {
+        /// Only sockets with this port, at either end.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
+        /// Sockets of every network namespace.
+        #[arg(long)]
+        every_namespace: bool,
+        /// One JSON object per line instead of columns.
         #[arg(long)]
         json: bool,
     },
@@ -103,14 +119,18 @@ enum IntCommand {
         /// One segment in so many carries a trace.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 8)]
         every: u32,
-        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n. 1 where the receiver is on this machine (loopback,
-        /// another namespace): longer ones can stop its connections for ever, or the kernel (docs/int-cc.md, Limits).
+        /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
         nodes: u8,
         /// Ask nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
         /// bytes and 48 per node, at most 3 nodes.
         #[arg(long)]
         detail: bool,
+        /// Traces also in packets that the kernel has to move to a larger buffer for them; else those go without. Not where the
+        /// receiver is on this machine (loopback, another namespace): it can stop connections for ever, or the kernel
+        /// (docs/int-cc.md, Limits).
+        #[arg(long)]
+        beyond_headroom: bool,
         /// IOAM namespace.
         #[arg(long, value_name = "ID", default_value_t = 123)]
         namespace: u16,
@@ -147,6 +167,9 @@ pub fn run_cc(args: CcArgs) -> Result<()> {
         CcCommand::Unload { names } => at_work::unload(&names),
         CcCommand::List => at_work::list(),
         CcCommand::Show { json } => show::show(json),
+        CcCommand::Trace { port, every_namespace, json } => {
+            trace::trace(TraceFilter { port, every_namespace }, json)
+        }
     }
 }
 
@@ -154,9 +177,9 @@ pub fn run_cc(args: CcArgs) -> Result<()> {
 #[cfg(feature = "bpf")]
 pub fn run_int(args: IntArgs) -> Result<()> {
     match args.command {
-        IntCommand::Source { interface, every, nodes, detail, namespace } => {
+        IntCommand::Source { interface, every, nodes, detail, beyond_headroom, namespace } => {
             let nodes = if detail { nodes.min(MOST_NODES_DETAIL) } else { nodes };
-            at_work::source(&interface, SourceConfig { namespace, every, nodes, detail })
+            at_work::source(&interface, SourceConfig { namespace, every, nodes, detail, beyond_headroom })
         }
         IntCommand::Sink { cgroup } => at_work::sink(&cgroup),
         IntCommand::Monitor(args) => monitor::run(&args),

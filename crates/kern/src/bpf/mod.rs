@@ -5,6 +5,8 @@
 //!  Feedback      sockops + sink on a cgroup: reports out on ACKs, reports in         ┘ (the map ab_sockets)
 //!  InitialWindows  sockops on a cgroup: the first flight of connections by their mark
 //!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
+//!  FastPath      tcx on the inner interface and the accesses: packets of the plain form whose path is decided
+//!  Trace         the kernel's trace points of TCP: windows and losses as they change
 //!  PathsMap      what a monitor knows of paths, in memory that programs and processes read
 //! ```
 //!
@@ -31,6 +33,7 @@ mod sockets;
 mod source;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod window;
 
 pub use controllers::{Controllers, LOADABLE, available};
@@ -41,6 +44,7 @@ pub use object::Counters;
 pub use paths::{PATH_NODES, PathsMap, PublishedPath, published};
 pub use sockets::{SocketState, sockets};
 pub use source::{MOST_NODES, MOST_NODES_DETAIL, Source, SourceConfig, trace_bytes};
+pub use trace::{Trace, TraceEvent, TraceFilter, TraceKind};
 pub use window::{InitialWindows, MOST_WINDOWS, WindowCounters};
 
 use std::path::Path;

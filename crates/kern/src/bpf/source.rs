@@ -28,11 +28,15 @@ pub struct SourceConfig {
     pub nodes: u8,
     /// Ask nodes for time stamps and buffer occupancy, too; then at most [`MOST_NODES_DETAIL`]. Default no.
     pub detail: bool,
+    /// Traces also where the kernel has to move a packet to a larger buffer for them; otherwise such packets go without. Where
+    /// the receiver gets the sender's own packets, on one machine, that leads the kernel astray (docs/int-cc.md,
+    /// Limits). Default no.
+    pub beyond_headroom: bool,
 }
 
 impl Default for SourceConfig {
     fn default() -> Self {
-        Self { namespace: 123, every: 8, nodes: MOST_NODES, detail: false }
+        Self { namespace: 123, every: 8, nodes: MOST_NODES, detail: false, beyond_headroom: false }
     }
 }
 
@@ -60,6 +64,7 @@ impl Source {
         constants.extend([config.nodes.clamp(1, most), u8::from(config.detail)]);
         constants.extend(config.every.max(1).to_ne_bytes());
         constants.extend(link_bytes.to_ne_bytes());
+        constants.extend(u32::from(config.beyond_headroom).to_ne_bytes());
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
         let link = attach_tcx(&object, "ab_source_egress", index, what)?;

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 mod cost;
 mod fast_path;
 mod many;
+mod trace;
 mod window;
 
 /// `struct ab_view`.
@@ -56,7 +57,7 @@ unsafe extern "C" {
 #[test]
 fn the_contract_has_the_sizes_we_write() {
     // SAFETY: takes a number and returns one.
-    let sizes: Vec<u64> = (0..18).map(|i| unsafe { abn_size(i) }).collect();
+    let sizes: Vec<u64> = (0..19).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
     assert_eq!(sizes[2], u64::from(replace::SOCKET_LEN));
@@ -67,7 +68,7 @@ fn the_contract_has_the_sizes_we_write() {
             24,
             view,
             view + 96,
-            12,
+            16,
             48,
             view,
             u64::from(object::COUNTERS),
@@ -81,7 +82,8 @@ fn the_contract_has_the_sizes_we_write() {
             128,
             8,
             40,
-            12
+            12,
+            8,
         ]
     );
 }

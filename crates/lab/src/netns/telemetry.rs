@@ -85,7 +85,8 @@ impl Telemetry {
         let anabranch = program::anabranch()?;
         for (number, ((space, interface), of)) in plan.telemetry.sources.iter().enumerate() {
             let mut command = Command::new(&anabranch);
-            command.args(["int", "source", "--interface", interface]);
+            // Links make new packets of those that pass.
+            command.args(["int", "source", "--beyond-headroom", "--interface", interface]);
             command.args(["--every", &of.every.to_string(), "--nodes", &of.nodes.to_string()]);
             let (name, space) = (format!("int-source-{number}"), network.space(space)?);
             let mut source = Program::start(space, &name, &mut command, folder, None)?;

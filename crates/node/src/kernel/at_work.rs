@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Ctrl-C and the service manager's way to end us; blocked from here on, so that none is missed.
-fn ends() -> Result<SigSet> {
+pub fn ends() -> Result<SigSet> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().context("blocking signals")?;
     Ok(signals)

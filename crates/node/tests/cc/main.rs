@@ -95,3 +95,60 @@ fn a_controllers_life() {
     let kernels = load("cubic").err().unwrap();
     assert!(kernels.contains("cubic is not one of the kernel's; there are: int_cubic_l1"), "{kernels}");
 }
+
+/// Moves a megabyte over the loopback device while `cc trace` looks on; everybody's loopback, so by its port.
+#[test]
+fn a_trace_shows_a_connection_ack_by_ack() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let start = |form: &[&str]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_anabranch"))
+            .args(["cc", "trace", "--port", &port.to_string()])
+            .args(form)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (Running(child), lines)
+    };
+    let (mut columns, mut text_lines) = start(&[]);
+    let Some(Ok(headings)) = text_lines.next() else {
+        let mut why = String::new();
+        std::io::Read::read_to_string(columns.0.stderr.as_mut().unwrap(), &mut why).unwrap();
+        assert!(why.contains("kernel programs cannot run here"), "{why}");
+        let root = nix::unistd::geteuid().is_root();
+        assert!(!root || std::env::var_os("CI").is_none(), "CI must be able to: {why}");
+        eprintln!("skipped: {why}");
+        return;
+    };
+    assert!(headings.contains("cwnd") && headings.contains("ssthresh"), "{headings}");
+    let (json, mut json_lines) = start(&["--json"]);
+    // It is at work when it tells of something.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(json_lines.next().unwrap().unwrap()).unwrap());
+    let begun = Instant::now();
+    let first = loop {
+        let mut sender = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        std::thread::spawn(move || std::io::Write::write_all(&mut sender, &[7; 100_000]).unwrap());
+        std::io::copy(&mut receiver, &mut std::io::sink()).unwrap();
+        if let Ok(line) = told.recv_timeout(Duration::from_millis(100)) {
+            break line;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no event");
+    };
+    let event: serde_json::Value = serde_json::from_str(&first).unwrap();
+    let u64_of = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key}: {event}"));
+    assert!(u64_of("cwnd") >= 1 && u64_of("at_us") > 0, "{event}");
+    assert!([u64_of("local_port"), u64_of("remote_port")].contains(&port.into()), "{event}");
+    let line = text_lines.next().unwrap().unwrap();
+    assert!(line.contains(&port.to_string()) && line.split_whitespace().count() == 9, "{line}");
+    // Asked to end, it does, and says so with its exit code.
+    for mut running in [columns, json] {
+        let id = nix::unistd::Pid::from_raw(i32::try_from(running.0.id()).unwrap());
+        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
+        drop(running.0.stdout.take());
+        assert!(running.0.wait().unwrap().success());
+    }
+}

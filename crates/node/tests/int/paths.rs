@@ -152,7 +152,9 @@ impl Ends {
 
     fn source(&self, every: u32, more: &[&str]) -> Program {
         let every = every.to_string();
-        let args = [&["int", "source", "--interface", "s0", "--every", &every], more].concat();
+        // The kernel of a test machine may leave little room. Connections here are short, and most pass links.
+        let args =
+            [&["int", "source", "--interface", "s0", "--beyond-headroom", "--every", &every], more].concat();
         let log = self.log("source.log");
         let _ = std::fs::remove_file(&log);
         let source = self.sender.spawn(ANABRANCH, &args, &log);
