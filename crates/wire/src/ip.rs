@@ -9,7 +9,7 @@ mod rewrite;
 mod too_big;
 mod udp;
 
-pub use checksum::{fold, internet_checksum, pseudo_header_sum, sum, update_u16};
+pub use checksum::{complete_checksum, fold, internet_checksum, pseudo_header_sum, sum, update_u16};
 pub use echo::{ECHO_HEADER_LEN, Echo, emit_echo, parse_echo};
 pub use ecn::{Ecn, ecn, set_ce};
 pub use flow::{FlowKey, HashKey, IpPacket, dst, protocol_and_port, src_dst};

@@ -133,7 +133,8 @@ for i in range(3000): s.sendto(bytes(200),('192.0.2.2',9000)); time.sleep(0.001)
     let mut said = said.split_whitespace().map(|n| n.parse::<u64>().unwrap());
     let (received, gap) = (said.next().unwrap(), said.next().unwrap());
     println!("{received} of 3000 datagrams, {gap} ms without one");
-    assert!(received > 2000 && gap < 1000, "{received} {gap}\n{}", world.logs());
+    assert!(gap < 1000, "{received} {gap}\n{}", world.logs());
+    assert!(received + gap + 200 > 3000, "lost beside the hole: {received} {gap}\n{}", world.logs());
     assert!(world.logs().contains("5g is down: silence"), "{}", world.logs());
     ue.stop();
     upf.stop();

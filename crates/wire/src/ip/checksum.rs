@@ -1,5 +1,6 @@
 //! The internet checksum (RFC 1071), whole and incremental (RFC 1624).
 
+use super::IpPacket;
 use std::net::IpAddr;
 
 /// One's-complement sum of `bytes` as 16-bit big-endian words, unfolded; an odd last byte counts as if
@@ -63,6 +64,28 @@ pub fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) 
     addresses + u64::from(protocol) + u64::from(fold(length as u64))
 }
 
+/// Completes the checksum of a TCP or UDP packet if its field holds the pseudo header's sum, which is what the kernel leaves
+/// there for an interface to complete. Any other packet stays as it is; one in 65,536 complete ones has that value,
+/// too, and keeps it.
+pub fn complete_checksum(packet: &mut [u8]) {
+    let Ok(ip) = IpPacket::parse(packet) else { return };
+    let at = match ip.protocol {
+        6 if !ip.fragment => 16,
+        17 if !ip.fragment => 6,
+        _ => return,
+    };
+    let pseudo = fold(pseudo_header_sum(ip.src, ip.dst, ip.protocol, ip.payload.len()));
+    let Some(covered) = packet.get_mut(ip.payload) else { return };
+    if covered.get(at..at + 2) != Some(&pseudo.to_be_bytes()[..]) {
+        return;
+    }
+    // The field is part of the sum, and stands for the pseudo header.
+    let value = internet_checksum(covered);
+    // A UDP checksum of 0 would mean that there is none (RFC 768).
+    let value = if value == 0 && at == 6 { 0xffff } else { value };
+    covered[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
 /// The checksum after a 16-bit word at an even offset changed from `old` to `new`
 /// (RFC 1624 eqn. 3).
 #[inline]
@@ -83,6 +106,26 @@ mod tests {
             total += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
         }
         fold(total)
+    }
+
+    #[test]
+    fn what_an_interface_was_to_complete_is_completed_and_nothing_else() {
+        let (from, to) = ("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
+        let right = crate::ip::udp_datagram(from, to, &[7; 101]).unwrap();
+        let mut packet = right.clone();
+        let pseudo = fold(pseudo_header_sum([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 109));
+        packet[26..28].copy_from_slice(&pseudo.to_be_bytes());
+        complete_checksum(&mut packet);
+        assert_eq!(packet, right);
+        complete_checksum(&mut packet);
+        assert_eq!(packet, right, "it is complete");
+        packet[26] ^= 1;
+        let wrong = packet.clone();
+        complete_checksum(&mut packet);
+        assert_eq!(packet, wrong, "damage is not covered up");
+        for len in 0..right.len() {
+            complete_checksum(&mut right[..len].to_vec());
+        }
     }
 
     #[test]
