@@ -19,6 +19,8 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 #endif
 
+#define AB_INLINE static inline __attribute__((always_inline))
+
 /* TCP option of the receiver's reports: crates/wire/src/ioam/feedback.rs draws it. */
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16

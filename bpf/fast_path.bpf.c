@@ -14,7 +14,6 @@
  * copies it into every datagram.
  */
 #include "abi.h"
-#include "lib/int_law.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "lib/room.h"
@@ -88,38 +87,51 @@ AB_INLINE bool same(const u8 *a, const u8 *b, u32 len)
 	return !other;
 }
 
-/* Reads the inner packet's flow; returns the length of its headers, 0 if it is user space's. */
-AB_INLINE u32 flow_of(struct __sk_buff *skb, struct ab_fast_key *key)
-{
-	u8 ip[IPV6_LEN], tcp[2];
+/* An inner packet that can be carried: one whole IP packet without options, TCP or UDP. */
+struct inner {
+	struct ab_fast_key key;
+	/* Bytes of its headers, and of it as its IP header says. */
+	u32 headers;
 	u32 len;
+	u8 tcp_flags;
+};
 
-	if (skb->protocol == bpf_htons(0x0800)) {
-		if (bpf_skb_load_bytes(skb, 0, ip, IPV4_LEN) || ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7])
+/* Reads the inner packet at `at`; whether it can be carried. */
+AB_INLINE bool read_inner(struct __sk_buff *skb, u32 at, u8 version, struct inner *inner)
+{
+	struct ab_fast_key *key = &inner->key;
+	u8 ip[IPV6_LEN], tcp[2];
+
+	key->version = version;
+	if (version == 4) {
+		if (bpf_skb_load_bytes(skb, at, ip, IPV4_LEN) || ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7])
 			return 0;
-		key->version = 4;
 		key->protocol = ip[9];
 		__builtin_memcpy(key->src, ip + 12, 4);
 		__builtin_memcpy(key->dst, ip + 16, 4);
-		len = IPV4_LEN;
-	} else if (skb->protocol == bpf_htons(0x86dd)) {
-		if (bpf_skb_load_bytes(skb, 0, ip, IPV6_LEN) || ip[0] >> 4 != 6)
+		inner->headers = IPV4_LEN;
+		inner->len = (u32)ip[2] << 8 | ip[3];
+	} else {
+		if (bpf_skb_load_bytes(skb, at, ip, IPV6_LEN) || ip[0] >> 4 != 6)
 			return 0;
-		key->version = 6;
 		key->protocol = ip[6];
 		__builtin_memcpy(key->src, ip + 8, 16);
 		__builtin_memcpy(key->dst, ip + 24, 16);
-		len = IPV6_LEN;
-	} else {
-		return 0;
+		inner->headers = IPV6_LEN;
+		inner->len = ((u32)ip[4] << 8 | ip[5]) + IPV6_LEN;
 	}
-	if (bpf_skb_load_bytes(skb, len, &key->src_port_be, 4))
+	at += inner->headers;
+	if (bpf_skb_load_bytes(skb, at, &key->src_port_be, 4))
 		return 0;
-	if (key->protocol == IPPROTO_UDP)
-		return len + UDP_LEN;
-	if (key->protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, len + 12, tcp, 2) || (tcp[1] & TCP_SYN))
+	if (key->protocol == IPPROTO_UDP) {
+		inner->headers += UDP_LEN;
+		return 1;
+	}
+	if (key->protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + 12, tcp, 2))
 		return 0;
-	return len + (tcp[0] >> 4) * 4;
+	inner->headers += (tcp[0] >> 4) * 4;
+	inner->tcp_flags = tcp[1];
+	return 1;
 }
 
 AB_INLINE u32 segments(const struct __sk_buff *skb, u32 payload)
@@ -132,17 +144,22 @@ AB_INLINE u32 segments(const struct __sk_buff *skb, u32 payload)
 SEC("tcx/egress")
 int ab_fast_out(struct __sk_buff *skb)
 {
-	struct ab_fast_key key = {};
+	struct inner inner = {};
 	struct ab_fast_flow *flow;
 	struct ab_fast_slot *slot;
 	u8 outer[OUTER_LEN], ethernet[ETH_LEN] = { [12] = 0x08 };
 	u32 headers, count, sum, len = skb->len;
+	bool ipv4 = skb->protocol == bpf_htons(0x0800);
 	__be16 be;
 
-	headers = flow_of(skb, &key);
-	if (!headers || len < headers)
+	if (!ipv4 && skb->protocol != bpf_htons(0x86dd))
 		return TC_ACT_UNSPEC;
-	flow = bpf_map_lookup_elem(&ab_fast_flows, &key);
+	if (!read_inner(skb, 0, ipv4 ? 4 : 6, &inner) || (inner.tcp_flags & TCP_SYN))
+		return TC_ACT_UNSPEC;
+	headers = inner.headers;
+	if (len < headers)
+		return TC_ACT_UNSPEC;
+	flow = bpf_map_lookup_elem(&ab_fast_flows, &inner.key);
 	if (!flow)
 		return TC_ACT_UNSPEC;
 	slot = bpf_map_lookup_elem(&ab_fast_slots, &flow->slot);
@@ -150,7 +167,7 @@ int ab_fast_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if ((skb->gso_size ? skb->gso_size + headers : len) > slot->mtu || len > 65535 - OUTER_LEN)
 		return TC_ACT_UNSPEC;
-	if (key.protocol == IPPROTO_TCP && !ab_has_room(skb, OUTER_LEN + ETH_LEN))
+	if (inner.key.protocol == IPPROTO_TCP && !ab_has_room(skb, OUTER_LEN + ETH_LEN))
 		return TC_ACT_UNSPEC;
 	count = segments(skb, len - headers);
 
@@ -167,7 +184,7 @@ int ab_fast_out(struct __sk_buff *skb)
 	__builtin_memcpy(outer + IPV4_LEN + 4, &be, 2);
 	__builtin_memset(outer + IPV4_LEN + UDP_LEN, 0, INNER_LEN);
 	outer[IPV4_LEN + UDP_LEN] = TYPE_DATA;
-	outer[IPV4_LEN + UDP_LEN + 1] = key.version == 4 ? NEXT_IPV4 : NEXT_IPV6;
+	outer[IPV4_LEN + UDP_LEN + 1] = ipv4 ? NEXT_IPV4 : NEXT_IPV6;
 
 	if (bpf_skb_adjust_room(skb, OUTER_LEN, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
@@ -190,14 +207,13 @@ int ab_fast_out(struct __sk_buff *skb)
 SEC("tcx/ingress")
 int ab_fast_in(struct __sk_buff *skb)
 {
-	u8 h[ETH_LEN + OUTER_LEN], ip[IPV6_LEN];
-	const u8 *outer = h + ETH_LEN, *inner = outer + IPV4_LEN + UDP_LEN;
+	u8 h[ETH_LEN + OUTER_LEN];
+	const u8 *outer = h + ETH_LEN, *header = outer + IPV4_LEN + UDP_LEN;
 	struct ab_fast_peer peer = {};
+	struct inner inner = {};
 	struct ab_fast_slot *slot;
-	u32 *number, headers, len, count;
-	u64 decap;
-	__be16 ports[2];
-	u8 protocol, tcp;
+	u32 *number, count;
+	bool ipv4, own;
 
 	if (skb->pkt_type != PACKET_HOST || skb->protocol != bpf_htons(0x0800) ||
 	    bpf_skb_load_bytes(skb, 0, h, sizeof(h)))
@@ -214,54 +230,27 @@ int ab_fast_in(struct __sk_buff *skb)
 	if (!slot || !leased(slot))
 		return TC_ACT_UNSPEC;
 	/* A datagram without checksum, with data in no order, up to its end; else a probe, perhaps. */
-	if (outer[IPV4_LEN + 6] || outer[IPV4_LEN + 7] || inner[0] != TYPE_DATA || inner[2] || inner[3]) {
+	if (outer[IPV4_LEN + 6] || outer[IPV4_LEN + 7] || header[0] != TYPE_DATA || header[2] || header[3]) {
 		slot->rx_packets_then = slot->rx_packets;
 		slot->rx_bytes_then = slot->rx_bytes;
 		return TC_ACT_UNSPEC;
 	}
 
-	if (inner[1] == NEXT_IPV4) {
-		if (bpf_skb_load_bytes(skb, sizeof(h), ip, IPV4_LEN) || ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7])
-			return TC_ACT_UNSPEC;
-		if (!ab_fast.ue && !same(slot->inner_v4, ip + 12, 4))
-			return TC_ACT_UNSPEC;
-		headers = IPV4_LEN;
-		len = (u32)ip[2] << 8 | ip[3];
-		protocol = ip[9];
-		decap = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
-	} else if (inner[1] == NEXT_IPV6) {
-		if (bpf_skb_load_bytes(skb, sizeof(h), ip, IPV6_LEN) || ip[0] >> 4 != 6)
-			return TC_ACT_UNSPEC;
-		if (!ab_fast.ue && !same(slot->inner_v6, ip + 8, 16))
-			return TC_ACT_UNSPEC;
-		headers = IPV6_LEN;
-		len = ((u32)ip[4] << 8 | ip[5]) + IPV6_LEN;
-		protocol = ip[6];
-		decap = BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
-	} else {
+	ipv4 = header[1] == NEXT_IPV4;
+	if ((!ipv4 && header[1] != NEXT_IPV6) || !read_inner(skb, sizeof(h), ipv4 ? 4 : 6, &inner))
 		return TC_ACT_UNSPEC;
-	}
+	own = ipv4 ? same(slot->inner_v4, inner.key.src, 4) : same(slot->inner_v6, inner.key.src, 16);
+	/* The UE takes any source, and reads names out of answers. */
+	if (ab_fast.ue ? inner.key.protocol == IPPROTO_UDP && inner.key.src_port_be == bpf_htons(DNS_PORT) : !own)
+		return TC_ACT_UNSPEC;
 	/* One packet, large or not; several datagrams that the kernel merged (GRO) are user space's. */
-	if (len + sizeof(h) != skb->len || bpf_skb_load_bytes(skb, sizeof(h) + headers, ports, 4))
+	if (inner.len + sizeof(h) != skb->len || inner.len < inner.headers)
 		return TC_ACT_UNSPEC;
-	if (protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, sizeof(h) + headers + 12, &tcp, 1))
-			return TC_ACT_UNSPEC;
-		headers += (tcp >> 4) * 4;
-	} else if (protocol == IPPROTO_UDP) {
-		/* The UE reads names out of answers. */
-		if (ab_fast.ue && ports[0] == bpf_htons(DNS_PORT))
-			return TC_ACT_UNSPEC;
-		headers += UDP_LEN;
-	} else {
-		return TC_ACT_UNSPEC;
-	}
-	if (len < headers)
-		return TC_ACT_UNSPEC;
-	count = segments(skb, len - headers);
-	if (bpf_skb_adjust_room(skb, -OUTER_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | decap))
+	count = segments(skb, inner.len - inner.headers);
+	if (bpf_skb_adjust_room(skb, -OUTER_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | (ipv4 ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6)))
 		return TC_ACT_UNSPEC;
 	__sync_fetch_and_add(&slot->rx_packets, count);
-	__sync_fetch_and_add(&slot->rx_bytes, len + count * INNER_LEN + (count - 1) * headers);
+	__sync_fetch_and_add(&slot->rx_bytes, inner.len + count * INNER_LEN + (count - 1) * inner.headers);
 	return bpf_redirect(ab_fast.inner_ifindex, BPF_F_INGRESS);
 }

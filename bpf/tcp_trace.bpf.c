@@ -4,7 +4,6 @@
  * points: `anabranch cc trace`. Events that find the ring buffer full are lost and counted as AB_TRACES_SKIPPED.
  */
 #include "abi.h"
-#include "lib/int_law.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_endian.h>

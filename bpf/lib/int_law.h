@@ -20,8 +20,6 @@
 #define AB_MOST_RTT_US 16000000ULL
 #define AB_GROWTH_UNIT 1024ULL
 
-#define AB_INLINE static inline __attribute__((always_inline))
-
 AB_INLINE u64 ab_at_most(u64 value, u64 most)
 {
 	return value > most ? most : value;

@@ -8,11 +8,11 @@
 #ifndef ANABRANCH_ROOM_H
 #define ANABRANCH_ROOM_H
 
-#include "kernel.h"
+#include "abi.h"
 
 extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
 
-static inline __attribute__((always_inline)) bool ab_has_room(struct __sk_buff *skb, u32 len)
+AB_INLINE bool ab_has_room(struct __sk_buff *skb, u32 len)
 {
 	const struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
 

@@ -1,9 +1,10 @@
-//! Private networks for tests. Where they are not allowed a test says so and does nothing; CI counts that
+//! What tests share: private networks. Where they are not allowed a test says so and does nothing; CI counts that
 //! as a failure.
 
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
 use std::process::Command;
+use utoipa_axum::router::OpenApiRouter;
 
 /// Runs `body` on a thread in a network namespace of its own and returns what it returns; `None` where
 /// that is not allowed.
@@ -23,6 +24,28 @@ pub fn in_private_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T>
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// The text of an interface's description, as it is committed.
+pub fn description<S: Clone + Send + Sync + 'static>(routes: OpenApiRouter<S>) -> String {
+    let mut text = routes.into_openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// That `openapi/{file}` is this description; with ANABRANCH_WRITE_OPENAPI it is made so first.
+#[track_caller]
+pub fn is_committed(file: &str, description: &str) {
+    let path = format!("{}/../../openapi/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("ANABRANCH_WRITE_OPENAPI").is_some() {
+        std::fs::create_dir_all(std::path::Path::new(&path).parent().unwrap()).unwrap();
+        std::fs::write(&path, description).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == description,
+        "openapi/{file} is out of date: ANABRANCH_WRITE_OPENAPI=1 cargo test -p anabranch-node description"
+    );
 }
 
 /// Runs shell commands in the namespace of the calling thread; they must succeed. Returns what they print.

@@ -22,7 +22,7 @@ const KNOWN: u32 = 1;
 const COMPLETE: u32 = 2;
 const DETAILED: u32 = 16;
 /// What ssthresh is before the first loss (the kernel's TCP_INFINITE_SSTHRESH).
-const NO_SSTHRESH: u32 = 0x7fff_ffff;
+pub(super) const NO_SSTHRESH: u32 = 0x7fff_ffff;
 
 /// A TCP socket that runs one of our controllers, or sends or hears reports.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,14 +2,13 @@
 
 use super::controllers::object;
 use super::object::{attach, configure, counters, open};
+use super::sockets::NO_SSTHRESH;
 use super::{BpfError, loadable_here, tried};
 use libbpf_rs::{Link, MapCore, MapType, Object, RingBuffer, RingBufferBuilder};
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What ssthresh is before the first loss (the kernel's TCP_INFINITE_SSTHRESH).
-const NO_SSTHRESH: u32 = 0x7fff_ffff;
 /// Bytes of `struct ab_event`.
 const EVENT_LEN: usize = 48;
 const PROGRAMS: [&str; 3] = ["ab_trace_ack", "ab_trace_retransmit", "ab_trace_state"];

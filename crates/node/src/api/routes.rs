@@ -80,9 +80,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The description as committed in `openapi/agent.json`.
 #[cfg(test)]
 pub fn description() -> String {
-    let mut text = routes().into_openapi().to_pretty_json().unwrap_or_default();
-    text.push('\n');
-    text
+    crate::testing::description(routes())
 }
 
 /// What a handler answers.
@@ -101,10 +99,10 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
 pub struct Page {
     /// How many to skip; default 0.
     #[serde(default)]
-    offset: usize,
+    pub offset: usize,
     /// How many to show; default 100; 0 is 1, and more than 1000 are 1000.
     #[serde(default = "hundred")]
-    limit: usize,
+    pub limit: usize,
 }
 
 impl Page {

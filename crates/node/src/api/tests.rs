@@ -58,16 +58,7 @@ pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::taps::Taps>
 
 #[test]
 fn the_committed_description_is_current() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/agent.json");
-    if std::env::var_os("ANABRANCH_WRITE_OPENAPI").is_some() {
-        std::fs::create_dir_all(std::path::Path::new(path).parent().unwrap()).unwrap();
-        std::fs::write(path, description()).unwrap();
-    }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        committed == description(),
-        "openapi/agent.json is out of date: ANABRANCH_WRITE_OPENAPI=1 cargo test -p anabranch-node description"
-    );
+    crate::testing::is_committed("agent.json", &description());
 }
 
 #[tokio::test]

@@ -1,12 +1,11 @@
 //! The interface that inner packets go through: TUN with offload, or one end of a veth pair.
 
-use super::offload::{
-    Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, complete_checksum, for_each_packet,
-};
+use super::offload::{Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, for_each_packet};
 use crate::config::DeviceKind;
 use crate::netctl::inside_name;
 use anabranch_core::access::PacketSink;
 use anabranch_kern::packet::{Framing, Options, PacketSocket};
+use anabranch_wire::ip;
 use anyhow::Context;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
@@ -129,7 +128,7 @@ impl Device {
                         return;
                     }
                     if received.partial_checksum {
-                        complete_checksum(received.bytes);
+                        ip::complete_checksum(received.bytes);
                     }
                     counters.rx_packets += 1;
                     each(received.bytes);

@@ -454,11 +454,11 @@ impl<E: End> Worker<E> {
             // A socket that was replaced may hold something already.
             *sockets_ready = u32::MAX;
         }
-        let due = end.poll_timeout().is_some_and(|at| at <= now);
         if let Some(fast) = sockets.fast() {
+            let due = end.poll_timeout().is_some_and(|at| at <= now);
             fast.look(end, now, if due { Look::Sending } else { Look::IfDue });
         }
-        if due || end.poll_timeout().is_some_and(|at| at <= now) {
+        if end.poll_timeout().is_some_and(|at| at <= now) {
             end.poll(now, sockets, device);
             device.flush();
             sockets.flush();

@@ -97,9 +97,7 @@ fn routes() -> OpenApiRouter<Last> {
 /// The description as committed in `openapi/int-monitor.json`.
 #[cfg(test)]
 pub fn description() -> String {
-    let mut text = routes().into_openapi().to_pretty_json().unwrap_or_default();
-    text.push('\n');
-    text
+    crate::testing::description(routes())
 }
 
 /// The whole interface. With a token, every request needs it.
@@ -174,7 +172,7 @@ struct FlowsOf {
 async fn flows(State(last): State<Last>, Params(of): Params<FlowsOf>) -> Answer<IntFlows> {
     let report = newest(&last)?;
     let wanted = || report.flows.iter().filter(|flow| of.path.is_none_or(|path| flow.path == path));
-    let flows = page_of(wanted().cloned(), (of.offset, of.limit.clamp(1, 1000)));
+    let flows = page_of(wanted().cloned(), Page { offset: of.offset, limit: of.limit }.bounds());
     Ok(Json(IntFlows { unix_ms: report.unix_ms, total: wanted().count() as u64, flows }))
 }
 
@@ -260,14 +258,6 @@ mod tests {
 
     #[test]
     fn the_committed_description_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/int-monitor.json");
-        if std::env::var_os("ANABRANCH_WRITE_OPENAPI").is_some() {
-            std::fs::write(path, description()).unwrap();
-        }
-        let committed = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            committed == description(),
-            "openapi/int-monitor.json is out of date: ANABRANCH_WRITE_OPENAPI=1 cargo test -p anabranch-node description"
-        );
+        crate::testing::is_committed("int-monitor.json", &description());
     }
 }

@@ -60,9 +60,7 @@ fn routes() -> OpenApiRouter<Shared> {
 /// The description as committed in `openapi/slice-manager.json`.
 #[cfg(test)]
 pub fn description() -> String {
-    let mut text = routes().into_openapi().to_pretty_json().unwrap_or_default();
-    text.push('\n');
-    text
+    crate::testing::description(routes())
 }
 
 /// The whole interface.

@@ -103,14 +103,7 @@ impl World {
 
 #[test]
 fn the_committed_description_is_current() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/slice-manager.json");
-    if std::env::var_os("ANABRANCH_WRITE_OPENAPI").is_some() {
-        std::fs::write(path, routes::description()).unwrap();
-    }
-    assert!(
-        std::fs::read_to_string(path).unwrap_or_default() == routes::description(),
-        "openapi/slice-manager.json is out of date: ANABRANCH_WRITE_OPENAPI=1 cargo test -p anabranch-node description"
-    );
+    crate::testing::is_committed("slice-manager.json", &routes::description());
 }
 
 #[tokio::test]

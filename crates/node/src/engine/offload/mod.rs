@@ -21,7 +21,7 @@ mod segment;
 
 pub use coalesce::{Coalescer, FrameSink};
 pub use header::VNET_BYTES;
-pub use segment::{complete_checksum, for_each_packet};
+pub use segment::for_each_packet;
 
 /// Longest IP packet.
 pub const MAX_PACKET_BYTES: usize = 65535;

@@ -2,7 +2,6 @@
 
 use super::checksum::{fold, pseudo, sum};
 use super::header::{GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader};
-use anabranch_wire::ip::IpPacket;
 
 /// IPv6 (40) with extension headers, such as the longest IOAM trace (264), and TCP with every option (60).
 const MAX_HEADER_BYTES: usize = 512;
@@ -30,31 +29,6 @@ pub fn for_each_packet(frame: &mut [u8], mut each: impl FnMut(&mut [u8])) -> Opt
     }
     let shape = Shape::of(packet, header)?;
     shape.split(packet, each)
-}
-
-/// Completes the transport checksum of an IP packet whose field holds the pseudo header's sum, as a packet
-/// socket shows it. `None`, and nothing is touched, if it is neither TCP nor UDP in one piece.
-pub fn complete_checksum(packet: &mut [u8]) -> Option<()> {
-    let (start, protocol) = match packet.first()? >> 4 {
-        4 => (usize::from(packet[0] & 0xf) * 4, *packet.get(9)?),
-        6 => {
-            // Behind extension headers, such as an IOAM trace.
-            let ip = IpPacket::parse(packet).ok().filter(|ip| !ip.fragment)?;
-            (ip.payload.start, ip.protocol)
-        }
-        _ => return None,
-    };
-    complete_checksum_at(
-        packet,
-        start,
-        if protocol == TCP {
-            16
-        } else if protocol == UDP {
-            6
-        } else {
-            return None;
-        },
-    )
 }
 
 fn complete_checksum_at(packet: &mut [u8], start: usize, offset: usize) -> Option<()> {

@@ -3,6 +3,7 @@
 use super::checksum::{fold, pseudo, sum};
 use super::header::{GSO_TCP4, GSO_TCP6, GSO_UDP, NEEDS_CHECKSUM, VnetHeader};
 use super::*;
+use anabranch_wire::ip::complete_checksum;
 use proptest::prelude::*;
 
 #[derive(Default)]
