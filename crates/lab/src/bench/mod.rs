@@ -3,14 +3,16 @@
 //! ```text
 //!   [client] ── veth ── [server]             throughput, latency, sessions: one core each side
 //!   [client] ── veth ── [middle] ── veth ── [server]      proxies
-//!   [client, proxy] ── veth ── [server]                   proxy: ours, transparent
+//!   [client, proxy] ── veth ── [server]                   proxy: ours, transparent; cc: controllers of the kernel
 //! ```
 //!
 //! `ran` has no namespaces: cells and schedulers run in this process.
 //!
 //! No figure here decides a test; the exit code says only whether everything ran.
 
+mod controllers;
 mod ends;
+mod iperf;
 mod latency;
 mod proxies;
 mod proxy;
@@ -54,6 +56,8 @@ enum What {
     Tunnel(TunnelArgs),
     /// The transparent proxy: goodput through it and without it.
     Proxy(proxy::ProxyArgs),
+    /// Congestion control by telemetry: goodput over a bare link beside CUBIC.
+    Cc(controllers::CcArgs),
     /// The cell: speed beside ns-3, time of EQP's decision, 1,000 UEs.
     Ran(ran::RanArgs),
 }
@@ -166,6 +170,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let args = match &args.what {
         What::Tunnel(args) => args,
         What::Proxy(args) => return proxy::run(args),
+        What::Cc(args) => return controllers::run(args),
         What::Ran(args) => return ran::run(args),
     };
     let sandbox = match sandboxed() {

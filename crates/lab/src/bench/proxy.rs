@@ -7,9 +7,9 @@
 //! Client, proxy and kernel of that side share one core, so on a link that is not shaped the ratio says what the proxy's
 //! work costs; on a shaped one, whether it keeps up.
 
+use super::iperf::{Iperf, PORT};
 use super::{Bench, CLIENT, Core, Pair, SERVER, figures, machine, pinned, sandboxed, stats};
 use crate::netns::program::{self, Program};
-use crate::netns::traffic;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -25,7 +25,6 @@ Examples:
 Exit codes: 0 everything ran, 1 something failed, 3 this machine cannot.";
 /// What the proxy should reach of a direct connection on a shaped link.
 const GOAL: f64 = 0.9;
-const PORT: u16 = 5201;
 
 /// Arguments of `anabranch-lab bench proxy`.
 #[derive(Debug, ClapArgs)]
@@ -136,43 +135,22 @@ fn once(bench: &Bench, tag: &str, rate: Option<u32>, flows: u32, down: bool, pro
         }
     }
     let proxy = if proxied { Some(proxy(bench, &pair, &folder)?) } else { None };
-    let mut server = pinned(Core::Server, "iperf3");
-    server.args(["--server", "--one-off", "--bind", SERVER]);
-    let mut server = Program::start(&pair.server, "iperf3-server", &mut server, &folder, None)?;
-    let listening = || pair.server.enter(|| Ok(traffic::port_in_use(PORT, true))).unwrap_or(false);
-    server.wait_ready(Duration::from_secs(5), &bench.sandbox.stop, listening)?;
-    let mut client = pinned(Core::Client, "iperf3");
-    client.args([
-        "--client",
-        SERVER,
-        "--bind",
-        CLIENT,
-        "--json",
-        "--congestion",
-        "cubic",
-        "--omit",
-        "1",
-        "--time",
-    ]);
-    client.arg(bench.seconds.as_secs().to_string()).args(["--parallel", &flows.to_string()]);
+    let flow_count = flows.to_string();
+    let mut client = vec!["--bind", CLIENT, "--parallel", &flow_count];
     if down {
-        client.arg("--reverse");
+        client.push("--reverse");
     }
-    let output = pair.client.output(&mut client).with_context(|| {
-        let said = proxy.as_ref().map(Program::log_tail).unwrap_or_default();
-        format!("iperf3: {} {said}", server.log_tail())
-    })?;
-    let report: Value = serde_json::from_str(&output).context("iperf3's report")?;
-    let bps =
-        report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no goodput")?;
+    let mbps = Iperf { server: SERVER, congestion: "cubic", client: &client, group: None }
+        .goodput(bench, &pair, &folder)
+        .with_context(|| proxy.as_ref().map(Program::log_tail).unwrap_or_default())?;
     if proxied {
         // A flow for control, and those that were measured: nothing went past the proxy.
         let seen = carried(&folder)?;
         anyhow::ensure!(seen > u64::from(flows), "only {seen} flows passed the proxy");
     }
-    drop((server, proxy));
+    drop(proxy);
     pair.end();
-    Ok(bps * 1e-6)
+    Ok(mbps)
 }
 
 fn proxy(bench: &Bench, pair: &Pair, folder: &Path) -> Result<Program> {

@@ -1,7 +1,8 @@
 //! TCP goodput of one flow through one tunnel, one core each side.
 
 use super::ends::{self, Kind};
-use super::{Bench, Core, Pair, Result1, figures, pinned, stats};
+use super::iperf::Iperf;
+use super::{Bench, Pair, Result1, figures, stats};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -66,25 +67,11 @@ fn once(bench: &Bench, kind: Kind, round: u32, down: bool) -> Result<f64> {
     let folder = bench.folder(&tag)?;
     let pair = Pair::new(&tag)?;
     let tunnel = ends::establish(bench, &pair, kind, &folder)?;
-    let mut server = pinned(Core::Server, "iperf3");
-    server.args(["--server", "--one-off", "--bind", &tunnel.server]);
-    let mut server =
-        crate::netns::program::Program::start(&pair.server, "iperf3-server", &mut server, &folder, None)?;
-    let listening =
-        || pair.server.enter(|| Ok(crate::netns::traffic::port_in_use(5201, true))).unwrap_or(false);
-    server.wait_ready(std::time::Duration::from_secs(5), &bench.sandbox.stop, listening)?;
-    let mut client = pinned(Core::Client, "iperf3");
-    client.args(["--client", &tunnel.server, "--json", "--congestion", "cubic", "--omit", "1", "--time"]);
-    client.arg(bench.seconds.as_secs().to_string());
-    if down {
-        client.arg("--reverse");
-    }
-    let output =
-        pair.client.output(&mut client).with_context(|| format!("{}: {}", kind.name(), server.log_tail()))?;
-    let report: Value = serde_json::from_str(&output).context("iperf3's report")?;
-    let bps =
-        report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no goodput")?;
-    drop((server, tunnel));
+    let client: &[&str] = if down { &["--reverse"] } else { &[] };
+    let mbps = Iperf { server: &tunnel.server, congestion: "cubic", client, group: None }
+        .goodput(bench, &pair, &folder)
+        .with_context(|| kind.name())?;
+    drop(tunnel);
     pair.end();
-    Ok(bps * 1e-6)
+    Ok(mbps)
 }

@@ -33,7 +33,7 @@ mod telemetry;
 
 pub use lwip::{LWIP_RAN, LwipPlan, LwipUe, lwip_addresses};
 pub use servers::server_link_is_emulated;
-pub use telemetry::{SourcePlan, TelemetryPlan};
+pub use telemetry::{SourcePlan, TelemetryPlan, trace_bytes};
 
 use crate::scenario::file::CongestionControl;
 use crate::scenario::model::{Case, Link, Via};

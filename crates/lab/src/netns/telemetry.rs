@@ -129,13 +129,19 @@ impl Telemetry {
     }
 }
 
+/// One of `names` that is registered on this machine.
+///
+/// # Errors
+/// The kernel's list cannot be read.
+pub fn taken(names: &[String]) -> Result<Option<&String>> {
+    let all = std::fs::read_to_string(AVAILABLE).context(AVAILABLE)?;
+    Ok(names.iter().find(|name| all.split_whitespace().any(|n| n == **name)))
+}
+
 /// Waits until nobody has registered one of `names`.
 fn wait_turn(names: &[String], deadline: Instant, stop: &Stop, progress: &dyn Progress) -> Result<()> {
     loop {
-        let all = std::fs::read_to_string(AVAILABLE).context(AVAILABLE)?;
-        let Some(taken) = names.iter().find(|name| all.split_whitespace().any(|n| n == **name)) else {
-            return Ok(());
-        };
+        let Some(taken) = taken(names)? else { return Ok(()) };
         if Instant::now() > deadline {
             bail!(Unable(format!(
                 "{taken} is registered by another process: end it (anabranch cc list, anabranch cc unload)"
@@ -188,6 +194,7 @@ fn start(
     }
 }
 
-fn says(log: &Path, words: &str) -> bool {
+/// Whether `log` has those words.
+pub fn says(log: &Path, words: &str) -> bool {
     std::fs::read_to_string(log).is_ok_and(|text| text.contains(words))
 }

@@ -33,7 +33,8 @@ pub struct SourcePlan {
 }
 
 /// Bytes of a trace with room for `nodes`, as an extension header: 16, and 36 per node, up to 8n.
-pub(super) fn trace_bytes(nodes: u8) -> u32 {
+#[must_use]
+pub fn trace_bytes(nodes: u8) -> u32 {
     (16 + 36 * u32::from(nodes)).next_multiple_of(8)
 }
 
