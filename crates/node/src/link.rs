@@ -22,8 +22,6 @@ mod ports;
 mod run;
 mod spec;
 
-pub(crate) use spec::read_trace;
-
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 

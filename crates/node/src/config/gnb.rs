@@ -1,8 +1,7 @@
 //! `gnb.toml`.
 
-use super::load::Check;
+use super::load::{Check, read_trace};
 use super::types::{Api, Device, DeviceKind, Metrics};
-use crate::link::read_trace;
 use anabranch_core::ran::gnb::{Gnb, GnbConfig as Cell, N3, TelemetryConfig};
 use ipnet::IpNet;
 use serde::Deserialize;

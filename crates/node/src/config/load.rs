@@ -33,6 +33,21 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Largest trace file, in bytes.
+const MAX_TRACE_BYTES: u64 = 64 << 20;
+
+/// Reads a trace by its name as written.
+///
+/// # Errors
+/// It cannot be read, or is larger than 64 MiB.
+pub fn read_trace(file: &str) -> Result<String, String> {
+    let length = std::fs::metadata(file).map_err(|e| e.to_string())?.len();
+    if length > MAX_TRACE_BYTES {
+        return Err(format!("it has {length} bytes, more than {MAX_TRACE_BYTES}"));
+    }
+    std::fs::read_to_string(file).map_err(|e| e.to_string())
+}
+
 /// Values that depend on one another are checked after parsing.
 pub trait Check {
     /// The first thing wrong, in words that name the key and the remedy.

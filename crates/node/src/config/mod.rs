@@ -1,5 +1,7 @@
 //! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
 //!
+//! Needs nothing of the program around it: a fuzz target compiles this module alone.
+//!
 //! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,proxy,slice-manager}.example.toml`.
 
 #[cfg(test)]
@@ -16,10 +18,13 @@ mod upf;
 
 pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
-pub use load::{Check, ConfigError, load, parse};
+pub use load::{Check, ConfigError, load, parse, read_trace};
 pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
 pub use proxy::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
 pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
-pub use ue::{Cipher, Follow, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection, WindowBy};
+pub use ue::{
+    Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,
+    WindowBy,
+};
 pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};

@@ -2,7 +2,6 @@
 
 use super::load::Check;
 use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_ioam, check_rules};
-use crate::netctl::MOST_SLICES;
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
@@ -12,6 +11,9 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::PathBuf;
+
+/// Most slices, and most mappings: so many rules of each fit in between those of others (`netctl::slices`).
+pub const MOST_SLICES: usize = 64;
 
 /// The UE's configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -220,7 +222,7 @@ impl SlicesSection {
     fn check(&self) -> Result<(), String> {
         let sound = match self.manager.strip_prefix("unix:") {
             Some(path) => !path.is_empty(),
-            None => reqwest::Url::parse(&self.manager).is_ok_and(|u| u.scheme() == "http" && u.has_host()),
+            None => url::Url::parse(&self.manager).is_ok_and(|u| u.scheme() == "http" && u.has_host()),
         };
         if !sound {
             return Err(format!(

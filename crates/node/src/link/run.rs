@@ -3,7 +3,7 @@
 use super::Carrier;
 use super::control::{Control, Request};
 use super::ports::{Counters, Ports};
-use super::spec::read_trace;
+use crate::config::read_trace;
 use anabranch_core::element::{Element, Port as Side, Sink, drive};
 use anabranch_core::net::{Direction, DuplexLink, LinkCommand, LinkConfig, LinkEvent, LinkPatch, LinkStats};
 use anabranch_core::packet::Packet;

@@ -1,12 +1,10 @@
 //! From the command line and a file to the two directions of a link.
 
 use super::Args;
+use crate::config::read_trace;
 use anabranch_core::net::{LinkConfig, LinkSpec};
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
-
-/// Largest trace file, in bytes.
-const MAX_TRACE_BYTES: u64 = 64 << 20;
 
 /// A to B and B to A, from the least to the most specific source: file, `--both`, one direction.
 pub(super) fn directions(args: &Args) -> Result<[LinkConfig; 2]> {
@@ -35,15 +33,6 @@ pub(super) fn directions(args: &Args) -> Result<[LinkConfig; 2]> {
     }
     let [both, a_to_b, b_to_a] = layers;
     Ok([one("A to B", &both, a_to_b)?, one("B to A", &both, b_to_a)?])
-}
-
-/// Reads a trace by its name as written.
-pub(crate) fn read_trace(file: &str) -> Result<String, String> {
-    let length = std::fs::metadata(file).map_err(|e| e.to_string())?.len();
-    if length > MAX_TRACE_BYTES {
-        return Err(format!("it has {length} bytes, more than {MAX_TRACE_BYTES}"));
-    }
-    std::fs::read_to_string(file).map_err(|e| e.to_string())
 }
 
 /// `rate_bps=1, delay_ms=2` as TOML keys.

@@ -24,10 +24,7 @@ pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::Owners;
 pub use plan::{inside_name, packet_device, proxy, session_of_ue, ue_accesses, upf};
-pub use slices::{
-    MAPPING_PRIORITY, MARK_PRIORITY, MOST as MOST_SLICES, PROXY_PRIORITY, SOURCE_PRIORITY, Selector,
-    SliceRoute,
-};
+pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access, interface_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
@@ -97,7 +94,12 @@ impl Net {
 
     /// Removes rules and routes of slices that a killed run with these tables may have left.
     pub async fn clean_slices(&self, tables: &[u32]) -> anyhow::Result<()> {
-        steps::clean_tables(&self.handle, MARK_PRIORITY..MAPPING_PRIORITY + MOST_SLICES as u32, tables).await
+        steps::clean_tables(
+            &self.handle,
+            MARK_PRIORITY..MAPPING_PRIORITY + crate::config::MOST_SLICES as u32,
+            tables,
+        )
+        .await
     }
 
     /// Removes what a killed run of a proxy with this mark and table of nftables may have left.

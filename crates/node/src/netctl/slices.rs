@@ -27,8 +27,6 @@ pub const MARK_PRIORITY: u32 = 20_700;
 pub const SOURCE_PRIORITY: u32 = 20_830;
 /// Priority of the first rule of mappings.
 pub const MAPPING_PRIORITY: u32 = 20_900;
-/// Most slices, and most mappings: so many rules fit in between.
-pub const MOST: usize = 64;
 
 /// Which packets a rule is about; what is left out may be anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use super::super::views::event;
 use super::{Agent, metrics, views};
 use crate::api::{self, Ask, Problem, RanAsk};
+use crate::config::read_trace;
 use crate::config::{self, GnbConfig, N3Section};
-use crate::link::read_trace;
 use anabranch_core::ran::amc::{Direction, RadioConfig};
 use anabranch_core::ran::channel::{Channel, ChannelConfig};
 use anabranch_core::ran::gnb::{BearerById, BearerConfig, GnbCommand, UeConfig};
