@@ -10,9 +10,12 @@ use anabranch_wire::ip::FlowKey;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
+/// Addresses, ports and protocol.
+type Flow = ([u8; 4], [u8; 4], u16, u16, u8);
+
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    flows: Vec<([u8; 4], [u8; 4], u16, u16, u8)>,
+    flows: Vec<Flow>,
     /// RTT, loss and rate of each path.
     paths: [(u32, u32, u64); 3],
     later_ms: u32,

@@ -10,8 +10,7 @@ use anabranch_core::packet::Packet;
 use anabranch_core::ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
 use anabranch_core::ran::channel::{Channel, ChannelConfig, Quality};
 use anabranch_core::ran::gnb::{
-    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, QosRule, TelemetryConfig,
-    UeConfig,
+    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, QosRule, TelemetryConfig, UeConfig,
 };
 use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
 use anabranch_core::ran::queue::{Algorithm, BearerParams, BufferLimit};

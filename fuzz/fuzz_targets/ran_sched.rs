@@ -151,7 +151,8 @@ fuzz_target!(|input: Input| {
             }
         }
         // By slice, each UE once.
-        (backlogs.clear(), sizes.clear());
+        backlogs.clear();
+        sizes.clear();
         for slice in 0..places {
             let of_slice = |ue: usize| usize::from(input.ues[ue]) % places == slice;
             let mut listed = 0_u64;
@@ -182,12 +183,12 @@ fuzz_target!(|input: Input| {
         assert_eq!(board.grants.len(), backlogs.len());
         let granted: u64 = board.grants.iter().map(|rbs| u64::from(*rbs)).sum();
         assert_eq!(granted + u64::from(board.unused_rbs()), u64::from(rbs), "every RB once, or not");
-        for slice in 0..places {
+        for (slice, share) in slices.iter().enumerate().take(places) {
             let of_slice = board.queues_of(slice).map(|queue| board.grants[queue]);
             assert_eq!(of_slice.sum::<u16>(), board.slice_rbs(slice));
             let most = match &config {
-                InterConfig::Fixed(_) => slices[slice].share_percent,
-                InterConfig::RrmPolicy(_) => slices[slice].max_percent.unwrap_or(100.0),
+                InterConfig::Fixed(_) => share.share_percent,
+                InterConfig::RrmPolicy(_) => share.max_percent.unwrap_or(100.0),
                 _ => 100.0,
             };
             let most = most / 100.0 * f64::from(rbs) + 1e-6;

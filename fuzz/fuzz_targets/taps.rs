@@ -30,7 +30,8 @@ fuzz_target!(|input: Input| {
         assert_eq!(Properties::from_json(written).expect("what was written is read"), properties);
         let remote: Vec<Endpoint> = serde_json::from_str(input.remote).unwrap_or_default();
         let mut host = Host::with_all_protocols();
-        let addresses = vec!["10.0.0.2".parse().expect("an address"), "2001:db8::2".parse().expect("an address")];
+        let addresses =
+            vec!["10.0.0.2".parse().expect("an address"), "2001:db8::2".parse().expect("an address")];
         host.interfaces.insert("a".into(), Interface { up: true, addresses, ..Interface::default() });
         match select(&Request { properties, remote }, &host, Instant::ZERO) {
             Ok(selection) => assert!(!selection.candidates.is_empty()),

@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
     packet.extend(data.iter().take(2000));
     let length = (packet.len() - 40) as u16;
     packet[4..6].copy_from_slice(&length.to_be_bytes());
-    packet[6] = if length % 2 == 0 { ioam::HOP_BY_HOP } else { ioam::DESTINATION_OPTIONS };
+    packet[6] = if length.is_multiple_of(2) { ioam::HOP_BY_HOP } else { ioam::DESTINATION_OPTIONS };
     let _ = ioam::report(&packet);
     if let Ok(Some(range)) = ioam::trace_range(&packet) {
         let _ = ioam::fill(&mut packet[range], &NodeData::default());
