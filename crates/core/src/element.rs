@@ -61,7 +61,8 @@ pub trait Sink<Event> {
 /// This is the only loop over an element: the simulator calls it from a heap of deadlines, `node`
 /// after each batch of I/O. The deadline returned is later than `now`: an element that keeps asking
 /// for an instant already past is woken once per call, never spun on.
-#[inline]
+// Where it stands is where the reason of the deadline is wanted or not.
+#[inline(always)]
 pub fn drive<E: Element + ?Sized>(
     element: &mut E,
     now: Instant,

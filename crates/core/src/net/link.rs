@@ -377,6 +377,7 @@ impl Link {
         self.sending = Some((packet, done));
     }
 
+    #[inline(always)]
     fn put_on_medium(&mut self, mut packet: Packet, done: Instant) {
         let sojourn_ns = nanos(done.saturating_since(packet.at));
         self.stats.sent_packets += 1;
@@ -414,6 +415,7 @@ impl Link {
         }
     }
 
+    #[inline]
     fn draw_jitter(&mut self) -> Duration {
         let bound_ns = nanos(self.jitter);
         if bound_ns == 0 {

@@ -117,6 +117,7 @@ impl LossProcess {
     }
 
     /// Draws the fate of the next packet: true if it is lost.
+    #[inline]
     pub fn lost(&mut self) -> bool {
         match self.model {
             LossModel::None => false,

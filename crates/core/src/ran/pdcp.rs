@@ -207,7 +207,7 @@ impl PdcpRx {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn up(&mut self, pdu: Vec<u8>, now: Instant, up: &mut impl FnMut(u32, Packet)) {
         self.stats.delivered_sdus += 1;
         let mut packet = Packet::new(now, pdu);

@@ -182,7 +182,7 @@ impl Sdap {
     ///
     /// # Errors
     /// The packet, if they have to.
-    #[inline]
+    #[inline(always)]
     pub fn pass(&mut self, qfi: u8, packet: Packet, now: Instant) -> Result<(DrbId, Sdu), Packet> {
         let Some(index) = self.by_qfi[usize::from(qfi) % QFIS] else { return Err(packet) };
         let flow = &mut self.flows[usize::from(index)];
@@ -486,7 +486,7 @@ impl Flow {
     }
 
     /// Notes that a packet goes down now, with the SDAP header in front if there is one.
-    #[inline]
+    #[inline(always)]
     fn let_down(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
         let bytes = sdu.bytes();
         self.deficit = self.deficit.saturating_sub(bytes.into());

@@ -1,68 +1,84 @@
 //! When each node wants to be driven, and which of them is first.
 //!
 //! ```text
-//!   at      7  9  5  –  8  │  6  –  …  │        a block's first is looked for again only when it moves;
-//!   first         5 @ 2    │  6 @ 5    │        the first of all is the first of the blocks' firsts
+//!   at        7  9  5  –  │  8  6  –  …  │  …        a change is a look at its four, and at the firsts of four fours
+//!   of fours        5 @ 2 │     6 @ 5    │  …
+//!   of a block      5 @ 2                           the first of all is the first of the blocks' firsts
 //! ```
 //!
 //! Most networks are one block: their first stands ready.
 
 use anabranch_core::time::Instant;
 
-/// Deadlines of a block.
+/// Deadlines of a block: four times four.
 const BLOCK: usize = 16;
+
+/// A deadline and whose it is.
+type Deadline = (Instant, u32);
 
 /// See the top of this file. Of several at one time the lowest number is first.
 #[derive(Debug, Default)]
 pub struct Deadlines {
+    numbers: u32,
+    blocks: Vec<Block>,
+    /// The first of each block.
+    firsts: Vec<Deadline>,
+}
+
+#[derive(Debug)]
+struct Block {
     /// By number; [`Instant::MAX`] is none.
-    at: Vec<Instant>,
-    /// The first deadline of each block, and whose it is.
-    firsts: Vec<(Instant, u32)>,
+    at: [[Instant; 4]; 4],
+    /// The first of each four.
+    firsts: [Deadline; 4],
 }
 
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
-        if self.at.len().is_multiple_of(BLOCK) {
-            self.firsts.push((Instant::MAX, self.at.len() as u32));
+        if (self.numbers as usize).is_multiple_of(BLOCK) {
+            let none = (Instant::MAX, self.numbers);
+            self.firsts.push(none);
+            self.blocks.push(Block { at: [[Instant::MAX; 4]; 4], firsts: [none; 4] });
         }
-        self.at.push(Instant::MAX);
+        self.numbers += 1;
     }
 
     /// The first deadline and whose it is.
     #[inline]
-    pub fn first(&self) -> Option<(Instant, u32)> {
+    pub fn first(&self) -> Option<Deadline> {
         let (first, others) = self.firsts.split_first()?;
-        let first = others.iter().fold(*first, |first, other| if other.0 < first.0 { *other } else { first });
+        let first = others.iter().fold(*first, |first, other| sooner(first, *other));
         Some(first).filter(|(at, _)| *at < Instant::MAX)
     }
 
     /// Sets the deadline of a number; [`Instant::MAX`]: it has none.
     #[inline]
     pub fn set(&mut self, number: u32, at: Instant) {
-        let block = number as usize / BLOCK;
-        let Some(own) = self.at.get_mut(number as usize) else { return };
+        let place = number as usize / BLOCK;
+        let (Some(block), true) = (self.blocks.get_mut(place), number < self.numbers) else { return };
+        let four = &mut block.at[number as usize / 4 % 4];
+        let own = &mut four[number as usize % 4];
+        if *own == at {
+            return;
+        }
         *own = at;
-        let first = self.firsts[block];
-        if (at, number) <= first {
-            self.firsts[block] = (at, number);
-        } else if first.1 == number {
-            self.firsts[block] = self.search(block);
-        }
+        let start = number / 4 * 4;
+        let of_four = [(four[0], start), (four[1], start + 1), (four[2], start + 2), (four[3], start + 3)];
+        block.firsts[number as usize / 4 % 4] = soonest(of_four);
+        self.firsts[place] = soonest(block.firsts);
     }
+}
 
-    /// The first deadline of a block.
-    fn search(&self, block: usize) -> (Instant, u32) {
-        let start = block * BLOCK;
-        let mut first = (Instant::MAX, start as u32);
-        for (number, at) in (start as u32..).zip(self.at[start..].iter().take(BLOCK)) {
-            if *at < first.0 {
-                first = (*at, number);
-            }
-        }
-        first
-    }
+#[inline(always)]
+fn soonest([a, b, c, d]: [Deadline; 4]) -> Deadline {
+    sooner(sooner(a, b), sooner(c, d))
+}
+
+/// The sooner one; the one before if they are at one time.
+#[inline(always)]
+fn sooner(a: Deadline, b: Deadline) -> Deadline {
+    if b.0 < a.0 { b } else { a }
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
 //! ```
 
+use super::spare;
 use super::tcp_app::TcpApp;
 use super::udp_app::UdpApp;
-use super::{sooner, spare};
 use anabranch_core::element::{Element, Port, Reason};
 use anabranch_core::packet::Packet;
 use anabranch_core::time::Instant;
@@ -67,12 +67,14 @@ impl App {
         }
     }
 
-    #[inline]
-    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        match self {
+    /// Its next timer; [`Instant::MAX`] if none runs.
+    #[inline(always)]
+    fn next(&self) -> Instant {
+        let next = match self {
             Self::Udp(app) => app.poll_timeout(),
             Self::Tcp(app) => app.poll_timeout(),
-        }
+        };
+        next.map_or(Instant::MAX, |(at, _)| at)
     }
 }
 
@@ -86,11 +88,10 @@ struct Slot {
     /// It may have packets to send.
     awake: bool,
     /// Its next timer; looked up when it falls asleep, for nothing changes it until it is woken.
-    deadline: Option<(Instant, Reason)>,
+    deadline: Instant,
 }
 
 /// See the top of this file.
-#[derive(Default)]
 pub struct Host {
     apps: Vec<Slot>,
     /// Sorted by protocol and local port.
@@ -100,8 +101,21 @@ pub struct Host {
     /// Applications that may have packets to send, in the order in which they were woken.
     awake: VecDeque<usize>,
     /// The first timer of all, while all are asleep.
-    deadline: Option<(Instant, Reason)>,
+    deadline: Instant,
     unclaimed: u64,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            apps: Vec::new(),
+            by_port: Vec::new(),
+            recent: None,
+            awake: VecDeque::new(),
+            deadline: Instant::MAX,
+            unclaimed: 0,
+        }
+    }
 }
 
 impl Host {
@@ -121,7 +135,7 @@ impl Host {
             Err(at) => self.by_port.insert(at, (key, index)),
         }
         self.recent = None;
-        self.apps.push(Slot { app, way_out, awake: false, deadline: None });
+        self.apps.push(Slot { app, way_out, awake: false, deadline: Instant::MAX });
         self.wake(index);
         AppId(index)
     }
@@ -153,8 +167,8 @@ impl Host {
 
     /// The next timer of an application.
     #[inline]
-    fn deadline_of(slot: &Slot) -> Option<(Instant, Reason)> {
-        if slot.awake { slot.app.poll_timeout() } else { slot.deadline }
+    fn deadline_of(slot: &Slot) -> Instant {
+        if slot.awake { slot.app.next() } else { slot.deadline }
     }
 
     #[inline]
@@ -181,6 +195,7 @@ impl Element for Host {
         self.wake(index);
     }
 
+    #[inline]
     fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)> {
         while let Some(&index) = self.awake.front() {
             let slot = &mut self.apps[index];
@@ -188,10 +203,10 @@ impl Element for Host {
                 return Some((slot.way_out, packet));
             }
             slot.awake = false;
-            slot.deadline = slot.app.poll_timeout();
+            slot.deadline = slot.app.next();
             self.awake.pop_front();
             if self.awake.is_empty() {
-                self.deadline = self.apps.iter().map(|slot| slot.deadline).fold(None, sooner);
+                self.deadline = first(self.apps.iter().map(|slot| slot.deadline));
             }
         }
         None
@@ -207,17 +222,26 @@ impl Element for Host {
 
     fn on_timeout(&mut self, now: Instant) {
         for index in 0..self.apps.len() {
-            if Self::deadline_of(&self.apps[index]).is_some_and(|(at, _)| at <= now) {
+            if Self::deadline_of(&self.apps[index]) <= now {
                 self.apps[index].app.on_timeout(now);
                 self.wake(index);
             }
         }
     }
 
+    #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        if self.awake.is_empty() {
-            return self.deadline;
-        }
-        self.apps.iter().map(Self::deadline_of).fold(None, sooner)
+        let next = if self.awake.is_empty() {
+            self.deadline
+        } else {
+            first(self.apps.iter().map(Self::deadline_of))
+        };
+        (next < Instant::MAX).then_some((next, "an application"))
     }
+}
+
+/// The first of deadlines.
+#[inline]
+fn first(deadlines: impl Iterator<Item = Instant>) -> Instant {
+    deadlines.fold(Instant::MAX, Instant::min)
 }

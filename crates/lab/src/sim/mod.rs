@@ -15,7 +15,7 @@ use anabranch_core::element::Reason;
 use anabranch_core::time::Instant;
 
 /// The sooner of two deadlines; the first if they are at one time.
-#[inline]
+#[inline(always)]
 fn sooner(a: Option<(Instant, Reason)>, b: Option<(Instant, Reason)>) -> Option<(Instant, Reason)> {
     match (a, b) {
         (Some(first), Some(second)) => Some(if second.0 < first.0 { second } else { first }),

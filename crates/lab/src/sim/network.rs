@@ -57,10 +57,37 @@ pub struct PortCount {
 
 struct Slot {
     name: String,
-    node: Box<dyn Node>,
-    /// It is a [`Router`], which packets pass without a stop.
-    routes: bool,
+    node: Kind,
     ends: Vec<End>,
+}
+
+/// A node: what packets pass without a stop, or where they arrive.
+enum Kind {
+    Router(Box<ElementNode<Router>>),
+    Other(Box<dyn Node>),
+}
+
+impl Kind {
+    fn new<E: Element + 'static>(element: E) -> Self
+    where
+        E::Event: 'static,
+    {
+        let mut element = Some(element);
+        let router = (&mut element as &mut dyn Any).downcast_mut::<Option<Router>>().and_then(Option::take);
+        match element {
+            Some(element) => Self::Other(Box::new(ElementNode::new(element))),
+            // It was taken out.
+            None => Self::Router(Box::new(ElementNode::new(router.unwrap_or_default()))),
+        }
+    }
+
+    #[inline]
+    fn node(&mut self) -> &mut dyn Node {
+        match self {
+            Self::Router(node) => node.as_mut(),
+            Self::Other(node) => node.as_mut(),
+        }
+    }
 }
 
 /// A port: where its wire leads, if it has one, and what went through.
@@ -88,12 +115,7 @@ impl Network {
         E::Event: 'static,
     {
         let id = NodeId(self.nodes.len() as u32);
-        self.nodes.push(Slot {
-            name: name.into(),
-            routes: (&element as &dyn Any).is::<Router>(),
-            node: Box::new(ElementNode { element, events: VecDeque::new() }),
-            ends: Vec::new(),
-        });
+        self.nodes.push(Slot { name: name.into(), node: Kind::new(element), ends: Vec::new() });
         self.deadlines.add();
         self.deadlines.set(id.0, self.now);
         id
@@ -241,13 +263,13 @@ impl Network {
     where
         E::Event: 'static,
     {
-        self.nodes.get_mut(id.0 as usize)?.node.as_any().downcast_mut::<ElementNode<E>>()
+        self.nodes.get_mut(id.0 as usize)?.node.node().as_any().downcast_mut::<ElementNode<E>>()
     }
 
     fn drive(&mut self, id: NodeId) {
         let Self { nodes, deadlines, wires, now, .. } = self;
         let slot = &mut nodes[id.0 as usize];
-        let next = slot.node.drive(&mut Way { now: *now, ends: &mut slot.ends, wires });
+        let next = slot.node.node().drive(&mut Way { now: *now, ends: &mut slot.ends, wires });
         deadlines.set(id.0, next);
     }
 
@@ -275,19 +297,22 @@ impl Network {
                 return Err(Stuck { now: self.now, steps: *steps, node });
             }
             let Self { nodes, deadlines, wires, now, .. } = self;
-            let slot = &mut nodes[to.0 as usize];
+            let Slot { node, ends, .. } = &mut nodes[to.0 as usize];
             let bytes = packet.len() as u64;
-            if let Some(end) = slot.ends.get_mut(usize::from(port.0)) {
+            if let Some(end) = ends.get_mut(usize::from(port.0)) {
                 end.count.in_bytes += bytes;
             }
-            let way = &mut Way { now: *now, ends: &mut slot.ends, wires };
-            if !slot.routes {
-                let next = slot.node.arrive(port, packet, way);
-                deadlines.set(to.0, next);
-                return Ok(());
-            }
-            let Some(out) = slot.node.pass(&mut packet, way) else { return Ok(()) };
-            let Some(End { wire: Some(next), count }) = slot.ends.get_mut(usize::from(out.0)) else {
+            let way = &mut Way { now: *now, ends, wires };
+            let router = match node {
+                Kind::Router(router) => router,
+                Kind::Other(node) => {
+                    let next = node.arrive(port, packet, way);
+                    deadlines.set(to.0, next);
+                    return Ok(());
+                }
+            };
+            let Some(out) = router.pass(&mut packet, way) else { return Ok(()) };
+            let Some(End { wire: Some(next), count }) = ends.get_mut(usize::from(out.0)) else {
                 wires.unconnected += 1;
                 return Ok(());
             };
@@ -301,8 +326,6 @@ impl Network {
 trait Node {
     /// A packet arrives, and the element is driven; when to drive it again, [`Instant::MAX`]: not by itself.
     fn arrive(&mut self, port: Port, packet: Packet, way: &mut Way<'_>) -> Instant;
-    /// A packet passes a [`Router`]: the port it goes on by. Other nodes let none pass.
-    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port>;
     /// Drives the element; when to do so again.
     fn drive(&mut self, way: &mut Way<'_>) -> Instant;
     fn as_any(&mut self) -> &mut dyn Any;
@@ -311,6 +334,26 @@ trait Node {
 struct ElementNode<E: Element> {
     element: E,
     events: VecDeque<(Instant, E::Event)>,
+}
+
+impl<E: Element> ElementNode<E> {
+    fn new(element: E) -> Self {
+        Self { element, events: VecDeque::new() }
+    }
+}
+
+impl ElementNode<Router> {
+    /// A packet passes: the port it goes on by.
+    #[inline]
+    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port> {
+        let out = self.element.forward(packet, way.now);
+        if out.is_none() {
+            while let Some((port, told)) = self.element.poll_transmit(way.now) {
+                way.send(port, told);
+            }
+        }
+        out
+    }
 }
 
 impl<E: Element + 'static> Node for ElementNode<E>
@@ -322,18 +365,7 @@ where
         self.drive(way)
     }
 
-    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port> {
-        let router = (&mut self.element as &mut dyn Any).downcast_mut::<Router>()?;
-        let out = router.forward(packet, way.now);
-        if out.is_none() {
-            while let Some((port, told)) = router.poll_transmit(way.now) {
-                way.send(port, told);
-            }
-        }
-        out
-    }
-
-    #[inline]
+    #[inline(always)]
     fn drive(&mut self, way: &mut Way<'_>) -> Instant {
         let now = way.now;
         let next = drive(&mut self.element, now, &mut Collect { way, events: &mut self.events });
@@ -382,7 +414,7 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, port: Port, packet: Packet) {
         match self.ends.get_mut(usize::from(port.0)) {
             Some(End { wire: Some((to, to_port)), count }) => {

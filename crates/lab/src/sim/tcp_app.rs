@@ -180,11 +180,13 @@ impl TcpApp {
             matches.then(|| expects.sum(offset, payload.len()))
         };
         let usual = connection.peer_template().and_then(|usual| usual.read(packet, &mut known_sum));
-        let (header, payload) = match usual {
-            Some((header, start)) => (header, &packet[start..]),
+        let any;
+        let (header, payload) = match &usual {
+            Some((header, start)) => (header, &packet[*start..]),
             None => {
-                let Ok(segment) = parse_packet_with(packet, known_sum) else { return };
-                (segment.header, &packet[segment.payload])
+                any = parse_packet_with(packet, known_sum);
+                let Ok(segment) = &any else { return };
+                (&segment.header, &packet[segment.payload.clone()])
             }
         };
         if has_hop_by_hop(packet) {
@@ -192,7 +194,7 @@ impl TcpApp {
         }
         let stood = connection.is_established();
         let (received, intact, deliveries) = (&mut self.received, &mut self.intact, &mut self.deliveries);
-        connection.on_segment(&header, payload, now, &mut |bytes| {
+        connection.on_segment(header, payload, now, &mut |bytes| {
             // What was kept behind a gap comes once more; of the packet itself, all has been compared.
             let compared = place
                 .as_ref()
@@ -260,7 +262,7 @@ impl TcpApp {
 
     /// The next timer.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let Some(connection) = &self.connection else {
             return self.end.connect_to.map(|_| (self.end.start, "tcp connect"));

@@ -278,7 +278,7 @@ impl Bearer {
 }
 
 /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
-#[inline]
+#[inline(always)]
 fn hand_up(header: bool, under_way: &mut VecDeque<SentSdu>, count: u32, mut packet: Packet) -> Delivered {
     // Packets come in the order of COUNT; those before are lost.
     while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2)

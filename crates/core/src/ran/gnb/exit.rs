@@ -28,7 +28,7 @@ pub(super) struct Exit<'a> {
 
 impl Exit<'_> {
     /// A packet leaves.
-    #[inline]
+    #[inline(always)]
     pub(super) fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
         let Delivered { mut packet, qfi, sent } = delivered;
         packet.at = now;
@@ -67,7 +67,7 @@ impl Exit<'_> {
 }
 
 /// Keeps an event.
-#[inline]
+#[inline(always)]
 pub(super) fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
     if events.len() >= MAX_EVENTS {
         events.pop_front();

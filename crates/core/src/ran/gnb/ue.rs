@@ -165,7 +165,7 @@ impl Ue {
     }
 
     /// A packet enters; what its limiter lets through goes down at once.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
         direction: Direction,
@@ -204,7 +204,7 @@ impl Ue {
     }
 
     /// A packet goes down to its bearer.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
         if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
             if direction == Direction::Downlink

@@ -346,11 +346,12 @@ macro_rules! buffer {
 }
 
 impl Buffer for AnyBuffer {
-    #[inline]
+    // A packet is moved from place to place where these are called, and not inlined: it is large.
+    #[inline(always)]
     fn push(&mut self, sdu: Sdu, now: Instant) {
         buffer!(self, b => b.push(sdu, now));
     }
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self, now: Instant) -> Option<Sdu> {
         buffer!(self, b => b.pop(now))
     }

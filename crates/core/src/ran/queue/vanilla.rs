@@ -46,7 +46,7 @@ impl Fifo {
 }
 
 impl Buffer for Fifo {
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, sdu: Sdu, _: Instant) {
         self.stats.pushed_sdus += 1;
         let bytes = self.bytes + u64::from(sdu.bytes());
@@ -59,7 +59,7 @@ impl Buffer for Fifo {
         self.queue.push_back(sdu);
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self, _: Instant) -> Option<Sdu> {
         let sdu = self.queue.pop_front()?;
         self.bytes -= u64::from(sdu.bytes());

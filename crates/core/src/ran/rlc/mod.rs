@@ -96,14 +96,14 @@ impl TxQueue {
     }
 
     /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, mut sdu: Sdu, now: Instant) {
         self.pdcp.reserve(&mut sdu);
         self.buffer.push(sdu, now);
     }
 
     /// The next packet, numbered: with its COUNT.
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
         let mut sdu = self.buffer.pop(now)?;
         let count = self.pdcp.number(&mut sdu);
@@ -171,7 +171,7 @@ impl Entity {
     }
 
     /// A packet comes down from SDAP.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, sdu: Sdu, now: Instant) {
         self.queue.push(sdu, now);
     }
@@ -355,14 +355,20 @@ impl Head {
 
     /// The SDU's last byte is pulled now.
     fn sent(&self, now: Instant) -> SentSdu {
+        Self::sent_of(&self.sdu, self.count, self.first_pull, now)
+    }
+
+    /// The last byte of an SDU is pulled at `last_pull`.
+    #[inline]
+    fn sent_of(sdu: &Sdu, count: u32, first_pull: Instant, last_pull: Instant) -> SentSdu {
         SentSdu {
-            count: self.count,
-            qfi: self.sdu.qfi,
-            bytes: self.sdu.bytes(),
-            arrived: self.sdu.arrived,
-            forwarded: self.sdu.forwarded,
-            first_pull: self.first_pull,
-            last_pull: now,
+            count,
+            qfi: sdu.qfi,
+            bytes: sdu.bytes(),
+            arrived: sdu.arrived,
+            forwarded: sdu.forwarded,
+            first_pull,
+            last_pull,
         }
     }
 }
@@ -370,6 +376,7 @@ impl Head {
 /// Most entries of what was sent that wait to be collected.
 const MAX_SENT: usize = 4096;
 
+#[inline]
 fn note_sent(sent: &mut VecDeque<SentSdu>, sdu: SentSdu) {
     if sent.len() >= MAX_SENT {
         sent.pop_front();

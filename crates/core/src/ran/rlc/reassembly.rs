@@ -63,11 +63,36 @@ pub(super) struct Partial {
 }
 
 impl Partial {
+    #[inline]
     pub(super) fn new(pool: &mut BufferPool) -> Self {
         Self { bytes: pool.take(), have: pool.ranges.pop().unwrap_or_default(), total: None }
     }
 
+    /// Appends a segment whose place is behind all that is here; `false`, and nothing is changed, if it is not. It is
+    /// for the caller to take out what is whole with it.
+    #[inline]
+    pub(super) fn append(&mut self, offset: u16, data: &[u8]) -> bool {
+        let to = usize::from(offset) + data.len();
+        let fits = !data.is_empty() && to <= MAX_SDU_BYTES && self.total.is_none();
+        let here = match &mut self.have[..] {
+            [] if offset == 0 && fits => {
+                self.have.push((0, to as u16));
+                true
+            }
+            [(0, last)] if *last == offset && fits => {
+                *last = to as u16;
+                true
+            }
+            _ => false,
+        };
+        if here {
+            self.bytes.extend_from_slice(data);
+        }
+        here
+    }
+
     /// Puts a segment in its place. Bytes that came before stay as they came.
+    #[inline]
     pub(super) fn insert(&mut self, offset: u16, data: &[u8], to_end: bool) -> Outcome {
         let (from, to) = (usize::from(offset), usize::from(offset) + data.len());
         let last = self.have.last().map_or(0, |range| usize::from(range.1));
@@ -90,6 +115,14 @@ impl Partial {
             }
             return if self.total == Some(end) { Outcome::Whole } else { Outcome::Kept };
         }
+        self.fill_in(start, data)
+    }
+
+    /// The same of one that fits, and is not the next in order.
+    fn fill_in(&mut self, start: u16, data: &[u8]) -> Outcome {
+        let from = usize::from(start);
+        let to = from + data.len();
+        let end = to as u16;
         // The ranges that touch the new one are [first, after).
         let first = self.have.partition_point(|range| range.1 < start);
         let after = first + self.have[first..].iter().take_while(|range| range.0 <= end).count();

@@ -300,7 +300,7 @@ impl Connection {
 
     /// The next timer.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         match self.state {
             State::Closed(_) => None,

@@ -9,7 +9,7 @@
 //! each segment is declared lost exactly when its own deadline passes.
 
 use super::scoreboard::{Scoreboard, Segment};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_core::time::{Duration, Instant, nanos};
 
 /// SACKed segments that justify not waiting when no reordering was ever seen (RFC 5681).
 pub const DUP_THRESH: usize = 3;
@@ -107,7 +107,8 @@ impl Rack {
         if !self.reordering_seen && (c.in_recovery || sacked_segments >= DUP_THRESH) {
             return Duration::ZERO;
         }
-        (c.min_rtt / 4).saturating_mul(self.window_multiple).min(c.srtt)
+        let window_ns = (nanos(c.min_rtt) / 4).saturating_mul(self.window_multiple.into());
+        Duration::from_nanos(window_ns.min(nanos(c.srtt)))
     }
 
     /// Marks what is lost now (§6.2 step 5); returns when to look again.

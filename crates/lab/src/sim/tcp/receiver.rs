@@ -9,8 +9,9 @@
 
 use super::Options;
 use super::ranges::Ranges;
+use super::rto::smoothed_ns;
 use crate::sim::spare;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_core::time::{Duration, Instant, nanos};
 use std::collections::VecDeque;
 
 /// Window offered at first.
@@ -55,7 +56,8 @@ pub struct Receiver {
 /// Dynamic right-sizing.
 #[derive(Debug)]
 struct Sizing {
-    rtt: Option<Duration>,
+    /// Nanoseconds.
+    rtt_ns: Option<u64>,
     since: Instant,
     arrived: u64,
     last_arrived: u64,
@@ -82,7 +84,7 @@ impl Receiver {
             ack_delay: options.ack_delay,
             quick_acks: QUICK_ACKS,
             largest_segment: 536,
-            sizing: Sizing { rtt: None, since: now, arrived: 0, last_arrived: 14_600 },
+            sizing: Sizing { rtt_ns: None, since: now, arrived: 0, last_arrived: 14_600 },
             duplicate_segments: 0,
             out_of_order_segments: 0,
         }
@@ -134,7 +136,8 @@ impl Receiver {
     /// The round trip a data segment's timestamp echo shows.
     #[inline]
     pub fn on_rtt(&mut self, rtt: Duration) {
-        self.sizing.rtt = Some(self.sizing.rtt.map_or(rtt, |old| old * 7 / 8 + rtt / 8));
+        let rtt_ns = nanos(rtt);
+        self.sizing.rtt_ns = Some(self.sizing.rtt_ns.map_or(rtt_ns, |old_ns| smoothed_ns(old_ns, rtt_ns)));
     }
 
     /// Whether an ACK should leave now even without data.
@@ -239,7 +242,11 @@ impl Receiver {
         }
     }
 
+    #[inline]
     fn take_stored(&mut self, deliver: &mut dyn FnMut(&[u8])) {
+        if self.stored.is_empty() {
+            return;
+        }
         while self.pieces.front().is_some_and(|(start, _)| *start <= self.next)
             && let Some((start, piece)) = self.pieces.pop_front()
         {
@@ -262,8 +269,8 @@ impl Receiver {
         }
         let s = &mut self.sizing;
         s.arrived += arrived;
-        let Some(rtt) = s.rtt else { return };
-        if now.saturating_since(s.since) >= rtt {
+        let Some(rtt_ns) = s.rtt_ns else { return };
+        if now.as_nanos().saturating_sub(s.since.as_nanos()) >= rtt_ns {
             if s.arrived > s.last_arrived {
                 let wanted = 2 * s.arrived + 16 * self.largest_segment;
                 let growth = u128::from(wanted) * u128::from(s.arrived - s.last_arrived)

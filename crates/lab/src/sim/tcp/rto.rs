@@ -3,7 +3,7 @@
 //! `RTO = SRTT + max(4·RTTVAR, 200 ms)`, doubled per timeout up to 120 s; 1 s before the first sample. The
 //! 200 ms are a floor of the variance term, as in Linux, so the RTO is at least SRTT + 200 ms.
 
-use anabranch_core::time::{Duration, Instant};
+use anabranch_core::time::{Duration, Instant, nanos};
 
 /// Floor of the variance term.
 pub const RTO_MIN: Duration = Duration::from_millis(200);
@@ -17,8 +17,9 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
 /// RTT estimate and timeout of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct RttEstimator {
-    srtt: Option<Duration>,
-    rttvar: Duration,
+    /// Nanoseconds, as it is calculated with at every ACK.
+    srtt_ns: Option<u64>,
+    rttvar_ns: u64,
     min: Option<(Duration, Instant)>,
     latest: Duration,
     backoff: u32,
@@ -26,28 +27,34 @@ pub struct RttEstimator {
 
 impl RttEstimator {
     /// Takes in a sample, and ends back-off.
+    #[inline]
     pub fn sample(&mut self, rtt: Duration, now: Instant) {
         self.latest = rtt;
         self.backoff = 0;
         if self.min.is_none_or(|(min, at)| rtt <= min || now.saturating_since(at) > MIN_RTT_WINDOW) {
             self.min = Some((rtt, now));
         }
-        match self.srtt {
+        let rtt_ns = nanos(rtt);
+        match self.srtt_ns {
             None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
+                self.srtt_ns = Some(rtt_ns);
+                self.rttvar_ns = rtt_ns / 2;
             }
-            Some(srtt) => {
-                self.rttvar = self.rttvar * 3 / 4 + srtt.abs_diff(rtt) / 4;
-                self.srtt = Some(srtt * 7 / 8 + rtt / 8);
+            Some(srtt_ns) => {
+                self.rttvar_ns = self.rttvar_ns * 3 / 4 + srtt_ns.abs_diff(rtt_ns) / 4;
+                self.srtt_ns = Some(smoothed_ns(srtt_ns, rtt_ns));
             }
         }
     }
 
     /// The timeout with back-off.
+    #[inline]
     pub fn rto(&self) -> Duration {
-        let base = self.srtt.map_or(RTO_INITIAL, |srtt| srtt + (self.rttvar * 4).max(RTO_MIN));
-        base.saturating_mul(1 << self.backoff.min(16)).min(RTO_MAX)
+        const MIN_NS: u64 = RTO_MIN.as_nanos() as u64;
+        const MAX_NS: u64 = RTO_MAX.as_nanos() as u64;
+        const INITIAL_NS: u64 = RTO_INITIAL.as_nanos() as u64;
+        let base_ns = self.srtt_ns.map_or(INITIAL_NS, |srtt_ns| srtt_ns + (self.rttvar_ns * 4).max(MIN_NS));
+        Duration::from_nanos(base_ns.saturating_mul(1 << self.backoff.min(16)).min(MAX_NS))
     }
 
     /// A timeout happened: the next one is twice as long.
@@ -56,16 +63,19 @@ impl RttEstimator {
     }
 
     /// Smoothed RTT; zero before the first sample.
+    #[inline]
     pub fn srtt(&self) -> Duration {
-        self.srtt.unwrap_or_default()
+        Duration::from_nanos(self.srtt_ns.unwrap_or_default())
     }
 
     /// Whether there is a sample.
+    #[inline]
     pub fn has_sample(&self) -> bool {
-        self.srtt.is_some()
+        self.srtt_ns.is_some()
     }
 
     /// The smallest RTT of the last five minutes; zero before the first sample.
+    #[inline]
     pub fn min(&self) -> Duration {
         self.min.map_or(Duration::ZERO, |(min, _)| min)
     }
@@ -74,6 +84,12 @@ impl RttEstimator {
     pub fn latest(&self) -> Duration {
         self.latest
     }
+}
+
+/// An RTT smoothed over eight samples (RFC 6298 §2).
+#[inline]
+pub fn smoothed_ns(smoothed_ns: u64, sample_ns: u64) -> u64 {
+    smoothed_ns * 7 / 8 + sample_ns / 8
 }
 
 #[cfg(test)]

@@ -153,13 +153,14 @@ impl Scoreboard {
 
     /// Walks the transmissions from the oldest while `judge` says they are lost; lost ones are marked.
     /// Returns the first one that is not.
-    pub fn judge_oldest(&mut self, mut judge: impl FnMut(&Segment) -> bool) -> Option<Segment> {
+    #[inline]
+    pub fn judge_oldest(&mut self, mut judge: impl FnMut(&Segment) -> bool) -> Option<&Segment> {
         while let Some(&(seq, transmission)) = self.order.front() {
             if let Some(index) = self.find(seq) {
-                let segment = self.segments[index];
+                let segment = &self.segments[index];
                 if segment.transmission == transmission && segment.status == Status::InFlight {
-                    if !judge(&segment) {
-                        return Some(segment);
+                    if !judge(segment) {
+                        return self.segments.get(index);
                     }
                     self.set_lost(index);
                 }
@@ -289,6 +290,7 @@ impl Scoreboard {
         self.segments.front().copied()
     }
 
+    #[inline]
     fn find(&self, seq: u64) -> Option<usize> {
         // Most often all before it are as long as the first.
         let first = self.segments.front()?;

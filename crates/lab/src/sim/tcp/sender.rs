@@ -280,7 +280,7 @@ impl Sender {
     }
 
     /// The next timer.
-    #[inline]
+    #[inline(always)]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         let mut next = None;
         if let Some((at, which)) = self.early {
