@@ -6,6 +6,7 @@ use crate::netns::program::Program;
 use crate::netns::space::Space;
 use anabranch_core::access::crypto::PrivateKey;
 use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use std::net::SocketAddr;
@@ -90,7 +91,14 @@ pub struct Tunnel {
     pub server: String,
     /// The program on the server's side.
     pub far: Option<Program>,
-    _near: Option<Program>,
+    near: Option<Program>,
+}
+
+impl Tunnel {
+    /// Sends both programs a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.near.iter().chain(&self.far).for_each(|program| program.signal(signal));
+    }
 }
 
 /// Name of the devices.
@@ -99,20 +107,25 @@ pub const DEVICE: &str = "bench0";
 /// Sets the tunnel up and waits until it carries packets.
 pub fn establish(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {
     let tunnel = match kind {
-        Kind::Direct => Tunnel { client: CLIENT.into(), server: SERVER.into(), far: None, _near: None },
+        Kind::Direct => Tunnel { client: CLIENT.into(), server: SERVER.into(), far: None, near: None },
         Kind::Secure | Kind::SecurePolling | Kind::Plain | Kind::PlainKernel => {
             let upf = Upf::configure(bench, folder, &[], kind)?;
             upf.connect(bench, &pair.client, &pair.server)?
         }
         Kind::BoringTun | Kind::WireGuardGo => peer(bench, pair, kind, folder)?,
     };
+    answers(bench, pair, &tunnel).with_context(|| kind.name())?;
+    Ok(tunnel)
+}
+
+/// Waits until the server answers through the tunnel.
+pub fn answers(bench: &Bench, pair: &Pair, tunnel: &Tunnel) -> Result<()> {
     let ping = || {
         let mut ping = Command::new("ping");
         ping.args(["-c", "1", "-W", "1", &tunnel.server]);
         pair.client.output(&mut ping).is_ok()
     };
-    wait_for(&format!("{}: no answer through it", kind.name()), Duration::from_secs(10), bench, ping)?;
-    Ok(tunnel)
+    wait_for("no answer through it", Duration::from_secs(10), bench, ping)
 }
 
 fn peer(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel> {
@@ -164,7 +177,7 @@ fn peer(bench: &Bench, pair: &Pair, kind: Kind, folder: &Path) -> Result<Tunnel>
     };
     addresses(&pair.client, "benchc", "10.9.0.1")?;
     addresses(&pair.server, "benchs", "10.9.0.2")?;
-    Ok(Tunnel { client: "10.9.0.1".into(), server: "10.9.0.2".into(), far: Some(far), _near: Some(near) })
+    Ok(Tunnel { client: "10.9.0.1".into(), server: "10.9.0.2".into(), far: Some(far), near: Some(near) })
 }
 
 /// A UPF's files, and one UE's.
@@ -256,7 +269,7 @@ impl Upf {
         })
         .with_context(|| near.log_tail())?;
         let own = address.context("the UE's address")?;
-        Ok(Tunnel { client: own, server: "10.64.0.1".into(), far: Some(far), _near: Some(near) })
+        Ok(Tunnel { client: own, server: "10.64.0.1".into(), far: Some(far), near: Some(near) })
     }
 
     fn write_key(&self, name: &str, key: &PrivateKey) -> Result<()> {
