@@ -28,8 +28,8 @@ struct Place {
     pair: Pair,
     folder: PathBuf,
     tunnel: Tunnel,
-    /// Of the UPF, with all sessions installed.
-    memory_bytes: u64,
+    /// Of the UPF that knows all UEs, before they have sessions and with them.
+    memory_bytes: [u64; 2],
     /// p50 and p99 of each round, in nanoseconds.
     rounds: Vec<(u64, u64)>,
 }
@@ -40,12 +40,14 @@ impl Place {
         let (folder, pair) = (bench.folder(&tag)?, Pair::new(&tag)?);
         let upf = Upf::configure(bench, &folder, keys, Kind::Secure)?;
         let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
+        let pid = tunnel.far.as_ref().context("the UPF")?.pid();
+        let before = resident_bytes(pid);
         install(bench, &pair, &upf, keys, total)?;
         // What the handshakes stirred up settles: ciphers are put away after ten seconds.
         if !keys.is_empty() {
             bench.sandbox.stop.sleep(Duration::from_secs(20));
         }
-        let memory_bytes = resident_bytes(tunnel.far.as_ref().context("the UPF")?.pid());
+        let memory_bytes = [before, resident_bytes(pid)];
         let place = Self { total, pair, folder, tunnel, memory_bytes, rounds: Vec::new() };
         place.tunnel.signal(Signal::SIGSTOP);
         Ok(place)
@@ -80,8 +82,15 @@ pub fn run(bench: &Bench) -> Result<Result1> {
             place.measure(bench)?;
         }
     }
-    let mut table =
-        figures(&["sessions", "p50 µs", "p99 µs", "p99 vs 1", "UPF memory MiB", "bytes per session"]);
+    let mut table = figures(&[
+        "sessions",
+        "p50 µs",
+        "p99 µs",
+        "p99 vs 1",
+        "UPF memory MiB",
+        "bytes per session",
+        "and UE's entry",
+    ]);
     let mut rows = Vec::new();
     for place in &places {
         let (one, total) = (&places[0], place.total);
@@ -91,19 +100,25 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         let mut differences: Vec<f64> =
             both.map(|(many, one)| (many.1 as f64 / one.1.max(1) as f64 - 1.0) * 100.0).collect();
         let percent = stats::median(&mut differences);
-        let more = place.memory_bytes.saturating_sub(one.memory_bytes);
-        let each = more.checked_div(u64::from(total) - 1);
+        let (least, most) = (differences[0], differences[differences.len() - 1]);
+        let [before, with] = place.memory_bytes;
+        let others = u64::from(total) - 1;
+        let each = with.saturating_sub(before).checked_div(others);
+        let with_entry = with.saturating_sub(one.memory_bytes[1]).checked_div(others);
+        let shown = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |b| b.to_string());
         table.add_row([
             total.to_string(),
             stats::us(p50),
             stats::us(p99),
-            format!("{percent:+.1} %"),
-            format!("{:.1}", place.memory_bytes as f64 / 1048576.0),
-            each.map_or_else(|| "-".to_owned(), |b| b.to_string()),
+            format!("{percent:+.1} % [{least:+.1}, {most:+.1}]"),
+            format!("{:.1}", with as f64 / 1048576.0),
+            shown(each),
+            shown(with_entry),
         ]);
         rows.push(json!({
             "sessions": total, "p50_us": p50 as f64 * 1e-3, "p99_us": p99 as f64 * 1e-3,
-            "p99_vs_1_percent": percent, "upf_rss_bytes": place.memory_bytes, "bytes_per_session": each,
+            "p99_vs_1_percent": percent, "least_percent": least, "most_percent": most, "upf_rss_bytes": with, "bytes_per_session": each,
+            "bytes_per_ue_and_session": with_entry,
         }));
     }
     let notes = vec![format!(
