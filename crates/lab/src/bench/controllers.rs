@@ -15,7 +15,7 @@ use crate::scenario::file::CongestionControl;
 use anyhow::{Result, bail};
 use clap::Args as ClapArgs;
 use serde_json::json;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -73,17 +73,7 @@ pub fn run(args: &CcArgs) -> Result<u8> {
         bail!(Unable("controllers are kernel programs: run it as root".into()));
     }
     program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
-    let bench = Bench {
-        sandbox,
-        anabranch: program::anabranch()?,
-        peers: None,
-        seconds: Duration::from_secs(args.seconds.into()),
-        rounds: args.rounds,
-        sessions: 0,
-        only: Vec::new(),
-        flows: Vec::new(),
-        quiet: args.json,
-    };
+    let bench = Bench::new(sandbox, args.seconds, args.rounds, args.json)?;
     let link = Link::new(&bench, args.every)?;
     let mut cubic = Vec::new();
     let mut ours = CONTROLLERS.map(|cc| (cc, Vec::new()));
@@ -95,16 +85,16 @@ pub fn run(args: &CcArgs) -> Result<u8> {
             measured.push(link.controller(*cc)?);
         }
     }
-    link.end();
+    link.pair.end();
 
     let mut table = figures(&["one TCP flow over IPv6", "Mbit/s", "of CUBIC's", "least", "most"]);
-    table.add_row(["cubic, no telemetry", &format!("{:.0}", stats::median(&mut cubic.clone())), "", "", ""]);
+    let cubic_mbps = stats::median(&mut cubic.clone());
+    table.add_row(["cubic, no telemetry", &format!("{cubic_mbps:.0}"), "", "", ""]);
     let mut rows = serde_json::Map::new();
-    for (cc, measured) in ours {
+    for (cc, mut measured) in ours {
         // Of the same round: what else the machine does changes from round to round.
         let mut ratios: Vec<f64> = measured.iter().zip(&cubic).map(|(ours, cubic)| ours / cubic).collect();
-        let (ratio, mbps) = (stats::median(&mut ratios), stats::median(&mut measured.clone()));
-        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+        let ([least, ratio, most], mbps) = (stats::spread(&mut ratios), stats::median(&mut measured));
         table.add_row([
             cc.to_string(),
             format!("{mbps:.0}"),
@@ -115,8 +105,7 @@ pub fn run(args: &CcArgs) -> Result<u8> {
         rows.insert(cc.to_string(), json!({ "mbps": mbps, "of_cubic": ratio, "least": least, "most": most }));
     }
     if args.json {
-        let cubic = stats::median(&mut cubic);
-        println!("{}", json!({"machine": machine(), "cubic_mbps": cubic, "controllers": rows}));
+        println!("{}", json!({"machine": machine(), "cubic_mbps": cubic_mbps, "controllers": rows}));
         return Ok(0);
     }
     println!("\n{table}");
@@ -132,7 +121,7 @@ pub fn run(args: &CcArgs) -> Result<u8> {
 struct Link<'a> {
     bench: &'a Bench,
     pair: Pair,
-    folder: std::path::PathBuf,
+    folder: PathBuf,
     every: String,
     group: Group,
     _loader: Program,
@@ -156,7 +145,8 @@ impl<'a> Link<'a> {
         let mut command = Command::new(&bench.anabranch);
         command.args(["cc", "load"]).args(&names).arg("--cgroup").arg(group.path());
         command.args(["--ceiling-bps", &CEILING_BPS.to_string()]);
-        let loader = started(bench, &pair, "cc-load", command, "registered:", &folder)?;
+        let (ready, stop) = ((telemetry::LOADER_READY, READY), &bench.sandbox.stop);
+        let loader = Program::start_saying(&pair.client, "cc-load", &mut command, ready, &folder, stop)?;
         Ok(Self { bench, pair, folder, every: every.to_string(), group, _loader: loader })
     }
 
@@ -176,31 +166,14 @@ impl<'a> Link<'a> {
         let mut command = Command::new(&self.bench.anabranch);
         command.args(["int", "source", "--interface", "wire", "--every", &self.every]);
         command.args(["--nodes", &NODES.to_string()]);
+        let (ready, stop, folder) =
+            ((telemetry::SOURCE_READY, READY), &self.bench.sandbox.stop, &self.folder);
         let source =
-            started(self.bench, &self.pair, "int-source", command, "traces in one of", &self.folder)?;
+            Program::start_saying(&self.pair.client, "int-source", &mut command, ready, folder, stop)?;
         let cc = cc.to_string();
         let iperf = Iperf { server: SERVER, congestion: &cc, client: &[], group: Some(&self.group) };
-        let mbps = iperf.goodput(self.bench, &self.pair, &self.folder)?;
+        let mbps = iperf.goodput(self.bench, &self.pair, folder)?;
         drop(source);
         Ok(mbps)
     }
-
-    fn end(self) {
-        self.pair.end();
-    }
-}
-
-/// A program at the client's end that has said `ready`.
-fn started(
-    bench: &Bench,
-    pair: &Pair,
-    name: &str,
-    mut command: Command,
-    ready: &str,
-    folder: &Path,
-) -> Result<Program> {
-    let mut program = Program::start(&pair.client, name, &mut command, folder, None)?;
-    let log = program.log().to_owned();
-    program.wait_ready(READY, &bench.sandbox.stop, || telemetry::says(&log, ready))?;
-    Ok(program)
 }

@@ -130,6 +130,21 @@ struct Bench {
 }
 
 impl Bench {
+    /// Without peers, sessions and flows.
+    fn new(sandbox: Sandbox, seconds: u32, rounds: u32, quiet: bool) -> Result<Self> {
+        Ok(Self {
+            sandbox,
+            anabranch: program::anabranch()?,
+            peers: None,
+            seconds: Duration::from_secs(seconds.into()),
+            rounds,
+            sessions: 0,
+            only: Vec::new(),
+            flows: Vec::new(),
+            quiet,
+        })
+    }
+
     /// A folder of its own for a measurement.
     fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = PathBuf::from(sandbox::WORK_DIR).join(name);
@@ -182,15 +197,11 @@ pub fn run(args: &Args) -> Result<u8> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("limit of open files")?;
     let bench = Bench {
-        sandbox,
-        anabranch: program::anabranch()?,
         peers: args.peers.clone(),
-        seconds: Duration::from_secs(args.seconds.into()),
-        rounds: args.rounds,
         sessions: args.sessions,
         only: args.only.clone(),
         flows: args.flows.clone(),
-        quiet: args.json,
+        ..Bench::new(sandbox, args.seconds, args.rounds, args.json)?
     };
     let all = [Part::Throughput, Part::Latency, Part::Sessions, Part::Proxies];
     let parts = if args.parts.is_empty() { &all[..] } else { &args.parts[..] };

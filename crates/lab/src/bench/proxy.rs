@@ -62,17 +62,7 @@ pub fn run(args: &ProxyArgs) -> Result<u8> {
         ("taskset", "util-linux"),
         ("nft", "nftables"),
     ])?;
-    let bench = Bench {
-        sandbox,
-        anabranch: program::anabranch()?,
-        peers: None,
-        seconds: Duration::from_secs(args.seconds.into()),
-        rounds: args.rounds,
-        sessions: 0,
-        only: Vec::new(),
-        flows: args.flows.clone(),
-        quiet: args.json,
-    };
+    let bench = Bench::new(sandbox, args.seconds, args.rounds, args.json)?;
     let mut table = figures(&["TCP", "", "direct Mbit/s", "proxied Mbit/s", "ratio"]);
     let mut rows = Vec::new();
     for rate in [Some(args.rate_mbit), None] {
@@ -163,11 +153,8 @@ fn proxy(bench: &Bench, pair: &Pair, folder: &Path) -> Result<Program> {
     std::fs::write(&file, text).with_context(|| file.display().to_string())?;
     let mut command = pinned(Core::Client, &bench.anabranch);
     command.args(["--log", "info", "proxy", "--config"]).arg(&file);
-    let mut program = Program::start(&pair.client, "proxy", &mut command, folder, None)?;
-    let log = folder.join("proxy.log");
-    let runs = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("proxy runs"));
-    program.wait_ready(Duration::from_secs(30), &bench.sandbox.stop, runs)?;
-    Ok(program)
+    let ready = ("proxy runs", Duration::from_secs(30));
+    Program::start_saying(&pair.client, "proxy", &mut command, ready, folder, &bench.sandbox.stop)
 }
 
 fn socket(folder: &Path) -> PathBuf {

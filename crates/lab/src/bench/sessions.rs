@@ -99,8 +99,7 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         let both = place.rounds.iter().zip(&one.rounds);
         let mut differences: Vec<f64> =
             both.map(|(many, one)| (many.1 as f64 / one.1.max(1) as f64 - 1.0) * 100.0).collect();
-        let percent = stats::median(&mut differences);
-        let (least, most) = (differences[0], differences[differences.len() - 1]);
+        let [least, percent, most] = stats::spread(&mut differences);
         let [before, with] = place.memory_bytes;
         let others = u64::from(total) - 1;
         let each = with.saturating_sub(before).checked_div(others);
@@ -117,8 +116,8 @@ pub fn run(bench: &Bench) -> Result<Result1> {
         ]);
         rows.push(json!({
             "sessions": total, "p50_us": p50 as f64 * 1e-3, "p99_us": p99 as f64 * 1e-3,
-            "p99_vs_1_percent": percent, "least_percent": least, "most_percent": most, "upf_rss_bytes": with, "bytes_per_session": each,
-            "bytes_per_ue_and_session": with_entry,
+            "p99_vs_1_percent": percent, "least_percent": least, "most_percent": most,
+            "upf_rss_bytes": with, "bytes_per_session": each, "bytes_per_ue_and_session": with_entry,
         }));
     }
     let notes = vec![format!(

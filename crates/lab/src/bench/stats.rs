@@ -13,6 +13,12 @@ pub fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// The least value, the middle one and the most; zeros if there is none. Sorts them.
+pub fn spread(values: &mut [f64]) -> [f64; 3] {
+    let middle = median(values);
+    [values.first().copied().unwrap_or(0.0), middle, values.last().copied().unwrap_or(0.0)]
+}
+
 /// Nanoseconds as microseconds with one digit.
 pub fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 * 1e-3)
@@ -29,5 +35,7 @@ mod tests {
         assert_eq!(quantile(&mut values, 0.99), 99);
         assert_eq!(quantile(&mut [], 0.5), 0);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(spread(&mut [3.0, 1.0, 2.0, 9.0]), [1.0, 3.0, 9.0]);
+        assert_eq!(spread(&mut []), [0.0; 3]);
     }
 }

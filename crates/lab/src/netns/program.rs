@@ -75,6 +75,12 @@ pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     bail!(Unable(format!("missing: {}; install: apt install {}", names.join(", "), packages.join(" "))))
 }
 
+/// Whether `log` has those words.
+#[must_use]
+pub fn logged(log: &Path, words: &str) -> bool {
+    std::fs::read_to_string(log).is_ok_and(|text| text.contains(words))
+}
+
 /// Where a program is, in PATH or the system folders an ordinary user's PATH lacks.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
@@ -160,6 +166,24 @@ impl Program {
         let mut program = Self::start(space, name, command, folder, None)?;
         let listens = || space.enter(|| Ok(port_in_use(port, tcp))).unwrap_or(false);
         program.wait_ready(READY, stop, listens)?;
+        Ok(program)
+    }
+
+    /// The same, of one that says in its log when it is at work: with these words, within that time.
+    ///
+    /// # Errors
+    /// It does not start, or not in time.
+    pub fn start_saying(
+        space: &Space,
+        name: &str,
+        command: &mut Command,
+        (words, within): (&str, Duration),
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let mut program = Self::start(space, name, command, folder, None)?;
+        let log = program.log.clone();
+        program.wait_ready(within, stop, || logged(&log, words))?;
         Ok(program)
     }
 

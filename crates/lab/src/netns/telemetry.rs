@@ -5,7 +5,7 @@
 
 use super::group::Group;
 use super::plan::Plan;
-use super::program::{self, Interrupted, Program};
+use super::program::{self, Interrupted, Program, logged};
 use super::space::Space;
 use super::stop::Stop;
 use super::topology::{Network, READY};
@@ -23,6 +23,10 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const TURN: Duration = Duration::from_secs(300);
 /// How often it is looked whether it is our turn.
 const LOOK: Duration = Duration::from_millis(100);
+/// What `anabranch cc load` says when the controllers are there.
+pub const LOADER_READY: &str = "registered:";
+/// What `anabranch int source` says when it is attached.
+pub const SOURCE_READY: &str = "traces in one of";
 /// What every kernel since 6.6 with BTF does, and a build with `bpf`; otherwise the program's words say what is missing.
 const CANNOT: [&str; 2] = ["cannot run here", "built without the kernel programs"];
 
@@ -89,10 +93,8 @@ impl Telemetry {
             command.args(["int", "source", "--beyond-headroom", "--interface", interface]);
             command.args(["--every", &of.every.to_string(), "--nodes", &of.nodes.to_string()]);
             let (name, space) = (format!("int-source-{number}"), network.space(space)?);
-            let mut source = Program::start(space, &name, &mut command, folder, None)?;
-            let log = source.log().to_owned();
-            source.wait_ready(READY, stop, || says(&log, "traces in one of"))?;
-            self.sources.push(source);
+            let ready = (SOURCE_READY, READY);
+            self.sources.push(Program::start_saying(space, &name, &mut command, ready, folder, stop)?);
         }
         Ok(())
     }
@@ -164,7 +166,7 @@ fn start(
     stop: &Stop,
 ) -> Result<Option<Program>> {
     let mut command = Command::new(program::anabranch()?);
-    let ready = if names.is_empty() { "reports for" } else { "registered:" };
+    let ready = if names.is_empty() { "reports for" } else { LOADER_READY };
     if names.is_empty() {
         command.args(["int", "sink"]);
     } else {
@@ -186,15 +188,10 @@ fn start(
     }
     let mut loader = Program::start(space, "int-loader", &mut command, folder, None)?;
     let log = loader.log().to_owned();
-    match loader.wait_ready(READY, stop, || says(&log, ready)) {
+    match loader.wait_ready(READY, stop, || logged(&log, ready)) {
         Ok(()) => Ok(Some(loader)),
-        Err(_) if says(&log, "registered already") => Ok(None),
-        Err(_) if CANNOT.iter().any(|words| says(&log, words)) => bail!(Unable(loader.log_tail())),
+        Err(_) if logged(&log, "registered already") => Ok(None),
+        Err(_) if CANNOT.iter().any(|words| logged(&log, words)) => bail!(Unable(loader.log_tail())),
         Err(error) => Err(error),
     }
-}
-
-/// Whether `log` has those words.
-pub fn says(log: &Path, words: &str) -> bool {
-    std::fs::read_to_string(log).is_ok_and(|text| text.contains(words))
 }

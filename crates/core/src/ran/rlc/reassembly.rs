@@ -74,27 +74,26 @@ impl Partial {
     pub(super) fn append(&mut self, offset: u16, data: &[u8]) -> bool {
         let to = usize::from(offset) + data.len();
         let fits = !data.is_empty() && to <= MAX_SDU_BYTES && self.total.is_none();
-        let here = match &mut self.have[..] {
-            [] if offset == 0 && fits => {
-                self.have.push((0, to as u16));
-                true
-            }
-            [(0, last)] if *last == offset && fits => {
-                *last = to as u16;
-                true
-            }
-            _ => false,
-        };
-        if here {
-            self.bytes.extend_from_slice(data);
+        fits && self.extend(offset, data)
+    }
+
+    /// The same of a segment that fits and is not empty.
+    #[inline]
+    fn extend(&mut self, offset: u16, data: &[u8]) -> bool {
+        let end = offset + data.len() as u16;
+        match &mut self.have[..] {
+            [] if offset == 0 => self.have.push((0, end)),
+            [(0, last)] if *last == offset => *last = end,
+            _ => return false,
         }
-        here
+        self.bytes.extend_from_slice(data);
+        true
     }
 
     /// Puts a segment in its place. Bytes that came before stay as they came.
     #[inline]
     pub(super) fn insert(&mut self, offset: u16, data: &[u8], to_end: bool) -> Outcome {
-        let (from, to) = (usize::from(offset), usize::from(offset) + data.len());
+        let to = usize::from(offset) + data.len();
         let last = self.have.last().map_or(0, |range| usize::from(range.1));
         let total = if to_end { Some(to) } else { self.total.map(usize::from) };
         let contradicts = to_end && self.total.is_some_and(|t| usize::from(t) != to);
@@ -102,20 +101,12 @@ impl Partial {
         if data.is_empty() || to > MAX_SDU_BYTES || contradicts || beyond {
             return Outcome::Refused;
         }
-        let (start, end) = (offset, to as u16);
         self.total = total.map(|t| t as u16);
-        if let [] | [(0, _)] = self.have[..]
-            && last == from
-        {
+        if self.extend(offset, data) {
             // The next segment in order, as nearly always.
-            self.bytes.extend_from_slice(data);
-            match self.have.first_mut() {
-                Some(range) => range.1 = end,
-                None => self.have.push((0, end)),
-            }
-            return if self.total == Some(end) { Outcome::Whole } else { Outcome::Kept };
+            return if self.total == Some(to as u16) { Outcome::Whole } else { Outcome::Kept };
         }
-        self.fill_in(start, data)
+        self.fill_in(offset, data)
     }
 
     /// The same of one that fits, and is not the next in order.

@@ -23,8 +23,6 @@ use crate::time::Instant;
 use anabranch_wire::rlc::{Segment, UmHeader, UmSn};
 use std::collections::VecDeque;
 
-/// The header of a complete SDU.
-const COMPLETE: u8 = 0;
 /// Most bytes of a header (TS 38.322 §6.2.2.3).
 const UM_HEADER_MAX: usize = 4;
 
@@ -86,12 +84,14 @@ impl Um {
                 let len = sdu.packet.len();
                 if len > 0 && UmHeader::len(Segment::Complete, sn) + len <= room {
                     // Whole at once: it is nobody's head.
-                    out.push(COMPLETE);
+                    let mut header = [0];
+                    let _ = UmHeader { segment: Segment::Complete, sn: 0, offset: 0 }.emit(sn, &mut header);
+                    out.extend_from_slice(&header);
                     out.extend_from_slice(&sdu.packet);
                     self.stats.data_pdus += 1;
                     note_sent(sent, Head::sent_of(&sdu, count, now, now));
                     pool.give(sdu.packet.into_buffer());
-                    return 1 + len;
+                    return header.len() + len;
                 }
                 none.insert(Head { sdu, count, offset: 0, first_pull: now })
             }
