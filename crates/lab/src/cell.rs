@@ -87,10 +87,12 @@ impl CellSeen {
             }
             for qfi in gnb.qfis() {
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
-                let mut series: [Vec<(f64, f64)>; 3] = Default::default();
-                let mut waits = Vec::new();
+                let of_flow = || self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
+                let most = of_flow().count();
+                let mut series: [Vec<(f64, f64)>; 3] = std::array::from_fn(|_| Vec::with_capacity(most));
+                let mut waits = Vec::with_capacity(most);
                 let mut sums = [0.0; 5];
-                for p in self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi) {
+                for p in of_flow() {
                     let at = p.delivered.as_secs_f64();
                     let [wait, sdap, rlc] =
                         [p.queue_wait(), p.sdap_wait(), p.rlc_wait()].map(|wait| wait.as_secs_f64() * 1e3);

@@ -70,11 +70,10 @@ impl App {
     /// Its next timer; [`Instant::MAX`] if none runs.
     #[inline(always)]
     fn next(&self) -> Instant {
-        let next = match self {
-            Self::Udp(app) => app.poll_timeout(),
-            Self::Tcp(app) => app.poll_timeout(),
-        };
-        next.map_or(Instant::MAX, |(at, _)| at)
+        match self {
+            Self::Udp(app) => app.next_at(),
+            Self::Tcp(app) => app.next_at(),
+        }
     }
 }
 

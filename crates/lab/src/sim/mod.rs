@@ -11,14 +11,10 @@ pub mod tcp;
 pub mod tcp_app;
 pub mod udp_app;
 
-use anabranch_core::element::Reason;
 use anabranch_core::time::Instant;
 
-/// The sooner of two deadlines; the first if they are at one time.
+/// A timer that may not run: when it is due, [`Instant::MAX`] if it does not.
 #[inline(always)]
-fn sooner(a: Option<(Instant, Reason)>, b: Option<(Instant, Reason)>) -> Option<(Instant, Reason)> {
-    match (a, b) {
-        (Some(first), Some(second)) => Some(if second.0 < first.0 { second } else { first }),
-        (a, b) => a.or(b),
-    }
+fn due(timer: Option<Instant>) -> Instant {
+    timer.unwrap_or(Instant::MAX)
 }

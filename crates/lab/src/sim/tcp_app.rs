@@ -1,10 +1,9 @@
 //! What applications do with one TCP connection: a transfer, a paced stream, requests and answers. Every
 //! byte that arrives is compared with the one that was sent.
 
-use super::sooner;
+use super::due;
 use super::stream::SeededStream;
 use super::tcp::{Connection, Options, TcpStats, TelemetryStats};
-use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
@@ -260,21 +259,16 @@ impl TcpApp {
         self.act(now);
     }
 
-    /// The next timer.
+    /// When the next timer is due; [`Instant::MAX`] if none runs.
     #[must_use]
     #[inline(always)]
-    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+    pub fn next_at(&self) -> Instant {
         let Some(connection) = &self.connection else {
-            return self.end.connect_to.map(|_| (self.end.start, "tcp connect"));
+            return if self.end.connect_to.is_some() { self.end.start } else { Instant::MAX };
         };
-        let mut next = connection.poll_timeout();
-        if connection.is_established() && !self.closed && self.ends_at_stop() {
-            next = sooner(next, Some((self.end.stop, "end of the flow")));
-        }
-        if let Some(at) = self.write_at {
-            next = sooner(next, Some((at, "application writes")));
-        }
-        next
+        let ends = connection.is_established() && !self.closed && self.ends_at_stop();
+        let stop = if ends { self.end.stop } else { Instant::MAX };
+        connection.next_at().min(stop).min(due(self.write_at))
     }
 
     fn ends_at_stop(&self) -> bool {
@@ -401,7 +395,7 @@ mod tests {
                 if to_b { b.on_packet(&packet, now) } else { a.on_packet(&packet, now) }
             }
             for (app, to_b) in [(&mut *a, true), (&mut *b, false)] {
-                if app.poll_timeout().is_some_and(|(at, _)| at <= now) {
+                if app.next_at() <= now {
                     app.on_timeout(now);
                 }
                 while let Some(packet) = app.poll_transmit(now) {

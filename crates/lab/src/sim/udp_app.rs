@@ -2,8 +2,8 @@
 //!
 //! A packet carries its number and the time it was sent, so that the sink knows its delay, order and loss.
 
+use super::due;
 use crate::measure::Arrival;
-use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant, nanos};
 use anabranch_wire::ip::{parse_udp, udp_datagram};
@@ -129,10 +129,11 @@ impl UdpApp {
         udp_datagram(local, source.schedule.to, &payload).ok().map(|bytes| Packet::new(now, bytes))
     }
 
-    /// When the next packet is due.
+    /// When the next packet is due; [`Instant::MAX`]: never.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        self.source.as_ref()?.due.map(|due| (due, "udp source"))
+    #[inline(always)]
+    pub fn next_at(&self) -> Instant {
+        self.source.as_ref().map_or(Instant::MAX, |source| due(source.due))
     }
 }
 
@@ -196,7 +197,8 @@ mod tests {
     }
 
     fn run(app: &mut UdpApp, sink: &mut UdpApp) {
-        while let Some((at, _)) = app.poll_timeout() {
+        while app.next_at() < Instant::MAX {
+            let at = app.next_at();
             while let Some(packet) = app.poll_transmit(at) {
                 sink.on_packet(&packet, at + Duration::from_millis(3));
             }

@@ -245,10 +245,10 @@ impl Bearer {
         }
     }
 
-    /// Whether anything is to be sent or waited for.
+    /// Whether anything is to be sent.
     #[inline]
-    pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.wake() < Instant::MAX || self.ends.iter().any(|end| !end.rlc.is_idle(now))
+    pub(super) fn has_to_send(&self, now: Instant) -> bool {
+        self.ends.iter().any(|end| !end.rlc.is_idle(now))
     }
 
     pub(super) fn stats(&self, direction: Direction, now: Instant) -> BearerStats {

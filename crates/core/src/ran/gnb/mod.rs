@@ -446,14 +446,8 @@ impl Gnb {
         *wake = Instant::MAX;
         active.retain(|number| {
             let Some(ue) = ues.get_mut(*number as usize) else { return false };
-            ue.active = ue.is_busy(at);
-            if ue.active {
-                ue.set_wake(at);
-                *wake = (*wake).min(ue.wake);
-            } else {
-                // It has no timer.
-                ue.wake = Instant::MAX;
-            }
+            ue.settle(at);
+            *wake = (*wake).min(ue.wake);
             ue.active
         });
         self.ticking = !self.active.is_empty();

@@ -114,10 +114,15 @@ impl Gnb {
                 continue;
             }
             let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
-            let all = amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
-            let metric = ue.metric(direction, slot, all.last().copied().unwrap_or(0));
-            let intra = slices.get(usize::from(ue.slice)).map(|s| s.intra).unwrap_or_default();
-            ranked.push(Ranked { slice: ue.slice, rank: intra.rank(&metric), ue: *number, mcs, bytes });
+            let mut rank = Rank::default();
+            // The only one is compared with nobody.
+            if active.len() > 1 {
+                let all = amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
+                let metric = ue.metric(direction, slot, all.last().copied().unwrap_or(0));
+                let intra = slices.get(usize::from(ue.slice)).map(|s| s.intra).unwrap_or_default();
+                rank = intra.rank(&metric);
+            }
+            ranked.push(Ranked { slice: ue.slice, rank, ue: *number, mcs, bytes });
         }
         ranked.sort_unstable_by(|a, b| {
             a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
@@ -150,8 +155,7 @@ impl Gnb {
         let special = !std::ptr::eq(table, self.amc.full());
         let Scratch { board, queues, sizes, .. } = &mut self.scratch;
         let tti = Tti { rbs, rbg: self.amc.rbg(), table, slices: &self.slices, queues, sizes };
-        board.start(&tti);
-        self.links[index(direction)].scheduler.schedule(&tti, board);
+        self.links[index(direction)].scheduler.divide(&tti, board);
         let mut used = 0;
         for place in 0..self.scratch.queues.len() {
             let Backlog { ue, mcs, slice, .. } = self.scratch.queues[place];

@@ -253,26 +253,41 @@ impl Ue {
     /// Notes when the next timer is due.
     #[inline]
     pub(super) fn set_wake(&mut self, now: Instant) {
-        let mut wake = Instant::MAX;
-        for side in &self.sides {
-            if let Some((at, _)) = side.sdap.poll_timeout() {
-                wake = wake.min(at);
-            }
-        }
-        for bearer in &self.bearers {
-            wake = wake.min(bearer.wake());
-        }
-        self.wake = wake.max(now);
+        self.wake = self.limiters_wake().min(self.bearers_wake()).max(now);
+    }
+
+    /// When the first timer of its bearers is due; [`Instant::MAX`] if none runs.
+    #[inline]
+    fn bearers_wake(&self) -> Instant {
+        self.bearers.iter().fold(Instant::MAX, |wake, bearer| wake.min(bearer.wake()))
+    }
+
+    /// The same of SDAP's polls and limiters.
+    #[inline]
+    fn limiters_wake(&self) -> Instant {
+        let timers = self.sides.iter().filter_map(|side| side.sdap.poll_timeout());
+        timers.fold(Instant::MAX, |wake, (at, _)| wake.min(at))
     }
 
     /// Whether anything is to be sent or waited for.
     #[inline]
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.sides.iter().any(|s| s.harq_waiting > 0)
-            || self
-                .bearers
-                .iter()
-                .any(|b| b.is_busy(now) || self.sides.iter().any(|side| side.sdap.backlog_bytes(b.id) > 0))
+        self.bearers_wake() < Instant::MAX || self.has_to_send(now)
+    }
+
+    #[inline]
+    fn has_to_send(&self, now: Instant) -> bool {
+        let waits = |id| self.sides.iter().any(|side| side.sdap.backlog_bytes(id) > 0);
+        self.sides.iter().any(|side| side.harq_waiting > 0)
+            || self.bearers.iter().any(|bearer| bearer.has_to_send(now) || waits(bearer.id))
+    }
+
+    /// After a slot: notes whether it is active, and when the next timer is due; that of a UE which is not has none.
+    #[inline]
+    pub(super) fn settle(&mut self, now: Instant) {
+        let bearers = self.bearers_wake();
+        self.active = bearers < Instant::MAX || self.has_to_send(now);
+        self.wake = if self.active { self.limiters_wake().min(bearers).max(now) } else { Instant::MAX };
     }
 
     /// Bytes on the air that would empty its buffers.

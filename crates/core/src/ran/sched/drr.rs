@@ -47,9 +47,21 @@ impl InterSlice for Drr {
             self.deficits[self.turn] -= group;
             unmet -= usize::from(board.next_queue(self.turn).is_none());
         }
-        for (balance, deficit) in self.balances.iter_mut().zip(&self.deficits) {
-            *balance = (*deficit / PARTS as i64) as i32;
+        self.note_balances();
+    }
+
+    /// Quanta are as many as what is given takes.
+    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+        let ([_], [deficit], 0) = (tti.slices, &mut self.deficits[..], self.turn) else { return None };
+        let got = tti.room().take_by_groups(need);
+        let missing = i64::from(got) * PARTS as i64 - *deficit;
+        if got > 0 && missing > 0 {
+            let quantum = quantum(tti, 0);
+            *deficit += (missing as u64).div_ceil(quantum as u64) as i64 * quantum;
         }
+        *deficit -= i64::from(got) * PARTS as i64;
+        self.note_balances();
+        Some(got)
     }
 
     fn balances(&self) -> &[i32] {
@@ -61,8 +73,19 @@ impl Drr {
     /// The next slice gets its quantum.
     fn turn_over(&mut self, tti: &Tti<'_>, slices: usize) {
         self.turn = (self.turn + 1) % slices.max(1);
-        let quantum = tti.slices[self.turn].share_parts() * u64::from(tti.rbs);
-        let least = u64::from(tti.rbg) * PARTS / 16;
-        self.deficits[self.turn] += quantum.max(least) as i64;
+        self.deficits[self.turn] += quantum(tti, self.turn);
     }
+
+    fn note_balances(&mut self) {
+        for (balance, deficit) in self.balances.iter_mut().zip(&self.deficits) {
+            *balance = (*deficit / PARTS as i64) as i32;
+        }
+    }
+}
+
+/// What a slice gets when it is its turn.
+fn quantum(tti: &Tti<'_>, slice: usize) -> i64 {
+    let share = tti.slices[slice].share_parts() * u64::from(tti.rbs);
+    let least = u64::from(tti.rbg) * PARTS / 16;
+    share.max(least) as i64
 }

@@ -22,6 +22,11 @@ impl InterSlice for Fixed {
         }
     }
 
+    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+        let [slice] = tti.slices else { return None };
+        Some(tti.room().split(slice.share_of(tti.rbs)).take(need))
+    }
+
     fn is_partition(&self) -> bool {
         true
     }

@@ -84,8 +84,17 @@ impl Tti<'_> {
         self.sizes.get(range).unwrap_or(&[])
     }
 
+    /// RBs with which a queue is empty; all there are at its MCS if those are too few.
+    #[must_use]
+    #[inline]
+    pub fn need(&self, queue: &Backlog) -> u16 {
+        let bytes = u32::try_from(queue.bytes).unwrap_or(u32::MAX);
+        rbs_for(self.table.row(queue.mcs), bytes).unwrap_or(self.table.rbs())
+    }
+
     /// The groups that are free.
     #[must_use]
+    #[inline]
     pub fn room(&self) -> Room {
         Room::new(self.rbs, self.rbg)
     }
@@ -114,10 +123,7 @@ impl Board {
         self.grants.clear();
         self.grants.resize(tti.queues.len(), 0);
         self.needs.clear();
-        self.needs.extend(tti.queues.iter().map(|q| {
-            let bytes = u32::try_from(q.bytes).unwrap_or(u32::MAX);
-            rbs_for(tti.table.row(q.mcs), bytes).unwrap_or(tti.table.rbs())
-        }));
+        self.needs.extend(tti.queues.iter().map(|q| tti.need(q)));
         self.slice_rbs.clear();
         self.slice_rbs.resize(tti.slices.len(), 0);
         self.of_slice.clear();
@@ -218,6 +224,12 @@ impl Board {
 pub trait InterSlice {
     /// Fills `board.grants`. The board was started for this TTI.
     fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board);
+    /// What [`schedule`](Self::schedule) gives the only UE of the only slice, which needs `need` RBs, and does to its
+    /// own state; `None`, and nothing is changed, if it has no shorter way to that.
+    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+        let _ = (tti, need);
+        None
+    }
     /// Whether the sizes of packets are looked at; if not, [`Tti::sizes`] may be empty.
     fn wants_sizes(&self) -> bool {
         false
@@ -266,6 +278,10 @@ impl InterSlice for AnyInter {
     fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
         inter!(self, s => s.schedule(tti, board));
     }
+    #[inline]
+    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+        inter!(self, s => s.alone(tti, need))
+    }
     fn wants_sizes(&self) -> bool {
         inter!(self, s => s.wants_sizes())
     }
@@ -274,5 +290,21 @@ impl InterSlice for AnyInter {
     }
     fn balances(&self) -> &[i32] {
         inter!(self, s => s.balances())
+    }
+}
+
+impl AnyInter {
+    /// Fills `board.grants` for a TTI; what else is on the board is of no meaning then.
+    #[inline]
+    pub fn divide(&mut self, tti: &Tti<'_>, board: &mut Board) {
+        if let ([_], [queue]) = (tti.slices, tti.queues)
+            && let Some(rbs) = self.alone(tti, tti.need(queue))
+        {
+            board.grants.clear();
+            board.grants.push(rbs);
+            return;
+        }
+        board.start(tti);
+        self.schedule(tti, board);
     }
 }

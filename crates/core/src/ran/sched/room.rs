@@ -62,6 +62,18 @@ impl Room {
         taken
     }
 
+    /// Takes group after group, as asking for one RB at a time does, until `rbs` RBs are covered or nothing is left.
+    /// Returns the RBs taken.
+    #[inline]
+    pub fn take_by_groups(&mut self, rbs: u16) -> u16 {
+        // Of all groups the short one comes first: it saves a whole one.
+        let short = if rbs == 0 { 0 } else { self.short };
+        let groups = rbs.saturating_sub(short).div_ceil(self.rbg.max(1)).min(self.groups);
+        self.short -= short;
+        self.groups -= groups;
+        short + groups * self.rbg
+    }
+
     /// Splits off at most `rbs` RBs, rounded down to groups.
     #[inline]
     pub fn split(&mut self, rbs: u16) -> Self {
@@ -102,6 +114,24 @@ mod tests {
         let mut room = Room::new(5, 4);
         assert_eq!(room.take(2), 4);
         assert_eq!(room.take(2), 1, "less than asked for");
+    }
+
+    #[test]
+    fn by_groups_is_one_rb_after_another() {
+        for (rbs, rbg, wanted) in
+            (0..30).flat_map(|rbs| (1..6).flat_map(move |rbg| (0..35).map(move |n| (rbs, rbg, n))))
+        {
+            let (mut at_once, mut singly) = (Room::new(rbs, rbg), Room::new(rbs, rbg));
+            let mut sum = 0;
+            while sum < wanted && singly.rbs() > 0 {
+                sum += singly.take(1);
+            }
+            assert_eq!(
+                (at_once.take_by_groups(wanted), at_once),
+                (sum, singly),
+                "{wanted} of {rbs} by {rbg}"
+            );
+        }
     }
 
     #[test]

@@ -353,6 +353,32 @@ fn strict_priority() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
+    /// The short way of a UE that is alone gives what the long one gives, and leaves the same balances.
+    #[test]
+    fn alone_it_gets_the_same(
+        share in 0.0..=100.0_f64,
+        rbg in 1u16..6,
+        ttis in prop::collection::vec((0u16..=30, 0u64..3500), 1..60),
+        which in 0..every().len(),
+    ) {
+        let config = &every()[which];
+        let slices = [SliceConfig::new("a", share)];
+        let table = linear(88, 30);
+        let (mut short, mut long) = (config.build(1, 1).unwrap(), config.build(1, 1).unwrap());
+        let (mut board, mut plain) = (Board::default(), Board::default());
+        for (rbs, bytes) in ttis {
+            let sizes = [bytes as u32];
+            let queues = [Backlog { ue: 0, slice: 0, mcs: 0, bytes, sizes: 0..1 }];
+            let tti = Tti { rbs, rbg, table: &table, slices: &slices, queues: &queues, sizes: &sizes };
+            short.divide(&tti, &mut board);
+            plain.start(&tti);
+            long.schedule(&tti, &mut plain);
+            prop_assert_eq!(&board.grants, &plain.grants);
+            prop_assert_eq!(short.balances(), long.balances());
+            prop_assert_eq!(format!("{short:?}"), format!("{long:?}"));
+        }
+    }
+
     /// Any traffic, any RBs, any groups: nothing is given twice, Σ quantum and Σ lag are 0 (asserted inside), no
     /// bound is exceeded, and whoever says so leaves no RB idle while somebody waits.
     #[test]

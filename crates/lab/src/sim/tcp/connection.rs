@@ -15,11 +15,10 @@ use super::rto::RTO_INITIAL;
 use super::sender::{Outgoing, Sender};
 use super::telemetry::{TelemetryEnd, TelemetryStats};
 use super::{Options, TcpStats};
-use crate::sim::sooner;
+use crate::sim::due;
 use crate::sim::spare;
 use crate::sim::stream::SeededStream;
 use anabranch_core::cc::CcConfig;
-use anabranch_core::element::Reason;
 use anabranch_core::packet::Packet;
 use anabranch_core::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
@@ -298,17 +297,14 @@ impl Connection {
         }
     }
 
-    /// The next timer.
+    /// When the next timer is due; [`Instant::MAX`] if none runs.
     #[must_use]
     #[inline(always)]
-    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+    pub fn next_at(&self) -> Instant {
         match self.state {
-            State::Closed(_) => None,
-            State::SynSent | State::SynReceived => self.syn_at.map(|at| (at, "tcp handshake")),
-            State::Established => {
-                let ack = self.receiver.ack_timeout().map(|at| (at, "tcp delayed ack"));
-                sooner(self.sender.poll_timeout(), ack)
-            }
+            State::Closed(_) => Instant::MAX,
+            State::SynSent | State::SynReceived => due(self.syn_at),
+            State::Established => self.sender.next_at().min(due(self.receiver.ack_timeout())),
         }
     }
 

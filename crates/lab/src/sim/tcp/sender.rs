@@ -19,8 +19,8 @@ use super::rate::DeliveryRate;
 use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
 use super::{Options, TcpStats};
+use crate::sim::due;
 use anabranch_core::cc::{CongestionController, Controller};
-use anabranch_core::element::Reason;
 use anabranch_core::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
@@ -70,7 +70,7 @@ pub struct Sender {
     pace_blocked: bool,
     /// Most that is sent, bit/s.
     max_pacing_bps: Option<u64>,
-    persist_at: Option<Instant>,
+    pub(super) persist_at: Option<Instant>,
     window_probe_due: bool,
     last_sent_at: Option<Instant>,
 }
@@ -279,32 +279,12 @@ impl Sender {
         }
     }
 
-    /// The next timer.
+    /// When the next timer is due; [`Instant::MAX`] if none runs.
     #[inline(always)]
-    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let mut next = None;
-        if let Some((at, which)) = self.early {
-            let why = match which {
-                Early::Reordering => "tcp reordering",
-                Early::Probe => "tcp tail loss probe",
-            };
-            next = Some((at, why));
-        }
-        let mut or = |at: Instant, why| {
-            if next.is_none_or(|(first, _)| at < first) {
-                next = Some((at, why));
-            }
-        };
-        if let Some(at) = self.rto_at {
-            or(at, "tcp retransmission");
-        }
-        if let Some(at) = self.persist_at {
-            or(at, "tcp persist");
-        }
-        if self.pace_blocked {
-            or(self.pace_at, "tcp pacing");
-        }
-        next
+    pub fn next_at(&self) -> Instant {
+        let early = self.early.map_or(Instant::MAX, |(at, _)| at);
+        let pace = if self.pace_blocked { self.pace_at } else { Instant::MAX };
+        early.min(due(self.rto_at)).min(due(self.persist_at)).min(pace)
     }
 
     /// Counters and estimates.

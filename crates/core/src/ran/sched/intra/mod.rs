@@ -25,7 +25,7 @@ pub struct UeMetric {
 }
 
 /// A rank: the smaller, the better. Equal ones go to the UE that waits longest.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rank {
     /// What the discipline goes by.
     pub first: f32,

@@ -82,7 +82,7 @@ impl Pair {
     fn step(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) -> bool {
         self.transmit(fate);
         let arrival = self.wire.first_key_value().map(|((due, _), _)| *due);
-        let timer = self.ends.iter().filter_map(|e| e.poll_timeout()).map(|(at, _)| at).min();
+        let timer = self.ends.iter().map(|e| e.next_at()).filter(|at| *at < Instant::MAX).min();
         let Some(next) = arrival.into_iter().chain(timer).min() else { return false };
         self.now = self.now.max(next);
         while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
@@ -95,7 +95,7 @@ impl Pair {
             });
         }
         for end in &mut self.ends {
-            if end.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+            if end.next_at() <= self.now {
                 end.on_timeout(self.now);
             }
         }
@@ -457,8 +457,8 @@ fn a_closed_window_is_asked_after_until_it_opens() {
     client.sender.window_end = client.sender.next;
     client.write(5000);
     assert!(client.poll_transmit(pair.now).is_none());
-    let (at, why) = client.poll_timeout().unwrap();
-    assert_eq!(why, "tcp persist");
+    let at = client.next_at();
+    assert_eq!(Some(at), client.sender.persist_at);
     client.on_timeout(at);
     let probe = client.poll_transmit(at).unwrap();
     let header = parse_packet(&probe).unwrap().header;
