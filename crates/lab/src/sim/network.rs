@@ -432,10 +432,11 @@ struct Collect<'a, 'b, Event> {
 }
 
 impl<Event> Sink<Event> for Collect<'_, '_, Event> {
-    #[inline]
+    #[inline(always)]
     fn transmit(&mut self, port: Port, packet: Packet) {
         self.way.send(port, packet);
     }
+    #[inline(always)]
     fn event(&mut self, event: Event) {
         if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();

@@ -31,9 +31,11 @@ impl GrantDelay {
             return bytes;
         }
         let at = |slot: u64| (slot % delay) as usize;
-        let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
-        for missed in (self.noted..slot).rev().take(delay as usize) {
-            self.wanted[at(missed)] = last;
+        if self.noted < slot {
+            let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
+            for missed in (self.noted..slot).rev().take(delay as usize) {
+                self.wanted[at(missed)] = last;
+            }
         }
         let before = std::mem::replace(&mut self.wanted[at(slot)], self.granted.saturating_add(bytes));
         self.noted = slot + 1;

@@ -240,6 +240,12 @@ impl Gnb {
     fn report(&mut self, direction: Direction, slot: u64, at: Instant) {
         for place in 0..self.active.len() {
             let number = self.active[place];
+            if let Some(ue) = self.ues.get_mut(number as usize)
+                && !ue.listens(direction)
+            {
+                ue.note_told(direction, slot);
+                continue;
+            }
             let next = self.forecast(direction, number, slot);
             self.note_slot(direction, number, slot);
             let report = TtiReport { at, ..TtiReport::default() };

@@ -320,6 +320,21 @@ impl Ue {
         }
     }
 
+    /// Whether anybody goes by what is told of the slots of a direction: a limiter, or who fills traces.
+    #[inline]
+    pub(super) fn listens(&self, direction: Direction) -> bool {
+        self.tellers.is_some() || self.look(direction).sdap.listens()
+    }
+
+    /// Nobody has to be told about a slot.
+    #[inline]
+    pub(super) fn note_told(&mut self, direction: Direction, slot: u64) {
+        self.side(direction).told = slot + 1;
+        for bearer in &mut self.bearers {
+            bearer.take_served(direction);
+        }
+    }
+
     /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
     /// take then, if it says.
     #[inline]
@@ -331,14 +346,11 @@ impl Ue {
         next: Option<Forecast>,
     ) {
         let side = &mut self.sides[index(direction)];
+        if !side.sdap.listens() {
+            return self.note_told(direction, slot);
+        }
         let elapsed = (slot + 1).saturating_sub(side.told);
         side.told = slot + 1;
-        if !side.sdap.listens() {
-            for bearer in &mut self.bearers {
-                bearer.take_served(direction);
-            }
-            return;
-        }
         let mut left = next;
         for bearer in &mut self.bearers {
             let status = bearer.status(direction, report.at);
