@@ -31,6 +31,9 @@ AB_INLINE void back_to_cubic(struct sock *sk, struct ab_socket *s)
 	tp->snd_ssthresh = tp->snd_cwnd;
 	/* As much as the socket allows; without this the last rate would stay. */
 	sk->sk_pacing_rate = ~0UL;
+	/* CUBIC is not paced, unless the socket asked for a rate of its own (SO_MAX_PACING_RATE). */
+	if (sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
+		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
 /* Sets the rate, and the window that bounds it, once per round trip: no ACK has to divide. */
@@ -44,6 +47,8 @@ AB_INLINE void steer(struct sock *sk, struct ab_socket *s)
 	if (ab_detailed(&s->view, srtt, ab_config.stale_rtts))
 		rate = ab_rate(&s->view, s->rate_bps, srtt, tp->mss_cache, ab_config.ceiling_bps);
 	if (rate) {
+		if (sk->sk_pacing_status == SK_PACING_NONE)
+			sk->sk_pacing_status = SK_PACING_NEEDED;
 		s->rate_bps = rate;
 		s->next_us = now + srtt;
 		s->window = ab_rate_window(rate, srtt, tp->mss_cache);
@@ -82,8 +87,6 @@ AB_INLINE void reduce_in_proportion(struct sock *sk, struct ab_socket *s, const 
 SEC("struct_ops")
 void BPF_PROG(rate_init, struct sock *sk)
 {
-	if (sk->sk_pacing_status == SK_PACING_NONE)
-		sk->sk_pacing_status = SK_PACING_NEEDED;
 	cubictcp_init(sk);
 	ab_made(sk);
 }
@@ -120,7 +123,8 @@ void BPF_PROG(rate_cong_control, struct sock *sk, u32 ack, int flag, const struc
 		if ((flag & FLAG_FORWARD) && rs->acked_sacked)
 			cubictcp_cong_avoid(sk, ack, rs->acked_sacked);
 	}
-	/* What the kernel would pace at (tcp_update_pacing_rate): twice the rate in slow start, else 1.2 times. */
+	/* From which the kernel takes the size of large packets (tcp_update_pacing_rate): twice the rate in slow start,
+	 * else 1.2 times. */
 	if (tp->srtt_us) {
 		u64 rate = (u64)tp->mss_cache * tp->snd_cwnd * 8000000 / tp->srtt_us;
 

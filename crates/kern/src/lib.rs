@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod datagram;
 pub mod host;
 pub mod interface;
+pub mod memory;
 pub mod packet;
 pub mod priority;
 pub mod reuseport;

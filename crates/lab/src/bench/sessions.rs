@@ -19,6 +19,9 @@ const RATE: u64 = 1000;
 /// What waited while the UPF was stopped is done by then.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// A UPF that is left alone has given back what it does not need.
+const AT_REST: Duration = Duration::from_secs(30);
+
 /// What the 99th percentile with many sessions may differ from that with one.
 const GOAL_PERCENT: f64 = 10.0;
 
@@ -41,12 +44,13 @@ impl Place {
         let upf = Upf::configure(bench, &folder, keys, Kind::Secure)?;
         let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
         let pid = tunnel.far.as_ref().context("the UPF")?.pid();
+        // What reading the file took goes back; then what the handshakes stirred up: ciphers are put away after ten
+        // seconds, what they had is given back some seconds later.
+        let settle = || bench.sandbox.stop.sleep(if keys.is_empty() { Duration::ZERO } else { AT_REST });
+        settle();
         let before = resident_bytes(pid);
         install(bench, &pair, &upf, keys, total)?;
-        // What the handshakes stirred up settles: ciphers are put away after ten seconds.
-        if !keys.is_empty() {
-            bench.sandbox.stop.sleep(Duration::from_secs(20));
-        }
+        settle();
         let memory_bytes = [before, resident_bytes(pid)];
         let place = Self { total, pair, folder, tunnel, memory_bytes, rounds: Vec::new() };
         place.tunnel.signal(Signal::SIGSTOP);

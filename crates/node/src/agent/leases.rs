@@ -4,12 +4,15 @@
 //! One JSON file, replaced whole and atomically.
 
 use crate::config::{Pool, UpfUe, gateway_v4, gateway_v6};
+use anabranch_core::access::FixedHasher;
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::session::Addresses;
+use anabranch_core::access::table::HashIndex;
 use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -17,13 +20,25 @@ use std::path::{Path, PathBuf};
 /// Addresses of an IPv6 pool that are tried; a /64 has more than anybody wants to walk.
 const MAX_V6: u128 = 1 << 24;
 
-/// The file.
-#[derive(Default, Serialize, Deserialize)]
+/// What a lease of both families takes in the file, at most.
+const LEASE_TEXT_BYTES: usize = 176;
+
+/// The file, as it is read.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    version: u32,
+    #[serde(rename = "version")]
+    _version: u32,
     leases: Vec<Lease>,
     ues: Vec<UpfUe>,
+}
+
+/// The same as it is written, from where it is.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    leases: &'a [Lease],
+    ues: &'a [UpfUe],
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,13 +53,16 @@ struct Lease {
     timestamp_ns: u64,
 }
 
-/// Given addresses.
+/// Given addresses: a list, and where in it a key's and an address's lease is. Some 110 bytes for each.
 #[derive(Debug, Clone)]
 pub struct Leases {
     v4: Option<Ipv4Net>,
     v6: Option<Ipv6Net>,
-    by_key: BTreeMap<PublicKey, Lease>,
-    owners: BTreeMap<IpAddr, PublicKey>,
+    all: Vec<Lease>,
+    by_key: HashIndex,
+    by_address: HashIndex,
+    /// Keys and addresses are the operator's, not chosen by strangers: it needs no secret.
+    hasher: FixedHasher,
     next_v4: u32,
     next_v6: u128,
     /// UEs added over REST, in the order they came.
@@ -59,8 +77,10 @@ impl Leases {
         Self {
             v4: pool.v4,
             v6: pool.v6,
-            by_key: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            all: Vec::new(),
+            by_key: HashIndex::default(),
+            by_address: HashIndex::default(),
+            hasher: FixedHasher::new(0),
             next_v4: 0,
             next_v6: 0,
             added: Vec::new(),
@@ -81,36 +101,35 @@ impl Leases {
             format!("state file {place} is damaged: repair it, or remove it (UEs then get new addresses)")
         })?;
         leases.added = file.ues;
-        for lease in file.leases {
-            for address in lease.addresses().iter() {
-                leases.owners.insert(address, lease.public_key);
-            }
-            leases.by_key.insert(lease.public_key, lease);
-        }
+        leases.put_all(file.leases);
         Ok(leases)
     }
 
     /// What belongs into the file.
-    pub fn to_text(&self) -> String {
-        let file =
-            File { version: 1, leases: self.by_key.values().cloned().collect(), ues: self.added.clone() };
-        serde_json::to_string(&file).unwrap_or_default()
+    pub fn to_text(&self) -> Vec<u8> {
+        let file = Written { version: 1, leases: &self.all, ues: &self.added };
+        // Growing to it would take three times the memory for a moment.
+        let mut text = Vec::with_capacity(LEASE_TEXT_BYTES * self.all.len() + 1024);
+        // Writing to memory does not fail, and neither do keys and addresses.
+        let _ = serde_json::to_writer(&mut text, &file);
+        text
     }
 
     /// The newest handshake timestamp seen of a UE.
     pub fn timestamp_ns(&self, key: &PublicKey) -> u64 {
-        self.by_key.get(key).map_or(0, |lease| lease.timestamp_ns)
+        self.of(key).map_or(0, |number| self.all[number].timestamp_ns)
     }
 
     /// A handshake of a UE was accepted.
     pub fn saw(&mut self, key: PublicKey, timestamp_ns: u64) {
-        self.lease(key).timestamp_ns = timestamp_ns;
+        let number = self.lease(key);
+        self.all[number].timestamp_ns = timestamp_ns;
         self.dirty = true;
     }
 
     /// Who has this address.
     pub fn owner(&self, address: IpAddr) -> Option<PublicKey> {
-        self.owners.get(&address).copied()
+        self.holder(address).map(|number| self.all[number].public_key)
     }
 
     /// Gives every one of `ues` its addresses: the fixed ones first, then those it had, then free ones. The
@@ -126,6 +145,11 @@ impl Leases {
         ues.map(|ue| Ok((ue.public_key, self.fill(ue, |key| known.contains(key))?))).collect()
     }
 
+    /// Keeps no room for more than there are: most are known from the start.
+    pub fn shrink(&mut self) {
+        self.all.shrink_to_fit();
+    }
+
     /// The same for one more UE, beside those that are `known`.
     pub fn assign_one(
         &mut self,
@@ -136,84 +160,127 @@ impl Leases {
         self.fill(ue, |key| *key == ue.public_key || known(key))
     }
 
+    /// Makes its fixed addresses the UE's, whoever had them, and whatever it had of that family.
     fn give_fixed(&mut self, ue: &UpfUe) {
         for address in [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten() {
-            self.give(ue.public_key, address);
+            let number = self.lease(ue.public_key);
+            match self.holder(address) {
+                Some(holder) if holder == number => continue,
+                Some(other) => self.take(other, address),
+                None => {}
+            }
+            self.give(number, address);
         }
     }
 
     /// Completes a UE's addresses. If the pool is used up, leases of UEs that are not `known` are ended.
     fn fill(&mut self, ue: &UpfUe, known: impl Fn(&PublicKey) -> bool) -> Result<Addresses, String> {
         let key = ue.public_key;
-        let mut lease = self.lease(key).clone();
-        if !lease.v4.is_some_and(|a| self.v4.is_some_and(|p| usable_v4(p, a))) {
-            self.release(lease.v4.map(IpAddr::V4));
-            lease.v4 = None;
+        let number = self.lease(key);
+        let (v4, v6) = (self.v4, self.v6);
+        let usable = |address: &IpAddr| match *address {
+            IpAddr::V4(a) => v4.is_some_and(|pool| usable_v4(pool, a)),
+            IpAddr::V6(a) => v6.is_some_and(|pool| usable_v6(pool, a)),
+        };
+        for address in self.all[number].addresses().iter().filter(|address| !usable(address)) {
+            self.take(number, address);
         }
-        if !lease.v6.is_some_and(|a| self.v6.is_some_and(|p| usable_v6(p, a))) {
-            self.release(lease.v6.map(IpAddr::V6));
-            lease.v6 = None;
+        if let Some(pool) = v4.filter(|_| self.all[number].v4.is_none()) {
+            let free = self.free(&known, |leases| leases.free_v4(pool).map(IpAddr::V4));
+            self.give_of(&key, free.ok_or_else(|| full("v4", &pool, &ue.name))?);
         }
-        if let Some(pool) = self.v4.filter(|_| lease.v4.is_none()) {
-            let free = self.free_v4(pool).or_else(|| {
-                self.forget(&known);
-                self.free_v4(pool)
-            });
-            lease.v4 = Some(free.ok_or_else(|| full("v4", &pool, &ue.name))?);
+        // Numbers are others where leases were ended.
+        let number = self.lease(key);
+        if let Some(pool) = v6.filter(|_| self.all[number].v6.is_none()) {
+            let free = self.free(&known, |leases| leases.free_v6(pool).map(IpAddr::V6));
+            self.give_of(&key, free.ok_or_else(|| full("v6", &pool, &ue.name))?);
         }
-        if let Some(pool) = self.v6.filter(|_| lease.v6.is_none()) {
-            let free = self.free_v6(pool).or_else(|| {
-                self.forget(&known);
-                self.free_v6(pool)
-            });
-            lease.v6 = Some(free.ok_or_else(|| full("v6", &pool, &ue.name))?);
-        }
-        let addresses = lease.addresses();
-        for address in addresses.iter() {
-            self.owners.insert(address, key);
-        }
-        if self.by_key.get(&key) != Some(&lease) {
-            self.by_key.insert(key, lease);
-            self.dirty = true;
-        }
-        Ok(addresses)
+        let number = self.lease(key);
+        Ok(self.all[number].addresses())
     }
 
-    fn lease(&mut self, key: PublicKey) -> &mut Lease {
-        let empty = Lease { public_key: key, v4: None, v6: None, timestamp_ns: 0 };
-        self.by_key.entry(key).or_insert(empty)
+    /// A free address; leases of UEs that are not `known` are ended before there is none.
+    fn free(
+        &mut self,
+        known: &impl Fn(&PublicKey) -> bool,
+        find: impl Fn(&mut Self) -> Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        find(self).or_else(|| {
+            self.forget(known);
+            find(self)
+        })
     }
 
-    /// Makes `address` the one of `key`, whoever had it, and whatever `key` had of that family.
-    fn give(&mut self, key: PublicKey, address: IpAddr) {
-        if let Some(other) = self.owners.insert(address, key).filter(|other| *other != key) {
-            let lease = self.lease(other);
-            match address {
-                IpAddr::V4(_) => lease.v4 = None,
-                IpAddr::V6(_) => lease.v6 = None,
-            }
-        }
-        let lease = self.lease(key);
+    fn of(&self, key: &PublicKey) -> Option<usize> {
+        let is_it = |number: u32| self.all[number as usize].public_key == *key;
+        self.by_key.find(self.hasher.hash_one(key), is_it).map(|number| number as usize)
+    }
+
+    fn holder(&self, address: IpAddr) -> Option<usize> {
+        let is_it = |number: u32| self.all[number as usize].addresses().contains(address);
+        self.by_address.find(self.hasher.hash_one(address), is_it).map(|number| number as usize)
+    }
+
+    /// The lease of `key`, made if it has none.
+    fn lease(&mut self, key: PublicKey) -> usize {
+        self.of(&key).unwrap_or_else(|| {
+            let number = self.all.len();
+            self.all.push(Lease { public_key: key, v4: None, v6: None, timestamp_ns: 0 });
+            self.by_key.insert(self.hasher.hash_one(key), number as u32);
+            number
+        })
+    }
+
+    /// Gives a lease an address that nobody has, in the place of the one of that family.
+    fn give(&mut self, number: usize, address: IpAddr) {
+        let lease = &mut self.all[number];
         let old = match address {
             IpAddr::V4(a) => lease.v4.replace(a).map(IpAddr::V4),
             IpAddr::V6(a) => lease.v6.replace(a).map(IpAddr::V6),
         };
-        if old != Some(address) {
-            self.release(old);
-            self.dirty = true;
+        if let Some(old) = old {
+            self.by_address.remove(self.hasher.hash_one(old), number as u32);
         }
+        self.by_address.insert(self.hasher.hash_one(address), number as u32);
+        self.dirty = true;
     }
 
-    fn release(&mut self, address: Option<IpAddr>) {
-        if let Some(address) = address {
-            self.owners.remove(&address);
+    fn give_of(&mut self, key: &PublicKey, address: IpAddr) {
+        let number = self.lease(*key);
+        self.give(number, address);
+    }
+
+    /// Takes an address away that the lease has.
+    fn take(&mut self, number: usize, address: IpAddr) {
+        let lease = &mut self.all[number];
+        match address {
+            IpAddr::V4(_) => lease.v4 = None,
+            IpAddr::V6(_) => lease.v6 = None,
         }
+        self.by_address.remove(self.hasher.hash_one(address), number as u32);
+        self.dirty = true;
     }
 
     fn forget(&mut self, known: &impl Fn(&PublicKey) -> bool) {
-        self.by_key.retain(|key, _| known(key));
-        self.owners.retain(|_, key| known(key));
+        let mut all = std::mem::take(&mut self.all);
+        all.retain(|lease| known(&lease.public_key));
+        (self.by_key, self.by_address) = Default::default();
+        self.put_all(all);
         self.dirty = true;
+    }
+
+    /// An address that two of them have is the first one's.
+    fn put_all(&mut self, leases: Vec<Lease>) {
+        for lease in leases {
+            let number = self.lease(lease.public_key);
+            self.all[number].timestamp_ns = lease.timestamp_ns;
+            for address in lease.addresses().iter() {
+                if self.holder(address).is_none() {
+                    self.give(number, address);
+                }
+            }
+        }
+        self.dirty = false;
     }
 
     fn free_v4(&mut self, pool: Ipv4Net) -> Option<Ipv4Addr> {
@@ -222,7 +289,7 @@ impl Leases {
         for _ in 0..size {
             self.next_v4 = (self.next_v4 + 1) % size.max(1);
             let address = Ipv4Addr::from(first + self.next_v4);
-            if usable_v4(pool, address) && !self.owners.contains_key(&address.into()) {
+            if usable_v4(pool, address) && self.holder(address.into()).is_none() {
                 return Some(address);
             }
         }
@@ -235,7 +302,7 @@ impl Leases {
         for _ in 0..size {
             self.next_v6 = (self.next_v6 + 1) % size.max(1);
             let address = Ipv6Addr::from(first + self.next_v6);
-            if usable_v6(pool, address) && !self.owners.contains_key(&address.into()) {
+            if usable_v6(pool, address) && self.holder(address.into()).is_none() {
                 return Some(address);
             }
         }
@@ -250,7 +317,7 @@ impl Lease {
 }
 
 /// Replaces the state file; a crash leaves the old one or the new one.
-pub fn save(path: &PathBuf, text: &str) -> anyhow::Result<()> {
+pub fn save(path: &PathBuf, text: &[u8]) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)?;
@@ -258,7 +325,7 @@ pub fn save(path: &PathBuf, text: &str) -> anyhow::Result<()> {
         let mut new = path.clone().into_os_string();
         new.push(".new");
         let mut file = std::fs::File::create(&new)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(text)?;
         file.sync_all()?;
         std::fs::rename(&new, path)
     };
@@ -325,6 +392,26 @@ mod tests {
         std::fs::write(&path, "{").unwrap();
         let error = format!("{:#}", Leases::load(&path, &pool("10.0.0.0/29")).unwrap_err());
         assert!(error.contains("state.json is damaged: repair it"), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_two_have_in_the_file_is_the_first_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let lease = |id: u8| {
+            let key = PublicKey([id; 32]);
+            format!(
+                "{{\"public_key\":\"{key}\",\"v4\":\"10.0.0.2\",\"v6\":\"fd45::{id}\",\"timestamp_ns\":{id}}}"
+            )
+        };
+        let text = format!("{{\"version\":1,\"leases\":[{},{}],\"ues\":[]}}", lease(4), lease(3));
+        std::fs::write(&path, text).unwrap();
+        let mut leases = Leases::load(&path, &pool("10.0.0.0/29")).unwrap();
+        let given = leases.assign([ue(3), ue(4)].iter()).unwrap();
+        let (third, fourth) = (&given[&PublicKey([3; 32])], &given[&PublicKey([4; 32])]);
+        assert_eq!((fourth.v4, third.v4), ("10.0.0.2".parse().ok(), "10.0.0.3".parse().ok()));
+        assert_eq!((fourth.v6, third.v6), ("fd45::4".parse().ok(), "fd45::3".parse().ok()));
+        assert_eq!(leases.timestamp_ns(&PublicKey([3; 32])), 3);
     }
 
     #[test]

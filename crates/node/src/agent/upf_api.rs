@@ -86,7 +86,7 @@ impl Agent {
             let keys: Vec<PublicKey> = page
                 .iter()
                 .filter(|known| known.shard(self.shards.len()) == number)
-                .map(|known| known.ue.public_key)
+                .map(|known| known.key)
                 .collect();
             for keys in keys.chunks(CHUNK) {
                 let keys = keys.to_vec();
@@ -102,7 +102,7 @@ impl Agent {
                 }
             }
         }
-        Ok(page.iter().filter_map(|known| found.remove(&known.ue.public_key)).collect())
+        Ok(page.iter().filter_map(|known| found.remove(&known.key)).collect())
     }
 
     async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
@@ -111,31 +111,30 @@ impl Agent {
             let detail = format!("{field} {value} belongs to another UE");
             Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
         };
-        if self.ues.contains_key(&ue.name) {
+        if self.ues.contains_key(ue.name.as_str()) {
             return taken("name", &ue.name);
         }
         let key = ue.public_key;
-        if self.ues.values().any(|known| known.ue.public_key == key) {
+        if self.ues.values().any(|known| known.key == key) {
             return taken("public_key", &key);
         }
         for address in [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten() {
             let owner = self.leases.owner(address).filter(|owner| *owner != key);
-            if owner.is_some_and(|owner| self.ues.values().any(|known| known.ue.public_key == owner)) {
+            if owner.is_some_and(|owner| self.ues.values().any(|known| known.key == owner)) {
                 return taken(if address.is_ipv4() { "address_v4" } else { "address_v6" }, &address);
             }
         }
         let mut leases = self.leases.clone();
-        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.ue.public_key).collect();
+        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.key).collect();
         let addresses = leases
             .assign_one(&ue, |key| keys.contains(key))
             .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
         leases.added.push(ue.clone());
         leases.dirty = true;
-        let known = Known { ue, addresses, from_file: false };
+        let (name, known) = Known::new(ue, addresses, false);
         let shard = known.shard(self.shards.len());
-        self.order(shard, add(&known, &leases).into(), Vec::new()).await?;
+        self.order(shard, add(&name, &known, &leases).into(), Vec::new()).await?;
         self.leases = leases;
-        let name = known.ue.name.clone();
         self.ues.insert(name.clone(), known);
         self.addresses_changed();
         if let Err(error) = self.save().await {
@@ -150,7 +149,7 @@ impl Agent {
             let remedy = "remove its [[ue]] section and reload";
             return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
         }
-        let (key, shard) = (known.ue.public_key, known.shard(self.shards.len()));
+        let (key, shard) = (known.key, known.shard(self.shards.len()));
         self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await?;
         self.ues.remove(name);
         self.leases.added.retain(|ue| ue.public_key != key);
@@ -197,7 +196,7 @@ impl Agent {
         new.metrics.clone_from(&self.config.metrics);
         let needs_restart = needs_restart(&new, &self.config);
         // Addresses come from the pool that is in use.
-        let running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
+        let mut running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
         let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
         let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.file.display()));
         check_rules(&running.rule, &names).map_err(invalid)?;
@@ -205,7 +204,7 @@ impl Agent {
             running.check_ue(ue).map_err(invalid)?;
         }
         let mut leases = self.leases.clone();
-        let ues = directory(&running, &mut leases).map_err(invalid)?;
+        let ues = directory(&mut running, &mut leases).map_err(invalid)?;
 
         let workers = self.shards.len();
         let mut change = Change {
@@ -303,23 +302,24 @@ struct Change {
 /// What makes `new` out of `old`: first whoever is gone or has other addresses goes, so that addresses can
 /// change hands, then whoever is new or different comes.
 fn commands(old: &Directory, new: &Directory, leases: &Leases, workers: usize) -> Vec<Vec<UpfCommand>> {
-    let by_key = |ues: &'_ Directory| -> BTreeMap<PublicKey, Known> {
-        ues.values().map(|known| (known.ue.public_key, known.clone())).collect()
-    };
-    let (old, new) = (by_key(old), by_key(new));
+    let (of_old, of_new) = (by_key(old), by_key(new));
     let mut commands = vec![Vec::new(); workers];
-    for (key, known) in &old {
-        if new.get(key).is_none_or(|new| new.addresses != known.addresses) {
-            commands[known.shard(workers)].push(UpfCommand::RemoveUe(*key));
+    for (key, (_, known)) in &of_old {
+        if of_new.get(key).is_none_or(|(_, new)| new.addresses != known.addresses) {
+            commands[known.shard(workers)].push(UpfCommand::RemoveUe(**key));
         }
     }
-    for (key, known) in &new {
-        let same = |old: &Known| old.entry() == known.entry();
-        if !old.get(key).is_some_and(same) {
-            commands[known.shard(workers)].extend(add(known, leases));
+    for (key, (name, known)) in &of_new {
+        let same = |(other, old): &(&str, &Known)| old.entry(other) == known.entry(name);
+        if !of_old.get(key).is_some_and(same) {
+            commands[known.shard(workers)].extend(add(name, known, leases));
         }
     }
     commands
+}
+
+fn by_key(ues: &Directory) -> BTreeMap<&PublicKey, (&str, &Known)> {
+    ues.iter().map(|(name, known)| (&known.key, (&**name, known))).collect()
 }
 
 fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {

@@ -193,6 +193,29 @@ mod tests {
     }
 
     #[test]
+    fn what_two_ues_share_is_named() {
+        let key = |id: u8| anabranch_core::access::crypto::PublicKey([id; 32]);
+        let ue = |name: &str, id: u8, more: &str| {
+            format!("[[ue]]\nname = \"{name}\"\npublic_key = \"{}\"\n{more}\n", key(id))
+        };
+        let with = |second: &str| {
+            let first = ue("first", 1, "address_v4 = \"10.45.0.9\"\naddress_v6 = \"fd45::9\"");
+            parse::<UpfConfig>("upf.toml", &format!("{UPF}\n{first}{second}"))
+        };
+        with(&ue("second", 2, "address_v4 = \"10.45.0.8\"\naddress_v6 = \"fd45::8\"")).unwrap();
+        for (second, shared) in [
+            (ue("first", 2, ""), "the name \"first\""),
+            (ue("second", 1, ""), &*format!("public_key \"{}\"", key(1))),
+            (ue("second", 2, "address_v4 = \"10.45.0.9\""), "address_v4 \"10.45.0.9\""),
+            (ue("second", 2, "address_v6 = \"fd45::9\""), "address_v6 \"fd45::9\""),
+        ] {
+            let error = with(&second).unwrap_err();
+            assert!(error.message.contains(&format!("share {shared}: it must be unique")), "{error}");
+            assert!(error.message.starts_with("UEs first and ") && error.line.is_some(), "{error}");
+        }
+    }
+
+    #[test]
     fn a_public_listener_needs_a_token() {
         let text = UE.replace("listen = \"unix:/run/anabranch/ue.sock\"", "listen = \"0.0.0.0:8080\"");
         assert_ne!(text, UE);

@@ -9,7 +9,8 @@ use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::Rule;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// The UPF's configuration.
@@ -218,28 +219,7 @@ impl Check for UpfConfig {
         {
             return Err("[pool] has no room: a /30 or /126 is the smallest".to_owned());
         }
-        for (i, ue) in self.ue.iter().enumerate() {
-            self.check_ue(ue)?;
-            for other in &self.ue[..i] {
-                let same = |what: &str, value: &dyn std::fmt::Display| {
-                    Err(format!(
-                        "UEs {} and {} share {what} \"{value}\": it must be unique",
-                        other.name, ue.name
-                    ))
-                };
-                if other.name == ue.name {
-                    return same("the name", &ue.name);
-                }
-                if other.public_key == ue.public_key {
-                    return same("public_key", &ue.public_key);
-                }
-                match (ue.address_v4, ue.address_v6) {
-                    (Some(a), _) if other.address_v4 == Some(a) => return same("address_v4", &a),
-                    (_, Some(a)) if other.address_v6 == Some(a) => return same("address_v6", &a),
-                    _ => {}
-                }
-            }
-        }
+        self.check_ues()?;
         if self.device.kind == DeviceKind::Packet && self.upf.workers.0.is_some_and(|n| n > 1) {
             return Err("[device] kind = \"packet\" has one queue: set [upf] workers = 1".to_owned());
         }
@@ -260,6 +240,30 @@ impl UpfConfig {
             DeviceKind::Tun => self.upf.workers.count(),
             DeviceKind::Packet => 1,
         }
+    }
+
+    /// The first thing wrong with a UE, by itself or beside those before it.
+    fn check_ues(&self) -> Result<(), String> {
+        let (mut names, mut keys, mut addresses) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for ue in &self.ue {
+            self.check_ue(ue)?;
+            let same = |other: Option<&str>, what: &str, value: &dyn std::fmt::Display| match other {
+                Some(other) => {
+                    Err(format!("UEs {other} and {} share {what} \"{value}\": it must be unique", ue.name))
+                }
+                None => Ok(()),
+            };
+            let name = ue.name.as_str();
+            same(names.insert(name, name), "the name", &name)?;
+            same(keys.insert(ue.public_key, name), "public_key", &ue.public_key)?;
+            if let Some(a) = ue.address_v4 {
+                same(addresses.insert(IpAddr::V4(a), name), "address_v4", &a)?;
+            }
+            if let Some(a) = ue.address_v6 {
+                same(addresses.insert(IpAddr::V6(a), name), "address_v6", &a)?;
+            }
+        }
+        Ok(())
     }
 
     /// The first thing wrong with one UE, by itself. Used by the REST interface too.
