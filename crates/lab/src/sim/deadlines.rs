@@ -63,17 +63,9 @@ impl Deadlines {
             return;
         }
         *own = at;
-        let first = &mut block.firsts[number as usize / 4 % 4];
-        if first.1 == number {
-            let start = number / 4 * 4;
-            *first =
-                soonest([(four[0], start), (four[1], start + 1), (four[2], start + 2), (four[3], start + 3)]);
-        } else if (at, number) < *first {
-            *first = (at, number);
-        } else {
-            // Another of the four is still the first.
-            return;
-        }
+        let start = number / 4 * 4;
+        let of_four = [(four[0], start), (four[1], start + 1), (four[2], start + 2), (four[3], start + 3)];
+        block.firsts[number as usize / 4 % 4] = soonest(of_four);
         self.firsts[place] = soonest(block.firsts);
     }
 }
