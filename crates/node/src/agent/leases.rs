@@ -162,7 +162,7 @@ impl Leases {
 
     /// Makes its fixed addresses the UE's, whoever had them, and whatever it had of that family.
     fn give_fixed(&mut self, ue: &UpfUe) {
-        for address in [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten() {
+        for address in ue.fixed().iter() {
             let number = self.lease(ue.public_key);
             match self.holder(address) {
                 Some(holder) if holder == number => continue,

@@ -89,12 +89,12 @@ impl Known {
 
 /// Everybody in the file and in the state file, with addresses. The configuration has no UEs afterwards.
 pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<Directory, String> {
-    let fixed =
-        |ue: &UpfUe| [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten();
     let keys: HashSet<PublicKey> = config.ue.iter().map(|ue| ue.public_key).collect();
     let names: HashSet<&str> = config.ue.iter().map(|ue| ue.name.as_str()).collect();
-    let holders: HashMap<IpAddr, &str> =
-        config.ue.iter().flat_map(|ue| fixed(ue).map(|address| (address, ue.name.as_str()))).collect();
+    let mut holders: HashMap<IpAddr, &str> = HashMap::new();
+    for ue in &config.ue {
+        holders.extend(ue.fixed().iter().map(|address| (address, ue.name.as_str())));
+    }
     // A UE that was added over REST and is in the file now belongs to the file.
     leases.added.retain(|added| !keys.contains(&added.public_key));
     for added in &leases.added {
@@ -106,7 +106,7 @@ pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<Director
                 added.name, added.name
             ));
         }
-        if let Some(holder) = fixed(added).find_map(|address| holders.get(&address)) {
+        if let Some(holder) = added.fixed().iter().find_map(|address| holders.get(&address)) {
             return Err(format!(
                 "ue \"{holder}\" has the fixed address of UE {}, which was added over REST: choose another",
                 added.name

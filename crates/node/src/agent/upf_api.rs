@@ -10,7 +10,6 @@ use anabranch_core::ioam::IoamStats;
 use anabranch_core::policy::Rule;
 use anabranch_core::upf::{UpfCommand, UpfError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Commands a worker carries out between two batches: a few hundred microseconds at most.
@@ -118,10 +117,10 @@ impl Agent {
         if self.ues.values().any(|known| known.key == key) {
             return taken("public_key", &key);
         }
-        for address in [ue.address_v4.map(IpAddr::V4), ue.address_v6.map(IpAddr::V6)].into_iter().flatten() {
+        for address in ue.fixed().iter() {
             let owner = self.leases.owner(address).filter(|owner| *owner != key);
             if owner.is_some_and(|owner| self.ues.values().any(|known| known.key == owner)) {
-                return taken(if address.is_ipv4() { "address_v4" } else { "address_v6" }, &address);
+                return taken(config::address_key(address), &address);
             }
         }
         let mut leases = self.leases.clone();

@@ -27,4 +27,4 @@ pub use ue::{
     Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,
     WindowBy,
 };
-pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, gateway_v4, gateway_v6};
+pub use upf::{N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, address_key, gateway_v4, gateway_v6};

@@ -4,7 +4,7 @@ use super::load::Check;
 use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
-use anabranch_core::access::session::Security;
+use anabranch_core::access::session::{Addresses, Security};
 use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::Rule;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -188,6 +188,13 @@ pub struct UpfUe {
     pub accept_rules: bool,
 }
 
+impl UpfUe {
+    /// The addresses that are its own whatever happens.
+    pub fn fixed(&self) -> Addresses {
+        Addresses { v4: self.address_v4, v6: self.address_v6 }
+    }
+}
+
 impl Check for UpfConfig {
     fn check(&self) -> Result<(), String> {
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
@@ -256,11 +263,8 @@ impl UpfConfig {
             let name = ue.name.as_str();
             same(names.insert(name, name), "the name", &name)?;
             same(keys.insert(ue.public_key, name), "public_key", &ue.public_key)?;
-            if let Some(a) = ue.address_v4 {
-                same(addresses.insert(IpAddr::V4(a), name), "address_v4", &a)?;
-            }
-            if let Some(a) = ue.address_v6 {
-                same(addresses.insert(IpAddr::V6(a), name), "address_v6", &a)?;
+            for a in ue.fixed().iter() {
+                same(addresses.insert(a, name), address_key(a), &a)?;
             }
         }
         Ok(())
@@ -293,6 +297,11 @@ impl UpfConfig {
         check_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))?;
         Ok(())
     }
+}
+
+/// What a fixed address is called in a `[[ue]]` section.
+pub fn address_key(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "address_v4" } else { "address_v6" }
 }
 
 /// The UPF's own address in an IPv4 pool: the first host.
