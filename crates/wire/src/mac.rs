@@ -11,22 +11,19 @@
 //! Sub-headers are always written with the long L: three bytes.
 
 use crate::WireError;
-use crate::read::{need, put, u16_at};
+use crate::read::{need, u16_at};
 
 /// LCID of padding.
 pub const LCID_PADDING: u8 = 63;
 /// Bytes of a sub-header as written.
 pub const MAC_SUBHEADER_LEN: usize = 3;
 
-/// Writes the sub-header of an SDU of `len` bytes to the front of `out`.
-///
-/// # Errors
-/// `out` is too short.
-pub fn emit_subheader(lcid: u8, len: u16, out: &mut [u8]) -> Result<(), WireError> {
-    need(out, "room for a MAC sub-header", MAC_SUBHEADER_LEN)?;
-    out[0] = 0x40 | lcid & 0x3f;
-    put(out, 1, &len.to_be_bytes());
-    Ok(())
+/// The sub-header of an SDU of `len` bytes.
+#[must_use]
+#[inline]
+pub const fn subheader(lcid: u8, len: u16) -> [u8; MAC_SUBHEADER_LEN] {
+    let [high, low] = len.to_be_bytes();
+    [0x40 | lcid & 0x3f, high, low]
 }
 
 /// The sub-PDUs of a transport block: LCID and SDU, until padding or the end.
@@ -72,8 +69,7 @@ mod tests {
 
     #[test]
     fn sub_pdus_until_padding() {
-        let mut block = vec![0; 3];
-        emit_subheader(4, 300, &mut block).unwrap();
+        let mut block = subheader(4, 300).to_vec();
         block.extend([7; 300]);
         block.extend([5, 2, 8, 8]);
         block.extend([LCID_PADDING, 0, 0]);

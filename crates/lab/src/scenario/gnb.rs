@@ -6,7 +6,8 @@ use anabranch_core::policy::Filter;
 use anabranch_core::ran::amc::Amc;
 use anabranch_core::ran::channel::ChannelConfig;
 use anabranch_core::ran::gnb::{
-    BearerConfig, Gnb as Cell, GnbConfig, GnbError, IoamConfig, QosRule, TelemetryConfig, UeConfig,
+    BearerConfig, Gnb as Cell, GnbConfig, GnbError, IoamConfig, PacketEvents, QosRule, TelemetryConfig,
+    UeConfig,
 };
 use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
 use anabranch_core::ran::rlc::{AmConfig, RlcConfig, UmConfig};
@@ -439,7 +440,7 @@ impl Gnb {
             )?),
             slices,
             ues: of_ues,
-            telemetry: TelemetryConfig { packets: true, ..TelemetryConfig::default() },
+            telemetry: TelemetryConfig { packets: PacketEvents::Downlink, ..TelemetryConfig::default() },
             ioam: self.ioam_node.map(|node_id| IoamConfig { node_id, namespace: DEFAULT_NAMESPACE }),
         })
     }

@@ -2,7 +2,7 @@
 
 use super::load::{Check, read_trace};
 use super::types::{Api, Device, DeviceKind, Metrics};
-use anabranch_core::ran::gnb::{Gnb, GnbConfig as Cell, N3, TelemetryConfig};
+use anabranch_core::ran::gnb::{Gnb, GnbConfig as Cell, N3, PacketEvents, TelemetryConfig};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -156,7 +156,7 @@ impl GnbConfig {
             N3Section::Ip(_) => N3::Ip,
             N3Section::Gtpu(_) => N3::Gtpu,
         };
-        let telemetry = TelemetryConfig { packets: true, ..TelemetryConfig::default() };
+        let telemetry = TelemetryConfig { packets: PacketEvents::All, ..TelemetryConfig::default() };
         Cell { n3, telemetry, ..self.cell.clone() }
     }
 

@@ -7,13 +7,9 @@ use crate::ran::amc::Direction;
 use crate::ran::mac::TransportBlock;
 use crate::ran::pdcp::{PdcpRx, PdcpTx};
 use crate::ran::queue::{AnyBuffer, AnyLimiter};
-use crate::ran::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentSdu, TxQueue};
+use crate::ran::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentLog, SentSdu, TxQueue};
 use crate::ran::sdap::{DrbConfig, DrbId};
 use crate::time::{Duration, Instant};
-use std::collections::VecDeque;
-
-/// Most packets between the ends of which the times are kept.
-const MAX_UNDER_WAY: usize = 16_384;
 
 /// See the top of this file.
 #[derive(Debug)]
@@ -35,15 +31,13 @@ pub(super) struct Bearer {
 struct End {
     rlc: Entity,
     pdcp: PdcpRx,
-    /// Packets that were sent from here and not handed up there yet, by COUNT.
-    under_way: VecDeque<SentSdu>,
     delivered_packets: u64,
     delivered_bytes: u64,
     /// What the MAC took since limiters were told last.
     served: Served,
 }
 
-/// What the MAC took from a bearer.
+/// What the MAC took from a bearer whose limiter goes by it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Served {
     /// Bytes it had room for.
@@ -94,7 +88,6 @@ impl Bearer {
             let end = End {
                 rlc: Entity::new(&config.rlc, queue)?,
                 pdcp: PdcpRx::new(config.pdcp_sn(), config.t_reordering()),
-                under_way: VecDeque::new(),
                 delivered_packets: 0,
                 delivered_bytes: 0,
                 served: Served::default(),
@@ -129,8 +122,7 @@ impl Bearer {
     /// Bytes on the air that would empty the buffer of a direction.
     #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
-        let rlc = &self.ends[sender(direction)].rlc;
-        rlc.status(now).air_bytes(rlc.header_len(), per_pdu)
+        self.ends[sender(direction)].rlc.air_bytes(per_pdu, now)
     }
 
     pub(super) fn sizes(
@@ -144,30 +136,37 @@ impl Bearer {
         self.ends[sender(direction)].rlc.sizes(most, per_pdu, now, out);
     }
 
-    /// Lets a block have what the bearer holds; `sent` gets every packet of which the last byte goes.
+    /// Lets a block have what the bearer holds.
+    #[inline]
     pub(super) fn fill(
         &mut self,
         direction: Direction,
         block: &mut TransportBlock,
         now: Instant,
         pool: &mut BufferPool,
-        sent: &mut impl FnMut(&SentSdu),
     ) {
-        let lcid = self.lcid;
-        let End { rlc, served, under_way, .. } = &mut self.ends[sender(direction)];
+        block.fill(self.lcid, &mut self.ends[sender(direction)].rlc, now, pool);
+    }
+
+    /// The same where somebody wants to know: counts what is taken, and `sent` gets every packet of which the last byte
+    /// goes.
+    pub(super) fn fill_noted(
+        &mut self,
+        direction: Direction,
+        block: &mut TransportBlock,
+        now: Instant,
+        pool: &mut BufferPool,
+        sent: impl FnMut(&SentSdu),
+    ) {
+        let rlc = self.tx(direction);
         let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
-        let before = rlc.waiting_bytes();
-        block.fill(lcid, rlc, now, pool);
+        let (before, noted) = (rlc.waiting_bytes(), rlc.sent().noted());
+        self.fill(direction, block, now, pool);
+        let End { rlc, served, .. } = &mut self.ends[sender(direction)];
         let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
-        rlc.drain_sent(|packet| {
-            if under_way.len() >= MAX_UNDER_WAY {
-                under_way.pop_front();
-            }
-            under_way.push_back(*packet);
-            sent(packet);
-        });
+        rlc.sent().since(noted).for_each(sent);
     }
 
     /// What the MAC took since the last call.
@@ -210,7 +209,7 @@ impl Bearer {
         let End { rlc, pdcp, delivered_packets, delivered_bytes, .. } = to;
         rlc.receive(pdu, now, pool, &mut |sdu, pool| {
             pdcp.receive(sdu, now, pool, |count, packet| {
-                let delivered = hand_up(header, &mut from.under_way, count, packet);
+                let delivered = hand_up(header, from.rlc.sent(), count, packet);
                 *delivered_packets += 1;
                 *delivered_bytes += delivered.packet.len() as u64;
                 out(delivered);
@@ -237,7 +236,7 @@ impl Bearer {
         if to.pdcp.poll_timeout().is_some_and(|at| at <= now) {
             let End { pdcp, delivered_packets, delivered_bytes, .. } = to;
             pdcp.on_timeout(now, |count, packet| {
-                let delivered = hand_up(header, &mut from.under_way, count, packet);
+                let delivered = hand_up(header, from.rlc.sent(), count, packet);
                 *delivered_packets += 1;
                 *delivered_bytes += delivered.packet.len() as u64;
                 out(delivered);
@@ -279,17 +278,9 @@ impl Bearer {
 
 /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
 #[inline(always)]
-fn hand_up(header: bool, under_way: &mut VecDeque<SentSdu>, count: u32, mut packet: Packet) -> Delivered {
-    // Packets come in the order of COUNT; those before are lost.
-    while under_way.front().is_some_and(|sent| count.wrapping_sub(sent.count).wrapping_sub(1) < u32::MAX / 2)
-    {
-        under_way.pop_front();
-    }
-    let sent = under_way.front().filter(|sent| sent.count == count).copied();
-    if sent.is_some() {
-        under_way.pop_front();
-    }
-    let mut qfi = sent.map_or(0, |sent| sent.qfi);
+fn hand_up(header: bool, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
+    let sent = sent.take(count);
+    let mut qfi = sent.as_ref().map_or(0, |sent| sent.qfi);
     if header {
         qfi = packet.first().map_or(qfi, |byte| byte & 0x3f);
         packet.pull_front(1);

@@ -111,7 +111,7 @@ impl Gnb {
                 if direction == Direction::Downlink {
                     bearer.limit_bytes = params.limit.bytes;
                 }
-                ue.side(direction).sdap.set_limiter(drb, limiter);
+                ue.set_limiter(direction, drb, limiter);
                 Ok(())
             }
         }

@@ -24,7 +24,7 @@
 
 pub use crate::ioam::IoamConfig;
 use crate::policy::Filter;
-use crate::ran::amc::{AmcError, RadioConfig};
+use crate::ran::amc::{AmcError, Direction, RadioConfig};
 use crate::ran::channel::{ChannelConfig, ChannelError};
 use crate::ran::mac::ControlLoad;
 use crate::ran::mac::harq::HarqConfig;
@@ -117,11 +117,37 @@ pub struct MacConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
     /// One event per packet that was delivered.
-    pub packets: bool,
+    pub packets: PacketEvents,
     /// One event per slot and direction.
     pub slots: bool,
     /// One event per slot, direction and UE with a backlog.
     pub ues: bool,
+}
+
+/// Of which packets there are events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketEvents {
+    /// Of none.
+    #[default]
+    None,
+    /// Of those to UEs.
+    Downlink,
+    /// Of all.
+    All,
+}
+
+impl PacketEvents {
+    /// Whether there are events of the packets of a direction.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, direction: Direction) -> bool {
+        match self {
+            Self::None => false,
+            Self::Downlink => matches!(direction, Direction::Downlink),
+            Self::All => true,
+        }
+    }
 }
 
 /// A UE.

@@ -29,7 +29,7 @@ mod ue;
 
 pub use command::GnbCommand;
 pub use config::{
-    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, QosRule,
+    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, PacketEvents, QosRule,
     TelemetryConfig, UeConfig, UeError,
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeSlotStats};
@@ -48,7 +48,7 @@ use anabranch_wire::gtpu::{GtpuHeader, message};
 use anabranch_wire::ip::dst;
 use bearer::Delivered;
 use exit::{Exit, note};
-use slot::Scratch;
+use slot::{PutAside, Scratch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use ue::{Ue, index};
@@ -249,11 +249,7 @@ impl Gnb {
     }
 
     /// A UE has, or will have, something to send: slots are run from now on.
-    #[inline]
     fn activate(&mut self, number: u32, now: Instant) {
-        if self.ues.get(number as usize).is_none_or(|ue| ue.active) {
-            return;
-        }
         if !self.ticking {
             self.ticking = true;
             self.next_slot = self.next_slot.max(now.as_nanos().div_ceil(self.slot_ns));
@@ -296,13 +292,15 @@ impl Gnb {
     /// A packet enters SDAP at the sending end of a direction.
     #[inline]
     fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
-        self.activate(number, now);
+        if self.ues.get(number as usize).is_some_and(|ue| !ue.active) {
+            self.activate(number, now);
+        }
         let Some(ue) = self.ues.get_mut(number as usize) else { return };
         let qfi = qfi.unwrap_or_else(|| ue.qfi_of(direction, &packet));
         if ue.enqueue(direction, qfi, packet, now).is_err() {
             self.links[index(direction)].stats.unroutable_packets += 1;
         }
-        self.wake = self.wake.min(self.ues[number as usize].wake);
+        self.wake = self.wake.min(ue.wake);
     }
 
     #[inline]
@@ -343,46 +341,55 @@ impl Gnb {
         mut delivered: Delivered,
         now: Instant,
     ) {
-        let Some(ue) = self.ues.get_mut(number as usize) else { return };
+        let Some((mut exit, ue, ..)) = self.exit(direction, number) else { return };
         if direction == Direction::Uplink {
             let arrived = delivered.sent.map_or(now, |sent| sent.arrived);
             ue.uplink_leaves(drb, &mut delivered.packet, arrived, now);
         }
-        let teid = ue.teid_uplink;
-        self.exit(direction, number, teid).0.deliver(drb, delivered, now);
+        exit.deliver(drb, delivered, now);
     }
 
-    /// Where packets of a UE leave a direction, and what is borrowed beside it.
+    /// The packets that were put aside for later.
+    fn deliver_rest(&mut self, number: u32, now: Instant) {
+        let mut up = std::mem::take(&mut self.scratch.delivered);
+        for (direction, drb, delivered) in up.drain(..) {
+            self.deliver(direction, number, drb, delivered, now);
+        }
+        self.scratch.delivered = up;
+    }
+
+    /// Where packets of a UE leave a direction, and what is borrowed beside it; the last is where they can be put aside.
     #[inline]
     fn exit(
         &mut self,
         direction: Direction,
-        ue: u32,
-        teid_uplink: u32,
-    ) -> (Exit<'_>, &mut [Ue], &mut BufferPool) {
-        let Self { n3, air_delay, telemetry, links, out, events, ues, pool, .. } = self;
+        number: u32,
+    ) -> Option<(Exit<'_>, &mut Ue, &mut BufferPool, &mut PutAside)> {
+        let Self { n3, air_delay, telemetry, links, out, events, ues, pool, scratch, .. } = self;
+        let ue = ues.get_mut(number as usize)?;
         let stats = &mut links[index(direction)].stats;
-        let (gtpu, air_delay, told) = (*n3 == N3::Gtpu, *air_delay, telemetry.packets);
-        (Exit { direction, ue, teid_uplink, gtpu, air_delay, told, stats, out, events }, ues, pool)
+        let teid_uplink = ue.teid_uplink;
+        let (gtpu, air_delay) = (*n3 == N3::Gtpu, *air_delay);
+        let told = telemetry.packets.has(direction);
+        let exit = Exit { direction, ue: number, teid_uplink, gtpu, air_delay, told, stats, out, events };
+        Some((exit, ue, pool, &mut scratch.delivered))
     }
 
-    /// A direction in which a block is there by `now`, downlink first.
+    /// The blocks of a direction that are there by `now`.
+    fn land_all(&mut self, direction: Direction, now: Instant) {
+        let is_there = |link: &Link| link.flights.front().is_some_and(|flight| flight.due <= now);
+        while is_there(&self.links[index(direction)])
+            && let Some(flight) = self.links[index(direction)].flights.pop_front()
+        {
+            self.land(direction, flight);
+        }
+    }
+
+    /// A block is there.
     #[inline]
-    fn landing(&self, now: Instant) -> Option<Direction> {
-        let lands = |direction: &Direction| {
-            self.links[index(*direction)].flights.front().is_some_and(|flight| flight.due <= now)
-        };
-        Direction::ALL.into_iter().find(lands)
-    }
-
-    /// The first block of a direction that is under way is there.
-    fn land(&mut self, direction: Direction) {
-        let first = self.links[index(direction)].flights.pop_front();
-        let Some(Flight { due, ue: number, block }) = first else { return };
-        let mut up = std::mem::take(&mut self.scratch.delivered);
-        let teid = self.ues.get(number as usize).map_or(0, |ue| ue.teid_uplink);
-        let (mut exit, ues, pool) = self.exit(direction, number, teid);
-        let Some(ue) = ues.get_mut(number as usize) else { return };
+    fn land(&mut self, direction: Direction, flight: Flight) {
+        let Flight { due, ue: number, block } = flight;
+        let Some((mut exit, ue, pool, rest)) = self.exit(direction, number) else { return };
         // A trace is filled with what the bearers have when the whole block is there.
         let at_once = direction == Direction::Downlink || ue.tellers.is_none();
         for (lcid, pdu) in block.pdus() {
@@ -392,7 +399,7 @@ impl Gnb {
                 if at_once {
                     exit.deliver(id, delivered, due);
                 } else {
-                    up.push((direction, id, delivered));
+                    rest.push((direction, id, delivered));
                 }
             });
         }
@@ -401,10 +408,9 @@ impl Gnb {
         let (active, wake) = (ue.active, ue.wake);
         let wakes_up = !active && ue.is_busy(due);
         pool.give(block.bytes);
-        for (direction, drb, delivered) in up.drain(..) {
-            self.deliver(direction, number, drb, delivered, due);
+        if !at_once {
+            self.deliver_rest(number, due);
         }
-        self.scratch.delivered = up;
         if wakes_up {
             self.activate(number, due);
         }
@@ -415,22 +421,22 @@ impl Gnb {
 
     /// Timers of UEs that are due at `now`.
     fn wake_ues(&mut self, now: Instant) {
-        let mut up = std::mem::take(&mut self.scratch.delivered);
         let mut wake = Instant::MAX;
         for at in 0..self.active.len() {
             let number = self.active[at];
             let Some(ue) = self.ues.get_mut(number as usize) else { continue };
-            if ue.wake <= now {
+            let due = ue.wake <= now;
+            if due {
+                let rest = &mut self.scratch.delivered;
                 ue.on_timeout(now, &mut self.pool, &mut |direction, drb, delivered| {
-                    up.push((direction, drb, delivered));
+                    rest.push((direction, drb, delivered));
                 });
             }
             wake = wake.min(ue.wake);
-            for (direction, drb, delivered) in up.drain(..) {
-                self.deliver(direction, number, drb, delivered, now);
+            if due {
+                self.deliver_rest(number, now);
             }
         }
-        self.scratch.delivered = up;
         self.wake = wake;
     }
 
@@ -477,24 +483,21 @@ impl Gnb {
     /// Does what is due at or before `now`.
     fn catch_up(&mut self, now: Instant) {
         self.skip(now);
-        let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
-        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
         loop {
             let (flight, tick) = (self.next_flight(), self.next_tick());
             let next = flight.min(tick).min(self.wake);
             if next > now || next == Instant::MAX {
                 return;
             }
-            // Polls that were missed are made up for by one, before the slot that takes what they pass on.
-            let poll = next.max(earliest).min(tick);
             if flight == next {
-                while let Some(direction) = self.landing(next) {
-                    self.land(direction);
-                }
+                Direction::ALL.into_iter().for_each(|direction| self.land_all(direction, next));
             } else if tick == next {
                 self.tick();
             } else {
-                self.wake_ues(poll);
+                // Polls that were missed are made up for by one, before the slot that takes what they pass on.
+                let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
+                let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
+                self.wake_ues(next.max(earliest).min(tick));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::bearer::Delivered;
 use super::stats::{GnbEvent, SlotStats, UeSlotStats};
-use super::ue::{Ue, index};
+use super::ue::{Side, Ue, index};
 use super::{Flight, Gnb};
 use crate::ran::amc::Direction;
 use crate::ran::mac::harq::Retx;
@@ -16,10 +16,13 @@ use crate::time::{Instant, nanos};
 /// Bytes of the smallest packets that are listed one by one: a block full of them is listed wholly.
 const SMALL_BYTES: u32 = 40;
 
+/// Packets that were handed up and leave a little later.
+pub(super) type PutAside = Vec<(Direction, DrbId, Delivered)>;
+
 /// What a slot needs on the way. Kept from one to the next for its memory only.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) delivered: Vec<(Direction, DrbId, Delivered)>,
+    pub(super) delivered: PutAside,
     ranked: Vec<Ranked>,
     queues: Vec<Backlog>,
     sizes: Vec<u32>,
@@ -94,9 +97,12 @@ impl Gnb {
         let link = &links[index(direction)];
         let Scratch { ranked, queues, sizes, backlogged, .. } = scratch;
         ranked.clear();
+        queues.clear();
+        sizes.clear();
         let backlogged = &mut backlogged[index(direction)];
-        backlogged.clear();
         backlogged.resize(slices.len(), 0);
+        // Most slots have few: what is 0 stays.
+        backlogged.iter_mut().filter(|count| **count > 0).for_each(|count| *count = 0);
         for number in active.iter() {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
             let mut bytes = ue.air_bytes(direction, PER_PDU, at);
@@ -127,8 +133,6 @@ impl Gnb {
         ranked.sort_unstable_by(|a, b| {
             a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
         });
-        queues.clear();
-        sizes.clear();
         let wanted = link.scheduler.wants_sizes();
         for Ranked { slice, ue: number, mcs, bytes, .. } in ranked.iter().copied() {
             let start = sizes.len();
@@ -179,10 +183,14 @@ impl Gnb {
             let mut filled = TransportBlock::new(told.tbs_bytes, told.rbs, pool);
             filled.special = special;
             let Ue { bearers, sides, .. } = ue;
-            let sdap = &mut sides[index(direction)].sdap;
+            let Side { sdap, listens, .. } = &mut sides[index(direction)];
             for bearer in bearers {
+                if !*listens && !telemetry.ues {
+                    bearer.fill(direction, &mut filled, at, pool);
+                    continue;
+                }
                 let id = bearer.id;
-                bearer.fill(direction, &mut filled, at, pool, &mut |sdu| {
+                bearer.fill_noted(direction, &mut filled, at, pool, |sdu| {
                     let wait = at.saturating_since(sdu.forwarded);
                     sdap.on_sent(id, sdu.bytes, wait, at);
                     told.sent_sdus += 1;
@@ -240,10 +248,9 @@ impl Gnb {
     fn report(&mut self, direction: Direction, slot: u64, at: Instant) {
         for place in 0..self.active.len() {
             let number = self.active[place];
-            if let Some(ue) = self.ues.get_mut(number as usize)
-                && !ue.listens(direction)
-            {
-                ue.note_told(direction, slot);
+            let Some(ue) = self.ues.get_mut(number as usize) else { continue };
+            if !ue.listens(direction) {
+                ue.side(direction).told = slot + 1;
                 continue;
             }
             let next = self.forecast(direction, number, slot);
@@ -261,7 +268,7 @@ impl Gnb {
         if !self.forecast || direction == Direction::Uplink {
             return None;
         }
-        if !self.ues.get(number as usize)?.look(direction).sdap.listens() {
+        if !self.ues.get(number as usize)?.look(direction).listens {
             return None;
         }
         self.expectation(direction, number, slot)

@@ -175,7 +175,7 @@ fn figure_4_of_the_paper() {
     {
         let mut config = config(&[25.0; 4], &[0, 1, 2, 3], Algorithm::Vanilla);
         config.scheduler = scheduler.into();
-        config.telemetry.packets = true;
+        config.telemetry.packets = PacketEvents::All;
         let mut run = Run::new(&config);
         for ue in 0..4 {
             run.offer(Gnb::N3, down(ue, 5000, 2000, ue), Instant::from_micros(500));
@@ -231,7 +231,7 @@ fn shares_deviate_by_no_more_than_the_quantum_limit() {
 fn limiters_rank_as_in_the_paper_and_keep_the_cell_busy() {
     let go = |algorithm: Algorithm| {
         let mut config = config(&[100.0], &[0], algorithm);
-        config.telemetry.packets = true;
+        config.telemetry.packets = PacketEvents::All;
         config.ues[0].sdap.poll_phase_us = 100;
         let mut run = Run::new(&config);
         run.load(&[0], 60_000, &[0], ms(8000));
@@ -262,7 +262,7 @@ fn whole_packets_first_is_sooner_in_a_narrow_slice() {
         let end = ms(10_000);
         let mut config = config(&[25.0, 75.0], &[0, 1], queue);
         config.scheduler = scheduler.into();
-        config.telemetry.packets = true;
+        config.telemetry.packets = PacketEvents::All;
         let mut run = Run::new(&config);
         run.load(&[0, 1], 40_000, &[0], end);
         let (within, mean) = waits(&run.times(0, 1)[10..]);
@@ -286,7 +286,7 @@ fn harq_delays_and_rlc_am_repairs() {
         let mut config = config(&[100.0], &[0], Algorithm::Vanilla);
         config.harq = HarqConfig { bler, bler_retx: retx, max_transmissions: 2, ..HarqConfig::default() };
         config.ues[0].bearer.rlc = rlc;
-        config.telemetry.packets = true;
+        config.telemetry.packets = PacketEvents::All;
         let mut run = Run::new(&config);
         for number in 0..400 {
             run.offer(Gnb::N3, down(0, 5000, 1000, number), Instant::from_micros(u64::from(number) * 1370));
@@ -428,7 +428,7 @@ fn what_waits_for_a_limiter_goes_when_another_takes_its_place() {
 fn gtpu_on_n3() {
     let mut config = config(&[100.0], &[0, 0], Algorithm::Vanilla);
     config.n3 = N3::Gtpu;
-    config.telemetry.packets = true;
+    config.telemetry.packets = PacketEvents::All;
     (config.ues[1].teid_downlink, config.ues[1].teid_uplink) = (Some(0x77), Some(0x88));
     let mut run = Run::new(&config);
     let wrap = |header: GtpuHeader, inner: &[u8]| {
@@ -471,7 +471,7 @@ fn the_same_seed_twice_is_the_same() {
         config.harq.bler = 0.1;
         config.scheduler = InterAlgorithm::EqpExact.into();
         config.ues[0].channel = serde_json::from_str(r#"{"model": "train"}"#).unwrap();
-        config.telemetry = TelemetryConfig { packets: true, slots: true, ues: true };
+        config.telemetry = TelemetryConfig { packets: PacketEvents::All, slots: true, ues: true };
         let mut run = Run::new(&config);
         run.load(&[0, 1, 2], 20_000, &[0, 2], ms(400));
         run.out.events
@@ -506,7 +506,7 @@ fn a_quiet_cell_is_counted_and_not_run() {
 fn after_a_leap_of_the_clock_nothing_is_pulled_before_it_was_passed_on() {
     for algorithm in [Algorithm::DynRlc, Algorithm::Drql, Algorithm::Bdp, Algorithm::E5gBdp, Algorithm::Jit] {
         let mut config = config(&[100.0], &[0], algorithm);
-        config.telemetry.packets = true;
+        config.telemetry.packets = PacketEvents::All;
         let mut run = Run::new(&config);
         (0..300).for_each(|n| run.offer(Gnb::N3, down(0, 5000, 1000, n), Instant::from_micros(65_331)));
         run.gnb.on_timeout(ms(1_280_114_680) + Duration::from_micros(331));

@@ -9,7 +9,7 @@ use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::channel::Channel;
 use crate::ran::mac::{FIRST_LCID, PER_PDU};
-use crate::ran::queue::{Forecast, Sdu, TtiReport};
+use crate::ran::queue::{AnyLimiter, Forecast, Sdu, TtiReport};
 use crate::ran::rlc::BufferPool;
 use crate::ran::sched::intra::{Average, UeMetric};
 use crate::ran::sdap::{DrbId, Sdap, SdapDrop};
@@ -37,6 +37,10 @@ pub(super) struct Ue {
     pub(super) grants: GrantDelay,
     /// What each direction tells in traces; most cells tell nothing.
     pub(super) tellers: Option<Box<[Teller; 2]>>,
+    /// Whether its limiters may ask for anything: one of them paces, or was changed.
+    limited: bool,
+    /// Whether a slot may start timers of it: those of limiters, and of RLC that sends again.
+    timed: bool,
     qos: Vec<QosRule>,
     default_qfi: u8,
     known_qfi: classify::Known,
@@ -47,6 +51,8 @@ pub(super) struct Ue {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) sdap: Sdap,
+    /// Whether a limiter goes by what it is told of slots.
+    pub(super) listens: bool,
     pub(super) channel: Channel,
     /// The slot after the one in which it was last served; 0 if never.
     pub(super) last_served: u64,
@@ -107,10 +113,12 @@ impl Ue {
             let limiter = |id: DrbId| {
                 let pair = limiters.iter().find(|(drb, _)| *drb == id);
                 // There is one for every bearer.
-                pair.map_or(crate::ran::queue::AnyLimiter::Open, |(_, pair)| pair[index(direction)].clone())
+                pair.map_or(AnyLimiter::Open, |(_, pair)| pair[index(direction)].clone())
             };
+            let sdap = Sdap::new(sdap, limiter)?;
             Ok::<_, UeError>(Side {
-                sdap: Sdap::new(sdap, limiter)?,
+                listens: sdap.listens(),
+                sdap,
                 channel: channel.build(amc, seed, load)?,
                 last_served: 0,
                 average: Average::default(),
@@ -128,16 +136,19 @@ impl Ue {
         ];
         // Stable: bearers of one priority in the order they are written.
         bearers.sort_by_key(|b| b.priority);
+        let limited = sides.iter().any(|side| side.listens);
         Ok(Self {
             name: config.name.clone(),
             slice,
             priority: config.priority,
             teid_uplink: 0,
-            bearers,
             active: false,
             wake: Instant::MAX,
             grants: GrantDelay::new(delay_slots),
             tellers: None,
+            limited,
+            timed: limited || bearers.iter().any(|bearer| bearer.acknowledged),
+            bearers,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
             known_qfi: classify::Known::default(),
@@ -265,6 +276,9 @@ impl Ue {
     /// The same of SDAP's polls and limiters.
     #[inline]
     fn limiters_wake(&self) -> Instant {
+        if !self.limited {
+            return Instant::MAX;
+        }
         let timers = self.sides.iter().filter_map(|side| side.sdap.poll_timeout());
         timers.fold(Instant::MAX, |wake, (at, _)| wake.min(at))
     }
@@ -285,6 +299,11 @@ impl Ue {
     /// After a slot: notes whether it is active, and when the next timer is due; that of a UE which is not has none.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant) {
+        if self.wake == Instant::MAX && !self.timed {
+            // None runs, and the slot has started none.
+            self.active = self.has_to_send(now);
+            return;
+        }
         let bearers = self.bearers_wake();
         self.active = bearers < Instant::MAX || self.has_to_send(now);
         self.wake = if self.active { self.limiters_wake().min(bearers).max(now) } else { Instant::MAX };
@@ -323,21 +342,11 @@ impl Ue {
     /// Whether anybody goes by what is told of the slots of a direction: a limiter, or who fills traces.
     #[inline]
     pub(super) fn listens(&self, direction: Direction) -> bool {
-        self.tellers.is_some() || self.look(direction).sdap.listens()
-    }
-
-    /// Nobody has to be told about a slot.
-    #[inline]
-    pub(super) fn note_told(&mut self, direction: Direction, slot: u64) {
-        self.side(direction).told = slot + 1;
-        for bearer in &mut self.bearers {
-            bearer.take_served(direction);
-        }
+        self.tellers.is_some() || self.look(direction).listens
     }
 
     /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
     /// take then, if it says.
-    #[inline]
     pub(super) fn report(
         &mut self,
         direction: Direction,
@@ -346,11 +355,11 @@ impl Ue {
         next: Option<Forecast>,
     ) {
         let side = &mut self.sides[index(direction)];
-        if !side.sdap.listens() {
-            return self.note_told(direction, slot);
-        }
         let elapsed = (slot + 1).saturating_sub(side.told);
         side.told = slot + 1;
+        if !side.listens {
+            return;
+        }
         let mut left = next;
         for bearer in &mut self.bearers {
             let status = bearer.status(direction, report.at);
@@ -370,6 +379,18 @@ impl Ue {
                 let before = bearer.air_bytes(direction, PER_PDU, report.at);
                 next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
             }
+        }
+    }
+
+    /// Changes how a bearer is paced.
+    pub(super) fn set_limiter(&mut self, direction: Direction, drb: DrbId, limiter: AnyLimiter) {
+        let side = &mut self.sides[index(direction)];
+        side.sdap.set_limiter(drb, limiter);
+        side.listens = side.sdap.listens();
+        (self.limited, self.timed) = (true, true);
+        // What was taken before is none of its business.
+        for bearer in &mut self.bearers {
+            bearer.take_served(direction);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::ran::rlc::{BufferPool, Entity};
 use crate::time::Instant;
-use anabranch_wire::mac::{MAC_SUBHEADER_LEN, MacSubPdus, emit_subheader};
+use anabranch_wire::mac::{MAC_SUBHEADER_LEN, MacSubPdus, subheader};
 
 /// Bytes around each RLC PDU.
 pub const PER_PDU: u32 = MAC_SUBHEADER_LEN as u32;
@@ -45,16 +45,11 @@ impl TransportBlock {
     /// Appends PDUs of one logical channel until it has none or nothing fits.
     pub fn fill(&mut self, lcid: u8, entity: &mut Entity, now: Instant, pool: &mut BufferPool) {
         while self.room() > MAC_SUBHEADER_LEN {
-            let start = self.bytes.len();
             let room = (self.room() - MAC_SUBHEADER_LEN).min(usize::from(u16::MAX));
-            self.bytes.extend_from_slice(&[0; MAC_SUBHEADER_LEN]);
-            let len = entity.pull(room, now, &mut self.bytes, pool);
-            if len == 0 {
-                self.bytes.truncate(start);
+            let front = |len: usize| subheader(lcid, len as u16);
+            if entity.pull_behind(room, now, &mut self.bytes, pool, front) == 0 {
                 return;
             }
-            // The room was just made, and len is within it.
-            let _ = emit_subheader(lcid, len as u16, &mut self.bytes[start..]);
         }
     }
 

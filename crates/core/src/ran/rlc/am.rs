@@ -15,10 +15,9 @@ mod tx;
 
 use super::config::AmConfig;
 use super::reassembly::BufferPool;
-use super::{BufferStatus, RlcStats, SentSdu, TxQueue};
+use super::{BufferStatus, RlcStats, SentLog, TxQueue};
 use crate::time::Instant;
 use anabranch_wire::rlc::{AmHeader, AmPdu, AmSn, Segment};
-use std::collections::VecDeque;
 
 /// Both sides of an acknowledged bearer's end.
 #[derive(Debug, Clone)]
@@ -41,7 +40,7 @@ impl Am {
         room: usize,
         now: Instant,
         out: &mut Vec<u8>,
-        sent: &mut VecDeque<SentSdu>,
+        sent: &mut SentLog,
     ) -> usize {
         let status = self.rx.pull_status(room, now, out);
         if status > 0 {

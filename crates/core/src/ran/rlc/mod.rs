@@ -17,39 +17,21 @@
 pub mod am;
 mod config;
 mod reassembly;
+mod sent;
 #[cfg(test)]
 mod tests;
 pub mod um;
 
 pub use config::{AmConfig, AmSnBits, RlcConfig, RlcError, UmConfig, UmSnBits};
 pub use reassembly::{BufferPool, MAX_SDU_BYTES};
+pub use sent::{SentLog, SentSdu};
 
 use super::pdcp::PdcpTx;
 use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
 use crate::time::Instant;
-use std::collections::VecDeque;
 
 /// Most SDUs of a window.
 pub const MAX_WINDOW: u32 = 8192;
-
-/// What became of an SDU when its last byte was pulled for the first time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SentSdu {
-    /// PDCP COUNT.
-    pub count: u32,
-    /// QoS flow.
-    pub qfi: u8,
-    /// Its bytes as RLC counts them.
-    pub bytes: u32,
-    /// When it entered SDAP.
-    pub arrived: Instant,
-    /// When SDAP let it down.
-    pub forwarded: Instant,
-    /// When its first byte was pulled.
-    pub first_pull: Instant,
-    /// When its last byte was pulled.
-    pub last_pull: Instant,
-}
 
 /// What waits in an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,9 +87,7 @@ impl TxQueue {
     /// The next packet, numbered: with its COUNT.
     #[inline(always)]
     fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
-        let mut sdu = self.buffer.pop(now)?;
-        let count = self.pdcp.number(&mut sdu);
-        Some((count, sdu))
+        self.buffer.pop(now).map(|mut sdu| (self.pdcp.number(&mut sdu), sdu))
     }
 
     /// Another discipline takes over what waits; what does not fit there is dropped and counted there.
@@ -147,7 +127,7 @@ pub struct RlcStats {
 pub struct Entity {
     queue: TxQueue,
     mode: Mode,
-    sent: VecDeque<SentSdu>,
+    sent: SentLog,
 }
 
 #[derive(Debug, Clone)]
@@ -167,7 +147,7 @@ impl Entity {
             RlcConfig::Um(config) => Mode::Um(Box::new(um::Um::new(*config))),
             RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config))),
         };
-        Ok(Self { queue, mode, sent: VecDeque::new() })
+        Ok(Self { queue, mode, sent: SentLog::default() })
     }
 
     /// A packet comes down from SDAP.
@@ -178,11 +158,32 @@ impl Entity {
 
     /// Appends the next PDU of at most `room` bytes to `out`; returns its length, 0 if there is none or not
     /// even a byte fits.
-    #[inline]
     pub fn pull(&mut self, room: usize, now: Instant, out: &mut Vec<u8>, pool: &mut BufferPool) -> usize {
+        self.pull_behind(room, now, out, pool, |_| [])
+    }
+
+    /// The same behind a header of another layer, which `front` makes of the PDU's length.
+    #[inline]
+    pub fn pull_behind<const N: usize>(
+        &mut self,
+        room: usize,
+        now: Instant,
+        out: &mut Vec<u8>,
+        pool: &mut BufferPool,
+        front: impl FnOnce(usize) -> [u8; N],
+    ) -> usize {
         match &mut self.mode {
-            Mode::Um(um) => um.pull(&mut self.queue, room, now, out, &mut self.sent, pool),
-            Mode::Am(am) => am.pull(&mut self.queue, room, now, out, &mut self.sent),
+            Mode::Um(um) => um.pull(&mut self.queue, room, now, out, &mut self.sent, pool, front),
+            Mode::Am(am) => {
+                let start = out.len();
+                out.extend_from_slice(&[0; N]);
+                let len = am.pull(&mut self.queue, room, now, out, &mut self.sent);
+                match len {
+                    0 => out.truncate(start),
+                    _ => out[start..start + N].copy_from_slice(&front(len)),
+                }
+                len
+            }
         }
     }
 
@@ -226,14 +227,13 @@ impl Entity {
     /// The next SDU of which the last byte was pulled for the first time.
     #[inline]
     pub fn poll_sent(&mut self) -> Option<SentSdu> {
-        self.sent.pop_front()
+        self.sent.pop()
     }
 
-    /// The SDUs that [`poll_sent`](Self::poll_sent) would name, all at once.
+    /// All of those that were neither polled nor taken yet.
     #[inline]
-    pub fn drain_sent(&mut self, mut each: impl FnMut(&SentSdu)) {
-        self.sent.iter().for_each(&mut each);
-        self.sent.clear();
+    pub fn sent(&mut self) -> &mut SentLog {
+        &mut self.sent
     }
 
     /// Whether nothing waits: [`status`](Self::status) has nothing to say.
@@ -256,6 +256,13 @@ impl Entity {
             Mode::Am(am) => am.head_bytes(),
         };
         self.queue.buffer.len_bytes() + head
+    }
+
+    /// Bytes on the air that would empty the buffer, as [`BufferStatus::air_bytes`] of what waits.
+    #[inline]
+    #[must_use]
+    pub fn air_bytes(&self, per_pdu: u32, now: Instant) -> u64 {
+        if self.is_idle(now) { 0 } else { self.status(now).air_bytes(self.header_len(), per_pdu) }
     }
 
     /// What waits.
@@ -371,15 +378,4 @@ impl Head {
             last_pull,
         }
     }
-}
-
-/// Most entries of what was sent that wait to be collected.
-const MAX_SENT: usize = 4096;
-
-#[inline]
-fn note_sent(sent: &mut VecDeque<SentSdu>, sdu: SentSdu) {
-    if sent.len() >= MAX_SENT {
-        sent.pop_front();
-    }
-    sent.push_back(sdu);
 }

@@ -18,13 +18,12 @@
 
 use super::config::{UmConfig, ms};
 use super::reassembly::{BufferPool, Outcome, Partial};
-use super::{BufferStatus, Head, MAX_SDU_BYTES, RlcStats, SentSdu, TxQueue, note_sent};
+use super::{BufferStatus, Head, MAX_SDU_BYTES, RlcStats, SentLog, TxQueue};
 use crate::time::Instant;
 use anabranch_wire::rlc::{Segment, UmHeader, UmSn};
-use std::collections::VecDeque;
 
-/// Most bytes of a header (TS 38.322 §6.2.2.3).
-const UM_HEADER_MAX: usize = 4;
+/// Room for the header (TS 38.322 §6.2.2.3: at most 4 bytes) and one of another layer before it.
+const HEADERS: usize = 8;
 
 /// Both sides of an unacknowledged bearer's end.
 #[derive(Debug, Clone)]
@@ -62,16 +61,20 @@ impl Um {
         self.config.sn_bits.0
     }
 
+    /// Appends the next PDU behind what `front` makes of its length.
     #[inline]
-    pub(super) fn pull(
+    #[expect(clippy::too_many_arguments, reason = "what belongs to the entity, and what to the call")]
+    pub(super) fn pull<const N: usize>(
         &mut self,
         queue: &mut TxQueue,
         room: usize,
         now: Instant,
         out: &mut Vec<u8>,
-        sent: &mut VecDeque<SentSdu>,
+        sent: &mut SentLog,
         pool: &mut BufferPool,
+        front: impl FnOnce(usize) -> [u8; N],
     ) -> usize {
+        const { assert!(N + UmHeader::MAX_LEN <= HEADERS) }
         let sn = self.sn();
         let head = match &mut self.head {
             Some(head) => head,
@@ -84,14 +87,13 @@ impl Um {
                 let len = sdu.packet.len();
                 if len > 0 && UmHeader::len(Segment::Complete, sn) + len <= room {
                     // Whole at once: it is nobody's head.
-                    let mut header = [0];
-                    let _ = UmHeader { segment: Segment::Complete, sn: 0, offset: 0 }.emit(sn, &mut header);
-                    out.extend_from_slice(&header);
-                    out.extend_from_slice(&sdu.packet);
+                    let header = UmHeader { segment: Segment::Complete, sn: 0, offset: 0 };
+                    let len = UmHeader::len(Segment::Complete, sn) + len;
+                    append(out, front(len), header, sn, &sdu.packet);
                     self.stats.data_pdus += 1;
-                    note_sent(sent, Head::sent_of(&sdu, count, now, now));
+                    sent.note(Head::sent_of(&sdu, count, now, now));
                     pool.give(sdu.packet.into_buffer());
-                    return header.len() + len;
+                    return len;
                 }
                 none.insert(Head { sdu, count, offset: 0, first_pull: now })
             }
@@ -109,18 +111,11 @@ impl Um {
             head.first_pull = now;
         }
         let header = UmHeader { segment, sn: self.next as u16, offset: head.offset as u16 };
-        let mut bytes = [0; UM_HEADER_MAX];
-        // The room is there.
-        let _ = header.emit(sn, &mut bytes);
-        // At once, for its length is known when this is compiled; what is too much is written over.
-        let start = out.len();
-        out.extend_from_slice(&bytes);
-        out.truncate(start + header_len);
-        out.extend_from_slice(&head.sdu.packet[head.offset..head.offset + take]);
+        append(out, front(header_len + take), header, sn, &head.sdu.packet[head.offset..head.offset + take]);
         head.offset += take;
         self.stats.data_pdus += 1;
         if to_end {
-            note_sent(sent, head.sent(now));
+            sent.note(head.sent(now));
             if segment != Segment::Complete {
                 self.next = (self.next + 1) % sn.modulus();
                 self.stats.segmented_sdus += 1;
@@ -298,6 +293,20 @@ impl Um {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.rx.timer.map(|(_, at)| at)
     }
+}
+
+/// Appends a PDU behind the header of another layer.
+#[inline(always)]
+fn append<const N: usize>(out: &mut Vec<u8>, front: [u8; N], header: UmHeader, sn: UmSn, data: &[u8]) {
+    let mut bytes = [0; HEADERS];
+    bytes[..N].copy_from_slice(&front);
+    // The room is there.
+    let _ = header.emit(sn, &mut bytes[N..]);
+    // At once, for the length is known when this is compiled; what is too much is written over.
+    let end = out.len() + N + UmHeader::len(header.segment, sn);
+    out.extend_from_slice(&bytes);
+    out.truncate(end);
+    out.extend_from_slice(data);
 }
 
 impl Rx {

@@ -56,8 +56,10 @@ pub struct SliceConfig {
 pub(super) const PARTS: u64 = 1_000_000;
 
 fn parts(percent: f64) -> u64 {
-    // Checked to be 0 to 100.
-    (percent * 1e4).round() as u64
+    // Checked to be 0 to 100; `round` is a call.
+    let parts = percent * 1e4;
+    let whole = parts as u64;
+    whole + u64::from(parts - whole as f64 >= 0.5)
 }
 
 impl SliceConfig {

@@ -2,7 +2,7 @@
 
 use super::super::config::{AmConfig, ms};
 use super::super::reassembly::BufferPool;
-use super::super::{BufferStatus, Head, RlcStats, SentSdu, TxQueue, note_sent};
+use super::super::{BufferStatus, Head, RlcStats, SentLog, TxQueue};
 use super::{after, ahead};
 use crate::ran::queue::Buffer;
 use crate::time::Instant;
@@ -69,7 +69,7 @@ impl Tx {
         room: usize,
         now: Instant,
         out: &mut Vec<u8>,
-        sent: &mut VecDeque<SentSdu>,
+        sent: &mut SentLog,
     ) -> usize {
         let least = AmHeader::len(Segment::Complete, self.sn) + 1;
         if room < least {
@@ -100,7 +100,7 @@ impl Tx {
         }
         head.offset += take;
         if to_end {
-            note_sent(sent, head.sent(now));
+            sent.note(head.sent(now));
             self.partial = false;
             self.stats.segmented_sdus += u64::from(segment != Segment::Complete);
         }

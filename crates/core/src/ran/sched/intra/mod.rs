@@ -85,8 +85,12 @@ impl Average {
     /// Bytes per TTI at TTI `now`.
     #[must_use]
     pub fn at(&self, now: u64) -> f32 {
-        let passed = i32::try_from(now.saturating_sub(self.at)).unwrap_or(i32::MAX);
-        self.bytes * (1.0 - 1.0 / Self::TTIS).powi(passed)
+        let kept = 1.0 - 1.0 / Self::TTIS;
+        match i32::try_from(now.saturating_sub(self.at)).unwrap_or(i32::MAX) {
+            // Who is served in each does without a call.
+            1 => self.bytes * kept,
+            passed => self.bytes * kept.powi(passed),
+        }
     }
 
     /// So many bytes were served in TTI `now`.
