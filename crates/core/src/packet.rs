@@ -48,7 +48,9 @@ impl Packet {
     pub fn push_front(&mut self, n: usize) -> &mut [u8] {
         if self.start < n {
             let missing = n - self.start;
-            self.buf.splice(0..0, core::iter::repeat_n(0, missing));
+            let len = self.buf.len();
+            self.buf.resize(len + missing, 0);
+            self.buf.copy_within(..len, missing);
             self.start += missing;
         }
         self.start -= n;

@@ -87,7 +87,13 @@ impl Instant {
 #[inline]
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
+    const SECOND: u64 = 1_000_000_000;
+    let (secs, rest) = (duration.as_secs(), u64::from(duration.subsec_nanos()));
+    // As nearly always, and the compiler sees that it undoes `from_nanos`.
+    if secs < u64::MAX / SECOND {
+        return secs * SECOND + rest;
+    }
+    secs.saturating_mul(SECOND).saturating_add(rest)
 }
 
 impl Add<Duration> for Instant {
@@ -136,6 +142,11 @@ mod tests {
         assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
         assert_eq!(Instant::ZERO - Duration::from_secs(1), Instant::ZERO);
         assert_eq!(Instant::ZERO - Instant::from_secs(3), Duration::ZERO);
+        for ns in [0, 1, 999_999_999, 1_000_000_000, u64::MAX / 2, u64::MAX - 709_551_616, u64::MAX] {
+            assert_eq!(nanos(Duration::from_nanos(ns)), ns);
+        }
+        assert_eq!(nanos(Duration::new(u64::MAX / 1_000_000_000, 709_551_616)), u64::MAX);
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
         assert_eq!(Instant::from_millis(1500).to_string(), "1.500000000s");
     }
 }

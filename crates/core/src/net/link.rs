@@ -257,11 +257,13 @@ impl Link {
     }
 
     /// The next packet that has arrived at the far end by `now`; its `at` is when it arrived.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, now: Instant) -> Option<Packet> {
-        if self.next > now {
-            return None;
-        }
+        if self.next > now { None } else { self.take_due(now) }
+    }
+
+    /// The same where something may be due.
+    fn take_due(&mut self, now: Instant) -> Option<Packet> {
         self.advance(now);
         if self.flight.front()?.0 > now {
             return None;

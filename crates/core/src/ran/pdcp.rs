@@ -120,6 +120,10 @@ impl PdcpRx {
         pool: &mut BufferPool,
         mut up: impl FnMut(u32, Packet),
     ) {
+        let pdu = match self.receive_next(pdu, now) {
+            Ok((count, packet)) => return up(count, packet),
+            Err(pdu) => pdu,
+        };
         let Ok((sn, _)) = self.sn.parse(&pdu) else {
             self.stats.malformed_pdus += 1;
             return pool.give(pdu);
@@ -129,13 +133,6 @@ impl PdcpRx {
         if ahead >= window(self.sn) {
             self.stats.stale_sdus += 1;
             return pool.give(pdu);
-        }
-        if ahead == 0 && self.next == self.deliver && self.held.is_empty() {
-            // In order, and nothing waits: as nearly always.
-            self.next = count.wrapping_add(1);
-            self.up(pdu, now, &mut up);
-            self.deliver = self.next;
-            return;
         }
         let index = ahead as usize;
         while self.held.len() <= index {
@@ -156,6 +153,24 @@ impl PdcpRx {
             self.reordering = None;
         }
         self.wait(now);
+    }
+
+    /// What [`receive`](Self::receive) does where the PDU is the next and nothing waits, as nearly always: the COUNT and
+    /// the packet to hand up.
+    ///
+    /// # Errors
+    /// The PDU, and nothing has changed, if it is otherwise.
+    #[inline]
+    pub fn receive_next(&mut self, pdu: Vec<u8>, now: Instant) -> Result<(u32, Packet), Vec<u8>> {
+        let wanted = self.deliver & (self.sn.modulus() - 1);
+        let is_next = self.sn.parse(&pdu).is_ok_and(|(sn, _)| sn == wanted);
+        if !is_next || self.next != self.deliver || !self.held.is_empty() {
+            return Err(pdu);
+        }
+        let count = self.deliver;
+        self.deliver = count.wrapping_add(1);
+        self.next = self.deliver;
+        Ok((count, self.packet(pdu, now)))
     }
 
     /// Gives up what `t_reordering` has been waited for.
@@ -207,12 +222,18 @@ impl PdcpRx {
         }
     }
 
-    #[inline(always)]
     fn up(&mut self, pdu: Vec<u8>, now: Instant, up: &mut impl FnMut(u32, Packet)) {
+        let packet = self.packet(pdu, now);
+        up(self.deliver, packet);
+    }
+
+    /// The packet of a PDU, which is handed up.
+    #[inline(always)]
+    fn packet(&mut self, pdu: Vec<u8>, now: Instant) -> Packet {
         self.stats.delivered_sdus += 1;
         let mut packet = Packet::new(now, pdu);
         packet.pull_front(self.sn.header_len());
-        up(self.deliver, packet);
+        packet
     }
 
     /// Starts the timer if something is missing and it does not run.

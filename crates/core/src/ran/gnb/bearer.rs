@@ -21,8 +21,6 @@ pub(super) struct Bearer {
     pub(super) acknowledged: bool,
     /// Most bytes in its RLC buffer.
     pub(super) limit_bytes: u64,
-    /// Whether packets carry the SDAP header.
-    header: bool,
     /// The gNB's end, and the UE's.
     ends: [End; 2],
 }
@@ -31,10 +29,18 @@ pub(super) struct Bearer {
 struct End {
     rlc: Entity,
     pdcp: PdcpRx,
-    delivered_packets: u64,
-    delivered_bytes: u64,
+    delivered: HandedUp,
     /// What the MAC took since limiters were told last.
     served: Served,
+}
+
+/// Packets that were handed up at an end.
+#[derive(Debug)]
+struct HandedUp {
+    /// Whether they carry the SDAP header.
+    header: bool,
+    packets: u64,
+    bytes: u64,
 }
 
 /// What the MAC took from a bearer whose limiter goes by it.
@@ -88,18 +94,17 @@ impl Bearer {
             let end = End {
                 rlc: Entity::new(&config.rlc, queue)?,
                 pdcp: PdcpRx::new(config.pdcp_sn(), config.t_reordering()),
-                delivered_packets: 0,
-                delivered_bytes: 0,
+                delivered: HandedUp { header: drb.header, packets: 0, bytes: 0 },
                 served: Served::default(),
             };
             Ok((limiter, end))
         };
         let (down, gnb) = end(&config.queue)?;
         let (up, ue) = end(config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
-        let (id, header, priority) = (drb.id, drb.header, config.priority);
+        let (id, priority) = (drb.id, config.priority);
         let acknowledged = matches!(config.rlc, RlcConfig::Am(_));
         let limit_bytes = config.limit_bytes;
-        Ok((Self { id, lcid, priority, acknowledged, limit_bytes, header, ends: [gnb, ue] }, [down, up]))
+        Ok((Self { id, lcid, priority, acknowledged, limit_bytes, ends: [gnb, ue] }, [down, up]))
     }
 
     /// The entity that sends in a direction.
@@ -195,7 +200,9 @@ impl Bearer {
         wake
     }
 
-    /// A PDU arrives at the receiving end of a direction.
+    /// A PDU arrives at the receiving end of a direction: the packet that is handed up, where that is the next and nothing
+    /// waits, as nearly always. `out` gets what is handed up otherwise.
+    #[inline]
     pub(super) fn receive(
         &mut self,
         direction: Direction,
@@ -203,18 +210,22 @@ impl Bearer {
         now: Instant,
         pool: &mut BufferPool,
         out: &mut impl FnMut(Delivered),
-    ) {
-        let header = self.header;
+    ) -> Option<Delivered> {
         let (from, to) = self.both(direction);
-        let End { rlc, pdcp, delivered_packets, delivered_bytes, .. } = to;
-        rlc.receive(pdu, now, pool, &mut |sdu, pool| {
-            pdcp.receive(sdu, now, pool, |count, packet| {
-                let delivered = hand_up(header, from.rlc.sent(), count, packet);
-                *delivered_packets += 1;
-                *delivered_bytes += delivered.packet.len() as u64;
-                out(delivered);
-            });
-        });
+        let End { rlc, pdcp, delivered, .. } = to;
+        let sent = from.rlc.sent();
+        match rlc.receive_one(pdu, now, pool) {
+            Ok(whole) => match pdcp.receive_next(whole?, now) {
+                Ok((count, packet)) => return Some(delivered.hand_up(sent, count, packet)),
+                Err(sdu) => pdcp.receive(sdu, now, pool, |count, packet| {
+                    out(delivered.hand_up(sent, count, packet));
+                }),
+            },
+            Err(_) => rlc.receive(pdu, now, pool, &mut |sdu, pool| {
+                pdcp.receive(sdu, now, pool, |count, packet| out(delivered.hand_up(sent, count, packet)));
+            }),
+        }
+        None
     }
 
     /// Timers of the receiving end of a direction, and of the sending one.
@@ -225,7 +236,6 @@ impl Bearer {
         pool: &mut BufferPool,
         out: &mut impl FnMut(Delivered),
     ) {
-        let header = self.header;
         let (from, to) = self.both(direction);
         if from.rlc.poll_timeout().is_some_and(|at| at <= now) {
             from.rlc.on_timeout(now, pool);
@@ -234,13 +244,9 @@ impl Bearer {
             to.rlc.on_timeout(now, pool);
         }
         if to.pdcp.poll_timeout().is_some_and(|at| at <= now) {
-            let End { pdcp, delivered_packets, delivered_bytes, .. } = to;
-            pdcp.on_timeout(now, |count, packet| {
-                let delivered = hand_up(header, from.rlc.sent(), count, packet);
-                *delivered_packets += 1;
-                *delivered_bytes += delivered.packet.len() as u64;
-                out(delivered);
-            });
+            let End { pdcp, delivered, .. } = to;
+            let sent = from.rlc.sent();
+            pdcp.on_timeout(now, |count, packet| out(delivered.hand_up(sent, count, packet)));
         }
     }
 
@@ -257,8 +263,8 @@ impl Bearer {
         };
         BearerStats {
             drb: self.id,
-            delivered_packets: to.delivered_packets,
-            delivered_bytes: to.delivered_bytes,
+            delivered_packets: to.delivered.packets,
+            delivered_bytes: to.delivered.bytes,
             buffer: from.rlc.buffer_stats(),
             buffer_bytes: from.rlc.status(now).sdu_bytes,
             sender: from.rlc.stats(),
@@ -276,14 +282,18 @@ impl Bearer {
     }
 }
 
-/// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
-#[inline(always)]
-fn hand_up(header: bool, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
-    let sent = sent.take(count);
-    let mut qfi = sent.as_ref().map_or(0, |sent| sent.qfi);
-    if header {
-        qfi = packet.first().map_or(qfi, |byte| byte & 0x3f);
-        packet.pull_front(1);
+impl HandedUp {
+    /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
+    #[inline(always)]
+    fn hand_up(&mut self, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
+        let sent = sent.take(count);
+        let mut qfi = sent.as_ref().map_or(0, |sent| sent.qfi);
+        if self.header {
+            qfi = packet.first().map_or(qfi, |byte| byte & 0x3f);
+            packet.pull_front(1);
+        }
+        self.packets += 1;
+        self.bytes += packet.len() as u64;
+        Delivered { packet, qfi, sent }
     }
-    Delivered { packet, qfi, sent }
 }

@@ -395,20 +395,21 @@ impl Gnb {
         for (lcid, pdu) in block.pdus() {
             let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
             let id = bearer.id;
-            bearer.receive(direction, pdu, due, pool, &mut |delivered| {
-                if at_once {
-                    exit.deliver(id, delivered, due);
-                } else {
-                    rest.push((direction, id, delivered));
-                }
-            });
+            let mut put_aside = |delivered| rest.push((direction, id, delivered));
+            match bearer.receive(direction, pdu, due, pool, &mut put_aside) {
+                // Nobody overtakes what was put aside.
+                Some(next) if at_once && rest.is_empty() => exit.deliver(id, next, due),
+                Some(next) => rest.push((direction, id, next)),
+                None => {}
+            }
         }
+        let late = !rest.is_empty();
         ue.set_wake(due);
         // It may have a STATUS PDU to send, or a timer.
         let (active, wake) = (ue.active, ue.wake);
         let wakes_up = !active && ue.is_busy(due);
         pool.give(block.bytes);
-        if !at_once {
+        if late {
             self.deliver_rest(number, due);
         }
         if wakes_up {
@@ -528,7 +529,8 @@ impl Element for Gnb {
             }
             Some(_) => self.links[1].stats.unroutable_packets += 1,
         }
-        self.look_ahead();
+        // A packet can start slots and timers, and delays none.
+        self.due = self.due.min(self.next_tick()).min(self.wake);
     }
 
     #[inline]

@@ -222,6 +222,7 @@ impl Gnb {
     }
 
     /// A block goes on the air.
+    #[inline(always)]
     fn send(&mut self, direction: Direction, number: u32, mut block: TransportBlock, at: Instant) {
         let due = at + self.air_delay;
         let link = &mut self.links[index(direction)];

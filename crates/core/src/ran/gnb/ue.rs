@@ -262,7 +262,7 @@ impl Ue {
     }
 
     /// Notes when the next timer is due.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_wake(&mut self, now: Instant) {
         self.wake = self.limiters_wake().min(self.bearers_wake()).max(now);
     }

@@ -122,6 +122,10 @@ pub struct RlcStats {
     pub malformed_pdus: u64,
 }
 
+/// An entity is in acknowledged mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IsAcknowledged;
+
 /// One end of a bearer: it sends and it receives.
 #[derive(Debug, Clone)]
 pub struct Entity {
@@ -206,6 +210,24 @@ impl Entity {
         }
     }
 
+    /// The same in unacknowledged mode, where a PDU makes at most one SDU whole: that SDU. In acknowledged mode nothing
+    /// happens.
+    ///
+    /// # Errors
+    /// [`IsAcknowledged`]: call [`receive`](Self::receive).
+    #[inline]
+    pub fn receive_one(
+        &mut self,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+    ) -> Result<Option<Vec<u8>>, IsAcknowledged> {
+        match &mut self.mode {
+            Mode::Um(um) => Ok(um.receive(pdu, now, pool)),
+            Mode::Am(_) => Err(IsAcknowledged),
+        }
+    }
+
     /// Does what is due.
     pub fn on_timeout(&mut self, now: Instant, pool: &mut BufferPool) {
         match &mut self.mode {
@@ -262,7 +284,11 @@ impl Entity {
     #[inline]
     #[must_use]
     pub fn air_bytes(&self, per_pdu: u32, now: Instant) -> u64 {
-        if self.is_idle(now) { 0 } else { self.status(now).air_bytes(self.header_len(), per_pdu) }
+        match &self.mode {
+            Mode::Um(um) if !um.has_head() && self.queue.buffer.len_sdus() == 0 => 0,
+            Mode::Um(_) => self.status(now).air_bytes(1, per_pdu),
+            Mode::Am(am) => self.status(now).air_bytes(am.header_len(), per_pdu),
+        }
     }
 
     /// What waits.

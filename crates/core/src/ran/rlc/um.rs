@@ -325,12 +325,15 @@ impl Rx {
         let mask = sn.modulus() - 1;
         let ahead = self.highest.wrapping_sub(x) & mask;
         let to_end = header.segment.to_end();
-        if self.timer.is_some() || self.reassembly != x || self.is_done(x) {
+        if self.timer.is_some() || self.reassembly != x {
             return None;
         }
         match (&mut self.partial[..], ahead) {
             // The window moves on by one.
             ([], 0) if header.offset == 0 && !to_end => {
+                if self.is_done(x) {
+                    return None;
+                }
                 let mut partial = Partial::new(pool);
                 if !partial.append(0, data) {
                     partial.discard(pool);
