@@ -25,6 +25,12 @@ typedef uint64_t u64;
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16
 #define AB_OPTION_SHORT_LEN 8
+/* "Here is data, tell me of it": asks an end for reports that has stopped looking for any to send. */
+#define AB_OPTION_ASK_LEN 4
+
+/* Traces of a flow, and repetitions of a report, are so far apart at least: no law gains by more, and each costs.
+ * crates/core/src/cc/int/view.rs has it as TELEMETRY_INTERVAL_US. */
+#define AB_INTERVAL_US 1000ULL
 
 /* Our opaque state snapshot: crates/wire/src/ioam/snapshot.rs. */
 #define AB_SCHEMA 0x414201
@@ -86,7 +92,10 @@ struct ab_socket {
 	u32 losses_taken_back;
 	/* AB_STATE_*. */
 	u32 state;
-	u32 reserved;
+	/* Packets of data in a row that went out with nothing to tell. */
+	u32 untold;
+	/* When the answer last went out. */
+	u64 told_us;
 };
 
 /* The last loss was taken for the medium's. */
@@ -137,7 +146,7 @@ struct ab_source_config {
 	u8 nodes;
 	/* Nodes are asked for time stamps and buffer occupancy, too. */
 	u8 detail;
-	/* One packet in so many carries a trace. */
+	/* One segment in so many carries a trace. */
 	u32 every;
 	/* Bytes in front of the IP header where packets leave: 14 with Ethernet, 0 at a tunnel (TUN). */
 	u32 link_bytes;
@@ -271,7 +280,7 @@ enum ab_event_kind {
 	AB_EVENT_STATE,
 };
 
-/* Counters, one array per object, indexed by enum ab_counter. */
+/* Counters, one array per object and processor, indexed by enum ab_counter. */
 enum ab_counter {
 	AB_ACKS,
 	AB_LOSSES_MEDIUM,

@@ -23,7 +23,7 @@ struct {
 } ab_sockets SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, AB_COUNTERS);
 	__type(key, u32);
 	__type(value, u64);
@@ -35,6 +35,8 @@ struct {
 #define MOST_NODES 8
 
 #define IPV6_LEN 40
+#define NEXT_HEADER 6
+#define HOP_LIMIT 7
 #define IPPROTO_HOPOPTS 0
 #define OPTION_IOAM 0x31
 #define BIT(n) (1U << (31 - (n)))
@@ -44,7 +46,7 @@ AB_INLINE void count(u32 which)
 	u64 *counter = bpf_map_lookup_elem(&ab_reports, &which);
 
 	if (counter)
-		__sync_fetch_and_add(counter, 1);
+		++*counter;
 }
 
 AB_INLINE u64 now_us(void)
@@ -69,16 +71,51 @@ AB_INLINE struct ab_socket *state_of(struct bpf_sock *sk)
 
 /* ---- the way back ------------------------------------------------------------------------------------ */
 
+/*
+ * The kernel asks for the length of our option several times for each packet. A sender of data has nothing to tell, so it
+ * has the kernel stop asking after so many packets (quiet), until the other end sends data itself: with a report, or with
+ * a request for reports, which an end sends with data for as long as it would be asked anyway. A retransmission does so too.
+ */
+#define QUIET_AFTER 64
+#define ALWAYS (BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG)
+#define TELLING (ALWAYS | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
+
+#define TCP_OFFSET 12
+
+/* Leaves what others have asked for as it is. */
+AB_INLINE void ask_for(struct bpf_sock_ops *ops, u32 flags)
+{
+	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~TELLING) | flags);
+}
+
+AB_INLINE void telling(struct bpf_sock_ops *ops, struct ab_socket *s)
+{
+	s->untold = 0;
+	if (!(ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+		ask_for(ops, TELLING);
+}
+
+AB_INLINE int carries_data(struct bpf_sock_ops *ops)
+{
+	const u8 *tcp = ops->skb_data;
+
+	return (const void *)(tcp + TCP_OFFSET + 1) <= ops->skb_data_end && ops->skb_len > (u32)(tcp[TCP_OFFSET] >> 4) * 4;
+}
+
 AB_INLINE void parse_option(struct bpf_sock_ops *ops)
 {
 	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND };
+	int len = bpf_load_hdr_opt(ops, option, sizeof(option), 0), late;
 	struct ab_socket *s;
-	int late;
 
-	if (bpf_load_hdr_opt(ops, option, sizeof(option), 0) < AB_OPTION_SHORT_LEN)
+	if (len < AB_OPTION_ASK_LEN)
 		return;
 	s = state_of(ops->sk);
 	if (!s)
+		return;
+	if (carries_data(ops))
+		telling(ops, s);
+	if (len < AB_OPTION_SHORT_LEN)
 		return;
 	late = ab_take(&s->view, option, now_us());
 	count(late < 0 ? AB_REPORTS_BAD : AB_REPORTS_IN);
@@ -86,48 +123,104 @@ AB_INLINE void parse_option(struct bpf_sock_ops *ops)
 		s->late = 1;
 }
 
-AB_INLINE int has_answer(const struct ab_socket *s)
+/* When the socket last looked at the clock, which is when its last packet came: to look again would cost as much as the rest. */
+AB_INLINE u64 last_us(struct bpf_sock_ops *ops)
 {
-	return s && s->answer_len && now_us() - s->answered_us <= ANSWER_US;
+	const struct tcp_sock *tp = ops->sk ? bpf_skc_to_tcp_sock(ops->sk) : 0;
+
+	return tp ? tp->tcp_mstamp : now_us();
+}
+
+/* Whether there is an answer worth sending. */
+AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
+{
+	return s->answer_len && ab_minus(now, s->answered_us) <= ANSWER_US;
+}
+
+/* Whether it is new, or its last repetition long enough ago. */
+AB_INLINE int due(const struct ab_socket *s, u64 now)
+{
+	return s->told_us < s->answered_us || ab_minus(now, s->told_us) >= AB_INTERVAL_US;
+}
+
+/* How long our option will be: in the packet that is made now, or at most, for the length of a segment. */
+AB_INLINE void reserve(struct bpf_sock_ops *ops)
+{
+	int packet = ops->args[0] != BPF_WRITE_HDR_TCP_CURRENT_MSS;
+	struct ab_socket *s = state_of(ops->sk);
+
+	if (!s)
+		return;
+	if (s->answer_len) {
+		u64 now = last_us(ops);
+
+		if (has_answer(s, now)) {
+			if ((!packet || due(s, now)) && bpf_reserve_hdr_opt(ops, AB_OPTION_LEN, 0))
+				bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN, 0);
+			return;
+		}
+		s->answer_len = 0;
+	}
+	/* An ACK without data asks for nothing. */
+	if (packet && !ops->skb_len)
+		return;
+	if (s->untold >= QUIET_AFTER) {
+		ask_for(ops, ALWAYS);
+		return;
+	}
+	if (packet)
+		s->untold++;
+	bpf_reserve_hdr_opt(ops, AB_OPTION_ASK_LEN, 0);
 }
 
 AB_INLINE void write_option(struct bpf_sock_ops *ops)
 {
+	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND, AB_OPTION_ASK_LEN };
 	struct ab_socket *s = state_of(ops->sk);
-	u8 option[AB_OPTION_LEN];
-	u64 age;
+	u64 now = now_us(), age;
 
-	if (!has_answer(s))
+	if (!s)
 		return;
+	if (!has_answer(s, now)) {
+		bpf_store_hdr_opt(ops, option, AB_OPTION_ASK_LEN, 0);
+		return;
+	}
 	__builtin_memcpy(option, s->answer, sizeof(option));
-	age = (now_us() - s->answered_us) / 8000;
+	age = (now - s->answered_us) / 8000;
 	option[3] |= age > 31 ? 31 : age;
 	if (bpf_store_hdr_opt(ops, option, AB_OPTION_LEN, 0)) {
 		option[1] = AB_OPTION_SHORT_LEN;
 		if (bpf_store_hdr_opt(ops, option, AB_OPTION_SHORT_LEN, 0))
 			return;
 	}
+	s->told_us = now;
+	s->untold = 0;
 	count(AB_REPORTS_OUT);
 }
 
 SEC("sockops")
 int ab_feedback(struct bpf_sock_ops *ops)
 {
+	struct ab_socket *s;
+
 	switch (ops->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG |
-						       BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG);
+		ask_for(ops, TELLING);
 		break;
 	case BPF_SOCK_OPS_PARSE_HDR_OPT_CB:
 		parse_option(ops);
 		break;
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
-		if (has_answer(state_of(ops->sk)) && bpf_reserve_hdr_opt(ops, AB_OPTION_LEN, 0))
-			bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN, 0);
+		reserve(ops);
 		break;
 	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
 		write_option(ops);
+		break;
+	case BPF_SOCK_OPS_RETRANS_CB:
+		s = state_of(ops->sk);
+		if (s)
+			telling(ops, s);
 		break;
 	}
 	return 1;
@@ -230,19 +323,18 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 	s->answer_len = AB_OPTION_LEN;
 }
 
-SEC("cgroup_skb/ingress")
-int ab_sink(struct __sk_buff *skb)
+/* A packet with hop-by-hop options, for `sk`. Apart, for hardly any packet is one. */
+__attribute__((noinline)) int take_trace(struct __sk_buff *skb)
 {
 	struct path path = { .share = AB_UNKNOWN, .link = AB_UNKNOWN, .arrival = AB_UNKNOWN, .depth = AB_UNKNOWN,
 			     .capacity = AB_UNKNOWN, .told = 1, .unbroken = 1 };
 	struct ab_socket *s;
 	struct bpf_sock *sk = skb->sk;
-	/* Fixed header; then next header, length, PadN 0, option, its length, reserved, IOAM type, trace. */
-	u8 ip[IPV6_LEN], h[16];
+	/* Next header, length, PadN 0, option, its length, reserved, IOAM type, trace. */
+	u8 h[16], hop_limit;
 	u32 type, at, end, fixed, nodes, len = 0;
 
-	if (skb->protocol != bpf_htons(0x86dd) || !sk || bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)) ||
-	    ip[6] != IPPROTO_HOPOPTS || bpf_skb_load_bytes(skb, IPV6_LEN, h, sizeof(h)))
+	if (!sk || bpf_skb_load_bytes(skb, HOP_LIMIT, &hop_limit, 1) || bpf_skb_load_bytes(skb, IPV6_LEN, h, sizeof(h)))
 		return 1;
 	/* As ioam_source.bpf.c and wire::ioam write it: one option, behind an empty PadN. */
 	if (h[2] != 1 || h[3] != 0 || h[4] != OPTION_IOAM || h[7] != 0)
@@ -254,7 +346,7 @@ int ab_sink(struct __sk_buff *skb)
 	if (!(type & BIT(0)) || !fixed)
 		return 1;
 	count(AB_TRACES_IN);
-	path.oldest = ip[7] - 1;
+	path.oldest = hop_limit - 1;
 	for (nodes = 0; nodes < MOST_NODES && at < end; nodes++) {
 		len = add_node(skb, &path, at, type, fixed);
 		if (!len)
@@ -271,5 +363,16 @@ int ab_sink(struct __sk_buff *skb)
 	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) &&
 			 (path.oldest == 64 || path.oldest == 63 || path.oldest == 128 || path.oldest == 127 ||
 			  path.oldest == 255 || path.oldest == 254));
+	return 1;
+}
+
+SEC("cgroup_skb/ingress")
+int ab_sink(struct __sk_buff *skb)
+{
+	const u8 *ip = (void *)(long)skb->data;
+
+	if (skb->protocol == bpf_htons(0x86dd) && (void *)(ip + IPV6_LEN) <= (void *)(long)skb->data_end &&
+	    ip[NEXT_HEADER] == IPPROTO_HOPOPTS)
+		take_trace(skb);
 	return 1;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
- * as a hop-by-hop option (RFC 9486). One segment in `every` carries one, so that telemetry stays cheap.
+ * as a hop-by-hop option (RFC 9486). One segment in `every` carries one, and of a flow none sooner than AB_INTERVAL_US
+ * after the last, so that telemetry stays cheap.
  *
  * A packet that would not fit the interface's MTU goes without: lower the route's MTU by the header's length. Of a
  * large packet (GSO) every segment is to fit.
@@ -22,13 +23,13 @@ const volatile struct ab_source_config ab_source SEC(".rodata.config") = {
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, AB_COUNTERS);
 	__type(key, u32);
 	__type(value, u64);
 } ab_ioam_source SEC(".maps");
 
-/* Segments that have gone without a trace. */
+/* Segments that have gone without a trace. Processors may forget what another one counts at the same moment. */
 u64 credit SEC(".bss");
 
 /* Room for so many nodes with hop, queue depth and our snapshot, 9 words each; with detail also seconds, fraction and
@@ -62,14 +63,65 @@ AB_INLINE void count(u32 which)
 	u64 *counter = bpf_map_lookup_elem(&ab_ioam_source, &which);
 
 	if (counter)
-		__sync_fetch_and_add(counter, 1);
+		++*counter;
+}
+
+/* When flows had their last trace, by their hash; nanoseconds of CLOCK_MONOTONIC. Flows of one hash share. */
+#define FLOWS 4096
+u64 traced_ns[FLOWS] SEC(".bss");
+
+/* A packet of this host's TCP knows its time and its flow. */
+AB_INLINE u64 time_of(struct __sk_buff *skb)
+{
+	return skb->tstamp ? skb->tstamp : bpf_ktime_get_ns();
+}
+
+AB_INLINE u32 flow_of(struct __sk_buff *skb)
+{
+	return (skb->hash ? skb->hash : bpf_get_hash_recalc(skb)) % FLOWS;
+}
+
+/* The place of the packet's IPv6 header and TCP offset, or 0. */
+AB_INLINE const u8 *headers(struct __sk_buff *skb)
+{
+	const u8 *at = (void *)(long)skb->data + ab_source.link_bytes;
+
+	return (void *)(at + IPV6_LEN + TCP_OFFSET + 1) <= (void *)(long)skb->data_end ? at : 0;
 }
 
 SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
-	u32 fixed = ab_source.detail ? NODE_WORDS_DETAIL : NODE_WORDS;
-	u32 words = (ab_source.nodes * (fixed + SNAPSHOT_WORDS) + 1) / 2 * 2, len = HEADER_LEN(words);
+	u32 segments, mtu = 0, payload, tcp_len, fixed, words, len, flow, ip_at = ab_source.link_bytes;
+	u8 hop_by_hop = 0;
+	const u8 *ip;
+	__be16 length;
+	u64 now;
+
+	if (skb->protocol != bpf_htons(0x86dd))
+		return TC_ACT_UNSPEC;
+	ip = headers(skb);
+	if (!ip) {
+		if (bpf_skb_pull_data(skb, ip_at + IPV6_LEN + TCP_OFFSET + 1))
+			return TC_ACT_UNSPEC;
+		ip = headers(skb);
+	}
+	if (!ip || ip[6] != IPPROTO_TCP)
+		return TC_ACT_UNSPEC;
+	/* Every segment of a large packet will carry the trace. */
+	segments = skb->gso_segs ? skb->gso_segs : 1;
+	credit += segments;
+	if (credit < (u64)ab_source.every * segments)
+		return TC_ACT_UNSPEC;
+	now = time_of(skb);
+	flow = flow_of(skb);
+	if (now - traced_ns[flow] < AB_INTERVAL_US * 1000)
+		return TC_ACT_UNSPEC;
+	fixed = ab_source.detail ? NODE_WORDS_DETAIL : NODE_WORDS;
+	words = (ab_source.nodes * (fixed + SNAPSHOT_WORDS) + 1) / 2 * 2;
+	len = HEADER_LEN(words);
+	payload = ((u32)ip[4] << 8 | ip[5]) + len;
+	tcp_len = (ip[IPV6_LEN + TCP_OFFSET] >> 4) * 4;
 	struct header h = {
 		.next = IPPROTO_TCP,
 		.len = len / 8 - 1,
@@ -81,26 +133,11 @@ int ab_source_egress(struct __sk_buff *skb)
 		.remaining = words,
 		.type = bpf_htonl((ab_source.detail ? TRACE_TYPE_DETAIL : TRACE_TYPE) << 8),
 	};
-	u32 ip_at = ab_source.link_bytes, segments = skb->gso_segs ? skb->gso_segs : 1, mtu = 0;
-	u8 ip[IPV6_LEN], offset, hop_by_hop = 0;
-	u32 payload;
-	__be16 length;
-
-	if (skb->protocol != bpf_htons(0x86dd) || bpf_skb_load_bytes(skb, ip_at, ip, sizeof(ip)) ||
-	    ip[6] != IPPROTO_TCP || bpf_skb_load_bytes(skb, ip_at + IPV6_LEN + TCP_OFFSET, &offset, 1))
-		return TC_ACT_UNSPEC;
 	if (len > sizeof(h))
 		return TC_ACT_UNSPEC;
-	payload = ((u32)ip[4] << 8 | ip[5]) + len;
-	/* Every segment of a large packet will carry the trace. */
-	if (__sync_fetch_and_add(&credit, segments) + segments < (u64)ab_source.every * segments)
-		return TC_ACT_UNSPEC;
 	if ((!ab_source.beyond_headroom && !ab_has_room(skb, len)) || payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
-	    (skb->gso_size && skb->gso_size + IPV6_LEN + (offset >> 4) * 4 + len > mtu)) {
-		count(AB_TRACES_SKIPPED);
-		return TC_ACT_UNSPEC;
-	}
-	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, 0)) {
+	    (skb->gso_size && skb->gso_size + IPV6_LEN + tcp_len + len > mtu) ||
+	    bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, 0)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
 	}
@@ -109,6 +146,7 @@ int ab_source_egress(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, ip_at + 6, &hop_by_hop, 1, 0);
 	bpf_skb_store_bytes(skb, ip_at + 4, &length, 2, 0);
 	credit = 0;
+	traced_ns[flow] = now;
 	count(AB_TRACES_OUT);
 	return TC_ACT_UNSPEC;
 }

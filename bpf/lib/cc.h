@@ -31,7 +31,7 @@ struct {
 } ab_sockets SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, AB_COUNTERS);
 	__type(key, u32);
 	__type(value, u64);
@@ -53,7 +53,7 @@ AB_INLINE void ab_count(u32 which)
 	u64 *counter = bpf_map_lookup_elem(&AB_COUNTER_MAP, &which);
 
 	if (counter)
-		__sync_fetch_and_add(counter, 1);
+		++*counter;
 }
 
 AB_INLINE struct tcp_sock *ab_tcp(struct sock *sk)

@@ -135,20 +135,28 @@ AB_INLINE void ab_acked_unseen(struct ab_view *v, u64 delivered_us, u64 first_se
 		v->acked_us = delivered_us;
 }
 
+/* The round trip by which telemetry's age is told: one shorter than the interval of telemetry counts as that. */
+AB_INLINE u64 ab_span(u64 srtt_us)
+{
+	u64 rtt = ab_rtt(srtt_us);
+
+	return rtt < AB_INTERVAL_US ? AB_INTERVAL_US : rtt;
+}
+
 AB_INLINE int ab_fresh(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
-	return (v->flags & AB_KNOWN) && ab_minus(v->acked_us, v->received_us) <= ab_rtt(srtt_us) * stale_rtts;
+	return (v->flags & AB_KNOWN) && ab_minus(v->acked_us, v->received_us) <= ab_span(srtt_us) * stale_rtts;
 }
 
 AB_INLINE int ab_detailed(const struct ab_view *v, u64 srtt_us, u32 stale_rtts)
 {
 	return (v->flags & AB_DETAILED) && ab_fresh(v, srtt_us, stale_rtts) &&
-	       ab_minus(v->acked_us, v->detailed_us) <= 4 * ab_rtt(srtt_us) * stale_rtts;
+	       ab_minus(v->acked_us, v->detailed_us) <= 4 * ab_span(srtt_us) * stale_rtts;
 }
 
 AB_INLINE int ab_medium(struct ab_view *v, u64 now_us, u64 srtt_us, u32 stale_rtts)
 {
-	u64 near = 2 * ab_rtt(srtt_us);
+	u64 near = 2 * ab_span(srtt_us);
 
 	v->flags &= ~AB_PROVISIONAL;
 	if (!ab_fresh(v, srtt_us, stale_rtts) || !(v->flags & AB_COMPLETE) ||

@@ -17,7 +17,7 @@ const PREFIX: &str = "ab_";
 /// The kernel does not let them be read.
 pub fn shown() -> Result<Vec<(String, u32, Counters)>, BpfError> {
     let mut all = Vec::new();
-    for info in MapInfoIter::default().filter(|info| info.ty == MapType::Array) {
+    for info in MapInfoIter::default().filter(|info| info.ty == MapType::PercpuArray) {
         let Some(name) = info.name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
         // One that has gone since is none.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };

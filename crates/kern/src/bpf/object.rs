@@ -101,19 +101,20 @@ pub(super) const COUNTERS: u32 = 11;
 
 /// Reads the counters of an object: the one array of that many numbers.
 pub(super) fn counters(object: &Object) -> Result<Counters, BpfError> {
-    let is_it = |m: &libbpf_rs::Map<'_>| m.map_type() == MapType::Array && m.max_entries() == COUNTERS;
+    let is_it = |m: &libbpf_rs::Map<'_>| m.map_type() == MapType::PercpuArray && m.max_entries() == COUNTERS;
     match object.maps().find(is_it) {
         Some(map) => read_counters(&map),
         None => Ok(Counters::default()),
     }
 }
 
-/// Reads a map of counters.
+/// Reads a map of counters: sums over the processors.
 pub(super) fn read_counters(map: &impl MapCore) -> Result<Counters, BpfError> {
     let mut all = [0; COUNTERS as usize];
     for (key, value) in (0u32..).zip(&mut all) {
-        let bytes = tried("reading counters", map.lookup(&key.to_ne_bytes(), MapFlags::ANY))?;
-        *value = bytes.and_then(|b| b.first_chunk().map(|b| u64::from_ne_bytes(*b))).unwrap_or(0);
+        let each = tried("reading counters", map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY))?;
+        let counts = each.iter().flatten().filter_map(|bytes| bytes.first_chunk());
+        *value = counts.map(|bytes| u64::from_ne_bytes(*bytes)).sum();
     }
     let [acks, losses_medium, losses_congestion, losses_taken_back, acks_stale, rest @ ..] = all;
     let [reports_in, reports_out, reports_bad, traces_in, traces_out, traces_skipped] = rest;

@@ -67,7 +67,7 @@ fn the_contract_has_the_sizes_we_write() {
         [
             24,
             view,
-            view + 96,
+            view + 104,
             16,
             48,
             view,
@@ -379,19 +379,27 @@ fn connect(port: u16, congestion_control: &str) -> TcpStream {
     }
 }
 
+/// Names of what a network namespace needs so that its loopback device is a node that fills traces.
+const NODE: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
+                    echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
+
+/// The group for a test's sockets, or a line that says why there is none.
+fn own_group() -> Option<OwnGroup> {
+    let group = OwnGroup::new();
+    if group.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "CI must have cgroup v2");
+        eprintln!("skipped: no cgroup v2 to make a group in");
+    }
+    group
+}
+
 /// The whole loop through the kernel: source → a Linux node that fills the trace → sink → option on ACKs →
 /// controller. And with the programs gone mid-flow the connection goes on.
 #[test]
 fn reports_go_round() {
     let Some(_alone) = alone() else { return };
-    let Some(group) = OwnGroup::new() else {
-        assert!(std::env::var_os("CI").is_none(), "CI must have cgroup v2");
-        eprintln!("skipped: no cgroup v2 to make a group in");
-        return;
-    };
-    const SETUP: &str = "ip link set lo mtu 1500 up; ip ioam namespace add 123; \
-                         echo 1 > /proc/sys/net/ipv6/conf/lo/ioam6_enabled; echo 7 > /proc/sys/net/ipv6/ioam6_id";
-    crate::tests::in_private_network(SETUP, || {
+    let Some(group) = own_group() else { return };
+    crate::tests::in_private_network(NODE, || {
         for algorithm in LOADABLE {
             let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
             let feedback = controllers.feedback(&group.path).unwrap();
@@ -430,5 +438,38 @@ fn reports_go_round() {
             drop(stream);
             assert_eq!(reader.join().unwrap(), (megabytes + 1) << 20);
         }
+    });
+}
+
+/// An end that has sent data for long, with nothing to tell, is asked no more whether it has. When the other end sends data,
+/// and telemetry comes with it, it tells again.
+#[test]
+fn who_was_quiet_tells_when_roles_change() {
+    let Some(_alone) = alone() else { return };
+    let Some(group) = own_group() else { return };
+    crate::tests::in_private_network(NODE, || {
+        let name = Algorithm::IntRate.name();
+        let controllers = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap();
+        let feedback = controllers.feedback(&group.path).unwrap();
+        let listener = TcpListener::bind("[::1]:0").unwrap();
+        let mut first = connect(listener.local_addr().unwrap().port(), name);
+        let (mut second, at) = listener.accept().unwrap();
+        // Much more than 64 packets, of 64 kB each at most.
+        let block = vec![0x5a; 64 << 20];
+        let send = |from: &mut TcpStream, to: &mut TcpStream| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| from.write_all(&block).unwrap());
+                to.read_exact(&mut vec![0; block.len()]).unwrap();
+            });
+        };
+        send(&mut first, &mut second);
+        assert_eq!(feedback.counters().unwrap().reports_out, 0, "nothing to tell");
+
+        let source = Source::attach("lo", loopback_source()).unwrap();
+        send(&mut second, &mut first);
+        let told = sockets().unwrap().into_iter().find(|socket| socket.remote.port() == at.port()).unwrap();
+        assert!(told.report_age.is_some(), "the new sender has no reports: {told:?}");
+        assert_eq!(feedback.counters().unwrap().reports_bad, 0);
+        drop((source, feedback, controllers));
     });
 }

@@ -2,39 +2,45 @@
 //! without either.
 //!
 //! ```text
-//!  [client: iperf3, anabranch int source] ── veth "wire", IPv6 ── [server: iperf3, an IOAM node]
+//!                ┌── veth flow0, IPv6 ── cubic ──────────────────────┐
+//!  [client]      ├── veth flow1 ──────── cubic: what chance does ────┤ [server: an IOAM node]
+//!                ├── veth flow2 ──────── int_cubic_l1, int source ───┤
+//!                └── ...                                             ┘
 //! ```
 
-use super::iperf::Iperf;
-use super::{Bench, Pair, figures, machine, sandboxed, stats};
+use super::turns::{self, Flow, TURN};
+use super::{Bench, figures, machine, sandboxed, stats};
 use crate::backend::Unable;
 use crate::netns::group::Group;
 use crate::netns::program::{self, Program};
+use crate::netns::space::Space;
 use crate::netns::{plan, telemetry};
 use crate::scenario::file::CongestionControl;
 use anyhow::{Result, bail};
 use clap::Args as ClapArgs;
 use serde_json::json;
-use std::path::PathBuf;
+use std::net::Ipv6Addr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch-lab bench cc                     CUBIC and our four controllers, seven rounds
-  anabranch-lab bench cc --every 1           a trace in every packet
+  anabranch-lab bench cc --every 1           a trace in every packet, as far as a flow's interval allows
 
 ./x bench cc measures nanoseconds per call besides. Needs root. Exit codes: 0 everything ran, 1 something failed,
 3 this machine cannot.";
 
-const CONTROLLERS: [CongestionControl; 4] = [
-    CongestionControl::IntCubicL1,
-    CongestionControl::IntCubicL2,
-    CongestionControl::IntCubicSs,
-    CongestionControl::IntRate,
+/// Twice CUBIC without telemetry: the second shows by how much equals differ.
+const CONTENDERS: [(&str, Option<CongestionControl>); 6] = [
+    ("cubic, no telemetry", None),
+    ("the same again", None),
+    ("int_cubic_l1", Some(CongestionControl::IntCubicL1)),
+    ("int_cubic_l2", Some(CongestionControl::IntCubicL2)),
+    ("int_cubic_ss", Some(CongestionControl::IntCubicSs)),
+    ("int_rate", Some(CongestionControl::IntRate)),
 ];
-const CLIENT: &str = "fd00::1";
-const SERVER: &str = "fd00::2";
 const MTU: u32 = 1500;
 /// Nodes of a trace: with the receiver on the same machine longer ones are not safe (docs/int-cc.md, Limits).
 const NODES: u8 = 1;
@@ -46,10 +52,10 @@ const READY: Duration = Duration::from_secs(10);
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct CcArgs {
-    /// Length of one measurement, in seconds.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=600))]
+    /// How long each contender sends in one round, in turns, in seconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Rounds; contenders take turns, medians are shown.
+    /// Rounds, each with new connections; medians are shown.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// One segment in so many carries a trace.
@@ -72,108 +78,132 @@ pub fn run(args: &CcArgs) -> Result<u8> {
     if sandbox.rootless {
         bail!(Unable("controllers are kernel programs: run it as root".into()));
     }
-    program::require(&[("ip", "iproute2"), ("iperf3", "iperf3"), ("taskset", "util-linux")])?;
+    program::require(&[("ip", "iproute2")])?;
     let bench = Bench::new(sandbox, args.seconds, args.rounds, args.json)?;
-    let link = Link::new(&bench, args.every)?;
-    let mut cubic = Vec::new();
-    let mut ours = CONTROLLERS.map(|cc| (cc, Vec::new()));
+    let links = Links::new(&bench, args.every)?;
+    let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
-        bench.doing(&format!("round {round} of {}: cubic", bench.rounds));
-        cubic.push(link.cubic()?);
-        for (cc, measured) in &mut ours {
-            bench.doing(&format!("round {round} of {}: {cc}", bench.rounds));
-            measured.push(link.controller(*cc)?);
-        }
+        bench.doing(&format!("round {round} of {}: {} flows in turns", bench.rounds, CONTENDERS.len()));
+        rounds.push(turns::run(&bench, links.connect()?, round.into())?);
     }
-    link.pair.end();
+    links.end();
 
     let mut table = figures(&["one TCP flow over IPv6", "Mbit/s", "of CUBIC's", "least", "most"]);
-    let cubic_mbps = stats::median(&mut cubic.clone());
-    table.add_row(["cubic, no telemetry", &format!("{cubic_mbps:.0}"), "", "", ""]);
     let mut rows = serde_json::Map::new();
-    for (cc, mut measured) in ours {
-        // Of the same round: what else the machine does changes from round to round.
-        let mut ratios: Vec<f64> = measured.iter().zip(&cubic).map(|(ours, cubic)| ours / cubic).collect();
-        let ([least, ratio, most], mbps) = (stats::spread(&mut ratios), stats::median(&mut measured));
-        table.add_row([
-            cc.to_string(),
-            format!("{mbps:.0}"),
-            format!("{ratio:.3}"),
-            format!("{least:.3}"),
-            format!("{most:.3}"),
-        ]);
-        rows.insert(cc.to_string(), json!({ "mbps": mbps, "of_cubic": ratio, "least": least, "most": most }));
+    for (number, (name, _)) in CONTENDERS.iter().enumerate() {
+        let of = |which: usize| rounds.iter().map(|round| round[number][which]).collect::<Vec<f64>>();
+        let (mbps, [least, ratio, most]) = (stats::median(&mut of(0)), stats::spread(&mut of(1)));
+        let mut row = vec![(*name).to_owned(), format!("{mbps:.0}")];
+        row.extend(
+            [ratio, least, most].map(|of| if number == 0 { String::new() } else { format!("{of:.3}") }),
+        );
+        table.add_row(row);
+        rows.insert(
+            (*name).to_owned(),
+            json!({ "mbps": mbps, "of_cubic": ratio, "least": least, "most": most }),
+        );
     }
     if args.json {
-        println!("{}", json!({"machine": machine(), "cubic_mbps": cubic_mbps, "controllers": rows}));
+        println!("{}", json!({"machine": machine(), "contenders": rows}));
         return Ok(0);
     }
     println!("\n{table}");
     println!(
-        "medians of {} rounds of {} s; veth with segmentation offload; a trace in one segment of {} and its room in \
-         all; ends and kernel of a side share one core; the goal is 0.97",
-        args.rounds, args.seconds, args.every
+        "medians of {} rounds, in each the median of turns of {} ms that flows of one process take in changing order, {} s \
+         each; veth with segmentation offload; a trace in one segment of {}, but not sooner than 1 ms after the last of \
+         its flow; the sender on one core, the readers on another; the goal is 0.97",
+        args.rounds,
+        TURN.as_millis(),
+        args.seconds,
+        args.every
     );
     Ok(0)
 }
 
-/// The link, and what stays loaded beside it.
-struct Link<'a> {
-    bench: &'a Bench,
-    pair: Pair,
-    folder: PathBuf,
-    every: String,
+/// A link for each contender, and what stays loaded beside them.
+struct Links {
+    client: Space,
+    server: Space,
     group: Group,
-    _loader: Program,
+    _programs: Vec<Program>,
 }
 
-impl<'a> Link<'a> {
-    fn new(bench: &'a Bench, every: u32) -> Result<Self> {
-        let pair = Pair::new("cc")?;
+/// Of contender `number`, on its own link.
+fn address(number: usize, end: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, number as u16, 0, 0, 0, 0, 0, end)
+}
+
+impl Links {
+    fn new(bench: &Bench, every: u32) -> Result<Self> {
+        let (client, server) = (Space::create("cc-client")?, Space::create("cc-server")?);
         let folder = bench.folder("cc")?;
-        for (space, own) in [(&pair.client, CLIENT), (&pair.server, SERVER)] {
-            space.ip(&format!("addr add {own}/64 dev wire nodad"))?;
+        for space in [&client, &server] {
+            space.ip("link set lo up")?;
+            // A flow whose turn comes goes on with the window it had.
+            space.sysctl(&[
+                ("net/ipv4/tcp_slow_start_after_idle", "0"),
+                ("net/ipv4/tcp_no_metrics_save", "1"),
+            ])?;
         }
         // The receiver's kernel fills the trace. IOAM namespace and node as the source and the sink expect them.
-        pair.server.sysctl(&[("net/ipv6/conf/wire/ioam6_enabled", "1"), ("net/ipv6/ioam6_id", "7")])?;
-        pair.server.ip("ioam namespace add 123")?;
-        let names = CONTROLLERS.map(|cc| cc.to_string());
-        if let Some(taken) = telemetry::taken(&names)? {
+        server.sysctl(&[("net/ipv6/ioam6_id", "7")])?;
+        server.ip("ioam namespace add 123")?;
+        let ours: Vec<String> = CONTENDERS.iter().filter_map(|(_, cc)| cc.map(|cc| cc.to_string())).collect();
+        if let Some(taken) = telemetry::taken(&ours)? {
             bail!(Unable(format!("{taken} is registered by another process (anabranch cc list)")));
         }
         let group = Group::create()?;
-        let mut command = Command::new(&bench.anabranch);
-        command.args(["cc", "load"]).args(&names).arg("--cgroup").arg(group.path());
-        command.args(["--ceiling-bps", &CEILING_BPS.to_string()]);
-        let (ready, stop) = ((telemetry::LOADER_READY, READY), &bench.sandbox.stop);
-        let loader = Program::start_saying(&pair.client, "cc-load", &mut command, ready, &folder, stop)?;
-        Ok(Self { bench, pair, folder, every: every.to_string(), group, _loader: loader })
+        let mut loader = Command::new(&bench.anabranch);
+        loader.args(["cc", "load"]).args(&ours).arg("--cgroup").arg(group.path());
+        loader.args(["--ceiling-bps", &CEILING_BPS.to_string()]);
+        let start = |name: &str, command: &mut Command, says: &str, folder: &Path| {
+            Program::start_saying(&client, name, command, (says, READY), folder, &bench.sandbox.stop)
+        };
+        let mut programs = vec![start("cc-load", &mut loader, telemetry::LOADER_READY, &folder)?];
+        for (number, (_, cc)) in CONTENDERS.iter().enumerate() {
+            let (link, own, other) = (format!("flow{number}"), address(number, 1), address(number, 2));
+            client.ip(&format!(
+                "link add {link} type veth peer name {link} netns {}\naddr add {own}/64 dev {link} nodad\n\
+                 link set {link} up",
+                server.name()
+            ))?;
+            server.ip(&format!("addr add {other}/64 dev {link} nodad\nlink set {link} up"))?;
+            if cc.is_none() {
+                continue;
+            }
+            server.sysctl(&[(&format!("net/ipv6/conf/{link}/ioam6_enabled"), "1")])?;
+            let mtu = MTU - plan::trace_bytes(NODES);
+            client.ip(&format!("-6 route replace {other}/128 dev {link} mtu {mtu}"))?;
+            let mut source = Command::new(&bench.anabranch);
+            source.args(["int", "source", "--interface", &link, "--every", &every.to_string()]);
+            source.args(["--nodes", &NODES.to_string()]);
+            programs.push(start(
+                &format!("int-source-{number}"),
+                &mut source,
+                telemetry::SOURCE_READY,
+                &folder,
+            )?);
+        }
+        Ok(Self { client, server, group, _programs: programs })
     }
 
-    /// Packets of `mtu` bytes to the server.
-    fn room(&self, mtu: u32) -> Result<()> {
-        self.pair.client.ip(&format!("-6 route replace {SERVER}/128 dev wire mtu {mtu}"))
+    /// New connections of all contenders; telemetry's programs look at ours.
+    fn connect(&self) -> Result<Vec<Flow>> {
+        let flow = |(number, (_, cc)): (usize, &(&str, Option<CongestionControl>))| {
+            let connect =
+                |congestion: &str| Flow::connect(&self.client, &self.server, address(number, 2), congestion);
+            match cc {
+                None => connect("cubic"),
+                Some(cc) => self.group.joined(|| connect(&cc.to_string())),
+            }
+        };
+        CONTENDERS.iter().enumerate().map(flow).collect()
     }
 
-    fn cubic(&self) -> Result<f64> {
-        self.room(MTU)?;
-        let iperf = Iperf { server: SERVER, congestion: "cubic", client: &[], group: None };
-        iperf.goodput(self.bench, &self.pair, &self.folder)
-    }
-
-    fn controller(&self, cc: CongestionControl) -> Result<f64> {
-        self.room(MTU - plan::trace_bytes(NODES))?;
-        let mut command = Command::new(&self.bench.anabranch);
-        command.args(["int", "source", "--interface", "wire", "--every", &self.every]);
-        command.args(["--nodes", &NODES.to_string()]);
-        let (ready, stop, folder) =
-            ((telemetry::SOURCE_READY, READY), &self.bench.sandbox.stop, &self.folder);
-        let source =
-            Program::start_saying(&self.pair.client, "int-source", &mut command, ready, folder, stop)?;
-        let cc = cc.to_string();
-        let iperf = Iperf { server: SERVER, congestion: &cc, client: &[], group: Some(&self.group) };
-        let mbps = iperf.goodput(self.bench, &self.pair, folder)?;
-        drop(source);
-        Ok(mbps)
+    fn end(self) {
+        let Self { client, server, group: _group, _programs } = self;
+        drop(_programs);
+        client.remove();
+        server.remove();
     }
 }

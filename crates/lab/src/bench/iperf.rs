@@ -1,13 +1,11 @@
 //! TCP goodput as iperf3 measures it between the ends of a [`Pair`], client and server on a core each.
 
 use super::{Bench, Core, Pair, pinned};
-use crate::netns::group::Group;
 use crate::netns::program::Program;
 use crate::netns::traffic;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 /// Where its server listens.
@@ -21,8 +19,6 @@ pub struct Iperf<'a> {
     pub congestion: &'a str,
     /// Further options of the client.
     pub client: &'a [&'a str],
-    /// The sockets of both ends are in this group.
-    pub group: Option<&'a Group>,
 }
 
 impl Iperf<'_> {
@@ -33,27 +29,17 @@ impl Iperf<'_> {
     pub fn goodput(&self, bench: &Bench, pair: &Pair, folder: &Path) -> Result<f64> {
         let mut server = pinned(Core::Server, "iperf3");
         server.args(["--server", "--one-off", "--bind", self.server]);
-        let mut server =
-            Program::start(&pair.server, "iperf3-server", &mut self.within(server), folder, None)?;
+        let mut server = Program::start(&pair.server, "iperf3-server", &mut server, folder, None)?;
         let listening = || pair.server.enter(|| Ok(traffic::port_in_use(PORT, true))).unwrap_or(false);
         server.wait_ready(Duration::from_secs(5), &bench.sandbox.stop, listening)?;
         let mut client = pinned(Core::Client, "iperf3");
         client.args(["--client", self.server, "--json", "--congestion", self.congestion, "--omit", "1"]);
         client.args(["--time", &bench.seconds.as_secs().to_string()]).args(self.client);
-        let output = pair
-            .client
-            .output(&mut self.within(client))
-            .with_context(|| format!("iperf3: {}", server.log_tail()))?;
+        let output =
+            pair.client.output(&mut client).with_context(|| format!("iperf3: {}", server.log_tail()))?;
         let report: Value = serde_json::from_str(&output).context("iperf3's report")?;
         let bps =
             report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no goodput")?;
         Ok(bps * 1e-6)
-    }
-
-    fn within(&self, command: Command) -> Command {
-        match self.group {
-            Some(group) => group.within(&command),
-            None => command,
-        }
     }
 }

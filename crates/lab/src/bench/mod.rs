@@ -21,6 +21,7 @@ mod sessions;
 mod stats;
 mod swarm;
 mod throughput;
+mod turns;
 mod wireguard;
 
 use crate::netns::program;
@@ -288,11 +289,14 @@ enum Core {
 
 /// `program` on the core of one side; on a machine with a single core, on that.
 fn pinned(core: Core, program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let number = if core == Core::Server && cores > 1 { "1" } else { "0" };
     let mut command = program::command("taskset");
-    command.args(["-c", number]).arg(program);
+    command.args(["-c", &core_number(core).to_string()]).arg(program);
     command
+}
+
+fn core_number(core: Core) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    usize::from(core == Core::Server && cores > 1)
 }
 
 /// A table with a left-aligned first column and right-aligned figures.

@@ -130,7 +130,7 @@ fn once(bench: &Bench, tag: &str, rate: Option<u32>, flows: u32, down: bool, pro
     if down {
         client.push("--reverse");
     }
-    let mbps = Iperf { server: SERVER, congestion: "cubic", client: &client, group: None }
+    let mbps = Iperf { server: SERVER, congestion: "cubic", client: &client }
         .goodput(bench, &pair, &folder)
         .with_context(|| proxy.as_ref().map(Program::log_tail).unwrap_or_default())?;
     if proxied {

@@ -68,7 +68,7 @@ fn once(bench: &Bench, kind: Kind, round: u32, down: bool) -> Result<f64> {
     let pair = Pair::new(&tag)?;
     let tunnel = ends::establish(bench, &pair, kind, &folder)?;
     let client: &[&str] = if down { &["--reverse"] } else { &[] };
-    let mbps = Iperf { server: &tunnel.server, congestion: "cubic", client, group: None }
+    let mbps = Iperf { server: &tunnel.server, congestion: "cubic", client }
         .goodput(bench, &pair, &folder)
         .with_context(|| kind.name())?;
     drop(tunnel);

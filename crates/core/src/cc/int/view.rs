@@ -11,6 +11,8 @@
 //!         a report that moves the counter before t + 2·RTT takes it back (the report was late)
 //! ```
 //!
+//! RTT is the smoothed round trip here, or [`TELEMETRY_INTERVAL_US`] if that is longer: a report is not earlier than that.
+//!
 //! The counter is of all flows' drops: somebody else's drop makes us careful, too. With telemetry in every n-th
 //! packet only, a report may come after the loss was found; hence *provisionally*.
 //!
@@ -42,6 +44,10 @@ const UNKNOWN: u64 = u64::MAX;
 const MOST_KBPS: u64 = 1_000_000_000;
 const MOST_BYTES: u64 = u32::MAX as u64;
 const MOST_RTT_US: u64 = 16_000_000;
+/// A flow gets a trace, and its sender the same report again, once in so long at most: telemetry that comes a few times in
+/// a round trip of the access is enough for every law here, and each costs. A shorter round trip counts as this where
+/// the age of telemetry is told by it.
+pub const TELEMETRY_INTERVAL_US: u64 = 1000;
 /// One segment in the unit of [`View::slow_start_growth`].
 pub const GROWTH_UNIT: u64 = 1024;
 
@@ -104,6 +110,12 @@ const fn rtt(srtt_us: u64) -> u64 {
     }
 }
 
+/// The round trip by which telemetry's age is told.
+const fn span(srtt_us: u64) -> u64 {
+    let rtt = rtt(srtt_us);
+    if rtt < TELEMETRY_INTERVAL_US { TELEMETRY_INTERVAL_US } else { rtt }
+}
+
 const fn at_most(value: u64, most: u64) -> u64 {
     if value > most { most } else { value }
 }
@@ -143,12 +155,13 @@ impl View {
         self.acked_us = now_us;
     }
 
-    /// Whether reports still come: the last is at most `stale_rtts` round trips older than the last ACK.
+    /// Whether reports still come: the last is at most `stale_rtts` round trips (or intervals of
+    /// telemetry, if those are longer) older than the last ACK.
     /// Silence alone makes nothing stale, for then there are no ACKs either.
     #[must_use]
     pub const fn fresh(&self, srtt_us: u64, stale_rtts: u32) -> bool {
         self.flags & KNOWN != 0
-            && self.acked_us.saturating_sub(self.received_us) <= rtt(srtt_us) * stale_rtts as u64
+            && self.acked_us.saturating_sub(self.received_us) <= span(srtt_us) * stale_rtts as u64
     }
 
     /// As [`fresh`](Self::fresh), for rates and queues: they do not fit beside SACK blocks, so they may be four
@@ -157,12 +170,12 @@ impl View {
     pub const fn detailed(&self, srtt_us: u64, stale_rtts: u32) -> bool {
         self.flags & DETAILED != 0
             && self.fresh(srtt_us, stale_rtts)
-            && self.acked_us.saturating_sub(self.detailed_us) <= 4 * rtt(srtt_us) * stale_rtts as u64
+            && self.acked_us.saturating_sub(self.detailed_us) <= 4 * span(srtt_us) * stale_rtts as u64
     }
 
     /// Whether a loss that was found now is the medium's. Remembers to take a late report into account.
     pub fn medium(&mut self, now_us: u64, srtt_us: u64, stale_rtts: u32) -> bool {
-        let near = 2 * rtt(srtt_us);
+        let near = 2 * span(srtt_us);
         self.flags &= !PROVISIONAL;
         if !self.fresh(srtt_us, stale_rtts)
             || self.flags & COMPLETE == 0
