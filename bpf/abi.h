@@ -25,7 +25,7 @@ typedef uint64_t u64;
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16
 #define AB_OPTION_SHORT_LEN 8
-/* "Here is data, tell me of it": asks an end for reports that has stopped looking for any to send. */
+/* "Here is data, tell me of it": asks an end for reports that may have stopped looking for any to send. */
 #define AB_OPTION_ASK_LEN 4
 
 /* Traces of a flow, and repetitions of a report, are so far apart at least: no law gains by more, and each costs.
@@ -104,6 +104,8 @@ struct ab_socket {
 #define AB_STATE_FRESH 2
 /* The ceiling is in force. */
 #define AB_STATE_CEILING 4
+/* The other end has been asked for reports, if it had to be. */
+#define AB_STATE_ASKED 8
 
 /* One socket as sockets.bpf.c tells it. */
 struct ab_shown {

@@ -73,8 +73,11 @@ AB_INLINE struct ab_socket *state_of(struct bpf_sock *sk)
 
 /*
  * The kernel asks for the length of our option several times for each packet. A sender of data has nothing to tell, so it
- * has the kernel stop asking after so many packets (quiet), until the other end sends data itself: with a report, or with
- * a request for reports, which an end sends with data for as long as it would be asked anyway. A retransmission does so too.
+ * has the kernel stop asking after so many packets, and is quiet. It looks again when the other end sends data with a report
+ * or with a request for reports, and where it has to send something again.
+ *
+ * The request is on the first packets of an end that has received as much: then the other one may be quiet. Few paths have
+ * seen such an option; should one drop it, the first retransmission ends it.
  */
 #define QUIET_AFTER 64
 #define ALWAYS (BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG)
@@ -88,11 +91,9 @@ AB_INLINE void ask_for(struct bpf_sock_ops *ops, u32 flags)
 	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~TELLING) | flags);
 }
 
-AB_INLINE void telling(struct bpf_sock_ops *ops, struct ab_socket *s)
+AB_INLINE int is_quiet(const struct bpf_sock_ops *ops)
 {
-	s->untold = 0;
-	if (!(ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
-		ask_for(ops, TELLING);
+	return !(ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
 AB_INLINE int carries_data(struct bpf_sock_ops *ops)
@@ -113,8 +114,12 @@ AB_INLINE void parse_option(struct bpf_sock_ops *ops)
 	s = state_of(ops->sk);
 	if (!s)
 		return;
-	if (carries_data(ops))
-		telling(ops, s);
+	if (carries_data(ops)) {
+		s->untold = 0;
+		s->state &= ~AB_STATE_ASKED;
+		if (is_quiet(ops))
+			ask_for(ops, TELLING);
+	}
 	if (len < AB_OPTION_SHORT_LEN)
 		return;
 	late = ab_take(&s->view, option, now_us());
@@ -165,12 +170,27 @@ AB_INLINE void reserve(struct bpf_sock_ops *ops)
 	if (packet && !ops->skb_len)
 		return;
 	if (s->untold >= QUIET_AFTER) {
+		s->state |= AB_STATE_ASKED;
 		ask_for(ops, ALWAYS);
 		return;
 	}
 	if (packet)
 		s->untold++;
-	bpf_reserve_hdr_opt(ops, AB_OPTION_ASK_LEN, 0);
+	if (!(s->state & AB_STATE_ASKED) && ops->data_segs_in >= QUIET_AFTER)
+		bpf_reserve_hdr_opt(ops, AB_OPTION_ASK_LEN, 0);
+}
+
+AB_INLINE void sent_again(struct bpf_sock_ops *ops)
+{
+	struct ab_socket *s = state_of(ops->sk);
+
+	if (!s)
+		return;
+	s->state |= AB_STATE_ASKED;
+	if (is_quiet(ops)) {
+		s->untold = 0;
+		ask_for(ops, TELLING);
+	}
 }
 
 AB_INLINE void write_option(struct bpf_sock_ops *ops)
@@ -201,8 +221,6 @@ AB_INLINE void write_option(struct bpf_sock_ops *ops)
 SEC("sockops")
 int ab_feedback(struct bpf_sock_ops *ops)
 {
-	struct ab_socket *s;
-
 	switch (ops->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
@@ -218,9 +236,7 @@ int ab_feedback(struct bpf_sock_ops *ops)
 		write_option(ops);
 		break;
 	case BPF_SOCK_OPS_RETRANS_CB:
-		s = state_of(ops->sk);
-		if (s)
-			telling(ops, s);
+		sent_again(ops);
 		break;
 	}
 	return 1;
@@ -323,7 +339,7 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 	s->answer_len = AB_OPTION_LEN;
 }
 
-/* A packet with hop-by-hop options, for `sk`. Apart, for hardly any packet is one. */
+/* A packet with hop-by-hop options. Apart, for hardly any packet is one. */
 __attribute__((noinline)) int take_trace(struct __sk_buff *skb)
 {
 	struct path path = { .share = AB_UNKNOWN, .link = AB_UNKNOWN, .arrival = AB_UNKNOWN, .depth = AB_UNKNOWN,

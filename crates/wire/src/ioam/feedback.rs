@@ -21,7 +21,7 @@
 //! TCP has 40 bytes for options. Beside timestamps 28 are left, beside one SACK block 16, beside two 8,
 //! beside three none: the short form is what still fits while losses are being reported. Kind 0x72 is not
 //! assigned by IANA; Intel's TCP-INT uses it with a length of 12, so the two are told apart.
-//! The kernel's sender has one of length 4 on its first packets of data: it asks for reports, and tells nothing.
+//! One of length 4 asks for reports, and tells nothing (`bpf/feedback.bpf.c`).
 
 use crate::WireError;
 use crate::read::{put, u16_at};
