@@ -89,16 +89,15 @@ impl CellSeen {
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
                 let of_flow = || self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
                 let most = of_flow().count();
-                let mut series: [Vec<(f64, f64)>; 3] = std::array::from_fn(|_| Vec::with_capacity(most));
+                let [mut waits_ms, mut sdap_ms, mut rlc_ms] = [(); 3].map(|()| vec![(0.0, 0.0); most]);
+                let points = waits_ms.iter_mut().zip(&mut sdap_ms).zip(&mut rlc_ms);
                 let mut waits = Vec::with_capacity(most);
                 let mut sums = [0.0; 5];
-                for p in of_flow() {
+                for (((wait_point, sdap_point), rlc_point), p) in points.zip(of_flow()) {
                     let at = p.delivered.as_secs_f64();
                     let [wait, sdap, rlc] =
                         [p.queue_wait(), p.sdap_wait(), p.rlc_wait()].map(|wait| wait.as_secs_f64() * 1e3);
-                    for (points, value) in series.iter_mut().zip([wait, sdap, rlc]) {
-                        points.push((at, value));
-                    }
+                    (*wait_point, *sdap_point, *rlc_point) = ((at, wait), (at, sdap), (at, rlc));
                     if (from..=end).contains(&at) {
                         waits.push(wait);
                         let [reassembly, total] =
@@ -108,7 +107,9 @@ impl CellSeen {
                         }
                     }
                 }
-                for (points, what) in series.into_iter().zip(["wait_ms", "sdap_wait_ms", "rlc_wait_ms"]) {
+                for (points, what) in
+                    [(waits_ms, "wait_ms"), (sdap_ms, "sdap_wait_ms"), (rlc_ms, "rlc_wait_ms")]
+                {
                     out.series.insert(name(what), Series { points });
                 }
                 if waits.is_empty() {

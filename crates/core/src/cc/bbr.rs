@@ -460,6 +460,10 @@ impl CongestionController for Bbr {
         Some(self.pacing_bps)
     }
 
+    fn wants_rate(&self) -> bool {
+        true
+    }
+
     fn rules_recovery(&self) -> bool {
         true
     }

@@ -135,6 +135,10 @@ pub trait CongestionController {
     fn rules_recovery(&self) -> bool {
         false
     }
+    /// Whether it reads [`Ack::rate`]; for one that does not, nobody needs to measure.
+    fn wants_rate(&self) -> bool {
+        false
+    }
     /// Whether the window is growing exponentially.
     fn in_slow_start(&self) -> bool {
         self.cwnd_bytes() < self.ssthresh_bytes()
@@ -321,6 +325,9 @@ impl CongestionController for Controller {
     }
     fn rules_recovery(&self) -> bool {
         dispatch!(self, c => c.rules_recovery())
+    }
+    fn wants_rate(&self) -> bool {
+        dispatch!(self, c => c.wants_rate())
     }
     fn in_slow_start(&self) -> bool {
         dispatch!(self, c => c.in_slow_start())

@@ -381,7 +381,7 @@ impl Link {
 
     #[inline(always)]
     fn put_on_medium(&mut self, mut packet: Packet, done: Instant) {
-        let sojourn_ns = nanos(done.saturating_since(packet.at));
+        let sojourn_ns = done.as_nanos().saturating_sub(packet.at.as_nanos());
         self.stats.sent_packets += 1;
         self.stats.sojourn_last_ns = sojourn_ns;
         self.stats.sojourn_total_ns = self.stats.sojourn_total_ns.saturating_add(sojourn_ns);

@@ -6,15 +6,19 @@
 //!   of a block      5 @ 2                           the first of all is the first of the blocks' firsts
 //! ```
 //!
-//! Most networks are one block: their first stands ready.
+//! Most networks are one block: their first stands ready. Time and place in the block are one number, so that the
+//! sooner of two is the lesser of two numbers.
 
 use anabranch_core::time::Instant;
 
 /// Deadlines of a block: four times four.
-const BLOCK: usize = 16;
-
-/// A deadline and whose it is.
-type Deadline = (Instant, u32);
+const BLOCK: u32 = 16;
+/// Bits for the place in a block, below the nanoseconds.
+const PLACE_BITS: u32 = BLOCK.ilog2();
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+/// From then on, after 36 years, is never.
+const NEVER_NS: u64 = NEVER >> PLACE_BITS;
 
 /// See the top of this file. Of several at one time the lowest number is first.
 #[derive(Debug, Default)]
@@ -22,63 +26,62 @@ pub struct Deadlines {
     numbers: u32,
     blocks: Vec<Block>,
     /// The first of each block.
-    firsts: Vec<Deadline>,
+    firsts: Vec<u64>,
 }
 
+/// Nanoseconds and place, or [`NEVER`].
 #[derive(Debug)]
 struct Block {
-    /// By number; [`Instant::MAX`] is none.
-    at: [[Instant; 4]; 4],
+    at: [[u64; 4]; 4],
     /// The first of each four.
-    firsts: [Deadline; 4],
+    firsts: [u64; 4],
 }
 
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
-        if (self.numbers as usize).is_multiple_of(BLOCK) {
-            let none = (Instant::MAX, self.numbers);
-            self.firsts.push(none);
-            self.blocks.push(Block { at: [[Instant::MAX; 4]; 4], firsts: [none; 4] });
+        if self.numbers.is_multiple_of(BLOCK) {
+            self.firsts.push(NEVER);
+            self.blocks.push(Block { at: [[NEVER; 4]; 4], firsts: [NEVER; 4] });
         }
         self.numbers += 1;
     }
 
     /// The first deadline and whose it is.
     #[inline]
-    pub fn first(&self) -> Option<Deadline> {
+    pub fn first(&self) -> Option<(Instant, u32)> {
         let (first, others) = self.firsts.split_first()?;
-        let first = others.iter().fold(*first, |first, other| sooner(first, *other));
-        Some(first).filter(|(at, _)| *at < Instant::MAX)
+        let (mut first, mut block) = (*first, 0);
+        for (number, other) in (1..).zip(others) {
+            if other >> PLACE_BITS < first >> PLACE_BITS {
+                (first, block) = (*other, number);
+            }
+        }
+        let place = first as u32 % BLOCK;
+        (first != NEVER).then(|| (Instant::from_nanos(first >> PLACE_BITS), block * BLOCK + place))
     }
 
     /// Sets the deadline of a number; [`Instant::MAX`]: it has none.
     #[inline]
     pub fn set(&mut self, number: u32, at: Instant) {
-        let place = number as usize / BLOCK;
-        let (Some(block), true) = (self.blocks.get_mut(place), number < self.numbers) else { return };
-        let four = &mut block.at[number as usize / 4 % 4];
-        let own = &mut four[number as usize % 4];
-        if *own == at {
+        let (block, place) = ((number / BLOCK) as usize, number % BLOCK);
+        let (Some(of_block), true) = (self.blocks.get_mut(block), number < self.numbers) else { return };
+        let ns = at.as_nanos();
+        let deadline = if ns < NEVER_NS { ns << PLACE_BITS | u64::from(place) } else { NEVER };
+        let row = (place / 4) as usize;
+        let own = &mut of_block.at[row][place as usize % 4];
+        if *own == deadline {
             return;
         }
-        *own = at;
-        let start = number / 4 * 4;
-        let of_four = [(four[0], start), (four[1], start + 1), (four[2], start + 2), (four[3], start + 3)];
-        block.firsts[number as usize / 4 % 4] = soonest(of_four);
-        self.firsts[place] = soonest(block.firsts);
+        *own = deadline;
+        of_block.firsts[row] = soonest(of_block.at[row]);
+        self.firsts[block] = soonest(of_block.firsts);
     }
 }
 
 #[inline(always)]
-fn soonest([a, b, c, d]: [Deadline; 4]) -> Deadline {
-    sooner(sooner(a, b), sooner(c, d))
-}
-
-/// The sooner one; the one before if they are at one time.
-#[inline(always)]
-fn sooner(a: Deadline, b: Deadline) -> Deadline {
-    if b.0 < a.0 { b } else { a }
+fn soonest([a, b, c, d]: [u64; 4]) -> u64 {
+    a.min(b).min(c.min(d))
 }
 
 #[cfg(test)]
@@ -95,6 +98,16 @@ mod tests {
         deadlines.set(0, Instant::from_millis(3));
         deadlines.set(1, Instant::ZERO);
         assert_eq!(deadlines.first(), Some((Instant::from_millis(3), 0)), "there is no number 1");
+    }
+
+    #[test]
+    fn what_is_decades_away_is_never() {
+        let mut deadlines = Deadlines::default();
+        deadlines.add();
+        deadlines.set(0, Instant::from_secs(1 << 30));
+        assert_eq!(deadlines.first(), Some((Instant::from_secs(1 << 30), 0)));
+        deadlines.set(0, Instant::from_secs(1 << 31));
+        assert_eq!(deadlines.first(), None);
     }
 
     proptest! {

@@ -59,6 +59,15 @@ impl App {
         }
     }
 
+    /// Whether no packet follows the last one until something comes or a timer is due; false: ask.
+    #[inline]
+    fn has_said_all(&self) -> bool {
+        match self {
+            Self::Udp(_) => false,
+            Self::Tcp(app) => app.has_said_all(),
+        }
+    }
+
     fn on_timeout(&mut self, now: Instant) {
         match self {
             // A source looks at the clock when it is asked for packets.
@@ -99,7 +108,7 @@ pub struct Host {
     recent: Option<((u8, u16), usize)>,
     /// Applications that may have packets to send, in the order in which they were woken.
     awake: VecDeque<usize>,
-    /// The first timer of all, while all are asleep.
+    /// The first timer of all, as they were when the last application fell asleep.
     deadline: Instant,
     unclaimed: u64,
 }
@@ -198,14 +207,17 @@ impl Element for Host {
     fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)> {
         while let Some(&index) = self.awake.front() {
             let slot = &mut self.apps[index];
-            if let Some(packet) = slot.app.poll_transmit(now) {
-                return Some((slot.way_out, packet));
+            let packet = slot.app.poll_transmit(now);
+            if packet.is_none() || slot.app.has_said_all() {
+                slot.awake = false;
+                slot.deadline = slot.app.next();
+                self.awake.pop_front();
+                if self.awake.is_empty() {
+                    self.deadline = first(self.apps.iter().map(|slot| slot.deadline));
+                }
             }
-            slot.awake = false;
-            slot.deadline = slot.app.next();
-            self.awake.pop_front();
-            if self.awake.is_empty() {
-                self.deadline = first(self.apps.iter().map(|slot| slot.deadline));
+            if let Some(packet) = packet {
+                return Some((self.apps[index].way_out, packet));
             }
         }
         None
@@ -230,12 +242,8 @@ impl Element for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let next = if self.awake.is_empty() {
-            self.deadline
-        } else {
-            first(self.apps.iter().map(Self::deadline_of))
-        };
-        (next < Instant::MAX).then_some((next, "an application"))
+        // Who is awake is asked for packets before it is asked for its timer.
+        (self.deadline < Instant::MAX).then_some((self.deadline, "an application"))
     }
 }
 

@@ -149,17 +149,17 @@ impl Network {
     /// # Errors
     /// [`Stuck`] if packets go round without time going on.
     pub fn run_until(&mut self, end: Instant) -> Result<(), Stuck> {
-        let mut steps = 0;
+        let mut since = self.moved;
         while let Some((at, id)) = self.deadlines.first() {
             if at > end {
                 break;
             }
             if at > self.now {
                 self.now = at;
-                steps = 0;
+                since = self.moved;
             }
             self.drive(NodeId(id));
-            self.settle(&mut steps)?;
+            self.settle(since)?;
         }
         self.now = self.now.max(end);
         Ok(())
@@ -206,7 +206,7 @@ impl Network {
     /// [`Stuck`] as in [`Network::run_until`].
     pub fn wake(&mut self, id: NodeId) -> Result<(), Stuck> {
         self.drive(id);
-        self.settle(&mut 0)
+        self.settle(self.moved)
     }
 
     /// Hands a packet to a port of a node now, as if it came over the wire.
@@ -215,7 +215,7 @@ impl Network {
     /// [`Stuck`] as in [`Network::run_until`].
     pub fn inject(&mut self, to: (NodeId, Port), packet: Packet) -> Result<(), Stuck> {
         self.wires.push((to.0, to.1, packet));
-        self.settle(&mut 0)
+        self.settle(self.moved)
     }
 
     /// The events of an element since the last call, oldest first, with their times. At most 65,536 are
@@ -273,10 +273,10 @@ impl Network {
         deadlines.set(id.0, next);
     }
 
-    /// Delivers what is on the wires until nothing is.
-    fn settle(&mut self, steps: &mut u64) -> Result<(), Stuck> {
+    /// Delivers what is on the wires until nothing is; time has not gone on since so many packets were moved.
+    fn settle(&mut self, since: u64) -> Result<(), Stuck> {
         while let Some((to, port, packet)) = self.wires.pop() {
-            self.deliver(to, port, packet, steps)?;
+            self.deliver(to, port, packet, since)?;
         }
         Ok(())
     }
@@ -287,14 +287,13 @@ impl Network {
         mut to: NodeId,
         mut port: Port,
         mut packet: Packet,
-        steps: &mut u64,
+        since: u64,
     ) -> Result<(), Stuck> {
         loop {
-            *steps += 1;
             self.moved += 1;
-            if *steps > MAX_STEPS {
+            if self.moved - since > MAX_STEPS {
                 let node = self.name(to).to_owned();
-                return Err(Stuck { now: self.now, steps: *steps, node });
+                return Err(Stuck { now: self.now, steps: self.moved - since, node });
             }
             let Self { nodes, deadlines, wires, now, .. } = self;
             let Slot { node, ends, .. } = &mut nodes[to.0 as usize];

@@ -251,6 +251,13 @@ impl TcpApp {
         self.connection.as_mut()?.poll_transmit(now)
     }
 
+    /// See [`Connection::has_said_all`].
+    #[inline]
+    #[must_use]
+    pub fn has_said_all(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::has_said_all)
+    }
+
     /// Timers of the connection.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {

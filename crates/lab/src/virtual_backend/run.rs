@@ -156,15 +156,13 @@ impl Seen {
         for (name, id) in &world.gnbs {
             let events = world.net.take_events::<Gnb>(*id);
             let cell = self.cells.entry(name.clone()).or_default();
-            for (at, event) in events {
-                match event {
-                    GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.packets.push(times),
-                    GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
-                        self.events.push((at.as_secs_f64(), format!("{name}: refused: {why}")));
-                    }
-                    _ => {}
+            events.for_each(|(at, event)| match event {
+                GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.packets.push(times),
+                GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
+                    self.events.push((at.as_secs_f64(), format!("{name}: refused: {why}")));
                 }
-            }
+                _ => {}
+            });
             let Some(gnb) = world.net.get_mut::<Gnb>(*id) else { continue };
             cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now).into()));
             cell.rlc_bytes.resize_with(gnb.ue_names().count(), Vec::new);

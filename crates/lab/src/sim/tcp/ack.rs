@@ -148,7 +148,9 @@ impl Sender {
                 if let Some(counting) = counting {
                     counting.on_delivered(s);
                 }
-                rate.on_delivered(s, now);
+                if let Some(rate) = rate {
+                    rate.on_delivered(s, now);
+                }
             });
         }
         board.acknowledge(a.ack, |s| {
@@ -162,7 +164,9 @@ impl Sender {
             if let Some(counting) = counting {
                 counting.on_delivered(s);
             }
-            rate.on_delivered(s, now);
+            if let Some(rate) = rate {
+                rate.on_delivered(s, now);
+            }
         });
         d
     }
@@ -216,7 +220,8 @@ impl Sender {
     }
 
     fn tell_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
-        let rate = self.rate.sample(self.rtt.min());
+        let min_rtt = self.rtt.min();
+        let rate = self.rate.as_mut().and_then(|rate| rate.sample(min_rtt));
         let newest = match (d.acked.filter(|_| !d.resent_acked), d.sacked) {
             (Some((_, a)), Some((_, s))) => Some(a.max(s)),
             (a, s) => a.or(s).map(|(_, last)| last),

@@ -82,6 +82,7 @@ pub struct Connection {
     syn_sent_at: Instant,
     syn_tries: u32,
     reset_due: Option<u64>,
+    said_all: bool,
     telemetry: Option<Box<TelemetryEnd>>,
     stream: SeededStream,
     /// What all its packets begin with, and what the peer's do; none if its ends differ in family.
@@ -122,6 +123,7 @@ impl Connection {
             syn_sent_at: now,
             syn_tries: 0,
             reset_due: None,
+            said_all: false,
             telemetry: options.telemetry.map(|t| Box::new(TelemetryEnd::new(t))),
             stream,
             template: TcpTemplate::new(local, remote).ok(),
@@ -250,6 +252,7 @@ impl Connection {
     /// The next packet to send, if any may go now.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        self.said_all = false;
         if let Some(seq) = self.reset_due.take() {
             return self.emit(seq, TcpFlags::RST | TcpFlags::ACK, 0, now);
         }
@@ -267,11 +270,20 @@ impl Connection {
                     return self.emit(self.sender.una - 1, TcpFlags::ACK, 0, now);
                 }
                 if self.receiver.ack_is_due(now) {
+                    self.said_all = true;
                     return self.emit(self.sender.next, TcpFlags::ACK, 0, now);
                 }
                 None
             }
         }
+    }
+
+    /// Whether no packet follows the last one of [`poll_transmit`](Self::poll_transmit) until something comes or a
+    /// timer is due: an ACK is sent when there is nothing else.
+    #[inline]
+    #[must_use]
+    pub const fn has_said_all(&self) -> bool {
+        self.said_all
     }
 
     /// Does what is due.

@@ -116,6 +116,10 @@ impl Scoreboard {
             }
             let Some(segment) = self.segments.pop_front() else { break };
             self.forget(&segment);
+            // Nearly always its transmission is the oldest.
+            if self.order.front() == Some(&(segment.seq, segment.transmission)) {
+                self.order.pop_front();
+            }
             if segment.status != Status::Sacked {
                 delivered(&segment);
             }

@@ -15,7 +15,7 @@
 use super::dupthresh::{DupThresh, Recovery};
 use super::prr::Prr;
 use super::rack::{self, Circumstances, LossProbe, Rack};
-use super::rate::DeliveryRate;
+use super::rate::{DeliveryRate, SentState};
 use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
 use super::{Options, TcpStats};
@@ -48,7 +48,8 @@ pub struct Sender {
     /// Duplicate ACKs in a row.
     pub(super) duplicates_in_row: u64,
     pub(super) rtt: RttEstimator,
-    pub(super) rate: DeliveryRate,
+    /// If its controller reads it.
+    pub(super) rate: Option<DeliveryRate>,
     pub(super) phase: Phase,
     pub(super) undo: Option<Undo>,
     /// When the first of the retransmissions under way left (Linux's `retrans_stamp`). What an ACK echoes from before is
@@ -126,6 +127,7 @@ impl Sender {
             rtt.sample(sample, now);
         }
         let paced = options.pacing || cc.pacing_bps().is_some();
+        let rate = cc.wants_rate().then(DeliveryRate::default);
         Self {
             cc,
             mss: mss.max(1),
@@ -145,7 +147,7 @@ impl Sender {
             undoes: options.recovery != Recovery::Classic,
             duplicates_in_row: 0,
             rtt,
-            rate: DeliveryRate::default(),
+            rate,
             phase: Phase::Open,
             undo: None,
             retransmitting_since: None,
@@ -207,7 +209,7 @@ impl Sender {
         }
         if self.board.is_empty() && self.next == self.written && !self.closing {
             // An end that only receives, nearly always: no window matters.
-            self.rate.on_app_limited(0);
+            self.note_app_limited(0);
             self.persist_at = None;
             return None;
         }
@@ -225,7 +227,7 @@ impl Sender {
         }
         let Some(segment) = self.next_new() else {
             if self.next == self.written && in_flight < cwnd {
-                self.rate.on_app_limited(in_flight);
+                self.note_app_limited(in_flight);
             }
             self.arm_persist(now);
             return None;
@@ -357,7 +359,7 @@ impl Sender {
             }
         };
         let lost = self.board.lost_bytes() - before;
-        self.rate.on_lost(lost);
+        self.note_lost(lost);
         match (again, self.early) {
             (Some(at), _) => self.early = Some((at, Early::Reordering)),
             (None, Some((_, Early::Reordering))) => self.early = None,
@@ -434,12 +436,32 @@ impl Sender {
         if let Some(blind) = &mut self.blind {
             blind.left_bytes = 0;
         }
-        self.rate.on_lost(self.board.lost_bytes() - before);
+        self.note_lost(self.board.lost_bytes() - before);
         self.phase = Phase::Loss { until: self.next };
         self.forced = true;
         self.pace_at = now;
         self.rtt.back_off();
         self.rto_at = Some(now + self.rtt.rto());
+    }
+
+    /// What is kept with a segment that is sent now, for the delivery rate.
+    #[inline]
+    fn sent_state(&mut self, nothing_in_flight: bool, now: Instant) -> SentState {
+        self.rate.as_mut().map_or_else(SentState::default, |rate| rate.on_sent(nothing_in_flight, now))
+    }
+
+    #[inline]
+    fn note_lost(&mut self, bytes: u64) {
+        if let Some(rate) = &mut self.rate {
+            rate.on_lost(bytes);
+        }
+    }
+
+    #[inline]
+    fn note_app_limited(&mut self, in_flight_bytes: u64) {
+        if let Some(rate) = &mut self.rate {
+            rate.on_app_limited(in_flight_bytes);
+        }
     }
 
     #[inline]
@@ -486,7 +508,7 @@ impl Sender {
     #[inline]
     fn send_new(&mut self, segment: Outgoing, now: Instant) -> Outgoing {
         let len = self.length(&segment);
-        let state = self.rate.on_sent(self.board.is_empty(), now);
+        let state = self.sent_state(self.board.is_empty(), now);
         self.board.push(segment.seq, len as u32, segment.fin, now, state);
         self.next += len;
         self.fin_sent |= segment.fin;
@@ -498,7 +520,7 @@ impl Sender {
     }
 
     fn retransmit(&mut self, segment: &Segment, now: Instant) -> Outgoing {
-        let state = self.rate.on_sent(false, now);
+        let state = self.sent_state(false, now);
         self.board.retransmit(segment.seq, now, state);
         self.retransmitting_since.get_or_insert(now);
         if let Some(undo) = &mut self.undo {
