@@ -60,8 +60,10 @@ impl Pair {
 
     fn transmit(&mut self, fate: &mut dyn FnMut(usize, &Packet) -> Fate) {
         for end in 0..2 {
-            let mut burst = 0;
+            let (mut burst, mut said_all) = (0, false);
             while let Some(packet) = self.ends[end].poll_transmit(self.now) {
+                assert!(!said_all, "a packet after the last one");
+                said_all = self.ends[end].has_said_all();
                 burst += 1;
                 assert!(burst < 10_000, "an end never stops sending");
                 self.bare += usize::from(parse_packet(&packet).unwrap().payload.is_empty());
