@@ -125,7 +125,7 @@ struct Links {
     client: Space,
     server: Space,
     group: Group,
-    _programs: Vec<Program>,
+    programs: Vec<Program>,
 }
 
 /// Of contender `number`, on its own link.
@@ -184,7 +184,7 @@ impl Links {
                 &folder,
             )?);
         }
-        Ok(Self { client, server, group, _programs: programs })
+        Ok(Self { client, server, group, programs })
     }
 
     /// New connections of all contenders; telemetry's programs look at ours.
@@ -201,9 +201,8 @@ impl Links {
     }
 
     fn end(self) {
-        let Self { client, server, group: _group, _programs } = self;
-        drop(_programs);
-        client.remove();
-        server.remove();
+        drop(self.programs);
+        self.client.remove();
+        self.server.remove();
     }
 }

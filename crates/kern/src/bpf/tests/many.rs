@@ -41,16 +41,6 @@ fn senders(port: u16) -> Vec<SocketState> {
         .collect()
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if is() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    panic!("not after 20 s: {what}");
-}
-
 #[test]
 fn a_thousand_connections_leave_nothing() {
     let Some(_alone) = alone() else { return };
