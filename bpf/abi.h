@@ -25,10 +25,12 @@ typedef uint64_t u64;
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16
 #define AB_OPTION_SHORT_LEN 8
-/* "Here is data, tell me of it": asks an end for reports that may have stopped looking for any to send. */
-#define AB_OPTION_ASK_LEN 4
+/* "A trace is in front of me": on packets that the source gave one, in the place of two of the kernel's NOPs.
+ * crates/wire/src/ioam/feedback.rs has it as TCP_MARK_KIND. */
+#define AB_MARK_KIND 0x73
+#define AB_MARK_LEN 2
 
-/* Traces of a flow, and repetitions of a report, are so far apart at least: no law gains by more, and each costs.
+/* Traces of a flow are so far apart at least: no law gains by more, and each costs.
  * crates/core/src/cc/int/view.rs has it as TELEMETRY_INTERVAL_US. */
 #define AB_INTERVAL_US 1000ULL
 
@@ -92,10 +94,8 @@ struct ab_socket {
 	u32 losses_taken_back;
 	/* AB_STATE_*. */
 	u32 state;
-	/* Packets of data in a row that went out with nothing to tell. */
-	u32 untold;
-	/* When the answer last went out. */
-	u64 told_us;
+	/* How often the answer is still to go out. */
+	u32 left;
 };
 
 /* The last loss was taken for the medium's. */
@@ -104,9 +104,6 @@ struct ab_socket {
 #define AB_STATE_FRESH 2
 /* The ceiling is in force. */
 #define AB_STATE_CEILING 4
-/* The other end has been asked for reports, if it had to be. */
-#define AB_STATE_ASKED 8
-
 /* One socket as sockets.bpf.c tells it. */
 struct ab_shown {
 	u64 cookie;

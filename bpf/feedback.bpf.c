@@ -2,11 +2,12 @@
 /*
  * Telemetry's way back, for the sockets of a cgroup.
  *
- *   receiver   data with an IOAM trace ─▶ sink (cgroup_skb, ingress) ─▶ socket storage ─▶ option 0x72 on its ACKs
+ *   receiver   data with a trace and option 0x73 ─▶ socket storage ─▶ option 0x72 on its next ACKs
  *   sender     option 0x72 ─▶ socket storage ─▶ congestion controller
  *
- * The same program does both; which one a socket is shows in what arrives. A middlebox that takes the option off
- * takes the reports with it, and the controller is CUBIC again.
+ * One program does both; which one a socket is shows in what arrives. The kernel calls it for packets with an option that it
+ * does not know, one in some dozens, and for packets that go out while there is something to tell: all others cost nothing. A
+ * middlebox that takes the options off takes the reports with them, and the controller is CUBIC again.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -34,12 +35,22 @@ struct {
 /* More nodes than this no IPv6 option can hold with our data. */
 #define MOST_NODES 8
 
+/* An answer goes out on so many packets, for ACKs are lost, too. */
+#define TELLINGS 3
+
 #define IPV6_LEN 40
 #define NEXT_HEADER 6
 #define HOP_LIMIT 7
+#define TCP_LEN 20
 #define IPPROTO_HOPOPTS 0
 #define OPTION_IOAM 0x31
 #define BIT(n) (1U << (31 - (n)))
+
+struct bpf_sock_ops_kern {
+	struct sk_buff *skb;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *ops) __ksym;
 
 AB_INLINE void count(u32 which)
 {
@@ -69,180 +80,7 @@ AB_INLINE struct ab_socket *state_of(struct bpf_sock *sk)
 	return s;
 }
 
-/* ---- the way back ------------------------------------------------------------------------------------ */
-
-/*
- * The kernel asks for the length of our option several times for each packet. A sender of data has nothing to tell, so it
- * has the kernel stop asking after so many packets, and is quiet. It looks again when the other end sends data with a report
- * or with a request for reports, and where it has to send something again.
- *
- * The request is on the first packets of an end that has received as much: then the other one may be quiet. Few paths have
- * seen such an option; should one drop it, the first retransmission ends it.
- */
-#define QUIET_AFTER 64
-#define ALWAYS (BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG)
-#define TELLING (ALWAYS | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
-
-#define TCP_OFFSET 12
-
-/* Leaves what others have asked for as it is. */
-AB_INLINE void ask_for(struct bpf_sock_ops *ops, u32 flags)
-{
-	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~TELLING) | flags);
-}
-
-AB_INLINE int is_quiet(const struct bpf_sock_ops *ops)
-{
-	return !(ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-}
-
-AB_INLINE int carries_data(struct bpf_sock_ops *ops)
-{
-	const u8 *tcp = ops->skb_data;
-
-	return (const void *)(tcp + TCP_OFFSET + 1) <= ops->skb_data_end && ops->skb_len > (u32)(tcp[TCP_OFFSET] >> 4) * 4;
-}
-
-AB_INLINE void parse_option(struct bpf_sock_ops *ops)
-{
-	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND };
-	int len = bpf_load_hdr_opt(ops, option, sizeof(option), 0), late;
-	struct ab_socket *s;
-
-	if (len < AB_OPTION_ASK_LEN)
-		return;
-	s = state_of(ops->sk);
-	if (!s)
-		return;
-	if (carries_data(ops)) {
-		s->untold = 0;
-		s->state &= ~AB_STATE_ASKED;
-		if (is_quiet(ops))
-			ask_for(ops, TELLING);
-	}
-	if (len < AB_OPTION_SHORT_LEN)
-		return;
-	late = ab_take(&s->view, option, now_us());
-	count(late < 0 ? AB_REPORTS_BAD : AB_REPORTS_IN);
-	if (late > 0)
-		s->late = 1;
-}
-
-/* When the socket last looked at the clock, which is when its last packet came: to look again would cost as much as the rest. */
-AB_INLINE u64 last_us(struct bpf_sock_ops *ops)
-{
-	const struct tcp_sock *tp = ops->sk ? bpf_skc_to_tcp_sock(ops->sk) : 0;
-
-	return tp ? tp->tcp_mstamp : now_us();
-}
-
-/* Whether there is an answer worth sending. */
-AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
-{
-	return s->answer_len && ab_minus(now, s->answered_us) <= ANSWER_US;
-}
-
-/* Whether it is new, or its last repetition long enough ago. */
-AB_INLINE int due(const struct ab_socket *s, u64 now)
-{
-	return s->told_us < s->answered_us || ab_minus(now, s->told_us) >= AB_INTERVAL_US;
-}
-
-/* How long our option will be: in the packet that is made now, or at most, for the length of a segment. */
-AB_INLINE void reserve(struct bpf_sock_ops *ops)
-{
-	int packet = ops->args[0] != BPF_WRITE_HDR_TCP_CURRENT_MSS;
-	struct ab_socket *s = state_of(ops->sk);
-
-	if (!s)
-		return;
-	if (s->answer_len) {
-		u64 now = last_us(ops);
-
-		if (has_answer(s, now)) {
-			if ((!packet || due(s, now)) && bpf_reserve_hdr_opt(ops, AB_OPTION_LEN, 0))
-				bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN, 0);
-			return;
-		}
-		s->answer_len = 0;
-	}
-	/* An ACK without data asks for nothing. */
-	if (packet && !ops->skb_len)
-		return;
-	if (s->untold >= QUIET_AFTER) {
-		s->state |= AB_STATE_ASKED;
-		ask_for(ops, ALWAYS);
-		return;
-	}
-	if (packet)
-		s->untold++;
-	if (!(s->state & AB_STATE_ASKED) && ops->data_segs_in >= QUIET_AFTER)
-		bpf_reserve_hdr_opt(ops, AB_OPTION_ASK_LEN, 0);
-}
-
-AB_INLINE void sent_again(struct bpf_sock_ops *ops)
-{
-	struct ab_socket *s = state_of(ops->sk);
-
-	if (!s)
-		return;
-	s->state |= AB_STATE_ASKED;
-	if (is_quiet(ops)) {
-		s->untold = 0;
-		ask_for(ops, TELLING);
-	}
-}
-
-AB_INLINE void write_option(struct bpf_sock_ops *ops)
-{
-	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND, AB_OPTION_ASK_LEN };
-	struct ab_socket *s = state_of(ops->sk);
-	u64 now = now_us(), age;
-
-	if (!s)
-		return;
-	if (!has_answer(s, now)) {
-		bpf_store_hdr_opt(ops, option, AB_OPTION_ASK_LEN, 0);
-		return;
-	}
-	__builtin_memcpy(option, s->answer, sizeof(option));
-	age = (now - s->answered_us) / 8000;
-	option[3] |= age > 31 ? 31 : age;
-	if (bpf_store_hdr_opt(ops, option, AB_OPTION_LEN, 0)) {
-		option[1] = AB_OPTION_SHORT_LEN;
-		if (bpf_store_hdr_opt(ops, option, AB_OPTION_SHORT_LEN, 0))
-			return;
-	}
-	s->told_us = now;
-	s->untold = 0;
-	count(AB_REPORTS_OUT);
-}
-
-SEC("sockops")
-int ab_feedback(struct bpf_sock_ops *ops)
-{
-	switch (ops->op) {
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		ask_for(ops, TELLING);
-		break;
-	case BPF_SOCK_OPS_PARSE_HDR_OPT_CB:
-		parse_option(ops);
-		break;
-	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
-		reserve(ops);
-		break;
-	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
-		write_option(ops);
-		break;
-	case BPF_SOCK_OPS_RETRANS_CB:
-		sent_again(ops);
-		break;
-	}
-	return 1;
-}
-
-/* ---- the sink ---------------------------------------------------------------------------------------- */
+/* ---- traces that come in ------------------------------------------------------------------------------ */
 
 /* What a trace comes to. */
 struct path {
@@ -257,8 +95,13 @@ AB_INLINE u64 word(u32 be)
 	return be == 0xffffffff ? AB_UNKNOWN : bpf_ntohl(be);
 }
 
-/* Adds the node at `at`; returns its length, 0 at the end. */
-__attribute__((noinline)) u32 add_node(struct __sk_buff *skb, struct path *path, u32 at, u32 type, u32 fixed)
+AB_INLINE int copy(void *to, u32 len, u64 from)
+{
+	return bpf_probe_read_kernel(to, len, (const void *)from);
+}
+
+/* Adds the node at the address `at`; returns its length, 0 at the end. */
+__attribute__((noinline)) u32 add_node(struct path *path, u64 at, u32 type, u32 fixed)
 {
 	u32 depth = 0xffffffff, hop = 0, head = 0;
 	struct {
@@ -271,7 +114,7 @@ __attribute__((noinline)) u32 add_node(struct __sk_buff *skb, struct path *path,
 	u32 flows;
 	u8 limit;
 
-	if (!path || bpf_skb_load_bytes(skb, at, &hop, 4))
+	if (!path || copy(&hop, 4, at))
 		return 0;
 	limit = bpf_ntohl(hop) >> 24;
 	/* Newest first: the same hop (a bridge), or one further from here. */
@@ -280,16 +123,16 @@ __attribute__((noinline)) u32 add_node(struct __sk_buff *skb, struct path *path,
 	path->oldest = limit;
 	/* Bit 6 stands behind those of bits 0 to 5 that are there; bit 0 is. */
 	if (type & BIT(6))
-		bpf_skb_load_bytes(skb, at + 4 * __builtin_popcount(type & 0xfc000000), &depth, 4);
+		copy(&depth, 4, at + 4 * __builtin_popcount(type & 0xfc000000));
 	if (!(type & BIT(22))) {
 		path->told = 0;
 		return fixed;
 	}
-	if (bpf_skb_load_bytes(skb, at + fixed, &head, 4))
+	if (copy(&head, 4, at + fixed))
 		return 0;
 	head = bpf_ntohl(head);
 	if ((head & 0xffffff) != AB_SCHEMA || head >> 24 != AB_SCHEMA_LEN / 4 ||
-	    bpf_skb_load_bytes(skb, at + fixed + 4, &ours, sizeof(ours))) {
+	    copy(&ours, sizeof(ours), at + fixed + 4)) {
 		path->told = 0;
 		return fixed + 4 + 4 * (head >> 24);
 	}
@@ -337,44 +180,54 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 	put16(s->answer + 14, ab_code(free));
 	s->answered_us = now_us();
 	s->answer_len = AB_OPTION_LEN;
+	s->left = TELLINGS;
 }
 
-/* A packet with hop-by-hop options. Apart, for hardly any packet is one. */
-__attribute__((noinline)) int take_trace(struct __sk_buff *skb)
+/*
+ * A packet in front of whose TCP header there is a trace. Where the headers are only the kernel's own types tell; they lie in
+ * one piece, for the kernel has read them.
+ */
+__attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 {
 	struct path path = { .share = AB_UNKNOWN, .link = AB_UNKNOWN, .arrival = AB_UNKNOWN, .depth = AB_UNKNOWN,
 			     .capacity = AB_UNKNOWN, .told = 1, .unbroken = 1 };
+	const struct bpf_sock_ops_kern *kernel = bpf_cast_to_kern_ctx(ops);
+	const struct sk_buff *packet = kernel->skb;
 	struct ab_socket *s;
-	struct bpf_sock *sk = skb->sk;
+	u8 ip[8];
 	/* Next header, length, PadN 0, option, its length, reserved, IOAM type, trace. */
-	u8 h[16], hop_limit;
+	u8 h[16];
 	u32 type, at, end, fixed, nodes, len = 0;
+	u64 start;
 
-	if (!sk || bpf_skb_load_bytes(skb, HOP_LIMIT, &hop_limit, 1) || bpf_skb_load_bytes(skb, IPV6_LEN, h, sizeof(h)))
-		return 1;
+	if (!packet)
+		return 0;
+	start = (u64)packet->head + packet->network_header;
+	if (copy(ip, sizeof(ip), start) || ip[0] >> 4 != 6 || ip[NEXT_HEADER] != IPPROTO_HOPOPTS ||
+	    copy(h, sizeof(h), start + IPV6_LEN))
+		return 0;
 	/* As ioam_source.bpf.c and wire::ioam write it: one option, behind an empty PadN. */
 	if (h[2] != 1 || h[3] != 0 || h[4] != OPTION_IOAM || h[7] != 0)
-		return 1;
+		return 0;
 	fixed = 4 * (h[10] >> 3);
 	type = (u32)h[12] << 24 | (u32)h[13] << 16 | (u32)h[14] << 8;
 	at = IPV6_LEN + 16 + 4 * (h[11] & 0x7f);
 	end = IPV6_LEN + 6 + h[5];
-	if (!(type & BIT(0)) || !fixed)
-		return 1;
+	if (!(type & BIT(0)) || !fixed || end > (u32)packet->transport_header - packet->network_header)
+		return 0;
 	count(AB_TRACES_IN);
-	path.oldest = hop_limit - 1;
+	path.oldest = ip[HOP_LIMIT] - 1;
 	for (nodes = 0; nodes < MOST_NODES && at < end; nodes++) {
-		len = add_node(skb, &path, at, type, fixed);
+		len = add_node(&path, start + at, type, fixed);
 		if (!len)
-			return 1;
+			return 0;
 		at += len;
 	}
 	if (!nodes || at != end)
-		return 1;
-	sk = bpf_sk_fullsock(sk);
-	s = state_of(sk);
+		return 0;
+	s = state_of(ops->sk);
 	if (!s)
-		return 1;
+		return 0;
 	/* The oldest node must be the first hop: what it left is a usual first hop limit, or one less. */
 	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) &&
 			 (path.oldest == 64 || path.oldest == 63 || path.oldest == 128 || path.oldest == 127 ||
@@ -382,13 +235,104 @@ __attribute__((noinline)) int take_trace(struct __sk_buff *skb)
 	return 1;
 }
 
-SEC("cgroup_skb/ingress")
-int ab_sink(struct __sk_buff *skb)
-{
-	const u8 *ip = (void *)(long)skb->data;
+/* ---- options in and out ------------------------------------------------------------------------------- */
 
-	if (skb->protocol == bpf_htons(0x86dd) && (void *)(ip + IPV6_LEN) <= (void *)(long)skb->data_end &&
-	    ip[NEXT_HEADER] == IPPROTO_HOPOPTS)
-		take_trace(skb);
+/* The kernel asks for the length of our option several times for each packet that goes out: it does so only as long as there
+ * is something to tell. Leaves what others have asked for as it is. */
+AB_INLINE void tell(struct bpf_sock_ops *ops, u32 tell)
+{
+	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) |
+					       BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | tell);
+}
+
+/* As the source writes it: in front of the time stamps, which come first. */
+AB_INLINE int is_marked(struct bpf_sock_ops *ops)
+{
+	const u8 *option = ops->skb_data + TCP_LEN;
+
+	return (const void *)(option + AB_MARK_LEN) <= ops->skb_data_end && option[0] == AB_MARK_KIND &&
+	       option[1] == AB_MARK_LEN;
+}
+
+AB_INLINE void parse_options(struct bpf_sock_ops *ops)
+{
+	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND };
+	struct ab_socket *s;
+	int late;
+
+	if (is_marked(ops) && take_trace(ops))
+		tell(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	if (bpf_load_hdr_opt(ops, option, sizeof(option), 0) < AB_OPTION_SHORT_LEN)
+		return;
+	s = state_of(ops->sk);
+	if (!s)
+		return;
+	late = ab_take(&s->view, option, now_us());
+	count(late < 0 ? AB_REPORTS_BAD : AB_REPORTS_IN);
+	if (late > 0)
+		s->late = 1;
+}
+
+/* Whether there is an answer, and worth sending. */
+AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
+{
+	return s->left && ab_minus(now, s->answered_us) <= ANSWER_US;
+}
+
+/* How long our option will be: in the packet that is made now, or for the length of a segment. */
+AB_INLINE void reserve(struct bpf_sock_ops *ops)
+{
+	struct ab_socket *s = state_of(ops->sk);
+
+	if (!s || !has_answer(s, now_us()))
+		tell(ops, 0);
+	else if (bpf_reserve_hdr_opt(ops, AB_OPTION_LEN, 0))
+		bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN, 0);
+}
+
+/* The kernel has left room, so something is written in any case. The short form is none of those that are counted: rates are
+ * still to be told. */
+AB_INLINE void write_option(struct bpf_sock_ops *ops)
+{
+	struct ab_socket *s = state_of(ops->sk);
+	u8 option[AB_OPTION_LEN];
+	u64 age;
+
+	if (!s)
+		return;
+	__builtin_memcpy(option, s->answer, sizeof(option));
+	age = ab_minus(now_us(), s->answered_us) / 8000;
+	option[3] |= age > 31 ? 31 : age;
+	if (!bpf_store_hdr_opt(ops, option, AB_OPTION_LEN, 0)) {
+		if (s->left)
+			s->left--;
+		if (!s->left)
+			tell(ops, 0);
+	} else {
+		option[1] = AB_OPTION_SHORT_LEN;
+		if (bpf_store_hdr_opt(ops, option, AB_OPTION_SHORT_LEN, 0))
+			return;
+	}
+	count(AB_REPORTS_OUT);
+}
+
+SEC("sockops")
+int ab_feedback(struct bpf_sock_ops *ops)
+{
+	switch (ops->op) {
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		tell(ops, 0);
+		break;
+	case BPF_SOCK_OPS_PARSE_HDR_OPT_CB:
+		parse_options(ops);
+		break;
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		reserve(ops);
+		break;
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+		write_option(ops);
+		break;
+	}
 	return 1;
 }

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * IOAM source at an interface's egress: puts an empty pre-allocated trace (RFC 9197) into TCP packets over IPv6,
- * as a hop-by-hop option (RFC 9486). One segment in `every` carries one, and of a flow none sooner than AB_INTERVAL_US
- * after the last, so that telemetry stays cheap.
+ * as a hop-by-hop option (RFC 9486). One data segment in `every` carries one, and of a flow none sooner than AB_INTERVAL_US
+ * after the last, so that telemetry stays cheap. Connections are made and closed without.
+ *
+ * It marks the TCP header, so that the receiver's kernel looks for the trace (feedback.bpf.c) in that packet and in no other:
+ * two NOPs in front of the time stamps become an option of two bytes. A header that does not begin like that, and so one
+ * that is signed (TCP-AO, MD5), stays as it is; its trace is for monitors.
  *
  * A packet that would not fit the interface's MTU goes without: lower the route's MTU by the header's length. Of a
  * large packet (GSO) every segment is to fit.
@@ -44,6 +48,8 @@ u64 credit SEC(".bss");
 
 #define IPV6_LEN 40
 #define TCP_OFFSET 12
+#define TCP_CHECKSUM 16
+#define TCP_LEN 20
 #define IPPROTO_TCP 6
 #define BPF_ADJ_ROOM_NET 0
 #define TC_ACT_UNSPEC -1
@@ -89,10 +95,29 @@ AB_INLINE const u8 *headers(struct __sk_buff *skb)
 	return (void *)(at + IPV6_LEN + TCP_OFFSET + 1) <= (void *)(long)skb->data_end ? at : 0;
 }
 
+/* Whether the TCP header's options begin as the kernel writes time stamps: NOP, NOP, kind 8, length 10. */
+AB_INLINE int has_time_stamps(struct __sk_buff *skb, const u8 *tcp)
+{
+	const u8 *option = tcp + TCP_LEN;
+
+	return (void *)(option + 4) <= (void *)(long)skb->data_end && tcp[TCP_OFFSET] >> 4 >= 8 && option[0] == 1 &&
+	       option[1] == 1 && option[2] == 8 && option[3] == 10;
+}
+
+/* The checksum stays right where it is there; where the device is to make it (CHECKSUM_PARTIAL), the kernel leaves it alone. */
+AB_INLINE void mark(struct __sk_buff *skb, u32 tcp_at)
+{
+	__be16 nops = bpf_htons(0x0101), marked = bpf_htons(AB_MARK_KIND << 8 | AB_MARK_LEN);
+
+	if (!bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM, nops, marked, sizeof(marked)))
+		bpf_skb_store_bytes(skb, tcp_at + TCP_LEN, &marked, sizeof(marked), 0);
+}
+
 SEC("tcx/egress")
 int ab_source_egress(struct __sk_buff *skb)
 {
 	u32 segments, mtu = 0, payload, tcp_len, fixed, words, len, flow, ip_at = ab_source.link_bytes;
+	int markable;
 	u8 hop_by_hop = 0;
 	const u8 *ip;
 	__be16 length;
@@ -108,6 +133,10 @@ int ab_source_egress(struct __sk_buff *skb)
 	}
 	if (!ip || ip[6] != IPPROTO_TCP)
 		return TC_ACT_UNSPEC;
+	payload = (u32)ip[4] << 8 | ip[5];
+	tcp_len = (ip[IPV6_LEN + TCP_OFFSET] >> 4) * 4;
+	if (payload <= tcp_len)
+		return TC_ACT_UNSPEC;
 	/* Every segment of a large packet will carry the trace. */
 	segments = skb->gso_segs ? skb->gso_segs : 1;
 	credit += segments;
@@ -120,8 +149,8 @@ int ab_source_egress(struct __sk_buff *skb)
 	fixed = ab_source.detail ? NODE_WORDS_DETAIL : NODE_WORDS;
 	words = (ab_source.nodes * (fixed + SNAPSHOT_WORDS) + 1) / 2 * 2;
 	len = HEADER_LEN(words);
-	payload = ((u32)ip[4] << 8 | ip[5]) + len;
-	tcp_len = (ip[IPV6_LEN + TCP_OFFSET] >> 4) * 4;
+	payload += len;
+	markable = has_time_stamps(skb, ip + IPV6_LEN);
 	struct header h = {
 		.next = IPPROTO_TCP,
 		.len = len / 8 - 1,
@@ -145,6 +174,8 @@ int ab_source_egress(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, ip_at + IPV6_LEN, &h, len, 0);
 	bpf_skb_store_bytes(skb, ip_at + 6, &hop_by_hop, 1, 0);
 	bpf_skb_store_bytes(skb, ip_at + 4, &length, 2, 0);
+	if (markable)
+		mark(skb, ip_at + IPV6_LEN + len);
 	credit = 0;
 	traced_ns[flow] = now;
 	count(AB_TRACES_OUT);

@@ -160,6 +160,9 @@ struct sk_buff {
 	struct sock *sk;
 	unsigned char *head;
 	unsigned char *data;
+	/* From `head` on. */
+	u16 network_header;
+	u16 transport_header;
 };
 
 struct bpf_iter_meta {
@@ -240,16 +243,13 @@ struct bpf_sock_ops {
 enum {
 	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
 	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
-	BPF_SOCK_OPS_RETRANS_CB = 9,
 	BPF_SOCK_OPS_PARSE_HDR_OPT_CB = 13,
 	BPF_SOCK_OPS_HDR_OPT_LEN_CB = 14,
 	BPF_SOCK_OPS_WRITE_HDR_OPT_CB = 15,
 };
 
-#define BPF_SOCK_OPS_RETRANS_CB_FLAG 2
 #define BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG 32
 #define BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG 64
-#define BPF_WRITE_HDR_TCP_CURRENT_MSS 1
 
 struct __sk_buff {
 	u32 len;

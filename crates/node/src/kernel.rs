@@ -116,7 +116,7 @@ enum IntCommand {
         /// The interface.
         #[arg(long)]
         interface: String,
-        /// One segment in so many carries a trace, but none of a flow sooner than 1 ms after the last.
+        /// One data segment in so many carries a trace, but none of a flow sooner than 1 ms after the last.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 8)]
         every: u32,
         /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.

@@ -52,7 +52,8 @@ mod types;
 
 pub use edge::{EdgeToEdge, Sequence, TCP_STATE_LEN, TcpState};
 pub use feedback::{
-    Bottleneck, Code, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, TCP_OPTION_KIND, code, decode,
+    Bottleneck, Code, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, TCP_MARK_KIND, TCP_OPTION_KIND, code,
+    decode,
 };
 pub use head::{Head, head};
 pub use ipv6::{

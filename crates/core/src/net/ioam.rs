@@ -32,7 +32,7 @@ pub enum Strip {
     None,
     /// IOAM options headers.
     Traces,
-    /// Reports: TCP options of kind 0x72.
+    /// Reports and the marks of packets with a trace: TCP options of kind 0x72 and 0x73.
     Reports,
     /// Both.
     Both,
@@ -75,7 +75,9 @@ impl Telemetry {
             }
         }
         if matches!(self.strip, Strip::Reports | Strip::Both) {
-            let _ = blank_option(packet, ioam::TCP_OPTION_KIND);
+            for kind in [ioam::TCP_OPTION_KIND, ioam::TCP_MARK_KIND] {
+                let _ = blank_option(packet, kind);
+            }
         }
     }
 }

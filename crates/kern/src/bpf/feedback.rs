@@ -33,7 +33,7 @@ impl Feedback {
             share_sockets(&mut object, &map)?;
         }
         let object = tried("loading feedback", object.load())?;
-        let links = attach(&object, &["ab_feedback", "ab_sink"], |program| {
+        let links = attach(&object, &["ab_feedback"], |program| {
             tried(what(), program.attach_cgroup(group.as_raw_fd()))
         })?;
         Ok(Self { _links: links, object })

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Controllers   struct_ops: int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate      ┐ share each socket's state
-//!  Feedback      sockops + sink on a cgroup: reports out on ACKs, reports in         ┘ (the map ab_sockets)
+//!  Feedback      sockops on a cgroup: traces in, reports out on ACKs, reports in      ┘ (the map ab_sockets)
 //!  InitialWindows  sockops on a cgroup: the first flight of connections by their mark
 //!  Source        tcx egress on an interface: puts empty traces into TCP over IPv6
 //!  FastPath      tcx on the inner interface and the accesses: packets of the plain form whose path is decided

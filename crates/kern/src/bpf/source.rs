@@ -22,7 +22,7 @@ pub const fn trace_bytes(nodes: u8, detail: bool) -> usize {
 pub struct SourceConfig {
     /// IOAM namespace; nodes fill traces of theirs. Default 123.
     pub namespace: u16,
-    /// One segment in so many carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
+    /// One data segment in so many carries a trace; 1: each. Default 8, with full segments 1.3 % of the bytes.
     pub every: u32,
     /// Nodes a trace has room for, 1 to [`MOST_NODES`] (taken as one of these otherwise). Default 4.
     pub nodes: u8,

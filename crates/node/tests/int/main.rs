@@ -88,6 +88,7 @@ fn unmodified_routers_fill_the_trace() {
     let Some(seen) = path.capture("int_cubic_l1") else { return };
     assert!(seen.traces >= 5, "{seen:?}");
     assert_eq!(seen.nodes, 3, "every router wrote: {seen:?}");
+    assert_eq!(seen.marks, seen.traces, "{seen:?}");
     assert!(seen.reports >= 1, "{seen:?}");
     assert_eq!(seen.complaints, [""; 0], "tshark");
 }

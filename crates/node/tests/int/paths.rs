@@ -344,6 +344,8 @@ pub struct Seen {
     pub traces: usize,
     /// Nodes in the last of them.
     pub nodes: usize,
+    /// Packets that are marked as having one.
+    pub marks: usize,
     /// ACKs with a report.
     pub reports: usize,
     /// What it found wrong with packets that carry either.
@@ -419,7 +421,7 @@ impl Routed {
         capture.wait(Duration::from_secs(20));
         let fields = |filter: &str, field: &str| read(&file, filter, field);
         let traces = fields("ipv6.opt.type == 0x31", "ipv6.opt.ioam.trace.node.hlim");
-        let with = "ipv6.opt.type == 0x31 || tcp.option_kind == 0x72";
+        let with = "ipv6.opt.type == 0x31 || tcp.option_kind == 0x72 || tcp.option_kind == 0x73";
         let mut complaints =
             fields(&format!("({with}) && _ws.expert.severity >= 0x600000"), "_ws.expert.message");
         complaints.extend(fields(&format!("({with}) && _ws.malformed"), "frame.number"));
@@ -429,6 +431,7 @@ impl Routed {
         Some(Seen {
             traces: traces.len(),
             nodes: traces.last().map_or(0, |limits| limits.split(',').filter(|l| !l.is_empty()).count()),
+            marks: fields("ipv6.opt.type == 0x31 && tcp.option_kind == 0x73", "frame.number").len(),
             reports: fields("tcp.option_kind == 0x72", "frame.number").len(),
             complaints,
         })

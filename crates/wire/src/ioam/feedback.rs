@@ -21,13 +21,23 @@
 //! TCP has 40 bytes for options. Beside timestamps 28 are left, beside one SACK block 16, beside two 8,
 //! beside three none: the short form is what still fits while losses are being reported. Kind 0x72 is not
 //! assigned by IANA; Intel's TCP-INT uses it with a length of 12, so the two are told apart.
-//! One of length 4 asks for reports, and tells nothing (`bpf/feedback.bpf.c`).
+//!
+//! The other way, an option of two bytes says that there is a trace in front of the TCP header, so that a receiver need not look for one in
+//! every packet. It stands where the kernel has two NOPs, in front of the time stamps (`bpf/ioam_source.bpf.c`):
+//!
+//! ```text
+//! +---------------+---------------+---------------+---------------+
+//! | 0x73          |  length 2     |  8            |  length 10    |  time stamps (RFC 7323)
+//! +---------------+---------------+---------------+---------------+
+//! ```
 
 use crate::WireError;
 use crate::read::{put, u16_at};
 
 /// Kind of the option.
 pub const TCP_OPTION_KIND: u8 = 0x72;
+/// Kind of the option of a packet with a trace.
+pub const TCP_MARK_KIND: u8 = 0x73;
 /// Bytes of the full form, kind and length included.
 pub const FEEDBACK_LEN: usize = 16;
 /// Bytes of the short form.
