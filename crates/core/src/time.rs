@@ -75,6 +75,13 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
+    /// The instant `ns` nanoseconds later.
+    #[inline]
+    #[must_use]
+    pub const fn after_nanos(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
     /// Time from `earlier` to `self`; zero if `earlier` is the later one.
     #[inline]
     #[must_use]
@@ -140,6 +147,8 @@ mod tests {
     #[test]
     fn arithmetic_saturates() {
         assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
+        assert_eq!(Instant::MAX.after_nanos(1), Instant::MAX);
+        assert_eq!(Instant::ZERO.after_nanos(7), Instant::from_nanos(7));
         assert_eq!(Instant::ZERO - Duration::from_secs(1), Instant::ZERO);
         assert_eq!(Instant::ZERO - Instant::from_secs(3), Duration::ZERO);
         for ns in [0, 1, 999_999_999, 1_000_000_000, u64::MAX / 2, u64::MAX - 709_551_616, u64::MAX] {

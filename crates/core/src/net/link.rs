@@ -169,8 +169,8 @@ impl Default for LinkConfig {
 /// One direction of a link; see the top of this file.
 #[derive(Debug, Clone)]
 pub struct Link {
-    delay: Duration,
-    jitter: Duration,
+    delay_ns: u64,
+    jitter_ns: u64,
     reorder: bool,
     limit: QueueLimit,
     mtu_bytes: usize,
@@ -179,13 +179,18 @@ pub struct Link {
     loss: LossProcess,
     jitter_rng: ChaCha12Rng,
     server: Server,
-    waiting: VecDeque<Packet>,
-    waiting_bytes: usize,
-    /// The packet being sent and when it will have been.
-    sending: Option<(Packet, Instant)>,
-    /// Packets on the medium with the time they are due, earliest first.
-    flight: VecDeque<(Instant, Packet)>,
+    /// Packets on the medium with the time they are due, earliest first; behind them the one being sent, and behind
+    /// that those that wait, none of which is due at any time. A packet stays in its place from end to end.
+    line: VecDeque<(Instant, Packet)>,
+    /// How many of them are on the medium.
+    in_flight: usize,
     flight_bytes: usize,
+    /// The latest time at which a packet was ever due that was not dropped.
+    last_due: Instant,
+    /// When the packet being sent will have been; [`Instant::MAX`]: there is none, or the link stalls.
+    sent_at: Instant,
+    sending_bytes: usize,
+    waiting_bytes: usize,
     /// When something may arrive next, see [`Link::next_at`]; [`Instant::MAX`]: never by itself.
     next: Instant,
     last_in: Instant,
@@ -198,8 +203,8 @@ impl Link {
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
-            delay: config.delay,
-            jitter: config.jitter,
+            delay_ns: nanos(config.delay),
+            jitter_ns: nanos(config.jitter),
             reorder: config.reorder,
             limit: config.queue,
             mtu_bytes: config.mtu_bytes.unwrap_or(usize::MAX),
@@ -208,11 +213,13 @@ impl Link {
             loss: LossProcess::new(config.loss, stream(seed, 1)),
             jitter_rng: stream(seed, 2),
             server: Server::new(config.rate, Instant::ZERO),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            sending: None,
-            flight: VecDeque::new(),
+            line: VecDeque::new(),
+            in_flight: 0,
             flight_bytes: 0,
+            last_due: Instant::ZERO,
+            sent_at: Instant::MAX,
+            sending_bytes: 0,
+            waiting_bytes: 0,
             next: Instant::MAX,
             last_in: Instant::ZERO,
             telemetry: Telemetry::new(config.ioam, config.strip),
@@ -241,14 +248,16 @@ impl Link {
         if let Some(node) = self.telemetry.as_mut().and_then(|t| t.node.as_mut()) {
             node.arrived(&packet, packet.at);
         }
-        if self.sending.is_none() {
-            self.send(packet);
+        let inside = self.inside();
+        if inside == 0 {
+            self.send(packet.at, len);
+            self.line.push_back((Instant::MAX, packet));
             self.look_ahead();
-        } else if self.waiting.len() < self.limit.packets
+        } else if inside - 1 < self.limit.packets
             && self.waiting_bytes.saturating_add(len) <= self.limit.bytes
         {
             self.waiting_bytes += len;
-            self.waiting.push_back(packet);
+            self.line.push_back((Instant::MAX, packet));
         } else {
             self.stats.queue_drops += 1;
             return;
@@ -265,10 +274,12 @@ impl Link {
     /// The same where something may be due.
     fn take_due(&mut self, now: Instant) -> Option<Packet> {
         self.advance(now);
-        if self.flight.front()?.0 > now {
+        // Of what is not on the medium nothing is due, however late it is.
+        if self.in_flight == 0 || self.line.front()?.0 > now {
             return None;
         }
-        let (due, mut packet) = self.flight.pop_front()?;
+        let (due, mut packet) = self.line.pop_front()?;
+        self.in_flight -= 1;
         self.look_ahead();
         self.flight_bytes -= packet.len();
         self.stats.packets_out += 1;
@@ -287,14 +298,13 @@ impl Link {
     /// Notes when something may arrive next, after anything has changed.
     #[inline]
     fn look_ahead(&mut self) {
-        let arrival = self.flight.front().map(|(due, _)| *due);
         // Nothing arrives sooner than the delay after it was sent. While something is in flight in order,
         // that is due first, which saves a wake-up per packet.
-        let sent = self.sending.as_ref().map(|(_, done)| *done + self.delay);
-        self.next = match (arrival, sent) {
-            (Some(a), Some(s)) if self.reorder => a.min(s),
-            (Some(a), _) => a,
-            (None, s) => s.unwrap_or(Instant::MAX),
+        let sent = self.sent_at.after_nanos(self.delay_ns);
+        self.next = match self.line.front() {
+            Some((due, _)) if self.in_flight > 0 && self.reorder => sent.min(*due),
+            Some((due, _)) if self.in_flight > 0 => *due,
+            _ => sent,
         };
     }
 
@@ -303,13 +313,11 @@ impl Link {
         self.advance(now);
         match change {
             LinkChange::Rate(rate) => {
-                let end = self.server.set_rate(rate, now, self.sending.is_some());
-                if let (Some(sending), Some(end)) = (&mut self.sending, end) {
-                    sending.1 = end;
-                }
+                let end = self.server.set_rate(rate, now, self.inside() > 0);
+                self.sent_at = end.unwrap_or(Instant::MAX);
             }
-            LinkChange::Delay(delay) => self.delay = delay,
-            LinkChange::Jitter(jitter) => self.jitter = jitter,
+            LinkChange::Delay(delay) => self.delay_ns = nanos(delay),
+            LinkChange::Jitter(jitter) => self.jitter_ns = nanos(jitter),
             LinkChange::Reorder(reorder) => self.reorder = reorder,
             LinkChange::Loss(model) => self.loss.set_model(model),
             LinkChange::Queue(limit) => self.limit = limit,
@@ -345,43 +353,56 @@ impl Link {
     pub fn stats(&mut self, now: Instant) -> LinkStats {
         self.advance(now);
         LinkStats {
-            queue_packets: (self.waiting.len() + usize::from(self.sending.is_some())) as u64,
+            queue_packets: self.inside() as u64,
             queue_bytes: self.queue_bytes() as u64,
             ..self.stats
         }
     }
 
+    /// Packets that wait or are being sent: the first of them is.
+    #[inline]
+    fn inside(&self) -> usize {
+        self.line.len() - self.in_flight
+    }
+
+    #[inline]
     fn queue_bytes(&self) -> usize {
-        self.waiting_bytes + self.sending.as_ref().map_or(0, |(packet, _)| packet.len())
+        self.waiting_bytes + self.sending_bytes
     }
 
     /// Sends what can have been sent by `to`.
     #[inline]
     fn advance(&mut self, to: Instant) {
-        if self.sending.as_ref().is_some_and(|(_, done)| *done <= to) {
+        if self.sent_at <= to && self.inside() > 0 {
             self.finish_sending(to);
         }
     }
 
     fn finish_sending(&mut self, to: Instant) {
-        while let Some((packet, done)) = self.sending.take_if(|(_, done)| *done <= to) {
-            self.put_on_medium(packet, done);
-            if let Some(next) = self.waiting.pop_front() {
-                self.waiting_bytes -= next.len();
-                self.send(next);
+        while self.sent_at <= to && self.inside() > 0 {
+            self.put_on_medium();
+            (self.sent_at, self.sending_bytes) = (Instant::MAX, 0);
+            if let Some((_, next)) = self.line.get(self.in_flight) {
+                let (at, len) = (next.at, next.len());
+                self.waiting_bytes -= len;
+                self.send(at, len);
             }
         }
         self.look_ahead();
     }
 
-    fn send(&mut self, packet: Packet) {
-        let done = self.server.start(packet.at, packet.len());
-        self.sending = Some((packet, done));
+    /// Starts to send the first packet that is not on the medium.
+    #[inline]
+    fn send(&mut self, at: Instant, len: usize) {
+        self.sending_bytes = len;
+        self.sent_at = self.server.start(at, len);
     }
 
+    /// The packet being sent has been.
     #[inline(always)]
-    fn put_on_medium(&mut self, mut packet: Packet, done: Instant) {
-        let sojourn_ns = done.as_nanos().saturating_sub(packet.at.as_nanos());
+    fn put_on_medium(&mut self) {
+        let Some((place_due, packet)) = self.line.get_mut(self.in_flight) else { return };
+        let sojourn_ns = self.sent_at.as_nanos().saturating_sub(packet.at.as_nanos());
         self.stats.sent_packets += 1;
         self.stats.sojourn_last_ns = sojourn_ns;
         self.stats.sojourn_total_ns = self.stats.sojourn_total_ns.saturating_add(sojourn_ns);
@@ -392,54 +413,69 @@ impl Link {
                 capacity_bytes: self.limit.bytes.min(self.limit.packets.saturating_mul(FULL_PACKET_BYTES)),
                 rate_bps: self.server.rate().mean_bps(),
             };
-            telemetry.passes(&mut packet, done, queue, &self.stats);
+            telemetry.passes(packet, self.sent_at, queue, &self.stats);
         }
+        let len = packet.len();
         // Both draws are always made, so that a change of one model does not shift the other's stream.
         let lost = self.loss.lost();
-        let due = done + self.delay + self.draw_jitter();
-        if self.black_hole {
-            self.stats.black_hole_drops += 1;
+        let due = self
+            .sent_at
+            .after_nanos(self.delay_ns)
+            .after_nanos(jitter_ns(&mut self.jitter_rng, self.jitter_ns));
+        let drops = if self.black_hole {
+            &mut self.stats.black_hole_drops
         } else if lost {
-            self.stats.random_drops += 1;
-        } else if self.flight.len() >= MAX_IN_FLIGHT_PACKETS
-            || self.flight_bytes + packet.len() > MAX_IN_FLIGHT_BYTES
-        {
-            self.stats.overflow_drops += 1;
+            &mut self.stats.random_drops
+        } else if self.in_flight >= MAX_IN_FLIGHT_PACKETS || self.flight_bytes + len > MAX_IN_FLIGHT_BYTES {
+            &mut self.stats.overflow_drops
         } else {
-            self.flight_bytes += packet.len();
-            let last_due = self.flight.back().map_or(Instant::ZERO, |(due, _)| *due);
-            if due >= last_due || !self.reorder {
-                self.flight.push_back((due.max(last_due), packet));
+            self.flight_bytes += len;
+            self.in_flight += 1;
+            if due >= self.last_due || !self.reorder {
+                self.last_due = self.last_due.max(due);
+                *place_due = self.last_due;
             } else {
-                let place = self.flight.partition_point(|(other, _)| *other <= due);
-                self.flight.insert(place, (due, packet));
+                self.overtake(due);
             }
-        }
+            return;
+        };
+        *drops += 1;
+        self.line.remove(self.in_flight);
     }
 
-    #[inline]
-    fn draw_jitter(&mut self) -> Duration {
-        let bound_ns = nanos(self.jitter);
-        if bound_ns == 0 {
-            return Duration::ZERO;
+    /// The last packet on the medium is due before others.
+    fn overtake(&mut self, due: Instant) {
+        let mut place = self.in_flight - 1;
+        self.line[place].0 = due;
+        while place > 0 && self.line[place - 1].0 > due {
+            self.line.swap(place - 1, place);
+            place -= 1;
         }
-        // A 64-bit draw scaled down: the bias is below 2⁻³⁰ for any jitter under ten seconds.
-        let draw = u128::from(self.jitter_rng.next_u64()) * (u128::from(bound_ns) + 1);
-        Duration::from_nanos((draw >> 64) as u64)
     }
 
     fn drop_everything(&mut self, now: Instant) {
         // What was due by now has arrived, even if nobody has taken it yet.
-        let arrived = self.flight.partition_point(|(due, _)| *due <= now);
-        let lost = self.flight.len() - arrived + self.waiting.len() + usize::from(self.sending.is_some());
-        self.stats.down_drops += lost as u64;
-        self.flight.truncate(arrived);
-        self.flight_bytes = self.flight.iter().map(|(_, packet)| packet.len()).sum();
-        self.waiting.clear();
-        self.waiting_bytes = 0;
-        self.sending = None;
+        let arrived = self.line.iter().take(self.in_flight).take_while(|(due, _)| *due <= now).count();
+        self.stats.down_drops += (self.line.len() - arrived) as u64;
+        self.line.truncate(arrived);
+        self.in_flight = arrived;
+        self.flight_bytes = self.line.iter().map(|(_, packet)| packet.len()).sum();
+        self.last_due = self.line.back().map_or(Instant::ZERO, |(due, _)| *due);
+        self.sent_at = Instant::MAX;
+        (self.sending_bytes, self.waiting_bytes) = (0, 0);
         self.server.abandon(now);
     }
+}
+
+/// A draw from 0 ..= `bound_ns`.
+#[inline]
+fn jitter_ns(rng: &mut ChaCha12Rng, bound_ns: u64) -> u64 {
+    if bound_ns == 0 {
+        return 0;
+    }
+    // A 64-bit draw scaled down: the bias is below 2⁻³⁰ for any jitter under ten seconds.
+    let draw = u128::from(rng.next_u64()) * (u128::from(bound_ns) + 1);
+    (draw >> 64) as u64
 }
 
 /// An independent random stream of a seed.

@@ -1,7 +1,7 @@
 //! The server of a link: one packet at a time, at a fixed rate or after a trace.
 
 use super::trace::{Trace, WORK_PER_BIT};
-use crate::time::{Duration, Instant, nanos};
+use crate::time::{Instant, nanos};
 use std::sync::Arc;
 
 /// How fast a link sends.
@@ -38,7 +38,7 @@ pub(super) struct Server {
     free_at: Instant,
     /// Start of the present packet.
     started_at: Instant,
-    /// Work (bits·10⁹) of the present packet, and for a trace the position where it starts.
+    /// Work (bits·10⁹) of the present packet, and the position where it starts, which only a trace needs.
     work: u128,
     position: u128,
 }
@@ -53,10 +53,13 @@ impl Server {
     }
 
     /// Starts the next packet, which was there at `at`; returns when it has been sent.
+    #[inline]
     pub(super) fn start(&mut self, at: Instant, bytes: usize) -> Instant {
         self.started_at = self.free_at.max(at);
         // Where the last packet ended within an opportunity is where this one may begin.
-        self.position = self.position.saturating_add(self.work);
+        if matches!(self.rate, Rate::Trace(_)) {
+            self.position = self.position.saturating_add(self.work);
+        }
         self.begin(bytes as u128 * 8 * WORK_PER_BIT)
     }
 
@@ -82,6 +85,7 @@ impl Server {
         self.work = 0;
     }
 
+    #[inline]
     fn begin(&mut self, work: u128) -> Instant {
         self.work = work;
         self.free_at = match &self.rate {
@@ -93,13 +97,13 @@ impl Server {
                     Ok(work) => work.div_ceil(*bps),
                     Err(_) => u64::try_from(work.div_ceil(u128::from(*bps))).unwrap_or(u64::MAX),
                 };
-                self.started_at + Duration::from_nanos(ns)
+                self.started_at.after_nanos(ns)
             }
             Rate::Trace(trace) => {
                 let elapsed_ns = nanos(self.started_at.saturating_since(self.origin));
                 self.position = self.position.max(trace.work_before(elapsed_ns));
                 match trace.time_of(self.position.saturating_add(work)) {
-                    Some(ns) => (self.origin + Duration::from_nanos(ns)).max(self.started_at),
+                    Some(ns) => self.origin.after_nanos(ns).max(self.started_at),
                     None => Instant::MAX,
                 }
             }

@@ -301,16 +301,18 @@ impl Network {
             if let Some(end) = ends.get_mut(usize::from(port.0)) {
                 end.count.in_bytes += bytes;
             }
-            let way = &mut Way { now: *now, ends, wires };
             let router = match node {
                 Kind::Router(router) => router,
                 Kind::Other(node) => {
-                    let next = node.arrive(port, packet, way);
+                    let next = node.arrive(port, packet, &mut Way { now: *now, ends, wires });
                     deadlines.set(to.0, next);
                     return Ok(());
                 }
             };
-            let Some(out) = router.pass(&mut packet, way) else { return Ok(()) };
+            let Some(out) = router.element.forward(&mut packet, *now) else {
+                router.tell(&mut Way { now: *now, ends, wires });
+                return Ok(());
+            };
             let Some(End { wire: Some(next), count }) = ends.get_mut(usize::from(out.0)) else {
                 wires.unconnected += 1;
                 return Ok(());
@@ -342,16 +344,11 @@ impl<E: Element> ElementNode<E> {
 }
 
 impl ElementNode<Router> {
-    /// A packet passes: the port it goes on by.
-    #[inline]
-    fn pass(&mut self, packet: &mut Packet, way: &mut Way<'_>) -> Option<Port> {
-        let out = self.element.forward(packet, way.now);
-        if out.is_none() {
-            while let Some((port, told)) = self.element.poll_transmit(way.now) {
-                way.send(port, told);
-            }
+    /// What is told of a packet that did not pass is sent.
+    fn tell(&mut self, way: &mut Way<'_>) {
+        while let Some((port, told)) = self.element.poll_transmit(way.now) {
+            way.send(port, told);
         }
-        out
     }
 }
 

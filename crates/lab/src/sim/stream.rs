@@ -30,54 +30,45 @@ impl SeededStream {
         Self { start: mix(seed) % PERIOD as u64 }
     }
 
-    /// Appends the `len` bytes from `offset` on.
+    /// Appends the `len` bytes from `offset` on. Returns their sum as words of 16 bits, as the checksum takes them;
+    /// folded, it is that of the bytes themselves.
     #[inline]
-    pub fn append(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
-        let mut from = self.place(offset);
-        let mut left = len;
-        while left > 0 {
-            let now = left.min(PERIOD - from);
-            out.extend_from_slice(&TABLE[from..from + now]);
-            (left, from) = (left - now, 0);
+    pub fn append(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> u64 {
+        let from = self.place(offset);
+        if let Some(piece) = TABLE.get(from..from + len) {
+            out.extend_from_slice(piece);
+            return piece_sum(from, from + len);
         }
+        pieces(from, len, |_, piece| {
+            out.extend_from_slice(piece);
+            true
+        })
+        .unwrap_or_default()
+    }
+
+    /// The sum of `bytes`, as [`append`](Self::append) has it, if they are what the stream has from `offset` on.
+    #[inline]
+    #[must_use]
+    pub fn sum_if_equal(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        let from = self.place(offset);
+        let len = bytes.len();
+        if let Some(piece) = TABLE.get(from..from + len) {
+            return (piece == bytes).then(|| piece_sum(from, from + len));
+        }
+        pieces(from, len, |done, piece| bytes.get(done..done + piece.len()) == Some(piece))
     }
 
     /// Whether `bytes` are what the stream has from `offset` on.
     #[must_use]
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
-        let mut rest = bytes;
-        let mut from = self.place(offset);
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(rest.len().min(PERIOD - from));
-            if *now != TABLE[from..from + now.len()] {
-                return false;
-            }
-            (rest, from) = (later, 0);
-        }
-        true
-    }
-
-    /// The sum of `len` bytes from `offset` on as words of 16 bits, as the checksum takes them; folded, it is
-    /// that of the bytes themselves.
-    #[must_use]
-    pub fn sum(&self, offset: u64, len: usize) -> u64 {
-        let mut from = self.place(offset);
-        let (mut done, mut total) = (0, 0);
-        while done < len {
-            let now = (len - done).min(PERIOD - from);
-            let piece = piece_sum(from, from + now);
-            // What begins in the middle of a word has its bytes the other way round.
-            total += if done % 2 == 0 { piece } else { swapped(piece) };
-            done += now;
-            from = 0;
-        }
-        total
+        self.sum_if_equal(offset, bytes).is_some()
     }
 
     /// Where in the table the byte at `offset` is.
     const fn place(&self, offset: u64) -> usize {
-        // Neither sum can overflow: both parts are below the period.
-        ((self.start + offset % PERIOD as u64) % PERIOD as u64) as usize
+        // Both parts are below the period.
+        let place = (self.start + offset % PERIOD as u64) as usize;
+        if place < PERIOD { place } else { place - PERIOD }
     }
 }
 
@@ -87,6 +78,23 @@ const fn mix(seed: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Looks at `len` bytes that go beyond the table's end, piece by piece, with how many came before each; their sum, if
+/// all were found good.
+fn pieces(mut from: usize, len: usize, mut good: impl FnMut(usize, &[u8]) -> bool) -> Option<u64> {
+    let (mut done, mut total) = (0, 0);
+    while done < len {
+        let now = (len - done).min(PERIOD - from);
+        if !good(done, &TABLE[from..from + now]) {
+            return None;
+        }
+        let sum = piece_sum(from, from + now);
+        // What begins in the middle of a word has its bytes the other way round.
+        total += if done % 2 == 0 { sum } else { swapped(sum) };
+        (done, from) = (done + now, 0);
+    }
+    Some(total)
 }
 
 /// The sum of a piece of the table as words of 16 bits, the first of which begins where the piece does.
@@ -160,16 +168,16 @@ mod tests {
         let starts = (0..200).chain(PERIOD as u64 - 200..PERIOD as u64 + 200);
         for (turn, offset) in starts.enumerate() {
             for len in [0, 1, 2, 63, 64, 65, turn, 1448, 1449] {
-                let piece = piece(&stream, offset, len);
-                assert_eq!(
-                    fold(stream.sum(offset, len)) % 0xFFFF,
-                    fold(sum(&piece)) % 0xFFFF,
-                    "{len} from {offset}"
-                );
+                let mut piece = Vec::new();
+                let appended = stream.append(offset, len, &mut piece);
+                assert_eq!(fold(appended) % 0xFFFF, fold(sum(&piece)) % 0xFFFF, "{len} from {offset}");
+                assert_eq!(stream.sum_if_equal(offset, &piece), Some(appended), "{len} from {offset}");
             }
         }
-        let long = piece(&stream, 5, 3 * PERIOD);
-        assert_eq!(fold(stream.sum(5, long.len())), fold(sum(&long)));
+        let mut long = Vec::new();
+        let appended = stream.append(5, 3 * PERIOD, &mut long);
+        assert_eq!((long.len(), fold(appended)), (3 * PERIOD, fold(sum(&long))));
+        assert_eq!(stream.sum_if_equal(5, &long), Some(appended));
     }
 
     #[test]

@@ -174,9 +174,9 @@ impl TcpApp {
                 return Some(0);
             }
             let offset = connection.place_of(header)?;
-            let matches = expects.matches(offset, payload);
-            place = matches.then(|| offset..offset + payload.len() as u64);
-            matches.then(|| expects.sum(offset, payload.len()))
+            let sum = expects.sum_if_equal(offset, payload)?;
+            place = Some(offset..offset + payload.len() as u64);
+            Some(sum)
         };
         let usual = connection.peer_template().and_then(|usual| usual.read(packet, &mut known_sum));
         let any;

@@ -580,9 +580,9 @@ impl Connection {
             _ => bytes.resize(HEADROOM + headers, 0),
         }
         let place = seq.saturating_sub(1);
-        self.stream.append(place, payload, &mut bytes);
+        let payload_sum = if payload > 0 { self.stream.append(place, payload, &mut bytes) } else { 0 };
         let packet = &mut bytes[HEADROOM..];
-        template.emit(packet, &header, self.stream.sum(place, payload)).ok()?;
+        template.emit(packet, &header, payload_sum).ok()?;
         if let Some(end) = self.telemetry.as_mut().filter(|_| payload > 0)
             && let Some(with_trace) = end.trace(packet)
         {
