@@ -14,32 +14,42 @@ pub(super) struct GrantDelay {
     /// Granted so far plus backlog, of the last `delay` slots, by slot modulo their number.
     wanted: Box<[u64]>,
     granted: u64,
-    /// The slot after the last noted.
+    /// The slot after the last noted, and its place.
     noted: u64,
+    place: usize,
 }
 
 impl GrantDelay {
     pub(super) fn new(delay_slots: u8) -> Self {
-        Self { wanted: vec![0; usize::from(delay_slots)].into(), granted: 0, noted: 0 }
+        Self { wanted: vec![0; usize::from(delay_slots)].into(), granted: 0, noted: 0, place: 0 }
     }
 
     /// What is known in `slot`, in which the backlog is `bytes`. Slots left out had the backlog of the last.
     #[inline]
     pub(super) fn known(&mut self, slot: u64, bytes: u64) -> u64 {
-        let delay = self.wanted.len() as u64;
+        let delay = self.wanted.len();
         if delay == 0 {
             return bytes;
         }
-        let at = |slot: u64| (slot % delay) as usize;
-        if self.noted < slot {
-            let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
-            for missed in (self.noted..slot).rev().take(delay as usize) {
-                self.wanted[at(missed)] = last;
-            }
+        if self.noted != slot {
+            self.catch_up(slot);
         }
-        let before = std::mem::replace(&mut self.wanted[at(slot)], self.granted.saturating_add(bytes));
+        let wanted = self.granted.saturating_add(bytes);
+        let before = std::mem::replace(&mut self.wanted[self.place], wanted);
         self.noted = slot + 1;
+        self.place = if self.place + 1 < delay { self.place + 1 } else { 0 };
         before.saturating_sub(self.granted).min(bytes)
+    }
+
+    /// Notes the slots before `slot` that were left out.
+    fn catch_up(&mut self, slot: u64) {
+        let delay = self.wanted.len() as u64;
+        let at = |slot: u64| (slot % delay) as usize;
+        let last = self.noted.checked_sub(1).map_or(0, |last| self.wanted[at(last)]);
+        for missed in (self.noted..slot).rev().take(self.wanted.len()) {
+            self.wanted[at(missed)] = last;
+        }
+        self.place = at(slot);
     }
 
     /// Bytes were granted.

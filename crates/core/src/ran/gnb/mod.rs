@@ -408,7 +408,7 @@ impl Gnb {
         // It may have a STATUS PDU to send, or a timer.
         let (active, wake) = (ue.active, ue.wake);
         let wakes_up = !active && ue.is_busy(due);
-        pool.give(block.bytes);
+        pool.give_block(block.bytes);
         if late {
             self.deliver_rest(number, due);
         }

@@ -130,6 +130,10 @@ impl Gnb {
             }
             ranked.push(Ranked { slice: ue.slice, rank, ue: *number, mcs, bytes });
         }
+        if ranked.is_empty() {
+            // An uplink, mostly.
+            return;
+        }
         ranked.sort_unstable_by(|a, b| {
             a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
         });
@@ -239,7 +243,7 @@ impl Gnb {
             Outcome::Lost => {
                 link.stats.nacks += 1;
                 link.stats.lost_blocks += 1;
-                self.pool.give(block.bytes);
+                self.pool.give_block(block.bytes);
                 self.note_block(direction, number, 0, true);
             }
         }

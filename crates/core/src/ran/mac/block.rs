@@ -32,7 +32,7 @@ impl TransportBlock {
     #[must_use]
     #[inline]
     pub fn new(tbs_bytes: u32, rbs: u16, pool: &mut BufferPool) -> Self {
-        Self { bytes: pool.take(), tbs_bytes, rbs, transmissions: 0, special: false }
+        Self { bytes: pool.take_block(), tbs_bytes, rbs, transmissions: 0, special: false }
     }
 
     /// Bytes that are free.

@@ -6,36 +6,61 @@ pub const MAX_SDU_BYTES: usize = 9000 + 8;
 /// Spare buffers, so that no packet needs a new one: what a sender is done with, a receiver fills.
 #[derive(Debug, Clone, Default)]
 pub struct BufferPool {
-    free: Vec<Vec<u8>>,
+    /// Small ones and large ones, so that none is enlarged for what the next would have had room for.
+    free: [Vec<Vec<u8>>; 2],
+    /// Those of transport blocks, larger than any packet: they are never handed up, and few.
+    blocks: Vec<Vec<u8>>,
     /// Lists of what has come of an SDU.
     ranges: Vec<Vec<(u16, u16)>>,
 }
 
-/// Most buffers kept.
+/// Most buffers kept of each kind.
 const KEPT: usize = 1024;
+/// Most bytes of a small one: an ACK, a packet of a call.
+const SMALL_BYTES: usize = 256;
 
 impl BufferPool {
-    /// An empty buffer.
+    /// An empty buffer, with room for `bytes` if there is one.
     #[inline]
-    pub fn take(&mut self) -> Vec<u8> {
-        self.free.pop().unwrap_or_default()
+    pub fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let [small, large] = &mut self.free;
+        let (first, second) = if bytes <= SMALL_BYTES { (small, large) } else { (large, small) };
+        first.pop().or_else(|| second.pop()).unwrap_or_default()
     }
 
     /// A buffer that holds a copy of `bytes`.
     #[inline]
     pub fn filled(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut buffer = self.take();
+        let mut buffer = self.take(bytes.len());
         buffer.extend_from_slice(bytes);
         buffer
     }
 
     /// Takes a buffer back; its contents are forgotten.
     #[inline]
-    pub fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.free.len() < KEPT {
-            buffer.clear();
-            self.free.push(buffer);
-        }
+    pub fn give(&mut self, buffer: Vec<u8>) {
+        let [small, large] = &mut self.free;
+        keep(if buffer.capacity() <= SMALL_BYTES { small } else { large }, buffer);
+    }
+
+    /// An empty buffer for a transport block.
+    #[inline]
+    pub fn take_block(&mut self) -> Vec<u8> {
+        self.blocks.pop().unwrap_or_default()
+    }
+
+    /// Takes the buffer of a transport block back.
+    #[inline]
+    pub fn give_block(&mut self, buffer: Vec<u8>) {
+        keep(&mut self.blocks, buffer);
+    }
+}
+
+#[inline]
+fn keep(free: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if free.len() < KEPT {
+        buffer.clear();
+        free.push(buffer);
     }
 }
 
@@ -65,7 +90,7 @@ pub(super) struct Partial {
 impl Partial {
     #[inline]
     pub(super) fn new(pool: &mut BufferPool) -> Self {
-        Self { bytes: pool.take(), have: pool.ranges.pop().unwrap_or_default(), total: None }
+        Self { bytes: pool.take(MAX_SDU_BYTES), have: pool.ranges.pop().unwrap_or_default(), total: None }
     }
 
     /// Appends a segment whose place is behind all that is here; `false`, and nothing is changed, if it is not. It is
@@ -186,6 +211,21 @@ impl Partial {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn small_and_large_buffers_are_apart() {
+        let mut pool = BufferPool::default();
+        let (small, large) = (Vec::with_capacity(SMALL_BYTES), Vec::with_capacity(1500));
+        let (of_small, of_large) = (small.as_ptr(), large.as_ptr());
+        pool.give(large);
+        pool.give(small);
+        let (filled, next) = (pool.filled(&[1; 1500]), pool.take(1500));
+        assert_eq!(filled.as_ptr(), of_large, "nothing was enlarged");
+        assert_eq!(next.as_ptr(), of_small, "what there is rather than a new one");
+        pool.give_block(vec![3; 9]);
+        assert_eq!((pool.take(9).capacity(), pool.take_block().len()), (0, 0), "a block's is a block's");
+        assert_eq!(pool.take_block().capacity(), 0);
+    }
 
     proptest! {
         /// Any segments of an SDU, in any order, more than once and overlapping: whole exactly when every byte
