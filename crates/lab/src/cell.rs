@@ -4,12 +4,13 @@ use crate::backend::{Outcome, Series};
 use crate::claims::percentiles;
 use crate::scenario::Case;
 use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
+use std::collections::BTreeMap;
 
 /// What a cell was seen to do.
 #[derive(Debug, Default)]
 pub struct CellSeen {
-    /// Downlink packets that were delivered; times from the beginning of the run.
-    pub packets: Vec<PacketTimes>,
+    /// How long downlink packets waited.
+    pub waits: Waits,
     /// Time, and counters of the downlink.
     pub counters: Vec<(f64, Counters)>,
     /// Per UE, in the cell's order: time and SDU bytes in RLC.
@@ -18,6 +19,86 @@ pub struct CellSeen {
     pub radio: Vec<Vec<(f64, u8, u32)>>,
     /// Per slice: time and RBs it is owed.
     pub owed_rbs: Vec<Vec<(f64, f64)>>,
+}
+
+/// How long downlink packets that were delivered had waited, by UE and QoS flow.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// From when to when packets count in means, seconds since the beginning of the run.
+    window_s: (f64, f64),
+    flows: BTreeMap<(u32, u8), FlowWaits>,
+}
+
+/// The same of one QoS flow of a UE. Kept as what becomes of it: a packet is nowhere else.
+#[derive(Debug, Default)]
+struct FlowWaits {
+    /// When each packet was delivered, seconds, and its waits altogether, in SDAP and in RLC, milliseconds.
+    points: [Vec<(f64, f64)>; 3],
+    /// Packets within the window, and the sums of their waits in the order of [`MEANS`].
+    count: usize,
+    sums: [f64; 5],
+}
+
+/// Names of the series of waits, as [`FlowWaits::points`] has them.
+const SERIES: [&str; 3] = ["wait_ms", "sdap_wait_ms", "rlc_wait_ms"];
+/// Names of the means, as [`FlowWaits::sums`] has them.
+const MEANS: [&str; 5] =
+    ["wait_mean_ms", "sdap_wait_mean_ms", "rlc_wait_mean_ms", "reassembly_wait_mean_ms", "total_mean_ms"];
+
+impl Waits {
+    /// No packet yet; those between `from` and `end`, seconds, count in means.
+    #[must_use]
+    pub fn between(from: f64, end: f64) -> Self {
+        Self { window_s: (from, end), flows: BTreeMap::new() }
+    }
+
+    /// A packet was delivered; times from the beginning of the run.
+    pub fn note(&mut self, packet: &PacketTimes) {
+        let at = packet.delivered.as_secs_f64();
+        let counts = self.is_within(at);
+        let flow = self.flows.entry((packet.ue, packet.qfi)).or_default();
+        let waits = [packet.queue_wait(), packet.sdap_wait(), packet.rlc_wait()];
+        let [wait, sdap, rlc] = waits.map(|wait| wait.as_secs_f64() * 1e3);
+        for (points, value) in flow.points.iter_mut().zip([wait, sdap, rlc]) {
+            points.push((at, value));
+        }
+        if counts {
+            let rest = [packet.reassembly_wait(), packet.total()];
+            let [reassembly, total] = rest.map(|wait| wait.as_secs_f64() * 1e3);
+            flow.count += 1;
+            for (sum, value) in flow.sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
+                *sum += value;
+            }
+        }
+    }
+
+    fn is_within(&self, at: f64) -> bool {
+        (self.window_s.0..=self.window_s.1).contains(&at)
+    }
+
+    /// Metrics and series of a QoS flow, of which `name` makes names.
+    fn collect(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
+        let FlowWaits { points, count, sums } = self.flows.remove(&flow).unwrap_or_default();
+        if count > 0 {
+            let mut waits = Vec::with_capacity(count);
+            waits.extend(points[0].iter().filter(|(at, _)| self.is_within(*at)).map(|(_, wait)| *wait));
+            let n = count as f64;
+            let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
+            for (limit, what) in WITHIN {
+                put(what, waits.iter().filter(|w| **w < limit).count() as f64 * 100.0 / n);
+            }
+            let [p50, p95, p99] = percentiles(&mut waits, [0.5, 0.95, 0.99]);
+            put("wait_p50_ms", p50);
+            put("wait_p95_ms", p95);
+            put("wait_p99_ms", p99);
+            for (what, sum) in MEANS.into_iter().zip(sums) {
+                put(what, sum / n);
+            }
+        }
+        for (what, points) in SERIES.into_iter().zip(points) {
+            out.series.insert(name(what), Series { points });
+        }
+    }
 }
 
 /// Those counters of one direction of a cell that metrics are made of.
@@ -57,7 +138,7 @@ const WITHIN: [(f64, &str); 4] = [
 
 impl CellSeen {
     /// Metrics and series of cell `name`; the run ended at `end` seconds.
-    pub fn collect(&self, case: &Case, name: &str, end: f64, out: &mut Outcome) {
+    pub fn collect(mut self, case: &Case, name: &str, end: f64, out: &mut Outcome) {
         let from = case.measure_from.as_secs_f64();
         let Some(gnb) = case.gnbs.get(name) else { return };
         let first = self.counters.iter().find(|(at, _)| *at >= from);
@@ -73,8 +154,8 @@ impl CellSeen {
             put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
         }
         for (u, (ue, _)) in case.ues_of(name).into_iter().enumerate() {
-            if let Some(points) = self.rlc_bytes.get(u) {
-                let series = Series { points: points.clone() };
+            if let Some(points) = self.rlc_bytes.get_mut(u) {
+                let series = Series { points: std::mem::take(points) };
                 out.series.insert(format!("gnb.{name}.ue.{ue}.rlc_bytes"), series);
             }
             if let Some(radio) = self.radio.get(u) {
@@ -85,60 +166,62 @@ impl CellSeen {
                 put("mcs", &|mcs, _| f64::from(mcs));
                 put("tbs_bytes", &|_, bytes| f64::from(bytes));
             }
-            for qfi in gnb.qfis() {
+            let mut qfis = gnb.qfis();
+            // Several rules may lead to one flow.
+            qfis.sort_unstable();
+            qfis.dedup();
+            for qfi in qfis {
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
-                let of_flow = || self.packets.iter().filter(|p| p.ue as usize == u && p.qfi == qfi);
-                let most = of_flow().count();
-                let [mut waits_ms, mut sdap_ms, mut rlc_ms] = [(); 3].map(|()| vec![(0.0, 0.0); most]);
-                let points = waits_ms.iter_mut().zip(&mut sdap_ms).zip(&mut rlc_ms);
-                let mut waits = Vec::with_capacity(most);
-                let mut sums = [0.0; 5];
-                for (((wait_point, sdap_point), rlc_point), p) in points.zip(of_flow()) {
-                    let at = p.delivered.as_secs_f64();
-                    let [wait, sdap, rlc] =
-                        [p.queue_wait(), p.sdap_wait(), p.rlc_wait()].map(|wait| wait.as_secs_f64() * 1e3);
-                    (*wait_point, *sdap_point, *rlc_point) = ((at, wait), (at, sdap), (at, rlc));
-                    if (from..=end).contains(&at) {
-                        waits.push(wait);
-                        let [reassembly, total] =
-                            [p.reassembly_wait(), p.total()].map(|wait| wait.as_secs_f64() * 1e3);
-                        for (sum, value) in sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
-                            *sum += value;
-                        }
-                    }
-                }
-                for (points, what) in
-                    [(waits_ms, "wait_ms"), (sdap_ms, "sdap_wait_ms"), (rlc_ms, "rlc_wait_ms")]
-                {
-                    out.series.insert(name(what), Series { points });
-                }
-                if waits.is_empty() {
-                    continue;
-                }
-                let n = waits.len() as f64;
-                let [p50, p95, p99] = percentiles(&mut waits, [0.5, 0.95, 0.99]);
-                let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
-                put("wait_p50_ms", p50);
-                put("wait_p95_ms", p95);
-                put("wait_p99_ms", p99);
-                const MEANS: [&str; 5] = [
-                    "wait_mean_ms",
-                    "sdap_wait_mean_ms",
-                    "rlc_wait_mean_ms",
-                    "reassembly_wait_mean_ms",
-                    "total_mean_ms",
-                ];
-                for (what, sum) in MEANS.into_iter().zip(sums) {
-                    put(what, sum / n);
-                }
-                for (limit, what) in WITHIN {
-                    put(what, waits.iter().filter(|w| **w < limit).count() as f64 * 100.0 / n);
-                }
+                self.waits.collect((u as u32, qfi), name, out);
             }
         }
-        for (slice, points) in gnb.slices().iter().zip(&self.owed_rbs) {
-            let series = Series { points: points.clone() };
-            out.series.insert(format!("gnb.{name}.slice.{}.owed_rbs", slice.name), series);
+        for (slice, points) in gnb.slices().iter().zip(self.owed_rbs) {
+            out.series.insert(format!("gnb.{name}.slice.{}.owed_rbs", slice.name), Series { points });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_core::ran::amc::Direction;
+    use anabranch_core::time::Instant;
+
+    /// A packet that waited 1 ms in SDAP, 3 ms in RLC and 2 ms at the receiver.
+    fn packet(qfi: u8, delivered_ms: u64) -> PacketTimes {
+        let at = |before_ms| Instant::from_millis(delivered_ms - before_ms);
+        PacketTimes {
+            direction: Direction::Downlink,
+            ue: 1,
+            drb: 1,
+            qfi,
+            bytes: 100,
+            arrived: at(7),
+            forwarded: at(6),
+            first_pull: at(4),
+            last_pull: at(3),
+            first_received: at(2),
+            delivered: at(0),
+        }
+    }
+
+    #[test]
+    fn all_packets_are_drawn_and_those_of_the_window_counted() {
+        let mut waits = Waits::between(1.0, 2.0);
+        for (qfi, ms) in [(9, 900), (9, 1000), (5, 1100), (9, 2000), (9, 2001)] {
+            waits.note(&packet(qfi, ms));
+        }
+        let mut out = Outcome::default();
+        for qfi in [5, 9, 10] {
+            waits.collect((1, qfi), |what| format!("{qfi}.{what}"), &mut out);
+        }
+        let points = |name: &str| out.series[name].points.clone();
+        assert_eq!(points("9.wait_ms"), [(0.9, 4.0), (1.0, 4.0), (2.0, 4.0), (2.001, 4.0)]);
+        assert_eq!((points("5.sdap_wait_ms"), points("5.rlc_wait_ms")), (vec![(1.1, 1.0)], vec![(1.1, 3.0)]));
+        assert_eq!(points("10.wait_ms"), [], "a flow without packets is drawn empty");
+        let metrics = ["wait_p50_ms", "within_4ms_percent", "within_50ms_percent", "reassembly_wait_mean_ms"];
+        assert_eq!(metrics.map(|name| out.metrics[&format!("9.{name}")]), [4.0, 0.0, 100.0, 2.0]);
+        assert_eq!(out.metrics["9.total_mean_ms"], 7.0);
+        assert!(!out.metrics.contains_key("10.wait_p50_ms"));
     }
 }

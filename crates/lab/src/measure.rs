@@ -47,16 +47,21 @@ const MAX_POINTS: usize = 4000;
 
 /// `goodput_mbps`, `delivered_bytes` and `outage_ms` of a flow that delivered so many bytes at these times
 /// (in order), and its goodput over time.
-pub fn deliveries(out: &mut Outcome, flow: &str, deliveries: &[(f64, u64)], times: &Times) {
+pub fn deliveries(
+    out: &mut Outcome,
+    flow: &str,
+    deliveries: impl Iterator<Item = (f64, u64)> + Clone,
+    times: &Times,
+) {
     let in_window = |t: f64| t >= times.window_from_s && t <= times.end_s;
-    let bytes: u64 = deliveries.iter().filter(|(t, _)| in_window(*t)).map(|(_, n)| n).sum();
+    let bytes: u64 = deliveries.clone().filter(|(t, _)| in_window(*t)).map(|(_, n)| n).sum();
     let seconds = times.last_s() - times.first_s();
     let mut put = |name: &str, value| out.metrics.insert(format!("flow.{flow}.{name}"), value);
     put("delivered_bytes", bytes as f64);
     if seconds > 0.0 {
         put("goodput_mbps", bytes as f64 * 8e-6 / seconds);
     }
-    put("outage_ms", outage_s(deliveries.iter().map(|(t, _)| *t), times) * 1e3);
+    put("outage_ms", outage_s(deliveries.clone().map(|(t, _)| t), times) * 1e3);
     let series = rate_mbps(deliveries, times.end_s, times.sample_s);
     out.series.insert(format!("flow.{flow}.goodput_mbps"), series);
 }
@@ -111,8 +116,7 @@ pub fn packets(
     let delays: Vec<(f64, f64)> =
         first.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
     delay_metrics(out, flow, "delay", &delays, times);
-    let delivered: Vec<(f64, u64)> = first.iter().map(|a| (a.arrived_s, payload_bytes)).collect();
-    deliveries(out, flow, &delivered, times);
+    deliveries(out, flow, first.iter().map(|a| (a.arrived_s, payload_bytes)), times);
 }
 
 /// Percentiles within the window, and the series, of values in milliseconds at times: `delay` or `response`.
@@ -137,11 +141,11 @@ pub fn delay_metrics(out: &mut Outcome, flow: &str, what: &str, values: &[(f64, 
 
 /// Bytes at times as a rate per sample.
 #[must_use]
-pub fn rate_mbps(deliveries: &[(f64, u64)], end_s: f64, sample_s: f64) -> Series {
+pub fn rate_mbps(deliveries: impl IntoIterator<Item = (f64, u64)>, end_s: f64, sample_s: f64) -> Series {
     let count = (end_s / sample_s).ceil().clamp(0.0, 1e6) as usize;
     let mut bytes = vec![0u64; count];
     for (t, n) in deliveries {
-        if let Some(sum) = bytes.get_mut((*t / sample_s).max(0.0) as usize) {
+        if let Some(sum) = bytes.get_mut((t / sample_s).max(0.0) as usize) {
             *sum += n;
         }
     }
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn goodput_is_per_second_of_sending_in_the_window() {
         let mut out = Outcome::default();
-        deliveries(&mut out, "f", &steady(&[]), &TIMES);
+        deliveries(&mut out, "f", steady(&[]).into_iter(), &TIMES);
         assert!((out.metrics["flow.f.goodput_mbps"] - 1.0).abs() < 0.01);
         assert!(out.metrics["flow.f.outage_ms"] < 21.0);
         let series = &out.series["flow.f.goodput_mbps"].points;

@@ -68,7 +68,7 @@ pub fn run(
             (0..scenario.runs).map(move |run| Job { case, round: s, run, seed: run_seed(seed, run) })
         })
         .collect();
-    let outcomes = run_all(&jobs, backend, watch)
+    let mut outcomes = run_all(&jobs, backend, watch)
         .with_context(|| format!("{} on {}", scenario.file.display(), backend.name()))?;
 
     let mut per_seed = vec![BTreeMap::new(); seeds];
@@ -76,9 +76,9 @@ pub fn run(
     let (mut facts, mut events) = (Vec::new(), Vec::new());
     for (s, metrics) in per_seed.iter_mut().enumerate() {
         for case in &cases {
-            let runs: Vec<&Outcome> = jobs
+            let mut runs: Vec<&mut Outcome> = jobs
                 .iter()
-                .zip(&outcomes)
+                .zip(&mut outcomes)
                 .filter(|(job, _)| job.round == s && std::ptr::eq(job.case, *case))
                 .map(|(_, outcome)| outcome)
                 .collect();
@@ -93,11 +93,13 @@ pub fn run(
                     facts.push(fact.clone());
                 }
             }
-            if let Some(first) = runs.first() {
-                series.extend(first.series.iter().map(|(n, s)| (format!("{prefix}{n}"), s.clone())));
-                for event in &first.events {
-                    if !events.contains(event) {
-                        events.push(event.clone());
+            if let Some(first) = runs.first_mut() {
+                // They may be large, and nobody else looks at them.
+                let named = std::mem::take(&mut first.series).into_iter();
+                series.extend(named.map(|(n, s)| (format!("{prefix}{n}"), s)));
+                for event in std::mem::take(&mut first.events) {
+                    if !events.contains(&event) {
+                        events.push(event);
                     }
                 }
             }
@@ -175,7 +177,7 @@ fn run_all(jobs: &[Job<'_>], backend: &dyn Backend, watch: &dyn Watch) -> anyhow
 /// Adds the metrics of the runs of one variant to `into`; answers them as series over the runs.
 ///
 /// A metric that is missing in one run is missing altogether: its median over the others would flatter.
-fn combine(runs: &[&Outcome], prefix: &str, into: &mut BTreeMap<String, f64>) -> Vec<(String, Series)> {
+fn combine(runs: &[&mut Outcome], prefix: &str, into: &mut BTreeMap<String, f64>) -> Vec<(String, Series)> {
     let mut series = Vec::new();
     let Some(first) = runs.first() else { return series };
     for name in first.metrics.keys() {

@@ -221,12 +221,12 @@ impl NetnsBackend {
         let mut run =
             Run { case, plan, network, telemetry, cells, lwips, tunnels, flows, device: self.device };
         let onlooker = self.onlooker.as_deref();
-        let seen = run.observe(seed, stop, progress, onlooker)?;
+        let mut seen = run.observe(seed, stop, progress, onlooker)?;
         run.telemetry.keep_counters(folder)?;
         let mut out = Outcome { facts: self.facts(case)?, ..Outcome::default() };
         run.flows.measure(case, &seen, &mut out)?;
         outcome::network(case, &seen, &mut out);
-        cells::measure(case, &seen.cells, seen.end_s, &mut out);
+        cells::measure(case, std::mem::take(&mut seen.cells), seen.end_s, &mut out);
         run.lwips.measure(&mut out)?;
         outcome::ends(case, &run.tunnels, &seen, &mut out)?;
         out.events = seen.events;

@@ -8,7 +8,7 @@ use super::stop::Stop;
 use super::topology::{Network, READY};
 use super::tunnels::Device;
 use crate::backend::Outcome;
-use crate::cell::CellSeen;
+use crate::cell::{CellSeen, Waits};
 use crate::scenario::Case;
 use anabranch_core::ran::amc::Direction;
 use anabranch_core::ran::channel::ChannelConfig;
@@ -177,8 +177,10 @@ pub struct Lateness {
 /// What was seen of a cell.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// The same as in virtual time.
+    /// The same as in virtual time, but for the packets.
     pub seen: CellSeen,
+    /// Downlink packets that were delivered; times from the beginning of the run.
+    pub packets: Vec<PacketTimes>,
     /// What only real time has.
     pub late: Lateness,
 }
@@ -207,7 +209,7 @@ pub fn watch(agent: &Agent, begin_ns: u64, start: Instant, period: Duration, end
         }
         let packets = packets.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let mut watched = looked?;
-        watched.seen.packets = packets;
+        watched.packets = packets;
         Ok(watched)
     })
 }
@@ -287,10 +289,12 @@ fn place(packet: &CellPacket, start_unix_ns: u64, begin_ns: u64) -> Option<Packe
 }
 
 /// Metrics and series of cells.
-pub fn measure(case: &Case, cells: &BTreeMap<String, Watched>, end_s: f64, out: &mut Outcome) {
+pub fn measure(case: &Case, cells: BTreeMap<String, Watched>, end_s: f64, out: &mut Outcome) {
     for (name, watched) in cells {
-        watched.seen.collect(case, name, end_s, out);
-        let late = &watched.late;
+        let Watched { mut seen, packets, late } = watched;
+        seen.waits = Waits::between(case.measure_from.as_secs_f64(), end_s);
+        packets.iter().for_each(|packet| seen.waits.note(packet));
+        seen.collect(case, &name, end_s, out);
         let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
         put("late_p50_us", late.p50_us);
         put("late_p99_us", late.p99_us);

@@ -42,7 +42,7 @@ pub(super) fn network(case: &Case, seen: &Seen, out: &mut Outcome) {
                 out.metrics.insert(format!("{path}.{name}_bytes"), bytes as f64);
                 let share = if sum == 0 { 0.0 } else { in_window(&deltas) as f64 * 100.0 / sum as f64 };
                 out.metrics.insert(format!("{path}.{name}_share_percent"), share);
-                out.series.insert(format!("{path}.{name}_mbps"), rate_mbps(&deltas, end_s, sample_s));
+                out.series.insert(format!("{path}.{name}_mbps"), rate_mbps(deltas, end_s, sample_s));
             }
         }
     }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 ///
 /// # Errors
 /// A flow has no application, which is a fault of this program.
-pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -> Result<()> {
+pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) -> Result<()> {
     for (name, flow) in &case.flows {
         let node = world.flows.get(name).context("a flow")?;
         let times = times(case, flow);
@@ -71,18 +71,18 @@ pub fn collect(world: &mut World, case: &Case, seen: &Seen, out: &mut Outcome) -
                     *end = tcp.telemetry().map(|(_, stats)| stats).unwrap_or_default();
                 }
             }
-            telemetry(out, name, &ends, seen);
+            telemetry(out, name, &ends, &seen);
         }
     }
-    paths(case, seen, out);
-    links(seen, out);
-    for (name, cell) in &seen.cells {
-        cell.collect(case, name, case.duration.as_secs_f64(), out);
+    paths(case, &seen, out);
+    links(&seen, out);
+    for (name, cell) in seen.cells {
+        cell.collect(case, &name, case.duration.as_secs_f64(), out);
     }
     for (name, node) in &seen.lwips {
         node.collect(name, out);
     }
-    out.events.extend(seen.events.iter().cloned());
+    out.events.extend(seen.events);
     Ok(())
 }
 
@@ -114,8 +114,8 @@ fn times(case: &Case, flow: &Flow) -> Times {
 }
 
 fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &Times) {
-    let deliveries: Vec<(f64, u64)> = tcp.deliveries().iter().map(|(at, n)| (at.as_secs_f64(), *n)).collect();
-    let last = deliveries.last().map(|(at, _)| *at);
+    let deliveries = tcp.deliveries().iter().map(|(at, n)| (at.as_secs_f64(), *n));
+    let last = deliveries.clone().next_back().map(|(at, _)| at);
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     put("intact", f64::from(u8::from(tcp.is_intact())));
     let mut times = *times;
@@ -140,7 +140,7 @@ fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &T
         }
         _ => {}
     }
-    measure::deliveries(out, name, &deliveries, &times);
+    measure::deliveries(out, name, deliveries, &times);
 }
 
 /// What the sender of a TCP flow counted; `duplicates` is what the receiver had already.
@@ -204,8 +204,8 @@ fn paths(case: &Case, seen: &Seen, out: &mut Outcome) {
             let middle = |s: f64| (s - sample_s / 2.0).max(0.0);
             let up: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.up_bytes)).collect();
             let down: Vec<(f64, u64)> = samples.iter().map(|s| (middle(s.at_s), s.down_bytes)).collect();
-            out.series.insert(name("up_mbps"), rate_mbps(&increments(&up), end, sample_s));
-            out.series.insert(name("down_mbps"), rate_mbps(&increments(&down), end, sample_s));
+            out.series.insert(name("up_mbps"), rate_mbps(increments(&up), end, sample_s));
+            out.series.insert(name("down_mbps"), rate_mbps(increments(&down), end, sample_s));
             let points = samples.iter().map(|s| (s.at_s, s.rtt_ms)).collect();
             out.series.insert(name("rtt_ms"), Series { points });
         }

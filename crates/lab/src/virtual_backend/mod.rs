@@ -34,7 +34,7 @@ impl Backend for VirtualBackend {
         if !case.flows.is_empty() {
             let mut world = world::build(case, seed)?;
             let seen = run::run(&mut world, case, seed, progress)?;
-            collect::collect(&mut world, case, &seen, &mut outcome)?;
+            collect::collect(&mut world, case, seen, &mut outcome)?;
             let facts = [("time", "virtual"), ("TCP", "the simulator's (docs/simulator.md)")];
             outcome.facts.extend(facts.map(|(what, is)| (what.to_owned(), is.to_owned())));
         }

@@ -2,7 +2,7 @@
 
 use super::world::{UeNode, World};
 use crate::backend::Progress;
-use crate::cell::CellSeen;
+use crate::cell::{CellSeen, Waits};
 use crate::scenario::Case;
 use crate::scenario::model::{Action, Directions, DownHow};
 use crate::sim::host::{App, Host};
@@ -75,6 +75,10 @@ const MAX_EVENTS: usize = 2000;
 /// The network goes round in circles, which is a fault of this program.
 pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Seen> {
     let mut seen = Seen::default();
+    for name in world.gnbs.keys() {
+        let waits = Waits::between(case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
+        seen.cells.insert(name.clone(), CellSeen { waits, ..CellSeen::default() });
+    }
     let end = Instant::ZERO + case.duration;
     let mut actions = case.timeline(seed).into_iter().peekable();
     let mut sample_at = Instant::ZERO;
@@ -154,10 +158,10 @@ impl Seen {
             }
         }
         for (name, id) in &world.gnbs {
+            let Some(cell) = self.cells.get_mut(name) else { continue };
             let events = world.net.take_events::<Gnb>(*id);
-            let cell = self.cells.entry(name.clone()).or_default();
             events.for_each(|(at, event)| match event {
-                GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.packets.push(times),
+                GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.waits.note(&times),
                 GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
                     self.events.push((at.as_secs_f64(), format!("{name}: refused: {why}")));
                 }

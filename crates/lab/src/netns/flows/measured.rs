@@ -44,9 +44,8 @@ impl RunningFlow {
                 let delays: Vec<(f64, f64)> =
                     answers.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
                 measure::delay_metrics(out, name, "delay", &delays, &times);
-                let delivered: Vec<(f64, u64)> =
-                    answers.iter().map(|a| (a.arrived_s, u64::from(*payload_bytes))).collect();
-                measure::deliveries(out, name, &delivered, &times);
+                let delivered = answers.iter().map(|a| (a.arrived_s, u64::from(*payload_bytes)));
+                measure::deliveries(out, name, delivered, &times);
             }
             Traffic::BulkTcp { bytes, .. } => {
                 let (delivered, total, intact) = self.delivered(tcp, seen.end_s, seconds)?;
@@ -64,7 +63,7 @@ impl RunningFlow {
                 if let Carrier::Video(video) = &self.carrier {
                     put(out, name, "frames", video.frames()? as f64);
                 }
-                measure::deliveries(out, name, &delivered, &times);
+                measure::deliveries(out, name, delivered.into_iter(), &times);
             }
             Traffic::RequestResponse { response_bytes, .. } => {
                 let answers: Vec<Answer> = self.report()?;
@@ -75,9 +74,8 @@ impl RunningFlow {
                     .map(|a| (seconds(a.answered_ns), a.answered_ns.saturating_sub(a.asked_ns) as f64 * 1e-6))
                     .collect();
                 measure::delay_metrics(out, name, "response", &delays, &times);
-                let delivered: Vec<(f64, u64)> =
-                    delays.iter().map(|(t, _)| (*t, u64::from(*response_bytes))).collect();
-                measure::deliveries(out, name, &delivered, &times);
+                let delivered = delays.iter().map(|(t, _)| (*t, u64::from(*response_bytes)));
+                measure::deliveries(out, name, delivered, &times);
             }
         }
         if self.flow.via == Via::Slices {
