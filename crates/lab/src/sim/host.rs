@@ -106,7 +106,9 @@ pub struct Host {
     by_port: Vec<((u8, u16), usize)>,
     /// The entry of the packet before.
     recent: Option<((u8, u16), usize)>,
-    /// Applications that may have packets to send, in the order in which they were woken.
+    /// The application that is asked for packets now, most often the only one that may have any.
+    asked: Option<usize>,
+    /// Those that may have packets to send and are asked after it, in the order in which they were woken.
     awake: VecDeque<usize>,
     /// The first timer of all, as they were when the last application fell asleep.
     deadline: Instant,
@@ -119,6 +121,7 @@ impl Default for Host {
             apps: Vec::new(),
             by_port: Vec::new(),
             recent: None,
+            asked: None,
             awake: VecDeque::new(),
             deadline: Instant::MAX,
             unclaimed: 0,
@@ -184,7 +187,10 @@ impl Host {
         let slot = &mut self.apps[index];
         if !slot.awake {
             slot.awake = true;
-            self.awake.push_back(index);
+            match self.asked {
+                None => self.asked = Some(index),
+                Some(_) => self.awake.push_back(index),
+            }
         }
     }
 }
@@ -205,14 +211,14 @@ impl Element for Host {
 
     #[inline]
     fn poll_transmit(&mut self, now: Instant) -> Option<(Port, Packet)> {
-        while let Some(&index) = self.awake.front() {
+        while let Some(index) = self.asked {
             let slot = &mut self.apps[index];
             let packet = slot.app.poll_transmit(now);
             if packet.is_none() || slot.app.has_said_all() {
                 slot.awake = false;
                 slot.deadline = slot.app.next();
-                self.awake.pop_front();
-                if self.awake.is_empty() {
+                self.asked = self.awake.pop_front();
+                if self.asked.is_none() {
                     self.deadline = first(self.apps.iter().map(|slot| slot.deadline));
                 }
             }
