@@ -25,6 +25,12 @@ typedef uint64_t u64;
 #define AB_OPTION_KIND 0x72
 #define AB_OPTION_LEN 16
 #define AB_OPTION_SHORT_LEN 8
+/* Where a key is configured the option ends with a tag of so many bytes, and its version is another one. */
+#define AB_TAG_LEN 8
+#define AB_VERSION 0x40
+#define AB_VERSION_TAGGED 0x80
+#define AB_VERSION_MASK 0xc0
+
 /* "A trace is in front of me": on packets that the source gave one, in the place of two of the kernel's NOPs.
  * crates/wire/src/ioam/feedback.rs has it as TCP_MARK_KIND. */
 #define AB_MARK_KIND 0x73
@@ -45,6 +51,12 @@ struct ab_config {
 	u32 growth_cap;
 	u32 stale_rtts;
 	u32 reserved;
+};
+
+/* The key of reports; all zero: they have no tag. */
+struct ab_report_key {
+	u64 k0;
+	u64 k1;
 };
 
 /* What a flow knows of its path; crates/core/src/cc/int/view.rs. All ones: unknown. */

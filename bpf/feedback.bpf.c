@@ -11,10 +11,13 @@
  */
 #include "abi.h"
 #include "lib/int_law.h"
+#include "lib/siphash.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
 char _license[] SEC("license") = "GPL";
+
+const volatile struct ab_report_key ab_key SEC(".rodata.config") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -42,6 +45,7 @@ struct {
 #define NEXT_HEADER 6
 #define HOP_LIMIT 7
 #define TCP_LEN 20
+#define TCP_ACK 8
 #define IPPROTO_HOPOPTS 0
 #define OPTION_IOAM 0x31
 #define BIT(n) (1U << (31 - (n)))
@@ -171,7 +175,7 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 	s->answer[0] = AB_OPTION_KIND;
 	s->answer[1] = AB_OPTION_LEN;
 	s->answer[2] = ab_code_flows(path->flows);
-	s->answer[3] = 0x40 | (complete ? 0x20 : 0);
+	s->answer[3] = AB_VERSION | (complete ? 0x20 : 0);
 	put16(s->answer + 4, path->drops);
 	put16(s->answer + 6, path->losses);
 	put16(s->answer + 8, ab_code(path->link));
@@ -235,6 +239,75 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	return 1;
 }
 
+/* ---- keys ---------------------------------------------------------------------------------------------- */
+
+/* What a tag is of: the connection from the receiver to the sender of data, the ACK it is on, and the report, so that it is
+ * no other connection's and none of before. A short report ends in zeros. */
+struct signed_report {
+	u32 from[4];
+	u32 to[4];
+	u8 ports[4];
+	u8 ack[4];
+	u8 option[AB_OPTION_LEN];
+};
+
+AB_INLINE int is_keyed(void)
+{
+	return ab_key.k0 || ab_key.k1;
+}
+
+/* The tag of the option in this packet, whose first `len` bytes are the report; `out`: the packet is ours. */
+static __attribute__((noinline)) u64 tag_of(struct bpf_sock_ops *ops, const u8 *option, u32 len, int out)
+{
+	u32 local[4] = { ops->local_ip6[0], ops->local_ip6[1], ops->local_ip6[2], ops->local_ip6[3] };
+	u32 remote[4] = { ops->remote_ip6[0], ops->remote_ip6[1], ops->remote_ip6[2], ops->remote_ip6[3] };
+	struct signed_report report = {};
+	const u8 *tcp = ops->skb_data;
+
+	if ((const void *)(tcp + TCP_LEN) > ops->skb_data_end)
+		return 0;
+	__builtin_memcpy(report.from, out ? local : remote, sizeof(report.from));
+	__builtin_memcpy(report.to, out ? remote : local, sizeof(report.to));
+	__builtin_memcpy(report.ports, tcp, sizeof(report.ports));
+	__builtin_memcpy(report.ack, tcp + TCP_ACK, sizeof(report.ack));
+	__builtin_memcpy(report.option, option, AB_OPTION_SHORT_LEN);
+	if (len == AB_OPTION_LEN)
+		__builtin_memcpy(report.option + AB_OPTION_SHORT_LEN, option + AB_OPTION_SHORT_LEN,
+				 AB_OPTION_LEN - AB_OPTION_SHORT_LEN);
+	return AB_LE64(ab_siphash(ab_key.k0, ab_key.k1, (const u64 *)&report, sizeof(report) / 8));
+}
+
+/* Whether the option has the right tag; then it becomes one without. */
+AB_INLINE int take_tag(struct bpf_sock_ops *ops, u8 *option)
+{
+	u32 len = option[1] == AB_OPTION_LEN + AB_TAG_LEN ? AB_OPTION_LEN : AB_OPTION_SHORT_LEN;
+	u64 tag;
+
+	if (option[1] != len + AB_TAG_LEN || (option[3] & AB_VERSION_MASK) != AB_VERSION_TAGGED)
+		return 0;
+	__builtin_memcpy(&tag, len == AB_OPTION_LEN ? option + AB_OPTION_LEN : option + AB_OPTION_SHORT_LEN, sizeof(tag));
+	if (tag != tag_of(ops, option, len, 0))
+		return 0;
+	option[1] = len;
+	option[3] = (option[3] & ~AB_VERSION_MASK) | AB_VERSION;
+	return 1;
+}
+
+/* Writes the first `len` bytes of a report, with a tag where there is a key; not 0: no room. */
+AB_INLINE int store(struct bpf_sock_ops *ops, u8 *option, u32 len)
+{
+	u64 tag;
+
+	option[1] = len;
+	if (!is_keyed())
+		return bpf_store_hdr_opt(ops, option, len, 0);
+	option[1] = len + AB_TAG_LEN;
+	option[3] = (option[3] & ~AB_VERSION_MASK) | AB_VERSION_TAGGED;
+	tag = tag_of(ops, option, len, 1);
+	__builtin_memcpy(option + len, &tag, sizeof(tag));
+	return bpf_store_hdr_opt(ops, option, len + AB_TAG_LEN, 0);
+}
+
 /* ---- options in and out ------------------------------------------------------------------------------- */
 
 /* The kernel asks for the length of our option several times for each packet that goes out: it does so only as long as there
@@ -256,7 +329,7 @@ AB_INLINE int is_marked(struct bpf_sock_ops *ops)
 
 AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 {
-	u8 option[AB_OPTION_LEN] = { AB_OPTION_KIND };
+	u8 option[AB_OPTION_LEN + AB_TAG_LEN] = { AB_OPTION_KIND };
 	struct ab_socket *s;
 	int late;
 
@@ -267,7 +340,7 @@ AB_INLINE void parse_options(struct bpf_sock_ops *ops)
 	s = state_of(ops->sk);
 	if (!s)
 		return;
-	late = ab_take(&s->view, option, now_us());
+	late = is_keyed() && !take_tag(ops, option) ? -1 : ab_take(&s->view, option, now_us());
 	count(late < 0 ? AB_REPORTS_BAD : AB_REPORTS_IN);
 	if (late > 0)
 		s->late = 1;
@@ -283,11 +356,12 @@ AB_INLINE int has_answer(const struct ab_socket *s, u64 now)
 AB_INLINE void reserve(struct bpf_sock_ops *ops)
 {
 	struct ab_socket *s = state_of(ops->sk);
+	u32 tag = is_keyed() ? AB_TAG_LEN : 0;
 
 	if (!s || !has_answer(s, now_us()))
 		tell(ops, 0);
-	else if (bpf_reserve_hdr_opt(ops, AB_OPTION_LEN, 0))
-		bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN, 0);
+	else if (bpf_reserve_hdr_opt(ops, AB_OPTION_LEN + tag, 0))
+		bpf_reserve_hdr_opt(ops, AB_OPTION_SHORT_LEN + tag, 0);
 }
 
 /* The kernel has left room, so something is written in any case. The short form is none of those that are counted: rates are
@@ -295,23 +369,21 @@ AB_INLINE void reserve(struct bpf_sock_ops *ops)
 AB_INLINE void write_option(struct bpf_sock_ops *ops)
 {
 	struct ab_socket *s = state_of(ops->sk);
-	u8 option[AB_OPTION_LEN];
+	u8 option[AB_OPTION_LEN + AB_TAG_LEN] = {};
 	u64 age;
 
 	if (!s)
 		return;
-	__builtin_memcpy(option, s->answer, sizeof(option));
+	__builtin_memcpy(option, s->answer, sizeof(s->answer));
 	age = ab_minus(now_us(), s->answered_us) / 8000;
 	option[3] |= age > 31 ? 31 : age;
-	if (!bpf_store_hdr_opt(ops, option, AB_OPTION_LEN, 0)) {
+	if (!store(ops, option, AB_OPTION_LEN)) {
 		if (s->left)
 			s->left--;
 		if (!s->left)
 			tell(ops, 0);
-	} else {
-		option[1] = AB_OPTION_SHORT_LEN;
-		if (bpf_store_hdr_opt(ops, option, AB_OPTION_SHORT_LEN, 0))
-			return;
+	} else if (store(ops, option, AB_OPTION_SHORT_LEN)) {
+		return;
 	}
 	count(AB_REPORTS_OUT);
 }

@@ -91,7 +91,7 @@ AB_INLINE int ab_take(struct ab_view *v, const u8 *o, u64 now_us)
 {
 	u32 len = o[1], drops, moved, late;
 
-	if (o[0] != AB_OPTION_KIND || (len != AB_OPTION_LEN && len != AB_OPTION_SHORT_LEN) || (o[3] & 0xc0) != 0x40)
+	if (o[0] != AB_OPTION_KIND || (len != AB_OPTION_LEN && len != AB_OPTION_SHORT_LEN) || (o[3] & AB_VERSION_MASK) != AB_VERSION)
 		return -1;
 	drops = ab_be16(o + 4);
 	moved = (v->flags & AB_KNOWN) && drops != v->drops;

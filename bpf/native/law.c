@@ -3,7 +3,9 @@
 #include <stddef.h>
 #include "abi.h"
 #include "lib/int_law.h"
+#include "lib/siphash.h"
 
+u64 abn_siphash(u64 k0, u64 k1, const u64 *words, u32 count) { return ab_siphash(k0, k1, words, count); }
 void abn_init(struct ab_view *v) { ab_view_init(v); }
 int abn_take(struct ab_view *v, const u8 *option, u64 now_us) { return ab_take(v, option, now_us); }
 void abn_acked(struct ab_view *v, u64 now_us) { ab_acked(v, now_us); }
@@ -44,7 +46,7 @@ u64 abn_size(u32 which)
 				     sizeof(struct ab_path), offsetof(struct ab_path, nodes),
 				     sizeof(struct ab_fast_slot), sizeof(struct ab_fast_config),
 				     sizeof(struct ab_fast_key), sizeof(struct ab_fast_peer),
-				     sizeof(struct ab_trace_config) };
+				     sizeof(struct ab_trace_config), sizeof(struct ab_report_key) };
 
 	return which < sizeof(sizes) / sizeof(sizes[0]) ? sizes[which] : 0;
 }

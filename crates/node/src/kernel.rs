@@ -87,6 +87,10 @@ struct LoadArgs {
     /// Most segments Eq. 1 adds per acknowledged one (int_cubic_ss).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16), default_value_t = IntConfig::default().growth_cap)]
     growth_cap: u32,
+    /// Take only reports with the tag of this key, and send none without it: a file of `anabranch keygen --out`, the same at both
+    /// ends.
+    #[arg(long, value_name = "FILE", requires = "cgroup")]
+    report_key: Option<PathBuf>,
     /// Reports older than this many round trips count for nothing.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255), default_value_t = IntConfig::default().stale_rtts)]
     stale_rtts: u32,
@@ -140,6 +144,9 @@ enum IntCommand {
         /// The cgroup's directory.
         #[arg(long, value_name = "DIR")]
         cgroup: PathBuf,
+        /// Reports have a tag by this key: a file of `anabranch keygen --out`, the same as the senders' of data.
+        #[arg(long, value_name = "FILE")]
+        report_key: Option<PathBuf>,
     },
     /// Show what the traces tell that arrive at an interface, path by path and hop by hop, until this command ends.
     Monitor(Box<monitor::MonitorArgs>),
@@ -160,9 +167,9 @@ fn number(text: &str) -> Result<u64, String> {
 pub fn run_cc(args: CcArgs) -> Result<()> {
     match args.command {
         CcCommand::Load(args) => {
-            let LoadArgs { names, cgroup, ceiling_bps, increment, growth_cap, stale_rtts } = args;
+            let LoadArgs { names, cgroup, report_key, ceiling_bps, increment, growth_cap, stale_rtts } = args;
             let config = IntConfig { ceiling_bps, increment, growth_cap, stale_rtts };
-            at_work::load(&names, cgroup.as_deref(), &config)
+            at_work::load(&names, cgroup.as_deref(), report_key.as_deref(), &config)
         }
         CcCommand::Unload { names } => at_work::unload(&names),
         CcCommand::List => at_work::list(),
@@ -181,7 +188,7 @@ pub fn run_int(args: IntArgs) -> Result<()> {
             let nodes = if detail { nodes.min(MOST_NODES_DETAIL) } else { nodes };
             at_work::source(&interface, SourceConfig { namespace, every, nodes, detail, beyond_headroom })
         }
-        IntCommand::Sink { cgroup } => at_work::sink(&cgroup),
+        IntCommand::Sink { cgroup, report_key } => at_work::sink(&cgroup, report_key.as_deref()),
         IntCommand::Monitor(args) => monitor::run(&args),
         IntCommand::Paths(args) => monitor::paths(&args),
     }

@@ -1,6 +1,6 @@
 //! Congestion controllers, registered with the kernel (struct_ops).
 
-use super::feedback::Feedback;
+use super::feedback::{Feedback, ReportKey};
 use super::object::{Counters, configure, counters, open};
 use super::sockets::SOCKETS;
 use super::{BpfError, replace, supported, tried};
@@ -125,12 +125,13 @@ impl Controllers {
         self.loaded.iter().map(|(_, algorithm, object)| Ok((*algorithm, counters(object)?))).collect()
     }
 
-    /// Telemetry's way back for the sockets in `cgroup` (cgroup v2) and below, as long as the result lives.
+    /// Telemetry's way back for the sockets in `cgroup` (cgroup v2) and below, as long as the result lives. With a key, reports
+    /// without its tag are not taken, and those that are sent have it.
     ///
     /// # Errors
     /// No such cgroup, or the kernel refuses.
-    pub fn feedback(&self, cgroup: &Path) -> Result<Feedback, BpfError> {
-        Feedback::attach(cgroup, self.sockets())
+    pub fn feedback(&self, cgroup: &Path, key: Option<&ReportKey>) -> Result<Feedback, BpfError> {
+        Feedback::attach(cgroup, key, self.sockets())
     }
 
     /// The map with the sockets' state: of the first that was loaded, or of the version replaced.

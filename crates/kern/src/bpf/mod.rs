@@ -38,7 +38,7 @@ mod window;
 
 pub use controllers::{Controllers, LOADABLE, available};
 pub use fast_path::{FastCounters, FastFlow, FastPath, FastPathConfig, FastTunnel, MOST_SLOTS};
-pub use feedback::Feedback;
+pub use feedback::{Feedback, ReportKey};
 pub use inspect::{holders, registered, shown};
 pub use object::Counters;
 pub use paths::{PATH_NODES, PathsMap, PublishedPath, published};

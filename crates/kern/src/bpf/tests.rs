@@ -53,12 +53,13 @@ unsafe extern "C" {
     fn abn_decode(code: u16) -> u64;
     fn abn_code_flows(flows: u32) -> u8;
     fn abn_size(which: u32) -> u64;
+    fn abn_siphash(k0: u64, k1: u64, words: *const u64, count: u32) -> u64;
 }
 
 #[test]
 fn the_contract_has_the_sizes_we_write() {
     // SAFETY: takes a number and returns one.
-    let sizes: Vec<u64> = (0..19).map(|i| unsafe { abn_size(i) }).collect();
+    let sizes: Vec<u64> = (0..20).map(|i| unsafe { abn_size(i) }).collect();
     let view = size_of::<CView>() as u64;
     let shown = sockets::SHOWN_LEN as u64;
     assert_eq!(sizes[2], u64::from(replace::SOCKET_LEN));
@@ -85,6 +86,7 @@ fn the_contract_has_the_sizes_we_write() {
             40,
             12,
             8,
+            ReportKey::LEN as u64,
         ]
     );
 }
@@ -258,6 +260,17 @@ proptest! {
         }
     }
 
+    /// The kernel's tags are SipHash-2-4, as Rust's library has it.
+    #[test]
+    fn tags_are_siphash(k0: u64, k1: u64, words in proptest::collection::vec(any::<u64>(), 0..10)) {
+        #[allow(deprecated, reason = "of the two in the library it is the one with four last rounds")]
+        let mut hash = std::hash::SipHasher::new_with_keys(k0, k1);
+        words.iter().for_each(|word| std::hash::Hasher::write(&mut hash, &word.to_ne_bytes()));
+        // SAFETY: so many words are there.
+        let ours = unsafe { abn_siphash(k0, k1, words.as_ptr(), words.len() as u32) };
+        prop_assert_eq!(ours, std::hash::Hasher::finish(&hash));
+    }
+
     #[test]
     fn codes_are_the_same(value: u64, shift in 0u32..64, any: u16, flows: u16) {
         let value = value >> shift;
@@ -317,7 +330,7 @@ fn what_is_not_there_is_named() {
     let Some(_alone) = alone() else { return };
     let why = Source::attach("no-such-if", SourceConfig::default()).unwrap_err().to_string();
     assert!(why.starts_with("interface no-such-if: no interface"), "{why}");
-    let why = Feedback::receiver(std::path::Path::new("/no/such")).unwrap_err().to_string();
+    let why = Feedback::receiver(std::path::Path::new("/no/such"), None).unwrap_err().to_string();
     assert!(why.starts_with("/no/such (a cgroup v2 directory is needed)"), "{why}");
 }
 
@@ -329,6 +342,10 @@ struct OwnGroup {
 
 impl OwnGroup {
     fn new() -> Option<Self> {
+        Self::named("")
+    }
+
+    fn named(name: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
         let root = mounts.lines().find_map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -336,11 +353,16 @@ impl OwnGroup {
         })?;
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
         let below = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-        let path = root.join(format!("anabranch-test-{}", std::process::id()));
+        let path = root.join(format!("anabranch-test-{}{name}", std::process::id()));
         std::fs::create_dir(&path).ok()?;
         let group = Self { path, before: root.join(below) };
-        std::fs::write(group.path.join("cgroup.procs"), "0").ok()?;
+        group.enter()?;
         Some(group)
+    }
+
+    /// Sockets made from now on are of this group.
+    fn enter(&self) -> Option<()> {
+        std::fs::write(self.path.join("cgroup.procs"), "0").ok()
     }
 }
 
@@ -415,7 +437,7 @@ fn reports_go_round() {
     crate::tests::in_private_network(NODE, || {
         for algorithm in LOADABLE {
             let controllers = Controllers::load(&[algorithm], &IntConfig::default()).unwrap();
-            let feedback = controllers.feedback(&group.path).unwrap();
+            let feedback = controllers.feedback(&group.path, None).unwrap();
             let source = Source::attach("lo", loopback_source()).unwrap();
             let listener = TcpListener::bind("[::1]:0").unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -463,7 +485,7 @@ fn who_was_quiet_tells_when_roles_change() {
     crate::tests::in_private_network(NODE, || {
         let name = Algorithm::IntRate.name();
         let controllers = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap();
-        let feedback = controllers.feedback(&group.path).unwrap();
+        let feedback = controllers.feedback(&group.path, None).unwrap();
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let mut first = connect(listener.local_addr().unwrap().port(), name);
         let (mut second, at) = listener.accept().unwrap();
@@ -483,5 +505,50 @@ fn who_was_quiet_tells_when_roles_change() {
         assert!(told.report_age.is_some(), "the new sender has no reports: {told:?}");
         assert_eq!(feedback.counters().unwrap().reports_bad, 0);
         drop((source, feedback, controllers));
+    });
+}
+
+/// Reports count where both ends have the same key, or none, and nowhere else.
+#[test]
+fn reports_need_the_key_of_both_ends() {
+    let Some(_alone) = alone() else { return };
+    let Some(receivers) = own_group() else { return };
+    let senders = OwnGroup::named("-senders").unwrap();
+    let [one, other] = [1, 2].map(|byte| Some(ReportKey::new([byte; ReportKey::LEN])));
+    let cases = [
+        (&None, &None, true),
+        (&one, &one, true),
+        (&one, &other, false),
+        (&one, &None, false),
+        (&None, &one, false),
+    ];
+    crate::tests::in_private_network(NODE, || {
+        for (receiver, sender, heard) in cases {
+            let what = format!("receiver {receiver:?}, sender {sender:?}");
+            let controllers = Controllers::load(&[Algorithm::IntRate], &IntConfig::default()).unwrap();
+            let hears = controllers.feedback(&senders.path, sender.as_ref()).unwrap();
+            let tells = Feedback::receiver(&receivers.path, receiver.as_ref()).unwrap();
+            let source = Source::attach("lo", loopback_source()).unwrap();
+            receivers.enter().unwrap();
+            let listener = TcpListener::bind("[::1]:0").unwrap();
+            senders.enter().unwrap();
+            let mut from = connect(listener.local_addr().unwrap().port(), Algorithm::IntRate.name());
+            let (mut to, _) = listener.accept().unwrap();
+            let block = vec![0x5a; 4 << 20];
+            std::thread::scope(|scope| {
+                scope.spawn(|| from.write_all(&block).unwrap());
+                to.read_exact(&mut vec![0; block.len()]).unwrap();
+            });
+            assert!(tells.counters().unwrap().reports_out > 0, "{what}");
+            until(&what, || {
+                let Counters { reports_in, reports_bad, .. } = hears.counters().unwrap();
+                assert!(
+                    if heard { reports_bad == 0 } else { reports_in == 0 },
+                    "{what}: {reports_in}, bad {reports_bad}"
+                );
+                if heard { reports_in > 0 } else { reports_bad > 0 }
+            });
+            drop((source, tells, hears, controllers));
+        }
     });
 }

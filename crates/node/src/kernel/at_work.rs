@@ -1,9 +1,11 @@
 //! Loading, holding, and asking what is loaded.
 
+use crate::config::read_private_key;
 use anabranch_core::cc::Algorithm;
 use anabranch_core::cc::int::IntConfig;
-use anabranch_kern::bpf::{self, Controllers, Feedback, Source, SourceConfig};
+use anabranch_kern::bpf::{self, Controllers, Feedback, ReportKey, Source, SourceConfig};
 use anyhow::{Context, Result, bail};
+use aws_lc_rs::digest::{SHA256, digest};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -21,12 +23,26 @@ fn ready(what: &str) {
     println!("{what}");
 }
 
+/// The key of reports: what SHA-256 makes of the file's line, its first half.
+fn report_key(path: &Path) -> Result<ReportKey> {
+    let key = read_private_key(path)?;
+    let digest = digest(&SHA256, key.to_base64().as_bytes());
+    let (first, _) = digest.as_ref().split_first_chunk().context("SHA-256 has 32 bytes")?;
+    Ok(ReportKey::new(*first))
+}
+
 /// `anabranch cc load`.
-pub fn load(names: &[Algorithm], cgroup: Option<&Path>, config: &IntConfig) -> Result<()> {
+pub fn load(
+    names: &[Algorithm],
+    cgroup: Option<&Path>,
+    key: Option<&Path>,
+    config: &IntConfig,
+) -> Result<()> {
     let ends = ends()?;
+    let key = key.map(report_key).transpose()?;
     let before = holders_before(names)?;
     let controllers = Controllers::load(names, config)?;
-    let feedback = cgroup.map(|group| controllers.feedback(group)).transpose()?;
+    let feedback = cgroup.map(|group| controllers.feedback(group, key.as_ref())).transpose()?;
     // Only now, so that sockets which are open hear reports all the time.
     for pid in before {
         let pid_t = i32::try_from(pid).context("a process id")?;
@@ -95,9 +111,10 @@ pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
 }
 
 /// `anabranch int sink`.
-pub fn sink(cgroup: &Path) -> Result<()> {
+pub fn sink(cgroup: &Path, key: Option<&Path>) -> Result<()> {
     let ends = ends()?;
-    let _sink = Feedback::receiver(cgroup)?;
+    let key = key.map(report_key).transpose()?;
+    let _sink = Feedback::receiver(cgroup, key.as_ref())?;
     ready(&format!("reports for the sockets of {}", cgroup.display()));
     ends.wait()?;
     Ok(())

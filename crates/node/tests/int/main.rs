@@ -20,7 +20,9 @@ mod monitor;
 mod mqtt;
 mod nodes;
 
+use net::ANABRANCH;
 use paths::{Group, Linked, Loaded, Routed, alone};
+use std::process::Command;
 use std::time::Duration;
 
 const S: Duration = Duration::from_secs(1);
@@ -54,12 +56,16 @@ fn medium_loss_costs_less_with_telemetry() {
     );
 }
 
-/// A middlebox takes the traces or the reports off: the connection works, as CUBIC; and it did hear before.
+/// A middlebox takes the traces or the reports off: the connection works, as CUBIC; and it did hear before. With a key.
 #[test]
 fn middleboxes_that_strip_do_no_harm() {
     let Some(_alone) = alone() else { return };
     let Some(group) = Group::new() else { return };
-    let Some(_loaded) = Loaded::new(&["int_rate"], &group, &[]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("report.key").display().to_string();
+    let made = Command::new(ANABRANCH).args(["keygen", "--out", &key]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let Some(_loaded) = Loaded::new(&["int_rate"], &group, &["--report-key", &key]) else { return };
     for (strip, there) in [("", true), ("traces", false), ("reports", false)] {
         let (down, up) = match strip {
             "" => (String::new(), String::new()),

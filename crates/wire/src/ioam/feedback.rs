@@ -22,6 +22,9 @@
 //! beside three none: the short form is what still fits while losses are being reported. Kind 0x72 is not
 //! assigned by IANA; Intel's TCP-INT uses it with a length of 12, so the two are told apart.
 //!
+//! Where both ends have a key, the kernel's programs (`bpf/feedback.bpf.c`) add a tag of 8 bytes to either form; then v is 2, and
+//! this reads it as another's.
+//!
 //! The other way, an option of two bytes says that there is a trace in front of the TCP header, so that a receiver need not look for one in
 //! every packet. It stands where the kernel has two NOPs, in front of the time stamps (`bpf/ioam_source.bpf.c`):
 //!
