@@ -46,11 +46,9 @@ struct {
 
 #define ETH_LEN 14
 #define IPV4_LEN 20
-#define IPV6_LEN 40
 #define UDP_LEN 8
 #define INNER_LEN 8
 #define OUTER_LEN (IPV4_LEN + UDP_LEN + INNER_LEN)
-#define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 #define NEXT_IPV4 4
 #define NEXT_IPV6 41

@@ -41,20 +41,12 @@ struct {
 /* An answer goes out on so many packets, for ACKs are lost, too. */
 #define TELLINGS 3
 
-#define IPV6_LEN 40
 #define NEXT_HEADER 6
 #define HOP_LIMIT 7
-#define TCP_LEN 20
 #define TCP_ACK 8
 #define IPPROTO_HOPOPTS 0
 #define OPTION_IOAM 0x31
 #define BIT(n) (1U << (31 - (n)))
-
-struct bpf_sock_ops_kern {
-	struct sk_buff *skb;
-} __attribute__((preserve_access_index));
-
-extern void *bpf_cast_to_kern_ctx(void *ops) __ksym;
 
 AB_INLINE void count(u32 which)
 {
@@ -312,10 +304,10 @@ AB_INLINE int store(struct bpf_sock_ops *ops, u8 *option, u32 len)
 
 /* The kernel asks for the length of our option several times for each packet that goes out: it does so only as long as there
  * is something to tell. Leaves what others have asked for as it is. */
-AB_INLINE void tell(struct bpf_sock_ops *ops, u32 tell)
+AB_INLINE void tell(struct bpf_sock_ops *ops, u32 flag)
 {
 	bpf_sock_ops_cb_flags_set(ops, (ops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) |
-					       BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | tell);
+					       BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG | flag);
 }
 
 /* As the source writes it: in front of the time stamps, which come first. */

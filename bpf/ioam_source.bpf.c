@@ -46,11 +46,8 @@ u64 credit SEC(".bss");
 #define TRACE_TYPE 0x820002
 #define TRACE_TYPE_DETAIL 0xb21002
 
-#define IPV6_LEN 40
 #define TCP_OFFSET 12
 #define TCP_CHECKSUM 16
-#define TCP_LEN 20
-#define IPPROTO_TCP 6
 #define BPF_ADJ_ROOM_NET 0
 #define TC_ACT_UNSPEC -1
 

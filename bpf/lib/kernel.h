@@ -165,6 +165,10 @@ struct sk_buff {
 	u16 transport_header;
 };
 
+struct bpf_sock_ops_kern {
+	struct sk_buff *skb;
+};
+
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };
@@ -177,6 +181,14 @@ struct bpf_iter__bpf_sk_storage_map {
 };
 
 #pragma clang attribute pop
+
+/* The kernel's own type behind a program's context. */
+extern void *bpf_cast_to_kern_ctx(void *context) __attribute__((section(".ksyms")));
+
+/* Headers, as they are on the wire. */
+#define IPV6_LEN 40
+#define TCP_LEN 20
+#define IPPROTO_TCP 6
 
 /* Interfaces to user space, the same on every kernel. */
 struct bpf_sock {

@@ -10,8 +10,6 @@
 
 #include "abi.h"
 
-extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
-
 AB_INLINE bool ab_has_room(struct __sk_buff *skb, u32 len)
 {
 	const struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
