@@ -10,7 +10,8 @@ use anabranch_core::packet::Packet;
 use anabranch_core::ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
 use anabranch_core::ran::channel::{Channel, ChannelConfig, Quality};
 use anabranch_core::ran::gnb::{
-    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, QosRule, TelemetryConfig, UeConfig,
+    BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, PacketEvents, QosRule,
+    TelemetryConfig, UeConfig,
 };
 use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
 use anabranch_core::ran::queue::{Algorithm, BearerParams, BufferLimit};
@@ -209,7 +210,7 @@ impl Input {
             uplink_scheduler: Some(scheduler(self.uplink_scheduler)),
             slices: (0..3).map(|n: usize| SliceConfig::new(format!("s{n}"), shares[n])).collect(),
             ues: self.ues.iter().take(6).copied().enumerate().map(|(n, shape)| ue_config(n, shape)).collect(),
-            telemetry: TelemetryConfig { packets: true, slots: true, ues: true },
+            telemetry: TelemetryConfig { packets: PacketEvents::All, slots: true, ues: true },
             ioam: self.gtpu.then_some(IoamConfig { node_id: 7, namespace: 123 }),
         }
     }
@@ -476,7 +477,11 @@ fuzz_target!(|input: Input| {
                 run.command(GnbCommand::Queue { ue, drb, direction, queue, params });
             }
             Op::Telemetry(bits) => run.command(GnbCommand::Telemetry(TelemetryConfig {
-                packets: bits & 1 > 0,
+                packets: match bits & 9 {
+                    0 => PacketEvents::None,
+                    8 => PacketEvents::Downlink,
+                    _ => PacketEvents::All,
+                },
                 slots: bits & 2 > 0,
                 ues: bits & 4 > 0,
             })),
