@@ -80,10 +80,11 @@ struct ab_view {
  * sockets' state if the size is the same: who changes the meaning of a field changes the size, too. */
 struct ab_socket {
 	struct ab_view view;
-	/* Our answer to the sender of data: the option as it goes out next; length 0: nothing to tell. */
+	/* Our answer to the sender of data: the option as it goes out next. */
 	u8 answer[AB_OPTION_LEN];
 	u64 answered_us;
-	u32 answer_len;
+	/* How often it is still to go out; 0: nothing to tell. */
+	u32 left;
 	/* A late report took the judgement on the last loss back. */
 	u32 late;
 	/* int_cubic_l1: window before medium losses. */
@@ -106,8 +107,7 @@ struct ab_socket {
 	u32 losses_taken_back;
 	/* AB_STATE_*. */
 	u32 state;
-	/* How often the answer is still to go out. */
-	u32 left;
+	u32 reserved;
 };
 
 /* The last loss was taken for the medium's. */
@@ -116,6 +116,7 @@ struct ab_socket {
 #define AB_STATE_FRESH 2
 /* The ceiling is in force. */
 #define AB_STATE_CEILING 4
+
 /* One socket as sockets.bpf.c tells it. */
 struct ab_shown {
 	u64 cookie;

@@ -175,7 +175,6 @@ AB_INLINE void answer(struct ab_socket *s, const struct path *path, int complete
 	put16(s->answer + 12, ab_code(path->depth));
 	put16(s->answer + 14, ab_code(free));
 	s->answered_us = now_us();
-	s->answer_len = AB_OPTION_LEN;
 	s->left = TELLINGS;
 }
 
