@@ -54,6 +54,11 @@ pub trait Sink<Event> {
     fn transmit(&mut self, port: Port, packet: Packet);
     /// Something worth telling happened.
     fn event(&mut self, event: Event);
+    /// Whether events are wanted now; otherwise they stay with the element, until it is asked for them.
+    #[inline(always)]
+    fn wants_events(&self) -> bool {
+        true
+    }
 }
 
 /// Fires what is due, drains everything the element has to say, and returns its next deadline.
@@ -74,7 +79,9 @@ pub fn drive<E: Element + ?Sized>(
     while let Some((port, packet)) = element.poll_transmit(now) {
         sink.transmit(port, packet);
     }
-    while let Some(event) = element.poll_event() {
+    while sink.wants_events()
+        && let Some(event) = element.poll_event()
+    {
         sink.event(event);
     }
     element

@@ -4,6 +4,7 @@ use crate::backend::{Outcome, Series};
 use crate::claims::percentiles;
 use crate::scenario::Case;
 use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
+use anabranch_core::time::{Duration, nanos};
 use std::collections::BTreeMap;
 
 /// What a cell was seen to do.
@@ -26,7 +27,11 @@ pub struct CellSeen {
 pub struct Waits {
     /// From when to when packets count in means, seconds since the beginning of the run.
     window_s: (f64, f64),
-    flows: BTreeMap<(u32, u8), FlowWaits>,
+    /// Places in `flows`.
+    places: BTreeMap<(u32, u8), usize>,
+    flows: Vec<FlowWaits>,
+    /// The flow of the packet before, and its place.
+    recent: Option<((u32, u8), usize)>,
 }
 
 /// The same of one QoS flow of a UE. Kept as what becomes of it: a packet is nowhere else.
@@ -49,27 +54,41 @@ impl Waits {
     /// No packet yet; those between `from` and `end`, seconds, count in means.
     #[must_use]
     pub fn between(from: f64, end: f64) -> Self {
-        Self { window_s: (from, end), flows: BTreeMap::new() }
+        Self { window_s: (from, end), ..Self::default() }
     }
 
     /// A packet was delivered; times from the beginning of the run.
     pub fn note(&mut self, packet: &PacketTimes) {
         let at = packet.delivered.as_secs_f64();
         let counts = self.is_within(at);
-        let flow = self.flows.entry((packet.ue, packet.qfi)).or_default();
-        let waits = [packet.queue_wait(), packet.sdap_wait(), packet.rlc_wait()];
-        let [wait, sdap, rlc] = waits.map(|wait| wait.as_secs_f64() * 1e3);
+        let Some(flow) = self.flow((packet.ue, packet.qfi)) else { return };
+        let [wait, sdap, rlc] = [packet.queue_wait(), packet.sdap_wait(), packet.rlc_wait()].map(ms);
         for (points, value) in flow.points.iter_mut().zip([wait, sdap, rlc]) {
             points.push((at, value));
         }
         if counts {
-            let rest = [packet.reassembly_wait(), packet.total()];
-            let [reassembly, total] = rest.map(|wait| wait.as_secs_f64() * 1e3);
+            let [reassembly, total] = [packet.reassembly_wait(), packet.total()].map(ms);
             flow.count += 1;
             for (sum, value) in flow.sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
                 *sum += value;
             }
         }
+    }
+
+    #[inline]
+    fn flow(&mut self, key: (u32, u8)) -> Option<&mut FlowWaits> {
+        let place = match self.recent {
+            Some((recent, place)) if recent == key => place,
+            _ => {
+                let place = *self.places.entry(key).or_insert(self.flows.len());
+                if place == self.flows.len() {
+                    self.flows.push(FlowWaits::default());
+                }
+                self.recent = Some((key, place));
+                place
+            }
+        };
+        self.flows.get_mut(place)
     }
 
     fn is_within(&self, at: f64) -> bool {
@@ -78,7 +97,7 @@ impl Waits {
 
     /// Metrics and series of a QoS flow, of which `name` makes names.
     fn collect(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
-        let FlowWaits { points, count, sums } = self.flows.remove(&flow).unwrap_or_default();
+        let FlowWaits { points, count, sums } = self.flow(flow).map(std::mem::take).unwrap_or_default();
         if count > 0 {
             let mut waits = Vec::with_capacity(count);
             waits.extend(points[0].iter().filter(|(at, _)| self.is_within(*at)).map(|(_, wait)| *wait));
@@ -99,6 +118,12 @@ impl Waits {
             out.series.insert(name(what), Series { points });
         }
     }
+}
+
+/// Milliseconds.
+#[inline]
+fn ms(wait: Duration) -> f64 {
+    nanos(wait) as f64 / 1e6
 }
 
 /// Those counters of one direction of a cell that metrics are made of.

@@ -1,18 +1,17 @@
 //! When each node wants to be driven, and which of them is first.
 //!
 //! ```text
-//!   at        7  9  5  –  │  8  6  –  …  │  …        a change is a look at its four, and at the firsts of four fours
-//!   of fours        5 @ 2 │     6 @ 5    │  …
-//!   of a block      5 @ 2                           the first of all is the first of the blocks' firsts
+//!   at        7  9  5  –  8  6  –  …   │  …        a change is noted, no more
+//!   first     5 @ 2                    │  …        looked up when it is asked for, in the blocks that changed
 //! ```
 //!
-//! Most networks are one block: their first stands ready. Time and place in the block are one number, so that the
-//! sooner of two is the lesser of two numbers.
+//! Most networks are one block. A packet changes the deadlines of several nodes before the first is asked for.
+//! Time and place in the block are one number, so that the sooner of two is the lesser of two numbers.
 
 use anabranch_core::time::Instant;
 
-/// Deadlines of a block: four times four.
-const BLOCK: u32 = 16;
+/// Deadlines of a block.
+const BLOCK: usize = 16;
 /// Bits for the place in a block, below the nanoseconds.
 const PLACE_BITS: u32 = BLOCK.ilog2();
 /// No deadline.
@@ -25,63 +24,61 @@ const NEVER_NS: u64 = NEVER >> PLACE_BITS;
 pub struct Deadlines {
     numbers: u32,
     blocks: Vec<Block>,
-    /// The first of each block.
-    firsts: Vec<u64>,
 }
 
 /// Nanoseconds and place, or [`NEVER`].
 #[derive(Debug)]
 struct Block {
-    at: [[u64; 4]; 4],
-    /// The first of each four.
-    firsts: [u64; 4],
+    at: [u64; BLOCK],
+    /// The first of them, unless one has changed since.
+    first: u64,
+    changed: bool,
 }
 
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
-        if self.numbers.is_multiple_of(BLOCK) {
-            self.firsts.push(NEVER);
-            self.blocks.push(Block { at: [[NEVER; 4]; 4], firsts: [NEVER; 4] });
+        if self.numbers as usize % BLOCK == 0 {
+            self.blocks.push(Block { at: [NEVER; BLOCK], first: NEVER, changed: false });
         }
         self.numbers += 1;
     }
 
     /// The first deadline and whose it is.
     #[inline]
-    pub fn first(&self) -> Option<(Instant, u32)> {
-        let (first, others) = self.firsts.split_first()?;
-        let (mut first, mut block) = (*first, 0);
+    pub fn first(&mut self) -> Option<(Instant, u32)> {
+        let (first, others) = self.blocks.split_first_mut()?;
+        let (mut first, mut block) = (first.first(), 0);
         for (number, other) in (1..).zip(others) {
+            let other = other.first();
             if other >> PLACE_BITS < first >> PLACE_BITS {
-                (first, block) = (*other, number);
+                (first, block) = (other, number);
             }
         }
-        let place = first as u32 % BLOCK;
-        (first != NEVER).then(|| (Instant::from_nanos(first >> PLACE_BITS), block * BLOCK + place))
+        let place = first as u32 % BLOCK as u32;
+        (first != NEVER).then(|| (Instant::from_nanos(first >> PLACE_BITS), block * BLOCK as u32 + place))
     }
 
     /// Sets the deadline of a number; [`Instant::MAX`]: it has none.
     #[inline]
     pub fn set(&mut self, number: u32, at: Instant) {
-        let (block, place) = ((number / BLOCK) as usize, number % BLOCK);
-        let (Some(of_block), true) = (self.blocks.get_mut(block), number < self.numbers) else { return };
+        let (block, place) = (number as usize / BLOCK, number as usize % BLOCK);
+        let (Some(block), true) = (self.blocks.get_mut(block), number < self.numbers) else { return };
         let ns = at.as_nanos();
-        let deadline = if ns < NEVER_NS { ns << PLACE_BITS | u64::from(place) } else { NEVER };
-        let row = (place / 4) as usize;
-        let own = &mut of_block.at[row][place as usize % 4];
-        if *own == deadline {
-            return;
-        }
-        *own = deadline;
-        of_block.firsts[row] = soonest(of_block.at[row]);
-        self.firsts[block] = soonest(of_block.firsts);
+        block.at[place] = if ns < NEVER_NS { ns << PLACE_BITS | place as u64 } else { NEVER };
+        block.changed = true;
     }
 }
 
-#[inline(always)]
-fn soonest([a, b, c, d]: [u64; 4]) -> u64 {
-    a.min(b).min(c.min(d))
+impl Block {
+    #[inline(always)]
+    fn first(&mut self) -> u64 {
+        if self.changed {
+            self.changed = false;
+            self.first = self.at.iter().copied().min().unwrap_or(NEVER);
+        }
+        self.first
+    }
 }
 
 #[cfg(test)]

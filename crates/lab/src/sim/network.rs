@@ -94,7 +94,9 @@ impl Kind {
 #[derive(Clone, Copy, Default)]
 struct End {
     wire: Option<(NodeId, Port)>,
-    count: PortCount,
+    out_bytes: u64,
+    /// What came in is what left the other end of the wire, and this more, modulo 2^64.
+    in_more_bytes: u64,
 }
 
 /// Events a node keeps for [`Network::take_events`]; older ones give way.
@@ -114,8 +116,21 @@ impl Network {
     where
         E::Event: 'static,
     {
+        self.add_node(name.into(), Kind::new(element))
+    }
+
+    /// The same of an element that tells often, and puts in its events what time they need: they stay with it until
+    /// [`take_events`](Self::take_events), and come with the time of that.
+    pub fn add_untimed<E: Element + 'static>(&mut self, name: impl Into<String>, element: E) -> NodeId
+    where
+        E::Event: 'static,
+    {
+        self.add_node(name.into(), Kind::Other(Box::new(ElementNode { element, events: None })))
+    }
+
+    fn add_node(&mut self, name: String, node: Kind) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
-        self.nodes.push(Slot { name: name.into(), node: Kind::new(element), ends: Vec::new() });
+        self.nodes.push(Slot { name, node, ends: Vec::new() });
         self.deadlines.add();
         self.deadlines.set(id.0, self.now);
         id
@@ -126,20 +141,25 @@ impl Network {
         self.disconnect(a);
         self.disconnect(b);
         for (from, to) in [(a, b), (b, a)] {
+            let in_bytes = self.port_count(from).in_bytes;
+            let other_bytes = self.port_count(to).out_bytes;
             let ends = &mut self.nodes[from.0.0 as usize].ends;
             let port = usize::from(from.1.0);
             if ends.len() <= port {
                 ends.resize(port + 1, End::default());
             }
             ends[port].wire = Some(to);
+            ends[port].in_more_bytes = in_bytes.wrapping_sub(other_bytes);
         }
     }
 
     /// Pulls the wire out of a port, if there is one.
     pub fn disconnect(&mut self, end: (NodeId, Port)) {
         if let Some(other) = self.wire(end) {
-            for (node, port) in [end, other] {
-                self.nodes[node.0 as usize].ends[usize::from(port.0)].wire = None;
+            let in_bytes = [end, other].map(|end| self.port_count(end).in_bytes);
+            for ((node, port), in_bytes) in [end, other].into_iter().zip(in_bytes) {
+                let end = &mut self.nodes[node.0 as usize].ends[usize::from(port.0)];
+                (end.wire, end.in_more_bytes) = (None, in_bytes);
             }
         }
     }
@@ -173,7 +193,7 @@ impl Network {
 
     /// When something happens next.
     #[must_use]
-    pub fn next_at(&self) -> Option<Instant> {
+    pub fn next_at(&mut self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| at)
     }
 
@@ -214,6 +234,10 @@ impl Network {
     /// # Errors
     /// [`Stuck`] as in [`Network::run_until`].
     pub fn inject(&mut self, to: (NodeId, Port), packet: Packet) -> Result<(), Stuck> {
+        let ends = self.nodes.get_mut(to.0.0 as usize).map_or(&mut [][..], |slot| &mut slot.ends);
+        if let Some(end) = ends.get_mut(usize::from(to.1.0)) {
+            end.in_more_bytes = end.in_more_bytes.wrapping_add(packet.len() as u64);
+        }
         self.wires.push((to.0, to.1, packet));
         self.settle(self.moved)
     }
@@ -227,7 +251,12 @@ impl Network {
     where
         E::Event: 'static,
     {
-        self.node_mut::<E>(id).into_iter().flat_map(|node| node.events.drain(..))
+        let now = self.now;
+        self.node_mut::<E>(id).into_iter().flat_map(move |ElementNode { element, events }| {
+            let untimed =
+                events.is_none().then(|| std::iter::from_fn(move || Some((now, element.poll_event()?))));
+            events.iter_mut().flat_map(|events| events.drain(..)).chain(untimed.into_iter().flatten())
+        })
     }
 
     /// The name a node was added with.
@@ -238,9 +267,10 @@ impl Network {
 
     /// What went through a connected port so far.
     #[must_use]
-    pub fn port_count(&self, (node, port): (NodeId, Port)) -> PortCount {
-        let ends = self.nodes.get(node.0 as usize).map_or(&[][..], |slot| &slot.ends);
-        ends.get(usize::from(port.0)).map_or_else(PortCount::default, |end| end.count)
+    pub fn port_count(&self, end: (NodeId, Port)) -> PortCount {
+        let Some(End { wire, out_bytes, in_more_bytes }) = self.end(end) else { return PortCount::default() };
+        let other_bytes = wire.and_then(|other| self.end(other)).map_or(0, |other| other.out_bytes);
+        PortCount { out_bytes: *out_bytes, in_bytes: in_more_bytes.wrapping_add(other_bytes) }
     }
 
     /// Packets that went over a wire so far.
@@ -255,8 +285,12 @@ impl Network {
         self.wires.unconnected
     }
 
-    fn wire(&self, (node, port): (NodeId, Port)) -> Option<(NodeId, Port)> {
-        self.nodes.get(node.0 as usize)?.ends.get(usize::from(port.0))?.wire
+    fn end(&self, (node, port): (NodeId, Port)) -> Option<&End> {
+        self.nodes.get(node.0 as usize)?.ends.get(usize::from(port.0))
+    }
+
+    fn wire(&self, end: (NodeId, Port)) -> Option<(NodeId, Port)> {
+        self.end(end)?.wire
     }
 
     fn node_mut<E: Element + 'static>(&mut self, id: NodeId) -> Option<&mut ElementNode<E>>
@@ -297,10 +331,6 @@ impl Network {
             }
             let Self { nodes, deadlines, wires, now, .. } = self;
             let Slot { node, ends, .. } = &mut nodes[to.0 as usize];
-            let bytes = packet.len() as u64;
-            if let Some(end) = ends.get_mut(usize::from(port.0)) {
-                end.count.in_bytes += bytes;
-            }
             let router = match node {
                 Kind::Router(router) => router,
                 Kind::Other(node) => {
@@ -309,15 +339,16 @@ impl Network {
                     return Ok(());
                 }
             };
+            let bytes = packet.len() as u64;
             let Some(out) = router.element.forward(&mut packet, *now) else {
                 router.tell(&mut Way { now: *now, ends, wires });
                 return Ok(());
             };
-            let Some(End { wire: Some(next), count }) = ends.get_mut(usize::from(out.0)) else {
+            let Some(End { wire: Some(next), out_bytes, .. }) = ends.get_mut(usize::from(out.0)) else {
                 wires.unconnected += 1;
                 return Ok(());
             };
-            count.out_bytes += bytes;
+            *out_bytes += bytes;
             (to, port) = *next;
         }
     }
@@ -334,12 +365,13 @@ trait Node {
 
 struct ElementNode<E: Element> {
     element: E,
-    events: VecDeque<(Instant, E::Event)>,
+    /// None: they stay with the element.
+    events: Option<VecDeque<(Instant, E::Event)>>,
 }
 
 impl<E: Element> ElementNode<E> {
     fn new(element: E) -> Self {
-        Self { element, events: VecDeque::new() }
+        Self { element, events: Some(VecDeque::new()) }
     }
 }
 
@@ -413,8 +445,8 @@ impl Way<'_> {
     #[inline(always)]
     fn send(&mut self, port: Port, packet: Packet) {
         match self.ends.get_mut(usize::from(port.0)) {
-            Some(End { wire: Some((to, to_port)), count }) => {
-                count.out_bytes += packet.len() as u64;
+            Some(End { wire: Some((to, to_port)), out_bytes, .. }) => {
+                *out_bytes += packet.len() as u64;
                 self.wires.push((*to, *to_port, packet));
             }
             _ => self.wires.unconnected += 1,
@@ -424,7 +456,7 @@ impl Way<'_> {
 
 struct Collect<'a, 'b, Event> {
     way: &'a mut Way<'b>,
-    events: &'a mut VecDeque<(Instant, Event)>,
+    events: &'a mut Option<VecDeque<(Instant, Event)>>,
 }
 
 impl<Event> Sink<Event> for Collect<'_, '_, Event> {
@@ -434,10 +466,15 @@ impl<Event> Sink<Event> for Collect<'_, '_, Event> {
     }
     #[inline(always)]
     fn event(&mut self, event: Event) {
-        if self.events.len() >= MAX_EVENTS {
-            self.events.pop_front();
+        let Some(events) = &mut self.events else { return };
+        if events.len() >= MAX_EVENTS {
+            events.pop_front();
         }
-        self.events.push_back((self.way.now, event));
+        events.push_back((self.way.now, event));
+    }
+    #[inline(always)]
+    fn wants_events(&self) -> bool {
+        self.events.is_some()
     }
 }
 
@@ -527,5 +564,76 @@ mod tests {
         net.disconnect((a, Port(0)));
         net.command::<Mirror>(a, Packet::new(Instant::ZERO, vec![])).unwrap();
         assert_eq!(net.packets_unconnected(), 1);
+    }
+
+    /// Takes what comes, sends what it is told to, and tells of both.
+    #[derive(Default)]
+    struct Gate(Option<Packet>, VecDeque<usize>);
+
+    impl Element for Gate {
+        type Command = Packet;
+        type Event = usize;
+        fn on_packet(&mut self, _: Port, packet: Packet, _: Instant) {
+            self.1.push_back(packet.len());
+        }
+        fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
+            Some((Port(0), self.0.take()?))
+        }
+        fn on_command(&mut self, packet: Packet, _: Instant) {
+            self.1.push_back(packet.len());
+            self.0 = Some(packet);
+        }
+        fn poll_event(&mut self) -> Option<usize> {
+            self.1.pop_front()
+        }
+        fn on_timeout(&mut self, _: Instant) {}
+        fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+            None
+        }
+    }
+
+    #[test]
+    fn what_went_through_a_port_is_counted_whatever_becomes_of_its_wire() {
+        let mut net = Network::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| net.add(name, Gate::default()));
+        let send = |net: &mut Network, from, bytes| {
+            net.command::<Gate>(from, Packet::new(Instant::ZERO, vec![0; bytes])).unwrap();
+        };
+        let counts = |net: &Network| {
+            [a, b, c].map(|node| net.port_count((node, Port(0)))).map(|n| (n.out_bytes, n.in_bytes))
+        };
+        net.connect((a, Port(0)), (b, Port(0)));
+        send(&mut net, a, 100);
+        send(&mut net, b, 20);
+        assert_eq!(counts(&net), [(100, 20), (20, 100), (0, 0)]);
+        net.inject((b, Port(0)), Packet::new(Instant::ZERO, vec![0; 7])).unwrap();
+        assert_eq!(counts(&net), [(100, 20), (20, 107), (0, 0)]);
+        net.connect((c, Port(0)), (a, Port(0)));
+        send(&mut net, a, 1);
+        send(&mut net, b, 1);
+        send(&mut net, c, 3);
+        assert_eq!(counts(&net), [(101, 23), (20, 107), (3, 1)]);
+        net.disconnect((a, Port(0)));
+        net.connect((a, Port(0)), (b, Port(0)));
+        send(&mut net, a, 1000);
+        assert_eq!(counts(&net), [(1101, 23), (20, 1107), (3, 1)]);
+    }
+
+    #[test]
+    fn events_come_with_the_time_at_which_they_are_told_or_asked_for() {
+        let mut net = Network::new();
+        let (timed, untimed) =
+            (net.add("timed", Gate::default()), net.add_untimed("untimed", Gate::default()));
+        for ms in [1, 2] {
+            net.run_until(Instant::from_millis(ms)).unwrap();
+            for id in [timed, untimed] {
+                net.inject((id, Port(0)), Packet::new(Instant::ZERO, vec![0; ms as usize])).unwrap();
+            }
+        }
+        net.run_until(Instant::from_millis(9)).unwrap();
+        let told = [timed, untimed].map(|id| net.take_events::<Gate>(id).collect::<Vec<_>>());
+        let at = Instant::from_millis;
+        assert_eq!(told, [[(at(1), 1), (at(2), 2)], [(at(9), 1), (at(9), 2)]]);
+        assert_eq!(net.take_events::<Gate>(untimed).count(), 0);
     }
 }

@@ -193,7 +193,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             ues.push((ue.clone(), all));
         }
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
-        let id = net.add(name, element.with_context(|| format!("gnb {name}"))?);
+        let id = net.add_untimed(name, element.with_context(|| format!("gnb {name}"))?);
         let prefixes: Vec<_> = addresses::both(addresses::link(link), ipv6).collect();
         lwip::attach(&sites, (name, &prefixes), (id, Gnb::N3), &mut core, &mut net);
         gnbs.insert(name.clone(), id);

@@ -1,7 +1,7 @@
 //! A set of half-open ranges of sequence numbers, merged where they touch.
 //!
-//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order, searched by
-//! halves.
+//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order. What is asked
+//! for is mostly among the last; else it is searched for by halves.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,24 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(VecDeque<(u64, u64)>);
 
+/// Ranges at the end that are looked at one by one: as many as an ACK tells, and one.
+const NEAR: usize = 4;
+
 impl Ranges {
+    /// The place of the first range that ends behind `seq`.
+    #[inline]
+    fn behind(&self, seq: u64) -> usize {
+        let near = self.0.iter().rev().take(NEAR).take_while(|(_, e)| *e > seq).count();
+        if near < NEAR { self.0.len() - near } else { self.0.partition_point(|(_, e)| *e <= seq) }
+    }
+
     /// Adds `start..end`; returns the merged range it is part of now.
     pub fn insert(&mut self, start: u64, end: u64) -> (u64, u64) {
         if start >= end {
             return (start, end);
         }
         // Whatever begins at or before `end` and ends at or after `start` becomes part of it.
-        let first = self.0.partition_point(|(_, e)| *e < start);
+        let first = if start > 0 { self.behind(start - 1) } else { 0 };
         let mut merged = (start, end);
         let mut after = first;
         while let Some((s, e)) = self.0.get(after).filter(|(s, _)| *s <= end) {
@@ -36,7 +46,7 @@ impl Ranges {
     /// The first part of `start..end` that is not in the set.
     pub fn gap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let mut at = start;
-        for (s, e) in self.0.range(self.0.partition_point(|(_, e)| *e <= start)..) {
+        for (s, e) in self.0.range(self.behind(start)..) {
             if *s > at {
                 return (at < end).then_some((at, end.min(*s)));
             }
@@ -57,7 +67,7 @@ impl Ranges {
 
     /// The range that contains `seq`.
     pub fn containing(&self, seq: u64) -> Option<(u64, u64)> {
-        self.0.get(self.0.partition_point(|(_, e)| *e <= seq)).copied().filter(|(s, _)| *s <= seq)
+        self.0.get(self.behind(seq)).copied().filter(|(s, _)| *s <= seq)
     }
 
     /// Whether all of `start..end` is in the set.
@@ -124,6 +134,8 @@ mod tests {
             let missing: Vec<u64> = ranges.missing(qs, qe).flat_map(|(s, e)| s..e).collect();
             prop_assert_eq!(&missing, &(qs..qe).filter(|x| !model.contains(x)).collect::<Vec<_>>());
             prop_assert_eq!(ranges.covers(qs, qe), missing.is_empty());
+            let around = ranges.iter().find(|(s, e)| (*s..*e).contains(&qs));
+            prop_assert_eq!(ranges.containing(qs), around);
             let members: Vec<u64> = ranges.iter().flat_map(|(s, e)| s..e).collect();
             prop_assert_eq!(members, model.into_iter().collect::<Vec<_>>());
             let all: Vec<_> = ranges.iter().collect();

@@ -176,9 +176,16 @@ impl Receiver {
     /// The SACK blocks of an ACK that leaves now, a DSACK first; at most `most`.
     pub fn blocks(&mut self, most: usize) -> impl Iterator<Item = (u64, u64)> {
         let Self { recent, stored, .. } = self;
-        recent.retain(|seq| stored.containing(*seq).is_some());
-        let blocks = recent.iter().filter_map(|seq| stored.containing(*seq));
-        self.dsack.take().into_iter().chain(blocks).take(most)
+        let (mut blocks, mut free) = ([None; RECENT_BLOCKS], 0);
+        recent.retain(|seq| {
+            let block = stored.containing(*seq);
+            if let (Some(_), Some(place)) = (block, blocks.get_mut(free)) {
+                *place = block;
+                free += 1;
+            }
+            block.is_some()
+        });
+        self.dsack.take().into_iter().chain(blocks.into_iter().flatten()).take(most)
     }
 
     /// The next sequence number expected.
