@@ -38,7 +38,7 @@ struct Block {
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
-        if self.numbers as usize % BLOCK == 0 {
+        if (self.numbers as usize).is_multiple_of(BLOCK) {
             self.blocks.push(Block { at: [NEVER; BLOCK], first: NEVER, changed: false });
         }
         self.numbers += 1;
