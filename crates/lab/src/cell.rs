@@ -25,6 +25,8 @@ pub struct CellSeen {
 /// How long downlink packets that were delivered had waited, by UE and QoS flow.
 #[derive(Debug, Default)]
 pub struct Waits {
+    /// When the run began, by the clock of the packets, seconds.
+    origin_s: f64,
     /// From when to when packets count in means, seconds since the beginning of the run.
     window_s: (f64, f64),
     /// Places in `flows`.
@@ -57,9 +59,15 @@ impl Waits {
         Self { window_s: (from, end), ..Self::default() }
     }
 
+    /// The same for times of packets that count from before the run, which begins `origin_s` after that.
+    #[must_use]
+    pub fn since(self, origin_s: f64) -> Self {
+        Self { origin_s, ..self }
+    }
+
     /// A packet was delivered; times from the beginning of the run.
     pub fn note(&mut self, packet: &PacketTimes) {
-        let at = packet.delivered.as_secs_f64();
+        let at = (packet.delivered.as_secs_f64() - self.origin_s).max(0.0);
         let counts = self.is_within(at);
         let Some(flow) = self.flow((packet.ue, packet.qfi)) else { return };
         let [wait, sdap, rlc] = [packet.queue_wait(), packet.sdap_wait(), packet.rlc_wait()].map(ms);

@@ -3,12 +3,13 @@
 use super::run::Seen;
 use super::world::World;
 use crate::backend::{Outcome, Series};
-use crate::measure::{self, Times, increments, rate_mbps};
+use crate::measure::{self, Arrival, Times, increments, rate_mbps};
 use crate::scenario::Case;
 use crate::scenario::model::{Direction, Flow, Traffic};
 use crate::sim::host::{App, Host};
 use crate::sim::tcp::{TcpStats, TelemetryStats};
 use crate::sim::tcp_app::TcpApp;
+use crate::sim::udp_app::UdpApp;
 use anabranch_core::time::Instant;
 use anyhow::{Context, Result};
 
@@ -17,6 +18,7 @@ use anyhow::{Context, Result};
 /// # Errors
 /// A flow has no application, which is a fault of this program.
 pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) -> Result<()> {
+    let origin = world.origin;
     for (name, flow) in &case.flows {
         let node = world.flows.get(name).context("a flow")?;
         let times = times(case, flow);
@@ -37,14 +39,16 @@ pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) ->
         match (&flow.traffic, app(world, receiver)?) {
             (Traffic::Ping { payload_bytes, .. }, App::Udp(udp)) => {
                 // The pinging end is both: it sends, and it receives the answers.
-                measure::packets(out, name, udp.sent(), u64::from(*payload_bytes), udp.arrivals(), &times);
+                let arrivals = arrivals(udp, origin);
+                measure::packets(out, name, udp.sent(), u64::from(*payload_bytes), &arrivals, &times);
                 out.metrics.insert(format!("flow.{name}.responses"), udp.arrivals().len() as f64);
             }
             (Traffic::Cbr { payload_bytes, .. } | Traffic::OnOff { payload_bytes, .. }, App::Udp(udp)) => {
-                measure::packets(out, name, sent, u64::from(*payload_bytes), udp.arrivals(), &times);
+                let arrivals = arrivals(udp, origin);
+                measure::packets(out, name, sent, u64::from(*payload_bytes), &arrivals, &times);
             }
             (traffic, App::Tcp(tcp)) => {
-                self::tcp(out, name, traffic, tcp, &times);
+                self::tcp(out, name, traffic, tcp, &times, origin);
                 let duplicates = tcp.receive_disorder().1;
                 if let Some(stats) = sender_stats {
                     self::sender(out, name, &stats, duplicates);
@@ -113,8 +117,17 @@ fn times(case: &Case, flow: &Flow) -> Times {
     }
 }
 
-fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &Times) {
-    let deliveries = tcp.deliveries().iter().map(|(at, n)| (at.as_secs_f64(), *n));
+/// The arrivals at a UDP application, with times since the run began.
+fn arrivals(udp: &UdpApp, origin: Instant) -> Vec<Arrival> {
+    let origin_s = origin.as_secs_f64();
+    let shifted =
+        |a: &Arrival| Arrival { sent_s: a.sent_s - origin_s, arrived_s: a.arrived_s - origin_s, ..*a };
+    udp.arrivals().iter().map(shifted).collect()
+}
+
+fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &Times, origin: Instant) {
+    let seconds = |at: &Instant| at.saturating_since(origin).as_secs_f64();
+    let deliveries = tcp.deliveries().iter().map(|(at, n)| (seconds(at), *n));
     let last = deliveries.clone().next_back().map(|(at, _)| at);
     let mut put = |what: &str, value: f64| out.metrics.insert(format!("flow.{name}.{what}"), value);
     put("intact", f64::from(u8::from(tcp.is_intact())));
@@ -134,7 +147,7 @@ fn tcp(out: &mut Outcome, name: &str, traffic: &Traffic, tcp: &TcpApp, times: &T
             let took: Vec<(f64, f64)> = tcp
                 .answers()
                 .iter()
-                .map(|(at, took): &(Instant, _)| (at.as_secs_f64(), took.as_secs_f64() * 1e3))
+                .map(|(at, took): &(Instant, _)| (seconds(at), took.as_secs_f64() * 1e3))
                 .collect();
             measure::delay_metrics(out, name, "response", &took, &times);
         }

@@ -154,18 +154,18 @@ pub struct Seen {
 const MAX_HOLDS: usize = 1 << 20;
 
 impl Seen {
-    /// Looks at a node.
-    pub fn look(&mut self, net: &mut Network, id: NodeId, now: Instant) {
+    /// Looks at a node; `seconds` is the time since the run began.
+    pub fn look(&mut self, net: &mut Network, id: NodeId, now: Instant, seconds: &impl Fn(Instant) -> f64) {
         for (at, event) in net.take_events::<Node>(id) {
             match event {
                 Event::Released { held, .. } if self.holds.len() < MAX_HOLDS => {
-                    self.holds.push((at.as_secs_f64(), held.as_secs_f64() * 1e3));
+                    self.holds.push((seconds(at), held.as_secs_f64() * 1e3));
                 }
                 _ => {}
             }
         }
         if let Some(node) = net.get_mut::<Node>(id) {
-            self.samples.push((now.as_secs_f64(), node.stats().clone()));
+            self.samples.push((seconds(now), node.stats().clone()));
             let size = [u64::from(node.flow_count()), node.bytes() as u64];
             self.most = [self.most[0].max(size[0]), self.most[1].max(size[1])];
         }

@@ -76,14 +76,16 @@ const MAX_EVENTS: usize = 2000;
 pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -> Result<Seen> {
     let mut seen = Seen::default();
     for name in world.gnbs.keys() {
-        let waits = Waits::between(case.measure_from.as_secs_f64(), case.duration.as_secs_f64());
+        let waits = Waits::between(case.measure_from.as_secs_f64(), case.duration.as_secs_f64())
+            .since(world.origin.as_secs_f64());
         seen.cells.insert(name.clone(), CellSeen { waits, ..CellSeen::default() });
     }
-    let end = Instant::ZERO + case.duration;
+    let origin = world.origin;
+    let end = origin + case.duration;
     let mut actions = case.timeline(seed).into_iter().peekable();
-    let mut sample_at = Instant::ZERO;
+    let mut sample_at = origin;
     loop {
-        let action_at = actions.peek().map(|(at, _)| Instant::ZERO + *at);
+        let action_at = actions.peek().map(|(at, _)| origin + *at);
         let next = action_at.into_iter().chain([sample_at, end]).min().unwrap_or(end);
         world.net.run_until(next)?;
         if next >= end {
@@ -91,12 +93,12 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
         }
         if action_at == Some(next) {
             if let Some((_, action)) = actions.next() {
-                seen.note(next, action.label());
+                seen.note(world.seconds(next), action.label());
                 act(world, &action)?;
             }
         } else {
             seen.look(world, next);
-            progress.at(next.as_secs_f64() / end.as_secs_f64().max(1e-9));
+            progress.at(world.seconds(next) / case.duration.as_secs_f64().max(1e-9));
             sample_at += case.sample.max(Duration::from_micros(100));
         }
     }
@@ -110,14 +112,16 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
 }
 
 impl Seen {
-    fn note(&mut self, at: Instant, what: String) {
+    fn note(&mut self, at_s: f64, what: String) {
         if self.events.len() < MAX_EVENTS {
-            self.events.push((at.as_secs_f64(), what));
+            self.events.push((at_s, what));
         }
     }
 
     fn look(&mut self, world: &mut World, now: Instant) {
-        let at_s = now.as_secs_f64();
+        let origin = world.origin;
+        let seconds = |at: Instant| at.saturating_since(origin).as_secs_f64();
+        let at_s = seconds(now);
         let ues: Vec<(&String, &UeNode)> = world.ues.iter().collect();
         for (name, ue) in ues {
             let rtts: Vec<f64> = world.net.get_mut::<Ue>(ue.tunnel).map_or_else(Vec::new, |element| {
@@ -138,7 +142,7 @@ impl Seen {
             }
             for (at, event) in world.net.take_events::<Ue>(ue.tunnel) {
                 if let UeEvent::Session(event) = event {
-                    self.session_event(at, name, ue, &event, 0);
+                    self.session_event(seconds(at), name, ue, &event, 0);
                 }
             }
         }
@@ -147,7 +151,7 @@ impl Seen {
                 if let UpfEvent::Session { ue: name, event, .. } = event
                     && let Some(ue) = world.ues.get(&name)
                 {
-                    self.session_event(at, &name, ue, &event, 1);
+                    self.session_event(seconds(at), &name, ue, &event, 1);
                 }
             }
         }
@@ -163,7 +167,7 @@ impl Seen {
             events.for_each(|(at, event)| match event {
                 GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.waits.note(&times),
                 GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
-                    self.events.push((at.as_secs_f64(), format!("{name}: refused: {why}")));
+                    self.events.push((seconds(at), format!("{name}: refused: {why}")));
                 }
                 _ => {}
             });
@@ -185,7 +189,7 @@ impl Seen {
             }
         }
         for (name, site) in &world.lwips {
-            self.lwips.entry(name.clone()).or_default().look(&mut world.net, site.id, now);
+            self.lwips.entry(name.clone()).or_default().look(&mut world.net, site.id, now, &seconds);
         }
         for (name, flow) in &world.flows {
             let (mut window, mut triples) = (0, 0);
@@ -210,18 +214,18 @@ impl Seen {
         }
     }
 
-    fn session_event(&mut self, at: Instant, name: &str, ue: &UeNode, event: &SessionEvent, side: usize) {
+    fn session_event(&mut self, at_s: f64, name: &str, ue: &UeNode, event: &SessionEvent, side: usize) {
         let who = ["UE", "UPF"][side];
         let access = |path: u8| ue.links.get(usize::from(path)).cloned().unwrap_or_default();
         match event {
             SessionEvent::PathDown { path, reason } => {
                 self.failures.entry((name.to_owned(), usize::from(*path))).or_default()[side] += 1;
-                self.note(at, format!("{name}: {who} sees {} down ({})", access(*path), reason.as_str()));
+                self.note(at_s, format!("{name}: {who} sees {} down ({})", access(*path), reason.as_str()));
             }
             SessionEvent::PathUp { path, .. } => {
-                self.note(at, format!("{name}: {who} sees {} up", access(*path)));
+                self.note(at_s, format!("{name}: {who} sees {} up", access(*path)));
             }
-            SessionEvent::Flapping { .. } => self.note(at, format!("{name}: flapping")),
+            SessionEvent::Flapping { .. } => self.note(at_s, format!("{name}: flapping")),
             _ => {}
         }
     }

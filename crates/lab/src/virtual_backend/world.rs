@@ -37,7 +37,7 @@ use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfConfig};
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Ethernet's, on every link.
@@ -51,6 +51,8 @@ const PLAIN_BYTES: u16 = 8;
 const FIRST_PORT: u16 = 20_000;
 /// Unix time at the start of every run: handshakes carry time stamps.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
+/// A UE that takes longer to connect misses the beginning of the run.
+const LONGEST_CONNECT: Duration = Duration::from_secs(30);
 /// Queue of a server's link, which is no bottleneck by design.
 const SERVER_QUEUE: QueueLimit = QueueLimit { packets: 10_000, bytes: usize::MAX };
 
@@ -96,6 +98,8 @@ pub struct World {
     pub flows: BTreeMap<String, FlowNode>,
     /// What the UEs' policies chose, by flow.
     pub choices: BTreeMap<String, Choice>,
+    /// When the run begins: what the scenario calls 0.
+    pub origin: Instant,
 }
 
 /// Ports of a node in the order in which they are taken.
@@ -384,7 +388,10 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
     }
     core.build(&mut net, "core".to_owned());
 
-    let mut world = World { net, links, gnbs, lwips: sites, ues, upfs, flows: BTreeMap::new(), choices };
+    let flows = BTreeMap::new();
+    let mut world =
+        World { net, links, gnbs, lwips: sites, ues, upfs, flows, choices, origin: Instant::ZERO };
+    world.connect(case, seed)?;
     for (index, (name, flow)) in case.flows.iter().enumerate() {
         let node = world
             .flow(case, index, (name, flow), &servers, &mut seeds)
@@ -400,6 +407,38 @@ fn ioam(node_id: Option<u32>) -> Option<IoamNode> {
 }
 
 impl World {
+    /// Lets the UEs with traffic for the tunnel connect over all their accesses before the run begins, as in
+    /// namespaces. When it begins after that is random: the first numbers of packets, by which they are split,
+    /// come from the clock.
+    fn connect(&mut self, case: &Case, seed: u64) -> Result<()> {
+        let through_tunnel = |flow: &&Flow| matches!(flow.via, Via::Atsss | Via::Slices);
+        let users: BTreeSet<&String> = case.flows.values().filter(through_tunnel).map(|f| &f.ue).collect();
+        let tunnels: Vec<NodeId> =
+            users.iter().filter_map(|name| Some(self.ues.get(*name)?.tunnel)).collect();
+        if tunnels.is_empty() {
+            return Ok(());
+        }
+        let second = Duration::from_secs(1);
+        while self.origin < Instant::ZERO + LONGEST_CONNECT
+            && !tunnels.iter().all(|ue| self.is_connected(*ue))
+        {
+            self.origin += second;
+            self.net.run_until(self.origin)?;
+        }
+        let part = u64::from(ChaCha12Rng::seed_from_u64(seed ^ 0x6F72_6967_696E).next_u32());
+        self.origin += Duration::from_nanos(part * 1_000_000_000 >> 32);
+        Ok(self.net.run_until(self.origin)?)
+    }
+
+    fn is_connected(&mut self, tunnel: NodeId) -> bool {
+        self.net.get_mut::<Ue>(tunnel).is_some_and(|ue| ue.paths().iter().all(|path| path.up))
+    }
+
+    /// Seconds from the beginning of the run.
+    pub fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_since(self.origin).as_secs_f64()
+    }
+
     fn flow(
         &mut self,
         case: &Case,
@@ -440,7 +479,8 @@ impl World {
         let family = |v4: Ipv4Addr| if flow.ipv6 { addresses::v6(v4).into() } else { IpAddr::V4(v4) };
         let ue_end = SocketAddr::new(family(ue_address), port.context("too many flows")?);
         let server_end = SocketAddr::new(family(server_address), flow.port);
-        let ends = Ends { ue: ue_end, server: server_end, flow, choice, case, seeds };
+        let origin = self.origin;
+        let ends = Ends { ue: ue_end, server: server_end, flow, choice, case, seeds, origin };
         let (ue_app, server_app) = ends.apps()?;
         let ue_host = self.ues[&flow.ue].host;
         let run = |net: &mut Network, host, app, way_out| -> Result<(NodeId, AppId)> {
@@ -462,6 +502,7 @@ struct Ends<'a> {
     choice: Choice,
     case: &'a Case,
     seeds: &'a mut ChaCha12Rng,
+    origin: Instant,
 }
 
 impl Ends<'_> {
@@ -512,8 +553,8 @@ impl Ends<'_> {
         };
         Schedule {
             to,
-            start: Instant::ZERO + self.flow.start + jitter,
-            stop: Instant::ZERO + self.stop(),
+            start: self.origin + self.flow.start + jitter,
+            stop: self.origin + self.stop(),
             interval,
             payload_bytes: payload_bytes as usize,
             bursts,
@@ -590,8 +631,8 @@ impl Ends<'_> {
         let end = |local, connect_to, script, options, seed, expects| End {
             local,
             connect_to,
-            start: Instant::ZERO + self.flow.start,
-            stop: Instant::ZERO + self.stop(),
+            start: self.origin + self.flow.start,
+            stop: self.origin + self.stop(),
             script,
             options,
             seed,
@@ -632,4 +673,47 @@ fn seed_bytes(seeds: &mut ChaCha12Rng) -> [u8; 32] {
 /// Keys are drawn from the stream that keys are drawn from everywhere.
 fn seeds_for_keys(seeds: &mut ChaCha12Rng) -> rand_chacha::ChaCha20Rng {
     rand_chacha::ChaCha20Rng::from_seed(seed_bytes(seeds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{self, Form};
+    use std::path::Path;
+
+    fn world(file: &str, sets: &[&str], seed: u64) -> World {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(file);
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let scenario = scenario::load(&path, &sets, Form::Full).unwrap_or_else(|p| panic!("{p}"));
+        build(&scenario.cases[0], seed).unwrap()
+    }
+
+    #[test]
+    fn a_run_begins_when_the_tunnels_stand() {
+        let slow = ["link.wifi.up.delay_ms=700", "link.wifi.down.delay_ms=700"];
+        for sets in [&[][..], &slow] {
+            let mut world = world("atsss/rate-drop.toml", sets, 1);
+            let tunnel = world.ues["phone"].tunnel;
+            assert!(world.is_connected(tunnel) && world.net.now() == world.origin);
+            assert!((1.0..5.0).contains(&world.origin.as_secs_f64()), "{:?}", world.origin);
+            assert_eq!(world.seconds(world.origin + Duration::from_millis(1500)), 1.5);
+        }
+        let begins = |seed| world("atsss/rate-drop.toml", &[], seed).origin;
+        assert_eq!(begins(2), begins(2));
+        assert_ne!(begins(2).as_nanos() % 1000, begins(3).as_nanos() % 1000);
+    }
+
+    #[test]
+    fn an_access_that_never_comes_up_is_not_waited_for_without_end() {
+        let nothing = "{ model = \"bernoulli\", percent = 100 }";
+        let set = format!("link.wifi.up.loss={nothing}");
+        let world = world("atsss/rate-drop.toml", &[&set], 1);
+        assert!(world.origin < Instant::ZERO + LONGEST_CONNECT + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn without_a_tunnel_there_is_nothing_to_wait_for() {
+        let world = world("papers/rlc/table2-mcs28.toml", &[], 1);
+        assert_eq!(world.origin, Instant::ZERO);
+    }
 }
