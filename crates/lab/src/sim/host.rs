@@ -3,13 +3,16 @@
 //! ```text
 //!   packet ─▶ protocol, local port ─▶ application ─▶ packets by its way out
 //! ```
+//!
+//! What comes through a tunnel's device comes in batches, as from `anabranch ue`: segments of a stream that
+//! arrive at one instant are one segment of up to 64 KiB to TCP, which acknowledges it once.
 
 use super::spare;
 use super::tcp_app::TcpApp;
 use super::udp_app::UdpApp;
 use anabranch_core::element::{Element, Port, Reason};
 use anabranch_core::packet::Packet;
-use anabranch_core::time::Instant;
+use anabranch_core::time::{Duration, Instant};
 use anabranch_wire::ip::protocol_and_port;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -56,6 +59,15 @@ impl App {
         match self {
             Self::Udp(app) => app.poll_transmit(now),
             Self::Tcp(app) => app.poll_transmit(now),
+        }
+    }
+
+    /// Whether what it says to the last packet may wait for those that come at the same instant.
+    #[inline]
+    fn may_wait(&self) -> bool {
+        match self {
+            Self::Udp(_) => false,
+            Self::Tcp(app) => app.may_wait(),
         }
     }
 
@@ -112,6 +124,8 @@ pub struct Host {
     awake: VecDeque<usize>,
     /// The first timer of all, as they were when the last application fell asleep.
     deadline: Instant,
+    /// The port whose packets come in batches.
+    batched: Option<Port>,
     unclaimed: u64,
 }
 
@@ -124,6 +138,7 @@ impl Default for Host {
             asked: None,
             awake: VecDeque::new(),
             deadline: Instant::MAX,
+            batched: None,
             unclaimed: 0,
         }
     }
@@ -134,6 +149,12 @@ impl Host {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, with batches from the port of a tunnel's device.
+    #[must_use]
+    pub fn with_batches_from(self, port: Port) -> Self {
+        Self { batched: Some(port), ..self }
     }
 
     /// Starts an application whose packets leave by `way_out`. Its protocol and local port must be its own
@@ -182,6 +203,16 @@ impl Host {
         if slot.awake { slot.app.next() } else { slot.deadline }
     }
 
+    /// Lets an application answer when this instant is over.
+    #[inline]
+    fn wake_after(&mut self, index: usize, now: Instant) {
+        let slot = &mut self.apps[index];
+        if !slot.awake {
+            slot.deadline = slot.deadline.min(now + Duration::from_nanos(1));
+            self.deadline = self.deadline.min(slot.deadline);
+        }
+    }
+
     #[inline]
     fn wake(&mut self, index: usize) {
         let slot = &mut self.apps[index];
@@ -199,14 +230,18 @@ impl Element for Host {
     type Command = Infallible;
     type Event = Infallible;
 
-    fn on_packet(&mut self, _: Port, packet: Packet, now: Instant) {
+    fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
         let Some(index) = protocol_and_port(&packet).ok().and_then(|key| self.find(key)) else {
             self.unclaimed += 1;
             return;
         };
         self.apps[index].app.on_packet(&packet, now);
         spare::give(packet.into_used_buffer());
-        self.wake(index);
+        if self.batched == Some(port) && self.apps[index].app.may_wait() {
+            self.wake_after(index, now);
+        } else {
+            self.wake(index);
+        }
     }
 
     #[inline]
@@ -257,4 +292,81 @@ impl Element for Host {
 #[inline]
 fn first(deadlines: impl Iterator<Item = Instant>) -> Instant {
     deadlines.fold(Instant::MAX, Instant::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tcp::Options;
+    use super::super::tcp_app::{End, Script};
+    use super::*;
+
+    const TUNNEL: Port = Port(0);
+
+    fn end(local: &str, to: Option<&str>, script: Script, (seed, expects): (u64, u64)) -> App {
+        App::Tcp(Box::new(TcpApp::new(End {
+            local: local.parse().unwrap(),
+            connect_to: to.map(|to| to.parse().unwrap()),
+            start: Instant::ZERO,
+            stop: Instant::from_secs(9),
+            script,
+            options: Options::default(),
+            seed,
+            expects,
+        })))
+    }
+
+    fn said(host: &mut Host, now: Instant) -> Vec<Packet> {
+        if host.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            host.on_timeout(now);
+        }
+        std::iter::from_fn(|| host.poll_transmit(now)).map(|(_, packet)| packet).collect()
+    }
+
+    /// Hands over what is under way, all at one instant; what is said packet by packet, and after them.
+    fn hand_over(to: &mut Host, packets: Vec<Packet>, now: Instant) -> (usize, Vec<Packet>) {
+        let mut all = Vec::new();
+        for packet in packets {
+            to.on_packet(TUNNEL, packet, now);
+            all.extend(said(to, now));
+        }
+        let at_once = all.len();
+        all.extend(said(to, now + Duration::from_nanos(1)));
+        (at_once, all)
+    }
+
+    /// A download of which each flight arrives at one instant: packets of the second flight that arrive (the second of
+    /// them is lost if asked for), and ACKs they have at once and altogether.
+    fn second_flight(mut ue: Host, lose: bool) -> (usize, usize, usize) {
+        let mut server = Host::new();
+        ue.run(end("10.0.0.1:40000", Some("10.0.0.2:80"), Script::Receive, (1, 2)), TUNNEL);
+        let sends = Script::Send { bytes: None, limit_bps: None };
+        server.run(end("10.0.0.2:80", None, sends, (2, 1)), TUNNEL);
+        let at = |ms| Instant::from_millis(ms);
+        let syn = said(&mut ue, at(0));
+        let (_, syn_ack) = hand_over(&mut server, syn, at(10));
+        let (_, ack) = hand_over(&mut ue, syn_ack, at(20));
+        let (_, first) = hand_over(&mut server, ack, at(30));
+        assert_eq!(first.len(), 10);
+        let (_, acks) = hand_over(&mut ue, first, at(40));
+        let (_, mut second) = hand_over(&mut server, acks, at(50));
+        assert!(second.len() > 15, "{}", second.len());
+        if lose {
+            second.remove(1);
+        }
+        let arrived = second.len();
+        let (at_once, all) = hand_over(&mut ue, second, at(60));
+        (arrived, at_once, all.len())
+    }
+
+    #[test]
+    fn a_batch_is_acknowledged_once() {
+        let batched = || Host::new().with_batches_from(TUNNEL);
+        let (_, at_once, all) = second_flight(batched(), false);
+        assert_eq!((at_once, all), (0, 1));
+        // Behind a gap each segment is told of at once; the one before it waits for the first of these.
+        let (arrived, at_once, all) = second_flight(batched(), true);
+        assert_eq!((at_once, all), (arrived - 1, arrived - 1));
+        let (arrived, at_once, all) = second_flight(Host::new(), false);
+        assert!(at_once == all && all >= arrived / 2, "{arrived} {at_once} {all}");
+    }
 }

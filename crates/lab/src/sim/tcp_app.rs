@@ -258,6 +258,13 @@ impl TcpApp {
         self.connection.as_ref().is_some_and(Connection::has_said_all)
     }
 
+    /// See [`Connection::may_wait`].
+    #[inline]
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::may_wait)
+    }
+
     /// Timers of the connection.
     pub fn on_timeout(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {

@@ -326,7 +326,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             element.set_ioam(node);
         }
         let tunnel = net.add(format!("{name}.tunnel"), element);
-        let host = net.add(name, Host::new());
+        let host = net.add(name, Host::new().with_batches_from(Port(0)));
         net.connect((host, Port(0)), (tunnel, Port(0)));
         // Where a node's legs end at the UE: by path.
         let mut leg_ends: BTreeMap<usize, ((NodeId, Port), Vec<ipnet::IpNet>)> = BTreeMap::new();
@@ -426,7 +426,7 @@ impl World {
             self.net.run_until(self.origin)?;
         }
         let part = u64::from(ChaCha12Rng::seed_from_u64(seed ^ 0x6F72_6967_696E).next_u32());
-        self.origin += Duration::from_nanos(part * 1_000_000_000 >> 32);
+        self.origin += Duration::from_nanos((part * 1_000_000_000) >> 32);
         Ok(self.net.run_until(self.origin)?)
     }
 

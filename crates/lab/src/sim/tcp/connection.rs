@@ -286,6 +286,13 @@ impl Connection {
         self.said_all
     }
 
+    /// Whether nothing but the ACK of data in order is to be sent, so that more of it may be acknowledged with it.
+    #[inline]
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.is_established() && self.receiver.is_within_batch()
+    }
+
     /// Does what is due.
     pub fn on_timeout(&mut self, now: Instant) {
         match self.state {

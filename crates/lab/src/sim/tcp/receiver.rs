@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 pub const INITIAL_WINDOW_BYTES: u64 = 65_535;
 /// Segments acknowledged at once when the connection is new.
 const QUICK_ACKS: u32 = 16;
+/// Most payload that receive offload makes one segment of: an IP packet's length has 16 bits.
+const BATCH_BYTES: u64 = 65_535 - 52;
 /// Memory that a stored piece costs beside its bytes; bounds how many tiny ones are kept.
 const PIECE_OVERHEAD: u64 = 64;
 /// SACK blocks remembered.
@@ -150,6 +152,13 @@ impl Receiver {
     #[inline]
     pub fn has_blocks(&self) -> bool {
         self.dsack.is_some() || !self.stored.is_empty()
+    }
+
+    /// Whether all that waits for an ACK came in order and would be one segment after receive offload.
+    #[inline]
+    pub fn is_within_batch(&self) -> bool {
+        let full = self.unacked_bytes + self.largest_segment > BATCH_BYTES;
+        self.unacked_bytes > 0 && !full && !self.has_blocks() && self.fin_at.is_none()
     }
 
     /// When the delayed ACK is due.
