@@ -8,9 +8,9 @@ use crate::netns::sandbox::{self, Entered, Sandbox};
 use crate::runner::{self, Watch};
 use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
-use crate::scenario::{self, Case, Form, Scenario};
+use crate::scenario::{self, Case, Form, Scenario, Select};
 use crate::virtual_backend::VirtualBackend;
-use crate::{markdown, output, report};
+use crate::{markdown, matrix, output, report};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -102,6 +102,12 @@ struct RunArgs {
     /// The shorter form of scenarios that have one (their `[quick]`): fewer runs, less time, same claims.
     #[arg(long)]
     quick: bool,
+    /// Of a matrix, all cells, not only the chosen ones.
+    #[arg(long, conflicts_with = "filter")]
+    whole: bool,
+    /// Of a matrix, the cells with these values: `"sender=bbr flows=1,4"`. May be given again: those that fit one.
+    #[arg(long, value_name = "AXIS=VALUES")]
+    filter: Vec<String>,
     /// One JSON object per scenario instead of tables.
     #[arg(long)]
     json: bool,
@@ -164,8 +170,20 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn run_all(args: &RunArgs) -> ExitCode {
-    let Some(scenarios) = load_all(&args.paths, &args.set, if args.quick { Form::Quick } else { Form::Full })
-    else {
+    let select = match (args.whole, args.filter.as_slice()) {
+        (true, _) => Ok(Select::Whole),
+        (false, []) => Ok(Select::Chosen),
+        (false, texts) => Select::parse(texts),
+    };
+    let select = match select {
+        Ok(select) => select,
+        Err(says) => {
+            eprintln!("error: --filter {says}");
+            return End::BadInput.into();
+        }
+    };
+    let form = if args.quick { Form::Quick } else { Form::Full };
+    let Some(scenarios) = load_all(&args.paths, &args.set, form, &select) else {
         return End::BadInput.into();
     };
     let jobs: Vec<(&Scenario, Choice)> = scenarios
@@ -292,6 +310,9 @@ fn one(
         say(&format!("{line}\n"));
     } else if !args.quiet || failed {
         say(&format!("{}\n", output::table(scenario, &done)));
+        if let Some(of) = &scenario.matrix {
+            say(&format!("{}\n", matrix::text(of, &done)));
+        }
     }
     if let Some(page) = &args.markdown {
         markdown::put(page, scenario, &done)?;
@@ -309,8 +330,8 @@ fn say(text: &str) {
 }
 
 fn check(paths: &[PathBuf], sets: &[String]) -> End {
-    let Some(scenarios) = load_all(paths, sets, Form::Full) else { return End::BadInput };
-    if load_all(paths, sets, Form::Quick).is_none() {
+    let Some(scenarios) = load_all(paths, sets, Form::Full, &Select::Whole) else { return End::BadInput };
+    if load_all(paths, sets, Form::Quick, &Select::Chosen).is_none() {
         return End::BadInput;
     }
     for (_, scenario) in &scenarios {
@@ -325,7 +346,7 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
 }
 
 fn list(paths: &[PathBuf]) -> End {
-    let Some(scenarios) = load_all(paths, &[], Form::Full) else { return End::BadInput };
+    let Some(scenarios) = load_all(paths, &[], Form::Full, &Select::Chosen) else { return End::BadInput };
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(["scenario", "shows", "from", "backends"]);
     for (_, scenario) in &scenarios {
@@ -341,7 +362,12 @@ fn list(paths: &[PathBuf]) -> End {
 }
 
 /// All scenarios of the paths, and whether each was named itself; `None` (said why) if one is wrong.
-fn load_all(paths: &[PathBuf], sets: &[String], form: Form) -> Option<Vec<(bool, Scenario)>> {
+fn load_all(
+    paths: &[PathBuf],
+    sets: &[String],
+    form: Form,
+    select: &Select,
+) -> Option<Vec<(bool, Scenario)>> {
     let mut files = Vec::new();
     let mut good = true;
     for path in paths {
@@ -358,7 +384,7 @@ fn load_all(paths: &[PathBuf], sets: &[String], form: Form) -> Option<Vec<(bool,
     }
     let mut scenarios = Vec::new();
     for (given, file) in files {
-        match scenario::load(&file, sets, form) {
+        match scenario::load_cells(&file, sets, form, select) {
             Ok(scenario) => scenarios.push((given, scenario)),
             Err(problems) => {
                 print_problems(&problems);

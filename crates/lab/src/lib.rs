@@ -16,6 +16,7 @@ pub mod cli;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod demo;
 pub mod markdown;
+pub mod matrix;
 pub mod measure;
 pub mod metrics;
 pub mod netns;

@@ -2,8 +2,9 @@
 
 use crate::backend::{Backend, Outcome, Progress, Series};
 use crate::claims::{Checked, Verdict, derive, judge, median, percentile};
-use crate::scenario::file::BackendName;
-use crate::scenario::model::run_seed;
+use crate::matrix;
+use crate::scenario::file::{BackendName, Claim};
+use crate::scenario::model::{Matrix, run_seed};
 use crate::scenario::{Case, Scenario};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -68,13 +69,14 @@ pub fn run(
             (0..scenario.runs).map(move |run| Job { case, round: s, run, seed: run_seed(seed, run) })
         })
         .collect();
-    let mut outcomes = run_all(&jobs, backend, watch)
+    let mut outcomes = run_all(&jobs, scenario.matrix.as_ref(), backend, watch)
         .with_context(|| format!("{} on {}", scenario.file.display(), backend.name()))?;
 
     let mut per_seed = vec![BTreeMap::new(); seeds];
     let mut series = BTreeMap::new();
     let (mut facts, mut events) = (Vec::new(), Vec::new());
     for (s, metrics) in per_seed.iter_mut().enumerate() {
+        let mut kept = BTreeMap::new();
         for case in &cases {
             let mut runs: Vec<&mut Outcome> = jobs
                 .iter()
@@ -84,6 +86,9 @@ pub fn run(
                 .collect();
             let prefix = case.variant.as_ref().map_or(String::new(), |v| format!("{v}."));
             let over_runs = combine(&runs, &prefix, metrics);
+            if let (Some(_), Some(first), Some(name)) = (&scenario.matrix, runs.first(), &case.variant) {
+                kept.extend(first.series.get(matrix::BULK).map(|series| (name.clone(), series.clone())));
+            }
             if s > 0 {
                 continue;
             }
@@ -104,9 +109,16 @@ pub fn run(
                 }
             }
         }
+        if let Some(of) = &scenario.matrix {
+            matrix::figures(of, &cases, &kept, metrics);
+        }
     }
-    let claims = judge(&scenario.claims, backend.name(), &per_seed)
-        .with_context(|| scenario.file.display().to_string())?;
+    let judged = |claim: &&Claim| {
+        scenario.matrix.as_ref().is_none_or(|of| matrix::is_judged(claim, of, backend.name()))
+    };
+    let claims: Vec<Claim> = scenario.claims.iter().filter(judged).cloned().collect();
+    let claims =
+        judge(&claims, backend.name(), &per_seed).with_context(|| scenario.file.display().to_string())?;
     Ok(Finished {
         backend: backend.name(),
         seed,
@@ -127,7 +139,12 @@ struct Job<'s> {
     seed: u64,
 }
 
-fn run_all(jobs: &[Job<'_>], backend: &dyn Backend, watch: &dyn Watch) -> anyhow::Result<Vec<Outcome>> {
+fn run_all(
+    jobs: &[Job<'_>],
+    of: Option<&Matrix>,
+    backend: &dyn Backend,
+    watch: &dyn Watch,
+) -> anyhow::Result<Vec<Outcome>> {
     let workers = if backend.parallel() {
         std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len())
     } else {
@@ -144,7 +161,9 @@ fn run_all(jobs: &[Job<'_>], backend: &dyn Backend, watch: &dyn Watch) -> anyhow
             let mut result = backend.run(job.case, job.seed, &*progress);
             if let Ok(outcome) = &mut result {
                 derive(job.case, outcome);
-                if job.run > 0 || job.round > 0 {
+                if let Some(of) = of {
+                    matrix::keep(of, job.case, outcome);
+                } else if job.run > 0 || job.round > 0 {
                     // Only the first run is drawn; hundreds of the others must not be kept.
                     outcome.series.clear();
                     outcome.events.clear();

@@ -4,10 +4,10 @@ mod correlate;
 pub mod expr;
 
 use crate::backend::Outcome;
-use crate::metrics;
 use crate::scenario::file::{BackendName, Claim, File, PaperValue, Plot, PlotKind};
 use crate::scenario::model::Case;
 use crate::scenario::walk::{Problem, valid_name};
+use crate::{matrix, metrics};
 use expr::Expr;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -223,6 +223,13 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
             Ok(expr) if !expr.series().is_empty() => {
                 let message = "a claim is over metrics; put what is over series into [metric]";
                 problem(format!("{path}.metric"), message.into());
+            }
+            Ok(expr) if file.matrix.is_some() => {
+                let spec = file.matrix.iter();
+                let mut names = spec.flat_map(|s| expr.metrics().into_iter().map(move |name| (s, name)));
+                if let Err(wrong) = names.try_for_each(|(spec, name)| matrix::check_name(spec, name)) {
+                    problem(format!("{path}.metric"), wrong);
+                }
             }
             Ok(expr) => {
                 let backends = claim.backends.as_ref().unwrap_or(&file.backends);

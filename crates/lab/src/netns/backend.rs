@@ -247,8 +247,8 @@ impl NetnsBackend {
         let mut controls: Vec<String> = case
             .flows
             .values()
-            .filter_map(|f| f.traffic.congestion_control())
-            .map(|cc| cc.to_string())
+            .filter_map(|f| Some((f.traffic.congestion_control()?, f.is_kernel_tcp())))
+            .map(|(cc, kernel)| format!("{cc} of {}", if kernel { "the kernel" } else { "quinn" }))
             .collect();
         controls.sort_unstable();
         controls.dedup();
@@ -272,7 +272,7 @@ impl NetnsBackend {
             facts.push(("loss detection".to_owned(), detections.join("; ")));
         }
         if !controls.is_empty() {
-            facts.push(("congestion control".to_owned(), format!("{} of the kernel", controls.join(", "))));
+            facts.push(("congestion control".to_owned(), controls.join(", ")));
         }
         Ok(facts)
     }

@@ -182,7 +182,7 @@ impl Flows {
     pub fn watches(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<TcpWatch>> {
         let mut watches = Vec::new();
         for of in &self.running {
-            if !of.flow.traffic.is_tcp() {
+            if !of.flow.is_kernel_tcp() {
                 continue;
             }
             let ends = ends(case, plan, &of.flow)?;
@@ -208,7 +208,7 @@ impl Flows {
     /// There are no packet sockets here.
     pub fn ack_taps(&self, case: &Case, plan: &Plan, network: &Network) -> Result<Vec<AckTap>> {
         let mut by_space = BySpace::new();
-        for of in self.running.iter().filter(|of| of.flow.traffic.is_tcp()) {
+        for of in self.running.iter().filter(|of| of.flow.is_kernel_tcp()) {
             let ends = ends(case, plan, &of.flow)?;
             add(&mut by_space, of, of.tcp_ends(&ends).0);
         }

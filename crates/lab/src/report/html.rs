@@ -32,7 +32,12 @@ pub fn page(scenario: &Scenario, done: &Finished, figures: &[Figure], source: &s
     for figure in figures {
         body.push_str(&drawn(figure));
     }
-    if let Some(case) = scenario.cases.iter().find(|c| c.backends.contains(&done.backend)) {
+    if let Some(of) = &scenario.matrix {
+        body.push_str(&super::matrix::section(of, done));
+    }
+    // Of a matrix, each case has a network of its own.
+    let mut of_one = scenario.cases.iter().filter(|_| scenario.matrix.is_none());
+    if let Some(case) = of_one.find(|c| c.backends.contains(&done.backend)) {
         body.push_str(&topology(case));
     }
     body.push_str(&metrics(done));
@@ -242,6 +247,6 @@ fn between(text: &str, mark: char, plain: impl Fn(&str) -> String, tag: &str) ->
     out + &odd.map(|rest| format!("{mark}{}", plain(rest))).unwrap_or_default()
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

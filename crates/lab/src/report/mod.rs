@@ -1,6 +1,7 @@
 //! The report: one HTML file per scenario that needs nothing else, and its metrics as JSON.
 
 mod html;
+mod matrix;
 mod plots;
 mod svg;
 

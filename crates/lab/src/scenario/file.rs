@@ -79,6 +79,8 @@ choice! {
         Mavlink = "mavlink",
         /// Video that ffmpeg sends by RTMP and nginx records, up.
         Ffmpeg = "ffmpeg",
+        /// One QUIC stream of quinn, with its CUBIC, BBR or Reno.
+        Quinn = "quinn",
     }
 }
 
@@ -274,6 +276,8 @@ table! {
         /// Named changes of this file. With variants, each of them is run and its metrics begin with
         /// its name and a dot; a variant without `set` is the file as it stands.
         variant: Vec<Variant> = Vec::new();
+        /// In place of `variant`: a family of variants, from the combinations of the values of several axes.
+        matrix: Option<Matrix> = None;
         /// What must hold.
         claim: Vec<Claim> = Vec::new();
         /// What the report draws.
@@ -304,7 +308,9 @@ table! {
         reorder: bool = false;
         /// Length of the drop-tail queue, milliseconds at `rate_mbps`.
         queue_ms: f64 = 100.0, range(0.1, 60_000.0);
-        /// Length of the drop-tail queue, bytes; wins over `queue_ms`.
+        /// Length of the drop-tail queue as a multiple of rate times twice `delay_ms`; wins over `queue_ms`.
+        queue_bdp: Option<f64> = None, range(0.01, 1000.0);
+        /// Length of the drop-tail queue, bytes; wins over `queue_ms` and `queue_bdp`.
         queue_bytes: Option<u64> = None, range(1500.0, 1e9);
         /// Length of the drop-tail queue, packets; alone, it wins over `queue_ms`.
         queue_packets: Option<u64> = None, range(1.0, 1e6);
@@ -403,6 +409,8 @@ table! {
         kind: FlowKind = FlowKind::Cbr, required();
         /// Off: the flow is left out, with its metrics.
         enabled: bool = true;
+        /// So many flows alike. More than one are called `<flow>-1`, `<flow>-2` and so on, and have a port each.
+        count: u32 = 1, range(1.0, 256.0);
         /// Its UE; may be left out where there is one.
         ue: Option<String> = None;
         /// Its server; may be left out where there is one.
@@ -439,7 +447,8 @@ table! {
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
         /// Who carries it in namespaces: `curl` (bulk_tcp) fetches `bytes` downwards from nginx, `iperf3` is for
         /// bulk_tcp, `irtt` for cbr and ping. `mavlink` (cbr, up) sends a vehicle's messages, as many of them as
-        /// `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`. In virtual time there are only
+        /// `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`; `quinn` carries a bulk_tcp
+        /// flow over QUIC in the place of TCP, with quinn's own `congestion_control`. In virtual time there are only
         /// models.
         program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);
         /// Congestion control of the sender.
@@ -590,9 +599,66 @@ table! {
         /// Backends it runs on; left out, all of the scenario's.
         backends: Option<Vec<BackendName>> = None;
         /// Keys and their new values, written as dotted keys or nested tables. An element of a list is
-        /// addressed by its `name`, its `id` or its number. A table that gives its `kind`, `mode` or
+        /// addressed by its `name`, its `id` or its number; `*` is every element of a list or table. A table that gives its `kind`, `mode` or
         /// `model` replaces the old one, any other table is merged into it.
         set: toml::Table = toml::Table::new();
+    }
+}
+
+choice! {
+    /// What a cell of a matrix is compared with: runs of the same cell with less.
+    pub enum Reference {
+        /// Each access alone, through the tunnel.
+        Alone = "alone",
+        /// Each access alone, without the tunnel.
+        Direct = "direct",
+        /// Kernel MPTCP over all accesses, without the tunnel; namespaces, and TCP without `call`.
+        Mptcp = "mptcp",
+    }
+}
+
+/// Cells by the values of their axes: of each axis that is named, one of the values.
+pub type CellFilter = BTreeMap<String, Vec<String>>;
+
+table! {
+    /// A family of variants: one per combination of the values of all axes, called by these, joined by `_`. Each is a
+    /// cell; what it is compared with is run beside it, once for all cells that share it. The scenario has one UE.
+    pub struct Matrix {
+        /// The flow whose goodput is judged; with `count`, all of them together.
+        bulk: String = String::new(), required();
+        /// A UDP flow beside it, judged by delay and loss; left out, there is none.
+        call: Option<String> = None;
+        /// The axes, in the order in which their values make names and titles.
+        axis: Vec<Axis> = Vec::new(), required();
+        /// Axes that make the rows of the table, by name; the others make the columns.
+        rows: Vec<String> = Vec::new();
+        /// Which combinations there are: those that fit one of these filters. Left out, all.
+        cells: Vec<CellFilter> = Vec::new();
+        /// Which of them run in namespaces too, if `backends` has them: those that fit one of these filters.
+        netns: Vec<CellFilter> = Vec::new();
+        /// What each cell is compared with.
+        references: Vec<Reference> = vec![Reference::Alone];
+        /// Cells to speak of together in claims, by name: those that fit one of the filters. `all` is there.
+        group: BTreeMap<String, Vec<CellFilter>> = BTreeMap::new();
+        /// By backend, the group that is run there where nothing else is asked for (`--whole`, `--filter`). A backend
+        /// that is not named then runs none.
+        chosen: BTreeMap<String, String> = BTreeMap::new();
+        /// An axis and its value that each cell with another value is compared with, such as `{ sender = "cubic" }`.
+        beside: BTreeMap<String, String> = BTreeMap::new();
+        /// Start of the window of averages, after `start_s` of the bulk, seconds.
+        from_s: f64 = 3.0, range(0.0, 86_400.0);
+    }
+}
+
+table! {
+    /// An axis of a matrix.
+    pub struct Axis {
+        /// Name, for filters.
+        name: String = String::new(), required();
+        /// Heading in the table; left out, the name.
+        title: Option<String> = None;
+        /// Its values: as variants, but their names have no `_`.
+        value: Vec<Variant> = Vec::new(), required();
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod file;
 pub mod gnb;
 pub mod lwip;
+pub mod matrix;
 pub mod model;
 pub mod overlay;
 pub mod reference;
@@ -18,10 +19,12 @@ mod rules;
 pub mod schema;
 pub mod walk;
 
+pub use matrix::Select;
 pub use model::{Case, Scenario};
 
 use crate::claims;
 use file::File;
+use matrix::Matrix;
 use schema::Described;
 use std::path::{Path, PathBuf};
 use walk::{Problem, Problems};
@@ -35,16 +38,25 @@ pub enum Form {
     Quick,
 }
 
-/// Reads and checks a scenario file; `sets` are `key=value` changes from the command line.
+/// Reads and checks a scenario file; `sets` are `key=value` changes from the command line. Of a matrix it has the
+/// chosen cells.
 ///
 /// # Errors
 /// Everything that is wrong with the file, each with its line.
 pub fn load(path: &Path, sets: &[String], form: Form) -> Result<Scenario, Problems> {
+    load_cells(path, sets, form, &Select::Chosen)
+}
+
+/// As [`load`], with the cells of a matrix that `select` says.
+///
+/// # Errors
+/// Everything that is wrong with the file, each with its line.
+pub fn load_cells(path: &Path, sets: &[String], form: Form, select: &Select) -> Result<Scenario, Problems> {
     let text = std::fs::read_to_string(path).map_err(|e| {
         let message = format!("cannot be read: {e}");
         Problems::new(path, vec![Problem { line: None, path: String::new(), message }])
     })?;
-    parse_form(path, &text, sets, form).map_err(|problems| Problems::new(path, problems))
+    parse_form(path, &text, sets, form, select).map_err(|problems| Problems::new(path, problems))
 }
 
 /// As [`load`], from text, in its full form; `path` gives the name and where traces are.
@@ -52,10 +64,16 @@ pub fn load(path: &Path, sets: &[String], form: Form) -> Result<Scenario, Proble
 /// # Errors
 /// Everything that is wrong with the text.
 pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<Scenario, Vec<Problem>> {
-    parse_form(path, text, sets, Form::Full)
+    parse_form(path, text, sets, Form::Full, &Select::Chosen)
 }
 
-fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Scenario, Vec<Problem>> {
+fn parse_form(
+    path: &Path,
+    text: &str,
+    sets: &[String],
+    form: Form,
+    select: &Select,
+) -> Result<Scenario, Vec<Problem>> {
     let shape = File::shape();
     walk::check(text, &shape)?;
     let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
@@ -75,17 +93,33 @@ fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Sc
     for set in sets {
         overlay::assign(&mut base, set).map_err(|message| vec![without_place(message)])?;
     }
-    let whole = typed(&base).map_err(|ps| in_file(ps, text, None))?;
+    let mut whole = typed(&base).map_err(|ps| in_file(ps, text, None))?;
     let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
 
     let missing: Vec<_> = whole.needs.iter().map(|n| folder.join(n)).filter(|n| !n.exists()).collect();
     if !missing.is_empty() {
-        return Ok(scenario(path, name, whole, is_quick, Vec::new(), missing));
+        return Ok(scenario(path, name, whole, is_quick, Vec::new(), missing, None));
     }
     let mut problems = Vec::new();
     let mut cases = Vec::new();
-    if whole.variant.is_empty() {
+    let mut matrix = None;
+    if let Some(spec) = whole.matrix.take() {
+        if !whole.variant.is_empty() {
+            problems.push(without_place("a file has `variant` or `matrix`, not both".into()));
+        }
+        base.remove("matrix");
+        let (cells, expanded) =
+            matrix::expand(&spec, &base, &whole.backends, select).map_err(|ps| in_file(ps, text, None))?;
+        for one in expanded {
+            match one_case(one.table, &name, folder, Some(&one.variant)) {
+                Ok(case) => cases.push(case),
+                Err(ps) => problems.extend(in_file(ps, text, Some(&one.variant.name))),
+            }
+        }
+        matrix = Some(cells);
+        whole.matrix = Some(spec);
+    } else if whole.variant.is_empty() {
         match one_case(base, &name, folder, None) {
             Ok(case) => cases.push(case),
             Err(ps) => problems.extend(in_file(ps, text, None)),
@@ -101,11 +135,19 @@ fn parse_form(path: &Path, text: &str, sets: &[String], form: Form) -> Result<Sc
         }
     }
     problems.extend(in_file(claims::check(&whole, &cases), text, None));
+    // What is wrong with a value of an axis is wrong in every cell that has it.
+    problems.truncate(MOST_PROBLEMS);
     if !problems.is_empty() {
         return Err(problems);
     }
-    Ok(scenario(path, name, whole, is_quick, cases, missing))
+    if matrix.is_some() {
+        whole.backends.retain(|b| cases.iter().any(|case| case.backends.contains(b)));
+    }
+    Ok(scenario(path, name, whole, is_quick, cases, missing, matrix))
 }
+
+/// More problems of a file than this are not told.
+const MOST_PROBLEMS: usize = 50;
 
 fn scenario(
     path: &Path,
@@ -114,6 +156,7 @@ fn scenario(
     quick: bool,
     cases: Vec<Case>,
     missing: Vec<PathBuf>,
+    matrix: Option<Matrix>,
 ) -> Scenario {
     Scenario {
         file: path.to_owned(),
@@ -129,11 +172,12 @@ fn scenario(
         cases,
         claims: whole.claim,
         plots: whole.plot,
+        matrix,
     }
 }
 
 /// Keys a variant may not change: they concern all variants together.
-const OF_THE_WHOLE: [&str; 11] = [
+const OF_THE_WHOLE: [&str; 12] = [
     "title",
     "paper",
     "description",
@@ -143,6 +187,7 @@ const OF_THE_WHOLE: [&str; 11] = [
     "backends",
     "quick",
     "variant",
+    "matrix",
     "claim",
     "plot",
 ];
@@ -282,7 +327,7 @@ link = "wifi"
     fn the_quick_form_changes_what_it_says() {
         let text = format!("{SMALL}\n[quick]\nruns = 3\n\"event.0.at_s\" = 1\nduration_s = 2\n");
         let path = Path::new("small.toml");
-        let quick = parse_form(path, &text, &["runs=4".into()], Form::Quick).unwrap();
+        let quick = parse_form(path, &text, &["runs=4".into()], Form::Quick, &Select::Chosen).unwrap();
         assert!(quick.quick && quick.runs == 4 && quick.cases[0].timeline(1)[0].0.as_secs() == 1);
         let full = parse(path, &text, &[]).unwrap();
         assert!(!full.quick && full.runs == 1 && full.cases[0].duration.as_secs() == 10);

@@ -6,6 +6,7 @@ pub use super::file::{
 };
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
+pub use super::matrix::Matrix;
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::time::Duration;
@@ -43,6 +44,8 @@ pub struct Scenario {
     pub claims: Vec<Claim>,
     /// What the report draws.
     pub plots: Vec<Plot>,
+    /// What its cases are to one another, if they are a matrix.
+    pub matrix: Option<Matrix>,
 }
 
 /// A scenario resolved for one variant.
@@ -153,6 +156,14 @@ pub struct Flow {
     pub ipv6: bool,
     /// Its telemetry.
     pub telemetry: Option<Telemetry>,
+}
+
+impl Flow {
+    /// Whether the kernel's TCP carries it in namespaces.
+    #[must_use]
+    pub fn is_kernel_tcp(&self) -> bool {
+        self.traffic.is_tcp() && self.program != Program::Quinn
+    }
 }
 
 /// How a flow travels.
@@ -410,8 +421,9 @@ impl LinkDirection {
     /// As `core` and `anabranch link` write it.
     #[must_use]
     pub fn spec(&self) -> LinkSpec {
+        let queue_ms = self.queue_bdp.map_or(self.queue_ms, |times| times * 2.0 * self.delay_ms);
         let by_time = (self.queue_packets.is_none() && self.queue_bytes.is_none())
-            .then(|| ((self.rate_mbps * 1e6 / 8.0 * self.queue_ms / 1e3) as u64).max(3000));
+            .then(|| ((self.rate_mbps * 1e6 / 8.0 * queue_ms / 1e3) as u64).max(3000));
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         LinkSpec {
             rate_bps: self.trace.is_none().then(|| bps(self.rate_mbps)),

@@ -32,8 +32,15 @@ pub fn assign(base: &mut Table, assignment: &str) -> Result<(), String> {
     set(base, &path, value).map_err(|at| format!("--set {key}: {at}"))
 }
 
+/// Stands for every element of a list or table.
+const EVERY: &str = "*";
+
 fn set(table: &mut Table, path: &[&str], value: Value) -> Result<(), String> {
     let [key, rest @ ..] = path else { return Ok(()) };
+    if *key == EVERY {
+        let keys: Vec<String> = table.keys().cloned().collect();
+        return keys.iter().try_for_each(|key| set(table, &[&[key.as_str()], rest].concat(), value.clone()));
+    }
     if let Some(Value::Array(list)) = table.get_mut(*key) {
         return set_in_list(list, key, rest, value);
     }
@@ -65,6 +72,10 @@ fn set_in_list(list: &mut Vec<Value>, key: &str, path: &[&str], value: Value) ->
             *list = new;
             Ok(())
         }
+        ([EVERY, rest @ ..], value) => (0..list.len()).try_for_each(|i| {
+            let one = i.to_string();
+            set_in_list(list, key, &[&[one.as_str()], rest].concat(), value.clone())
+        }),
         ([which, rest @ ..], value) => {
             let known: Vec<String> =
                 list.iter().enumerate().map(|(i, v)| name_of(v).unwrap_or(i.to_string())).collect();
@@ -119,6 +130,18 @@ mod tests {
         assert_eq!(t["link"]["w"]["up"]["trace"].as_str(), Some("x.csv"));
         let error = assign(&mut t, "ue.a.rules.none.reorder=false").unwrap_err();
         assert!(error.contains("it has all"), "{error}");
+    }
+
+    #[test]
+    fn a_star_is_every_element() {
+        let mut t = base();
+        let changes = "link.\"*\".\"*\" = { rate = 3 }\n\"ue.a.rules.*.reorder\" = false\n\"event.*.at\" = 2";
+        merge(&mut t, &toml::from_str(changes).unwrap()).unwrap();
+        assert_eq!(t["link"]["w"]["up"]["rate"].as_integer(), Some(3));
+        assert_eq!(t["link"]["w"]["up"]["delay"].as_integer(), Some(2));
+        assert_eq!(t["ue"]["a"]["rules"][0]["reorder"].as_bool(), Some(false));
+        assert_eq!(t["event"][0]["at"].as_integer(), Some(2));
+        assert!(t["link"].get("*").is_none());
     }
 
     #[test]

@@ -77,11 +77,12 @@ fn row(text: &mut String, table: &Table, key: &Key) {
                 let words = words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(" ");
                 format!("list of {words}")
             }
-            Shape::Table(_) => "list of tables".into(),
+            Shape::Table(_) | Shape::Named(_) => "list of tables".into(),
             Shape::Integer => "list of whole numbers".into(),
             _ => "list of text".into(),
         },
         Shape::Named(inner) if matches!(**inner, Shape::Text) => "named text".into(),
+        Shape::Named(inner) if matches!(**inner, Shape::List(_)) => "named lists".into(),
         Shape::Named(_) => "named tables".into(),
         Shape::Any => "table".into(),
         other => super::walk::describe(other),

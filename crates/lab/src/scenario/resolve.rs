@@ -209,27 +209,36 @@ impl Check {
                 self.problem(format!("{path}.program"), what);
             }
             let needs = self.slices(&path, flow, &via, file, ues.get(&ue));
-            flows.insert(
-                name.clone(),
-                Flow {
-                    ue,
-                    server,
-                    via,
-                    needs,
-                    port,
-                    start,
-                    start_jitter: ms(flow.start_jitter_ms),
-                    stop,
-                    traffic,
-                    recovery: flow.recovery,
-                    sack: flow.sack,
-                    paced: flow.paced,
-                    initial_window_segments: initial_window(flow),
-                    program: flow.program,
-                    ipv6: flow.ipv6,
-                    telemetry: flow.telemetry.clone(),
-                },
-            );
+            let one = Flow {
+                ue,
+                server,
+                via,
+                needs,
+                port,
+                start,
+                start_jitter: ms(flow.start_jitter_ms),
+                stop,
+                traffic,
+                recovery: flow.recovery,
+                sack: flow.sack,
+                paced: flow.paced,
+                initial_window_segments: initial_window(flow),
+                program: flow.program,
+                ipv6: flow.ipv6,
+                telemetry: flow.telemetry.clone(),
+            };
+            if flow.count == 1 {
+                flows.insert(name.clone(), one);
+                continue;
+            }
+            for i in 1..=flow.count {
+                let name = format!("{name}-{i}");
+                if file.flow.contains_key(&name) {
+                    self.problem(format!("{path}.count"), format!("there is a flow `{name}` already"));
+                }
+                let port = if i == 1 { port } else { free.next().unwrap_or_default() };
+                flows.insert(name, Flow { port, ..one.clone() });
+            }
         }
         flows
     }
@@ -309,6 +318,16 @@ impl Check {
             }
             file::Program::Iperf3 if !tcp || *via == Via::Mptcp => {
                 self.problem(path, "iperf3 carries kind \"bulk_tcp\", without mptcp");
+            }
+            file::Program::Quinn
+                if !tcp
+                    || !matches!(via, Via::Atsss | Via::Direct(_))
+                    || flow.limit_mbps.is_some()
+                    || flow.congestion_control.hears() =>
+            {
+                let what = "quinn carries kind \"bulk_tcp\" with cubic, bbr or reno by atsss or direct:<access>, without \
+                            limit_mbps";
+                self.problem(path, what);
             }
             file::Program::Irtt if tcp => {
                 self.problem(path, "irtt carries kind \"cbr\" or \"ping\"");

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   own       anabranch-lab traffic ────────────▶ anabranch-lab traffic
+//!   quinn     the same, over QUIC
 //!   curl      curl ◀──────────────────────────── nginx: a file
 //!   iperf3    iperf3 ───────────────────────────▶ iperf3 -s
 //!   irtt      irtt client ◀─────────────────────▶ irtt server
@@ -16,7 +17,7 @@ use super::super::stop::Stop;
 use super::super::tools::{self, Tool};
 use super::super::topology::Network;
 use super::super::traffic::{
-    Bursts, Exchange, Schedule, Setup, Stream, Task, UdpEcho, UdpReceive, UdpSend, Wait,
+    Bursts, Exchange, Quic, Schedule, Setup, Stream, Task, UdpEcho, UdpReceive, UdpSend, Wait,
 };
 use super::super::vehicle::Vehicle;
 use super::super::video::Video;
@@ -114,16 +115,32 @@ impl Carrier {
                 let processes = vec![(end, space, later(of, tool.command())?)];
                 (Self::Tool(tool), processes)
             }
+            (file::Program::Quinn, traffic) => {
+                let path = |what: &str| of.folder.join(format!("{name}.{what}"));
+                let (certificate, key) = (path("certificate"), path("key"));
+                super::super::traffic::quic::identity(&certificate, &key)?;
+                let control = traffic.congestion_control().unwrap_or_default();
+                let quic = |stream, key| Quic {
+                    stream,
+                    congestion_control: control.name().to_owned(),
+                    certificate: certificate.clone(),
+                    key,
+                };
+                let (received, sent) = (path("received"), path("sent"));
+                let [server, ue] = match tasks(of, &received, &sent) {
+                    [Task::StreamListen(server), Task::StreamConnect(ue)] => {
+                        [Task::QuicListen(quic(server, Some(key))), Task::QuicConnect(quic(ue, None))]
+                    }
+                    other => other,
+                };
+                (Self::Own { received, sent }, both(of, &server, &ue)?)
+            }
             // What else a scenario may ask for was checked when it was read.
             _ => {
                 let path = |what: &str| of.folder.join(format!("{name}.{what}"));
                 let (received, sent) = (path("received"), path("sent"));
                 let [server, ue] = tasks(of, &received, &sent);
-                let processes = vec![
-                    ("server", of.ends.server_space, traffic(&server)?),
-                    ("ue", of.ends.ue_space, traffic(&ue)?),
-                ];
-                (Self::Own { received, sent }, processes)
+                (Self::Own { received, sent }, both(of, &server, &ue)?)
             }
         })
     }
@@ -150,6 +167,11 @@ impl Carrier {
 /// A process that becomes `command` when the flow begins.
 fn later(of: &Start<'_>, command: Vec<String>) -> Result<Command> {
     traffic(&Task::Command(Wait { when: of.when, command }))
+}
+
+/// Our own program at both ends.
+fn both<'a>(of: &Start<'a>, server: &Task, ue: &Task) -> Result<Vec<Process<'a>>> {
+    Ok(vec![("server", of.ends.server_space, traffic(server)?), ("ue", of.ends.ue_space, traffic(ue)?)])
 }
 
 /// This program with a task.

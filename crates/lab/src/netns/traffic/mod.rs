@@ -12,6 +12,7 @@
 mod exchange;
 mod messages;
 mod pattern;
+pub mod quic;
 mod stream;
 mod udp;
 
@@ -50,6 +51,8 @@ pub fn run(args: &Args) -> Result<()> {
         Task::MessagesConnect(task) => messages::connect(&task),
         Task::StreamListen(task) => stream::listen(&task),
         Task::StreamConnect(task) => stream::connect(&task),
+        Task::QuicListen(task) => quic::listen(&task),
+        Task::QuicConnect(task) => quic::connect(&task),
         Task::ExchangeListen(task) => exchange::listen(&task),
         Task::ExchangeConnect(task) => exchange::connect(&task),
         Task::Command(task) => become_program(&task),
@@ -84,6 +87,10 @@ pub enum Task {
     StreamListen(Stream),
     /// TCP client of a one-way stream.
     StreamConnect(Stream),
+    /// QUIC server of a one-way stream.
+    QuicListen(Quic),
+    /// QUIC client of a one-way stream.
+    QuicConnect(Quic),
     /// TCP server that answers requests.
     ExchangeListen(Exchange),
     /// TCP client that asks.
@@ -295,6 +302,19 @@ pub struct Stream {
     pub setup: Setup,
     /// Where the receiving end writes what it got ([`Delivered`], JSON).
     pub report: PathBuf,
+}
+
+/// One end of a one-way QUIC stream.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Quic {
+    /// What it carries, and between whom; without `limit_bps` and `mptcp`.
+    pub stream: Stream,
+    /// `cubic`, `bbr` or `reno`, as quinn has them.
+    pub congestion_control: String,
+    /// File with the server's certificate, which the client trusts (DER).
+    pub certificate: PathBuf,
+    /// File with the server's key (DER); the client has none.
+    pub key: Option<PathBuf>,
 }
 
 /// One end of a TCP connection with requests and answers.

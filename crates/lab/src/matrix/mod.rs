@@ -1,0 +1,339 @@
+//! Figures of the cells of a matrix, and of groups of them.
+//!
+//! ```text
+//! run ─ [`keep`] (goodput of the bulk over time, the call) ─▶ [`figures`] (each cell beside its references; groups)
+//!                                                               ├─▶ claims over `matrix.<group>.<figure>.<of>`
+//!                                                               └─▶ [`text`], the report's page
+//! ```
+//!
+//! docs/bonding-matrix.md says how each is computed.
+
+mod capacity;
+mod text;
+
+pub use text::{text, worst};
+
+use crate::backend::{Outcome, Series};
+use crate::claims::{expr::Expr, median, percentile};
+use crate::metrics::near;
+use crate::scenario::file::{self, BackendName, Claim, Reference};
+use crate::scenario::matrix::{ALL, Cell};
+use crate::scenario::model::{Action, Case, Matrix};
+use std::collections::BTreeMap;
+
+/// A figure of a cell.
+#[derive(Debug, Clone, Copy)]
+pub struct Figure {
+    /// Name, in metrics.
+    pub name: &'static str,
+    /// Unit, empty for ratios.
+    pub unit: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Whether a larger one is better.
+    pub rises: bool,
+}
+
+const fn figure(name: &'static str, unit: &'static str, rises: bool, doc: &'static str) -> Figure {
+    Figure { name, unit, doc, rises }
+}
+
+/// All figures of a cell.
+pub const FIGURES: [Figure; 11] = [
+    figure("goodput_mbps", "Mbit/s", true, "goodput of the bulk in the window of averages"),
+    figure("of_sum", "", true, "goodput, of what the rates of all accesses together have room for"),
+    figure("of_best", "", true, "goodput, of that of the best access alone through the tunnel"),
+    figure("of_direct", "", true, "goodput, of that of the best access alone without the tunnel"),
+    figure("of_mptcp", "", true, "goodput, of that of kernel MPTCP over all accesses"),
+    figure(
+        "window",
+        "",
+        true,
+        "the worst 3 s, beside the best access alone on average and in its own worst 3 s",
+    ),
+    figure("settle_s", "s", false, "time from the start to 80 % of the final goodput"),
+    figure("step_s", "s", false, "the same from a step up of a link's rate; the longest"),
+    figure("beside", "", true, "goodput, of that of the cell named by `beside`"),
+    figure(
+        "call_late_ms",
+        "ms",
+        false,
+        "99th percentile of the call's delay, less that on the better access alone",
+    ),
+    figure("call_lost_percent", "%", false, "share of the call lost, less that on the better access alone"),
+];
+
+/// How the figures of a group's cells are put together.
+const OVER: [&str; 4] = ["median", "min", "max", "count"];
+
+/// Series of a run of a matrix: goodput of the bulk, Mbit/s.
+pub const BULK: &str = "bulk_mbps";
+
+/// Leaves of a run what the figures need: there are thousands of runs.
+pub fn keep(matrix: &Matrix, case: &Case, outcome: &mut Outcome) {
+    let spec = &matrix.spec;
+    let mut bulk: Vec<(f64, f64)> = Vec::new();
+    for name in case.flows.keys().filter(|name| is_of(name, &spec.bulk)) {
+        let Some(series) = outcome.series.get(&format!("flow.{name}.goodput_mbps")) else { continue };
+        for (i, point) in series.points.iter().enumerate() {
+            match bulk.get_mut(i) {
+                Some(sum) => sum.1 += point.1,
+                None => bulk.push(*point),
+            }
+        }
+    }
+    let mut metrics: BTreeMap<String, f64> = outcome
+        .metrics
+        .iter()
+        .filter(|(name, _)| {
+            name.starts_with("ue.") && (name.ends_with("share_percent") || name.ends_with("failures"))
+        })
+        .map(|(name, value)| (name.clone(), *value))
+        .collect();
+    metrics.insert("goodput_mbps".into(), mean(&bulk, from_s(spec, case), f64::INFINITY));
+    if let Some(call) = &spec.call {
+        for what in ["delay_p99_ms", "lost_percent"] {
+            let value = outcome.metrics.get(&format!("flow.{call}.{what}"));
+            metrics.extend(value.map(|v| (format!("call.{what}"), *v)));
+        }
+    }
+    outcome.metrics = metrics;
+    outcome.series = [(BULK.to_owned(), Series { points: bulk })].into();
+    outcome.events.clear();
+}
+
+/// Whether a flow is one of those that a table of the file with `count` makes.
+fn is_of(name: &str, of: &str) -> bool {
+    name.strip_prefix(of).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    })
+}
+
+/// When the bulk starts, seconds.
+fn start_s(spec: &file::Matrix, case: &Case) -> f64 {
+    let bulk = case.flows.iter().find(|(name, _)| is_of(name, &spec.bulk));
+    bulk.map_or(0.0, |(_, flow)| flow.start.as_secs_f64())
+}
+
+fn from_s(spec: &file::Matrix, case: &Case) -> f64 {
+    start_s(spec, case) + spec.from_s
+}
+
+/// Adds the figures of each cell and of each group to the metrics of one seed. `series` are those of the bulk, by
+/// variant.
+pub fn figures(
+    matrix: &Matrix,
+    cases: &[&Case],
+    series: &BTreeMap<String, Series>,
+    metrics: &mut BTreeMap<String, f64>,
+) {
+    let by_name: BTreeMap<&str, &Case> =
+        cases.iter().filter_map(|c| Some((c.variant.as_deref()?, *c))).collect();
+    for cell in &matrix.cells {
+        let (Some(case), Some(bulk)) = (by_name.get(cell.name.as_str()), series.get(&cell.name)) else {
+            continue;
+        };
+        for (name, value) in of_cell(matrix, cell, case, &bulk.points, series, metrics) {
+            if value.is_finite() {
+                metrics.insert(format!("{}.{name}", cell.name), value);
+            }
+        }
+    }
+    let groups = matrix.spec.group.keys().map(String::as_str).chain([ALL]);
+    for group in groups {
+        for figure in &FIGURES {
+            let values: Vec<f64> =
+                matrix.group(group).filter_map(|c| value(metrics, &c.name, figure.name)).collect();
+            if values.is_empty() {
+                continue;
+            }
+            let put =
+                [median(&values), percentile(&values, 0.0), percentile(&values, 1.0), values.len() as f64];
+            for (over, value) in OVER.iter().zip(put) {
+                metrics.insert(format!("matrix.{group}.{}.{over}", figure.name), value);
+            }
+        }
+    }
+}
+
+/// A figure of a variant.
+#[must_use]
+pub fn value(metrics: &BTreeMap<String, f64>, variant: &str, figure: &str) -> Option<f64> {
+    metrics.get(&format!("{variant}.{figure}")).copied()
+}
+
+fn of_cell(
+    matrix: &Matrix,
+    cell: &Cell,
+    case: &Case,
+    bulk: &[(f64, f64)],
+    series: &BTreeMap<String, Series>,
+    metrics: &BTreeMap<String, f64>,
+) -> Vec<(&'static str, f64)> {
+    let spec = &matrix.spec;
+    let (start, from) = (start_s(spec, case), from_s(spec, case));
+    let end = case.duration.as_secs_f64();
+    let get = |variant: &str, name: &str| value(metrics, variant, name);
+    let Some(goodput) = get(&cell.name, "goodput_mbps") else { return Vec::new() };
+    let mut all = vec![("of_sum", goodput / capacity::sum_mbps(spec, case, from))];
+    let best = |reference: Reference| {
+        let of = cell.references.iter().filter(|r| r.0 == reference);
+        of.filter_map(|r| Some((r.2.as_str(), get(&r.2, "goodput_mbps")?))).max_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    if let Some((_, direct)) = best(Reference::Direct) {
+        all.push(("of_direct", goodput / direct));
+    }
+    if let Some((_, mptcp)) = best(Reference::Mptcp) {
+        all.push(("of_mptcp", goodput / mptcp));
+    }
+    if let Some((name, alone)) = best(Reference::Alone) {
+        all.push(("of_best", goodput / alone));
+        let points = series.get(name).map_or(&[][..], |s| s.points.as_slice());
+        // A window that is bad on the access alone as well is excused: then only worse ones count.
+        let excused = lowest_mean(points, from, end, WINDOW_S) / WORST_WINDOW;
+        all.push(("window", lowest_mean(bulk, from, end, WINDOW_S) / alone.min(excused)));
+    }
+    let last = mean(bulk, end - (end - start) / 4.0, end);
+    all.push(("settle_s", reached(bulk, start, end, SETTLED * last)));
+    let steps = steps_up(case);
+    let longest = steps.iter().map(|(from, to)| {
+        let last = mean(bulk, to - (to - from) / 3.0, *to);
+        reached(bulk, *from, *to, SETTLED * last)
+    });
+    all.push(("step_s", longest.fold(f64::NAN, f64::max)));
+    if let Some(other) = cell.beside.as_ref().and_then(|name| get(name, "goodput_mbps")) {
+        all.push(("beside", goodput / other));
+    }
+    let call = |name: &str| Some((get(name, "call.lost_percent")?, get(name, "call.delay_p99_ms")?));
+    let alone = cell.references.iter().filter(|r| r.0 == Reference::Alone);
+    if let (Some((lost, late)), Some((lost_alone, late_alone))) =
+        (call(&cell.name), better(alone.filter_map(|r| call(&r.2)).collect()))
+    {
+        all.push(("call_lost_percent", lost - lost_alone));
+        all.push(("call_late_ms", late - late_alone));
+    }
+    all
+}
+
+/// Length of a window that may not be worse than an access alone, seconds.
+const WINDOW_S: f64 = 3.0;
+/// How bad such a window may be, of the access alone on average.
+pub const WORST_WINDOW: f64 = 0.85;
+/// Share of the final goodput at which it counts as reached.
+const SETTLED: f64 = 0.8;
+/// Over how long goodput is averaged to find when it has been reached, seconds.
+const REACHED_OVER_S: f64 = 0.5;
+/// Loss within this of the least is as good, percent.
+const SAME_LOSS_PERCENT: f64 = 1.0;
+
+/// Loss and delay of the call on the access that is better for it: of those that lose the least, the fastest.
+fn better(alone: Vec<(f64, f64)>) -> Option<(f64, f64)> {
+    let least = alone.iter().map(|(lost, _)| *lost).fold(f64::INFINITY, f64::min);
+    alone
+        .into_iter()
+        .filter(|(lost, _)| *lost <= least + SAME_LOSS_PERCENT)
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// When the rate of a link rises, and until when nothing else changes.
+fn steps_up(case: &Case) -> Vec<(f64, f64)> {
+    let mut rates: BTreeMap<String, u64> =
+        case.links.iter().map(|(n, l)| (n.clone(), crate::scenario::model::bps(l.down.rate_mbps))).collect();
+    let timeline = case.timeline(0);
+    let mut steps = Vec::new();
+    for (i, (at, action)) in timeline.iter().enumerate() {
+        let Action::Rate { link, rate_bps, .. } = action else { continue };
+        let before = rates.insert(link.clone(), *rate_bps).unwrap_or(0);
+        if *rate_bps > before {
+            let next = timeline.get(i + 1).map_or(case.duration, |(at, _)| *at);
+            steps.push((at.as_secs_f64(), next.as_secs_f64()));
+        }
+    }
+    // The last may have been cut short by the end.
+    let longest = steps.iter().map(|(from, to)| to - from).fold(0.0, f64::max);
+    steps.retain(|(from, to)| to - from > 0.9 * longest);
+    steps
+}
+
+fn mean(points: &[(f64, f64)], from: f64, to: f64) -> f64 {
+    let within: Vec<f64> = points.iter().filter(|(t, _)| (from..to).contains(t)).map(|(_, v)| *v).collect();
+    within.iter().sum::<f64>() / within.len() as f64
+}
+
+/// Means of all windows of a length between two times, with the end of each.
+fn windows(points: &[(f64, f64)], from: f64, to: f64, length_s: f64) -> impl Iterator<Item = (f64, f64)> {
+    let within: Vec<(f64, f64)> = points.iter().filter(|(t, _)| (from..to).contains(t)).copied().collect();
+    let step = if let [a, b, ..] = within.as_slice() { b.0 - a.0 } else { length_s };
+    let count = ((length_s / step).round() as usize).max(1);
+    (0..(within.len() + 1).saturating_sub(count)).map(move |i| {
+        let window = &within[i..i + count];
+        let end = window.last().map_or(from, |(t, _)| t + step / 2.0);
+        (end, window.iter().map(|(_, v)| v).sum::<f64>() / count as f64)
+    })
+}
+
+fn lowest_mean(points: &[(f64, f64)], from: f64, to: f64, length_s: f64) -> f64 {
+    windows(points, from, to, length_s).map(|(_, v)| v).fold(f64::INFINITY, f64::min)
+}
+
+/// How long after `from` the goodput of the last half second is `level`; all the time there is if it never is.
+fn reached(points: &[(f64, f64)], from: f64, to: f64, level: f64) -> f64 {
+    let first = windows(points, from, to, REACHED_OVER_S).find(|(_, v)| *v >= level);
+    first.map_or(to - from, |(end, _)| end - from)
+}
+
+/// Whether a claim may speak of this metric.
+///
+/// # Errors
+/// There is none of the name; what is near.
+pub fn check_name(spec: &file::Matrix, name: &str) -> Result<(), String> {
+    let groups = spec.group.keys().map(String::as_str).chain([ALL]);
+    let known: Vec<String> = groups
+        .flat_map(|g| FIGURES.iter().map(move |f| (g, f.name)))
+        .flat_map(|(g, f)| OVER.iter().map(move |over| format!("matrix.{g}.{f}.{over}")))
+        .collect();
+    if known.iter().any(|k| k == name) {
+        return Ok(());
+    }
+    Err(format!("there is no `{name}`{}", near(name, known.iter().map(String::as_str))))
+}
+
+/// Whether all cells that a claim speaks of are run.
+#[must_use]
+pub fn is_judged(claim: &Claim, matrix: &Matrix, backend: BackendName) -> bool {
+    let Ok(expr) = Expr::parse(&claim.metric) else { return true };
+    let group = |name: &str| name.split('.').nth(1).map(str::to_owned);
+    expr.metrics().into_iter().filter_map(group).all(|group| matrix.is_whole(&group, backend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp(to: f64) -> Vec<(f64, f64)> {
+        (0..100).map(|i| f64::from(i).mul_add(0.1, 0.05)).map(|t| (t, (t * to / 5.0).min(to))).collect()
+    }
+
+    #[test]
+    fn windows_are_as_long_as_they_say() {
+        let flat: Vec<(f64, f64)> = (0..100).map(|i| (f64::from(i) * 0.1 + 0.05, 7.0)).collect();
+        assert_eq!(windows(&flat, 0.0, 10.0, 3.0).count(), 71);
+        assert!((lowest_mean(&flat, 3.0, 10.0, 3.0) - 7.0).abs() < 1e-9);
+        assert!((mean(&ramp(10.0), 5.0, 10.0) - 10.0).abs() < 0.01);
+        // Eight tenths of ten are there after 4 s; the half second before is a quarter second older.
+        assert!((reached(&ramp(10.0), 0.0, 10.0, 8.0) - 4.25).abs() < 0.11);
+        assert!((reached(&flat, 0.0, 10.0, 8.0) - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_better_access_for_a_call_loses_little_and_is_fast() {
+        assert_eq!(better(vec![(40.0, 8.0), (0.2, 30.0), (0.0, 90.0)]), Some((0.2, 30.0)));
+        assert_eq!(better(Vec::new()), None);
+    }
+
+    #[test]
+    fn flows_of_a_count_are_one() {
+        assert!(is_of("bulk", "bulk") && is_of("bulk-12", "bulk"));
+        assert!(!is_of("bulk-a", "bulk") && !is_of("bulky", "bulk"));
+    }
+}
