@@ -66,14 +66,14 @@ fn table(matrix: &Matrix, done: &Finished, run: &[&Cell]) -> String {
     ordered.sort_by_key(|cell| key(cell, false));
     for cell in &ordered {
         let titles = matrix.titles(cell, false);
-        if !columns.iter().any(|c| *c == titles) {
+        if !columns.contains(&titles) {
             columns.push(titles);
         }
     }
     ordered.sort_by_key(|cell| key(cell, true));
     for cell in &ordered {
         let titles = matrix.titles(cell, true);
-        if !rows.iter().any(|r| *r == titles) {
+        if !rows.contains(&titles) {
             rows.push(titles);
         }
     }
@@ -115,7 +115,7 @@ fn table(matrix: &Matrix, done: &Finished, run: &[&Cell]) -> String {
             let fresh = r == 0 || rows[r - 1][..=level] != titles[..=level];
             if fresh {
                 let same = rows[r..].iter().take_while(|o| o[..=level] == titles[..=level]).count();
-                let _ = write!(text, "<th rowspan={same} scope=row>{}", escape(title));
+                let _ = write!(text, "<th rowspan={same} scope=row class=level{level}>{}", escape(title));
             }
         }
         for c in 0..columns.len() {

@@ -261,11 +261,11 @@ fn beside(spec: &file::Matrix, values: &[usize]) -> Option<Vec<usize>> {
     (std::mem::replace(other.get_mut(i)?, at) != at).then_some(other)
 }
 
+/// A reference: which, over which access, and its file.
+type Less = (Reference, Option<String>, Table);
+
 /// The file with less, for each reference. What is left of it has names of its own, so that equal ones are equal.
-fn references(
-    spec: &file::Matrix,
-    table: &Table,
-) -> Result<Vec<(Reference, Option<String>, Table)>, Vec<Problem>> {
+fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<Less>, Vec<Problem>> {
     let wrong = |what: &str| vec![without_place(format!("matrix: {what}"))];
     let ue = table.get("ue").and_then(Value::as_table).filter(|ues| ues.len() == 1);
     let (ue, accesses) = ue
