@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -291,7 +292,7 @@ fn one(
     let measure = |seed: u64, seeds: u16| {
         let bar = Bar::new(scenario, args.quiet);
         let done = runner::run(scenario, &*backend, seed, usize::from(seeds), &bar);
-        bar.0.finish_and_clear();
+        bar.bar.finish_and_clear();
         done
     };
     let seed = args.seed.unwrap_or(scenario.seed);
@@ -420,8 +421,19 @@ fn files_in(path: &Path, depth: u32, found: &mut Vec<PathBuf>) -> std::io::Resul
     Ok(())
 }
 
-/// The progress bar: runs done, what is running. Nothing where nobody looks.
-struct Bar(ProgressBar);
+/// The progress bar: runs done, what is running. Where nobody looks, a line now and then if there are many runs.
+struct Bar {
+    bar: ProgressBar,
+    /// Whether it is lines.
+    lines: bool,
+    count: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// Fewer runs than this are not told in lines.
+const MANY: usize = 100;
+/// Lines of all runs together.
+const LINES: usize = 20;
 
 impl Bar {
     fn new(scenario: &Scenario, quiet: bool) -> Self {
@@ -433,7 +445,8 @@ impl Bar {
             ProgressStyle::with_template("{prefix:.bold} {bar:30} {percent:>3} % {elapsed} {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(scenario.name.clone());
-        Self(bar)
+        let lines = !quiet && !std::io::stderr().is_terminal();
+        Self { bar, lines, count: AtomicUsize::new(0), done: AtomicUsize::new(0) }
     }
 }
 
@@ -442,17 +455,24 @@ const STEPS: u64 = 1000;
 
 impl Watch for Bar {
     fn begin(&self, count: usize) {
-        self.0.set_length(count as u64 * STEPS);
+        self.bar.set_length(count as u64 * STEPS);
+        self.count.store(count, Ordering::Relaxed);
     }
 
     fn run(&self, case: &Case, _: usize) -> Box<dyn Progress> {
         if let Some(variant) = &case.variant {
-            self.0.set_message(variant.clone());
+            self.bar.set_message(variant.clone());
         }
-        Box::new(BarRun { bar: self.0.clone(), told: std::sync::Mutex::new(0) })
+        Box::new(BarRun { bar: self.bar.clone(), told: std::sync::Mutex::new(0) })
     }
 
-    fn done(&self) {}
+    fn done(&self) {
+        let count = self.count.load(Ordering::Relaxed);
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.lines && count >= MANY && done * LINES / count > (done - 1) * LINES / count {
+            eprintln!("{}: {done} of {count} runs", self.bar.prefix());
+        }
+    }
 }
 
 struct BarRun {

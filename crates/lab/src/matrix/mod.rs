@@ -331,6 +331,98 @@ mod tests {
         assert_eq!(better(Vec::new()), None);
     }
 
+    const TWO_LINKS: &str = r#"
+title = "t"
+[link.a]
+down.rate_mbps = 50
+[link.b]
+down.rate_mbps = 50
+[ue.u]
+accesses = [{ name = "first", link = "a" }, { name = "second", link = "b" }]
+[flow.bulk]
+kind = "bulk_tcp"
+count = 2
+[flow.call]
+kind = "cbr"
+[matrix]
+bulk = "bulk"
+call = "call"
+chosen.virtual = "all"
+beside = { sender = "cubic" }
+[[matrix.axis]]
+name = "first"
+value = [{ name = "good" }, { name = "worse", set.link.a.down.delay_ms = 9 }]
+[[matrix.axis]]
+name = "sender"
+value = [{ name = "cubic" }, { name = "bbr", set.flow.bulk.congestion_control = "bbr" }]
+[[claim]]
+id = "no-harm"
+what = "w"
+metric = "matrix.all.of_best.min"
+min = 0.98
+[[claim]]
+id = "bbr"
+what = "w"
+metric = "matrix.all.beside.min"
+min = 0.9
+"#;
+
+    /// Each access alone has 40 Mbit/s (BBR: 30) and loses nothing; both together have 60 (BBR: 20).
+    struct Fake;
+
+    impl crate::backend::Backend for Fake {
+        fn name(&self) -> BackendName {
+            BackendName::Virtual
+        }
+        fn parallel(&self) -> bool {
+            true
+        }
+        fn run(&self, case: &Case, _: u64, _: &dyn crate::backend::Progress) -> anyhow::Result<Outcome> {
+            let (alone, name) = (case.links.len() == 1, case.variant.as_deref().unwrap_or_default());
+            let mbps = match (name.contains("bbr"), alone) {
+                (false, true) => 40.0,
+                (false, false) => 60.0,
+                (true, true) => 30.0,
+                (true, false) => 20.0,
+            };
+            let mut out = Outcome::default();
+            for flow in ["bulk-1", "bulk-2"] {
+                let points = (0..100).map(|i| (f64::from(i).mul_add(0.1, 0.05), mbps / 2.0)).collect();
+                out.series.insert(format!("flow.{flow}.goodput_mbps"), Series { points });
+            }
+            out.metrics.insert("flow.call.delay_p99_ms".into(), if alone { 30.0 } else { 45.0 });
+            out.metrics.insert("flow.call.lost_percent".into(), 0.5);
+            Ok(out)
+        }
+    }
+
+    #[test]
+    fn cells_are_judged_beside_their_references() {
+        let scenario = crate::scenario::parse(std::path::Path::new("t.toml"), TWO_LINKS, &[]).unwrap();
+        let done = crate::runner::run(&scenario, &Fake, 1, 2, &crate::backend::Quiet).unwrap();
+        let get = |name: &str| done.metrics[name];
+        assert!(
+            (get("good_cubic.of_best") - 1.5).abs() < 1e-9
+                && (get("good_bbr.of_best") - 2.0 / 3.0).abs() < 1e-9
+        );
+        assert!((get("worse_bbr.beside") - 1.0 / 3.0).abs() < 1e-9);
+        assert!((get("good_cubic.window") - 1.5).abs() < 1e-9);
+        assert!((get("good_cubic.call_late_ms") - 15.0).abs() < 1e-9);
+        assert!(get("good_cubic.call_lost_percent").abs() < 1e-9 && get("matrix.all.of_best.count") == 4.0);
+        let verdicts: Vec<bool> =
+            done.claims.iter().map(|c| c.verdict == crate::claims::Verdict::Holds).collect();
+        assert_eq!(verdicts, [false, false]);
+        let matrix = scenario.matrix.as_ref().unwrap();
+        let (figure, cells) = &worst(matrix, &done.metrics)[1];
+        assert_eq!((figure.name, cells[0].0.name.as_str()), ("of_best", "good_bbr"));
+        assert!(text(matrix, &done).contains("worst by of_best"));
+        let folder = tempfile::tempdir().unwrap();
+        let page = crate::report::write(folder.path(), &scenario, &done).unwrap();
+        let page = std::fs::read_to_string(page.html).unwrap();
+        assert!(page.contains("<a href=\"#worse_bbr\"") && page.contains("<i class=q1>0.67</i>"));
+        assert_eq!(page.matches("</script>").count(), 1);
+    }
+
     #[test]
     fn flows_of_a_count_are_one() {
         assert!(is_of("bulk", "bulk") && is_of("bulk-12", "bulk"));

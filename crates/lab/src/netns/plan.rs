@@ -284,7 +284,7 @@ impl Build<'_> {
     fn veth(&mut self, a: End, b: End) {
         for end in [&a, &b] {
             let (space, interface) = (end.space.clone(), end.interface.clone());
-            self.ip(&space, &format!("link set {interface} up"));
+            self.ip(&space, &format!("link set dev {interface} up"));
         }
         self.plan.veths.push([a, b]);
     }

@@ -89,7 +89,7 @@ impl Network {
             .iter()
             .map(|[a, b]| {
                 format!(
-                    "link add {} netns {} address {} type veth peer name {} netns {} address {}",
+                    "link add name {} netns {} address {} type veth peer name {} netns {} address {}",
                     a.interface, a.space, a.mac, b.interface, b.space, b.mac
                 )
             })
