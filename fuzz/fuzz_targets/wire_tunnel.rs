@@ -2,7 +2,7 @@
 #![no_main]
 
 use anabranch_wire::tunnel::{
-    InnerHeader, InnerType, MessageType, Order, SecureHeader, StreamWord, classify,
+    Fragment, InnerHeader, InnerType, MessageType, Order, SecureHeader, StreamWord, classify,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -21,6 +21,11 @@ fuzz_target!(|data: &[u8]| {
             let length = if header.length == 0 { payload.len() as u16 } else { header.length };
             assert_eq!(InnerHeader::data(payload, order), Some(InnerHeader { sequence, length, ..header }));
             assert_eq!(class, Ok(MessageType::PlainData));
+        }
+        if let Ok(fragment) = Fragment::parse_body(&header, payload) {
+            let mut out = vec![0; data.len()];
+            fragment.emit(&mut out).expect("what parses can be written");
+            assert_eq!(out, data);
         }
         let word = StreamWord::from_u32(header.sequence);
         assert_eq!(word.to_u32(), header.sequence);

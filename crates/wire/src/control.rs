@@ -208,7 +208,9 @@ impl<'a> Control<'a> {
                 exactly(body, "close", 1)?;
                 Self::Close(Close { reason: body[0] })
             }
-            (InnerType::Data, _) => return Err(WireError::Type(0x80)),
+            (InnerType::Data | InnerType::Fragment, _) => {
+                return Err(WireError::Type((header.kind as u8) << 4));
+            }
         })
     }
 

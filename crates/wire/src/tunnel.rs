@@ -34,6 +34,8 @@
 //! ```
 //!
 //! The paper's §V-G speaks of 32 bytes of overhead; IPv4 20 + UDP 8 + header 8 is 36.
+//!
+//! A message that a path does not carry whole is cut into pieces, each a [`Fragment`] in the secure form.
 
 use crate::handshake;
 use crate::read::{need, put, u16_at, u32_at, u64_at};
@@ -115,6 +117,8 @@ pub fn classify(datagram: &[u8]) -> Result<MessageType, WireError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum InnerType {
+    /// A piece of a message too large for the path; see [`Fragment`].
+    Fragment = 0x7,
     /// An inner IP packet, or a stream marker.
     Data = 0x8,
     /// First message of the three-way probe.
@@ -138,6 +142,7 @@ impl InnerType {
     #[must_use]
     pub const fn from_nibble(nibble: u8) -> Option<Self> {
         Some(match nibble {
+            0x7 => Self::Fragment,
             0x8 => Self::Data,
             0x9 => Self::ProbeRequest,
             0xA => Self::ProbeReply,
@@ -162,7 +167,7 @@ pub struct InnerHeader {
     pub next_protocol: u8,
     /// Bytes that follow the header.
     pub length: u16,
-    /// Sequence field; of Data, read it with [`InnerHeader::order`].
+    /// Sequence field; of Data, read it with [`InnerHeader::order`]; of Fragment, the number of the message.
     pub sequence: u32,
 }
 
@@ -202,7 +207,7 @@ impl InnerHeader {
     /// Reads the header and returns it with exactly the bytes it covers.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 8;
+    /// [`WireError::Truncated`] below 8 bytes; [`WireError::Type`] for a type below 7;
     /// [`WireError::Length`] unless the length field is exactly what follows, or 0 in Data without flags, which goes up to
     /// the datagram's end; [`WireError::Value`] if the flags contradict each other, or the next protocol does not fit
     /// type and payload.
@@ -352,6 +357,105 @@ impl StreamWord {
     }
 }
 
+/// A piece of an inner message (inner header and what follows it) that is too large for the path it takes.
+///
+/// ```text
+/// +-------+-------+---------------+-------------------------------+
+/// | 0x7   | 0     |      59       |   length of what follows      |
+/// +-------+-------+---------------+-------------------------------+
+/// |                 number of the message                         |
+/// +-------------------------------+-------------------------------+
+/// |   bytes of the whole message  |   offset of this piece        |
+/// +-------------------------------+-------------------------------+
+/// |   bytes of the message ...
+/// ```
+///
+/// Always in the secure form, also on a path whose data is plain: nobody else can put pieces among ours, and the
+/// receiver index says whose they are. Every piece but the last is a multiple of [`Fragment::UNIT`] bytes long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment<'a> {
+    /// Counts up by one for each message cut on the path, in this direction.
+    pub number: u32,
+    /// Bytes of the whole message: [`InnerHeader::LEN`] + 1 at least.
+    pub total: u16,
+    /// Where the piece belongs, in bytes from the message's start; a multiple of [`Fragment::UNIT`].
+    pub offset: u16,
+    /// The piece, at least one byte.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Fragment<'a> {
+    /// Bytes before the piece, inner header included.
+    pub const HEADER: usize = InnerHeader::LEN + 4;
+    /// Bytes a piece adds inside the UDP payload.
+    pub const OVERHEAD: usize = SECURE_OVERHEAD + 4;
+    /// What offsets, and lengths of pieces but the last, are multiples of.
+    pub const UNIT: usize = 8;
+
+    /// Reads a piece whose inner header has been read; `body` is what follows that.
+    ///
+    /// # Errors
+    /// [`WireError::Type`] if it is no fragment; [`WireError::Truncated`] without a byte of the message;
+    /// [`WireError::Value`] for flags, or a piece that does not lie within the message, or not at a multiple of
+    /// [`Fragment::UNIT`], or is the whole message.
+    pub fn parse_body(header: &InnerHeader, body: &'a [u8]) -> Result<Self, WireError> {
+        if header.kind != InnerType::Fragment {
+            return Err(WireError::Type((header.kind as u8) << 4));
+        }
+        if header.flags != 0 {
+            return Err(WireError::Value { what: "fragment flags", got: header.flags.into() });
+        }
+        need(body, "fragment", 5)?;
+        let (total, offset, bytes) = (u16_at(body, 0), u16_at(body, 2), &body[4..]);
+        let piece = Self { number: header.sequence, total, offset, bytes };
+        piece.check()?;
+        Ok(piece)
+    }
+
+    /// Writes inner header and piece into the first bytes of `buf`, [`Fragment::HEADER`] and the piece's.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] if `buf` is too small; [`WireError::Value`] as [`Fragment::parse_body`].
+    pub fn emit(&self, buf: &mut [u8]) -> Result<(), WireError> {
+        self.emit_header(self.bytes.len(), buf)?;
+        put(buf, Self::HEADER, self.bytes);
+        Ok(())
+    }
+
+    /// As [`Fragment::emit`], without the piece, which is `len` bytes long and put behind it by the caller;
+    /// [`Fragment::bytes`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`Fragment::emit`].
+    pub fn emit_header(&self, len: usize, buf: &mut [u8]) -> Result<(), WireError> {
+        self.check_len(len)?;
+        need(buf, "fragment", Self::HEADER + len)?;
+        // `check_len` has bounded it by `total`.
+        let mut header = InnerHeader::control(InnerType::Fragment, 0, len as u16 + 4);
+        header.sequence = self.number;
+        header.emit(buf)?;
+        put(buf, InnerHeader::LEN, &self.total.to_be_bytes());
+        put(buf, InnerHeader::LEN + 2, &self.offset.to_be_bytes());
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), WireError> {
+        self.check_len(self.bytes.len())
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), WireError> {
+        let (total, offset) = (usize::from(self.total), usize::from(self.offset));
+        let (end, last) = (offset + len, offset + len == total);
+        let fits = len > 0 && end <= total && len < total && total > InnerHeader::LEN && total < 1 << 15;
+        let aligned = offset.is_multiple_of(Self::UNIT) && (last || len.is_multiple_of(Self::UNIT));
+        if fits && aligned {
+            Ok(())
+        } else {
+            Err(WireError::Value { what: "fragment offset", got: self.offset.into() })
+        }
+    }
+}
+
 /// The secure header; see the [module](self) for the drawing. All of it is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecureHeader {
@@ -452,7 +556,7 @@ mod tests {
             (0, 0x88), // MARK alone
             (0, 0x8D), // MARK with SEQ
             (0, 0x8C), // a marker with a payload
-            (0, 0x71), // no inner type
+            (0, 0x61), // no inner type
             (1, 41),   // says IPv6, carries IPv4
             (1, 59),   // nothing follows, yet something does
             (1, 17),   // neither
@@ -482,6 +586,39 @@ mod tests {
             bad[at] = value;
             assert!(SecureHeader::parse(&bad).is_err(), "byte {at} = {value:#x}");
         }
+    }
+
+    #[test]
+    fn fragment_golden() {
+        let f = Fragment {
+            number: 0x0102_0304,
+            total: 0x0580,
+            offset: 0x02C0,
+            bytes: &[7, 8, 9, 10, 11, 12, 13, 14],
+        };
+        let mut b = [0; 20];
+        f.emit(&mut b).unwrap();
+        assert_eq!(b, [0x70, 59, 0, 12, 1, 2, 3, 4, 5, 0x80, 2, 0xC0, 7, 8, 9, 10, 11, 12, 13, 14]);
+        let (header, body) = InnerHeader::parse(&b).unwrap();
+        assert_eq!(Fragment::parse_body(&header, body), Ok(f));
+        assert_eq!(classify(&b), Err(WireError::Type(0x70)), "never in the clear");
+        for (at, value) in [
+            (0, 0x71),  // a flag
+            (0, 0x90),  // another message
+            (8, 0x02),  // ends behind the message
+            (8, 0x80),  // no message is that large
+            (11, 0xC1), // not at a multiple
+        ] {
+            let mut bad = b;
+            bad[at] = value;
+            let read = InnerHeader::parse(&bad).and_then(|(h, body)| Fragment::parse_body(&h, body));
+            assert!(read.is_err(), "byte {at} = {value:#x}");
+        }
+        let odd = Fragment { bytes: &[1; 7], ..f };
+        assert!(odd.emit(&mut b).is_err(), "only the last may be odd");
+        assert!(Fragment { total: 0x02C7, ..odd }.emit(&mut b).is_ok());
+        assert!(Fragment { offset: 0, total: 8, ..f }.emit(&mut b).is_err(), "the whole is no piece");
+        assert!(Fragment { bytes: &[], ..f }.emit(&mut b).is_err());
     }
 
     #[test]
@@ -521,6 +658,20 @@ mod tests {
         }
 
         #[test]
+        fn fragment_round_trips(number: u32, units in 0u16..300, bytes in proptest::collection::vec(any::<u8>(), 1..300), more in 0u16..2000) {
+            let offset = units * 8;
+            let total = offset + bytes.len() as u16 + more;
+            let f = Fragment { number, total, offset, bytes: &bytes };
+            let mut b = vec![0; Fragment::HEADER + bytes.len()];
+            if f.emit(&mut b).is_ok() {
+                let (header, body) = InnerHeader::parse(&b).unwrap();
+                prop_assert_eq!(Fragment::parse_body(&header, body), Ok(f));
+            } else {
+                prop_assert!((more > 0 && !bytes.len().is_multiple_of(8)) || (offset == 0 && more == 0) || total <= 8);
+            }
+        }
+
+        #[test]
         fn what_parses_emits_the_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = classify(&bytes);
             if let Ok((h, payload)) = InnerHeader::parse(&bytes) {
@@ -528,6 +679,11 @@ mod tests {
                 h.emit(&mut out).unwrap();
                 prop_assert_eq!(&out[..], &bytes[..8]);
                 prop_assert_eq!(payload, &bytes[8..]);
+                if let Ok(f) = Fragment::parse_body(&h, payload) {
+                    let mut out = vec![0; bytes.len()];
+                    f.emit(&mut out).unwrap();
+                    prop_assert_eq!(&out[..], &bytes[..]);
+                }
             }
             if let Ok(h) = SecureHeader::parse(&bytes) {
                 prop_assert_eq!(&h.to_bytes()[..], &bytes[..16]);

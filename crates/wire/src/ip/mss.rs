@@ -10,19 +10,24 @@ use std::net::IpAddr;
 /// The segment size that fits is `mtu` less the fixed IP and TCP headers (RFC 9293 §3.7.1, RFC 6691).
 /// Anything that is not a well-formed SYN with an MSS option is left alone.
 pub fn clamp_mss(packet: &mut [u8], mtu: u16) -> Option<u16> {
+    clamp_mss_with(packet, || mtu)
+}
+
+/// As [`clamp_mss`]; `mtu` is asked for only if the packet has an MSS option.
+pub fn clamp_mss_with(packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u16> {
     // Nearly every packet leaves here: not TCP, or no SYN.
     let ip = IpPacket::parse(packet).ok()?;
     if ip.protocol != protocol::TCP || ip.fragment {
         return None;
     }
     let headers = if matches!(ip.src, IpAddr::V4(_)) { 40 } else { 60 };
-    let most = mtu.saturating_sub(headers).max(1);
     let tcp = packet.get_mut(ip.payload)?;
     if tcp.len() < 20 || tcp[13] & 0x02 == 0 {
         return None;
     }
     let header = usize::from(tcp[12] >> 4) * 4;
     let at = mss_offset(tcp.get(20..header)?)? + 20;
+    let most = mtu().saturating_sub(headers).max(1);
     let old = u16_at(tcp, at);
     if old <= most {
         return None;
