@@ -44,12 +44,13 @@ const LEAVES: [&str; 15] = [
 ];
 
 /// Modules that compose leaves, and may import any of them.
-const COMPOSERS: [&str; 11] = [
+const COMPOSERS: [&str; 12] = [
     "access::classify",
     "access::config_channel",
     "access::document",
     "access::drops",
     "access::fast",
+    "access::fragment",
     "access::keyring",
     "access::memory",
     "access::session",

@@ -47,8 +47,10 @@ reasons! {
     NoSession = "no_session",
     /// No access of the session is up.
     NoPath = "no_path",
-    /// Larger than the path can carry; the sender was told by ICMP.
+    /// Larger than the tunnel's MTU; the sender was told by ICMP.
     TooBig = "too_big",
+    /// Cut into pieces by the peer, and not all of them came in time.
+    Incomplete = "incomplete",
     /// The output batch was full.
     NoRoom = "no_room",
     /// There are no keys yet, or they are past their life.

@@ -9,6 +9,7 @@ pub mod dns;
 pub mod document;
 pub mod drops;
 pub mod fast;
+pub mod fragment;
 pub mod keyring;
 pub(crate) mod marks;
 pub mod memory;

@@ -193,7 +193,7 @@ impl Ue {
         let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
         self.session.keys().install_now(epoch, now);
         let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
-        let mtu = welcome.inner_mtu.min(self.own_mtu);
+        let mtu = welcome.inner_mtu.max(1280).min(self.own_mtu);
         let restarted = self.instance.is_some_and(|instance| instance != welcome.instance);
         let changed = self.session.addresses() != addresses || self.config.params.inner_mtu != mtu;
         let fresh = !self.connected || changed;

@@ -93,7 +93,7 @@ impl Upf {
         let Some(accesses) = by_path(&hello.accesses, hello.path) else {
             return Err((Refused::ACCESSES, pending));
         };
-        let mtu = self.config.params.inner_mtu.min(hello.mtu.max(576));
+        let mtu = self.config.params.inner_mtu.min(hello.mtu.max(1280));
         let seat = self.users.seat_mut(user);
         let same = seat.as_ref().is_some_and(|seat| seat.session.accesses()[..] == accesses);
         // A UE that does not know this session's keys has been started again.

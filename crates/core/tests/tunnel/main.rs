@@ -309,19 +309,33 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_path_that_carries_less_is_found_out_and_senders_are_told() {
-    let mut w = World::new(Setup { upf_rules: standby("wifi"), ..Setup::default() });
-    w.channels[1].mtu = 1350;
-    w.run_ms(12_000);
-    assert!(w.ue.is_connected());
-    w.at_device.clear();
-    w.up(1, 1350);
-    w.run_ms(10);
-    let icmp = &w.at_device.first().expect("an ICMP message").1;
-    assert_eq!((icmp[9], icmp[20], icmp[21]), (1, 3, 4), "fragmentation needed and DF set");
-    let told = u16::from_be_bytes([icmp[26], icmp[27]]);
-    assert!((1240..=1350 - 28 - 40).contains(&told), "{told}");
-    w.up(2, usize::from(told) - 28);
-    w.run_ms(50);
-    assert_eq!(w.server_numbers(), [2], "the size told goes through, the others did not");
+fn what_exceeds_the_tunnels_mtu_is_answered_from_where_it_was_going() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    for uplink in [true, false] {
+        w.at_device.clear();
+        w.at_server.clear();
+        if uplink {
+            w.up(1, 1400)
+        } else {
+            w.down(1, 1400)
+        }
+        w.run_ms(10);
+        let answers = if uplink { &w.at_device } else { &w.at_server };
+        let icmp = &answers.first().expect("an ICMP message").1;
+        assert_eq!((icmp[9], icmp[20], icmp[21]), (1, 3, 4), "fragmentation needed and DF set");
+        assert_eq!(u16::from_be_bytes([icmp[26], icmp[27]]), 1400);
+        let (from, to) = if uplink { (world::SERVER, world::UE_IP) } else { (world::UE_IP, world::SERVER) };
+        assert_eq!((&icmp[12..16], &icmp[16..20]), (&from.octets()[..], &to.octets()[..]));
+        if uplink {
+            w.up(2, 1372)
+        } else {
+            w.down(2, 1372)
+        }
+        w.run_ms(50);
+        assert_eq!(
+            if uplink { w.server_numbers() } else { w.device_numbers() },
+            [2],
+            "the size told goes through"
+        );
+    }
 }

@@ -24,6 +24,8 @@ pub struct Channel {
     pub loss: f64,
     pub cut: bool,
     pub mtu: usize,
+    /// Losses come in bursts of four on average (Gilbert-Elliott).
+    pub burst: bool,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +67,8 @@ pub struct World {
     flights: BinaryHeap<Reverse<Flight>>,
     serial: u64,
     rng: ChaCha12Rng,
+    /// Whether a burst is under way, by path and direction.
+    bad: [[bool; 2]; 2],
     pub upf_config: UpfConfig,
     pub ue_config: UeConfig,
     pub entry: UeEntry,
@@ -151,7 +155,13 @@ impl World {
             channels: setup
                 .delays_ms
                 .iter()
-                .map(|&d| Channel { delay: Duration::from_millis(d), loss: 0.0, cut: false, mtu: 1500 })
+                .map(|&d| Channel {
+                    delay: Duration::from_millis(d),
+                    loss: 0.0,
+                    cut: false,
+                    mtu: 1500,
+                    burst: false,
+                })
                 .collect(),
             ue_events: Vec::new(),
             upf_events: Vec::new(),
@@ -161,6 +171,7 @@ impl World {
             flights: BinaryHeap::new(),
             serial: 0,
             rng,
+            bad: [[false; 2]; 2],
             upf_config,
             ue_config,
             entry: entry.clone(),
@@ -254,11 +265,21 @@ impl World {
         if stranger
             || channel.cut
             || bytes.len() > channel.mtu
-            || (f64::from(self.rng.next_u32()) / 4_294_967_296.0) < channel.loss
+            || self.loses(channel, usize::from(port - 1), to_upf)
         {
             return;
         }
         self.inject(to_upf, port, bytes, channel.delay);
+    }
+
+    fn loses(&mut self, channel: Channel, path: usize, to_upf: bool) -> bool {
+        let random = f64::from(self.rng.next_u32()) / 4_294_967_296.0;
+        if !channel.burst {
+            return random < channel.loss;
+        }
+        let bad = &mut self.bad[path][usize::from(to_upf)];
+        *bad = if *bad { random >= 0.25 } else { random < 0.25 * channel.loss / (1.0 - channel.loss) };
+        *bad
     }
 
     /// Puts an outer packet on the way, as an attacker could.

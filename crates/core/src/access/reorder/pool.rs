@@ -239,7 +239,7 @@ impl Pool {
     }
 
     /// Charges `bytes` an engine allocates by itself; `false`: it must not.
-    pub(super) fn charge(&mut self, bytes: usize) -> bool {
+    pub(crate) fn charge(&mut self, bytes: usize) -> bool {
         let granted = self.make_room(bytes);
         if granted {
             self.lend(bytes);
@@ -248,7 +248,7 @@ impl Pool {
     }
 
     /// Ends a [`Self::charge`].
-    pub(super) fn refund(&mut self, bytes: usize) {
+    pub(crate) fn refund(&mut self, bytes: usize) {
         self.give_back(bytes);
     }
 

@@ -4,6 +4,7 @@ use super::control::Message;
 use super::fast::Fast;
 use super::send::RuleState;
 use super::{Profile, SessionEvent};
+use crate::access::fragment::Assembler;
 use crate::access::keyring::Confirmed;
 use crate::access::mtu::PathMtu;
 use crate::access::path::{FlapControl, FlapEvent};
@@ -33,6 +34,10 @@ pub(super) struct Active {
     pub flow_reorder: FlowReorder,
     pub stream_reorder: StreamReorder,
     mtu: [Option<Box<PathMtu>>; MAX_PATHS],
+    /// Messages cut so far, by path: the number of the next one.
+    pub cuts: [u32; MAX_PATHS],
+    /// Messages of the peer that are not whole yet.
+    pub assembler: Assembler,
     notices: [Notice; MAX_PATHS],
     pub outbox: VecDeque<(PathId, Message)>,
     pub icmp: VecDeque<Vec<u8>>,
@@ -78,6 +83,8 @@ impl Active {
             flow_reorder: FlowReorder::new(),
             stream_reorder: StreamReorder::new(),
             mtu: Default::default(),
+            cuts: [0; MAX_PATHS],
+            assembler: Assembler::default(),
             notices: Default::default(),
             outbox: VecDeque::new(),
             icmp: VecDeque::new(),

@@ -1,6 +1,7 @@
 //! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
 
 use super::active::Active;
+use super::cut::lost_piece;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::access::config_channel::Fragment;
 use crate::access::drops::DropReason;
@@ -113,7 +114,11 @@ impl Session {
             Control::MtuProbe(probe) => active.queue(path, Control::MtuAck(MtuAck { size: probe.size })),
             Control::MtuAck(ack) => {
                 if let Some(mtu) = active.mtu_mut(path) {
+                    let before = mtu.usable();
                     mtu.on_ack(ack.size, now);
+                    if mtu.usable() != before {
+                        active.fast.spoil();
+                    }
                 }
             }
             Control::Close(close) => active.close(close.reason),
@@ -129,11 +134,15 @@ impl Session {
         }
         self.config.on_timeout(now);
         if let Some(active) = &mut self.active {
-            for path in self.paths.ids() {
-                if let Some(mtu) = active.mtu_mut(path) {
-                    mtu.on_timeout(now);
+            for path in self.paths.iter_mut() {
+                let Some(mtu) = active.mtu_mut(path.id) else { continue };
+                let before = mtu.usable();
+                mtu.on_timeout(path.monitor.loss_tx_ppm(), now);
+                if mtu.usable() != before {
+                    active.fast.spoil();
                 }
             }
+            active.assembler.on_timeout(now, &mut |path| lost_piece(&mut self.paths, path, shared.drops));
             active.flow_reorder.on_timeout(now, shared.pool, inner);
             active.stream_reorder.on_timeout(now, shared.pool, inner);
             if active.flap.on_timeout(now).is_some() {
@@ -158,6 +167,7 @@ impl Session {
             .chain(active.flow_reorder.poll_timeout())
             .chain(active.stream_reorder.poll_timeout())
             .chain(active.flap.poll_timeout())
+            .chain(active.assembler.poll_timeout())
             .chain(soon)
             .chain(stale)
             .min_by_key(|(at, _)| *at)
@@ -181,7 +191,7 @@ impl Session {
                     active.repeat_notices(path);
                 }
             }
-            if up
+            while up
                 && let Some(active) = self.active.as_mut()
                 && let Some(size) = active.mtu_mut(path).and_then(|mtu| mtu.poll_probe(now))
             {
@@ -221,6 +231,13 @@ impl Session {
             PathEvent::Up => {
                 let rtt_us = self.paths.get(path).map_or(0, |p| micros(p.monitor.rtt().smoothed));
                 self.active().event(SessionEvent::PathUp { path, rtt_us });
+                // The search begins; or the path may lead another way now.
+                let max = self.profile.max_payload;
+                let active = self.active();
+                active.usable(path, max, now);
+                if let Some(mtu) = active.mtu_mut(path) {
+                    mtu.suspect(now);
+                }
                 self.notify_peer(path, true, 0);
             }
             PathEvent::Down(reason) => {

@@ -28,7 +28,6 @@ pub(super) struct Fast {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Basis {
     up: PathSet,
-    mtu: u16,
     generation: u32,
 }
 
@@ -69,7 +68,11 @@ impl Session {
         if !self.profile.fast || self.profile.security(path) != Security::Plain || !has_ports(key) {
             return;
         }
-        let basis = self.basis(mtu);
+        let basis = self.basis();
+        // Larger packets come to us, and are cut.
+        let Some(mtu) = self.settled_payload(path).map(|most| mtu.min(most - PLAIN_OVERHEAD as u16)) else {
+            return;
+        };
         let Some((access, to)) = self.paths.get(path).and_then(|p| Some((p.access(), p.endpoint()?))) else {
             return;
         };
@@ -88,11 +91,7 @@ impl Session {
         let Some(basis) = self.active.as_ref().and_then(|active| active.fast.basis) else { return };
         let idle = now.saturating_since(self.last_data) >= shared.params.cool_after;
         let stale = self.active.as_ref().is_some_and(|active| active.fast.stale);
-        if stale
-            || idle
-            || basis != self.basis(self.inner_mtu(shared.params.inner_mtu))
-            || self.would_move(now)
-        {
+        if stale || idle || basis != self.basis() || self.would_move(now) {
             self.take_back(now, out);
             return;
         }
@@ -113,8 +112,8 @@ impl Session {
         }
     }
 
-    fn basis(&self, mtu: u16) -> Basis {
-        Basis { up: self.states().up(), mtu, generation: self.generation }
+    fn basis(&self) -> Basis {
+        Basis { up: self.states().up(), generation: self.generation }
     }
 
     /// Whether the next packet of a rule that has a path would take another one.

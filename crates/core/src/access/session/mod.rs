@@ -16,6 +16,7 @@
 
 mod active;
 mod control;
+mod cut;
 mod fast;
 mod path;
 mod profile;
@@ -193,7 +194,7 @@ impl Session {
     /// One row per path in use.
     pub fn path_views(&self) -> impl Iterator<Item = PathView> + '_ {
         self.paths.iter().map(|path| {
-            let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).map(PathMtu::usable);
+            let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).and_then(PathMtu::proven);
             let name = self.accesses().get(usize::from(path.id)).map_or("", |name| name.as_str());
             path.view(name, self.profile.security(path.id), mtu.unwrap_or(path.found.low_bytes()))
         })
@@ -223,7 +224,7 @@ impl Session {
     }
 
     /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes (UE; the UPF does so by
-    /// itself on every path it sends data on).
+    /// itself on every path that comes up).
     pub fn search_mtu(&mut self, path: PathId, max_payload: u16, now: Instant) {
         let max = max_payload.min(self.profile.max_payload);
         if max > 0 {
@@ -286,6 +287,7 @@ impl Session {
         if let Some(active) = &mut self.active {
             active.flow_reorder.close(pool);
             active.stream_reorder.close(pool);
+            active.assembler.close(pool);
         }
     }
 

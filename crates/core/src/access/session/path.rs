@@ -1,6 +1,7 @@
 //! One access path of a session: where it leads, how it is protected, how it is doing.
 
 use crate::access::PathId;
+use crate::access::fragment::FragmentCounters;
 use crate::access::mtu::Found;
 use crate::access::path::{PathMonitor, ProbeParams, Role};
 use crate::access::steer::{PathSet, PathState, PathStates};
@@ -29,6 +30,8 @@ pub struct Path {
     pub(super) found: Found,
     /// Its path id.
     pub(super) id: PathId,
+    /// Made with the first piece.
+    fragments: Option<Box<FragmentCounters>>,
 }
 
 /// Where a path's datagrams go and by which of our own accesses (sockets); 24 bytes where a `SocketAddr`
@@ -105,6 +108,8 @@ pub struct PathView {
     pub rx_bytes: u64,
     /// Largest UDP payload the path is known to carry, in bytes; 0 when not searched.
     pub mtu_bytes: u16,
+    /// Messages that did not fit the path and were cut: what their pieces came to.
+    pub fragments: FragmentCounters,
 }
 
 impl Path {
@@ -115,7 +120,13 @@ impl Path {
             endpoint: Endpoint { access: id, ..Endpoint::default() },
             found: Found::default(),
             id,
+            fragments: None,
         }
+    }
+
+    /// What its pieces of messages came to.
+    pub(super) fn fragments(&mut self) -> &mut FragmentCounters {
+        self.fragments.get_or_insert_default()
     }
 
     /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
@@ -168,6 +179,7 @@ impl Path {
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             mtu_bytes,
+            fragments: self.fragments.as_deref().copied().unwrap_or_default(),
         }
     }
 }

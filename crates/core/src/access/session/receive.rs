@@ -1,6 +1,7 @@
 //! From a datagram to the inner packets it releases.
 
 use super::active::Active;
+use super::cut::lost_piece;
 use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
 use crate::access::reorder::Outcome;
@@ -8,7 +9,7 @@ use crate::access::{PacketSink, PathId};
 use crate::time::Instant;
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
-use anabranch_wire::tunnel::{InnerHeader, InnerType, Order};
+use anabranch_wire::tunnel::{Fragment, InnerHeader, InnerType, Order};
 use std::net::SocketAddr;
 
 impl Session {
@@ -77,11 +78,50 @@ impl Session {
             self.follow(path, from, access, opened.newest, now);
         }
         let (header, body) = InnerHeader::parse(plaintext).map_err(|_| DropReason::Malformed)?;
+        if header.kind != InnerType::Fragment {
+            if header.kind == InnerType::Data {
+                self.on_datagram(path, size, now);
+            }
+            return self.message(path, plaintext, now, shared, inner);
+        }
+        let piece = Fragment::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
+        self.on_datagram(path, size, now);
+        if self.resting {
+            self.wake(now);
+        }
+        let active = Active::of(&mut self.active, &self.profile);
+        let (paths, drops) = (&mut self.paths, &mut *shared.drops);
+        paths.get_mut(path).into_iter().for_each(|path| path.fragments().rx_pieces += 1);
+        let lost = &mut |path| lost_piece(paths, path, drops);
+        let Some(mut whole) = active.assembler.on_piece(path, &piece, now, shared.pool, lost)? else {
+            return Ok(());
+        };
+        let taken = self.message(path, whole.message(), now, shared, inner);
+        self.active().assembler.give_back(whole);
+        taken
+    }
+
+    /// Takes a message that was sealed: inner header, and a packet or control.
+    fn message(
+        &mut self,
+        path: PathId,
+        message: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let (header, body) = InnerHeader::parse(message).map_err(|_| DropReason::Malformed)?;
         if header.kind == InnerType::Data {
-            self.data(path, &header, &mut plaintext[InnerHeader::LEN..], size, now, shared, inner)
-        } else {
-            let message = Control::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
-            self.on_control(path, message, now, shared)
+            return self.data(path, &header, &mut message[InnerHeader::LEN..], now, shared, inner);
+        }
+        let message = Control::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
+        self.on_control(path, message, now, shared)
+    }
+
+    /// What arrived with user data is not lost, whatever becomes of it.
+    fn on_datagram(&mut self, path: PathId, size: usize, now: Instant) {
+        if let Some(state) = self.paths.get_mut(path) {
+            state.monitor.on_data_received(size, now);
         }
     }
 
@@ -107,7 +147,8 @@ impl Session {
             // From a kernel's fast path, which leaves checksums to the interface; one that is virtual leaves them open.
             ip::complete_checksum(&mut datagram[InnerHeader::LEN..]);
         }
-        self.data(path, &header, &mut datagram[InnerHeader::LEN..], size, now, shared, inner)
+        self.on_datagram(path, size, now);
+        self.data(path, &header, &mut datagram[InnerHeader::LEN..], now, shared, inner)
     }
 
     /// Takes a path into use, or follows it to where the peer is now (UPF). Only the newest packet of a path
@@ -127,21 +168,15 @@ impl Session {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     fn data(
         &mut self,
         path: PathId,
         header: &InnerHeader,
         packet: &mut [u8],
-        size: usize,
         now: Instant,
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        // What arrived is not lost, whatever becomes of it.
-        if let Some(state) = self.paths.get_mut(path) {
-            state.monitor.on_data_received(size, now);
-        }
         let order = header.order().map_err(|_| DropReason::Malformed)?;
         if let Order::Mark(word) = order {
             let active = Active::of(&mut self.active, &self.profile);
@@ -159,7 +194,7 @@ impl Session {
         self.traffic.rx_bytes += packet.len() as u64;
         self.last_data = now;
         // What the peer's host may send is what this end can carry back.
-        ip::clamp_mss(packet, self.inner_mtu(shared.params.inner_mtu));
+        self.clamp_mss(packet, shared.params.inner_mtu);
         match order {
             Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
                 let hold = matches!(order, Order::Flow { .. });

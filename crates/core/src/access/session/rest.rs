@@ -83,6 +83,7 @@ impl Session {
             !active.is_empty()
                 || active.flow_reorder.depth() > 0
                 || active.stream_reorder.depth() > 0
+                || active.assembler.poll_timeout().is_some()
                 || active.flap.is_suspended()
                 || active.fast.has_given()
         };

@@ -10,7 +10,7 @@ use crate::access::steer::{Mode, ModeState, PathSet, Pick, View};
 use crate::access::{DatagramSink, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
-use anabranch_wire::ip::{self, FlowKey};
+use anabranch_wire::ip::FlowKey;
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
 
 /// What a session remembers per rule once traffic used it.
@@ -130,12 +130,12 @@ impl Session {
         if self.resting {
             self.wake(now);
         }
-        let mtu = self.inner_mtu(shared.params.inner_mtu);
+        let mtu = shared.params.inner_mtu;
         if packet.len() > usize::from(mtu) {
             self.refuse_too_big(packet, mtu);
             return Err(DropReason::TooBig);
         }
-        ip::clamp_mss(packet, mtu);
+        self.clamp_mss(packet, mtu);
         let key = if self.is_ue() { sent } else { sent.reversed() };
 
         let at = self.flows.touch(&key, now);
@@ -324,8 +324,13 @@ impl Session {
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
         // Markers are always sealed: a forged one would end the wait for order.
         let marker = matches!(order, Order::Mark(_));
+        let active = Active::of(&mut self.active, &self.profile);
+        let max = active.usable(path, self.profile.max_payload, now);
         let size = if self.profile.security(path) == Security::Plain && !marker {
             let size = PLAIN_OVERHEAD + payload.len();
+            if size > max {
+                return self.emit_pieces(path, header, payload, max, now, out);
+            }
             let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
             header.emit(slot).map_err(|_| DropReason::NoRoom)?;
             slot[InnerHeader::LEN..].copy_from_slice(payload);
@@ -335,6 +340,9 @@ impl Session {
                 return Err(DropReason::NoKeys);
             }
             let size = SECURE_OVERHEAD + payload.len();
+            if size > max {
+                return self.emit_pieces(path, header, payload, max, now, out);
+            }
             let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
             let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
             header.emit(body).map_err(|_| DropReason::NoRoom)?;
@@ -343,13 +351,6 @@ impl Session {
             size
         };
         state.monitor.on_data_sent(size, now);
-        let max = self.profile.max_payload;
-        if max > 0 {
-            let active = Active::of(&mut self.active, &self.profile);
-            if active.mtu(path).is_none() {
-                active.set_mtu(path, PathMtu::new(max, now));
-            }
-        }
         Ok(())
     }
 
@@ -367,40 +368,20 @@ impl Session {
             return Err(DropReason::NoKeys);
         }
         let size = SecureHeader::LEN + message.encoded_len() + TAG_LEN;
+        if let Control::Config(_) = message
+            && let Some(most) = self.active.as_ref().and_then(|active| active.mtu(path)).map(PathMtu::usable)
+            && size > usize::from(most)
+        {
+            return self.emit_config_pieces(path, message, most.into(), now, out);
+        }
         let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
         message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
         self.keys.seal(path, slot, now)
-    }
-
-    /// Largest inner packet every live path carries whole.
-    pub(super) fn inner_mtu(&self, configured: u16) -> u16 {
-        let Some(active) = &self.active else { return configured };
-        let overhead = |path| match self.profile.security(path) {
-            Security::Secure => SECURE_OVERHEAD as u16,
-            Security::Plain => PLAIN_OVERHEAD as u16,
-        };
-        let up = self.paths.iter().filter(|p| p.monitor.is_up());
-        up.filter_map(|p| Some(active.mtu(p.id)?.usable().saturating_sub(overhead(p.id))))
-            .map(|mtu| mtu.max(MIN_INNER_MTU))
-            .fold(configured, u16::min)
-    }
-
-    fn refuse_too_big(&mut self, packet: &[u8], mtu: u16) {
-        let from = match packet.first().map(|b| b >> 4) {
-            Some(6) => self.addresses.v6.map(Into::into),
-            _ => self.addresses.v4.map(Into::into),
-        };
-        if let Some(from) = from {
-            self.active().queue_icmp(|| ip::packet_too_big(packet, mtu, from));
-        }
     }
 }
 
 /// After this long without a packet nothing of a stream is under way any more.
 const QUIET: Duration = Duration::from_secs(2);
-
-/// IPv6's smallest MTU less nothing: an inner link must carry 1280 bytes; below, IPv4 still works.
-const MIN_INNER_MTU: u16 = 576;
 
 /// The stream a rule's packets belong to. Rule sets have at most 250 rules.
 fn stream_id(rule: RuleIndex) -> u8 {
