@@ -204,11 +204,16 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     gauge(registry, "path_loss_rx", "Loss from the peer", Some(Unit::Ratios), loss);
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
     gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
-    let counters: [Column<Path>; 4] = [
+    let counters: [Column<Path>; 7] = [
         ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
         ("path_tx_bytes", "Their bytes, tunnel headers included", |p| p.tx_bytes),
         ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),
         ("path_rx_bytes", "Their bytes, tunnel headers included", |p| p.rx_bytes),
+        ("path_tx_fragments", "Pieces sent of packets that the path does not carry whole", |p| {
+            p.tx_fragments
+        }),
+        ("path_rx_fragments", "Pieces received of such packets", |p| p.rx_fragments),
+        ("path_rx_incomplete", "Packets lost because a piece of them did not arrive", |p| p.rx_incomplete),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|p| (label(p), value(p))));
@@ -298,6 +303,9 @@ mod tests {
             rx_packets: 0,
             rx_bytes: 0,
             mtu_bytes: 0,
+            tx_fragments: 0,
+            rx_fragments: 0,
+            rx_incomplete: 0,
         };
         let session = Session {
             ue: "u".into(),

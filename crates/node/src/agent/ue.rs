@@ -602,13 +602,17 @@ fn has_aes() -> bool {
     false
 }
 
-/// The inner MTU: as configured, or what the narrowest access carries.
+/// The inner MTU, one for all accesses: as configured, or what the widest access carries. What an access does not carry
+/// whole is cut, so more than an Ethernet frame needs all of them to be wider.
 fn mtu(device: &Device, accesses: &[Access]) -> u16 {
     match device.mtu {
         Mtu::Bytes(bytes) => bytes,
-        Mtu::Auto => {
-            let narrowest = accesses.iter().map(Access::max_payload).min().unwrap_or(1472);
-            narrowest.saturating_sub(SECURE_OVERHEAD as u16).clamp(1280, MAX_MTU)
-        }
+        Mtu::Auto => auto_mtu(accesses.iter().map(Access::max_payload)),
     }
+}
+
+fn auto_mtu(payloads: impl Iterator<Item = u16> + Clone) -> u16 {
+    let (least, most) = (payloads.clone().min().unwrap_or(1472), payloads.max().unwrap_or(1472));
+    let inner = |payload: u16| payload.saturating_sub(SECURE_OVERHEAD as u16);
+    inner(least.max(most.min(1472))).clamp(1280, MAX_MTU)
 }

@@ -396,7 +396,7 @@ fn shard_of(
     Ok(upf)
 }
 
-/// The largest UDP payload that every access's interface takes, in bytes.
+/// The largest UDP payload that the interface of any access takes, in bytes; what each path carries is found out.
 fn max_payload(config: &UpfConfig) -> u16 {
     let of_access = |access: &config::UpfAccess| {
         let interface = access.interface.clone().or_else(|| interface_of(access.listen.ip()));
@@ -404,7 +404,7 @@ fn max_payload(config: &UpfConfig) -> u16 {
         let headers = if access.listen.is_ipv6() { 48 } else { 28 };
         u16::try_from(mtu.min(9216)).unwrap_or(1500).saturating_sub(headers)
     };
-    config.access.iter().map(of_access).min().unwrap_or(1472)
+    config.access.iter().map(of_access).max().unwrap_or(1472)
 }
 
 /// A socket per access and worker.

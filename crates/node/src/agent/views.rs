@@ -34,6 +34,9 @@ pub fn path(ue: &str, view: &PathView, trouble: Option<&str>) -> api::Path {
         rx_packets: view.rx_packets,
         rx_bytes: view.rx_bytes,
         mtu_bytes: view.mtu_bytes,
+        tx_fragments: view.fragments.tx_pieces,
+        rx_fragments: view.fragments.rx_pieces,
+        rx_incomplete: view.fragments.rx_incomplete,
     }
 }
 

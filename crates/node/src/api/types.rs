@@ -160,8 +160,17 @@ pub struct Path {
     pub rx_packets: u64,
     /// Their bytes, tunnel headers included.
     pub rx_bytes: u64,
-    /// Largest UDP payload the path is known to carry, in bytes; 0 when not searched.
+    /// Largest UDP payload the path is known to carry, in bytes; 0 when that is not known.
     pub mtu_bytes: u16,
+    /// Pieces sent of packets that the path does not carry whole; among the datagrams.
+    #[serde(default)]
+    pub tx_fragments: u64,
+    /// Such pieces received.
+    #[serde(default)]
+    pub rx_fragments: u64,
+    /// Packets lost because one of their pieces did not arrive.
+    #[serde(default)]
+    pub rx_incomplete: u64,
 }
 
 /// A page of sessions.

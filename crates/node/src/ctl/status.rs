@@ -96,6 +96,9 @@ fn paths_text(rows: &[Row], live: bool) -> String {
     let mut columns = if several { vec!["ue"] } else { Vec::new() };
     columns.extend(["access", "state", ">RTT ms", ">loss tx %", ">loss rx %"]);
     columns.extend(if live { [">tx rate", ">rx rate"] } else { [">tx", ">rx"] });
+    // Where packets are cut, their number says by which path, and what that costs.
+    let cut = rows.iter().any(|r| r.path.tx_fragments + r.path.rx_fragments > 0);
+    columns.extend(if cut { &[">MTU", ">cut tx", ">cut rx", ">incomplete"][..] } else { &[">MTU"] });
     columns.extend(["security", "endpoint", "mode (rule)"]);
     table(
         &columns,
@@ -119,6 +122,10 @@ fn paths_text(rows: &[Row], live: bool) -> String {
             } else {
                 [bytes(p.tx_bytes), bytes(p.rx_bytes)]
             });
+            cells.push(or_dash((p.mtu_bytes > 0).then(|| p.mtu_bytes.to_string())));
+            if cut {
+                cells.extend([p.tx_fragments, p.rx_fragments, p.rx_incomplete].map(|n| n.to_string()));
+            }
             let carries = (!row.carries.is_empty()).then(|| row.carries.join(", "));
             cells.extend([p.security.clone(), or_dash(p.endpoint.clone()), or_dash(carries)]);
             cells

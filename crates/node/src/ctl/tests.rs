@@ -28,6 +28,9 @@ fn session(name: &str, tx_bytes: u64) -> Session {
         rx_packets: 1,
         rx_bytes: 2048,
         mtu_bytes: 1400,
+        tx_fragments: if up { 12 } else { 0 },
+        rx_fragments: 0,
+        rx_incomplete: 0,
     };
     Session {
         ue: name.into(),
