@@ -197,3 +197,27 @@ fn what_went_by_is_counted_and_keeps_the_session_awake() {
     swarm.upf.command(UpfCommand::CloseSession(key), swarm.now).unwrap();
     assert!(!swarm.upf.carried(&lane, &traffic, swarm.now), "the session is over: the lane is closed");
 }
+
+#[test]
+fn what_goes_by_the_faster_path_fits_it() {
+    let params = SessionParams { max_payload: 1472, ..params() };
+    let mut swarm = Swarm::new(4, vec![rule(STANDBY)], params, || 0);
+    (swarm.to_upf.carries, swarm.to_ue.carries) = (1300, 1200);
+    swarm.connect();
+    swarm.talk(0, 1);
+    assert_eq!((given(&swarm.to_upf), given(&swarm.to_ue)), (vec![], vec![]), "nobody knows yet what fits");
+    swarm.pass(Duration::from_secs(4), Duration::from_millis(5));
+    swarm.talk(0, 1);
+    let [up, down] = [&swarm.to_upf, &swarm.to_ue].map(|wire| usize::from(given(wire)[0].mtu));
+    assert!((1300 - 16..=1300 - 8).contains(&up) && (1200 - 16..=1200 - 8).contains(&down), "{up} {down}");
+    // It carries less: the flow comes back.
+    forget(&mut swarm);
+    swarm.to_upf.carries = 1000;
+    for _ in 0..35 {
+        swarm.pass(Duration::from_secs(1), Duration::from_millis(5));
+        swarm.talk(0, 1);
+    }
+    assert_eq!(taken(&swarm.to_upf), [None]);
+    let last = given(&swarm.to_upf).last().map(|flow| flow.mtu);
+    assert!(last.is_some_and(|mtu| (1000 - 16..=1000 - 8).contains(&mtu)), "{last:?}");
+}

@@ -25,6 +25,8 @@ pub struct Wire {
     bytes: Box<[u8]>,
     used: usize,
     frames: Vec<(PathId, SocketAddr, usize, usize)>,
+    /// Longer datagrams vanish.
+    pub carries: usize,
     /// What was given to a faster data path and taken back, in order, with how many datagrams were under way then.
     pub fast: Vec<(usize, Fast)>,
 }
@@ -38,7 +40,8 @@ pub enum Fast {
 
 impl Wire {
     pub fn new(bytes: usize, frames: usize) -> Self {
-        Self { bytes: vec![0; bytes].into(), used: 0, frames: Vec::with_capacity(frames), fast: Vec::new() }
+        let (bytes, frames) = (vec![0; bytes].into(), Vec::with_capacity(frames));
+        Self { bytes, used: 0, frames, carries: usize::MAX, fast: Vec::new() }
     }
 
     pub fn clear(&mut self) {
@@ -54,6 +57,9 @@ impl Wire {
     pub fn drain(&mut self, mut take: impl FnMut(PathId, SocketAddr, &mut [u8])) {
         for i in 0..self.frames.len() {
             let (path, to, at, len) = self.frames[i];
+            if len > self.carries {
+                continue;
+            }
             take(path, to, &mut self.bytes[at..at + len]);
         }
         self.clear();
