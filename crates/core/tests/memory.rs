@@ -81,9 +81,11 @@ fn packets_do_not_allocate() {
         },
         SteeringMode::Redundant { above_loss_percent: None },
     ];
-    for mode in modes {
-        let name = format!("{mode:?}");
+    // Also where each packet is cut in two.
+    for (mode, carries) in modes.into_iter().flat_map(|mode| [(mode.clone(), usize::MAX), (mode, 1000)]) {
+        let name = format!("{mode:?}, datagrams of {carries} bytes");
         let mut swarm = Swarm::new(4, rule(mode), SessionParams::default(), held);
+        (swarm.to_upf.carries, swarm.to_ue.carries) = (carries, carries);
         swarm.connect();
         let mut up = ip::udp_datagram((virtual_ip(0), 5000).into(), (SERVER, 9).into(), &[0; 1000]).unwrap();
         let mut down =
