@@ -65,9 +65,11 @@ fn senders_of_too_large_packets_are_told() {
         ns.sh("ip link set anb0 mtu 1500; sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.anb0.rp_filter=1
                sysctl -qw net.ipv4.conf.all.log_martians=1");
     }
-    for (to, bytes, says) in
-        [("192.0.2.2", 1450, "mtu = 1400"), ("2001:db8:6::2", 1430, "mtu=1400"), ("2001:db8:6::2", 1400, "mtu=1400")]
-    {
+    for (to, bytes, says) in [
+        ("192.0.2.2", 1450, "mtu = 1400"),
+        ("2001:db8:6::2", 1430, "mtu=1400"),
+        ("2001:db8:6::2", 1400, "mtu=1400"),
+    ] {
         let (text, arrived) = world.ue.try_sh(&format!("ping -M do -c 2 -i 0.2 -W 1 -s {bytes} {to}"));
         assert!(!arrived && (text.contains(says) || text.contains("mtu: 1400")), "{text}\n{}", world.logs());
     }
