@@ -13,7 +13,7 @@ fn make_hole(world: &World) {
         ns.sh("ethtool -K 5g0 gro off gso off tso off tx-udp-segmentation off >/dev/null
                nft add table inet hole
                nft add chain inet hole in '{ type filter hook prerouting priority -300; }'
-               nft add rule inet hole in iifname 5g0 meta length gt 1200 drop");
+               nft add rule inet hole in iifname '\"5g0\"' meta length gt 1200 drop");
     }
 }
 
