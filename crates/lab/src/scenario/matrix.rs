@@ -114,6 +114,9 @@ pub struct Expanded {
     pub table: Table,
 }
 
+/// More combinations than this are not taken apart.
+const MOST_COMBINATIONS: usize = 100_000;
+
 /// The group of all cells.
 pub const ALL: &str = "all";
 
@@ -360,6 +363,11 @@ fn problems_of(spec: &file::Matrix, select: &Select) -> Vec<Problem> {
             }
         }
     }
+    let combinations = spec.axis.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.value.len()));
+    if combinations.is_none_or(|n| n > MOST_COMBINATIONS) {
+        let message = format!("has more than {MOST_COMBINATIONS} combinations of values; make it two files");
+        problem("matrix.axis".into(), message);
+    }
     let mut known = |path: &str, axis: &str, values: &[String]| {
         let Some(of) = spec.axis.iter().find(|a| a.name == axis) else {
             let all: Vec<&str> = spec.axis.iter().map(|a| a.name.as_str()).collect();
@@ -495,6 +503,11 @@ min = 0
         assert!(says.unwrap_err().contains("there is no axis `rat`; there is rate, cc"));
         let says = parsed(&SMALL.replace("few.of_best", "fwe.of_best"), &Select::Whole);
         assert!(says.unwrap_err().contains("no `matrix.fwe.of_best.min`"));
+        let axis = |i| {
+            format!("[[matrix.axis]]\nname = \"x{i}\"\nvalue = [{{ name = \"a\" }}, {{ name = \"b\" }}]\n")
+        };
+        let many = SMALL.to_owned() + &(0..70).map(axis).collect::<String>();
+        assert!(parsed(&many, &Select::Chosen).unwrap_err().contains("more than 100000 combinations"));
         let says = parsed(&SMALL.replace("rate_mbps = 5", "rate_mbit = 5"), &Select::Whole);
         assert!(says.unwrap_err().contains("did you mean `rate_mbps`"));
     }
