@@ -114,6 +114,7 @@ enum Mode {
     BalanceByFlow,
     Priority,
     Redundant,
+    Coded,
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
@@ -139,6 +140,9 @@ impl Choice {
                 loss_percent: Some(5.0),
             },
             Mode::Redundant => SteeringMode::Redundant { above_loss_percent: None },
+            Mode::Coded => {
+                SteeringMode::Coded { overhead_percent: 50, window_packets: 16, longest_wait_ms: 100 }
+            }
         };
         vec![
             Rule { name: name.into(), filter: Default::default(), steering, reorder: self.reorder },

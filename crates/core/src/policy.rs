@@ -11,6 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Default of `dwell_ms` in smallest-delay mode, in milliseconds.
 pub const DEFAULT_DWELL_MS: u32 = 500;
 
+/// Default of `overhead_percent` in coded mode.
+pub const DEFAULT_OVERHEAD_PERCENT: u8 = 30;
+/// Default of `window_packets` in coded mode.
+pub const DEFAULT_WINDOW_PACKETS: u8 = 64;
+/// Default of `longest_wait_ms` in coded mode, in milliseconds.
+pub const DEFAULT_LONGEST_WAIT_MS: u16 = 100;
+
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
 
@@ -167,6 +174,18 @@ pub enum SteeringMode {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         above_loss_percent: Option<f64>,
     },
+    /// Every packet once, on the best access, and repair packets over the latest ones on another. Not of TS 24.193.
+    Coded {
+        /// Most bytes of repair packets, in percent of the packets' own.
+        #[serde(default = "overhead")]
+        overhead_percent: u8,
+        /// Most packets one repair packet covers.
+        #[serde(default = "window")]
+        window_packets: u8,
+        /// How long a lost packet is worth waiting for, in milliseconds; so long, too, order is kept across a gap.
+        #[serde(default = "longest_wait")]
+        longest_wait_ms: u16,
+    },
 }
 
 /// Share of one access in load-balance mode.
@@ -200,6 +219,7 @@ impl SteeringMode {
             Self::SmallestDelay { .. } => "smallest-delay",
             Self::PriorityBased { .. } => "priority-based",
             Self::Redundant { .. } => "redundant",
+            Self::Coded { .. } => "coded",
         }
     }
 
@@ -210,7 +230,7 @@ impl SteeringMode {
                 (Some(primary), &[][..])
             }
             Self::LoadBalance { weights, .. } => (None, weights.as_slice()),
-            Self::SmallestDelay { .. } | Self::Redundant { .. } => (None, &[][..]),
+            Self::SmallestDelay { .. } | Self::Redundant { .. } | Self::Coded { .. } => (None, &[][..]),
         };
         primary.into_iter().chain(weights.iter().map(|w| &w.access))
     }
@@ -220,7 +240,7 @@ impl SteeringMode {
     pub const fn splits(&self) -> bool {
         match self {
             Self::LoadBalance { per, .. } => matches!(per, Granularity::Packet),
-            Self::PriorityBased { .. } | Self::Redundant { .. } => true,
+            Self::PriorityBased { .. } | Self::Redundant { .. } | Self::Coded { .. } => true,
             Self::ActiveStandby { .. } | Self::SmallestDelay { .. } => false,
         }
     }
@@ -266,6 +286,18 @@ const fn ten() -> u8 {
     10
 }
 
+const fn overhead() -> u8 {
+    DEFAULT_OVERHEAD_PERCENT
+}
+
+const fn window() -> u8 {
+    DEFAULT_WINDOW_PACKETS
+}
+
+const fn longest_wait() -> u16 {
+    DEFAULT_LONGEST_WAIT_MS
+}
+
 const fn dwell() -> u32 {
     DEFAULT_DWELL_MS
 }
@@ -282,6 +314,13 @@ mod tests {
         assert_eq!(rule.filter.remote_port, Some(PortRange { first: 80, last: 443 }));
         let again: Rule = serde_json::from_str(&serde_json::to_string(&rule).unwrap()).unwrap();
         assert_eq!(again, rule);
+    }
+
+    #[test]
+    fn coded_mode_has_defaults() {
+        let mode: SteeringMode = serde_json::from_str(r#"{"mode":"coded"}"#).unwrap();
+        let defaults = SteeringMode::Coded { overhead_percent: 30, window_packets: 64, longest_wait_ms: 100 };
+        assert!(mode == defaults && mode.splits());
     }
 
     #[test]

@@ -25,7 +25,8 @@ const FOR_TESTS: [(&str, &[&str]); 1] = [("node", &["taps"])];
 const CONTRACT: [&str; 5] = ["element", "ioam", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 15] = [
+const LEAVES: [&str; 16] = [
+    "access::coding",
     "access::crypto",
     "access::dns",
     "access::marks",

@@ -80,6 +80,7 @@ fn packets_do_not_allocate() {
             autonomous: false,
         },
         SteeringMode::Redundant { above_loss_percent: None },
+        SteeringMode::Coded { overhead_percent: 30, window_packets: 64, longest_wait_ms: 100 },
     ];
     // Also where each packet is cut in two.
     for (mode, carries) in modes.into_iter().flat_map(|mode| [(mode.clone(), usize::MAX), (mode, 1000)]) {

@@ -9,6 +9,7 @@
 //! | [`tunnel`] | outer classification, inner (plain) header, secure header, overheads |
 //! | [`handshake`] | init, response and cookie messages; hello and welcome |
 //! | [`control`] | probes, notifications, configuration, MTU probes, close |
+//! | [`coding`] | coded source packets and repair packets |
 //! | [`ioam`] | in-situ OAM as IPv6 options; telemetry as a TCP option |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
 //! | [`tcp`] | TCP segments for the simulated hosts |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod coding;
 pub mod control;
 mod error;
 pub mod gtpu;

@@ -37,6 +37,7 @@
 //!
 //! A message that a path does not carry whole is cut into pieces, each a [`Fragment`] in the secure form.
 
+use crate::coding::{CodeWord, RepairHeader};
 use crate::handshake;
 use crate::read::{need, put, u16_at, u32_at, u64_at};
 use crate::{MAX_PATHS, WireError};
@@ -47,6 +48,8 @@ pub const TAG_LEN: usize = 16;
 pub const PLAIN_OVERHEAD: usize = InnerHeader::LEN;
 /// Bytes the secure form adds to an inner packet inside the UDP payload.
 pub const SECURE_OVERHEAD: usize = SecureHeader::LEN + InnerHeader::LEN + TAG_LEN;
+/// Bytes a repair packet adds to the largest packet it covers, besides what carries that packet uncoded.
+pub const REPAIR_OVERHEAD: usize = InnerHeader::LEN + RepairHeader::LEN;
 /// Bytes of the outer IPv4 and UDP headers.
 pub const OUTER_IPV4: usize = 28;
 /// Bytes of the outer IPv6 and UDP headers.
@@ -58,7 +61,7 @@ pub mod next_protocol {
     pub const IPV4: u8 = 4;
     /// An IPv6 packet follows.
     pub const IPV6: u8 = 41;
-    /// No packet follows: a marker or a control message.
+    /// No packet follows: a marker, a repair packet or a control message.
     pub const NONE: u8 = 59;
 }
 
@@ -70,8 +73,10 @@ pub mod flag {
     pub const START: u8 = 0x2;
     /// The sequence field is a [`StreamWord`](super::StreamWord).
     pub const STREAM: u8 = 0x4;
-    /// With [`STREAM`]: last packet of the EX path; no payload.
+    /// With [`STREAM`] alone: last packet of the EX path; no payload.
     pub const MARK: u8 = 0x8;
+    /// With [`SEQ`]: a [`CodeWord`](crate::coding::CodeWord) stands before the packet. Alone: a repair packet.
+    pub const CODED: u8 = MARK;
     /// Of Config and MtuProbe: this acknowledges.
     pub const ACK: u8 = 0x1;
 }
@@ -175,14 +180,15 @@ impl InnerHeader {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// Header of a Data packet with `payload` (a whole IP packet, or nothing for a marker) behind it.
+    /// Header of a Data packet with `payload` behind it: a whole IP packet, after a coding word in a coded one; nothing
+    /// for a marker; a repair.
     ///
-    /// The next protocol is read off the payload's version nibble. `None` if the payload is neither
-    /// IPv4 nor IPv6 nor empty, or longer than 65,535 bytes.
+    /// The next protocol is read off the packet's version nibble. `None` if the packet is neither
+    /// IPv4 nor IPv6 nor empty, or the payload is longer than 65,535 bytes.
     #[inline]
     #[must_use]
     pub fn data(payload: &[u8], order: Order) -> Option<Self> {
-        let next_protocol = match payload.first().map(|b| b >> 4) {
+        let next_protocol = match order.packet(payload)?.first().map(|b| b >> 4) {
             Some(4) => next_protocol::IPV4,
             Some(6) => next_protocol::IPV6,
             None => next_protocol::NONE,
@@ -230,23 +236,37 @@ impl InnerHeader {
             return Err(WireError::Length { what: "inner length", expected, have: payload.len() });
         }
         if kind == InnerType::Data {
-            header.order()?;
-            let version = payload.first().map(|b| b >> 4);
+            let order = header.order()?;
+            let packet = order.packet(payload).ok_or(WireError::Length {
+                what: "what follows the inner header",
+                expected: CodeWord::LEN + 1,
+                have: payload.len(),
+            })?;
+            // A marker and a repair carry no packet, and only they may.
+            let version = packet.first().map(|b| b >> 4);
+            let bare = matches!(order, Order::Mark(_) | Order::Repair(_));
             let fits = match header.next_protocol {
                 next_protocol::IPV4 => version == Some(4),
                 next_protocol::IPV6 => version == Some(6),
-                next_protocol::NONE => header.flags & flag::MARK != 0,
+                next_protocol::NONE => bare && version.is_none(),
                 _ => false,
             };
-            // A marker carries no packet, and only a marker may.
-            let marker = header.flags & flag::MARK != 0;
-            if !fits || marker != (payload.is_empty() && header.next_protocol == next_protocol::NONE) {
+            if !fits || bare != (header.next_protocol == next_protocol::NONE) {
                 return Err(WireError::Value { what: "next protocol", got: header.next_protocol.into() });
             }
         } else if header.next_protocol != next_protocol::NONE {
             return Err(WireError::Value { what: "next protocol", got: header.next_protocol.into() });
         }
         Ok((header, payload))
+    }
+
+    /// The inner packet of a Data message, nothing checked but that there is room for what its flags put before it.
+    #[inline]
+    #[must_use]
+    pub fn packet(message: &[u8]) -> Option<&[u8]> {
+        let coded = flag::SEQ | flag::CODED;
+        let word = if message.first()? & coded == coded { CodeWord::LEN } else { 0 };
+        message.get(Self::LEN + word..)
     }
 
     /// Writes the header into the first 8 bytes of `buf`.
@@ -296,6 +316,17 @@ pub enum Order {
     Stream(StreamWord),
     /// Last packet of the EX path of a stream; carries nothing else.
     Mark(StreamWord),
+    /// Per-flow sequence as in [`Order::Flow`] (`hold`) or [`Order::Dedup`], behind a coding word.
+    Coded {
+        /// Position in the flow.
+        sequence: u32,
+        /// First packet of the flow's sequence.
+        start: bool,
+        /// Order is restored.
+        hold: bool,
+    },
+    /// A repair of coded packets, up to and including this one.
+    Repair(CodeWord),
 }
 
 impl Order {
@@ -308,6 +339,29 @@ impl Order {
             Self::Dedup { sequence, start: s } => (flag::SEQ | flag::STREAM | start(s), sequence),
             Self::Stream(word) => (flag::STREAM, word.to_u32()),
             Self::Mark(word) => (flag::STREAM | flag::MARK, word.to_u32()),
+            Self::Coded { sequence, start: s, hold } => {
+                let (flags, sequence) = Self::sequenced(sequence, s, hold).to_wire();
+                (flags | flag::CODED, sequence)
+            }
+            Self::Repair(word) => (flag::CODED, word.to_u32()),
+        }
+    }
+
+    /// Per-flow sequence without coding.
+    #[must_use]
+    pub const fn sequenced(sequence: u32, start: bool, hold: bool) -> Self {
+        if hold { Self::Flow { sequence, start } } else { Self::Dedup { sequence, start } }
+    }
+
+    /// The inner packet in what follows the header; `None` if there must be one, or a repair, and there is none.
+    #[inline]
+    fn packet(self, payload: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Coded { .. } => payload.get(CodeWord::LEN..).filter(|packet| !packet.is_empty()),
+            Self::Repair(_) if payload.len() > RepairHeader::LEN => Some(&[]),
+            Self::Repair(_) => None,
+            Self::Mark(_) => payload.is_empty().then_some(payload),
+            _ => Some(payload).filter(|packet| !packet.is_empty()),
         }
     }
 
@@ -324,6 +378,10 @@ impl Order {
             DEDUP | DEDUP_START => Self::Dedup { sequence, start },
             flag::STREAM => Self::Stream(StreamWord::from_u32(sequence)),
             MARK => Self::Mark(StreamWord::from_u32(sequence)),
+            flag::CODED => Self::Repair(CodeWord::from_u32(sequence)),
+            _ if flags & (flag::SEQ | flag::CODED) == flag::SEQ | flag::CODED => {
+                Self::Coded { sequence, start, hold: flags & flag::STREAM == 0 }
+            }
             _ => return Err(WireError::Value { what: "data flags", got: flags.into() }),
         })
     }
@@ -553,8 +611,9 @@ mod tests {
         assert!(InnerHeader::parse(&good).is_ok());
         for (at, value) in [
             (0, 0x82), // START alone
-            (0, 0x88), // MARK alone
-            (0, 0x8D), // MARK with SEQ
+            (0, 0x88), // a repair with a packet
+            (0, 0x89), // a coding word is missing
+            (0, 0x8A), // MARK with START
             (0, 0x8C), // a marker with a payload
             (0, 0x61), // no inner type
             (1, 41),   // says IPv6, carries IPv4
@@ -568,6 +627,18 @@ mod tests {
             assert!(InnerHeader::parse(&bad).is_err(), "byte {at} = {value:#x}");
         }
         assert!(InnerHeader::parse(&[0x80, 59, 0, 0, 0, 0, 0, 0]).is_err(), "data without a packet");
+        let coded = [0x89, 4, 0, 5, 0, 0, 0, 9, 1, 2, 3, 4, 0x45];
+        assert!(InnerHeader::parse(&coded).is_ok());
+        assert!(
+            InnerHeader::parse(&[0x89, 4, 0, 4, 0, 0, 0, 9, 1, 2, 3, 4]).is_err(),
+            "coded, without a packet"
+        );
+        let repair = [0x88, 59, 0, 5, 1, 0, 0, 9, 1, 0, 0, 10, 0x7F];
+        assert!(InnerHeader::parse(&repair).is_ok());
+        assert!(
+            InnerHeader::parse(&[0x88, 59, 0, 4, 1, 0, 0, 9, 1, 0, 0, 10]).is_err(),
+            "a repair of nothing"
+        );
         assert!(InnerHeader::parse(&[0x90, 4, 0, 0, 0, 0, 0, 0]).is_err(), "control with a packet");
     }
 
@@ -632,7 +703,7 @@ mod tests {
     proptest! {
         #[test]
         fn inner_header_round_trips(
-            sequence: u32, kind in 0usize..5, start: bool, v6: bool, len in 1usize..200,
+            sequence: u32, kind in 0usize..8, start: bool, v6: bool, len in 1usize..200,
         ) {
             let word = StreamWord::from_u32(sequence);
             prop_assert_eq!(word.to_u32(), sequence);
@@ -642,9 +713,13 @@ mod tests {
                 Order::Dedup { sequence, start },
                 Order::Stream(word),
                 Order::Mark(word),
+                Order::Coded { sequence, start, hold: true },
+                Order::Coded { sequence, start, hold: false },
+                Order::Repair(CodeWord::from_u32(sequence)),
             ][kind];
-            let mut packet = vec![0u8; if kind == 4 { 0 } else { len }];
-            if let Some(first) = packet.first_mut() {
+            let before = [0, 0, 0, 0, 0, 4, 4, 4][kind];
+            let mut packet = vec![0u8; if kind == 4 { 0 } else { before + len }];
+            if let Some(first) = packet.get_mut(before) {
                 *first = if v6 { 0x60 } else { 0x45 };
             }
             let header = InnerHeader::data(&packet, order).unwrap();

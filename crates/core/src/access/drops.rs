@@ -57,7 +57,7 @@ reasons! {
     NoKeys = "no_keys",
     /// Not IPv4 or IPv6.
     NotIp = "not_ip",
-    /// A second copy in redundant mode.
+    /// A second copy in redundant mode, or one that coded mode had restored already.
     Duplicate = "duplicate",
     /// Handshake: the first authentication tag does not match our public key.
     HandshakeMac = "handshake_mac",

@@ -3,6 +3,7 @@
 //! The leaf modules know nothing of one another's state; a session composes them.
 
 pub mod classify;
+pub mod coding;
 pub mod config_channel;
 pub mod crypto;
 pub mod dns;

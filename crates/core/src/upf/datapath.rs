@@ -106,7 +106,7 @@ impl Upf {
         now: Instant,
         inner: &mut impl PacketSink,
     ) {
-        let source = datagram.get(InnerHeader::LEN..).and_then(|packet| ip::src_dst(packet).ok());
+        let source = InnerHeader::packet(datagram).and_then(|packet| ip::src_dst(packet).ok());
         let user = source.and_then(|(source, _)| self.users.by_address(source));
         let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
         let bound = user.and_then(|(user, seat)| Some((user, seat.session.plain_path(from, access)?, seat)));

@@ -1,6 +1,7 @@
 //! The two tunnel ends against each other: everything a session promises, in virtual time.
 
 mod attack;
+mod coded;
 mod flap;
 mod ioam;
 mod life;

@@ -175,7 +175,9 @@ impl Check {
                     );
                 }
             }
-            SteeringMode::SmallestDelay { .. } | SteeringMode::Redundant { .. } => {}
+            SteeringMode::SmallestDelay { .. }
+            | SteeringMode::Redundant { .. }
+            | SteeringMode::Coded { .. } => {}
         }
     }
 

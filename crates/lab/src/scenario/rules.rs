@@ -66,7 +66,8 @@ fn filter() -> Table {
 }
 
 fn steering() -> Table {
-    let modes: &[&str] = &["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant"];
+    let modes: &[&str] =
+        &["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant", "coded"];
     let percent = |name, doc: &'static str| Key::new(name, Shape::Number, &[doc], None).range(0.0, 100.0);
     Table {
         name: "Steering",
@@ -112,6 +113,30 @@ fn steering() -> Table {
             percent("loss_percent", "Loss above which traffic overflows, percent.").only(&["priority-based"]),
             percent("above_loss_percent", "Only while the best access loses more than this, percent.")
                 .only(&["redundant"]),
+            Key::new(
+                "overhead_percent",
+                Shape::Integer,
+                &["Most bytes of repair packets, percent of the packets' own."],
+                Some("30".into()),
+            )
+            .range(10.0, 100.0)
+            .only(&["coded"]),
+            Key::new(
+                "window_packets",
+                Shape::Integer,
+                &["Most packets one repair packet covers."],
+                Some("64".into()),
+            )
+            .range(1.0, 128.0)
+            .only(&["coded"]),
+            Key::new(
+                "longest_wait_ms",
+                Shape::Integer,
+                &["How long a lost packet is worth waiting for, milliseconds."],
+                Some("100".into()),
+            )
+            .range(10.0, 1000.0)
+            .only(&["coded"]),
         ],
     }
 }
@@ -171,6 +196,7 @@ mod tests {
             "mode = \"smallest-delay\"\nhysteresis_percent = 5",
             "mode = \"priority-based\"\nprimary = \"5g\"\nrtt_ms = 3\nloss_percent = 1",
             "mode = \"redundant\"\nabove_loss_percent = 1",
+            "mode = \"coded\"\noverhead_percent = 50\nwindow_packets = 32\nlongest_wait_ms = 60",
         ] {
             toml::from_str::<SteeringMode>(text).unwrap();
         }

@@ -122,6 +122,18 @@ pub enum SteeringSchema {
         #[serde(default)]
         above_loss_percent: Option<f64>,
     },
+    /// Every packet once, on the best access, and repair packets on another.
+    Coded {
+        /// Most bytes of repair packets, in percent of the packets' own; 10 to 100, default 30.
+        #[serde(default)]
+        overhead_percent: u8,
+        /// Most packets one repair packet covers; 1 to 128, default 64.
+        #[serde(default)]
+        window_packets: u8,
+        /// How long a lost packet is worth waiting for, in milliseconds; 10 to 1000, default 100.
+        #[serde(default)]
+        longest_wait_ms: u16,
+    },
 }
 
 /// Share of one access.
@@ -161,6 +173,7 @@ mod tests {
             r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500},"reorder":true}"#,
             r#"{"name":"d","filter":{},"steering":{"mode":"priority-based","primary":"5g","rtt_ms":5.5,"loss_percent":1.0},"reorder":true}"#,
             r#"{"name":"e","filter":{},"steering":{"mode":"redundant","above_loss_percent":2.0},"reorder":true}"#,
+            r#"{"name":"f","filter":{},"steering":{"mode":"coded","overhead_percent":50,"window_packets":32,"longest_wait_ms":60},"reorder":false}"#,
         ];
         for text in all {
             let core: Rule = serde_json::from_str(text).unwrap();

@@ -145,12 +145,13 @@ fn smallest(file: &str, steering: &str) -> Table {
     toml::from_str(&format!("{own}{common}")).unwrap()
 }
 
-const MODES: [&str; 5] = [
+const MODES: [&str; 6] = [
     "mode = \"active-standby\", primary = \"5g\"",
     "mode = \"load-balance\"",
     "mode = \"smallest-delay\"",
     "mode = \"priority-based\", primary = \"5g\"",
     "mode = \"redundant\"",
+    "mode = \"coded\"",
 ];
 
 /// A section: where its table is, what the page calls it, and the steering mode it needs.

@@ -73,7 +73,10 @@ pub struct New {
 #[command(next_help_heading = "How the traffic is steered")]
 struct SteeringFlags {
     /// Steering mode.
-    #[arg(long, value_parser = ["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant"])]
+    #[arg(
+        long,
+        value_parser = ["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant", "coded"]
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
     /// active-standby, priority-based: the preferred access.
@@ -112,6 +115,18 @@ struct SteeringFlags {
     #[arg(long, value_name = "PERCENT", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     above_loss_percent: Option<f64>,
+    /// coded: most bytes of repair packets, in percent of the packets' own; default 30.
+    #[arg(long, value_name = "PERCENT", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overhead_percent: Option<u8>,
+    /// coded: most packets one repair packet covers; default 64.
+    #[arg(long, value_name = "PACKETS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_packets: Option<u8>,
+    /// coded: how long a lost packet is worth waiting for, in milliseconds; default 100.
+    #[arg(long, value_name = "MS", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    longest_wait_ms: Option<u16>,
     /// The receiver does not restore order: for traffic that does not care.
     #[arg(long, requires = "mode")]
     #[serde(skip)]

@@ -7,6 +7,7 @@ use anabranch_core::time::Instant;
 use anabranch_core::ue::{Ue, UeEvent};
 use anabranch_core::upf::{Upf, UpfEvent};
 use anabranch_wire::ip;
+use anabranch_wire::tunnel::InnerHeader;
 use arc_swap::{ArcSwap, Cache};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -115,7 +116,7 @@ impl End for UpfEnd {
             }
             0x1 => Some(usize::from(*datagram.get(3)?) % self.workers),
             0x8 => {
-                let (source, _) = ip::src_dst(datagram.get(8..)?).ok()?;
+                let (source, _) = ip::src_dst(InnerHeader::packet(datagram)?).ok()?;
                 self.owner_of_address(source)
             }
             _ => None,

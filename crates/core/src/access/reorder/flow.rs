@@ -47,6 +47,10 @@ use crate::element::Reason;
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 
+/// Lists of held packets: one per path, and one of those that wait as their sender said.
+pub(super) const LISTS: usize = MAX_PATHS + 1;
+const PATIENT: PathId = MAX_PATHS as PathId;
+
 /// Flows unused this long are forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -61,6 +65,24 @@ pub enum Outcome {
     Duplicate,
     /// It came after its place was given up: delivered at once, out of order.
     Late,
+}
+
+/// How long a packet may wait for those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// Not at all: only a second copy is dropped.
+    Never,
+    /// As long as one that is under way on another path may take (see `law.rs`).
+    Skew,
+    /// So long: what is lost may be restored. The latest one told holds for all that wait this way in the session.
+    For(Duration),
+}
+
+impl From<bool> for Hold {
+    /// Whether order is restored.
+    fn from(restored: bool) -> Self {
+        if restored { Self::Skew } else { Self::Never }
+    }
 }
 
 /// Counters of one session's flow reordering, in packets where not said otherwise.
@@ -118,8 +140,7 @@ impl FlowReorder {
 
     /// One packet of `flow` with its `sequence` arrived by `path`.
     ///
-    /// `start`: it is the first of the flow's sequence. `hold`: restore order; `false` only drops
-    /// duplicates (redundant mode). Whatever is due to leave goes to `out`, this packet included
+    /// `start`: it is the first of the flow's sequence. `hold`: whether and how order is restored. Whatever is due to leave goes to `out`, this packet included
     /// unless the outcome is [`Outcome::Held`] or [`Outcome::Duplicate`].
     #[expect(
         clippy::too_many_arguments,
@@ -130,7 +151,7 @@ impl FlowReorder {
         flow: &FlowKey,
         sequence: u32,
         start: bool,
-        hold: bool,
+        hold: impl Into<Hold>,
         path: PathId,
         packet: &mut [u8],
         now: Instant,
@@ -139,6 +160,7 @@ impl FlowReorder {
     ) -> Outcome {
         let rtts = self.rtts;
         let inner = self.inner.get_or_insert_with(|| Box::new(Inner::new(&pool.config().flow, &rtts)));
+        let hold = hold.into();
         let arrival = Arrival { sequence, start, hold, path: path.min(MAX_PATHS as PathId - 1) };
         inner.on_packet(flow, arrival, packet, &mut Ctx { now, pool, out })
     }
@@ -218,7 +240,7 @@ impl PacketSink for Nowhere {
 struct Arrival {
     sequence: u32,
     start: bool,
-    hold: bool,
+    hold: Hold,
     path: PathId,
 }
 
@@ -242,10 +264,13 @@ enum Cause {
 struct Inner {
     law: HoldLaw,
     flows: Flows,
-    /// Everything held, by the path it came by, oldest first: the heads have the next deadlines.
-    lists: [Fifo; MAX_PATHS],
+    /// Everything held, by the path it came by, oldest first: the heads have the next deadlines. What waits for as
+    /// long as its sender said ([`Hold::For`]) is in the last one, as if it had come by a path of its own.
+    lists: [Fifo; LISTS],
     /// When the head of each list came.
-    firsts: [Instant; MAX_PATHS],
+    firsts: [Instant; LISTS],
+    /// How long what is in the last list waits.
+    patience: Duration,
     held: u32,
     held_bytes: u32,
     overtakes: u16,

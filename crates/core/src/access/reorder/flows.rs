@@ -1,10 +1,10 @@
 //! The flows of one session: found by key, kept in order of last use, bounded in number.
 
 use super::WINDOW;
+use super::flow::LISTS;
 use super::law::ahead;
 use super::pool::{NONE, Pool};
 use super::seen::Seen;
-use crate::access::MAX_PATHS;
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -41,7 +41,7 @@ pub(super) struct Flow {
     pub adopting: bool,
     pub held_bytes: u32,
     /// Held packets by the path they came by. Every one of them overtook `expected`.
-    pub above: [u16; MAX_PATHS],
+    pub above: [u16; LISTS],
     pub touched: Instant,
     pub skip: Option<Skip>,
     /// Slot of each held packet at `sequence % len`; only there while something is held.
@@ -162,7 +162,7 @@ impl Flows {
             held: 0,
             adopting: !started,
             held_bytes: 0,
-            above: [0; MAX_PATHS],
+            above: [0; LISTS],
             touched: now,
             skip: None,
             ring: None,

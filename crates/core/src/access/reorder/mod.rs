@@ -19,7 +19,7 @@ mod pool;
 mod seen;
 mod stream;
 
-pub use flow::{FlowReorder, FlowStats, Outcome};
+pub use flow::{FlowReorder, FlowStats, Hold, Outcome};
 pub use law::initial_sequence;
 pub use pool::{Pool, PoolConfig};
 pub use stream::{

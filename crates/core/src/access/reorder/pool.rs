@@ -238,7 +238,13 @@ impl Pool {
         self.cached += cost;
     }
 
-    /// Charges `bytes` an engine allocates by itself; `false`: it must not.
+    /// Bytes that may still be charged.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.config.bytes.saturating_sub(self.used)
+    }
+
+    /// Charges `bytes` somebody allocates by itself; `false`: it must not.
     pub(crate) fn charge(&mut self, bytes: usize) -> bool {
         let granted = self.make_room(bytes);
         if granted {

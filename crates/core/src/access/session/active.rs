@@ -1,5 +1,6 @@
 //! What a session needs while it is in use: path states, per-rule state, reordering, queues.
 
+use super::coding::Coding;
 use super::control::Message;
 use super::fast::Fast;
 use super::send::RuleState;
@@ -33,6 +34,8 @@ pub(super) struct Active {
     pub per_rule: Vec<RuleState>,
     pub flow_reorder: FlowReorder,
     pub stream_reorder: StreamReorder,
+    /// Of coded mode; made by its first packet.
+    pub coding: Option<Box<Coding>>,
     mtu: [Option<Box<PathMtu>>; MAX_PATHS],
     /// Messages cut so far, by path: the number of the next one.
     pub cuts: [u32; MAX_PATHS],
@@ -82,6 +85,7 @@ impl Active {
             per_rule: Vec::new(),
             flow_reorder: FlowReorder::new(),
             stream_reorder: StreamReorder::new(),
+            coding: None,
             mtu: Default::default(),
             cuts: [0; MAX_PATHS],
             assembler: Assembler::default(),

@@ -1,6 +1,7 @@
 //! Control inside the tunnel: probes, path notifications, configuration, path MTU, closing.
 
 use super::active::Active;
+use super::coding::Coding;
 use super::cut::lost_piece;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::access::config_channel::Fragment;
@@ -149,7 +150,7 @@ impl Session {
                 active.resume();
             }
         }
-        self.sweep(now);
+        self.sweep(now, shared.pool);
         if self.is_ue() && now.saturating_since(self.last_data) > shared.params.cool_after {
             self.keys.cool_down();
         }
@@ -168,6 +169,7 @@ impl Session {
             .chain(active.stream_reorder.poll_timeout())
             .chain(active.flap.poll_timeout())
             .chain(active.assembler.poll_timeout())
+            .chain(active.coding.as_deref().and_then(Coding::poll_timeout))
             .chain(soon)
             .chain(stale)
             .min_by_key(|(at, _)| *at)

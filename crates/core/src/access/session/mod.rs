@@ -15,6 +15,7 @@
 //! cannot be made again, and goes on answering probes.
 
 mod active;
+mod coding;
 mod control;
 mod cut;
 mod fast;
@@ -25,6 +26,7 @@ mod rest;
 mod send;
 mod types;
 
+pub use coding::CodingStats;
 pub use path::{Path, PathView, Security};
 pub use profile::Profile;
 pub use send::{RuleState, RuleView};
@@ -263,6 +265,7 @@ impl Session {
         self.on_timeout(now, shared, inner);
         self.reconsider(now, shared, out);
         self.send_control(now, shared, out);
+        self.send_repairs(now, out);
         while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
             inner.deliver(&mut packet);
         }
@@ -288,6 +291,9 @@ impl Session {
             active.flow_reorder.close(pool);
             active.stream_reorder.close(pool);
             active.assembler.close(pool);
+            if let Some(coding) = &mut active.coding {
+                coding.close(pool);
+            }
         }
     }
 

@@ -4,9 +4,10 @@ use super::active::Active;
 use super::cut::lost_piece;
 use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
-use crate::access::reorder::Outcome;
+use crate::access::reorder::{Hold, Outcome};
 use crate::access::{PacketSink, PathId};
 use crate::time::Instant;
+use anabranch_wire::coding::CodeWord;
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::tunnel::{Fragment, InnerHeader, InnerType, Order};
@@ -138,9 +139,9 @@ impl Session {
             return Err(DropReason::PlainRefused);
         }
         let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
-        // Control is always sealed, and so are markers: a forged one would end the wait for order.
-        let marker = matches!(header.order(), Ok(Order::Mark(_)));
-        if header.kind != InnerType::Data || marker {
+        // Control is always sealed, and so are markers (a forged one would end the wait for order) and repairs.
+        let sealed = matches!(header.order(), Ok(Order::Mark(_) | Order::Repair(_)));
+        if header.kind != InnerType::Data || sealed {
             return Err(DropReason::PlainRefused);
         }
         if header.length == 0 {
@@ -178,15 +179,48 @@ impl Session {
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
         let order = header.order().map_err(|_| DropReason::Malformed)?;
-        if let Order::Mark(word) = order {
-            let active = Active::of(&mut self.active, &self.profile);
-            active.stream_reorder.on_marker(word, now, shared.pool, inner);
-            return Ok(());
+        match order {
+            Order::Mark(word) => {
+                let active = Active::of(&mut self.active, &self.profile);
+                active.stream_reorder.on_marker(word, now, shared.pool, inner);
+                Ok(())
+            }
+            Order::Repair(word) => self.coded_repair(path, word, packet, now, shared, inner),
+            Order::Coded { sequence, start, hold } => {
+                let (word, packet) = CodeWord::split(packet).ok_or(DropReason::Malformed)?;
+                // Only what may be delivered may be a part of what is restored.
+                self.check_source(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?)?;
+                let order = Order::sequenced(sequence, start, hold);
+                let hold = self.coded_source(word, order, packet, now, shared);
+                let taken = self.take_in(path, order, hold, packet, now, shared, inner);
+                self.deliver_recovered(path, word.stream, now, shared, inner);
+                taken
+            }
+            Order::Flow { .. } => self.take_in(path, order, Hold::Skew, packet, now, shared, inner),
+            _ => self.take_in(path, order, Hold::Never, packet, now, shared, inner),
         }
+    }
+
+    /// The UPF takes packets of the session's own addresses only.
+    fn check_source(&self, key: &FlowKey) -> Result<(), DropReason> {
+        let spoofed = !self.is_ue() && !self.addresses.contains(key.src);
+        if spoofed { Err(DropReason::SpoofedSource) } else { Ok(()) }
+    }
+
+    /// Takes an inner packet, as it arrived or was restored, and delivers it in its order.
+    #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
+    pub(super) fn take_in(
+        &mut self,
+        path: PathId,
+        order: Order,
+        hold: Hold,
+        packet: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
         let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
-        if !self.is_ue() && !self.addresses.contains(key.src) {
-            return Err(DropReason::SpoofedSource);
-        }
+        self.check_source(&key)?;
         if self.resting {
             self.wake(now);
         }
@@ -197,7 +231,6 @@ impl Session {
         self.clamp_mss(packet, shared.params.inner_mtu);
         match order {
             Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
-                let hold = matches!(order, Order::Flow { .. });
                 let active = Active::of(&mut self.active, &self.profile);
                 let outcome = active.flow_reorder.on_packet(
                     &key,
@@ -218,7 +251,7 @@ impl Session {
                 let active = Active::of(&mut self.active, &self.profile);
                 active.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
             }
-            Order::None | Order::Mark(_) => inner.deliver(packet),
+            _ => inner.deliver(packet),
         }
         Ok(())
     }

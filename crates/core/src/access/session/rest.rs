@@ -22,6 +22,7 @@
 use super::{Session, Shared};
 use crate::access::mtu::PathMtu;
 use crate::access::path::Role;
+use crate::access::reorder::Pool;
 use crate::time::{Duration, Instant};
 
 /// A flow the UE classified is remembered this long after its last downlink packet. Longer than the UE's own
@@ -99,9 +100,10 @@ impl Session {
     }
 
     /// Forgets flows that were not used for long.
-    pub(super) fn sweep(&mut self, now: Instant) {
+    pub(super) fn sweep(&mut self, now: Instant, pool: &mut Pool) {
         let Some(active) = self.active.as_mut().filter(|active| active.sweep_at <= now) else { return };
         active.sweep_at = now + SWEEP;
+        self.sweep_coding(now, pool);
         self.flows.expire(if self.is_ue() { UE_FLOWS } else { UPF_FLOWS }, now);
     }
 }

@@ -71,6 +71,11 @@ impl RuleState {
         self.path
     }
 
+    /// The path of the latest packet of a coded rule.
+    pub(super) const fn source_path(&self) -> Option<PathId> {
+        self.mode.current()
+    }
+
     /// What a packet would be told now that did not come this way.
     pub(super) fn pick_again(&mut self, mode: &Mode, view: View<'_>, now: Instant) -> Pick {
         self.mode.pick(mode, view, self.packets, 0, now)
@@ -165,6 +170,9 @@ impl Session {
             } else {
                 Order::Dedup { sequence, start }
             };
+            if let (Some(&mode), Pick::One(path)) = (policy.mode.coded(), pick) {
+                return self.send_coded(rule, mode, path, order, packet, now, shared, out);
+            }
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
@@ -322,11 +330,12 @@ impl Session {
         let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
         let to = state.endpoint().ok_or(DropReason::NoPath)?;
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
-        // Markers are always sealed: a forged one would end the wait for order.
-        let marker = matches!(order, Order::Mark(_));
+        // Markers are always sealed: a forged one would end the wait for order. So are repairs: one is of packets that
+        // may have gone sealed.
+        let sealed = matches!(order, Order::Mark(_) | Order::Repair(_));
         let active = Active::of(&mut self.active, &self.profile);
         let max = active.usable(path, self.profile.max_payload, now);
-        let size = if self.profile.security(path) == Security::Plain && !marker {
+        let size = if self.profile.security(path) == Security::Plain && !sealed {
             let size = PLAIN_OVERHEAD + payload.len();
             if size > max {
                 return self.emit_pieces(path, header, payload, max, now, out);
@@ -384,6 +393,6 @@ impl Session {
 const QUIET: Duration = Duration::from_secs(2);
 
 /// The stream a rule's packets belong to. Rule sets have at most 250 rules.
-fn stream_id(rule: RuleIndex) -> u8 {
+pub(super) fn stream_id(rule: RuleIndex) -> u8 {
     u8::try_from(rule).unwrap_or(u8::MAX)
 }

@@ -1,6 +1,6 @@
 //! From policy (access names, percent, milliseconds) to compiled modes (path ids, ppm, microseconds).
 
-use super::{ActiveStandby, LoadBalance, Mode, PriorityBased, Redundant, SmallestDelay};
+use super::{ActiveStandby, Coded, LoadBalance, Mode, PriorityBased, Redundant, SmallestDelay};
 use crate::access::{MAX_PATHS, PathId};
 use crate::policy::{AccessName, SteeringMode, Weight};
 use thiserror::Error;
@@ -11,6 +11,12 @@ pub const MAX_LOSS_PERCENT: f64 = 100.0;
 const MAX_RTT_MS: f64 = 60_000.0;
 /// Largest valid dwell time, in milliseconds.
 const MAX_DWELL_MS: u32 = 60_000;
+/// Least and largest valid overhead of coded mode, in percent.
+const OVERHEAD_PERCENT: [f64; 2] = [10.0, 100.0];
+/// Largest valid window of coded mode, in packets.
+const MAX_WINDOW_PACKETS: f64 = 128.0;
+/// Least and largest valid longest wait of coded mode, in milliseconds.
+const LONGEST_WAIT_MS: [f64; 2] = [10.0, 1000.0];
 
 /// What is wrong with a policy, and what would be valid.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -140,6 +146,17 @@ impl Mode {
                 let ppm = above_loss_percent.map(|p| names.loss_ppm("above_loss_percent", p)).transpose()?;
                 Self::Redundant(Redundant::new(ppm))
             }
+            SteeringMode::Coded { overhead_percent, window_packets, longest_wait_ms } => {
+                let [least, most] = OVERHEAD_PERCENT;
+                let percent = f64::from(*overhead_percent);
+                names.range("overhead_percent", percent, least, most, "10 to 100 (%)")?;
+                let packets = f64::from(*window_packets);
+                names.range("window_packets", packets, 1.0, MAX_WINDOW_PACKETS, "1 to 128 (packets)")?;
+                let [least, most] = LONGEST_WAIT_MS;
+                let wait = f64::from(*longest_wait_ms);
+                names.range("longest_wait_ms", wait, least, most, "10 to 1000 (ms)")?;
+                Self::Coded(Coded::new(*overhead_percent, *window_packets, *longest_wait_ms))
+            }
         })
     }
 }
@@ -251,6 +268,9 @@ mod tests {
             (r#"{"mode":"priority-based","primary":"5g","rtt_ms":-1}"#, &["rtt_ms = -1", "60000"]),
             (r#"{"mode":"priority-based","primary":"5g","loss_percent":101}"#, &["loss_percent", "0 to 100"]),
             (r#"{"mode":"redundant","above_loss_percent":1e9}"#, &["above_loss_percent"]),
+            (r#"{"mode":"coded","overhead_percent":9}"#, &["coded", "overhead_percent = 9", "10 to 100"]),
+            (r#"{"mode":"coded","window_packets":129}"#, &["window_packets = 129", "1 to 128"]),
+            (r#"{"mode":"coded","longest_wait_ms":5}"#, &["longest_wait_ms = 5", "10 to 1000"]),
             (r#"{"mode":"smallest-delay","hysteresis_percent":100}"#, &["hysteresis_percent", "0 to 99"]),
             (r#"{"mode":"smallest-delay","dwell_ms":60001}"#, &["dwell_ms", "60000"]),
             (r#"{"mode":"load-balance","weights":[{"access":"5g","percent":35}]}"#, &["35", "0, 10"]),

@@ -20,6 +20,7 @@
 
 mod active_standby;
 mod autonomous;
+mod coded;
 mod compile;
 mod load_balance;
 mod path;
@@ -28,6 +29,7 @@ mod redundant;
 mod smallest_delay;
 
 pub use active_standby::ActiveStandby;
+pub use coded::Coded;
 pub use compile::{MAX_LOSS_PERCENT, PolicyError};
 pub use load_balance::LoadBalance;
 pub use path::{PathIter, PathSet, PathState, PathStates};
@@ -80,6 +82,8 @@ pub enum Mode {
     PriorityBased(PriorityBased),
     /// See [`Redundant`].
     Redundant(Redundant),
+    /// See [`Coded`].
+    Coded(Coded),
 }
 
 impl Mode {
@@ -93,7 +97,7 @@ impl Mode {
         match self {
             Self::ActiveStandby(_) | Self::SmallestDelay(_) => false,
             Self::LoadBalance(mode) => mode.per_packet(),
-            Self::PriorityBased(_) | Self::Redundant(_) => true,
+            Self::PriorityBased(_) | Self::Redundant(_) | Self::Coded(_) => true,
         }
     }
 
@@ -128,6 +132,16 @@ impl Mode {
             Self::SmallestDelay(_) => "smallest-delay",
             Self::PriorityBased(_) => "priority-based",
             Self::Redundant(_) => "redundant",
+            Self::Coded(_) => "coded",
+        }
+    }
+
+    /// Coded mode's parameters.
+    #[must_use]
+    pub const fn coded(&self) -> Option<&Coded> {
+        match self {
+            Self::Coded(mode) => Some(mode),
+            _ => None,
         }
     }
 }
@@ -218,6 +232,7 @@ impl ModeState {
             Mode::SmallestDelay(mode) => mode.pick(self, &input),
             Mode::PriorityBased(mode) => mode.pick(self, &input),
             Mode::Redundant(mode) => mode.pick(self, &input),
+            Mode::Coded(mode) => mode.pick(self, &input),
         }
     }
 

@@ -214,6 +214,26 @@ fn redundancy_can_wait_for_loss() {
     assert_eq!(run.at(4, &two), Pick::One(1));
 }
 
+#[test]
+fn coded_mode_counts_loss_as_delay_and_repairs_from_elsewhere() {
+    let mode = compile(r#"{"mode":"coded","longest_wait_ms":100}"#, 3);
+    let coded = *mode.coded().unwrap();
+    let mut run = Run::new(mode);
+    let mut live = paths(&[40, 20, 30]);
+    assert_eq!(run.at(0, &live), Pick::One(1), "the smallest delay");
+    assert_eq!(coded.repair_path(1, &live), 2);
+    live.get_mut(1).unwrap().loss_ppm = 50_000;
+    assert_eq!(run.at(1000, &live), Pick::One(2), "5 % are 40 ms of round trip");
+    assert_eq!(coded.repair_path(2, &live), 0);
+    live.get_mut(2).unwrap().rtt_us = 130_000;
+    assert_eq!(coded.repair_path(1, &live), 0);
+    live.mark_down(0);
+    assert_eq!(coded.repair_path(1, &live), 1, "55 ms later is too late for half of 100 ms");
+    live.get_mut(2).unwrap().rtt_us = 119_000;
+    assert_eq!(coded.repair_path(1, &live), 2);
+    assert_eq!(coded.repair_path(2, &paths(&[0, 0, 30])), 2, "the only one");
+}
+
 fn any_mode() -> impl Strategy<Value = SteeringMode> {
     let access = (0u8..8).prop_map(|p| format!("a{p}"));
     let per = prop_oneof![Just(Granularity::Packet), Just(Granularity::Flow)];
@@ -233,6 +253,11 @@ fn any_mode() -> impl Strategy<Value = SteeringMode> {
         ),
         proptest::option::of(0.0..100.0)
             .prop_map(|above_loss_percent| SteeringMode::Redundant { above_loss_percent }),
+        (10u8..=100, 1u8..=128, 10u16..=1000).prop_map(
+            |(overhead_percent, window_packets, longest_wait_ms)| {
+                SteeringMode::Coded { overhead_percent, window_packets, longest_wait_ms }
+            }
+        ),
     ]
 }
 

@@ -4,7 +4,7 @@ use super::super::flows::{FLOW_BYTES, Flows};
 use super::super::law::{HoldLaw, ahead};
 use super::super::pool::{Fifo, Meta};
 use super::super::{FlowLimits, WINDOW};
-use super::{Arrival, Cause, Ctx, FlowStats, IDLE, Inner, Outcome};
+use super::{Arrival, Cause, Ctx, FlowStats, Hold, IDLE, Inner, LISTS, Outcome, PATIENT};
 use crate::access::{MAX_PATHS, PacketSink, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
@@ -34,8 +34,9 @@ impl Inner {
         Self {
             law,
             flows: Flows::new(),
-            lists: [Fifo::EMPTY; MAX_PATHS],
-            firsts: [Instant::ZERO; MAX_PATHS],
+            lists: [Fifo::EMPTY; LISTS],
+            firsts: [Instant::ZERO; LISTS],
+            patience: Duration::ZERO,
             held: 0,
             held_bytes: 0,
             overtakes,
@@ -48,12 +49,17 @@ impl Inner {
     pub(super) fn on_packet(
         &mut self,
         key: &FlowKey,
-        arrival: Arrival,
+        mut arrival: Arrival,
         packet: &mut [u8],
         ctx: &mut Ctx<'_, impl PacketSink>,
     ) -> Outcome {
-        let Arrival { sequence, start, hold, path } = arrival;
-        self.law.on_arrival(path, ctx.now);
+        self.law.on_arrival(arrival.path, ctx.now);
+        if let Hold::For(patience) = arrival.hold {
+            self.patience = patience;
+            arrival.path = PATIENT;
+        }
+        let Arrival { sequence, start, hold, .. } = arrival;
+        let hold = hold != Hold::Never;
         let index = match self.flows.find(key) {
             Some(index) => index,
             None => match self.admit(key, sequence, start || !hold, ctx) {
@@ -127,6 +133,7 @@ impl Inner {
         ctx: &mut Ctx<'_, impl PacketSink>,
     ) -> Outcome {
         let Arrival { sequence, start, hold, .. } = arrival;
+        let hold = hold != Hold::Never;
         let flow = self.flows.get(index);
         let silent = ctx.now.saturating_since(flow.touched);
         if ahead(sequence, flow.expected).unsigned_abs() > WINDOW {

@@ -3,10 +3,10 @@
 use super::super::flows::Skip;
 use super::super::law::ahead;
 use super::super::pool::{Meta, Pool};
-use super::{Cause, Ctx, IDLE, Inner};
+use super::{Cause, Ctx, IDLE, Inner, LISTS, PATIENT};
 use crate::access::{MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
-use crate::time::{Instant, nanos};
+use crate::time::{Duration, Instant, nanos};
 
 impl Inner {
     /// Moves `expected` of a flow up to `target`, delivering what is held below it, then settles.
@@ -125,7 +125,7 @@ impl Inner {
 
     /// The packet that has waited longest in this session.
     pub(super) fn oldest(&self, pool: &Pool) -> Option<Meta> {
-        let heads = (0..MAX_PATHS).filter_map(|path| Some((self.firsts[path], self.lists[path].head()?)));
+        let heads = (0..LISTS).filter_map(|path| Some((self.firsts[path], self.lists[path].head()?)));
         heads.min_by_key(|(arrival, _)| *arrival).map(|(_, slot)| pool.meta(slot))
     }
 
@@ -152,10 +152,10 @@ impl Inner {
     }
 
     pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_, impl PacketSink>) {
-        for path in 0..MAX_PATHS {
+        for path in 0..LISTS {
             while let Some(slot) = self.lists[path].head() {
                 let Meta { arrival, sequence, owner, path } = ctx.pool.meta(slot);
-                if arrival + self.law.hold(path) > ctx.now {
+                if arrival + self.hold_time(path) > ctx.now {
                     break;
                 }
                 self.advance(owner, sequence, Cause::TimedOut, Some((arrival, path)), ctx);
@@ -175,9 +175,14 @@ impl Inner {
         }
     }
 
+    /// How long what is in a list waits.
+    fn hold_time(&self, list: PathId) -> Duration {
+        if list == PATIENT { self.patience } else { self.law.hold(list) }
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        let held = (0..MAX_PATHS).filter(|&path| self.lists[path].head().is_some());
-        let held = held.map(|path| self.firsts[path] + self.law.hold(path as PathId)).min();
+        let held = (0..LISTS).filter(|&list| self.lists[list].head().is_some());
+        let held = held.map(|list| self.firsts[list] + self.hold_time(list as PathId)).min();
         match (held, self.idle_at) {
             (Some(at), idle) if idle.is_none_or(|idle| at <= idle) => Some((at, "reorder hold")),
             (_, idle) => idle.map(|at| (at, "reorder idle")),

@@ -1,0 +1,79 @@
+//! Coded redundancy: repair packets over a sliding window of source packets (`coded` mode).
+//!
+//! A systematic sliding-window linear code over GF(256), of the kind of RFC 8681 (FECFRAME, RFC 8680), with a Cauchy
+//! matrix in place of pseudo-random coefficients. Packets go out as they are, at once; now and then a repair packet
+//! follows, a sum of the latest packets, each multiplied by its coefficient. What is lost on the way is the unknown of a
+//! system of linear equations that the receiver solves as repairs arrive.
+//!
+//! ```text
+//!  sources   s1 s2 s3 ── s4 s5 s6 ── s7 s8 ··          position, 24 bits
+//!                       │           │
+//!  repairs              r0          r1                 r = Σ c(position, index) · s over the window
+//! ```
+//!
+//! [`Encoder`] decides when a repair is due (a budget of bytes) and computes it; [`Decoder`] keeps what arrived and
+//! restores what is missing. Both know bytes only: what a symbol means is the session's business, as are paths.
+//! The derivation, the laws and what was measured: docs/atsss-coded.md.
+//!
+//! Bounds, whatever a peer sends: [`Decoder`] keeps [`SPAN`] symbols and [`MAX_ROWS`] equations, both within the bytes
+//! its owner grants per call; the work of a call is within [`Work`], a budget of bytes multiplied per second.
+
+mod decoder;
+mod encoder;
+mod gf256;
+mod work;
+
+pub use decoder::{Decoder, DecoderStats, Repair};
+pub use encoder::{Encoder, EncoderStats, MAX_WAIT, MAX_WINDOW, Overhead};
+pub use work::Work;
+
+/// Positions a decoder looks back from the newest: a whole window, and as much again for repairs that come late.
+pub const SPAN: u32 = 256;
+/// Equations a decoder keeps unsolved.
+pub const MAX_ROWS: usize = 64;
+
+/// Bits of a position.
+const POSITION_BITS: u32 = 24;
+const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
+
+/// The distance from `from` to `position`, which may be negative; positions wrap.
+const fn ahead(position: u32, from: u32) -> i32 {
+    (position.wrapping_sub(from) << (32 - POSITION_BITS)) as i32 >> (32 - POSITION_BITS)
+}
+
+/// A buffer that grows in steps and is used again and again.
+#[derive(Debug, Default)]
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Allocation comes in multiples of so many bytes.
+    const STEP: usize = 256;
+
+    /// Bytes by which the buffer grows to hold `len`.
+    fn growth(&self, len: usize) -> usize {
+        len.next_multiple_of(Self::STEP).saturating_sub(self.0.capacity())
+    }
+
+    /// Makes room for `len` bytes, within `room`: what was allocated.
+    fn reserve(&mut self, len: usize, room: usize) -> Option<usize> {
+        let growth = self.growth(len);
+        if growth > room {
+            return None;
+        }
+        if growth > 0 {
+            let before = self.0.capacity();
+            self.0.reserve_exact(len.next_multiple_of(Self::STEP) - self.0.len());
+            return Some(self.0.capacity() - before);
+        }
+        Some(0)
+    }
+
+    /// Holds `parts`, one after the other; there is room for them.
+    fn fill<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
+        self.0.clear();
+        parts.into_iter().for_each(|part| self.0.extend_from_slice(part));
+    }
+}
+
+#[cfg(test)]
+mod tests;
