@@ -117,6 +117,9 @@ pub fn run(
         scenario.matrix.as_ref().is_none_or(|of| matrix::is_judged(claim, of, backend.name()))
     };
     let claims: Vec<Claim> = scenario.claims.iter().filter(judged).cloned().collect();
+    if scenario.matrix.is_some() {
+        per_seed.iter_mut().for_each(|metrics| matrix::without_number(&claims, metrics));
+    }
     let claims =
         judge(&claims, backend.name(), &per_seed).with_context(|| scenario.file.display().to_string())?;
     Ok(Finished {

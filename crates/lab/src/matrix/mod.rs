@@ -156,6 +156,16 @@ pub fn figures(
     }
 }
 
+/// A claim of a figure that no cell has, such as over a reference that carried nothing, has no number and fails; the
+/// others are judged.
+pub fn without_number(claims: &[Claim], metrics: &mut BTreeMap<String, f64>) {
+    for expr in claims.iter().filter_map(|claim| Expr::parse(&claim.metric).ok()) {
+        for name in expr.metrics() {
+            metrics.entry(name.to_owned()).or_insert(f64::NAN);
+        }
+    }
+}
+
 /// A figure of a variant.
 #[must_use]
 pub fn value(metrics: &BTreeMap<String, f64>, variant: &str, figure: &str) -> Option<f64> {
@@ -365,6 +375,11 @@ id = "bbr"
 what = "w"
 metric = "matrix.all.beside.min"
 min = 0.9
+[[claim]]
+id = "nothing"
+what = "w"
+metric = "matrix.all.step_s.max"
+max = 3
 "#;
 
     /// Each access alone has 40 Mbit/s (BBR: 30) and loses nothing; both together have 60 (BBR: 20).
@@ -411,7 +426,8 @@ min = 0.9
         assert!(get("good_cubic.call_lost_percent").abs() < 1e-9 && get("matrix.all.of_best.count") == 4.0);
         let verdicts: Vec<bool> =
             done.claims.iter().map(|c| c.verdict == crate::claims::Verdict::Holds).collect();
-        assert_eq!(verdicts, [false, false]);
+        assert_eq!(verdicts, [false, false, false]);
+        assert_eq!(done.claims[2].measured, None);
         let matrix = scenario.matrix.as_ref().unwrap();
         let (figure, cells) = &worst(matrix, &done.metrics)[1];
         assert_eq!((figure.name, cells[0].0.name.as_str()), ("of_best", "good_bbr"));
