@@ -10,6 +10,7 @@
 //! | [`handshake`] | init, response and cookie messages; hello and welcome |
 //! | [`control`] | probes, notifications, configuration, MTU probes, close |
 //! | [`coding`] | coded source packets and repair packets |
+//! | [`convert`] | the 0-RTT TCP Convert Protocol: how a TCP lane says where to connect to |
 //! | [`ioam`] | in-situ OAM as IPv6 options; telemetry as a TCP option |
 //! | [`ip`] | flow keys, checksums, MSS clamping, packet-too-big, outer UDP/IP |
 //! | [`tcp`] | TCP segments for the simulated hosts |
@@ -22,6 +23,7 @@
 
 pub mod coding;
 pub mod control;
+pub mod convert;
 mod error;
 pub mod gtpu;
 pub mod handshake;
