@@ -151,6 +151,7 @@ impl Choice {
                 filter: Default::default(),
                 steering: SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 },
                 reorder: true,
+                functionality: Default::default(),
             },
         ]
     }

@@ -36,6 +36,36 @@ pub struct Rule {
     /// Whether the receiver restores order. Off for transports that do not care.
     #[serde(default = "yes")]
     pub reorder: bool,
+    /// What carries its TCP flows. Others of its packets, such as UDP and QUIC, go by the packet lane always.
+    #[serde(default, skip_serializing_if = "Functionality::is_ll")]
+    pub functionality: Functionality,
+}
+
+/// Steering functionality of a rule (TS 23.501 §5.32.6).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Functionality {
+    /// The packet lane, ATSSS-LL: packets are steered as they are.
+    #[default]
+    Ll,
+    /// The TCP lane: TCP ends at UE and UPF, with Multipath TCP between them.
+    Mptcp,
+}
+
+impl Functionality {
+    /// As written in configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ll => "ll",
+            Self::Mptcp => "mptcp",
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+    const fn is_ll(&self) -> bool {
+        matches!(self, Self::Ll)
+    }
 }
 
 /// Traffic selector, written from the UE's side: *local* is the UE, *remote* the far end.
@@ -310,7 +340,7 @@ mod tests {
     fn a_rule_round_trips_through_json() {
         let text = r#"{"name":"web","filter":{"protocol":"tcp","remote_port":"80-443"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":30},{"access":"wifi","percent":70}]}}"#;
         let rule: Rule = serde_json::from_str(text).unwrap();
-        assert!(rule.reorder && rule.steering.splits());
+        assert!(rule.reorder && rule.steering.splits() && rule.functionality == Functionality::Ll);
         assert_eq!(rule.filter.remote_port, Some(PortRange { first: 80, last: 443 }));
         let again: Rule = serde_json::from_str(&serde_json::to_string(&rule).unwrap()).unwrap();
         assert_eq!(again, rule);

@@ -25,7 +25,7 @@ const FOR_TESTS: [(&str, &[&str]); 1] = [("node", &["taps"])];
 const CONTRACT: [&str; 5] = ["element", "ioam", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 16] = [
+const LEAVES: [&str; 17] = [
     "access::coding",
     "access::crypto",
     "access::dns",
@@ -35,6 +35,7 @@ const LEAVES: [&str; 16] = [
     "access::reorder",
     "access::steer",
     "access::table",
+    "access::tcp_lane",
     "cc",
     "collect",
     "lwip",

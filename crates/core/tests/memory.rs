@@ -19,7 +19,13 @@ fn held() -> isize {
 }
 
 fn rule(steering: SteeringMode) -> Vec<Rule> {
-    vec![Rule { name: "all".into(), filter: Default::default(), steering, reorder: true }]
+    vec![Rule {
+        name: "all".into(),
+        filter: Default::default(),
+        steering,
+        reorder: true,
+        functionality: Default::default(),
+    }]
 }
 
 /// One test, because the allocator counts for the whole process.

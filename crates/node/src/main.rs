@@ -26,8 +26,10 @@ mod link;
 mod monitor;
 mod netctl;
 mod proxy;
+mod relay;
 mod slicemgr;
 mod taps;
+mod tcp_lane;
 #[cfg(test)]
 mod testing;
 

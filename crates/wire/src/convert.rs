@@ -239,7 +239,9 @@ fn one(b: &[u8]) -> Result<(Tlv<'_>, &[u8]), WireError> {
         COOKIE => Tlv::Cookie { cookie: after_zeros },
         ERROR => Tlv::Error { code: ErrorCode::of(tlv[2]), value: &tlv[3..] },
         SOURCE_PORT if bytes == UNIT => Tlv::SourcePort(u16_at(tlv, 2)),
-        SOURCE_PORT => return Err(WireError::Length { what: "source port TLV", expected: UNIT, have: bytes }),
+        SOURCE_PORT => {
+            return Err(WireError::Length { what: "source port TLV", expected: UNIT, have: bytes });
+        }
         kind => Tlv::Unknown { kind, value },
     };
     Ok((tlv, rest))

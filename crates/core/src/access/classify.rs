@@ -12,7 +12,7 @@
 use crate::access::dns::DnsTable;
 use crate::access::steer::{Mode, PolicyError};
 use crate::access::{MAX_PATHS, PathId};
-use crate::policy::{AccessName, Filter, PortRange, Protocol, Rule};
+use crate::policy::{AccessName, Filter, Functionality, PortRange, Protocol, Rule};
 use crate::time::Instant;
 use anabranch_wire::ip::{FlowKey, protocol};
 use ipnet::IpNet;
@@ -36,6 +36,8 @@ pub struct CompiledRule {
     pub mode: Mode,
     /// Whether the receiver restores order.
     pub reorder: bool,
+    /// What carries its TCP flows.
+    pub functionality: Functionality,
     matcher: Matcher,
 }
 
@@ -106,12 +108,14 @@ impl RuleSet {
             let mode =
                 Mode::compile_for(&rule.steering, &accesses, known).map_err(|error| in_rule(rule, error))?;
             let matcher = Matcher::new(&rule.filter, &domains).map_err(|error| in_rule(rule, error))?;
-            compiled.push(CompiledRule { name: rule.name.clone(), mode, reorder: rule.reorder, matcher });
+            let Rule { reorder, functionality, .. } = *rule;
+            compiled.push(CompiledRule { name: rule.name.clone(), mode, reorder, functionality, matcher });
         }
         compiled.push(CompiledRule {
             name: DEFAULT_RULE.to_owned(),
             mode: Mode::DEFAULT,
             reorder: true,
+            functionality: Functionality::Ll,
             matcher: Matcher::default(),
         });
         Ok(Self { rules: compiled.into(), domains: domains.into() })
@@ -337,7 +341,7 @@ mod tests {
     fn rule(name: &str, filter: &str) -> Rule {
         let filter = serde_json::from_str(filter).unwrap();
         let steering = SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 };
-        Rule { name: name.into(), filter, steering, reorder: true }
+        Rule { name: name.into(), filter, steering, reorder: true, functionality: Functionality::Ll }
     }
 
     fn accesses() -> [AccessName; 2] {

@@ -13,6 +13,9 @@ pub struct Document {
     /// From the UPF: its rules. From the UE: the rules of its own that go before them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<Rule>>,
+    /// From the UPF: it ends TCP flows that the UE brings by the TCP lane ([`crate::access::tcp_lane`]).
+    #[serde(skip_serializing_if = "is_false")]
+    pub tcp_lane: bool,
     /// From the UE: flows that only the UE could classify (by user, cgroup or domain name).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowHint>,
@@ -60,6 +63,11 @@ impl FlowHint {
             protocol: self.protocol,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Document {

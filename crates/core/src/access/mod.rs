@@ -20,6 +20,7 @@ pub mod reorder;
 pub mod session;
 pub mod steer;
 pub mod table;
+pub mod tcp_lane;
 pub(crate) mod tunnel_element;
 
 use crate::time::Instant;

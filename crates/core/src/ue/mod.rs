@@ -16,7 +16,7 @@ mod handshake;
 
 pub use element::IP_PORT;
 
-use crate::access::classify::{FlowOwner, RuleSet};
+use crate::access::classify::{CompiledRule, FlowOwner, RuleSet};
 use crate::access::crypto::{PrivateKey, PublicKey, Suite};
 use crate::access::dns::DnsTable;
 use crate::access::document::{Document, FlowHint};
@@ -149,6 +149,8 @@ pub enum UeEvent {
     },
     /// The UPF's rules arrived and are in force.
     Rules(usize),
+    /// Whether the UPF offers a TCP lane has changed.
+    TcpLane(bool),
     /// A document of the UPF, or the rules in it, could not be used.
     BadConfig(String),
     /// A rule needs to know who owns this flow.
@@ -177,6 +179,7 @@ pub struct Ue {
     drops: DropCounters,
     dns: DnsTable,
     upf_rules: Vec<Rule>,
+    upf_has_lane: bool,
     /// What the UPF has still to be told, in one document after the other.
     hints: VecDeque<FlowHint>,
     rules_untold: bool,
@@ -231,6 +234,7 @@ impl Ue {
             drops: DropCounters::default(),
             dns: DnsTable::new(MAX_NAMES),
             upf_rules: Vec::new(),
+            upf_has_lane: false,
             hints: VecDeque::new(),
             rules_untold: false,
             pending: VecDeque::new(),
@@ -483,18 +487,42 @@ impl Ue {
 
     fn on_document(&mut self, bytes: &[u8]) {
         match Document::decode(bytes) {
-            Ok(Document { rules: Some(rules), .. }) if rules != self.upf_rules => {
-                self.upf_rules = rules;
-                self.recompile();
+            Ok(Document { rules: Some(rules), tcp_lane, .. }) => {
+                if rules != self.upf_rules {
+                    self.upf_rules = rules;
+                    self.recompile();
+                }
+                if core::mem::replace(&mut self.upf_has_lane, tcp_lane) != tcp_lane {
+                    self.event(UeEvent::TcpLane(tcp_lane));
+                }
             }
             Ok(_) => {}
             Err(error) => self.event(UeEvent::BadConfig(error)),
         }
     }
 
+    /// The rules in force, the one of last resort not among them.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        chained([self.config.rules.as_slice(), &self.upf_rules])
+    }
+
+    /// The rule of a flow, and the fastest path that is up.
+    #[must_use]
+    pub fn verdict(
+        &self,
+        key: &anabranch_wire::ip::FlowKey,
+        owner: Option<&FlowOwner>,
+        now: Instant,
+    ) -> (&CompiledRule, Option<PathId>) {
+        let rules = self.session.rules();
+        let rule = rules.classify_at_ue(key, owner, &self.dns, now).rule;
+        (rules.get(rule), self.session.states().smallest_delay())
+    }
+
     /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
     fn recompile(&mut self) {
-        let all = chained([self.config.rules.as_slice(), &self.upf_rules]);
+        let all = self.rules();
         match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
             Ok(rules) => {
                 self.session.set_rules(Arc::new(rules));
@@ -518,7 +546,7 @@ impl Ue {
         }
         let rules = core::mem::take(&mut self.rules_untold).then(|| self.rules_for_the_upf());
         let flows = self.hints.drain(..self.hints.len().min(HINTS_AT_A_TIME)).collect();
-        self.session.push_config(Document { rules, flows }.encode(), now);
+        self.session.push_config(Document { rules, tcp_lane: false, flows }.encode(), now);
     }
 
     /// Our rules, as they are meant for the downlink: only the uplink rotates.

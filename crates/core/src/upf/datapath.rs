@@ -7,7 +7,7 @@ use crate::access::fast::{self, FastLane, FastTraffic};
 use crate::access::marks::Marked;
 use crate::access::session::{Shared, UserExceptions};
 use crate::access::table::Slab;
-use crate::access::{DatagramSink, PacketSink, PathId};
+use crate::access::{DatagramSink, PacketSink, PathId, tcp_lane};
 use crate::element::Reason;
 use crate::ioam::Told;
 use crate::time::Instant;
@@ -31,7 +31,9 @@ macro_rules! shared {
 impl Upf {
     /// Takes an inner packet from N6 (batch form). Call [`Upf::poll`] after a batch.
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
-        let user = ip::src_dst(packet).ok().and_then(|(_, dst)| self.users.by_address(dst));
+        let user = ip::src_dst(packet)
+            .ok()
+            .and_then(|(_, dst)| self.users.by_address(tcp_lane::session_address(dst)));
         let Some(user) = user else {
             self.drops.count(DropReason::NoSession);
             return;
@@ -107,7 +109,7 @@ impl Upf {
         inner: &mut impl PacketSink,
     ) {
         let source = InnerHeader::packet(datagram).and_then(|packet| ip::src_dst(packet).ok());
-        let user = source.and_then(|(source, _)| self.users.by_address(source));
+        let user = source.and_then(|(source, _)| self.users.by_address(tcp_lane::session_address(source)));
         let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
         let bound = user.and_then(|(user, seat)| Some((user, seat.session.plain_path(from, access)?, seat)));
         let Some((user, path, seat)) = bound else {

@@ -40,7 +40,7 @@ use crate::access::crypto::{PublicKey, Responder};
 use crate::access::drops::DropCounters;
 use crate::access::path::ProbeParams;
 use crate::access::reorder::{Pool, PoolConfig};
-use crate::access::session::Session;
+use crate::access::session::{Addresses, Session};
 use crate::access::table::Slab;
 use crate::ioam::{BothWays, IoamNode, IoamStats};
 use crate::policy::AccessName;
@@ -50,6 +50,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 use rules::RuleBook;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use timers::Timers;
 use users::{Seat, User, UserIndex, Users};
@@ -197,6 +198,13 @@ impl Upf {
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         self.users.table_bytes()
+    }
+
+    /// The addresses of the connected session that has this one; `None` if it is not of this shard.
+    #[must_use]
+    pub fn addresses_of(&self, address: IpAddr) -> Option<Addresses> {
+        let user = self.users.slab.get(self.users.by_address(address)?)?;
+        user.seat.as_ref().filter(|seat| seat.confirmed).map(|_| user.addresses)
     }
 
     /// The session of a UE, for what is not summarised here.

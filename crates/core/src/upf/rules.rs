@@ -214,7 +214,8 @@ impl Upf {
                 (this.steering, this.reorder) = (steering, reorder);
             }
         }
-        let document = Document { rules: Some(rules), flows: Vec::new() }.encode();
+        let tcp_lane = self.config.params.tcp_lane;
+        let document = Document { rules: Some(rules), tcp_lane, flows: Vec::new() }.encode();
         if let Some(seat) = record.seat.as_deref_mut() {
             seat.session.push_config(document, now);
             self.mark(user);

@@ -132,6 +132,7 @@ fn two_rules() -> Vec<Rule> {
         },
         steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
         reorder: true,
+        functionality: Default::default(),
     };
     let rest = Rule { name: "rest".into(), ..standby("5g").remove(0) };
     vec![bulk, rest]
@@ -212,6 +213,7 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
         filter: Filter { uid: Some(1000), ..Filter::default() },
         steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
         reorder: true,
+        functionality: Default::default(),
     };
     let rules = vec![by_owner, Rule { name: "rest".into(), ..standby("5g").remove(0) }];
     let mut w = connected(Setup { upf_rules: rules, ..Setup::default() });

@@ -18,7 +18,13 @@ use anabranch_core::upf::UpfEvent;
 use world::{Setup, World};
 
 fn rule(steering: SteeringMode) -> Vec<Rule> {
-    vec![Rule { name: "all".into(), filter: Default::default(), steering, reorder: true }]
+    vec![Rule {
+        name: "all".into(),
+        filter: Default::default(),
+        steering,
+        reorder: true,
+        functionality: Default::default(),
+    }]
 }
 
 fn balance(a: u8, b: u8) -> Vec<Rule> {

@@ -9,6 +9,7 @@ use super::topology::{Network, READY};
 use crate::backend::Unable;
 use crate::scenario::model::{Case, Ue, Via};
 use anabranch_core::access::crypto::PrivateKey;
+use anabranch_core::policy::{Functionality, Rule};
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
@@ -215,6 +216,9 @@ impl Start<'_> {
             ("api", self.api(&plan.space).into()),
         ]);
         add_ioam(&mut file, ue.ioam_node);
+        if has_lane(&ue.rules) {
+            file.insert("tcp_lane".to_owned(), lane().into());
+        }
         Ok(file)
     }
 
@@ -273,6 +277,9 @@ impl Start<'_> {
             ("api", self.api(&plan.space).into()),
         ]);
         add_ioam(&mut file, of.ioam_node);
+        if self.case.ues.values().any(|ue| has_lane(&ue.rules)) {
+            file.insert("tcp_lane".to_owned(), lane().into());
+        }
         Ok(file)
     }
 
@@ -291,6 +298,15 @@ impl Start<'_> {
     fn path(&self, space: &str, ending: &str) -> PathBuf {
         self.folder.join(format!("{space}.{ending}"))
     }
+}
+
+fn has_lane(rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.functionality == Functionality::Mptcp)
+}
+
+/// `[tcp_lane]`: its namespace has the machine's congestion control, which is not to decide.
+fn lane() -> Table {
+    table([("congestion_control", "cubic".into())])
 }
 
 /// `[ioam]`, of a node.

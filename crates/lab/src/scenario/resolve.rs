@@ -143,6 +143,7 @@ impl Check {
                     filter: Filter::default(),
                     steering: SteeringMode::ActiveStandby { primary: first.name.clone(), rotate_packets: 0 },
                     reorder: true,
+                    functionality: Default::default(),
                 }));
             }
             ues.insert(name.clone(), Ue { upf, accesses, rules, ioam_node: ue.ioam_node });

@@ -12,9 +12,10 @@ mod run;
 mod slices;
 mod world;
 
-use crate::backend::{Backend, Outcome, Progress};
+use crate::backend::{Backend, Outcome, Progress, Unable};
 use crate::scenario::Case;
 use crate::scenario::file::BackendName;
+use anabranch_core::policy::Functionality;
 
 /// Runs scenarios in virtual time.
 pub struct VirtualBackend;
@@ -27,6 +28,7 @@ impl Backend for VirtualBackend {
         true
     }
     fn run(&self, case: &Case, seed: u64, progress: &dyn Progress) -> anyhow::Result<Outcome> {
+        refuse_tcp_lane(case)?;
         let mut outcome = Outcome::default();
         if let Some(memory) = &case.memory {
             memory::compute(memory, &mut outcome);
@@ -40,4 +42,18 @@ impl Backend for VirtualBackend {
         }
         Ok(outcome)
     }
+}
+
+/// There is no model of what the kernel does there.
+fn refuse_tcp_lane(case: &Case) -> anyhow::Result<()> {
+    for (ue, of) in &case.ues {
+        if let Some(rule) = of.rules.iter().find(|rule| rule.functionality == Functionality::Mptcp) {
+            anyhow::bail!(Unable(format!(
+                "ue.{ue}.rules.{}.functionality = \"mptcp\": the TCP lane is the kernel's Multipath TCP; run it in \
+                 namespaces (--backend netns)",
+                rule.name
+            )));
+        }
+    }
+    Ok(())
 }

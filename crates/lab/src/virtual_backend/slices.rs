@@ -207,6 +207,7 @@ fn split(name: &str, flow: &Flow, parts: &[(String, u64)], all: usize) -> Rule {
         filter: Filter { protocol: Some(Carried::Tcp), remote_port: Some(port), ..Filter::default() },
         steering: SteeringMode::LoadBalance { weights: tenths(parts), per: Granularity::Packet, autonomous },
         reorder: true,
+        functionality: Default::default(),
     }
 }
 

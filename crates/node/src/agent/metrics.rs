@@ -1,6 +1,6 @@
 //! Prometheus text: the state of a moment, built when it is asked for.
 
-use crate::api::{Counters, Path, Session, Status, WorkerStatus};
+use crate::api::{Counters, Path, Session, Status, TcpLane, WorkerStatus};
 use crate::taps::Taps;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -56,18 +56,23 @@ struct OfAnswer {
     what: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCarrier {
+    carrier: String,
+}
+
 /// Name, help, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Number = Gauge<f64, AtomicU64>;
 
 /// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
-pub fn text(status: &Status, sessions: &[Session]) -> String {
-    encoded(&registry(status, sessions))
+pub fn text(status: &Status, sessions: &[Session], lane: &TcpLane) -> String {
+    encoded(&registry(status, sessions, lane))
 }
 
 /// The same of a UE, with its slices.
-pub fn ue_text(status: &Status, session: &Session, taps: &Taps) -> String {
-    let mut registry = registry(status, std::slice::from_ref(session));
+pub fn ue_text(status: &Status, session: &Session, lane: &TcpLane, taps: &Taps) -> String {
+    let mut registry = registry(status, std::slice::from_ref(session), lane);
     slices(&mut registry, taps);
     encoded(&registry)
 }
@@ -104,7 +109,7 @@ fn slices(registry: &mut Registry, taps: &Taps) {
     );
 }
 
-fn registry(status: &Status, sessions: &[Session]) -> Registry {
+fn registry(status: &Status, sessions: &[Session], lane: &TcpLane) -> Registry {
     let mut registry = program(status, "Packets dropped, by reason");
     one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
     one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
@@ -113,7 +118,35 @@ fn registry(status: &Status, sessions: &[Session]) -> Registry {
     if sessions.len() <= MAX_SESSIONS {
         paths(&mut registry, sessions);
     }
+    tcp_lane(&mut registry, lane);
     registry
+}
+
+fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
+    let runs = f64::from(u8::from(lane.state == "runs"));
+    one(registry, "tcp_lane_runs", "1 while the TCP lane takes flows", None, runs);
+    one(registry, "tcp_lane_flows_now", "Flows of the TCP lane", None, lane.flows as f64);
+    let label = |carrier: &str| OfCarrier { carrier: carrier.to_owned() };
+    let columns: [Column<crate::api::TcpLaneCarried>; 3] = [
+        ("tcp_lane_flows", "Flows of the TCP lane, by what carried them", |c| c.flows),
+        ("tcp_lane_up_bytes", "Their bytes to servers", |c| c.up_bytes),
+        ("tcp_lane_down_bytes", "Their bytes from servers", |c| c.down_bytes),
+    ];
+    for (name, help, value) in columns {
+        count(registry, name, help, lane.carried.iter().map(|c| (label(&c.carrier), value(c))));
+    }
+    let rows = |of: &std::collections::BTreeMap<String, u64>| {
+        of.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n)).collect::<Vec<_>>()
+    };
+    let help = "Flows that went by the packet lane instead, by reason";
+    count(registry, "tcp_lane_fallback_flows", help, rows(&lane.fallbacks));
+    count(
+        registry,
+        "tcp_lane_refused_flows",
+        "Flows of the TCP lane refused, by reason",
+        rows(&lane.refused),
+    );
+    tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended by a reset", lane.resets);
 }
 
 /// What every part has: build, uptime, drops (with what a drop means here).
@@ -336,7 +369,19 @@ mod tests {
             ioam: [("marked".into(), 3)].into(),
             workers: vec![worker],
         };
-        text(&status, &[session])
+        let carried =
+            crate::api::TcpLaneCarried { carrier: "mptcp".into(), flows: 1, up_bytes: 2, down_bytes: 3 };
+        let lane = TcpLane {
+            state: "runs".into(),
+            why: None,
+            flows: 1,
+            max_flows: 2,
+            carried: vec![carried],
+            fallbacks: [("no_lane".to_owned(), 1)].into(),
+            refused: [("limit".to_owned(), 1)].into(),
+            resets: 0,
+        };
+        text(&status, &[session], &lane)
     }
 
     /// Name, type and labels of every metric, as rows of the page's table.

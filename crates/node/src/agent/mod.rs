@@ -16,6 +16,7 @@ pub(crate) mod metrics;
 mod place;
 mod proxy;
 pub mod service;
+mod tcp_lane;
 mod thread;
 mod ue;
 mod ue_access;

@@ -9,7 +9,6 @@ use crate::config::{self, ProxyConfig};
 use crate::netctl::{self, Layer, Net, Tproxy};
 use crate::proxy::{Flows, Listeners, Policy, Proxy, Rules};
 use anyhow::Context;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +17,6 @@ use tokio::task::JoinSet;
 
 /// How often the service manager is told that the program lives.
 const WATCHDOG: Duration = Duration::from_secs(5);
-/// Descriptors of a flow: two sockets, and two pipes while it is busy both ways.
-const DESCRIPTORS_PER_FLOW: u64 = 6;
-/// Descriptors of everything else.
-const DESCRIPTORS_BESIDE: u64 = 256;
 
 /// Reads the file and lets flags win.
 pub fn load(args: &super::ProxyArgs) -> anyhow::Result<ProxyConfig> {
@@ -87,6 +82,7 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
         port: config.proxy.port,
         v6,
         local: config.intercept.local,
+        only_by: None,
         interfaces: config.intercept.interfaces.clone(),
         except: config.intercept.except.clone(),
         flows: Rules::intercepted(&config.rule),
@@ -96,19 +92,7 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
 
 /// As many as are configured, or as there are descriptors for.
 fn flow_limit(wanted: u32) -> anyhow::Result<usize> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
-    let need = u64::from(wanted) * DESCRIPTORS_PER_FLOW + DESCRIPTORS_BESIDE;
-    if soft < need {
-        setrlimit(Resource::RLIMIT_NOFILE, need.min(hard), hard).context("limit of open files")?;
-    }
-    let fit = hard.saturating_sub(DESCRIPTORS_BESIDE) / DESCRIPTORS_PER_FLOW;
-    if hard < need {
-        tracing::warn!(
-            "[limits] flows = {wanted} needs {need} open files, {hard} are allowed: at most {fit} flows; raise the \
-             limit (LimitNOFILE= of the unit, ulimit -n)"
-        );
-    }
-    Ok(usize::try_from(fit.min(wanted.into()))?.max(1))
+    crate::relay::flow_limit("[limits] flows", wanted)
 }
 
 /// The control plane of a proxy.

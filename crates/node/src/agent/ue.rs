@@ -3,9 +3,10 @@
 use super::Common;
 use super::crew::Crew;
 use super::service::{Signals, Wish, notify, reloading};
+use super::tcp_lane::LaneOfUe;
 use super::ue_access::{self, Access, Change};
 use super::{metrics, views};
-use crate::api::{self, Ask, Asker, EventLog, Problem};
+use crate::api::{self, Ask, Asker, EventLog, Problem, TcpLaneAsk};
 use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, check_rules};
 use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
@@ -100,6 +101,7 @@ async fn serve(
             max_payload: accesses.iter().map(Access::max_payload).max().unwrap_or(0),
             inner_mtu: mtu,
             fast_path: config.device.fast_path,
+            tcp_lane: true,
             ..SessionParams::default()
         },
         unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
@@ -138,6 +140,7 @@ async fn serve(
     let shared = Some(taps.clone());
     let server =
         api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), shared).await;
+    let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, config.access.len(), net.clone());
     let mut agent = Agent {
         file: args.config.clone(),
         own_key,
@@ -146,6 +149,7 @@ async fn serve(
         accesses,
         taps,
         installed,
+        lane,
         session: Layer::default(),
         addresses: Addresses::default(),
         mtu,
@@ -155,7 +159,8 @@ async fn serve(
         config,
     };
     let mut crew = crew;
-    let result = match server {
+    let cleaned = agent.lane.clean().await;
+    let result = match server.and_then(|server| cleaned.map(|()| server)) {
         Ok(_server) => agent.serve(signals, &mut crew, events, asks).await,
         Err(error) => Err(error),
     };
@@ -167,6 +172,7 @@ async fn serve(
     // The peer is told, then routes go before the device they point to.
     let _ = agent.worker.run(|inside| inside.end.on_command(UeCommand::Close, inside.now));
     agent.installed.remove().await;
+    agent.lane.stop(&agent.worker.clone()).await;
     net.undo(std::mem::take(&mut agent.session)).await;
     let stopped = crew.stop();
     result.and(stopped)
@@ -182,6 +188,7 @@ struct Agent {
     taps: Arc<Taps>,
     /// Routes and rules of slices.
     installed: Installed,
+    lane: LaneOfUe,
     /// Addresses and routes of the session.
     session: Layer,
     addresses: Addresses,
@@ -319,6 +326,7 @@ impl Agent {
                 if (self.addresses, self.mtu) != (addresses, mtu) {
                     (self.addresses, self.mtu) = (addresses, mtu);
                     self.apply_session().await?;
+                    self.bring_lane().await;
                 }
             }
             UeEvent::Refused { reason, retry_in } => {
@@ -334,6 +342,11 @@ impl Agent {
             UeEvent::HandshakeTimeout { .. } => {}
             UeEvent::Rules(count) => {
                 self.log.push(views::event("rules", Some(&ue), format!("{count} rules in force")));
+                self.bring_lane().await;
+            }
+            UeEvent::TcpLane(offered) => {
+                self.lane.offered = offered;
+                self.bring_lane().await;
             }
             UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
             UeEvent::OwnerWanted(key) => {
@@ -354,6 +367,14 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Leads TCP flows to the lane, or not, as rules and session are now.
+    async fn bring_lane(&mut self) {
+        let Ok(rules) = self.worker.ask(|inside| inside.end.rules()).await else { return };
+        if let Some(what) = self.lane.bring(&rules, self.addresses.v4, self.mtu, &self.worker).await {
+            self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
+        }
     }
 
     /// Puts addresses and routes of the session in place of those there were.
@@ -397,9 +418,15 @@ impl Agent {
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
             Ask::Proxy(ask) => ask.refuse(),
+            Ask::TcpLane(TcpLaneAsk::Lane(reply)) => drop(reply.send(Ok(self.lane.view()))),
+            Ask::TcpLane(TcpLaneAsk::Flows { offset, limit, reply }) => {
+                drop(reply.send(Ok(self.lane.flows(offset, limit))));
+            }
             Ask::Metrics(reply) => {
                 let answer = match (self.status().await, self.session_view().await) {
-                    (Ok(status), Ok(session)) => Ok(metrics::ue_text(&status, &session, &self.taps)),
+                    (Ok(status), Ok(session)) => {
+                        Ok(metrics::ue_text(&status, &session, &self.lane.view(), &self.taps))
+                    }
                     (Err(problem), _) | (_, Err(problem)) => Err(problem),
                 };
                 drop(reply.send(answer));
@@ -549,6 +576,7 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
         ("device", device != running.device),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
+        ("tcp_lane", new.tcp_lane != running.tcp_lane),
         ("ioam", new.ioam != running.ioam),
         ("slices", new.slices != running.slices),
         ("slice", new.slice != running.slice),

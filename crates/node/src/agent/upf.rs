@@ -4,6 +4,7 @@ use super::Common;
 use super::crew::Crew;
 use super::leases::{self, Leases};
 use super::service::{Signals, Wish, notify, reloading};
+use super::tcp_lane::LaneOfUpf;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
@@ -189,6 +190,13 @@ async fn serve(
 
     let result = async {
         let crew = Crew::start(crew)?;
+        let lane = match &config.tcp_lane {
+            Some(lane) => {
+                let pools = config.pools();
+                Some(LaneOfUpf::start(lane, &config.device, pools, mtu, net, crew.handles()).await?)
+            }
+            None => None,
+        };
         let (asker, asks) = mpsc::channel(64);
         let log = EventLog::default();
         let mut agent = Agent {
@@ -200,6 +208,7 @@ async fn serve(
             owners,
             owners_due: None,
             mtu,
+            lane,
             log: log.clone(),
             started: Instant::now(),
             save_after: Instant::now(),
@@ -212,6 +221,9 @@ async fn serve(
             Err(error) => Err(error),
         };
         notify("STOPPING=1");
+        if let Some(lane) = agent.lane.take() {
+            lane.stop().await;
+        }
         let stopped = crew.stop();
         let saved = agent.save().await;
         stopped.and(saved).and(served)
@@ -236,6 +248,8 @@ pub struct Agent {
     /// When to tell the workers about new addresses.
     pub(super) owners_due: Option<tokio::time::Instant>,
     pub(super) mtu: u16,
+    /// What TCP flows of UEs end at.
+    pub(super) lane: Option<LaneOfUpf>,
     pub(super) log: EventLog,
     pub(super) started: Instant,
     /// When the state file may be written next only because handshakes changed it.
@@ -383,6 +397,7 @@ fn shard_of(
             max_payload: max_payload(config),
             inner_mtu: mtu,
             fast_path: config.device.fast_path,
+            tcp_lane: config.tcp_lane.is_some(),
             ..SessionParams::default()
         },
         shard: shard as u32,

@@ -1,9 +1,10 @@
 //! What the REST interface, and SIGHUP, make a UPF do: look, add and remove UEs, change rules, reload.
 
 use super::leases::Leases;
+use super::tcp_lane::LaneOfUpf;
 use super::upf::{Agent, Directory, Known, add, directory};
 use super::{metrics, ue, views};
-use crate::api::{self, Ask, Problem};
+use crate::api::{self, Ask, Problem, TcpLaneAsk};
 use crate::config::{self, Device, UpfConfig, UpfUe, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::ioam::IoamStats;
@@ -32,6 +33,11 @@ impl Agent {
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
             Ask::Proxy(ask) => ask.refuse(),
+            Ask::TcpLane(TcpLaneAsk::Lane(reply)) => drop(reply.send(Ok(self.lane_view()))),
+            Ask::TcpLane(TcpLaneAsk::Flows { offset, limit, reply }) => {
+                let flows = self.lane.as_ref().map(|lane| lane.flows(offset, limit)).unwrap_or_default();
+                drop(reply.send(Ok(flows)));
+            }
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
         }
     }
@@ -176,6 +182,10 @@ impl Agent {
         Ok(self.rules())
     }
 
+    fn lane_view(&self) -> api::TcpLane {
+        self.lane.as_ref().map_or_else(super::tcp_lane::none, LaneOfUpf::view)
+    }
+
     async fn metrics(&self) -> Result<String, Problem> {
         let status = self.status().await?;
         let sessions = if self.ues.len() <= metrics::MAX_SESSIONS {
@@ -183,7 +193,7 @@ impl Agent {
         } else {
             Vec::new()
         };
-        Ok(metrics::text(&status, &sessions))
+        Ok(metrics::text(&status, &sessions, &self.lane_view()))
     }
 
     /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
@@ -331,6 +341,7 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("pool", new.pool != running.pool),
         ("probe", new.probe != running.probe),
         ("flap", new.flap != running.flap),
+        ("tcp_lane", new.tcp_lane != running.tcp_lane),
         ("ioam", new.ioam != running.ioam),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()

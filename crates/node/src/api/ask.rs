@@ -4,6 +4,7 @@ use super::lwip::LwipAsk;
 use super::problem::Problem;
 use super::proxy::ProxyAsk;
 use super::ran::RanAsk;
+use super::tcp_lane::TcpLaneAsk;
 use super::types::{Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
 use anabranch_core::policy::Rule;
@@ -45,6 +46,8 @@ pub enum Ask {
     Lwip(LwipAsk),
     /// About a proxy.
     Proxy(ProxyAsk),
+    /// About a TCP lane.
+    TcpLane(TcpLaneAsk),
 }
 
 /// Asks the control loop.

@@ -25,6 +25,7 @@ mod schema;
 mod serve;
 mod taps_routes;
 mod taps_schema;
+mod tcp_lane;
 mod types;
 
 pub use ask::{Ask, Asker};
@@ -40,6 +41,7 @@ pub use ran::{
 };
 pub use routes::{Bearer, Page, hundred};
 pub use serve::{Server, finish, read_token, serve};
+pub use tcp_lane::{TcpLane, TcpLaneAsk, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows};
 pub use types::{
     Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
 };

@@ -20,6 +20,27 @@ pub struct RuleSchema {
     #[serde(default)]
     #[schema(default = true)]
     reorder: bool,
+    /// What carries its TCP flows; others of its packets go by the packet lane always.
+    #[serde(default, skip_serializing_if = "FunctionalitySchema::is_ll")]
+    functionality: FunctionalitySchema,
+}
+
+/// Steering functionality.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Functionality)]
+#[serde(rename_all = "lowercase")]
+pub enum FunctionalitySchema {
+    /// The packet lane: packets are steered as they are.
+    #[default]
+    Ll,
+    /// The TCP lane: TCP ends at UE and UPF, with Multipath TCP between them.
+    Mptcp,
+}
+
+impl FunctionalitySchema {
+    fn is_ll(&self) -> bool {
+        *self == Self::Ll
+    }
 }
 
 /// Traffic selector from the UE's side; all fields given must match.
@@ -172,7 +193,7 @@ mod tests {
             r#"{"name":"b","filter":{"protocol":"udp"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":100}],"per":"flow","autonomous":true},"reorder":true}"#,
             r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500},"reorder":true}"#,
             r#"{"name":"d","filter":{},"steering":{"mode":"priority-based","primary":"5g","rtt_ms":5.5,"loss_percent":1.0},"reorder":true}"#,
-            r#"{"name":"e","filter":{},"steering":{"mode":"redundant","above_loss_percent":2.0},"reorder":true}"#,
+            r#"{"name":"e","filter":{},"steering":{"mode":"redundant","above_loss_percent":2.0},"reorder":true,"functionality":"mptcp"}"#,
             r#"{"name":"f","filter":{},"steering":{"mode":"coded","overhead_percent":50,"window_packets":32,"longest_wait_ms":60},"reorder":false}"#,
         ];
         for text in all {

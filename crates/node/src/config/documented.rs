@@ -127,7 +127,7 @@ fn smallest(file: &str, steering: &str) -> Table {
         _ => {}
     }
     let common = format!(
-        "[device]\n[probe]\n[flap]\n[ioam]\nnode_id = 1\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
+        "[device]\n[tcp_lane]\n[probe]\n[flap]\n[ioam]\nnode_id = 1\n[api]\nlisten = \"off\"\n[metrics]\nlisten = \"off\"\n\
                           [[rule]]\nname = \"r\"\nfilter = {{}}\nsteering = {{ {steering} }}\n"
     );
     let own = match file {

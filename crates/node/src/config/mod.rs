@@ -12,6 +12,7 @@ mod load;
 mod lwip;
 mod proxy;
 mod slice_manager;
+mod tcp_lane;
 mod types;
 mod ue;
 mod upf;
@@ -22,6 +23,7 @@ pub use load::{Check, ConfigError, load, parse, read_trace};
 pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
 pub use proxy::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
 pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
+pub use tcp_lane::{UeLane as UeLaneSection, UpfLane as UpfLaneSection};
 pub use types::{Api, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
 pub use ue::{
     Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,

@@ -1,6 +1,7 @@
 //! `ue.toml`.
 
 use super::load::Check;
+use super::tcp_lane::UeLane;
 use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
@@ -47,6 +48,9 @@ pub struct UeConfig {
     /// `[[mapping]]`: flows of programs that know nothing of slices.
     #[serde(default)]
     pub mapping: Vec<Mapping>,
+    /// `[tcp_lane]`
+    #[serde(default)]
+    pub tcp_lane: UeLane,
     /// `[ioam]`: as which node it fills traces that pass.
     #[serde(default)]
     pub ioam: Option<IoamConfig>,
@@ -322,6 +326,7 @@ impl Check for UeConfig {
             slices.check()?;
         }
         check_bindings(&self.slice, &self.device)?;
+        self.tcp_lane.check(self.device.mark)?;
         if self.mapping.len() > MOST_SLICES {
             return Err(format!("{} [[mapping]]: at most {MOST_SLICES}", self.mapping.len()));
         }

@@ -1,13 +1,14 @@
 //! `upf.toml`.
 
 use super::load::Check;
+use super::tcp_lane::UpfLane;
 use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::{Addresses, Security};
 use anabranch_core::ioam::IoamConfig;
 use anabranch_core::policy::Rule;
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,6 +43,9 @@ pub struct UpfConfig {
     /// `[flap]`
     #[serde(default)]
     pub flap: FlapParams,
+    /// `[tcp_lane]`: with it UEs are offered a TCP lane.
+    #[serde(default)]
+    pub tcp_lane: Option<UpfLane>,
     /// `[ioam]`: as which node it fills traces that pass.
     #[serde(default)]
     pub ioam: Option<IoamConfig>,
@@ -233,6 +237,15 @@ impl Check for UpfConfig {
         self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
         self.device.check()?;
+        if let Some(lane) = &self.tcp_lane {
+            lane.check()?;
+            if self.pool.v4.is_none() {
+                return Err("[tcp_lane] knows sessions by their IPv4 addresses: give [pool] v4".to_owned());
+            }
+            if self.device.kind == DeviceKind::Packet {
+                return Err("[tcp_lane] needs [device] kind = \"tun\"".to_owned());
+            }
+        }
         check_ioam(self.ioam.as_ref())?;
         let plain = self.access.iter().any(|access| access.security == Security::Plain);
         self.device.check_fast_path(plain, self.ioam.is_some())?;
@@ -241,6 +254,11 @@ impl Check for UpfConfig {
 }
 
 impl UpfConfig {
+    /// The prefixes that UEs have addresses of.
+    pub fn pools(&self) -> Vec<IpNet> {
+        self.pool.v4.map(IpNet::V4).into_iter().chain(self.pool.v6.map(IpNet::V6)).collect()
+    }
+
     /// The number of data-path threads. A veth pair has one queue only.
     pub fn workers(&self) -> usize {
         match self.device.kind {

@@ -18,6 +18,7 @@ mod rules;
 mod sessions;
 mod status;
 pub(crate) mod table;
+mod tcp_lane;
 mod watch;
 
 pub use error::CtlError;
@@ -160,6 +161,15 @@ Examples:
         #[command(subcommand)]
         action: Option<proxy::ProxyAction>,
     },
+    /// The TCP lane of a UE or UPF: what its flows carried, and why others did not go by it; its flows with their subflows.
+    #[command(after_help = "\
+Examples:
+  anabranch ctl tcp-lane
+  anabranch ctl tcp-lane flows")]
+    TcpLane {
+        #[command(subcommand)]
+        action: Option<tcp_lane::TcpLaneAction>,
+    },
     /// A monitor of in-band telemetry (`anabranch int monitor --api`): its paths hop by hop, its flows.
     #[command(after_help = "\
 Examples:
@@ -258,6 +268,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         }
         Command::Lwip { watch, action } => lwip::lwip(&client, action.as_ref(), watch, output).await,
         Command::Proxy { watch, action } => proxy::proxy(&client, action.as_ref(), watch, output).await,
+        Command::TcpLane { action } => tcp_lane::tcp_lane(&client, action.as_ref(), output).await,
         Command::Int { page, watch, action } => int::int(&client, action.as_ref(), page, watch, output).await,
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,

@@ -104,6 +104,7 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
             Ask::Proxy(ask) => ask.refuse(),
+            Ask::TcpLane(ask) => ask.refuse(),
             Ask::Metrics(reply) => drop(reply.send(Ok("# HELP x y\nx{ue=\"a\"} 4\nz 1\n# EOF\n".into()))),
         }
     }
@@ -175,7 +176,7 @@ fn every_subcommand_has_an_example_in_its_help() {
     let mut seen = 0;
     let cli = Cli::command();
     look(cli.find_subcommand("ctl").unwrap(), "ctl", &mut seen);
-    assert_eq!(seen, 1 + 8 + 3 + 3 + 3 + 4 + 2 + 2 + 2);
+    assert_eq!(seen, 1 + 8 + 3 + 3 + 3 + 4 + 2 + 2 + 2 + 2);
     Cli::command().debug_assert();
 }
 

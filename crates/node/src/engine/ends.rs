@@ -2,7 +2,7 @@
 
 use super::worker::End;
 use anabranch_core::access::fast::{FastLane, FastTraffic};
-use anabranch_core::access::{DatagramSink, FixedHasher, PacketSink, PathId};
+use anabranch_core::access::{DatagramSink, FixedHasher, PacketSink, PathId, tcp_lane};
 use anabranch_core::time::Instant;
 use anabranch_core::ue::{Ue, UeEvent};
 use anabranch_core::upf::{Upf, UpfEvent};
@@ -68,7 +68,11 @@ impl UpfEnd {
     }
 
     fn owner_of_address(&mut self, address: IpAddr) -> Option<usize> {
-        self.owners.as_mut()?.load().get(&address).map(|&worker| usize::from(worker))
+        self.owners
+            .as_mut()?
+            .load()
+            .get(&tcp_lane::session_address(address))
+            .map(|&worker| usize::from(worker))
     }
 }
 

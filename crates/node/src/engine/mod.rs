@@ -6,6 +6,7 @@ pub mod device;
 pub mod ends;
 pub mod fast;
 pub mod handover;
+pub mod inner;
 pub mod offload;
 pub mod udp;
 pub mod worker;

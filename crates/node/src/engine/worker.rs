@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌────────────── worker ───────────────┐
 //!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
-//!   ◀────────│ Device ◀── End::datagram ◀─ Inbox   │◀────────
+//!   ◀────────│ Inner  ◀── End::datagram ◀─ Inbox   │◀────────
 //!            └──▲──────────────▲──────────────┬────┘
 //!            timers      orders (queue+wake)  events (channel)
 //! ```
@@ -15,6 +15,7 @@ use super::clock::Clock;
 use super::device::{Device, DeviceCounters};
 use super::fast::{Fast, FastStatus, Look};
 use super::handover::{Handover, Kind};
+use super::inner::Inner;
 use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use anabranch_core::access::fast::{FastLane, FastTraffic};
 use anabranch_core::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
@@ -94,7 +95,8 @@ pub struct Inside<'a, E> {
     poll: &'a Poll,
     past: &'a mut [SocketCounters; MAX_PATHS],
     counters: &'a WorkerCounters,
-    device: &'a Device,
+    device: &'a mut Inner,
+    lane_replaced: &'a mut bool,
     stop: &'a mut bool,
 }
 
@@ -156,7 +158,7 @@ impl<E> Inside<'_, E> {
         }
         sockets.truncate(self.sockets.len());
         let fast = self.sockets.fast().map(|fast| fast.status()).unwrap_or_default();
-        WorkerCounters { sockets, device: self.device.counters(), fast, ..self.counters.clone() }
+        WorkerCounters { sockets, device: self.device.main.counters(), fast, ..self.counters.clone() }
     }
 
     /// Gives an access another socket, or none.
@@ -171,6 +173,18 @@ impl<E> Inside<'_, E> {
         Ok(())
     }
 
+    /// Gives the TCP lane another device, or none.
+    pub fn replace_lane(&mut self, device: Option<Device>) -> std::io::Result<()> {
+        if let Some(device) = &device {
+            register(self.poll, device, LANE, Interest::READABLE)?;
+        }
+        if let Some(old) = std::mem::replace(&mut self.device.lane, device) {
+            self.poll.registry().deregister(&mut SourceFd(&old.as_raw_fd()))?;
+        }
+        *self.lane_replaced = true;
+        Ok(())
+    }
+
     /// The last send error of each access since it was asked last.
     pub fn send_errors(&mut self) -> Vec<(usize, std::io::Error)> {
         self.sockets.iter_mut().filter_map(|(i, s)| Some((i, s.take_error()?))).collect()
@@ -179,7 +193,8 @@ impl<E> Inside<'_, E> {
 
 const WAKER: Token = Token(0);
 const DEVICE: Token = Token(1);
-const FIRST_SOCKET: usize = 2;
+const LANE: Token = Token(2);
+const FIRST_SOCKET: usize = 3;
 /// Orders that may wait.
 const MAX_ORDERS: usize = 256;
 /// Inner packets per round, so that a busy uplink does not starve the downlink.
@@ -200,7 +215,7 @@ const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(
 pub struct Worker<E: End> {
     end: E,
     clock: Clock,
-    device: Device,
+    device: Inner,
     sockets: Sockets,
     past: [SocketCounters; MAX_PATHS],
     inbox: Inbox,
@@ -240,7 +255,7 @@ impl<E: End> Worker<E> {
         let worker = Self {
             end,
             clock,
-            device,
+            device: Inner { main: device, lane: None },
             sockets,
             past: [SocketCounters::default(); MAX_PATHS],
             inbox: Inbox::default(),
@@ -277,12 +292,12 @@ impl<E: End> Worker<E> {
     pub fn run(mut self) -> anyhow::Result<(E, Sockets)> {
         let mut epoll = Events::with_capacity(64);
         // Edge-triggered: what said it is readable stays so until it says EAGAIN.
-        let mut device_ready = true;
+        let (mut device_ready, mut lane_ready) = (true, true);
         let mut sockets_ready = u32::MAX;
         let mut stop = false;
         while !stop {
             let mut timeout = Some(Duration::ZERO);
-            if !device_ready && sockets_ready == 0 {
+            if !device_ready && !lane_ready && sockets_ready == 0 {
                 let spin = self.spin_until.is_some_and(|until| self.clock.now() < until);
                 if !(spin && self.core_is_free()) {
                     timeout = self.until_deadline();
@@ -298,15 +313,19 @@ impl<E: End> Worker<E> {
                 match event.token() {
                     WAKER => {}
                     DEVICE => device_ready = true,
+                    LANE => lane_ready = true,
                     Token(t) => sockets_ready |= 1 << (t - FIRST_SOCKET),
                 }
             }
             self.downlink(&mut sockets_ready)?;
             if device_ready {
-                device_ready = self.uplink(slept)?;
+                device_ready = self.uplink(false, slept)?;
+            }
+            if lane_ready {
+                lane_ready = self.uplink(true, slept)?;
             }
             self.handed_over();
-            self.housekeeping(&mut stop, &mut sockets_ready);
+            lane_ready |= self.housekeeping(&mut stop, &mut sockets_ready);
         }
         Ok((self.end, self.sockets))
     }
@@ -354,25 +373,34 @@ impl<E: End> Worker<E> {
         Ok(())
     }
 
-    /// Reads the interface; whether there may be more. What woke a sleeping worker goes out at once, so that
-    /// the peer wakes up while the rest is read.
-    fn uplink(&mut self, slept: bool) -> anyhow::Result<bool> {
+    /// Reads the interface, or that of the TCP lane; whether there may be more. What woke a sleeping worker goes out at
+    /// once, so that the peer wakes up while the rest is read.
+    fn uplink(&mut self, lane: bool, slept: bool) -> anyhow::Result<bool> {
         let Self { end, sockets, device, handover, counters, .. } = self;
+        let device = if lane { device.lane.as_mut() } else { Some(&mut device.main) };
+        let Some(device) = device else { return Ok(false) };
         let now = self.clock.now();
-        let (mut packets, mut more) = (0, true);
+        let (mut packets, mut more, mut lane_gone) = (0, true, false);
         for frame in 0..ROUND_FRAMES {
-            let n = device
-                .receive(|packet| {
-                    if let Some(handover) = handover
-                        && let Some(owner) = end.owner_of_packet(packet)
-                        && owner != handover.index()
-                    {
-                        count(counters, handover.give(owner, Kind::Inner, packet));
-                        return;
-                    }
-                    end.inner(packet, now, sockets);
-                })
-                .context("reading the device; was it removed?")?;
+            let read = device.receive(|packet| {
+                if let Some(handover) = handover
+                    && let Some(owner) = end.owner_of_packet(packet)
+                    && owner != handover.index()
+                {
+                    count(counters, handover.give(owner, Kind::Inner, packet));
+                    return;
+                }
+                end.inner(packet, now, sockets);
+            });
+            let n = match read {
+                // Its namespace is gone, and the lane with it; the session goes on.
+                Err(error) if lane => {
+                    tracing::warn!("reading the device of the TCP lane: {error}");
+                    lane_gone = true;
+                    0
+                }
+                other => other.context("reading the device; was it removed?")?,
+            };
             packets += n;
             more = n > 0;
             if slept && frame == 0 {
@@ -383,6 +411,9 @@ impl<E: End> Worker<E> {
             }
         }
         sockets.flush();
+        if lane_gone {
+            self.device.lane = None;
+        }
         if packets > 0 {
             self.worked(now);
         }
@@ -444,13 +475,15 @@ impl<E: End> Worker<E> {
         }
     }
 
-    /// Timers, orders, events.
-    fn housekeeping(&mut self, stop: &mut bool, sockets_ready: &mut u32) {
+    /// Timers, orders, events; whether the lane has another device.
+    fn housekeeping(&mut self, stop: &mut bool, sockets_ready: &mut u32) -> bool {
         let Self { end, sockets, device, poll, past, counters, .. } = self;
         let now = self.clock.now();
+        let mut replaced = false;
         for _ in 0..MAX_ORDERS {
             let Some(order) = self.orders.pop() else { break };
-            order(&mut Inside { end, now, sockets, poll, past, counters, device, stop });
+            let lane_replaced = &mut replaced;
+            order(&mut Inside { end, now, sockets, poll, past, counters, device, lane_replaced, stop });
             // A socket that was replaced may hold something already.
             *sockets_ready = u32::MAX;
         }
@@ -468,6 +501,7 @@ impl<E: End> Worker<E> {
                 counters.events_lost += 1;
             }
         }
+        replaced
     }
 
     fn until_deadline(&self) -> Option<Duration> {

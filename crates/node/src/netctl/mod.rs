@@ -10,6 +10,7 @@
 //!    stop or failure: undo the layers, last first
 //! ```
 
+mod lane;
 mod monitor;
 mod mptcp;
 mod nat;
@@ -20,6 +21,7 @@ mod socket;
 mod steps;
 mod tproxy;
 
+pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::Owners;
@@ -102,7 +104,7 @@ impl Net {
         .await
     }
 
-    /// Removes what a killed run of a proxy with this mark and table of nftables may have left.
+    /// Removes what a killed run of a proxy, or of a TCP lane, with this mark and table of nftables may have left.
     pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
         steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
         steps::undo(&self.handle, Undo::Table(table.to_owned())).await

@@ -16,7 +16,7 @@ use super::tproxy::Tproxy;
 use crate::config::{Device, N6Mode, UpfConfig, gateway_v4, gateway_v6};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 const MAIN_TABLE: u32 = 254;
@@ -87,7 +87,8 @@ pub fn proxy(tproxy: Tproxy) -> Vec<Step> {
     let mut plan = Vec::new();
     for v6 in [false, true].into_iter().filter(|v6| !v6 || tproxy.v6) {
         let table = tproxy.mark;
-        plan.push(Step::Local { v6, table });
+        let all = if v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+        plan.push(Step::Local { to: IpNet::new_assert(all, 0), table });
         let by = Selector { v6, mark: Some(tproxy.mark), ..Selector::default() };
         plan.push(Step::Select { priority: PROXY_PRIORITY, table, by });
     }
@@ -118,8 +119,7 @@ pub fn upf(config: &UpfConfig, mtu: u16) -> Vec<Step> {
         plan.push(Step::Sysctl { key: "net/ipv6/conf/all/forwarding".into(), value: "1", only_from: None });
     }
     if config.n6.mode == N6Mode::Nat {
-        let sources =
-            config.pool.v4.map(IpNet::V4).into_iter().chain(config.pool.v6.map(IpNet::V6)).collect();
+        let sources = config.pools();
         plan.push(Step::Masquerade(Nat {
             table: Nat::table_name(name),
             sources,

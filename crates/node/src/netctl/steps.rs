@@ -1,5 +1,6 @@
 //! The steps of a plan, each with its inverse.
 
+use super::lane::{self, WayBack};
 use super::mptcp;
 use super::nat::{self, Nat};
 use super::slices::{self, Selector, SliceRoute};
@@ -12,8 +13,9 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use tokio_stream::StreamExt;
 
 /// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
@@ -30,6 +32,22 @@ pub enum Step {
         outside: String,
         /// The end the program opens.
         inside: String,
+    },
+    /// Creates a veth pair without neighbour discovery, one end of it in another namespace.
+    Pair {
+        /// The end that stays.
+        outside: String,
+        /// The end that goes.
+        inside: String,
+        /// Where it goes.
+        namespace: RawFd,
+    },
+    /// Gives a device that is switched off another name.
+    Rename {
+        /// Which.
+        device: String,
+        /// The new name.
+        to: String,
     },
     /// Sets the MTU of a device and switches it on.
     Up {
@@ -76,6 +94,8 @@ pub enum Step {
         /// Only if it is this now; `None`: whatever it is.
         only_from: Option<&'static str>,
     },
+    /// Sends answers back by the device that the questions came by (nftables).
+    WayBack(WayBack),
     /// Translates sources (nftables).
     Masquerade(Nat),
     /// Adds a default route in the table of a slice.
@@ -89,10 +109,10 @@ pub enum Step {
         /// Which packets.
         by: Selector,
     },
-    /// Takes every address for this machine's, in a table of its own.
+    /// Takes every address of a prefix for this machine's.
     Local {
-        /// For IPv6.
-        v6: bool,
+        /// The prefix.
+        to: IpNet,
         /// In which table.
         table: u32,
     },
@@ -121,6 +141,13 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Veth { outside, inside } => write!(f, "create veth pair {outside}, {inside}"),
+            Self::Pair { outside, .. } => {
+                write!(f, "create veth pair {outside} into the TCP lane's namespace")
+            }
+            Self::Rename { device, to } => write!(f, "call {device} {to}"),
+            Self::WayBack(back) => {
+                write!(f, "answers go back by {} (nftables table {})", back.device, back.table)
+            }
             Self::Up { device, mtu } => write!(f, "switch {device} on with MTU {mtu}"),
             Self::Address { device, address } => write!(f, "give {device} the address {address}"),
             Self::Route { device, to, table } => write!(f, "route {to} through {device} (table {table})"),
@@ -132,7 +159,7 @@ impl fmt::Display for Step {
             Self::Masquerade(nat) => write!(f, "translate addresses (nftables table {})", nat.table),
             Self::Slice(route) => write!(f, "route a slice through {} (table {})", route.device, route.table),
             Self::Select { priority, table, .. } => write!(f, "rule {priority} for table {table}"),
-            Self::Local { table, .. } => write!(f, "take all addresses for ours (table {table})"),
+            Self::Local { to, table } => write!(f, "take {to} for our addresses (table {table})"),
             Self::Intercept(tproxy) => write!(f, "lead flows to the proxy (nftables table {})", tproxy.table),
             Self::Subflows(count) => write!(f, "allow Multipath TCP {count} further subflows"),
             Self::Endpoint(endpoint) => write!(f, "endpoint of Multipath TCP {}", endpoint.address),
@@ -166,6 +193,38 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
                     Err(error)
                 }
             }
+        }
+        Step::Pair { outside, inside, namespace } => {
+            handle.link().add(LinkVeth::new(&outside, &inside).build()).execute().await.map_err(explain)?;
+            let undo = Undo::Link(outside.clone());
+            let rest = async {
+                // Without addresses to resolve a frame has that of who sends it: one for both makes it arrive.
+                let mac = anabranch_kern::interface::mac(&outside)?.to_vec();
+                write_sysctl(&format!("net/ipv6/conf/{outside}/addr_gen_mode"), "1").ok();
+                let message = LinkUnspec::new_with_name(&outside).arp(false).build();
+                handle.link().set(message).execute().await.map_err(explain)?;
+                let message = LinkUnspec::new_with_name(&inside).arp(false).address(mac).build();
+                handle.link().set(message).execute().await.map_err(explain)?;
+                let message = LinkUnspec::new_with_name(&inside).setns_by_fd(namespace).build();
+                handle.link().set(message).execute().await.map_err(explain)
+            };
+            match rest.await {
+                Ok(()) => Ok(Some(undo)),
+                Err(error) => {
+                    self::undo(handle, undo).await.ok();
+                    Err(error)
+                }
+            }
+        }
+        Step::Rename { device, to } => {
+            let message = LinkUnspec::new_with_index(index(&device)?).name(to).build();
+            handle.link().set(message).execute().await.map_err(explain)?;
+            Ok(None)
+        }
+        Step::WayBack(way_back) => {
+            let table = way_back.table.clone();
+            tokio::task::spawn_blocking(move || lane::install(&way_back)).await??;
+            Ok(Some(Undo::Table(table)))
         }
         Step::Up { device, mtu } => {
             write_sysctl(&format!("net/ipv6/conf/{device}/addr_gen_mode"), "1").ok();
@@ -211,8 +270,8 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
             add.execute().await.map_err(explain)?;
             Ok(Some(Undo::Rule(Box::new(message))))
         }
-        Step::Local { v6, table } => {
-            let message = local(index("lo")?, v6, table)?;
+        Step::Local { to, table } => {
+            let message = local(index("lo")?, to, table)?;
             handle.route().add(message.clone()).replace().execute().await.map_err(explain)?;
             Ok(Some(Undo::Route(Box::new(message))))
         }
@@ -339,11 +398,11 @@ fn route(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
     Ok(message)
 }
 
-fn local(index: u32, v6: bool, table: u32) -> anyhow::Result<RouteMessage> {
-    let all = if v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+fn local(index: u32, to: IpNet, table: u32) -> anyhow::Result<RouteMessage> {
+    let v6 = to.addr().is_ipv6();
     let message = RouteMessageBuilder::<IpAddr>::new()
-        .destination_prefix(all, 0)
-        .context("default route")?
+        .destination_prefix(to.network(), to.prefix_len())
+        .with_context(|| format!("destination {to}"))?
         .output_interface(index)
         .table_id(table)
         .protocol(RouteProtocol::Other(PROTOCOL))

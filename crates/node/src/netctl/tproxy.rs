@@ -35,6 +35,8 @@ pub struct Tproxy {
     pub v6: bool,
     /// What programs of this machine send.
     pub local: bool,
+    /// Of that, only what would leave by this interface; none: all.
+    pub only_by: Option<String>,
     /// What comes in by these interfaces.
     pub interfaces: Vec<String>,
     /// Destinations left alone.
@@ -105,7 +107,10 @@ impl Tproxy {
         }
         if self.local {
             all.push(self.chain("output", Some(("route", "output"))));
-            let jump = vec![unmarked(), json!({"jump": {"target": "classify"}})];
+            let mut jump = vec![unmarked(), json!({"jump": {"target": "classify"}})];
+            if let Some(name) = &self.only_by {
+                jump.insert(0, is(meta("oifname"), json!(name)));
+            }
             let rule = json!({"family": "inet", "table": self.table, "chain": "output", "expr": jump});
             all.push(json!({"add": {"rule": rule}}));
         }
@@ -210,14 +215,19 @@ fn address(field: &str, net: IpNet) -> Value {
 
 /// Puts the table in place of any earlier one of its name, in one transaction.
 pub fn install(tproxy: &Tproxy) -> anyhow::Result<()> {
-    match helper::apply_ruleset_raw(&tproxy.ruleset().to_string(), DEFAULT_NFT, DEFAULT_ARGS) {
+    apply(&tproxy.ruleset(), "nft_tproxy, nft_socket, nft_fib_inet and nft_ct")
+}
+
+/// Has nft execute a ruleset; `modules` is what it takes of the kernel.
+pub fn apply(ruleset: &Value, modules: &str) -> anyhow::Result<()> {
+    match helper::apply_ruleset_raw(&ruleset.to_string(), DEFAULT_NFT, DEFAULT_ARGS) {
         Ok(_) => Ok(()),
         Err(NftablesError::NftExecution { inner, .. }) => {
-            anyhow::bail!("cannot run nft ({inner}): install nftables; the proxy needs it")
+            anyhow::bail!("cannot run nft ({inner}): install nftables; what leads flows needs it")
         }
         Err(NftablesError::NftFailed { stderr, .. }) => {
             let said = stderr.lines().next().unwrap_or_default().trim();
-            anyhow::bail!("nft: {said} (the kernel needs nft_tproxy, nft_socket, nft_fib_inet and nft_ct)")
+            anyhow::bail!("nft: {said} (the kernel needs {modules})")
         }
         Err(other) => Err(other).context("nft"),
     }
@@ -244,6 +254,7 @@ mod tests {
             port: 15171,
             v6: true,
             local: true,
+            only_by: Some("anb0".into()),
             interfaces: vec!["lan0".into()],
             except: vec!["2001:db8::/32".parse().unwrap()],
             flows: vec![
@@ -271,6 +282,7 @@ mod tests {
                 "tproxy ip to 127.0.0.1:15171 accept",
                 "tproxy ip6 to [::1]:15171 accept",
                 "iifname \"lan0\" meta mark 0x00000000 jump classify",
+                "oifname \"anb0\" meta mark 0x00000000 jump classify",
                 "socket transparent 1 socket wildcard 0",
             ] {
                 assert!(all.contains(line), "{line}\n{all}");

@@ -2,11 +2,12 @@
 
 use super::Proxy;
 use super::flows::Refused;
+use super::tcp;
 use super::udp::{self, Doors};
-use super::{open, tcp};
+use crate::relay;
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Protocol, Type};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,8 +15,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
-/// Connections that may wait to be taken.
-const BACKLOG: i32 = 4096;
 /// First datagrams of flows that may wait, in bytes.
 const UDP_BUFFER_BYTES: usize = 4 << 20;
 
@@ -36,17 +35,17 @@ impl Listeners {
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             let at = SocketAddr::new(ip, port);
             let place = || format!("[proxy] port = {port}: {at}");
-            let tcp = match socket(at, Type::STREAM, Protocol::TCP, own_mark) {
-                Err(error) if ip.is_ipv6() && no_ipv6(&error) => {
+            let tcp = match relay::door(at, Type::STREAM, Protocol::TCP, own_mark) {
+                Err(error) if ip.is_ipv6() && relay::no_ipv6(&error) => {
                     tracing::info!("no IPv6 here: only IPv4 is taken");
                     listeners.v6 = false;
                     continue;
                 }
                 other => other.with_context(place)?,
             };
-            tcp.listen(BACKLOG).with_context(place)?;
+            tcp.listen(relay::BACKLOG).with_context(place)?;
             listeners.tcp.push(TcpListener::from_std(tcp.into())?);
-            let udp = socket(at, Type::DGRAM, Protocol::UDP, own_mark).with_context(place)?;
+            let udp = relay::door(at, Type::DGRAM, Protocol::UDP, own_mark).with_context(place)?;
             if ip.is_ipv4() {
                 setsockopt(&udp, sockopt::Ipv4OrigDstAddr, &true)?;
             } else {
@@ -76,28 +75,6 @@ impl Listeners {
         }
         tasks
     }
-}
-
-fn socket(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> anyhow::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(at), kind.nonblocking(), Some(protocol))?;
-    if at.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    if kind == Type::STREAM {
-        // What an earlier run left waiting does not keep the port.
-        socket.set_reuse_address(true)?;
-    }
-    open::transparent(&socket, at.is_ipv6()).context("IP_TRANSPARENT: run as root, or with CAP_NET_ADMIN")?;
-    socket.set_mark(own_mark).context("SO_MARK: run as root, or with CAP_NET_ADMIN")?;
-    socket.bind(&at.into()).context("is another proxy running, or another program on this port?")?;
-    Ok(socket)
-}
-
-fn no_ipv6(error: &anyhow::Error) -> bool {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
-    io.is_some_and(|e| {
-        e.kind() == ErrorKind::AddrNotAvailable || e.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
-    })
 }
 
 async fn accept(proxy: Arc<Proxy>, listener: TcpListener) -> anyhow::Error {

@@ -17,7 +17,6 @@ mod agent;
 mod flows;
 mod listen;
 mod open;
-mod pipe;
 mod policy;
 mod race;
 mod rules;

@@ -2,14 +2,14 @@
 
 use super::flows::Counters;
 use super::policy::Way;
+use crate::relay::transparent;
 use anabranch_core::taps::Protocol as Carrier;
 use anabranch_core::taps::plan::Action;
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 /// A socket that is not connected yet. `source` is the client's address, if the server is to see it; `own_mark` keeps
 /// what no slice's mark leads elsewhere from coming back to the proxy.
@@ -68,24 +68,6 @@ pub fn socket(
 fn set_dscp(socket: &Socket, dscp: u8) -> io::Result<()> {
     let field = u32::from(dscp) << 2;
     if socket.domain()? == Domain::IPV6 { socket.set_tclass_v6(field) } else { socket.set_tos_v4(field) }
-}
-
-/// Lets a socket have an address that is not this machine's.
-///
-/// # Errors
-/// It takes CAP_NET_ADMIN or CAP_NET_RAW.
-pub fn transparent(socket: &Socket, v6: bool) -> io::Result<()> {
-    if v6 { socket.set_ip_transparent_v6(true) } else { socket.set_ip_transparent_v4(true) }
-}
-
-/// A relay sends what it has at once, and notices when an end is gone.
-///
-/// # Errors
-/// The socket is no TCP socket.
-pub fn relayed(socket: &Socket, keepalive: Duration) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    let often = (keepalive / 4).max(Duration::from_secs(1));
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive).with_interval(often).with_retries(4))
 }
 
 /// What makes a flow better, but not another one: it goes on without.

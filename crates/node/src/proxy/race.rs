@@ -91,6 +91,6 @@ async fn once(
     keepalive: Duration,
 ) -> io::Result<TcpStream> {
     let socket = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)?;
-    open::relayed(&socket, keepalive)?;
+    crate::relay::relayed(&socket, keepalive)?;
     TcpSocket::from_std_stream(socket.into()).connect(server).await
 }

@@ -1,26 +1,17 @@
-//! A TCP flow: connected to its server, then both ways until both ends are done.
-//!
-//! ```text
-//!  client ──▶ [socket] ─ splice ─▶ pipe ─ splice ─▶ [socket] ──▶ server      and the same the other way
-//!    FIN ─▶ FIN once the pipe is empty, the other way goes on;   RST, or an error ─▶ RST to the other end
-//! ```
-//!
-//! What one end does not take stays in the sockets' buffers, and the other end's window closes.
+//! A TCP flow: connected to its server, then both ways until both ends are done ([`crate::relay`]).
 
+use super::Proxy;
 use super::agent::Answer;
 use super::flows::{Entry, Opened, Refused};
-use super::pipe::Pipe;
 use super::race;
 use super::rules::Transport;
-use super::{Proxy, open};
 use crate::config::{Source, Unmet};
+use crate::relay::{self, gone, reset};
 use socket2::SockRef;
-use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Takes a connection over.
@@ -73,8 +64,7 @@ async fn reach(
         }
         Err(error) => {
             tracing::debug!(%client, %server, rule = rule.name, "the server cannot be reached: {error}");
-            let out = [nix::libc::EMFILE, nix::libc::ENFILE].map(Some).contains(&error.raw_os_error());
-            Err(Some(if out { Refused::Socket } else { Refused::Unreachable }))
+            Err(Some(if relay::no_descriptors(&error) { Refused::Socket } else { Refused::Unreachable }))
         }
     }
 }
@@ -82,74 +72,10 @@ async fn reach(
 async fn relay(proxy: &Proxy, entry: &Entry, client: &TcpStream, far: &TcpStream) {
     let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
     // The far end's were set when it was opened.
-    let _ = open::relayed(&SockRef::from(client), keepalive);
+    let _ = relay::relayed(&SockRef::from(client), keepalive);
     let flow = &entry.flow;
-    let both = tokio::try_join!(one_way(client, far, &flow.up), one_way(far, client, &flow.down));
-    if let Err(error) = both {
+    if let Err(error) = relay::both(client, far, &flow.up, &flow.down).await {
         proxy.flows.counters.resets.fetch_add(1, Relaxed);
         tracing::debug!(client = %flow.client, server = %flow.server, "reset: {error}");
-        reset(client);
-        reset(far);
     }
-}
-
-/// Copies until there is no more, and says so.
-async fn one_way(from: &TcpStream, to: &TcpStream, bytes: &AtomicU64) -> io::Result<()> {
-    loop {
-        from.readable().await?;
-        let mut pipe = Pipe::take()?;
-        let filled = from.try_io(Interest::READABLE, || pipe.fill(from));
-        match filled {
-            Ok(0) => {
-                pipe.give();
-                return match SockRef::from(to).shutdown(Shutdown::Write) {
-                    // It is gone already, and the other way will say how.
-                    Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
-                    other => other,
-                };
-            }
-            Ok(taken) => {
-                while pipe.held() > 0 {
-                    match to.try_io(Interest::WRITABLE, || pipe.drain(to)) {
-                        Ok(_) => {}
-                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            // Nobody reads `from` meanwhile: that it is gone shows only so.
-                            tokio::select! {
-                                ready = to.writable() => ready?,
-                                error = gone(from) => return Err(error),
-                            }
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-                bytes.fetch_add(taken as u64, Relaxed);
-                pipe.give();
-                // Others want their turn, too.
-                tokio::task::coop::consume_budget().await;
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => pipe.give(),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until a connection is broken.
-async fn gone(stream: &TcpStream) -> io::Error {
-    loop {
-        match stream.ready(Interest::ERROR).await {
-            Ok(ready) if ready.is_error() => match stream.take_error() {
-                Ok(Some(error)) | Err(error) => return error,
-                // The error was taken by a read or write, which returns it.
-                Ok(None) => return ErrorKind::ConnectionReset.into(),
-            },
-            Ok(_) => {}
-            Err(error) => return error,
-        }
-    }
-}
-
-/// Closing it resets it.
-fn reset(stream: &TcpStream) {
-    // If it is broken already there is nothing to reset.
-    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

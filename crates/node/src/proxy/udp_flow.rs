@@ -193,7 +193,7 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
 fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Side> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-    open::transparent(&socket, server.is_ipv6())?;
+    crate::relay::transparent(&socket, server.is_ipv6())?;
     // Many clients may talk to one server: each has a socket with its address.
     socket.set_reuse_address(true)?;
     socket.set_mark(own_mark)?;

@@ -8,6 +8,7 @@ mod fast;
 mod mtu;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
+mod tcp_lane;
 
 use net::{Namespace, Options, Program, World};
 use nix::sys::signal::Signal;

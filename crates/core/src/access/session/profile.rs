@@ -19,6 +19,8 @@ pub struct Profile {
     pub(super) max_payload: u16,
     /// See [`SessionParams::fast_path`].
     pub(super) fast: bool,
+    /// See [`SessionParams::tcp_lane`].
+    pub(super) tcp_lane: bool,
 }
 
 impl Profile {
@@ -41,6 +43,7 @@ impl Profile {
             flap: params.flap,
             max_payload: params.max_payload,
             fast: params.fast_path,
+            tcp_lane: params.tcp_lane,
         }
     }
 

@@ -5,7 +5,7 @@ use super::cut::lost_piece;
 use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
 use crate::access::reorder::{Hold, Outcome};
-use crate::access::{PacketSink, PathId};
+use crate::access::{PacketSink, PathId, tcp_lane};
 use crate::time::Instant;
 use anabranch_wire::coding::CodeWord;
 use anabranch_wire::control::Control;
@@ -201,10 +201,15 @@ impl Session {
         }
     }
 
-    /// The UPF takes packets of the session's own addresses only.
+    /// The UPF takes packets of the session's own addresses only; both ends take those of the TCP lane that are the session's.
     fn check_source(&self, key: &FlowKey) -> Result<(), DropReason> {
-        let spoofed = !self.is_ue() && !self.addresses.contains(key.src);
-        if spoofed { Err(DropReason::SpoofedSource) } else { Ok(()) }
+        let of_lane = tcp_lane::contains(key.src) || tcp_lane::contains(key.dst);
+        let admitted = if of_lane {
+            self.lane_path(key, !self.is_ue()).is_some()
+        } else {
+            self.is_ue() || self.addresses.contains(key.src)
+        };
+        if admitted { Ok(()) } else { Err(DropReason::SpoofedSource) }
     }
 
     /// Takes an inner packet, as it arrived or was restored, and delivers it in its order.

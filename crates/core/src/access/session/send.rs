@@ -7,7 +7,7 @@ use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{Mode, ModeState, PathSet, Pick, View};
-use crate::access::{DatagramSink, PathId};
+use crate::access::{DatagramSink, PathId, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::FlowKey;
@@ -141,6 +141,9 @@ impl Session {
             return Err(DropReason::TooBig);
         }
         self.clamp_mss(packet, mtu);
+        if tcp_lane::contains(sent.dst) || tcp_lane::contains(sent.src) {
+            return self.send_lane(&sent, packet, now, out);
+        }
         let key = if self.is_ue() { sent } else { sent.reversed() };
 
         let at = self.flows.touch(&key, now);
@@ -201,6 +204,29 @@ impl Session {
         self.emit_data(path, order, packet, now, out)?;
         self.give(&sent, path, now, mtu, out);
         Ok(())
+    }
+
+    /// A packet of the TCP lane: its address says by which path. While that is down another one carries it, so that
+    /// the subflow, which would back off for long, goes on.
+    fn send_lane(
+        &mut self,
+        flow: &FlowKey,
+        packet: &[u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let path = self.lane_path(flow, self.is_ue()).ok_or(DropReason::SpoofedSource)?;
+        self.last_data = now;
+        self.traffic.tx_packets += 1;
+        self.traffic.tx_bytes += packet.len() as u64;
+        let live = &self.active().live;
+        let path = if live.is_up(path) { Some(path) } else { live.smallest_delay() };
+        self.emit_data(path.ok_or(DropReason::NoPath)?, Order::None, packet, now, out)
+    }
+
+    /// The path of a packet of the TCP lane, where there is a lane and the packet is this session's.
+    pub(super) fn lane_path(&self, flow: &FlowKey, by_ue: bool) -> Option<PathId> {
+        tcp_lane::path_of(flow, self.addresses.v4, by_ue).filter(|_| self.profile.tcp_lane)
     }
 
     /// Nothing is under way any more: what the streams were about to wait for has come or is lost.

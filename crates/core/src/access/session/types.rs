@@ -85,6 +85,8 @@ pub struct SessionParams {
     pub cool_after: Duration,
     /// Flows in the plain form are given to a faster data path ([`crate::access::fast`]).
     pub fast_path: bool,
+    /// There is a TCP lane at this end: packets of its addresses are taken and sent ([`crate::access::tcp_lane`]).
+    pub tcp_lane: bool,
 }
 
 impl Default for SessionParams {
@@ -97,6 +99,7 @@ impl Default for SessionParams {
             reorder_queues: 127,
             cool_after: Duration::from_secs(10),
             fast_path: false,
+            tcp_lane: false,
         }
     }
 }

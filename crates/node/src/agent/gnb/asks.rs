@@ -43,6 +43,7 @@ impl Agent {
             Ask::Ran(ask) => self.on_ran_ask(ask).await,
             Ask::Lwip(ask) => ask.refuse(),
             Ask::Proxy(ask) => ask.refuse(),
+            Ask::TcpLane(ask) => ask.refuse(),
         }
     }
 

@@ -25,6 +25,7 @@ impl Agent {
             Ask::Metrics(reply) => drop(reply.send(self.metrics().await)),
             Ask::Ran(ask) => ask.refuse(),
             Ask::Proxy(ask) => ask.refuse(),
+            Ask::TcpLane(ask) => ask.refuse(),
             Ask::Lwip(LwipAsk::Node(reply)) => drop(reply.send(self.node().await)),
             Ask::Lwip(LwipAsk::Set(change, reply)) => drop(reply.send(match self.set(*change).await {
                 Ok(()) => self.node().await,

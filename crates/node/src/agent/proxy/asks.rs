@@ -24,6 +24,7 @@ impl Agent {
             Ask::Metrics(reply) => drop(reply.send(Ok(metrics::text(&self.status(), &self.node())))),
             Ask::Ran(ask) => ask.refuse(),
             Ask::Lwip(ask) => ask.refuse(),
+            Ask::TcpLane(ask) => ask.refuse(),
             Ask::Proxy(ProxyAsk::Node(reply)) => drop(reply.send(Ok(self.node()))),
             Ask::Proxy(ProxyAsk::Flows { offset, limit, reply }) => {
                 let flows = self.proxy.flows.list(offset, limit);

@@ -1,0 +1,170 @@
+//! `[tcp_lane]` of `ue.toml` and of `upf.toml`.
+
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Marks below this look like those of other programs, and tables like the kernel's.
+const FIRST_MARK: u32 = 256;
+/// Longest time in any key, in seconds.
+const MOST_SECONDS: u32 = 86_400;
+/// Most flows in any key.
+const MOST_FLOWS: u32 = 1 << 20;
+
+/// What both ends have.
+struct LaneCommon<'a> {
+    mark: u32,
+    keepalive_s: u32,
+    flows: u32,
+    congestion_control: &'a str,
+}
+
+/// `[tcp_lane]` of a UE. A lane is there while the UPF offers one and a rule says `functionality = "mptcp"`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UeLane {
+    /// Where flows are led to, on 127.0.0.1 and ::1.
+    pub port: u16,
+    /// Firewall mark of what is led there, and the number of the routing table for it; the number after it marks what goes
+    /// on by the packet lane.
+    pub mark: u32,
+    /// Threads; 0: as many as there are cores.
+    pub workers: u16,
+    /// Most flows at a time; further ones are reset.
+    pub flows: u32,
+    /// Silence after which TCP asks whether the far end is there, in seconds.
+    pub keepalive_s: u32,
+    /// Congestion control of the uplink's subflows; empty: the kernel's.
+    pub congestion_control: String,
+}
+
+impl Default for UeLane {
+    fn default() -> Self {
+        Self {
+            port: 15_172,
+            mark: 0xab64,
+            workers: 0,
+            flows: 4096,
+            keepalive_s: 120,
+            congestion_control: String::new(),
+        }
+    }
+}
+
+impl UeLane {
+    /// The mark of what goes on by the packet lane.
+    pub const fn own_mark(&self) -> u32 {
+        self.mark + 1
+    }
+
+    /// The first thing wrong; `device_mark` is that of the tunnel.
+    pub fn check(&self, device_mark: u32) -> Result<(), String> {
+        if self.port == 0 {
+            return Err("[tcp_lane] port = 0: must be 1 to 65535".to_owned());
+        }
+        let common = LaneCommon {
+            mark: self.mark,
+            keepalive_s: self.keepalive_s,
+            flows: self.flows,
+            congestion_control: &self.congestion_control,
+        };
+        common.check()?;
+        if self.mark.abs_diff(device_mark) < 2 {
+            return Err(format!(
+                "[tcp_lane] mark = {}: each of it and [device] mark uses the number after it, too: choose another",
+                self.mark
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `[tcp_lane]` of a UPF: with this section it offers a lane to its UEs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpfLane {
+    /// Firewall mark of what goes back to the lane, of its connections, and the number of the routing table for it.
+    pub mark: u32,
+    /// Threads; 0: as many as there are cores.
+    pub workers: u16,
+    /// Most flows at a time; further ones are reset.
+    pub flows: u32,
+    /// Most flows of one session at a time.
+    pub flows_per_session: u32,
+    /// Longest wait for the first bytes of a flow, in seconds.
+    pub first_bytes_s: u32,
+    /// Longest time to connect to a server, in seconds.
+    pub connect_s: u32,
+    /// Silence after which TCP asks whether the far end is there, in seconds.
+    pub keepalive_s: u32,
+    /// Congestion control of the downlink's subflows; empty: the kernel's.
+    pub congestion_control: String,
+}
+
+impl Default for UpfLane {
+    fn default() -> Self {
+        Self {
+            mark: 0xab68,
+            workers: 0,
+            flows: 16_384,
+            flows_per_session: 2048,
+            first_bytes_s: 5,
+            connect_s: 30,
+            keepalive_s: 120,
+            congestion_control: String::new(),
+        }
+    }
+}
+
+impl UpfLane {
+    /// The first thing wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let common = LaneCommon {
+            mark: self.mark,
+            keepalive_s: self.keepalive_s,
+            flows: self.flows,
+            congestion_control: &self.congestion_control,
+        };
+        common.check()?;
+        within("flows_per_session", self.flows_per_session, MOST_FLOWS)?;
+        within("first_bytes_s", self.first_bytes_s, MOST_SECONDS)?;
+        within("connect_s", self.connect_s, MOST_SECONDS)
+    }
+
+    /// Longest wait for the first bytes of a flow.
+    pub const fn first_bytes(&self) -> Duration {
+        Duration::from_secs(self.first_bytes_s as u64)
+    }
+
+    /// Longest time to connect to a server.
+    pub const fn connect(&self) -> Duration {
+        Duration::from_secs(self.connect_s as u64)
+    }
+}
+
+impl LaneCommon<'_> {
+    fn check(&self) -> Result<(), String> {
+        if !(FIRST_MARK..u32::MAX).contains(&self.mark) {
+            let most = u32::MAX - 1;
+            return Err(format!("[tcp_lane] mark = {}: must be {FIRST_MARK} to {most}", self.mark));
+        }
+        within("keepalive_s", self.keepalive_s, MOST_SECONDS)?;
+        within("flows", self.flows, MOST_FLOWS)?;
+        let name = self.congestion_control;
+        let sound = name.len() < 16 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if sound {
+            Ok(())
+        } else {
+            Err(format!(
+                "[tcp_lane] congestion_control = \"{name}\": a name of the kernel's, such as \"cubic\""
+            ))
+        }
+    }
+}
+
+fn within(key: &str, value: u32, most: u32) -> Result<(), String> {
+    if (1..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(format!("[tcp_lane] {key} = {value}: must be 1 to {most}"))
+    }
+}

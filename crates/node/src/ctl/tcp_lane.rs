@@ -1,0 +1,82 @@
+//! `tcp-lane` of a UE or UPF, and its flows.
+
+use super::Output;
+use super::client::Client;
+use super::error::CtlError;
+use super::sessions::Page;
+use super::table::{bytes, list, or_dash, table};
+use crate::api::{TcpLane, TcpLaneFlows};
+use std::collections::BTreeMap;
+
+/// What to look at; without it, the lane.
+#[derive(Debug, clap::Subcommand)]
+pub enum TcpLaneAction {
+    /// Flows, the oldest first: rule, carrier, subflows, bytes.
+    #[command(after_help = "Example:\n  anabranch ctl tcp-lane flows --limit 1000")]
+    Flows {
+        #[command(flatten)]
+        page: Page,
+    },
+}
+
+/// The lane.
+pub async fn tcp_lane(
+    client: &Client,
+    action: Option<&TcpLaneAction>,
+    output: &mut Output<'_>,
+) -> Result<(), CtlError> {
+    if let Some(TcpLaneAction::Flows { page }) = action {
+        let flows: TcpLaneFlows = client.get(&["v1", "tcp-lane", "flows"], &page.query()).await?;
+        return output.show(&flows, || flows_text(&flows));
+    }
+    let lane: TcpLane = client.get(&["v1", "tcp-lane"], &[]).await?;
+    output.show(&lane, || lane_text(&lane))
+}
+
+fn lane_text(lane: &TcpLane) -> String {
+    let state = match &lane.why {
+        Some(why) => format!("{}: {why}", lane.state),
+        None => lane.state.clone(),
+    };
+    let mut text = list(&[
+        ("TCP lane", state),
+        ("flows", format!("{} of {}", lane.flows, lane.max_flows)),
+        ("by packets", counted(&lane.fallbacks)),
+        ("refused", counted(&lane.refused)),
+        ("resets", lane.resets.to_string()),
+    ]);
+    let rows = lane
+        .carried
+        .iter()
+        .map(|c| vec![c.carrier.clone(), c.flows.to_string(), bytes(c.up_bytes), bytes(c.down_bytes)]);
+    text.push('\n');
+    text.push_str(&table(&["carrier", ">flows", ">up", ">down"], rows.collect::<Vec<_>>()));
+    text
+}
+
+fn counted(all: &BTreeMap<String, u64>) -> String {
+    let some: Vec<String> = all.iter().map(|(what, n)| format!("{what} {n}")).collect();
+    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+}
+
+fn flows_text(flows: &TcpLaneFlows) -> String {
+    let columns = ["client", "server", "rule", "carrier", ">subflows", ">up", ">down", ">age"];
+    let rows = flows.flows.iter().map(|flow| {
+        vec![
+            flow.client.clone(),
+            flow.server.clone(),
+            or_dash(Some(flow.rule.clone()).filter(|rule| !rule.is_empty())),
+            flow.carrier.clone().unwrap_or_else(|| "connecting".to_owned()),
+            flow.subflows.to_string(),
+            bytes(flow.up_bytes),
+            bytes(flow.down_bytes),
+            format!("{:.1} s", flow.age_s),
+        ]
+    });
+    let mut text = table(&columns, rows.collect::<Vec<_>>());
+    let shown = flows.flows.len() as u64;
+    if shown < flows.total {
+        text.push_str(&format!("{shown} of {}; more with --offset and --limit\n", flows.total));
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! The plans of the TCP lane (docs/tcp-lane.md): inside its own namespace, and, at a UPF, how its flows leave that.
+//!
+//! ```text
+//!  UE:  [ lane0 ]                         UPF: [ lane0     n6 ]── veth pair ──[ DEVICE-n ] host: forwarded as from the tunnel
+//!         own addresses, one a path              UPF's      all of the pool is local           answers come back by mark M
+//! ```
+
+use super::slices::{PROXY_PRIORITY, Selector};
+use super::steps::Step;
+use super::{mptcp, tproxy};
+use anabranch_core::access::{MAX_PATHS, PathId, tcp_lane};
+use ipnet::{IpNet, Ipv6Net};
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+
+/// The lane's interface in its namespace.
+pub const LANE_DEVICE: &str = "lane0";
+/// The end of the veth pair in the namespace of a UPF's lane.
+const N6_DEVICE: &str = "n6";
+const MAIN_TABLE: u32 = 254;
+const LOCAL_TABLE: u32 = 255;
+/// What a lane of either end needs.
+fn common(mtu: u16) -> Vec<Step> {
+    vec![
+        Step::Sysctl { key: "net/mptcp/enabled".to_owned(), value: "1", only_from: None },
+        Step::Up { device: "lo".to_owned(), mtu: u16::MAX },
+        Step::Up { device: LANE_DEVICE.to_owned(), mtu },
+        // Each path may have its subflow.
+        Step::Subflows(MAX_PATHS as u32),
+    ]
+}
+
+/// The UE's: an address for each path, from which the path manager opens a subflow.
+pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
+    let mut plan = common(mtu);
+    let device = || LANE_DEVICE.to_owned();
+    for path in 0..paths {
+        let address = IpAddr::V6(tcp_lane::address(session, path));
+        plan.push(Step::Address { device: device(), address: IpNet::from(address) });
+        plan.push(Step::Endpoint(mptcp::Endpoint { device: device(), address, backup: false }));
+    }
+    plan.push(Step::Route {
+        device: device(),
+        to: IpNet::from(IpAddr::V6(tcp_lane::UPF)),
+        table: MAIN_TABLE,
+    });
+    plan
+}
+
+/// Names of the veth pair of a UPF's lane: the host's end, and the other one until it is in its namespace.
+fn lane_pair(device: &str) -> [String; 2] {
+    [format!("{device}-n"), format!("{device}-m")]
+}
+
+/// The UPF's, inside: every address of the pools may be the source of a connection.
+pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
+    let mut plan = common(mtu);
+    let lane = || LANE_DEVICE.to_owned();
+    let all_ues = Ipv6Net::new_assert(tcp_lane::address(Ipv4Addr::UNSPECIFIED, 0), 56).trunc();
+    plan.push(Step::Address { device: lane(), address: IpNet::from(IpAddr::V6(tcp_lane::UPF)) });
+    plan.push(Step::Route { device: lane(), to: IpNet::V6(all_ues), table: MAIN_TABLE });
+    let [_, inside] = lane_pair(device);
+    plan.push(Step::Rename { device: inside, to: N6_DEVICE.to_owned() });
+    plan.push(Step::Up { device: N6_DEVICE.to_owned(), mtu });
+    for key in ["net/ipv4/ip_nonlocal_bind", "net/ipv6/ip_nonlocal_bind", "net/ipv4/tcp_tw_reuse"] {
+        plan.push(Step::Sysctl { key: key.to_owned(), value: "1", only_from: None });
+    }
+    for pool in pools {
+        plan.push(Step::Local { to: pool.trunc(), table: LOCAL_TABLE });
+        plan.push(Step::Route { device: N6_DEVICE.to_owned(), to: everything(*pool), table: MAIN_TABLE });
+    }
+    plan
+}
+
+/// The UPF's, in the host: the veth pair, and the way back.
+pub fn lane_way_back(device: &str, namespace: RawFd, pools: &[IpNet], mark: u32, mtu: u16) -> Vec<Step> {
+    let [outside, inside] = lane_pair(device);
+    let mut plan = vec![Step::Pair { outside: outside.clone(), inside, namespace }];
+    plan.push(Step::Up { device: outside.clone(), mtu });
+    // What comes from there has addresses that the routes have behind the tunnel's device.
+    let key = format!("net/ipv4/conf/{outside}/rp_filter");
+    plan.push(Step::Sysctl { key, value: "2", only_from: None });
+    // Without an address of its own it would have no say in that.
+    if let Some(address) =
+        pools.iter().find(|pool| pool.addr().is_ipv4()).and_then(|pool| pool.hosts().next())
+    {
+        plan.push(Step::Address { device: outside.clone(), address: IpNet::from(address) });
+    }
+    for pool in pools {
+        let v6 = pool.addr().is_ipv6();
+        plan.push(Step::Route { device: outside.clone(), to: everything(*pool), table: mark });
+        let by = Selector { v6, mark: Some(mark), ..Selector::default() };
+        plan.push(Step::Select { priority: PROXY_PRIORITY, table: mark, by });
+    }
+    plan.push(Step::WayBack(WayBack { table: lane_table(device), device: outside, mark }));
+    plan
+}
+
+/// The nftables table of the lane of the program that has `device`.
+pub fn lane_table(device: &str) -> String {
+    format!("anabranch_{}_lane", device.replace('-', "_"))
+}
+
+fn everything(of_family: IpNet) -> IpNet {
+    let any = if of_family.addr().is_ipv6() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    };
+    IpNet::new_assert(any, 0)
+}
+
+/// Answers to what came in by a device go out by it again (nftables, connection tracking).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WayBack {
+    /// Name of the table.
+    pub table: String,
+    /// The device.
+    pub device: String,
+    /// The mark of the connections, and of the packets that go back.
+    pub mark: u32,
+}
+
+impl WayBack {
+    fn ruleset(&self) -> Value {
+        let table = || json!({"family": "inet", "name": self.table});
+        let by = |op: &str| json!({"match": {"op": op, "left": {"meta": {"key": "iifname"}}, "right": self.device}});
+        let ct = |key: &str, right: Value| json!({"match": {"op": "==", "left": {"ct": {"key": key}}, "right": right}});
+        let rule = |expr: Value| {
+            let chain = "prerouting";
+            json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}})
+        };
+        // After connection tracking, before routing ("mangle").
+        let chain = json!({
+            "family": "inet", "table": self.table, "name": "prerouting", "type": "filter", "hook": "prerouting",
+            "prio": -150, "policy": "accept",
+        });
+        let marked = json!({"mangle": {"key": {"ct": {"key": "mark"}}, "value": self.mark}});
+        let back = json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": self.mark}});
+        json!({"nftables": [
+            // "add" makes sure that there is something to delete.
+            {"add": {"table": table()}}, {"delete": {"table": table()}}, {"add": {"table": table()}},
+            {"add": {"chain": chain}},
+            rule(json!([by("=="), marked])),
+            rule(json!([by("!="), ct("mark", json!(self.mark)), ct("direction", json!("reply")), back])),
+        ]})
+    }
+}
+
+/// Puts the table in place of any earlier one of its name.
+pub fn install(way_back: &WayBack) -> anyhow::Result<()> {
+    tproxy::apply(&way_back.ruleset(), "nft_ct")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_private_network, sh};
+
+    #[test]
+    fn nft_takes_the_way_back() {
+        in_private_network(|| {
+            let way_back = WayBack { table: lane_table("anb-0"), device: "anb-0-n".into(), mark: 0xab68 };
+            install(&way_back).unwrap();
+            install(&way_back).unwrap();
+            let all = sh("nft list ruleset");
+            assert_eq!(all.matches("table inet anabranch_anb_0_lane").count(), 1, "{all}");
+            for line in [
+                "iifname \"anb-0-n\" ct mark set 0x0000ab68",
+                "iifname != \"anb-0-n\" ct mark 0x0000ab68 ct direction reply meta mark set 0x0000ab68",
+            ] {
+                assert!(all.contains(line), "{line}\n{all}");
+            }
+        });
+    }
+}

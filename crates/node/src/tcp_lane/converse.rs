@@ -1,0 +1,54 @@
+//! Messages of the Convert Protocol on a connection: never more is read than belongs to one.
+
+use anabranch_wire::WireError;
+use anabranch_wire::convert::{HEADER_BYTES, message_bytes};
+use std::io::{self, ErrorKind};
+use tokio::net::TcpStream;
+
+/// Why there is no message.
+#[derive(Debug, thiserror::Error)]
+pub enum Silence {
+    /// The connection broke, or ended.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+    /// What came is none.
+    #[error(transparent)]
+    Unreadable(#[from] WireError),
+}
+
+/// The bytes of the next message, whole.
+pub async fn receive(stream: &TcpStream) -> Result<Vec<u8>, Silence> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    read_exact(stream, &mut bytes).await?;
+    let length = message_bytes(&bytes)?;
+    bytes.resize(length, 0);
+    read_exact(stream, &mut bytes[HEADER_BYTES..]).await?;
+    Ok(bytes)
+}
+
+/// Sends all of `bytes`.
+pub async fn send(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn read_exact(stream: &TcpStream, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        stream.readable().await?;
+        match stream.try_read(into) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(got) => into = &mut into[got..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

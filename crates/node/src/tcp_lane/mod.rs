@@ -1,0 +1,67 @@
+//! The TCP lane (docs/tcp-lane.md): TCP flows of rules with `functionality = "mptcp"` end at the UE and go on at the UPF;
+//! between the two they are connections of Multipath TCP with a subflow on each path of the session.
+//!
+//! ```text
+//!  program ─ TCP ─▶ [TPROXY · ue] ═ MPTCP, first bytes: RFC 8803 ═▶ [upf · session's address] ─ TCP ─▶ server
+//!                       └─ lane0 ─▶ worker ─▶ path by source address ─▶ worker ─▶ lane0 ─┘
+//! ```
+//!
+//! What is between `lane0` and `lane0` are inner packets of the session like others: sealed where an access is, of nobody
+//! but an authenticated UE. Each end has its lane in a network namespace of its own.
+
+mod converse;
+mod flows;
+mod namespace;
+mod ue;
+mod upf;
+
+pub use flows::{Flow, Flows};
+pub use namespace::Namespace;
+pub use ue::{UeLane, accept as accept_programs};
+pub use upf::{UpfLane, accept as accept_ues};
+
+use anyhow::Context;
+use socket2::Socket;
+use tokio::runtime::{Builder, Runtime};
+
+/// Threads of a lane's own: what it copies is not to wait for control, nor control for it.
+pub fn threads(workers: u16) -> anyhow::Result<Threads> {
+    let mut builder = Builder::new_multi_thread();
+    if workers > 0 {
+        builder.worker_threads(workers.into());
+    }
+    let runtime = builder.enable_all().thread_name("anb-lane").build().context("starting threads")?;
+    Ok(Threads(Some(runtime)))
+}
+
+/// See [`threads`]; everything on them ends when this is dropped.
+pub struct Threads(Option<Runtime>);
+
+impl Threads {
+    /// How to start something on them.
+    pub fn handle(&self) -> Option<&tokio::runtime::Handle> {
+        self.0.as_ref().map(Runtime::handle)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // It may be dropped where nobody may wait.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Sets the congestion control of a connection's subflows; empty: the kernel's stays.
+fn congestion_control(socket: &Socket, name: &str) -> anyhow::Result<()> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    socket.set_tcp_congestion(name.as_bytes()).with_context(|| {
+        format!(
+            "[tcp_lane] congestion_control = \"{name}\": the kernel has no such one (modprobe tcp_{name}; `sysctl \
+             net.ipv4.tcp_available_congestion_control` lists those there are)"
+        )
+    })
+}

@@ -1,0 +1,64 @@
+//! A network namespace of the lane's own: its subflows, path manager and settings of TCP are nobody else's, and vanish with
+//! the program.
+
+use anyhow::Context;
+use nix::sched::{CloneFlags, unshare};
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc;
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A namespace, and a thread inside that makes sockets and devices there. Both go away with it.
+pub struct Namespace {
+    jobs: mpsc::Sender<Job>,
+    file: File,
+}
+
+impl Namespace {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// It takes CAP_SYS_ADMIN.
+    pub fn new() -> anyhow::Result<Self> {
+        let (jobs, taken) = mpsc::channel::<Job>();
+        let (made, is_made) = mpsc::sync_channel(1);
+        let inside = move || {
+            let file = unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(std::io::Error::from)
+                .and_then(|()| File::open("/proc/thread-self/ns/net"));
+            let ok = file.is_ok();
+            // Whoever waits for it is there.
+            let _ = made.send(file);
+            while ok && let Ok(job) = taken.recv() {
+                job();
+            }
+        };
+        std::thread::Builder::new()
+            .name("anb-lane-ns".to_owned())
+            .spawn(inside)
+            .context("starting a thread")?;
+        let file = is_made.recv().context("the thread of a namespace is gone")?;
+        let file = file.context(
+            "a network namespace of the TCP lane's own: run as root, or give the program CAP_SYS_ADMIN",
+        )?;
+        Ok(Self { jobs, file })
+    }
+
+    /// Runs `job` inside, and gives its answer. It must not wait for anything long: whatever else is done there waits.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let job = Box::new(move || drop(answer.send(job())));
+        self.jobs.send(job).ok().context("the thread of the TCP lane's namespace is gone")?;
+        answered.await.context("the thread of the TCP lane's namespace is gone")?
+    }
+
+    /// The file that stands for it.
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}

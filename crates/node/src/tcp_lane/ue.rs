@@ -1,0 +1,377 @@
+//! The UE's end: flows that are led here go on by Multipath TCP to the UPF's end, or, where that is not possible, by the
+//! packet lane.
+//!
+//! ```text
+//!  program's SYN ─▶ accepted here ─▶ SYN to the UPF's end ─▶ Connect TLV, and what the program said meanwhile, in one flight
+//!                                                       ◀─ Extended TCP Header TLV once the server accepted
+//!    the lane does not answer, or refuses ─▶ TCP to the server itself, with the same first bytes
+//! ```
+//!
+//! Nothing is taken from the program beyond the first bytes before the UPF's answer, so no flow is lost with the lane.
+
+use super::converse::{self, Silence};
+use super::flows::{Carrier, Entry, Flows, Why};
+use super::{Namespace, congestion_control};
+use crate::config::UeLaneSection;
+use crate::engine::worker::Handle;
+use crate::netctl::Owners;
+use crate::relay::{self, gone, reset};
+use anabranch_core::access::{PathId, tcp_lane};
+use anabranch_core::policy::Functionality;
+use anabranch_core::ue::Ue;
+use anabranch_kern::socket::mptcp_paths;
+use anabranch_wire::convert::{ErrorCode, Message, Tlv, encode};
+use anabranch_wire::ip::{FlowKey, protocol};
+use anyhow::Context;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Most that is taken from a program before the UPF's answer: less than a first flight of ten segments.
+const FIRST_BYTES: usize = 8192;
+/// Longest wait for the UPF's end to accept. The packet lane takes over then.
+const HANDSHAKE: Duration = Duration::from_millis(1500);
+/// Longest wait for the server, which the UPF's end tells of.
+const ANSWER: Duration = Duration::from_secs(90);
+/// Longest time to connect by the packet lane.
+const CONNECT: Duration = Duration::from_secs(30);
+/// How long the packet lane is used at once after the lane did not answer.
+const REST: Duration = Duration::from_secs(5);
+/// The same after Multipath TCP was stripped in between: whatever does so is no passing trouble.
+const STRIPPED_REST: Duration = Duration::from_secs(60);
+
+/// The UE's end.
+pub struct UeLane {
+    /// Flows there are.
+    pub flows: Arc<Flows>,
+    namespace: Namespace,
+    session: Ipv4Addr,
+    worker: Handle<Ue>,
+    owners: Mutex<Owners>,
+    config: UeLaneSection,
+    started: Instant,
+    /// Until when the packet lane is used: milliseconds since `started`, and why.
+    rests_until_ms: AtomicU64,
+    stripped_until_ms: AtomicU64,
+}
+
+/// What became of a try by the lane.
+enum Failure {
+    /// The flow goes by the packet lane.
+    Packets(Why),
+    /// The server is not there, or does not want to.
+    Refused(Why),
+}
+
+impl UeLane {
+    /// One without flows. `namespace` has the lane's device, with an address of `session` for each path.
+    pub fn new(
+        namespace: Namespace,
+        session: Ipv4Addr,
+        worker: Handle<Ue>,
+        config: UeLaneSection,
+    ) -> anyhow::Result<Self> {
+        let flows = relay::flow_limit("[tcp_lane] flows", config.flows)?;
+        Ok(Self {
+            flows: Arc::new(Flows::new(flows, flows)),
+            namespace,
+            session,
+            worker,
+            owners: Mutex::new(Owners::open()?),
+            config,
+            started: Instant::now(),
+            rests_until_ms: AtomicU64::new(0),
+            stripped_until_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// Which session it is of.
+    pub const fn session(&self) -> Ipv4Addr {
+        self.session
+    }
+
+    /// Why flows go by the packet lane for now, if they do.
+    pub fn rests(&self) -> Option<Why> {
+        let now = self.millis();
+        if self.stripped_until_ms.load(Relaxed) > now {
+            Some(Why::Stripped)
+        } else {
+            (self.rests_until_ms.load(Relaxed) > now).then_some(Why::NoLane)
+        }
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn rest(&self, since: &AtomicU64, time: Duration) {
+        since.store(self.millis() + u64::try_from(time.as_millis()).unwrap_or(0), Relaxed);
+    }
+
+    fn keepalive(&self) -> Duration {
+        Duration::from_secs(self.config.keepalive_s.into())
+    }
+
+    /// The functionality of a flow's rule, its name, and the path for its first packet.
+    async fn verdict(&self, from: SocketAddr, server: SocketAddr) -> (Functionality, String, Option<PathId>) {
+        let key = FlowKey {
+            src: from.ip(),
+            dst: server.ip(),
+            src_port: from.port(),
+            dst_port: server.port(),
+            protocol: protocol::TCP,
+        };
+        let ask = move |inside: &mut crate::engine::worker::Inside<'_, Ue>, owner: Option<_>| {
+            let asks_owner = inside.end.session().rules().uses_owner();
+            let (rule, path) = inside.end.verdict(&key, owner.as_ref(), inside.now);
+            (asks_owner, (rule.functionality, rule.name.clone(), path))
+        };
+        let first = self.worker.ask(move |inside| ask(inside, None)).await;
+        let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), None) };
+        if !asks_owner {
+            return verdict;
+        }
+        // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
+        let owner = self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key);
+        match self.worker.ask(move |inside| ask(inside, Some(owner))).await {
+            Ok((_, verdict)) => verdict,
+            Err(_) => verdict,
+        }
+    }
+
+    /// The connection to the UPF's end, once that has one to the server.
+    async fn by_lane(
+        &self,
+        entry: &Entry,
+        path: Option<PathId>,
+        from: SocketAddr,
+        server: SocketAddr,
+        client: &TcpStream,
+        first: &mut Vec<u8>,
+    ) -> Result<Arc<TcpStream>, Failure> {
+        if let Some(why) = self.rests() {
+            return Err(Failure::Packets(why));
+        }
+        let connect = [Tlv::Connect { server, options: &[] }, Tlv::SourcePort(from.port())];
+        let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
+        let socket = self.socket(path.unwrap_or(0)).await.map_err(|error| {
+            tracing::debug!("TCP lane: {error:#}");
+            Failure::Packets(Why::Socket)
+        })?;
+        let to = SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT);
+        let stream = match timeout(HANDSHAKE, TcpSocket::from_std_stream(socket.into()).connect(to)).await {
+            Ok(Ok(stream)) => Arc::new(stream),
+            Ok(Err(_)) | Err(_) => {
+                self.rest(&self.rests_until_ms, REST);
+                return Err(Failure::Packets(Why::NoLane));
+            }
+        };
+        *first = said(client);
+        bytes.extend_from_slice(first);
+        let answer = async {
+            converse::send(&stream, &bytes).await?;
+            converse::receive(&stream).await
+        };
+        match timeout(ANSWER, answer).await {
+            Ok(Ok(answer)) => read_answer(&answer)?,
+            Ok(Err(Silence::Broken(_) | Silence::Unreadable(_))) => {
+                return Err(Failure::Packets(Why::NoLane));
+            }
+            Err(_) => return Err(Failure::Refused(Why::Unreachable)),
+        }
+        let carrier = if matches!(mptcp_paths(&*stream), Ok(Some(_))) {
+            Carrier::Mptcp
+        } else {
+            if self.rests().is_none() {
+                tracing::warn!(
+                    "TCP lane: something on the way to the UPF takes the options of Multipath TCP away"
+                );
+            }
+            self.rest(&self.stripped_until_ms, STRIPPED_REST);
+            Carrier::Tcp
+        };
+        // Set once, here.
+        let _ = entry.flow.carrier.set(carrier);
+        let _ = entry.flow.between.set(stream.clone());
+        Ok(stream)
+    }
+
+    /// A socket of `path` that is not connected yet.
+    async fn socket(&self, path: PathId) -> anyhow::Result<Socket> {
+        let (session, keepalive) = (self.session, self.keepalive());
+        let algorithm = self.config.congestion_control.clone();
+        let make = move || {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
+                .context("Multipath TCP (CONFIG_MPTCP)")?;
+            relay::relayed(&socket, keepalive)?;
+            congestion_control(&socket, &algorithm)?;
+            // The port when the far end is known: more flows than ports may share an address.
+            let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
+            socket.bind(&SockAddr::from(SocketAddr::new(tcp_lane::address(session, path).into(), 0)))?;
+            Ok(socket)
+        };
+        self.namespace.run(make).await
+    }
+
+    /// A connection to the server by the packet lane: from the program's own address, and not led here again.
+    async fn by_packets(&self, client: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
+        let socket =
+            Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        socket.set_mark(self.config.own_mark())?;
+        relay::relayed(&socket, self.keepalive())?;
+        let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
+        socket.bind(&SockAddr::from(SocketAddr::new(client, 0)))?;
+        let connected = TcpSocket::from_std_stream(socket.into()).connect(server);
+        timeout(CONNECT, connected).await.map_err(|_| ErrorKind::TimedOut)?
+    }
+
+    async fn reach(
+        &self,
+        entry: &Entry,
+        from: SocketAddr,
+        server: SocketAddr,
+        client: &TcpStream,
+    ) -> Result<Arc<TcpStream>, Why> {
+        let (functionality, rule, path) = self.verdict(from, server).await;
+        let _ = entry.flow.rule.set(rule);
+        let mut first = Vec::new();
+        let mut why = Why::Rule;
+        if functionality == Functionality::Mptcp {
+            match self.by_lane(entry, path, from, server, client, &mut first).await {
+                Ok(stream) => {
+                    entry.flow.up.fetch_add(first.len() as u64, Relaxed);
+                    return Ok(stream);
+                }
+                Err(Failure::Refused(why)) => return Err(why),
+                Err(Failure::Packets(other)) => why = other,
+            }
+        }
+        self.flows.counters.by_packets(why);
+        let direct = async {
+            let stream = self.by_packets(from.ip(), server).await?;
+            converse::send(&stream, &first).await?;
+            Ok(stream)
+        };
+        let stream = direct.await.map_err(|error: io::Error| {
+            tracing::debug!(client = %from, %server, "by the packet lane: {error}");
+            match error.kind() {
+                _ if relay::no_descriptors(&error) => Why::Socket,
+                ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Why::Reset,
+                _ => Why::Unreachable,
+            }
+        })?;
+        entry.flow.up.fetch_add(first.len() as u64, Relaxed);
+        let _ = entry.flow.carrier.set(Carrier::Packets);
+        Ok(Arc::new(stream))
+    }
+}
+
+/// Takes flows until the listener breaks; they end with it.
+pub async fn accept(lane: Arc<UeLane>, listener: TcpListener) {
+    let mut flows = JoinSet::new();
+    loop {
+        tokio::select! {
+            taken = listener.accept() => match taken {
+                Ok((client, from)) => drop(flows.spawn(serve(lane.clone(), client, from))),
+                // Gone before it was taken.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    lane.flows.counters.refuse(Why::Socket);
+                    tracing::warn!("TCP lane: a connection cannot be taken: {error}; is the limit of open files too low?");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = flows.join_next() => {}
+        }
+    }
+}
+
+async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
+    // What the program connected to.
+    let Ok(server) = client.local_addr() else { return reset(&client) };
+    // Whoever connects to the port itself would be connected to us, again and again.
+    if server.ip().to_canonical().is_loopback() {
+        lane.flows.counters.refuse(Why::Destination);
+        return reset(&client);
+    }
+    let Some(entry) = lane.flows.open(from.ip(), from) else { return reset(&client) };
+    let _ = entry.flow.server.set(server);
+    let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
+    let far = tokio::select! {
+        far = lane.reach(&entry, from, server, &client) => far,
+        // Who hangs up while we connect does not want to any more.
+        _ = gone(&client) => return,
+    };
+    match far {
+        Ok(far) => {
+            let flow = &entry.flow;
+            if let Err(error) = relay::both(&client, &far, &flow.up, &flow.down).await {
+                lane.flows.counters.resets.fetch_add(1, Relaxed);
+                tracing::debug!(client = %from, %server, "reset: {error}");
+            }
+        }
+        Err(why) => {
+            lane.flows.counters.refuse(why);
+            reset(&client);
+        }
+    }
+}
+
+/// What the program has said so far.
+fn said(client: &TcpStream) -> Vec<u8> {
+    let mut bytes = vec![0; FIRST_BYTES];
+    // What is broken, or has ended, is found out by whoever reads next.
+    let got = client.try_read(&mut bytes).unwrap_or(0);
+    bytes.truncate(got);
+    bytes
+}
+
+fn read_answer(bytes: &[u8]) -> Result<(), Failure> {
+    let (message, _) = Message::parse(bytes).map_err(|_| Failure::Packets(Why::NoLane))?;
+    for tlv in message.tlvs() {
+        match tlv {
+            Tlv::ExtendedTcpHeader { .. } => return Ok(()),
+            Tlv::Error { code, .. } => {
+                return Err(match code {
+                    ErrorCode::ConnectionReset => Failure::Refused(Why::Reset),
+                    ErrorCode::DestinationUnreachable | ErrorCode::NetworkFailure => {
+                        Failure::Refused(Why::Unreachable)
+                    }
+                    ErrorCode::NotAuthorized => Failure::Packets(Why::Destination),
+                    _ => Failure::Packets(Why::NoLane),
+                });
+            }
+            _ => {}
+        }
+    }
+    Err(Failure::Packets(Why::NoLane))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_whether_the_flow_goes_on_and_how() {
+        let of = |tlvs: &[Tlv<'_>]| match read_answer(&encode(tlvs).unwrap()) {
+            Ok(()) => "on".to_owned(),
+            Err(Failure::Refused(why)) => format!("refused: {}", why.name()),
+            Err(Failure::Packets(why)) => format!("packets: {}", why.name()),
+        };
+        let error = |code| of(&[Tlv::Error { code, value: &[0] }]);
+        assert_eq!(of(&[Tlv::ExtendedTcpHeader { options: &[] }]), "on");
+        assert_eq!(error(ErrorCode::ConnectionReset), "refused: reset");
+        assert_eq!(error(ErrorCode::DestinationUnreachable), "refused: unreachable");
+        assert_eq!(error(ErrorCode::NotAuthorized), "packets: destination");
+        assert_eq!(error(ErrorCode::ResourceExceeded), "packets: no_lane");
+        assert_eq!(error(ErrorCode::Other(200)), "packets: no_lane");
+        assert_eq!(of(&[]), "packets: no_lane");
+    }
+}

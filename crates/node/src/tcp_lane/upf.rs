@@ -1,0 +1,324 @@
+//! The UPF's end, a Transport Converter (RFC 8803): a flow says first where it wants to go; it goes on from there with the
+//! address and port that the UE's program has.
+//!
+//! ```text
+//!  accepted ─▶ the session by its address ─▶ share left? ─▶ Connect TLV ─▶ may it go there? ─▶ connect from the session's address
+//!      both ways until both ends are done ◀── Extended TCP Header TLV ◀── the server accepted
+//!                                     close ◀── Error TLV ◀── it did not
+//! ```
+//!
+//! Who gets here has shown the key of a session: the lane's device has packets of sessions only. All the same nobody is
+//! trusted further: each step has a limit in time, each session a share.
+
+use super::converse::{self, Silence};
+use super::flows::{Carrier, Flows, Why};
+use super::{Namespace, congestion_control};
+use crate::config::UpfLaneSection;
+use crate::engine::ends::UpfEnd;
+use crate::engine::worker::Handle;
+use crate::relay::{self, gone, reset};
+use anabranch_core::access::tcp_lane;
+use anabranch_kern::socket::mptcp_paths;
+use anabranch_wire::convert::{ErrorCode, MPTCP_OPTION, Message, Tlv, VERSION, encode, refusal};
+use anyhow::Context;
+use ipnet::IpNet;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long a UE may take to close after it was refused.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Most bytes of it that are thrown away meanwhile.
+const FAREWELL_BYTES: usize = 256 << 10;
+
+/// The UPF's end.
+pub struct UpfLane {
+    /// Flows there are.
+    pub flows: Arc<Flows>,
+    namespace: Namespace,
+    /// Addresses of sessions: what goes from one to another stays with the packet lane.
+    pools: Vec<IpNet>,
+    shards: Vec<Handle<UpfEnd>>,
+    config: UpfLaneSection,
+}
+
+/// A message asks for this.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    /// A connection, from this port if it can be had.
+    Connect(SocketAddr, Option<u16>),
+    /// What is supported.
+    Info,
+}
+
+impl UpfLane {
+    /// One without flows. `namespace` has the lane's device, and a way to servers on which all of `pools` may be the source.
+    pub fn new(
+        namespace: Namespace,
+        pools: Vec<IpNet>,
+        shards: Vec<Handle<UpfEnd>>,
+        config: UpfLaneSection,
+    ) -> anyhow::Result<Self> {
+        let limit = relay::flow_limit("[tcp_lane] flows", config.flows)?;
+        let flows = Arc::new(Flows::new(limit, config.flows_per_session as usize));
+        Ok(Self { flows, namespace, pools, shards, config })
+    }
+
+    /// The socket that UEs connect to.
+    pub async fn listen(&self) -> anyhow::Result<std::net::TcpListener> {
+        let algorithm = self.config.congestion_control.clone();
+        let make = move || {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
+                .context("Multipath TCP (CONFIG_MPTCP)")?;
+            // Connections inherit it.
+            congestion_control(&socket, &algorithm)?;
+            socket.set_only_v6(true)?;
+            socket.bind(&SockAddr::from(SocketAddr::new(tcp_lane::UPF.into(), tcp_lane::PORT)))?;
+            socket.listen(relay::BACKLOG)?;
+            Ok(socket.into())
+        };
+        self.namespace.run(make).await.context("the TCP lane's port")
+    }
+
+    fn keepalive(&self) -> Duration {
+        Duration::from_secs(self.config.keepalive_s.into())
+    }
+
+    /// Whether flows go there. What the UPF's own firewall says holds besides, as for packets.
+    fn serves(&self, server: SocketAddr) -> bool {
+        let ip = server.ip();
+        let special = match ip {
+            IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local() || v4.octets()[0] == 0,
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || tcp_lane::contains(ip),
+        };
+        let own = self.pools.iter().any(|pool| pool.contains(&ip));
+        server.port() > 0 && !(special || own || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
+    }
+
+    /// The address of a session for a server of this family.
+    async fn source(&self, session: Ipv4Addr, server: SocketAddr) -> Option<IpAddr> {
+        if server.is_ipv4() {
+            return Some(session.into());
+        }
+        for shard in &self.shards {
+            let found = shard.ask(move |inside| inside.end.upf.addresses_of(session.into())).await;
+            if let Ok(Some(addresses)) = found {
+                return addresses.v6.map(IpAddr::V6);
+            }
+        }
+        None
+    }
+
+    /// A connection to the server, from the session's address.
+    async fn connect(&self, source: IpAddr, port: Option<u16>, server: SocketAddr) -> io::Result<TcpStream> {
+        let taken =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable);
+        let with = async |port| {
+            let socket = self.socket(SocketAddr::new(source, port), server).await?;
+            TcpSocket::from_std_stream(socket.into()).connect(server).await
+        };
+        match with(port.unwrap_or(0)).await {
+            // An earlier connection of the same program still has it: a server tells them apart by another port.
+            Err(error) if port.is_some() && taken(&error) => with(0).await,
+            other => other,
+        }
+    }
+
+    async fn socket(&self, from: SocketAddr, server: SocketAddr) -> io::Result<Socket> {
+        let keepalive = self.keepalive();
+        let make = move || {
+            let socket =
+                Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+            relay::relayed(&socket, keepalive)?;
+            // One port of a session may have many servers.
+            socket.set_reuse_address(true)?;
+            if from.port() == 0 {
+                let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
+            }
+            socket.bind(&SockAddr::from(from))?;
+            Ok(socket)
+        };
+        self.namespace.run(make).await.map_err(|error| error.downcast().unwrap_or_else(io::Error::other))
+    }
+
+    async fn serve(&self, ue: TcpStream, from: SocketAddr) {
+        let Some((session, _)) = tcp_lane::parse(from.ip()) else { return reset(&ue) };
+        let Some(entry) = self.flows.open(session.into(), from) else { return reset(&ue) };
+        let counters = &self.flows.counters;
+        let _ = relay::relayed(&SockRef::from(&ue), self.keepalive());
+        let refuse = async |why: Why, code: ErrorCode, value: &[u8]| {
+            counters.refuse(why);
+            farewell(&ue, &[Tlv::Error { code, value }]).await;
+        };
+        let bytes = match timeout(self.config.first_bytes(), converse::receive(&ue)).await {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(Silence::Unreadable(error))) => {
+                return refuse(Why::Malformed, refusal(&error), &[VERSION]).await;
+            }
+            Ok(Err(Silence::Broken(_))) | Err(_) => {
+                counters.refuse(Why::Silent);
+                return reset(&ue);
+            }
+        };
+        let (server, port) = match request(&bytes) {
+            Ok(Request::Connect(server, port)) => (server, port),
+            Ok(Request::Info) => {
+                return farewell(&ue, &[Tlv::SupportedTcpExtensions { kinds: &[MPTCP_OPTION] }]).await;
+            }
+            Err((code, value)) => return refuse(Why::Malformed, code, &[value]).await,
+        };
+        let flow = &entry.flow;
+        // Set once, here.
+        let _ = flow.server.set(server);
+        if !self.serves(server) {
+            return refuse(Why::Destination, ErrorCode::NotAuthorized, &[0]).await;
+        }
+        let Some(source) = self.source(session, server).await else {
+            return refuse(Why::Destination, ErrorCode::DestinationUnreachable, &[0]).await;
+        };
+        let connected = tokio::select! {
+            connected = timeout(self.config.connect(), self.connect(source, port, server)) => connected,
+            _ = gone(&ue) => return,
+        };
+        let far = match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
+            Ok(far) => far,
+            Err(error) => {
+                tracing::debug!(ue = %session, %server, "connecting: {error}");
+                let (why, code) = explain(&error);
+                return refuse(why, code, &[0]).await;
+            }
+        };
+        let multipath = matches!(mptcp_paths(&ue), Ok(Some(_)));
+        let _ = flow.carrier.set(if multipath { Carrier::Mptcp } else { Carrier::Tcp });
+        let ue = Arc::new(ue);
+        let _ = flow.between.set(ue.clone());
+        let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(&ue) };
+        let relayed = async {
+            converse::send(&ue, &accepted).await?;
+            relay::both(&ue, &far, &flow.up, &flow.down).await
+        };
+        if let Err(error) = relayed.await {
+            counters.resets.fetch_add(1, Relaxed);
+            reset(&far);
+            reset(&ue);
+            tracing::debug!(ue = %session, %server, "reset: {error}");
+        }
+    }
+}
+
+/// Takes flows until the listener breaks; they end with it.
+pub async fn accept(lane: Arc<UpfLane>, listener: TcpListener) {
+    let mut flows = JoinSet::new();
+    loop {
+        tokio::select! {
+            taken = listener.accept() => match taken {
+                Ok((ue, from)) => {
+                    let lane = lane.clone();
+                    flows.spawn(async move { lane.serve(ue, from).await });
+                }
+                // Gone before it was taken.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    lane.flows.counters.refuse(Why::Socket);
+                    tracing::warn!("TCP lane: a flow cannot be taken: {error}; is the limit of open files too low?");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = flows.join_next() => {}
+        }
+    }
+}
+
+/// What a message asks for, or the code and value of the error that answers it.
+fn request(bytes: &[u8]) -> Result<Request, (ErrorCode, u8)> {
+    let (message, _) = Message::parse(bytes).map_err(|error| (refusal(&error), VERSION))?;
+    let (mut server, mut port, mut info) = (None, None, false);
+    for tlv in message.tlvs() {
+        match tlv {
+            Tlv::Connect { server: to, options } => {
+                // None is put into a SYN here, but for what the kernel puts there by itself.
+                if let Some(kind) = options.iter().find(|kind| **kind > 1) {
+                    return Err((ErrorCode::UnsupportedTcpOption, *kind));
+                }
+                if server.replace(to).is_some() {
+                    return Err((ErrorCode::MalformedMessage, 0));
+                }
+            }
+            Tlv::SourcePort(wanted) => port = Some(wanted).filter(|port| *port > 0),
+            Tlv::Info => info = true,
+            // Nobody was given one.
+            Tlv::Cookie { .. } => {}
+            _ => return Err((ErrorCode::UnsupportedMessage, 0)),
+        }
+    }
+    match server {
+        Some(server) => Ok(Request::Connect(server, port)),
+        None if info => Ok(Request::Info),
+        None => Err((ErrorCode::UnsupportedMessage, 0)),
+    }
+}
+
+/// A failure to connect in the words of the protocol.
+fn explain(error: &io::Error) -> (Why, ErrorCode) {
+    match error.kind() {
+        _ if relay::no_descriptors(error) => (Why::Socket, ErrorCode::ResourceExceeded),
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => (Why::Reset, ErrorCode::ConnectionReset),
+        ErrorKind::PermissionDenied => (Why::Destination, ErrorCode::NotAuthorized),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::TimedOut => {
+            (Why::Unreachable, ErrorCode::DestinationUnreachable)
+        }
+        ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable => (Why::Socket, ErrorCode::ResourceExceeded),
+        _ => (Why::Unreachable, ErrorCode::NetworkFailure),
+    }
+}
+
+/// Says a last word so that it arrives: a connection that is closed with something unread in it is reset.
+async fn farewell(stream: &TcpStream, word: &[Tlv<'_>]) {
+    let Ok(bytes) = encode(word) else { return reset(stream) };
+    let said = async {
+        converse::send(stream, &bytes).await?;
+        SockRef::from(stream).shutdown(Shutdown::Write)?;
+        let (mut left, mut buffer) = (FAREWELL_BYTES, [0; 4096]);
+        while left > 0 {
+            stream.readable().await?;
+            match stream.try_read(&mut buffer) {
+                Ok(0) => break,
+                Ok(got) => left = left.saturating_sub(got),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    // Whoever does not close in time is closed.
+    let _ = timeout(FAREWELL, said).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_connection_or_a_question() {
+        let of = |tlvs: &[Tlv<'_>]| request(&encode(tlvs).unwrap());
+        let server: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        let connect = Tlv::Connect { server, options: &[] };
+        assert_eq!(of(&[connect]), Ok(Request::Connect(server, None)));
+        assert_eq!(of(&[connect, Tlv::SourcePort(7)]), Ok(Request::Connect(server, Some(7))));
+        assert_eq!(of(&[connect, Tlv::SourcePort(0)]), Ok(Request::Connect(server, None)));
+        assert_eq!(of(&[Tlv::Info]), Ok(Request::Info));
+        assert_eq!(of(&[connect, connect]), Err((ErrorCode::MalformedMessage, 0)));
+        assert_eq!(of(&[]), Err((ErrorCode::UnsupportedMessage, 0)));
+        assert_eq!(of(&[Tlv::Unknown { kind: 99, value: &[0, 0] }]), Err((ErrorCode::UnsupportedMessage, 0)));
+        let options = Tlv::Connect { server, options: &[34, 2, 0, 0] };
+        assert_eq!(of(&[options]), Err((ErrorCode::UnsupportedTcpOption, 34)));
+        assert_eq!(request(&[2, 1, 0x22, 0x63]), Err((ErrorCode::UnsupportedVersion, VERSION)));
+    }
+}

@@ -1,0 +1,351 @@
+//! The TCP lane between the real programs, with the kernel's Multipath TCP.
+
+use super::net::{Namespace, Options, Program, World};
+use nix::sched::{CloneFlags, setns};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const RULES: &str = "[[rule]]\nname = \"web\"\nfilter = { protocol = \"tcp\", remote_port = \"8000-8999\" }\n\
+    steering = { mode = \"load-balance\" }\nfunctionality = \"mptcp\"\n[tcp_lane]\ncongestion_control = \"cubic\"\n";
+const ROUTED: &str = "[n6]\nmode = \"routed\"\n[tcp_lane]\ncongestion_control = \"cubic\"\n";
+const V4: &str = "192.0.2.2";
+const V6: &str = "[2001:db8:6::2]";
+
+/// World, UPF, UE; the lane takes flows.
+fn start(upf_more: &str) -> Option<(World, Program, Program)> {
+    let world = World::new()?;
+    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
+    world.configure(&Options { ue_rules: RULES, upf_more, ..Options::default() });
+    let upf = world.start_upf();
+    let ue = world.start_ue();
+    if upf_more.contains("tcp_lane") {
+        world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    }
+    Some((world, upf, ue))
+}
+
+fn lane(world: &World, part: &str) -> serde_json::Value {
+    world.get(part, "/v1/tcp-lane")
+}
+
+fn carried(world: &World, part: &str, carrier: &str) -> u64 {
+    let lane = lane(world, part);
+    let rows = lane["carried"].as_array().cloned().unwrap_or_default();
+    rows.iter().find(|row| row["carrier"] == carrier).map_or(0, |row| row["flows"].as_u64().unwrap())
+}
+
+fn listen(on: &Namespace, at: &str) -> TcpListener {
+    let at: SocketAddr = at.parse().unwrap();
+    on.run(move || TcpListener::bind(at).unwrap())
+}
+
+fn connect(from: &Namespace, to: &str) -> std::io::Result<TcpStream> {
+    let to: SocketAddr = to.parse().unwrap();
+    let stream = from.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(stream)
+}
+
+/// Sends `bytes` of a pattern each way at the same time.
+#[track_caller]
+fn exchange(one: TcpStream, other: TcpStream, bytes: usize) {
+    let pattern = |i: usize| (i / 7 % 251) as u8;
+    let send = move |mut to: TcpStream| {
+        std::thread::spawn(move || {
+            let all: Vec<u8> = (0..bytes).map(pattern).collect();
+            to.write_all(&all).unwrap();
+            to.shutdown(std::net::Shutdown::Write).unwrap();
+        })
+    };
+    let receive = move |mut from: TcpStream| {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            from.read_to_end(&mut all).unwrap();
+            assert_eq!(all.len(), bytes);
+            assert!(all.iter().enumerate().all(|(i, byte)| *byte == pattern(i)), "other bytes");
+        })
+    };
+    let threads =
+        [send(one.try_clone().unwrap()), send(other.try_clone().unwrap()), receive(one), receive(other)];
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Runs `body` in the namespace of a program's lane.
+fn inside<T: Send>(program: &Program, body: impl FnOnce() -> T + Send) -> T {
+    let tasks = format!("/proc/{}/task", program.pid());
+    let of_lane = std::fs::read_dir(tasks).unwrap().map(|entry| entry.unwrap().path()).find(|path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "anb-lane-ns")
+    });
+    let file = std::fs::File::open(of_lane.expect("it has a lane").join("ns/net")).unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            setns(file, CloneFlags::CLONE_NEWNET).unwrap();
+            body()
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn sh(commands: &str) -> String {
+    let output = std::process::Command::new("sh").args(["-ec", commands]).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{commands}\n{text}");
+    text
+}
+
+#[test]
+fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
+    let Some(world) = World::new() else { return };
+    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
+    world.configure(&Options { ue_rules: RULES, upf_more: ROUTED, workers: 2, ..Options::default() });
+    let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
+    let (upf, ue) = (world.start_upf(), world.start_ue());
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    for host in [V4, V6] {
+        let listener = listen(&world.server, &format!("{host}:8080"));
+        let client = connect(&world.ue, &format!("{host}:8080")).unwrap();
+        let (server, from) = listener.accept().unwrap();
+        assert_eq!(from, client.local_addr().unwrap(), "the session's address, and the program's port");
+        world.until("each access has its subflow", || {
+            world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"] == 2
+        });
+        exchange(client, server, 4 << 20);
+    }
+    // What the rule is not about does not come here.
+    let listener = listen(&world.server, &format!("{V4}:9080"));
+    let client = connect(&world.ue, &format!("{V4}:9080")).unwrap();
+    exchange(client, listener.accept().unwrap().0, 100_000);
+    // Refused: the program is told.
+    let refused = connect(&world.ue, &format!("{V4}:8009")).and_then(|mut stream| stream.read(&mut [0; 1]));
+    assert!(refused.is_err(), "{refused:?}");
+    for part in ["ue", "upf"] {
+        world.until("it is over", || lane(&world, part)["flows"] == 0);
+        assert_eq!(carried(&world, part, "mptcp"), 2, "{part}: {}\n{}", lane(&world, part), world.logs());
+        assert_eq!(lane(&world, part)["refused"], serde_json::json!({"reset": 1}), "{part}");
+    }
+    let rows = lane(&world, "upf")["carried"][0].clone();
+    assert_eq!((&rows["up_bytes"], &rows["down_bytes"]), (&(8 << 20).into(), &(8 << 20).into()), "{rows}");
+    let sent: Vec<u64> = world.get("ue", "/v1/paths")["paths"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["tx_bytes"].as_u64().unwrap())
+        .collect();
+    assert!(sent.iter().all(|bytes| *bytes > 100_000), "both accesses carry: {sent:?}");
+    ue.stop();
+    assert_eq!(world.ue.picture(), ue_before);
+    upf.stop();
+    assert_eq!(world.upf.picture(), upf_before);
+    assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
+}
+
+#[test]
+fn a_flow_survives_that_an_access_goes_and_comes_back() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let mut client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    const BYTES: usize = 24 << 20;
+    let sender = std::thread::spawn(move || {
+        for i in 0..BYTES >> 16 {
+            server.write_all(&[i as u8; 1 << 16]).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let reader = std::thread::spawn(move || {
+        let (mut got, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
+        let mut buffer = vec![0; 1 << 16];
+        while got < BYTES {
+            let len = client.read(&mut buffer).unwrap();
+            assert!(len > 0, "ended after {got}");
+            for at in [0, len - 1] {
+                assert_eq!(buffer[at], ((got + at) >> 16) as u8, "at {}", got + at);
+            }
+            got += len;
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        longest
+    });
+    for access in ["5g0", "wifi0"] {
+        std::thread::sleep(Duration::from_millis(700));
+        world.ue.sh(&format!("ip link set {access} down"));
+        std::thread::sleep(Duration::from_millis(700));
+        world.ue.sh(&format!("ip link set {access} up"));
+        if access == "wifi0" {
+            world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
+        }
+        world.until("the access is back", || world.paths_up("ue") == 2);
+    }
+    let longest = reader.join().unwrap();
+    sender.join().unwrap();
+    println!("longest silence: {longest:?}");
+    // 250 ms on a machine with nothing else to do.
+    assert!(longest < Duration::from_secs(2), "{longest:?}\n{}", world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn without_a_lane_at_the_upf_flows_go_by_packets() {
+    let Some((world, upf, ue)) = start("[n6]\nmode = \"routed\"\n") else { return };
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    exchange(client, listener.accept().unwrap().0, 100_000);
+    for part in ["ue", "upf"] {
+        assert_eq!(lane(&world, part)["state"], "unused", "{}", lane(&world, part));
+    }
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn what_takes_multipath_tcp_away_or_the_lane_itself_ends_no_flow() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let table = "nft add table inet middle; nft 'add chain inet middle every { type filter hook prerouting priority -400; }'";
+    let go = |bytes| {
+        let listener = listen(&world.server, &format!("{V4}:8080"));
+        let start = Instant::now();
+        let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+        exchange(client, listener.accept().unwrap().0, bytes);
+        start.elapsed()
+    };
+    inside(&upf, || {
+        sh(&format!("{table}; nft 'add rule inet middle every tcp flags syn reset tcp option mptcp'"))
+    });
+    go(1 << 20);
+    assert_eq!(carried(&world, "ue", "tcp"), 1, "{}", lane(&world, "ue"));
+    assert_eq!(lane(&world, "ue")["why"], "stripped");
+    go(1 << 20);
+    assert_eq!(carried(&world, "ue", "packets"), 1, "{}", lane(&world, "ue"));
+    ue.stop();
+    // The UPF's lane does not answer at all.
+    inside(&upf, || {
+        sh("nft flush chain inet middle every; nft 'add rule inet middle every tcp dport 5124 drop'")
+    });
+    let ue = world.start_ue();
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    let took = go(100_000);
+    println!("by packets after {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(lane(&world, "ue")["fallbacks"], serde_json::json!({"no_lane": 1}), "{}", lane(&world, "ue"));
+    assert_eq!(lane(&world, "ue")["why"], "no_lane");
+    go(100_000);
+    ue.stop();
+    upf.stop();
+}
+
+/// What a UE can do that has a key and means harm, and a stranger who has none.
+#[test]
+fn a_hostile_ue_gets_its_share_and_a_stranger_nothing() {
+    let limits = format!("{ROUTED}first_bytes_s = 1\nflows_per_session = 3\n");
+    let Some((world, upf, ue)) = start(&limits) else { return };
+    let at: SocketAddr = "[fd6b:97c2:5e1a::1]:5124".parse().unwrap();
+    let try_dial = || inside(&ue, || TcpStream::connect_timeout(&at, Duration::from_secs(5)));
+    let dial = || {
+        let stream = try_dial().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    let answer = |bytes: &[u8]| {
+        let mut stream = dial();
+        stream.write_all(bytes).unwrap();
+        let mut said = Vec::new();
+        // It may end by a reset, after what was said.
+        let _ = stream.read_to_end(&mut said);
+        said
+    };
+    let error = |code: u8, value: u8| vec![1, 2, 0x22, 0x63, 30, 1, code, value];
+    assert_eq!(answer(b"GET / HTTP/1.1\r\n\r\n"), error(1, 1), "malformed");
+    assert_eq!(answer(&[9, 2, 0x22, 0x63, 1, 1, 0, 0]), error(0, 1), "another version");
+    assert_eq!(answer(&[1, 2, 0x22, 0x63, 1, 1, 0, 0]), [1, 3, 0x22, 0x63, 21, 2, 0, 0, 30, 0, 0, 0], "info");
+    let ask = |v4: [u8; 4], port: u16| {
+        let mut bytes = vec![1, 6, 0x22, 0x63, 10, 5];
+        bytes.extend(port.to_be_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend([0xff; 2]);
+        bytes.extend(v4);
+        bytes
+    };
+    for forbidden in
+        [[10, 45, 0, 1], [10, 45, 0, 9], [127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1]]
+    {
+        assert_eq!(answer(&ask(forbidden, 22)), error(32, 0), "{forbidden:?} is not served");
+    }
+    assert_eq!(answer(&ask([192, 0, 2, 2], 9)), error(96, 0), "refused");
+    // What says nothing is ended.
+    let start = Instant::now();
+    let mut silent = dial();
+    silent.write_all(&[1, 6]).unwrap();
+    assert!(silent.read(&mut [0; 1]).map_or(true, |got| got == 0));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    world.until("none is left", || lane(&world, "upf")["flows"] == 0);
+    let mut held: Vec<TcpStream> = (0..3).map(|_| dial()).collect();
+    world.until("they are there", || lane(&world, "upf")["flows"] == 3);
+    // One more is reset: sooner or later.
+    if let Ok(mut more) = try_dial() {
+        more.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert!(more.read(&mut [0; 1]).map_or(true, |got| got == 0));
+    }
+    // Programs go on, by packets.
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    exchange(client, listener.accept().unwrap().0, 100_000);
+    held.clear();
+    let refused = lane(&world, "upf")["refused"].clone();
+    assert!(refused["session_limit"].as_u64() >= Some(2), "{refused}");
+    assert_eq!(
+        (&refused["malformed"], &refused["destination"], &refused["reset"]),
+        (&2.into(), &6.into(), &1.into()),
+        "{refused}"
+    );
+    // Who has no session: not from an access, not from the network behind, not from the UPF's own host.
+    world.ue.sh("ip -6 route add fd6b:97c2:5e1a::/48 via fd02::1 dev wifi0");
+    world.server.sh("ip -6 route add fd6b:97c2:5e1a::/48 via 2001:db8:6::1");
+    for from in [&world.ue, &world.server, &world.upf] {
+        let stranger = from.run(move || TcpStream::connect_timeout(&at, Duration::from_millis(500)));
+        assert!(stranger.is_err());
+    }
+    assert!(!world.logs().contains("panicked"), "{}", world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+/// A thousand at once; none is mixed up with another, and all end.
+#[test]
+fn a_thousand_flows_at_once() {
+    const FLOWS: usize = 1000;
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let (_, most) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let accepting =
+        std::thread::spawn(move || (0..FLOWS).map(|_| listener.accept().unwrap().0).collect::<Vec<_>>());
+    let mut clients: Vec<TcpStream> =
+        (0..FLOWS).map(|_| connect(&world.ue, &format!("{V4}:8080")).unwrap()).collect();
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.write_all(&(i as u32).to_be_bytes()).unwrap();
+    }
+    let mut servers = accepting.join().unwrap();
+    for server in &mut servers {
+        let mut name = [0; 4];
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        server.read_exact(&mut name).unwrap();
+        server.write_all(&[name, name].concat()).unwrap();
+    }
+    for (i, client) in clients.iter_mut().enumerate() {
+        let mut name = [0; 8];
+        client.read_exact(&mut name).unwrap();
+        assert_eq!(name, [(i as u32).to_be_bytes(); 2].concat()[..]);
+    }
+    for part in ["ue", "upf"] {
+        assert_eq!(lane(&world, part)["flows"], FLOWS, "{part}");
+        assert_eq!(carried(&world, part, "mptcp"), FLOWS as u64, "{part}: {}", lane(&world, part));
+    }
+    drop((clients, servers));
+    world.until("all have ended", || ["ue", "upf"].iter().all(|part| lane(&world, part)["flows"] == 0));
+    ue.stop();
+    upf.stop();
+}
