@@ -36,6 +36,14 @@ fn rule() -> Table {
                 &["Whether the receiver restores order. Off for transports that do not care."],
                 Some("true".into()),
             ),
+            Key::new(
+                "functionality",
+                Shape::OneOf(&["ll", "mptcp"]),
+                &[
+                    "What carries its TCP flows: the packet lane, or the TCP lane (docs/tcp-lane.md). In namespaces only.",
+                ],
+                Some("\"ll\"".into()),
+            ),
         ],
     }
 }

@@ -36,6 +36,9 @@ use tokio::time::timeout;
 
 /// Most that is taken from a program before the UPF's answer: less than a first flight of ten segments.
 const FIRST_BYTES: usize = 8192;
+/// How often, and how long after, a data path that is busy is asked again.
+const BUSY_TRIES: u32 = 200;
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// Longest wait for the UPF's end to accept. The packet lane takes over then.
 const HANDSHAKE: Duration = Duration::from_millis(1500);
 /// Longest wait for the server, which the UPF's end tells of.
@@ -133,7 +136,15 @@ impl UeLane {
             let (rule, path) = inside.end.verdict(&key, owner.as_ref(), inside.now);
             (asks_owner, (rule.functionality, rule.name.clone(), path))
         };
-        let first = self.worker.ask(move |inside| ask(inside, None)).await;
+        let mut first = self.worker.ask(move |inside| ask(inside, None)).await;
+        // Where many flows come at once its queue of orders is full for a moment.
+        for _ in 0..BUSY_TRIES {
+            if first.is_ok() {
+                break;
+            }
+            tokio::time::sleep(BUSY_PAUSE).await;
+            first = self.worker.ask(move |inside| ask(inside, None)).await;
+        }
         let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), None) };
         if !asks_owner {
             return verdict;
