@@ -34,8 +34,8 @@ fuzz_target!(|input: Input| {
     let accesses = ["5g", "wifi", "a"].map(Into::into);
     let Ok(rules) = RuleSet::compile(&document.rules.unwrap_or_default(), &accesses) else { return };
     let mut states = PathStates::default();
-    for (path, (rtt_us, loss_ppm, delivery_bps)) in (0..).zip(input.paths) {
-        states.set(path, PathState { rtt_us, loss_ppm, delivery_bps });
+    for (path, (rtt_us, loss_ppm, steady_loss_percent)) in (0..).zip(input.paths) {
+        states.set(path, PathState { rtt_us, loss_ppm, steady_loss_percent });
     }
     let up = states.up();
     for (src, dst, src_port, dst_port, protocol) in input.flows.into_iter().take(32) {

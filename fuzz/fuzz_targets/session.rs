@@ -127,9 +127,9 @@ impl Choice {
     fn rules(self, name: &str) -> Vec<Rule> {
         let weights = || ["5g", "wifi"].map(|access| Weight { access: access.into(), percent: 50 }).to_vec();
         let steering = match self.mode {
-            Mode::Standby5g => SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 },
-            Mode::StandbyWifi => SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
-            Mode::SmallestDelay => SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200 },
+            Mode::Standby5g => SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0, leave_above_loss_percent: 5 },
+            Mode::StandbyWifi => SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0, leave_above_loss_percent: 5 },
+            Mode::SmallestDelay => SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 },
             Mode::Balance | Mode::BalanceByFlow => {
                 let per = if self.mode == Mode::Balance { Granularity::Packet } else { Granularity::Flow };
                 SteeringMode::LoadBalance { weights: weights(), per, autonomous: false }
@@ -149,7 +149,7 @@ impl Choice {
             Rule {
                 name: "other".into(),
                 filter: Default::default(),
-                steering: SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 },
+                steering: SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0, leave_above_loss_percent: 5 },
                 reorder: true,
                 functionality: Default::default(),
             },

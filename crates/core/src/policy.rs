@@ -17,6 +17,8 @@ pub const DEFAULT_OVERHEAD_PERCENT: u8 = 30;
 pub const DEFAULT_WINDOW_PACKETS: u8 = 64;
 /// Default of `longest_wait_ms` in coded mode, in milliseconds.
 pub const DEFAULT_LONGEST_WAIT_MS: u16 = 100;
+/// Default of `leave_above_loss_percent`.
+pub const DEFAULT_LEAVE_PERCENT: u8 = 5;
 
 /// The name of an access of a UE, such as `5g` or `wifi`.
 pub type AccessName = String;
@@ -165,6 +167,10 @@ pub enum SteeringMode {
         /// exercises the reordering of switches (JUNCTION §VI-C). What a UE asks for holds for its uplink.
         #[serde(default, skip_serializing_if = "is_zero")]
         rotate_packets: u32,
+        /// An access that steadily loses more than this is left while another loses less, in percent; 100:
+        /// loss does not matter.
+        #[serde(default = "five")]
+        leave_above_loss_percent: u8,
     },
     /// A share per access; an access that is down is skipped and its share redistributed.
     LoadBalance {
@@ -186,6 +192,10 @@ pub enum SteeringMode {
         /// Least time between two changes while both accesses are up, in milliseconds.
         #[serde(default = "dwell")]
         dwell_ms: u32,
+        /// An access that steadily loses more than this is left while another loses less, in percent; 100:
+        /// loss does not matter.
+        #[serde(default = "five")]
+        leave_above_loss_percent: u8,
     },
     /// The high-priority access until its RTT or loss passes a threshold, then overflow to the others.
     PriorityBased {
@@ -326,6 +336,10 @@ const fn window() -> u8 {
 
 const fn longest_wait() -> u16 {
     DEFAULT_LONGEST_WAIT_MS
+}
+
+const fn five() -> u8 {
+    DEFAULT_LEAVE_PERCENT
 }
 
 const fn dwell() -> u32 {

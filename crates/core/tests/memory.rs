@@ -78,8 +78,12 @@ fn resting_sessions_are_small() {
 fn packets_do_not_allocate() {
     let weight = |access: &str, percent| Weight { access: access.into(), percent };
     let modes = [
-        SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
-        SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200 },
+        SteeringMode::ActiveStandby {
+            primary: "wifi".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        },
+        SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 },
         SteeringMode::LoadBalance {
             weights: vec![weight("5g", 50), weight("wifi", 50)],
             per: Granularity::Packet,

@@ -75,6 +75,9 @@ pub mod flag {
     pub const STREAM: u8 = 0x4;
     /// With [`STREAM`] alone: last packet of the EX path; no payload.
     pub const MARK: u8 = 0x8;
+    /// [`START`] without [`SEQ`]: the sequence field is the per-flow sequence, and no earlier packet of the flow is
+    /// under way on another path. With [`STREAM`]: first packet of the flow's sequence.
+    pub const SOLE: u8 = START;
     /// With [`SEQ`]: a [`CodeWord`](crate::coding::CodeWord) stands before the packet. Alone: a repair packet.
     pub const CODED: u8 = MARK;
     /// Of Config and MtuProbe: this acknowledges.
@@ -304,6 +307,9 @@ pub enum Order {
         sequence: u32,
         /// First packet of the flow's sequence.
         start: bool,
+        /// Every earlier packet of the flow took this path too, or has arrived by now or is lost: what is
+        /// missing can only come by this path.
+        sole: bool,
     },
     /// Per-flow sequence for de-duplication only: drop a second copy, never hold.
     Dedup {
@@ -335,7 +341,10 @@ impl Order {
         let start = |s: bool| if s { flag::START } else { 0 };
         match self {
             Self::None => (0, 0),
-            Self::Flow { sequence, start: s } => (flag::SEQ | start(s), sequence),
+            Self::Flow { sequence, start, sole: true } => {
+                (flag::SOLE | if start { flag::STREAM } else { 0 }, sequence)
+            }
+            Self::Flow { sequence, start: s, sole: false } => (flag::SEQ | start(s), sequence),
             Self::Dedup { sequence, start: s } => (flag::SEQ | flag::STREAM | start(s), sequence),
             Self::Stream(word) => (flag::STREAM, word.to_u32()),
             Self::Mark(word) => (flag::STREAM | flag::MARK, word.to_u32()),
@@ -350,7 +359,7 @@ impl Order {
     /// Per-flow sequence without coding.
     #[must_use]
     pub const fn sequenced(sequence: u32, start: bool, hold: bool) -> Self {
-        if hold { Self::Flow { sequence, start } } else { Self::Dedup { sequence, start } }
+        if hold { Self::Flow { sequence, start, sole: false } } else { Self::Dedup { sequence, start } }
     }
 
     /// The inner packet in what follows the header; `None` if there must be one, or a repair, and there is none.
@@ -368,13 +377,15 @@ impl Order {
     #[inline]
     fn from_wire(flags: u8, sequence: u32) -> Result<Self, WireError> {
         const SEQ_START: u8 = flag::SEQ | flag::START;
+        const SOLE_START: u8 = flag::SOLE | flag::STREAM;
         const DEDUP: u8 = flag::SEQ | flag::STREAM;
         const DEDUP_START: u8 = DEDUP | flag::START;
         const MARK: u8 = flag::STREAM | flag::MARK;
         let start = flags & flag::START != 0;
         Ok(match flags {
             0 => Self::None,
-            flag::SEQ | SEQ_START => Self::Flow { sequence, start },
+            flag::SEQ | SEQ_START => Self::Flow { sequence, start, sole: false },
+            flag::SOLE | SOLE_START => Self::Flow { sequence, start: flags == SOLE_START, sole: true },
             DEDUP | DEDUP_START => Self::Dedup { sequence, start },
             flag::STREAM => Self::Stream(StreamWord::from_u32(sequence)),
             MARK => Self::Mark(StreamWord::from_u32(sequence)),
@@ -610,7 +621,7 @@ mod tests {
         let good = [0x81, 4, 0, 1, 0, 0, 0, 9, 0x45];
         assert!(InnerHeader::parse(&good).is_ok());
         for (at, value) in [
-            (0, 0x82), // START alone
+            (0, 0x8E), // START, STREAM and MARK
             (0, 0x88), // a repair with a packet
             (0, 0x89), // a coding word is missing
             (0, 0x8A), // MARK with START
@@ -703,13 +714,13 @@ mod tests {
     proptest! {
         #[test]
         fn inner_header_round_trips(
-            sequence: u32, kind in 0usize..8, start: bool, v6: bool, len in 1usize..200,
+            sequence: u32, kind in 0usize..8, start: bool, sole: bool, v6: bool, len in 1usize..200,
         ) {
             let word = StreamWord::from_u32(sequence);
             prop_assert_eq!(word.to_u32(), sequence);
             let order = [
                 Order::None,
-                Order::Flow { sequence, start },
+                Order::Flow { sequence, start, sole },
                 Order::Dedup { sequence, start },
                 Order::Stream(word),
                 Order::Mark(word),

@@ -340,7 +340,11 @@ mod tests {
 
     fn rule(name: &str, filter: &str) -> Rule {
         let filter = serde_json::from_str(filter).unwrap();
-        let steering = SteeringMode::ActiveStandby { primary: "5g".into(), rotate_packets: 0 };
+        let steering = SteeringMode::ActiveStandby {
+            primary: "5g".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        };
         Rule { name: name.into(), filter, steering, reorder: true, functionality: Functionality::Ll }
     }
 

@@ -88,7 +88,11 @@ fn the_overhead_stays_below_what_is_stated() {
             |path| w.tap.iter().filter(|(_, up, p, bytes)| *up && *p == path && bytes.len() >= 320).count();
         (user_bytes(&w, true, 320) as f64, [on(0), on(1)])
     };
-    let (plain, _) = run(SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 });
+    let (plain, _) = run(SteeringMode::ActiveStandby {
+        primary: "wifi".into(),
+        rotate_packets: 0,
+        leave_above_loss_percent: 5,
+    });
     for percent in [10, 30, 50, 100] {
         let (bytes, [nr, wifi]) = run(coded(percent, 200));
         let overhead = (bytes / plain - 1.0) * 100.0;

@@ -130,7 +130,11 @@ fn two_rules() -> Vec<Rule> {
             remote_port: Some(anabranch_core::policy::PortRange { first: 9, last: 9 }),
             ..Filter::default()
         },
-        steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
+        steering: SteeringMode::ActiveStandby {
+            primary: "wifi".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        },
         reorder: true,
         functionality: Default::default(),
     };
@@ -211,7 +215,11 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     let by_owner = Rule {
         name: "late".into(),
         filter: Filter { uid: Some(1000), ..Filter::default() },
-        steering: SteeringMode::ActiveStandby { primary: "wifi".into(), rotate_packets: 0 },
+        steering: SteeringMode::ActiveStandby {
+            primary: "wifi".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        },
         reorder: true,
         functionality: Default::default(),
     };

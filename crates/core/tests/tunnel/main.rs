@@ -34,7 +34,11 @@ fn balance(a: u8, b: u8) -> Vec<Rule> {
 }
 
 fn standby(primary: &str) -> Vec<Rule> {
-    rule(SteeringMode::ActiveStandby { primary: primary.into(), rotate_packets: 0 })
+    rule(SteeringMode::ActiveStandby {
+        primary: primary.into(),
+        rotate_packets: 0,
+        leave_above_loss_percent: 5,
+    })
 }
 
 fn connected(setup: Setup) -> World {
@@ -92,7 +96,8 @@ fn load_balance_splits_by_the_weights_and_arrives_in_order_both_ways() {
 
 #[test]
 fn smallest_delay_uses_the_faster_access_and_a_switch_keeps_order() {
-    let steering = SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200 };
+    let steering =
+        SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 };
     let mut w = connected(Setup { upf_rules: rule(steering), delays_ms: [10, 40], ..Setup::default() });
     w.tap.clear();
     for i in 0..2000 {

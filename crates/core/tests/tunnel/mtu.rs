@@ -22,7 +22,11 @@ fn modes() -> [Vec<Rule>; 6] {
         standby("wifi"),
         standby("5g"),
         balance(50, 50),
-        rule(SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200 }),
+        rule(SteeringMode::SmallestDelay {
+            hysteresis_percent: 10,
+            dwell_ms: 200,
+            leave_above_loss_percent: 5,
+        }),
         rule(SteeringMode::PriorityBased { primary: "wifi".into(), rtt_ms: None, loss_percent: Some(5.0) }),
         rule(SteeringMode::Redundant { above_loss_percent: None }),
     ]

@@ -38,7 +38,14 @@ fn packets_after_a_rest_arrive_in_order_whatever_the_mode() {
     for security in [Security::Secure, Security::Plain] {
         bursts(standby("wifi"), security);
         bursts(balance(50, 50), security);
-        bursts(rule(SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200 }), security);
+        bursts(
+            rule(SteeringMode::SmallestDelay {
+                hysteresis_percent: 10,
+                dwell_ms: 200,
+                leave_above_loss_percent: 5,
+            }),
+            security,
+        );
         bursts(rule(SteeringMode::Redundant { above_loss_percent: None }), security);
     }
 }

@@ -141,7 +141,11 @@ impl Check {
                 rules.extend(accesses.first().map(|first| Rule {
                     name: "all".into(),
                     filter: Filter::default(),
-                    steering: SteeringMode::ActiveStandby { primary: first.name.clone(), rotate_packets: 0 },
+                    steering: SteeringMode::ActiveStandby {
+                        primary: first.name.clone(),
+                        rotate_packets: 0,
+                        leave_above_loss_percent: 5,
+                    },
                     reorder: true,
                     functionality: Default::default(),
                 }));

@@ -103,7 +103,7 @@ fn steering() -> Table {
             Key::new(
                 "autonomous",
                 Shape::Bool,
-                &["Shares follow the measured delivery rates."],
+                &["Flows keep to one access and packets leave it where they arrive no later; capacities are measured."],
                 Some("false".into()),
             )
             .only(&["load-balance"]),
@@ -115,6 +115,14 @@ fn steering() -> Table {
             )
             .range(0.0, 100.0)
             .only(&["smallest-delay"]),
+            Key::new(
+                "leave_above_loss_percent",
+                Shape::Integer,
+                &["An access that steadily loses more is left while another loses less, percent; 100: loss does not matter."],
+                Some("5".into()),
+            )
+            .range(0.0, 100.0)
+            .only(&["active-standby", "smallest-delay"]),
             Key::new("rtt_ms", Shape::Number, &["RTT above which traffic overflows, milliseconds."], None)
                 .range(0.0, 60_000.0)
                 .only(&["priority-based"]),
@@ -199,9 +207,9 @@ mod tests {
     #[test]
     fn every_key_of_every_mode_is_accepted() {
         for text in [
-            "mode = \"active-standby\"\nprimary = \"5g\"",
+            "mode = \"active-standby\"\nprimary = \"5g\"\nleave_above_loss_percent = 7",
             "mode = \"load-balance\"\nweights = []\nper = \"flow\"\nautonomous = true",
-            "mode = \"smallest-delay\"\nhysteresis_percent = 5",
+            "mode = \"smallest-delay\"\nhysteresis_percent = 5\nleave_above_loss_percent = 100",
             "mode = \"priority-based\"\nprimary = \"5g\"\nrtt_ms = 3\nloss_percent = 1",
             "mode = \"redundant\"\nabove_loss_percent = 1",
             "mode = \"coded\"\noverhead_percent = 50\nwindow_packets = 32\nlongest_wait_ms = 60",

@@ -91,7 +91,7 @@ struct SteeringFlags {
     #[arg(long, value_parser = ["packet", "flow"], requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     per: Option<String>,
-    /// load-balance: shares follow the measured delivery rates.
+    /// load-balance: flows keep to one access, and packets leave it where they arrive no later.
     #[arg(long, requires = "mode")]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     autonomous: bool,
@@ -103,6 +103,11 @@ struct SteeringFlags {
     #[arg(long, value_name = "MS", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]
     dwell_ms: Option<u32>,
+    /// active-standby, smallest-delay: an access that steadily loses more is left while another loses less, in
+    /// percent; default 5, 100: loss does not matter.
+    #[arg(long, value_name = "PERCENT", requires = "mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leave_above_loss_percent: Option<u8>,
     /// priority-based: RTT above which traffic overflows, in milliseconds.
     #[arg(long, value_name = "MS", requires = "mode")]
     #[serde(skip_serializing_if = "Option::is_none")]

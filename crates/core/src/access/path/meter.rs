@@ -5,6 +5,7 @@
 //! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
 //! out (should it be a young counter that started again, nothing is measured until it has caught up).
 
+use super::load::Load;
 use super::monitor::ID_WINDOW;
 use crate::time::Instant;
 use anabranch_wire::control::{PathCounters, Probe};
@@ -18,6 +19,7 @@ pub(super) struct Meters {
     pub(super) tx_loss: LossMeter,
     pub(super) rx_loss: LossMeter,
     pub(super) rate: RateMeter,
+    pub(super) load: Load,
     hole: HoleMeter,
     mark_id: u32,
     mark_packets: u32,
@@ -34,7 +36,8 @@ impl Meters {
     }
 
     /// A probe with this id leaves, counted in `counters`.
-    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters) {
+    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
+        self.load.departs(id, counters, now);
         if !self.marked {
             (self.mark_id, self.marked) = (id, true);
             (self.mark_packets, self.mark_bytes) = (counters.tx_packets as u32, counters.tx_bytes as u32);
@@ -43,6 +46,7 @@ impl Meters {
 
     /// The far end answered a probe of ours.
     pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
+        self.load.answered(msg, now);
         if self.marked && msg.id == self.mark_id {
             let received = msg.counters.rx_bytes as u32;
             self.tx_loss.update(self.mark_packets, msg.counters.rx_packets as u32, now);
@@ -57,6 +61,7 @@ impl Meters {
     pub(super) fn interrupted(&mut self) {
         self.marked = false;
         self.rate = RateMeter::default();
+        self.load.interrupted();
         self.hole = HoleMeter::default();
         self.tx_loss.skip_interval();
         self.rx_loss.skip_interval();

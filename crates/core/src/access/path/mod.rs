@@ -33,6 +33,7 @@
 //! **When it is up again.** Three consecutive answers; a path that was never down needs one.
 
 mod flap;
+mod load;
 mod meter;
 mod monitor;
 mod params;
@@ -45,6 +46,7 @@ mod laws;
 
 use crate::time::Duration;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
+pub use load::LoadView;
 pub use monitor::PathMonitor;
 pub use params::{PathParamsError, ProbeParams};
 pub use rtt::RttEstimate;

@@ -1,5 +1,6 @@
 //! One path of one session, as one end sees it.
 
+use super::load::LoadView;
 use super::meter::Meters;
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
@@ -171,6 +172,9 @@ impl PathMonitor {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += bytes as u64;
         self.count_unproven(1, now);
+        if let Some(meters) = &mut self.meters {
+            meters.load.on_sent(bytes, now);
+        }
     }
 
     /// A user-data datagram of `bytes` (UDP payload) has arrived, authentic, on this path.
@@ -414,6 +418,19 @@ impl PathMonitor {
         self.meters.as_ref().map_or(0, |meters| meters.rate.bps())
     }
 
+    /// What is known of the load of the path in the sending direction.
+    #[must_use]
+    pub fn load(&self, now: Instant) -> LoadView {
+        let rtt_us = self.rtt.minimum_us();
+        self.meters.as_ref().map_or(LoadView::UNKNOWN, |meters| meters.load.view(rtt_us, now))
+    }
+
+    /// Loss of what this end sends that is steady and no sign of congestion, in percent.
+    #[must_use]
+    pub fn steady_loss_percent(&self) -> u8 {
+        self.meters.as_ref().map_or(0, |meters| meters.load.steady_loss_percent())
+    }
+
     /// Reorder queues free at the far end, as of its newest probe.
     #[must_use]
     pub fn peer_reorder_available(&self) -> u16 {
@@ -606,7 +623,7 @@ impl PathMonitor {
     ) -> Probe {
         self.counters.tx_packets += 1;
         if let Some(meters) = self.meters.as_mut().filter(|_| kind != ProbeKind::Ack) {
-            meters.departs(id, &self.counters);
+            meters.departs(id, &self.counters, now);
         }
         Probe {
             kind,

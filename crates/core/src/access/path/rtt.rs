@@ -84,6 +84,11 @@ impl RttMeter {
         self.latest != 0
     }
 
+    /// The minimum in microseconds; 0 before the first sample.
+    pub(super) fn minimum_us(&self) -> u32 {
+        if self.known() { self.min_now.min(self.min_before) } else { 0 }
+    }
+
     pub(super) fn smoothed_us(&self) -> u32 {
         self.smoothed_x8 / 8
     }

@@ -28,7 +28,8 @@
 //! packets of this flow from above the gap, what is missing is lost. Three packets of tolerance pass
 //! over mild reordering inside a path; a packet that turns up after it was taken for lost doubles the
 //! tolerance (at most 64), every RTT report lowers it by one again. A live path that carries nothing of
-//! the flow keeps the rule from firing; the hold time then decides. A path that carries nothing of the
+//! the flow keeps the rule from firing and the hold time decides, unless the sender says that the flow is on
+//! one path ([`Hold::OnPath`]): then that path alone counts. A path that carries nothing of the
 //! whole session is not live (`law.rs`).
 //!
 //! A flow first met without its START is adopted: its first packets wait for earlier ones like after
@@ -74,6 +75,8 @@ pub enum Hold {
     Never,
     /// As long as one that is under way on another path may take (see `law.rs`).
     Skew,
+    /// The same, and the sender says that what is missing can only come by the path of this packet.
+    OnPath,
     /// So long: what is lost may be restored. The latest one told holds for all that wait this way in the session.
     For(Duration),
 }

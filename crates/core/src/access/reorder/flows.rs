@@ -5,6 +5,7 @@ use super::flow::LISTS;
 use super::law::ahead;
 use super::pool::{NONE, Pool};
 use super::seen::Seen;
+use crate::access::PathId;
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -43,6 +44,8 @@ pub(super) struct Flow {
     /// Held packets by the path they came by. Every one of them overtook `expected`.
     pub above: [u16; LISTS],
     pub touched: Instant,
+    /// The path that every packet still missing took, if the sender says so.
+    pub sole: Option<PathId>,
     pub skip: Option<Skip>,
     /// Slot of each held packet at `sequence % len`; only there while something is held.
     pub ring: Option<Box<[u32]>>,
@@ -164,6 +167,7 @@ impl Flows {
             held_bytes: 0,
             above: [0; LISTS],
             touched: now,
+            sole: None,
             skip: None,
             ring: None,
             seen: Seen::new(),

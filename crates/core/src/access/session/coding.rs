@@ -261,7 +261,8 @@ impl Session {
         let active = Active::of(&mut self.active, &self.profile);
         let coding = active.coding.get_or_insert_with(|| Box::new(Coding::new(now)));
         let word = coding.push(rule, &mode, [&head, packet], now, shared.pool);
-        let (Some(word), Order::Flow { sequence, start } | Order::Dedup { sequence, start }) = (word, order)
+        let (Some(word), Order::Flow { sequence, start, .. } | Order::Dedup { sequence, start }) =
+            (word, order)
         else {
             return self.emit_data(path, order, packet, now, out);
         };

@@ -1,10 +1,10 @@
 //! One access path of a session: where it leads, how it is protected, how it is doing.
 
-use crate::access::PathId;
 use crate::access::fragment::FragmentCounters;
 use crate::access::mtu::Found;
-use crate::access::path::{PathMonitor, ProbeParams, Role};
+use crate::access::path::{LoadView, PathMonitor, ProbeParams, Role};
 use crate::access::steer::{PathSet, PathState, PathStates};
+use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -232,6 +232,20 @@ impl Paths {
         self.0.iter().map(|path| path.id).collect()
     }
 
+    /// Of no path anything is known.
+    pub const NO_LOADS: [LoadView; MAX_PATHS] = [LoadView::UNKNOWN; MAX_PATHS];
+
+    /// The load of each path, by path id.
+    pub fn loads(&self, now: Instant) -> [LoadView; MAX_PATHS] {
+        let mut loads = Self::NO_LOADS;
+        for path in self.0.iter() {
+            if let Some(slot) = loads.get_mut(usize::from(path.id)) {
+                *slot = path.monitor.load(now);
+            }
+        }
+        loads
+    }
+
     /// What steering may know of the paths.
     pub fn states(&self) -> PathStates {
         let mut states = PathStates::default();
@@ -249,7 +263,7 @@ impl Path {
         PathState {
             rtt_us: if up { super::micros(self.monitor.rtt().smoothed).max(1) } else { 0 },
             loss_ppm: self.monitor.loss_tx_ppm(),
-            delivery_bps: self.monitor.delivery_rate_bps(),
+            steady_loss_percent: self.monitor.steady_loss_percent(),
         }
     }
 }

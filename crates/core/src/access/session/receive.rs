@@ -196,6 +196,9 @@ impl Session {
                 self.deliver_recovered(path, word.stream, now, shared, inner);
                 taken
             }
+            Order::Flow { sole: true, .. } => {
+                self.take_in(path, order, Hold::OnPath, packet, now, shared, inner)
+            }
             Order::Flow { .. } => self.take_in(path, order, Hold::Skew, packet, now, shared, inner),
             _ => self.take_in(path, order, Hold::Never, packet, now, shared, inner),
         }
@@ -235,7 +238,7 @@ impl Session {
         // What the peer's host may send is what this end can carry back.
         self.clamp_mss(packet, shared.params.inner_mtu);
         match order {
-            Order::Flow { sequence, start } | Order::Dedup { sequence, start } => {
+            Order::Flow { sequence, start, .. } | Order::Dedup { sequence, start } => {
                 let active = Active::of(&mut self.active, &self.profile);
                 let outcome = active.flow_reorder.on_packet(
                     &key,

@@ -1,17 +1,19 @@
 //! From the inner packet to the datagrams that carry it.
 
 use super::active::Active;
+use super::path::Paths;
 use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
-use crate::access::steer::{Mode, ModeState, PathSet, Pick, View};
+use crate::access::steer::{FlowSteer, Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
 use crate::access::{DatagramSink, PathId, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::FlowKey;
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
+use std::net::IpAddr;
 
 /// What a session remembers per rule once traffic used it.
 pub struct RuleState {
@@ -78,7 +80,9 @@ impl RuleState {
 
     /// What a packet would be told now that did not come this way.
     pub(super) fn pick_again(&mut self, mode: &Mode, view: View<'_>, now: Instant) -> Pick {
-        self.mode.pick(mode, view, self.packets, 0, now)
+        let flow = &mut FlowSteer::default();
+        let packet = Packet { sequence: self.packets, flow_hash: 0, remote: 0, bytes: 0, flow };
+        self.mode.pick(mode, view, packet, now)
     }
 }
 
@@ -164,14 +168,22 @@ impl Session {
         let active = Active::of(&mut self.active, &self.profile);
         let state = RuleState::of(&mut active.per_rule, rule);
         let policy = self.rules.get(rule);
+        let loads = if policy.mode.is_autonomous() { self.paths.loads(now) } else { Paths::NO_LOADS };
+        let view = View { steady: &active.states, live: &active.live, loads: &loads };
+        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        let remote = remote_hash(key.dst);
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
-            let view = View { steady: &active.states, live: &active.live };
-            let pick = state.mode.pick(&policy.mode, view, sequence, flow_hash, now);
-            let order = if policy.reorder {
-                Order::Flow { sequence, start }
-            } else {
-                Order::Dedup { sequence, start }
+            let steer = &mut flow.steer;
+            let info = Packet { sequence, flow_hash, remote, bytes, flow: steer };
+            let pick = state.mode.pick(&policy.mode, view, info, now);
+            let order = match pick {
+                Pick::One(path) if policy.reorder => {
+                    let sole = steer.takes(path, longest_way(&active.live), now);
+                    Order::Flow { sequence, start, sole }
+                }
+                _ if policy.reorder => Order::Flow { sequence, start, sole: false },
+                _ => Order::Dedup { sequence, start },
             };
             if let (Some(&mode), Pick::One(path)) = (policy.mode.coded(), pick) {
                 return self.send_coded(rule, mode, path, order, packet, now, shared, out);
@@ -179,8 +191,8 @@ impl Session {
             return self.emit_copies(pick.paths(), order, packet, now, out);
         }
         state.packets = state.packets.wrapping_add(1);
-        let view = View { steady: &active.states, live: &active.live };
-        let Pick::One(picked) = state.mode.pick(&policy.mode, view, state.packets, flow_hash, now) else {
+        let info = Packet { sequence: state.packets, flow_hash, remote, bytes, flow: &mut flow.steer };
+        let Pick::One(picked) = state.mode.pick(&policy.mode, view, info, now) else {
             return Err(DropReason::NoPath);
         };
         if policy.mode.per_flow() {
@@ -413,6 +425,21 @@ impl Session {
         message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
         self.keys.seal(path, slot, now)
     }
+}
+
+/// A packet sent before this long ago has arrived or is lost, whatever path it took.
+fn longest_way(paths: &PathStates) -> Duration {
+    let rtt_us = paths.up().iter().map(|path| paths.get(path).rtt_us).max().unwrap_or(0);
+    Duration::from_micros(2 * u64::from(rtt_us)) + Duration::from_millis(100)
+}
+
+/// Tells far hosts apart; collisions only put flows to two hosts into one group.
+fn remote_hash(address: IpAddr) -> u64 {
+    let bits = match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    (bits ^ (bits >> 64)) as u64
 }
 
 /// After this long without a packet nothing of a stream is under way any more.

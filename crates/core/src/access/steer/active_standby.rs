@@ -10,6 +10,9 @@
 //!      +------ primary up ------+---------------------------------+
 //! ```
 //!
+//! An access that steadily loses more than its rule's `leave_above_loss_percent` counts as down here while another loses
+//! less ([`Lossy`](super::lossy::Lossy)); the paper has no such rule.
+//!
 //! With more than one standby the paper has no rule: the one with the smallest RTT is taken, and kept
 //! for as long as it is up, so that standbys do not take turns. Return to the primary is immediate;
 //! flap control (JUNCTION §V-E) decides when a path counts as up, not the mode.
@@ -19,6 +22,7 @@
 
 use super::{Input, ModeState, Pick, Steer};
 use crate::access::PathId;
+use crate::policy::DEFAULT_LEAVE_PERCENT;
 
 /// Compiled active-standby mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,19 +31,27 @@ pub struct ActiveStandby {
     primary: Option<PathId>,
     /// Packets per turn; 0: no turns.
     rotate_packets: u32,
+    /// Percent.
+    leave_above_loss: u8,
 }
 
 impl ActiveStandby {
     /// Prefers `primary`; with `None` every path is a standby.
     #[must_use]
     pub const fn new(primary: Option<PathId>) -> Self {
-        Self { primary, rotate_packets: 0 }
+        Self { primary, rotate_packets: 0, leave_above_loss: DEFAULT_LEAVE_PERCENT }
     }
 
     /// The same, but each path that is up has its turn of so many packets; 0: none has.
     #[must_use]
     pub const fn rotating(self, packets: u32) -> Self {
         Self { rotate_packets: packets, ..self }
+    }
+
+    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    #[must_use]
+    pub const fn leaving_above(self, percent: u8) -> Self {
+        Self { leave_above_loss: percent, ..self }
     }
 
     /// The path whose turn it is.
@@ -59,13 +71,14 @@ impl ActiveStandby {
 }
 
 impl Steer for ActiveStandby {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
-        let up = |path: &PathId| input.up.contains(*path);
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        let usable = state.lossy.usable(input.up, input.paths, self.leave_above_loss);
+        let up = |path: &PathId| usable.contains(*path);
         let path = self
             .turn(input)
             .or(self.primary.filter(up))
             .or_else(|| state.current().filter(up))
-            .or_else(|| input.paths.fastest(input.up));
+            .or_else(|| input.paths.fastest(usable));
         state.set_current(path, input.now);
         path.into()
     }

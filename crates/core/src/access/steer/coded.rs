@@ -84,8 +84,8 @@ impl Coded {
 }
 
 impl Steer for Coded {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let paths = self.weighted(input.paths);
-        Self::BEST.choose(state, input.up, &Input { paths: &paths, ..*input }).into()
+        Self::BEST.choose(state, input.up, &paths, input.now).into()
     }
 }

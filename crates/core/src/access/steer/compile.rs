@@ -123,18 +123,21 @@ impl Mode {
         let names = Names { mode: policy.name(), accesses, known };
         names.check()?;
         Ok(match policy {
-            SteeringMode::ActiveStandby { primary, rotate_packets } => {
-                Self::ActiveStandby(ActiveStandby::new(names.path(primary)?).rotating(*rotate_packets))
+            SteeringMode::ActiveStandby { primary, rotate_packets, leave_above_loss_percent } => {
+                let leave = names.leave(*leave_above_loss_percent)?;
+                let mode = ActiveStandby::new(names.path(primary)?).leaving_above(leave);
+                Self::ActiveStandby(mode.rotating(*rotate_packets))
             }
             SteeringMode::LoadBalance { weights, per, autonomous } => {
                 let tenths = names.tenths(weights)?;
                 Self::LoadBalance(LoadBalance::new(&tenths, *per, *autonomous))
             }
-            SteeringMode::SmallestDelay { hysteresis_percent, dwell_ms } => {
+            SteeringMode::SmallestDelay { hysteresis_percent, dwell_ms, leave_above_loss_percent } => {
                 names.range("hysteresis_percent", f64::from(*hysteresis_percent), 0.0, 99.0, "0 to 99")?;
                 let max = f64::from(MAX_DWELL_MS);
                 names.range("dwell_ms", f64::from(*dwell_ms), 0.0, max, "0 to 60000 (ms)")?;
-                Self::SmallestDelay(SmallestDelay::new(*hysteresis_percent, *dwell_ms))
+                let leave = names.leave(*leave_above_loss_percent)?;
+                Self::SmallestDelay(SmallestDelay::new(*hysteresis_percent, *dwell_ms).leaving_above(leave))
             }
             SteeringMode::PriorityBased { primary, rtt_ms, loss_percent } => {
                 let primary = names.path(primary)?;
@@ -179,6 +182,17 @@ impl Names<'_> {
             }
         }
         Ok(())
+    }
+
+    fn leave(&self, percent: u8) -> Result<u8, PolicyError> {
+        self.range(
+            "leave_above_loss_percent",
+            f64::from(percent),
+            0.0,
+            MAX_LOSS_PERCENT,
+            "0 to 100 (percent)",
+        )?;
+        Ok(percent)
     }
 
     fn path(&self, access: &AccessName) -> Result<Option<PathId>, PolicyError> {
@@ -303,12 +317,20 @@ mod tests {
 
     #[test]
     fn an_access_the_user_lacks_is_not_an_error_in_a_shared_policy() {
-        let policy = SteeringMode::ActiveStandby { primary: "lte".into(), rotate_packets: 0 };
+        let policy = SteeringMode::ActiveStandby {
+            primary: "lte".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        };
         let known = ["lte".to_string(), "wifi".to_string()];
         let mode = Mode::compile_for(&policy, &two(), &known).unwrap();
         assert_eq!(mode, Mode::ActiveStandby(ActiveStandby::new(None)));
         let text = Mode::compile_for(
-            &SteeringMode::ActiveStandby { primary: "x".into(), rotate_packets: 0 },
+            &SteeringMode::ActiveStandby {
+                primary: "x".into(),
+                rotate_packets: 0,
+                leave_above_loss_percent: 5,
+            },
             &two(),
             &known,
         )

@@ -22,7 +22,7 @@
 //! number: a flow stays on its path while that is up. Equal shares of *n* paths use the number modulo
 //! *n*, since a third of ten digits does not exist.
 
-use super::autonomous::Shares;
+use super::autonomous::Lane;
 use super::{Input, ModeState, PathSet, Pick, Steer};
 use crate::access::{MAX_PATHS, PathId};
 use crate::policy::Granularity;
@@ -63,6 +63,12 @@ impl LoadBalance {
         matches!(self.per, Granularity::Packet)
     }
 
+    /// Whether the law of `autonomous.rs` decides instead of shares.
+    #[must_use]
+    pub const fn is_autonomous(&self) -> bool {
+        self.autonomous
+    }
+
     fn by_share(&self, number: u64, up: PathSet) -> Option<PathId> {
         let digits = u64::from(self.digits.max(1));
         if self.digits > 0 {
@@ -91,16 +97,15 @@ const fn index(remainder: u64) -> usize {
 }
 
 impl Steer for LoadBalance {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         // A flow must not move to and fro with a path that flaps; a share of the packets may.
         let (number, up) = match self.per {
             Granularity::Packet => (u64::from(input.sequence), input.live.up()),
             Granularity::Flow => (input.flow_hash, input.up),
         };
         if self.autonomous && up.len() > 1 {
-            let shares = state.shares.get_or_insert_with(|| Box::new(Shares::new(self.weights)));
-            shares.update(input.live, up, input.now);
-            return shares.path(number, up).into();
+            let lane = state.lane.get_or_insert_with(|| Box::new(Lane::new(self.weights)));
+            return lane.pick(input, up, self.per_packet()).into();
         }
         self.by_share(number, up).into()
     }

@@ -23,21 +23,25 @@ mod autonomous;
 mod coded;
 mod compile;
 mod load_balance;
+mod lossy;
 mod path;
 mod priority_based;
 mod redundant;
 mod smallest_delay;
 
 pub use active_standby::ActiveStandby;
+pub use autonomous::FlowSteer;
 pub use coded::Coded;
 pub use compile::{MAX_LOSS_PERCENT, PolicyError};
 pub use load_balance::LoadBalance;
+use lossy::Lossy;
 pub use path::{PathIter, PathSet, PathState, PathStates};
 pub use priority_based::{PriorityBased, RETURN_PERCENT};
 pub use redundant::Redundant;
 pub use smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 
 use crate::access::PathId;
+use crate::access::path::LoadView;
 use crate::time::Instant;
 
 /// What a mode decided for one packet.
@@ -117,6 +121,12 @@ impl Mode {
         }
     }
 
+    /// Whether the mode decides from the load of the paths.
+    #[must_use]
+    pub const fn is_autonomous(&self) -> bool {
+        matches!(self, Self::LoadBalance(mode) if mode.is_autonomous())
+    }
+
     /// Whether the mode may send several copies of one packet.
     #[must_use]
     pub const fn duplicates(&self) -> bool {
@@ -155,17 +165,34 @@ pub struct View<'a> {
     pub steady: &'a PathStates,
     /// As they are now. What does not move flows decides from this.
     pub live: &'a PathStates,
+    /// Their load by path id, as far as it is known; only the autonomous mode reads it.
+    pub loads: &'a [LoadView],
+}
+
+/// What modes may know of a packet.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// Sequence number it will carry; any counter that goes up by one per packet will do.
+    pub sequence: u32,
+    /// Hash of its flow, well mixed.
+    pub flow_hash: u64,
+    /// Hash of the far host's address.
+    pub remote: u64,
+    /// Its length in bytes.
+    pub bytes: u32,
+    /// What steering remembers of its flow.
+    pub flow: &'a mut FlowSteer,
 }
 
 impl<'a> From<&'a PathStates> for View<'a> {
     /// Paths that do not flap.
     fn from(paths: &'a PathStates) -> Self {
-        Self { steady: paths, live: paths }
+        Self { steady: paths, live: paths, loads: &[] }
     }
 }
 
 /// What every mode decides from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Input<'a> {
     /// The user's path states, as flap control lets them be seen.
     pub paths: &'a PathStates,
@@ -177,62 +204,79 @@ pub struct Input<'a> {
     pub sequence: u32,
     /// Hash of the packet's flow, well mixed.
     pub flow_hash: u64,
+    /// Hash of the far host's address.
+    pub remote: u64,
+    /// Bytes of the packet.
+    pub bytes: u32,
+    /// What steering remembers of its flow.
+    pub flow: &'a mut FlowSteer,
+    /// See [`View::loads`].
+    pub loads: &'a [LoadView],
     /// The current time.
     pub now: Instant,
+}
+
+impl Input<'_> {
+    /// The load of a path; nothing is known of one that is not in the table.
+    fn load(&self, path: PathId) -> LoadView {
+        self.loads.get(usize::from(path)).copied().unwrap_or(LoadView::UNKNOWN)
+    }
 }
 
 /// One steering mode. `input.up` is never empty.
 pub trait Steer {
     /// Decides for one packet.
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick;
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick;
 }
 
 /// What a mode remembers between packets of one (session, rule): 16 bytes until an autonomous mode runs.
 #[derive(Debug, Clone, Default)]
 pub struct ModeState {
-    /// Shares of autonomous load-balance; allocated by its first packet.
-    shares: Option<Box<autonomous::Shares>>,
+    /// State of autonomous load-balance; allocated by its first packet.
+    lane: Option<Box<autonomous::Lane>>,
     /// Milliseconds (wrapping) at which `current` or `overflow` last changed.
     changed_ms: u32,
     /// Path in use, plus one; 0 = none yet.
     current: u8,
     /// Priority-based: overflowing. Redundant: above the loss threshold.
     engaged: bool,
+    /// Paths that are left for their loss.
+    lossy: Lossy,
 }
 
 impl ModeState {
     /// A state that has not seen a packet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { shares: None, changed_ms: 0, current: 0, engaged: false }
+        Self { lane: None, changed_ms: 0, current: 0, engaged: false, lossy: Lossy::NONE }
     }
 
     /// Picks the path or paths of one packet.
     ///
-    /// `sequence` is the number the packet will carry (any counter that goes up by one per packet will
-    /// do); `flow_hash` a well mixed hash of its flow. Does not allocate, except once for the first
+    /// Does not allocate, except once for the first
     /// packet of an autonomous load-balance mode.
     pub fn pick<'a>(
         &mut self,
         mode: &Mode,
         paths: impl Into<View<'a>>,
-        sequence: u32,
-        flow_hash: u64,
+        packet: Packet<'a>,
         now: Instant,
     ) -> Pick {
-        let View { steady, live } = paths.into();
+        let View { steady, live, loads } = paths.into();
+        let Packet { sequence, flow_hash, remote, bytes, flow } = packet;
         let up = steady.up();
         if up.is_empty() {
             return Pick::None;
         }
-        let input = Input { paths: steady, up, live, sequence, flow_hash, now };
+        let input =
+            &mut Input { paths: steady, up, live, sequence, flow_hash, remote, bytes, flow, loads, now };
         match mode {
-            Mode::ActiveStandby(mode) => mode.pick(self, &input),
-            Mode::LoadBalance(mode) => mode.pick(self, &input),
-            Mode::SmallestDelay(mode) => mode.pick(self, &input),
-            Mode::PriorityBased(mode) => mode.pick(self, &input),
-            Mode::Redundant(mode) => mode.pick(self, &input),
-            Mode::Coded(mode) => mode.pick(self, &input),
+            Mode::ActiveStandby(mode) => mode.pick(self, input),
+            Mode::LoadBalance(mode) => mode.pick(self, input),
+            Mode::SmallestDelay(mode) => mode.pick(self, input),
+            Mode::PriorityBased(mode) => mode.pick(self, input),
+            Mode::Redundant(mode) => mode.pick(self, input),
+            Mode::Coded(mode) => mode.pick(self, input),
         }
     }
 

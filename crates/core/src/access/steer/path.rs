@@ -1,8 +1,8 @@
 //! The unified steering structure: one small record per access and user.
 //!
 //! JUNCTION §V-C2: modes that switch need to know whether an access is available, the others need
-//! its RTT; "non-zero RTT indicates availability", so one number serves both. Loss and delivery rate
-//! are added for the thresholds and the autonomous indicator of TS 29.244, which the paper leaves out.
+//! its RTT; "non-zero RTT indicates availability", so one number serves both. Loss is added for the thresholds
+//! of TS 29.244, which the paper leaves out, and so that a path that loses too much is left.
 
 use crate::access::{MAX_PATHS, PathId};
 
@@ -13,19 +13,19 @@ pub struct PathState {
     pub rtt_us: u32,
     /// Packet loss in the sending direction, in parts per million.
     pub loss_ppm: u32,
-    /// Rate at which the far end received by this path, in bit/s. Only the autonomous load-balance
-    /// mode reads it; 0 = not measured.
-    pub delivery_bps: u64,
+    /// Loss in the sending direction that is steady and no sign of congestion, in percent: what half of the
+    /// last eight samples of 32 packets had or passed.
+    pub steady_loss_percent: u8,
 }
 
 impl PathState {
     /// A path that is down.
-    pub const DOWN: Self = Self { rtt_us: 0, loss_ppm: 0, delivery_bps: 0 };
+    pub const DOWN: Self = Self { rtt_us: 0, loss_ppm: 0, steady_loss_percent: 0 };
 
     /// A path that is up with this RTT (at least 1 us) and nothing else known.
     #[must_use]
     pub const fn up(rtt_us: u32) -> Self {
-        Self { rtt_us: if rtt_us == 0 { 1 } else { rtt_us }, loss_ppm: 0, delivery_bps: 0 }
+        Self { rtt_us: if rtt_us == 0 { 1 } else { rtt_us }, loss_ppm: 0, steady_loss_percent: 0 }
     }
 
     /// Whether the path is available.
@@ -157,6 +157,12 @@ impl PathSet {
         Self(self.0 & !other.0)
     }
 
+    /// The paths in either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// The paths in both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -260,13 +266,13 @@ mod tests {
     #[test]
     fn marking_down_keeps_what_was_measured() {
         let mut paths = PathStates::default();
-        paths.set(1, PathState { rtt_us: 9, loss_ppm: 5, delivery_bps: 7 });
+        paths.set(1, PathState { rtt_us: 9, loss_ppm: 5, steady_loss_percent: 7 });
         paths.set(2, PathState::up(0));
         paths.set(8, PathState::up(4));
         assert_eq!(paths.up(), PathSet::from_bits(0b110));
         assert_eq!(paths.fastest(PathSet::ALL), Some(2));
         paths.mark_down(1);
-        assert_eq!(paths.get(1), PathState { rtt_us: 0, loss_ppm: 5, delivery_bps: 7 });
+        assert_eq!(paths.get(1), PathState { rtt_us: 0, loss_ppm: 5, steady_loss_percent: 7 });
         assert_eq!(paths.fastest(PathSet::single(1)), None);
         assert_eq!(paths.get(8), PathState::DOWN);
     }

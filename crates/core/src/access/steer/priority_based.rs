@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!                   RTT > threshold, or loss > threshold, or down
-//!    high priority ------------------------------------------------> overflow (fastest other path)
+//!    high priority ------------------------------------------------> overflow (smallest-delay of the others)
 //!                  <------------------------------------------------
 //!                   RTT and loss <= 80 % of their thresholds, and up
 //! ```
@@ -16,8 +16,10 @@
 //! every other packet. Without thresholds the high-priority access is left only when it is down. With
 //! no other path up, a congested high-priority access is still used.
 
+use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 use super::{Input, ModeState, PathSet, PathState, Pick, Steer};
 use crate::access::PathId;
+use crate::policy::DEFAULT_DWELL_MS;
 
 /// The share of a threshold that RTT or loss must fall to before traffic returns, in percent.
 pub const RETURN_PERCENT: u64 = 80;
@@ -31,6 +33,9 @@ pub struct PriorityBased {
 }
 
 impl PriorityBased {
+    /// Which of the other paths takes what overflows: the best one now, without taking turns.
+    const OVERFLOW: SmallestDelay = SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS);
+
     /// Prefers `primary` while its RTT is at most `rtt_us` and its loss at most `loss_ppm`.
     #[must_use]
     pub const fn new(primary: Option<PathId>, rtt_us: Option<u32>, loss_ppm: Option<u32>) -> Self {
@@ -55,7 +60,7 @@ pub(super) fn above(value: u32, threshold: u32, already: bool) -> bool {
 }
 
 impl Steer for PriorityBased {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let primary = self.primary.filter(|&p| input.up.contains(p));
         if let Some(primary) = primary {
             let congested = self.congested(input.paths.get(primary), state.engaged);
@@ -63,13 +68,7 @@ impl Steer for PriorityBased {
                 return Pick::One(primary);
             }
         }
-        // `current` is the overflow path: kept while it is up, so that overflow paths do not take turns.
         let others = input.up.without(primary.map_or(PathSet::EMPTY, PathSet::single));
-        let overflow =
-            state.current().filter(|&p| others.contains(p)).or_else(|| input.paths.fastest(others));
-        if overflow.is_some() {
-            state.set_current(overflow, input.now);
-        }
-        overflow.or(primary).into()
+        Self::OVERFLOW.choose(state, others, input.paths, input.now).or(primary).into()
     }
 }

@@ -33,7 +33,7 @@ impl Redundant {
 }
 
 impl Steer for Redundant {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         // Copies also go by a path that flap control holds back.
         let copies = Pick::Many(input.live.up());
         let Some(threshold) = self.above_loss_ppm else {
@@ -46,6 +46,8 @@ impl Steer for Redundant {
             return copies;
         }
         let clean: PathSet = input.up.iter().filter(|&p| loss_ppm(p) <= threshold).collect();
-        Self::BELOW.choose(state, if clean.is_empty() { input.up } else { clean }, input).into()
+        Self::BELOW
+            .choose(state, if clean.is_empty() { input.up } else { clean }, input.paths, input.now)
+            .into()
     }
 }

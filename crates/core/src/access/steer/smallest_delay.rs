@@ -8,10 +8,13 @@
 //! * the new RTT below the old one by the *hysteresis*: `new < old * (100 - hysteresis) / 100`, and
 //! * the *dwell* time to have passed since the last change.
 //!
-//! A path that goes down is left at once, whatever the dwell.
+//! A path that goes down is left at once, whatever the dwell; and so is one that steadily loses more than the rule's
+//! `leave_above_loss_percent` while another loses less.
 
-use super::{Input, ModeState, PathSet, Pick, Steer};
+use super::{Input, ModeState, PathSet, PathStates, Pick, Steer};
 use crate::access::PathId;
+use crate::policy::DEFAULT_LEAVE_PERCENT;
+use crate::time::Instant;
 
 /// Hysteresis where none is configured, in percent.
 pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
@@ -21,6 +24,8 @@ pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
 pub struct SmallestDelay {
     hysteresis_percent: u8,
     dwell_ms: u32,
+    /// Percent.
+    leave_above_loss: u8,
 }
 
 impl SmallestDelay {
@@ -29,30 +34,50 @@ impl SmallestDelay {
     #[must_use]
     pub const fn new(hysteresis_percent: u8, dwell_ms: u32) -> Self {
         let hysteresis_percent = if hysteresis_percent > 99 { 99 } else { hysteresis_percent };
-        Self { hysteresis_percent, dwell_ms }
+        Self { hysteresis_percent, dwell_ms, leave_above_loss: DEFAULT_LEAVE_PERCENT }
+    }
+
+    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    #[must_use]
+    pub const fn leaving_above(self, percent: u8) -> Self {
+        Self { leave_above_loss: percent, ..self }
     }
 
     /// The rule, among some paths that are up.
-    pub(super) fn choose(&self, state: &mut ModeState, among: PathSet, input: &Input<'_>) -> Option<PathId> {
-        let best = input.paths.fastest(among)?;
+    pub(super) fn choose(
+        &self,
+        state: &mut ModeState,
+        among: PathSet,
+        paths: &PathStates,
+        now: Instant,
+    ) -> Option<PathId> {
+        let among = state.lossy.usable(among, paths, self.leave_above_loss);
+        let best = paths.fastest(among)?;
         let path = match state.current().filter(|&p| among.contains(p)) {
-            Some(current) if !self.worth_it(state, current, best, input) => current,
+            Some(current) if !self.worth_it(state, current, best, paths, now) => current,
             _ => best,
         };
-        state.set_current(Some(path), input.now);
+        state.set_current(Some(path), now);
         Some(path)
     }
 
-    fn worth_it(&self, state: &ModeState, current: PathId, best: PathId, input: &Input<'_>) -> bool {
-        let old = u64::from(input.paths.get(current).rtt_us);
-        let new = u64::from(input.paths.get(best).rtt_us);
+    fn worth_it(
+        &self,
+        state: &ModeState,
+        current: PathId,
+        best: PathId,
+        paths: &PathStates,
+        now: Instant,
+    ) -> bool {
+        let old = u64::from(paths.get(current).rtt_us);
+        let new = u64::from(paths.get(best).rtt_us);
         new * 100 < old * u64::from(100 - self.hysteresis_percent)
-            && state.since_change_ms(input.now) >= self.dwell_ms
+            && state.since_change_ms(now) >= self.dwell_ms
     }
 }
 
 impl Steer for SmallestDelay {
-    fn pick(&self, state: &mut ModeState, input: &Input<'_>) -> Pick {
-        self.choose(state, input.up, input).into()
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        self.choose(state, input.up, input.paths, input.now).into()
     }
 }

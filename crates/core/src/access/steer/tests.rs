@@ -22,9 +22,23 @@ fn weighted(tenths: &[u8], per: Granularity) -> Mode {
 fn paths(rtt_ms: &[u32]) -> PathStates {
     let mut paths = PathStates::default();
     for (i, ms) in rtt_ms.iter().enumerate() {
-        paths.set(i as u8, PathState { rtt_us: ms * 1000, loss_ppm: 0, delivery_bps: 0 });
+        paths.set(i as u8, PathState { rtt_us: ms * 1000, loss_ppm: 0, steady_loss_percent: 0 });
     }
     paths
+}
+
+fn steer<'a>(
+    state: &mut ModeState,
+    mode: &Mode,
+    paths: impl Into<View<'a>>,
+    sequence: u32,
+    flow_hash: u64,
+    now: Instant,
+) -> Pick {
+    let view = paths.into();
+    let flow = &mut FlowSteer::default();
+    let packet = Packet { sequence, flow_hash, remote: 0, bytes: 1400, flow };
+    state.pick(mode, View { loads: &[], ..view }, packet, now)
 }
 
 struct Run(ModeState, Mode);
@@ -34,14 +48,14 @@ impl Run {
         Self(ModeState::new(), mode)
     }
     fn at(&mut self, ms: u64, paths: &PathStates) -> Pick {
-        self.0.pick(&self.1, paths, 0, 0, Instant::from_millis(ms))
+        steer(&mut self.0, &self.1, paths, 0, 0, Instant::from_millis(ms))
     }
 }
 
 #[test]
 fn the_state_of_a_rule_is_small() {
     assert_eq!(size_of::<ModeState>(), 16);
-    assert_eq!(size_of::<PathStates>(), 128);
+    assert_eq!(size_of::<PathStates>(), 96);
 }
 
 #[test]
@@ -60,7 +74,8 @@ fn active_standby_can_take_turns() {
     let mode = compile(r#"{"mode":"active-standby","primary":"a1","rotate_packets":2}"#, 3);
     let take = |paths: &PathStates| -> Vec<PathId> {
         let mut state = ModeState::new();
-        let pick = |sequence| state.pick(&mode, paths, sequence, 0, Instant::ZERO).paths().iter().next();
+        let pick =
+            |sequence| steer(&mut state, &mode, paths, sequence, 0, Instant::ZERO).paths().iter().next();
         (0..8).filter_map(pick).collect()
     };
     assert_eq!(take(&paths(&[5, 90, 7])), [1, 1, 0, 0, 2, 2, 1, 1]);
@@ -71,8 +86,8 @@ fn active_standby_can_take_turns() {
 #[test]
 fn a_path_held_back_carries_copies_and_shares_but_no_flow_moves_to_it() {
     let (steady, live) = (paths(&[9, 0, 7]), paths(&[9, 5, 7]));
-    let seen = View { steady: &steady, live: &live };
-    let pick = |mode: &Mode, sequence| ModeState::new().pick(mode, seen, sequence, 0, Instant::ZERO);
+    let seen = View { steady: &steady, live: &live, loads: &[] };
+    let pick = |mode: &Mode, sequence| steer(&mut ModeState::new(), mode, seen, sequence, 0, Instant::ZERO);
     let redundant = compile(r#"{"mode":"redundant"}"#, 3);
     assert_eq!(pick(&redundant, 0).paths(), live.up());
     let balance = compile(r#"{"mode":"load-balance"}"#, 3);
@@ -88,7 +103,11 @@ fn a_path_held_back_carries_copies_and_shares_but_no_flow_moves_to_it() {
     }
     let by_flow = compile(r#"{"mode":"load-balance","per":"flow"}"#, 3);
     for hash in 0..100 {
-        assert_ne!(ModeState::new().pick(&by_flow, seen, 0, hash, Instant::ZERO), Pick::One(1), "{hash}");
+        assert_ne!(
+            steer(&mut ModeState::new(), &by_flow, seen, 0, hash, Instant::ZERO),
+            Pick::One(1),
+            "{hash}"
+        );
     }
 }
 
@@ -98,10 +117,10 @@ fn load_balance_follows_the_papers_example() {
     let both = paths(&[10, 20]);
     let mut state = ModeState::new();
     for n in 0..100 {
-        let pick = state.pick(&mode, &both, n, 0, Instant::ZERO);
+        let pick = steer(&mut state, &mode, &both, n, 0, Instant::ZERO);
         assert_eq!(pick, Pick::One(u8::from(n % 10 > 2)), "{n}");
     }
-    assert_eq!(state.pick(&mode, &paths(&[0, 20]), 1, 0, Instant::ZERO), Pick::One(1));
+    assert_eq!(steer(&mut state, &mode, &paths(&[0, 20]), 1, 0, Instant::ZERO), Pick::One(1));
 }
 
 #[test]
@@ -110,7 +129,9 @@ fn the_share_of_a_path_that_is_down_goes_to_the_others_in_proportion() {
     let mut state = ModeState::new();
     let mut seen = [0; 3];
     for n in 0..50 {
-        let Pick::One(p) = state.pick(&mode, &paths(&[0, 1, 1]), n, 0, Instant::ZERO) else { panic!() };
+        let Pick::One(p) = steer(&mut state, &mode, &paths(&[0, 1, 1]), n, 0, Instant::ZERO) else {
+            panic!()
+        };
         seen[usize::from(p)] += 1;
     }
     assert_eq!(seen, [0, 30, 20]);
@@ -119,7 +140,7 @@ fn the_share_of_a_path_that_is_down_goes_to_the_others_in_proportion() {
     let count = |p| {
         (0..40)
             .filter(|&n| {
-                ModeState::new().pick(&mode, &paths(&[0, 1, 1]), n, 0, Instant::ZERO) == Pick::One(p)
+                steer(&mut ModeState::new(), &mode, &paths(&[0, 1, 1]), n, 0, Instant::ZERO) == Pick::One(p)
             })
             .count()
     };
@@ -130,7 +151,8 @@ fn the_share_of_a_path_that_is_down_goes_to_the_others_in_proportion() {
 fn equal_shares_of_three() {
     let mode = compile(r#"{"mode":"load-balance"}"#, 3);
     let three = paths(&[1, 1, 1]);
-    let picks: Vec<_> = (0..6).map(|n| ModeState::new().pick(&mode, &three, n, 0, Instant::ZERO)).collect();
+    let picks: Vec<_> =
+        (0..6).map(|n| steer(&mut ModeState::new(), &mode, &three, n, 0, Instant::ZERO)).collect();
     assert_eq!(picks, [0, 1, 2, 0, 1, 2].map(Pick::One));
 }
 
@@ -140,7 +162,14 @@ fn per_flow_keeps_a_flow_on_its_path_and_shares_the_flows() {
     assert!(!mode.splits() && weighted(&[3, 7], Granularity::Packet).splits());
     let both = paths(&[1, 1]);
     let pick = |flow: u64, sequence, paths: &PathStates| {
-        ModeState::new().pick(&mode, paths, sequence, flow.wrapping_mul(0x9e37_79b9_7f4a_7c15), Instant::ZERO)
+        steer(
+            &mut ModeState::new(),
+            &mode,
+            paths,
+            sequence,
+            flow.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            Instant::ZERO,
+        )
     };
     let first = (0..1000).filter(|&f| pick(f, 0, &both) == Pick::One(0)).count();
     assert!((250..350).contains(&first), "{first}");
@@ -238,7 +267,11 @@ fn any_mode() -> impl Strategy<Value = SteeringMode> {
     let access = (0u8..8).prop_map(|p| format!("a{p}"));
     let per = prop_oneof![Just(Granularity::Packet), Just(Granularity::Flow)];
     prop_oneof![
-        access.clone().prop_map(|primary| SteeringMode::ActiveStandby { primary, rotate_packets: 0 }),
+        access.clone().prop_map(|primary| SteeringMode::ActiveStandby {
+            primary,
+            rotate_packets: 0,
+            leave_above_loss_percent: 5
+        }),
         (tenths(), per, any::<bool>()).prop_map(|(tenths, per, autonomous)| {
             let weight = |(i, t): (usize, &u8)| Weight { access: format!("a{i}"), percent: t * 10 };
             let weights = tenths.iter().enumerate().map(weight).collect();
@@ -246,7 +279,8 @@ fn any_mode() -> impl Strategy<Value = SteeringMode> {
         }),
         (0u8..100, 0u32..1000).prop_map(|(hysteresis_percent, dwell_ms)| SteeringMode::SmallestDelay {
             hysteresis_percent,
-            dwell_ms
+            dwell_ms,
+            leave_above_loss_percent: 5,
         }),
         (access, proptest::option::of(0.1..100.0), proptest::option::of(0.0..100.0)).prop_map(
             |(primary, rtt_ms, loss_percent)| SteeringMode::PriorityBased { primary, rtt_ms, loss_percent }
@@ -271,11 +305,11 @@ fn tenths() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn any_paths() -> impl Strategy<Value = PathStates> {
-    let state = (prop_oneof![Just(0u32), 1..200_000u32], 0..1_000_001u32, any::<u64>());
+    let state = (prop_oneof![Just(0u32), 1..200_000u32], 0..1_000_001u32, 0u8..=100);
     proptest::array::uniform8(state).prop_map(|states| {
         let mut paths = PathStates::default();
-        for (i, (rtt_us, loss_ppm, delivery_bps)) in states.into_iter().enumerate() {
-            paths.set(i as u8, PathState { rtt_us, loss_ppm, delivery_bps });
+        for (i, (rtt_us, loss_ppm, steady_loss_percent)) in states.into_iter().enumerate() {
+            paths.set(i as u8, PathState { rtt_us, loss_ppm, steady_loss_percent });
         }
         paths
     })
@@ -301,8 +335,8 @@ proptest! {
             if steady.none_up() {
                 steady = paths;
             }
-            let seen = View { steady: &steady, live: &paths };
-            let picked = state.pick(&mode, seen, sequence, flow_hash, now);
+            let seen = View { steady: &steady, live: &paths, loads: &[] };
+            let picked = steer(&mut state, &mode, seen, sequence, flow_hash, now);
             prop_assert_eq!(picked == Pick::None, paths.up().is_empty());
             let may = if mode.uses_held() { paths.up() } else { steady.up() };
             prop_assert!(picked.paths().without(may).is_empty());
@@ -325,7 +359,7 @@ proptest! {
         let mut seen = vec![0u8; MAX_PATHS];
         let mut state = ModeState::new();
         for n in start..start + 10 {
-            let Pick::One(p) = state.pick(&mode, &all, n, 0, Instant::ZERO) else { panic!("not one path") };
+            let Pick::One(p) = steer(&mut state, &mode, &all, n, 0, Instant::ZERO) else { panic!("not one path") };
             seen[usize::from(p)] += 1;
         }
         prop_assert_eq!(seen, tenths);

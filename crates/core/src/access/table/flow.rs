@@ -16,6 +16,7 @@
 //! any number used by a flow that was removed, nor further than 2^30 behind one still here. The first
 //! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
+use crate::access::steer::FlowSteer;
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 use core::num::NonZeroU32;
@@ -61,6 +62,8 @@ pub struct FlowEntry {
     assigned: bool,
     started: bool,
     pinned: bool,
+    /// What steering remembers of it.
+    pub steer: FlowSteer,
 }
 
 impl FlowEntry {
@@ -392,6 +395,7 @@ impl Flows {
             assigned: false,
             started: false,
             pinned: false,
+            steer: FlowSteer::default(),
         };
         let at = u32::try_from(self.nodes.len()).unwrap_or(NONE);
         self.nodes.push(Node { key: *key, entry, newer: NONE, older: NONE });

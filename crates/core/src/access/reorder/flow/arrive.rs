@@ -54,6 +54,7 @@ impl Inner {
         ctx: &mut Ctx<'_, impl PacketSink>,
     ) -> Outcome {
         self.law.on_arrival(arrival.path, ctx.now);
+        let sole = (arrival.hold == Hold::OnPath).then_some(arrival.path);
         if let Hold::For(patience) = arrival.hold {
             self.patience = patience;
             arrival.path = PATIENT;
@@ -75,6 +76,7 @@ impl Inner {
             self.release_all(index, ctx); // the rule changed from splitting to redundant
         }
         let flow = self.flows.get(index);
+        flow.sole = sole;
         let distance = ahead(sequence, flow.expected);
         if distance == 0 {
             return self.in_order(index, sequence, packet, ctx);

@@ -49,8 +49,8 @@ impl Inner {
     /// Delivers what is contiguous, jumps gaps that cannot fill any more, gives an empty ring back.
     pub(super) fn settle(&mut self, index: u16, mut cause: Cause, ctx: &mut Ctx<'_, impl PacketSink>) {
         loop {
-            let live = self.law.live();
             let flow = self.flows.get(index);
+            let live = flow.sole.map_or(self.law.live(), |path| 1 << path);
             if let Some(slot) = flow.slot(flow.expected) {
                 self.deliver(index, slot, cause, ctx);
                 continue;

@@ -52,11 +52,15 @@ impl Bed {
     }
 
     pub fn packet(&mut self, flow: u8, sequence: u32, start: bool, hold: bool, path: PathId) -> Outcome {
+        self.waiting(flow, sequence, start, if hold { Hold::Skew } else { Hold::Never }, path)
+    }
+
+    fn waiting(&mut self, flow: u8, sequence: u32, start: bool, wait: Hold, path: PathId) -> Outcome {
         let mut packet = vec![0; self.size];
         packet[0] = flow;
         packet[1..5].copy_from_slice(&sequence.to_be_bytes());
         let Self { reorder, pool, out, now, .. } = self;
-        reorder.on_packet(&key(flow), sequence, start, hold, path, &mut packet, *now, pool, out)
+        reorder.on_packet(&key(flow), sequence, start, wait, path, &mut packet, *now, pool, out)
     }
 
     fn get(&mut self, sequence: u32, path: PathId) -> Outcome {
@@ -103,6 +107,27 @@ fn an_idle_session_is_three_words() {
     bed.at(60_000);
     assert_eq!((bed.reorder.flows(), bed.pool.used_bytes()), (0, 0));
     assert!(bed.reorder.poll_timeout().is_none());
+}
+
+#[test]
+fn a_loss_of_a_flow_on_one_path_waits_for_no_other_path() {
+    let mut bed = Bed::two_paths();
+    bed.start(0);
+    let mut get = |sequence, wait| {
+        let outcome = bed.waiting(1, sequence, false, wait, 0);
+        (outcome, bed.sequences())
+    };
+    get(1, Hold::OnPath);
+    for sequence in [3, 4] {
+        assert_eq!(get(sequence, Hold::OnPath), (Outcome::Held, vec![]));
+    }
+    assert_eq!(get(5, Hold::OnPath), (Outcome::Held, vec![3, 4, 5]), "overtaken three times on its own path");
+    // Once the flow is on two paths, what is missing may come by the other.
+    for sequence in [7, 8, 9, 10] {
+        assert_eq!(get(sequence, Hold::Skew), (Outcome::Held, vec![]));
+    }
+    // And once it is on one path again, what is missing is not under way elsewhere.
+    assert_eq!(get(11, Hold::OnPath), (Outcome::Held, vec![7, 8, 9, 10, 11]));
 }
 
 #[test]
@@ -386,7 +411,7 @@ fn an_unknown_path_or_an_empty_packet_is_no_trouble() {
     }
     let mut out = Count(0);
     let outcome =
-        bed.reorder.on_packet(&key(1), 3, false, true, 0, &mut [], bed.now, &mut bed.pool, &mut out);
+        bed.reorder.on_packet(&key(1), 3, false, Hold::Skew, 0, &mut [], bed.now, &mut bed.pool, &mut out);
     assert_eq!(outcome, Outcome::Held);
     bed.reorder.flush(bed.now, &mut bed.pool, &mut out);
     assert_eq!(out.0, 2);
