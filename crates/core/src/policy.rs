@@ -169,7 +169,7 @@ pub enum SteeringMode {
         rotate_packets: u32,
         /// An access that steadily loses more than this is left while another loses less, in percent; 100:
         /// loss does not matter.
-        #[serde(default = "five")]
+        #[serde(default = "five", skip_serializing_if = "is_five")]
         leave_above_loss_percent: u8,
     },
     /// A share per access; an access that is down is skipped and its share redistributed.
@@ -194,7 +194,7 @@ pub enum SteeringMode {
         dwell_ms: u32,
         /// An access that steadily loses more than this is left while another loses less, in percent; 100:
         /// loss does not matter.
-        #[serde(default = "five")]
+        #[serde(default = "five", skip_serializing_if = "is_five")]
         leave_above_loss_percent: u8,
     },
     /// The high-priority access until its RTT or loss passes a threshold, then overflow to the others.
@@ -336,6 +336,11 @@ const fn window() -> u8 {
 
 const fn longest_wait() -> u16 {
     DEFAULT_LONGEST_WAIT_MS
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_five(percent: &u8) -> bool {
+    *percent == DEFAULT_LEAVE_PERCENT
 }
 
 const fn five() -> u8 {

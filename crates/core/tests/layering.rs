@@ -22,7 +22,7 @@ const CRATES: [(&str, &[&str]); 6] = [
 const FOR_TESTS: [(&str, &[&str]); 1] = [("node", &["taps"])];
 
 /// The contract and plain policy types: what every module of `core` may import, and what imports none.
-const CONTRACT: [&str; 5] = ["element", "ioam", "packet", "policy", "time"];
+const CONTRACT: [&str; 6] = ["access::view", "element", "ioam", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
 const LEAVES: [&str; 17] = [

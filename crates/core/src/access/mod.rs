@@ -22,6 +22,7 @@ pub mod steer;
 pub mod table;
 pub mod tcp_lane;
 pub(crate) mod tunnel_element;
+pub mod view;
 
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;

@@ -152,7 +152,13 @@ fn redundant_packets_never_wait_for_a_lossy_access() {
 /// What a path loses while it also has to cut: each packet comes whole or not at all, and what came in part is counted.
 #[test]
 fn a_lost_piece_is_a_lost_packet_and_counted() {
-    let mut w = World::new(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    // A rule that stays on the access whatever it loses.
+    let stay = SteeringMode::ActiveStandby {
+        primary: "wifi".into(),
+        rotate_packets: 0,
+        leave_above_loss_percent: 100,
+    };
+    let mut w = World::new(Setup { upf_rules: rule(stay), ..Setup::default() });
     w.channels[1].mtu = 1200;
     w.run_ms(3000);
     w.channels[1].loss = 0.2;

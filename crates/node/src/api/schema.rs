@@ -106,8 +106,8 @@ pub enum SteeringSchema {
         rotate_packets: u32,
         /// An access that steadily loses more is left while another loses less, in percent; default 5,
         /// 100: loss does not matter.
-        #[serde(default)]
-        leave_above_loss_percent: u8,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leave_above_loss_percent: Option<u8>,
     },
     /// A share per access.
     LoadBalance {
@@ -131,8 +131,8 @@ pub enum SteeringSchema {
         dwell_ms: u32,
         /// An access that steadily loses more is left while another loses less, in percent; default 5,
         /// 100: loss does not matter.
-        #[serde(default)]
-        leave_above_loss_percent: u8,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leave_above_loss_percent: Option<u8>,
     },
     /// The high-priority access until its RTT or loss passes a threshold, then overflow.
     PriorityBased {
@@ -199,7 +199,7 @@ mod tests {
         let all = [
             r#"{"name":"a","filter":{"protocol":"tcp","local":"10.0.0.0/8","remote":"2001:db8::/32","local_port":"1-2","remote_port":443,"domain":"a.example","uid":7,"cgroup":"x"},"steering":{"mode":"active-standby","primary":"5g","rotate_packets":7},"reorder":false}"#,
             r#"{"name":"b","filter":{"protocol":"udp"},"steering":{"mode":"load-balance","weights":[{"access":"5g","percent":100}],"per":"flow","autonomous":true},"reorder":true}"#,
-            r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500,"leave_above_loss_percent":5},"reorder":true}"#,
+            r#"{"name":"c","filter":{"protocol":"icmp"},"steering":{"mode":"smallest-delay","hysteresis_percent":20,"dwell_ms":500,"leave_above_loss_percent":7},"reorder":true}"#,
             r#"{"name":"d","filter":{},"steering":{"mode":"priority-based","primary":"5g","rtt_ms":5.5,"loss_percent":1.0},"reorder":true}"#,
             r#"{"name":"e","filter":{},"steering":{"mode":"redundant","above_loss_percent":2.0},"reorder":true,"functionality":"mptcp"}"#,
             r#"{"name":"f","filter":{},"steering":{"mode":"coded","overhead_percent":50,"window_packets":32,"longest_wait_ms":60},"reorder":false}"#,

@@ -18,6 +18,7 @@
 //! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
 //! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops.
 
+use crate::access::view::LoadView;
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe};
 
@@ -46,29 +47,6 @@ const LOSSY_NS: u64 = 250_000_000;
 const LOSSY_PERCENT: u8 = 3;
 /// The largest queue that is believed: 10 s.
 const MAX_QUEUE_US: u32 = 10_000_000;
-
-/// What steering may know of a path's load. Times in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadView {
-    /// Forward delay without a queue, clock offset included; `None` before the first probe.
-    pub base_us: Option<i64>,
-    /// Least round trip; 0: not known.
-    pub rtt_us: u32,
-    /// How long a packet sent now waits in the queue.
-    pub queue_us: u32,
-    /// The queue at which the path is known to drop; `u32::MAX` if it was not seen to.
-    pub drop_us: u32,
-    /// What the path carries, in bit/s; 0 while it was never full.
-    pub capacity_bps: u64,
-    /// Loss without congestion, in parts per million.
-    pub wild_ppm: u32,
-}
-
-impl LoadView {
-    /// Of a path that was not probed yet.
-    pub const UNKNOWN: Self =
-        Self { base_us: None, rtt_us: 0, queue_us: 0, drop_us: u32::MAX, capacity_bps: 0, wild_ppm: 0 };
-}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mark {

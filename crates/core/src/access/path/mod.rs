@@ -46,7 +46,6 @@ mod laws;
 
 use crate::time::Duration;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
-pub use load::LoadView;
 pub use monitor::PathMonitor;
 pub use params::{PathParamsError, ProbeParams};
 pub use rtt::RttEstimate;

@@ -1,10 +1,10 @@
 //! One path of one session, as one end sees it.
 
-use super::load::LoadView;
 use super::meter::Meters;
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
 use super::{DownReason, PathEvent, Role};
+use crate::access::view::LoadView;
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::{PathCounters, Probe, ProbeKind};

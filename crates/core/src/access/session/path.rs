@@ -2,8 +2,9 @@
 
 use crate::access::fragment::FragmentCounters;
 use crate::access::mtu::Found;
-use crate::access::path::{LoadView, PathMonitor, ProbeParams, Role};
+use crate::access::path::{PathMonitor, ProbeParams, Role};
 use crate::access::steer::{PathSet, PathState, PathStates};
+use crate::access::view::LoadView;
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,8 @@ use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
-use crate::access::steer::{FlowSteer, Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
+use crate::access::steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
+use crate::access::view::FlowSteer;
 use crate::access::{DatagramSink, PathId, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
@@ -178,7 +179,8 @@ impl Session {
             let info = Packet { sequence, flow_hash, remote, bytes, flow: steer };
             let pick = state.mode.pick(&policy.mode, view, info, now);
             let order = match pick {
-                Pick::One(path) if policy.reorder => {
+                // What is coded says by itself what it is worth waiting for.
+                Pick::One(path) if policy.reorder && policy.mode.coded().is_none() => {
                     let sole = steer.takes(path, longest_way(&active.live), now);
                     Order::Flow { sequence, start, sole }
                 }

@@ -4,7 +4,7 @@
 //! TS 23.501 §5.32.8 *Load-Balancing with autonomous load-balance indicator* lets UE and UPF choose
 //! "percentages ... for maximum throughput" and leaves the law open; JUNCTION has only fixed ratios. The law here,
 //! with its derivation in docs/atsss-steering.md, for each packet, from the load of each path
-//! ([`LoadView`](crate::access::path::LoadView)):
+//! ([`LoadView`]):
 //!
 //! ```text
 //!   arrival(p)   =  base forward delay of p + queue of p
@@ -32,7 +32,7 @@
 //! fill a home with wild loss (its sender takes it for congestion) moves to a path with a quarter of it or less.
 
 use super::{Input, Lossy, PathSet};
-use crate::access::path::LoadView;
+use crate::access::view::{BULK_BYTES, LoadView};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
@@ -42,8 +42,6 @@ const LOSSY_PERCENT: u8 = 3;
 /// Above this loss without congestion, in parts per million, a sender that takes loss for congestion suffers.
 const WILD_PPM: u32 = 1_000;
 const PERIOD_MS: u64 = 250;
-/// Bytes in a period that make a flow a bulk flow: 0.5 Mbit/s.
-const BULK_BYTES: u32 = 16_000;
 /// Least queue of a home from which packets spill.
 const SPILL_US: u32 = 2_000;
 /// A path later than this by its base delay is not spilled to: the far end does not wait longer.
@@ -69,59 +67,6 @@ const GAIN_PERIODS: u8 = 8;
 const PAUSE: (Duration, Duration) = (Duration::from_secs(8), Duration::from_secs(64));
 /// A small flow changes its path for a gain of a quarter and this at least.
 const SMALL_GAIN_US: i64 = 5_000;
-
-/// What steering remembers of one flow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FlowSteer {
-    /// Milliseconds (wrapping) when the flow last left a path.
-    away_ms: u32,
-    /// Milliseconds (wrapping) when its home last changed.
-    moved_ms: u32,
-    period: u32,
-    /// Bytes in this period, and in the one before.
-    bytes: [u32; 2],
-    /// Path of its last packet, plus one; 0: none yet.
-    path: u8,
-    /// Plus one; 0: none yet.
-    home: u8,
-    /// Whether it was ever on more than one path.
-    split: bool,
-}
-
-impl FlowSteer {
-    /// The flow's packet takes `path`. Whether no earlier packet can be under way on another one, given that no
-    /// packet is under way for longer than `longest`.
-    pub fn takes(&mut self, path: PathId, longest: Duration, now: Instant) -> bool {
-        let (now_ms, next) = (super::wrapping_ms(now), path + 1);
-        if self.path != next {
-            if self.path != 0 {
-                (self.away_ms, self.split) = (now_ms, true);
-            }
-            self.path = next;
-        }
-        let longest_ms = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
-        self.split &= now_ms.wrapping_sub(self.away_ms) <= longest_ms;
-        !self.split
-    }
-
-    fn home(&self) -> Option<PathId> {
-        self.home.checked_sub(1)
-    }
-
-    fn set_home(&mut self, path: PathId, now: Instant) {
-        if self.home != path + 1 {
-            (self.home, self.moved_ms) = (path + 1, super::wrapping_ms(now));
-        }
-    }
-
-    fn is_bulk(&self) -> bool {
-        self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
-    }
-
-    fn since_moved_ms(&self, now: Instant) -> u32 {
-        super::wrapping_ms(now).wrapping_sub(self.moved_ms)
-    }
-}
 
 /// Flows to one host that began together.
 #[derive(Debug, Clone, Copy, Default)]
@@ -433,7 +378,7 @@ fn within(at: Instant, now: Instant) -> bool {
 mod tests {
     use super::super::{PathState, PathStates};
     use super::*;
-    use crate::access::path::LoadView;
+    use crate::access::view::FlowSteer;
     use proptest::prelude::*;
 
     const CLEAN: LoadView = LoadView { base_us: Some(0), rtt_us: 10_000, ..LoadView::UNKNOWN };

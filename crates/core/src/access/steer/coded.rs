@@ -31,7 +31,8 @@ pub struct Coded {
 }
 
 impl Coded {
-    const BEST: SmallestDelay = SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS);
+    const BEST: SmallestDelay =
+        SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
 
     /// Repairs of at most `overhead_percent` of the sources' bytes, over at most `window` packets not older than
     /// `wait_ms`.

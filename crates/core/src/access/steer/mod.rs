@@ -30,7 +30,6 @@ mod redundant;
 mod smallest_delay;
 
 pub use active_standby::ActiveStandby;
-pub use autonomous::FlowSteer;
 pub use coded::Coded;
 pub use compile::{MAX_LOSS_PERCENT, PolicyError};
 pub use load_balance::LoadBalance;
@@ -41,7 +40,7 @@ pub use redundant::Redundant;
 pub use smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 
 use crate::access::PathId;
-use crate::access::path::LoadView;
+use crate::access::view::{FlowSteer, LoadView, wrapping_ms};
 use crate::time::Instant;
 
 /// What a mode decided for one packet.
@@ -309,9 +308,6 @@ impl ModeState {
     fn since_change_ms(&self, now: Instant) -> u32 {
         wrapping_ms(now).wrapping_sub(self.changed_ms)
     }
-}
-const fn wrapping_ms(now: Instant) -> u32 {
-    now.as_millis() as u32
 }
 
 #[cfg(test)]

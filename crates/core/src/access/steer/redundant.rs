@@ -23,7 +23,8 @@ pub struct Redundant {
 }
 
 impl Redundant {
-    const BELOW: SmallestDelay = SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS);
+    const BELOW: SmallestDelay =
+        SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
 
     /// Redundant always, or only while the least loss is above a threshold in parts per million.
     #[must_use]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::access::MAX_PATHS;
+use crate::access::view::FlowSteer;
 use crate::policy::{AccessName, Granularity, SteeringMode, Weight};
 use proptest::prelude::*;
 

@@ -16,7 +16,7 @@
 //! any number used by a flow that was removed, nor further than 2^30 behind one still here. The first
 //! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
-use crate::access::steer::FlowSteer;
+use crate::access::view::FlowSteer;
 use crate::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 use core::num::NonZeroU32;

@@ -1,0 +1,88 @@
+//! What steering decides from beside the state of the paths: the load of a path, which `path` measures, and what is
+//! remembered of a flow, which `table` keeps.
+
+use crate::time::{Duration, Instant};
+
+/// Bytes of a flow in a period of the autonomous law (250 ms) that make it a bulk flow: 0.5 Mbit/s.
+pub(super) const BULK_BYTES: u32 = 16_000;
+
+/// What steering may know of a path's load. Times in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadView {
+    /// Forward delay without a queue, clock offset included; `None` before the first probe.
+    pub base_us: Option<i64>,
+    /// Least round trip; 0: not known.
+    pub rtt_us: u32,
+    /// How long a packet sent now waits in the queue.
+    pub queue_us: u32,
+    /// The queue at which the path is known to drop; `u32::MAX` if it was not seen to.
+    pub drop_us: u32,
+    /// What the path carries, in bit/s; 0 while it was never full.
+    pub capacity_bps: u64,
+    /// Loss without congestion, in parts per million.
+    pub wild_ppm: u32,
+}
+
+impl LoadView {
+    /// Of a path that was not probed yet.
+    pub const UNKNOWN: Self =
+        Self { base_us: None, rtt_us: 0, queue_us: 0, drop_us: u32::MAX, capacity_bps: 0, wild_ppm: 0 };
+}
+
+/// What steering remembers of one flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowSteer {
+    /// Milliseconds (wrapping) when the flow last left a path.
+    away_ms: u32,
+    /// Milliseconds (wrapping) when its home last changed.
+    moved_ms: u32,
+    pub(super) period: u32,
+    /// Bytes in this period, and in the one before.
+    pub(super) bytes: [u32; 2],
+    /// Path of its last packet, plus one; 0: none yet.
+    path: u8,
+    /// Plus one; 0: none yet.
+    home: u8,
+    /// Whether it was ever on more than one path.
+    split: bool,
+}
+
+impl FlowSteer {
+    /// The flow's packet takes `path`. Whether no earlier packet can be under way on another one, given that no
+    /// packet is under way for longer than `longest`.
+    pub fn takes(&mut self, path: u8, longest: Duration, now: Instant) -> bool {
+        let (now_ms, next) = (wrapping_ms(now), path + 1);
+        if self.path != next {
+            if self.path != 0 {
+                (self.away_ms, self.split) = (now_ms, true);
+            }
+            self.path = next;
+        }
+        let longest_ms = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
+        self.split &= now_ms.wrapping_sub(self.away_ms) <= longest_ms;
+        !self.split
+    }
+
+    pub(super) fn home(&self) -> Option<u8> {
+        self.home.checked_sub(1)
+    }
+
+    pub(super) fn set_home(&mut self, path: u8, now: Instant) {
+        if self.home != path + 1 {
+            (self.home, self.moved_ms) = (path + 1, wrapping_ms(now));
+        }
+    }
+
+    pub(super) fn is_bulk(&self) -> bool {
+        self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
+    }
+
+    pub(super) fn since_moved_ms(&self, now: Instant) -> u32 {
+        wrapping_ms(now).wrapping_sub(self.moved_ms)
+    }
+}
+
+/// Milliseconds, modulo 49 days.
+pub(super) const fn wrapping_ms(now: Instant) -> u32 {
+    now.as_millis() as u32
+}
