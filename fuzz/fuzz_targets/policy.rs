@@ -4,7 +4,8 @@
 
 use anabranch_core::access::classify::RuleSet;
 use anabranch_core::access::document::Document;
-use anabranch_core::access::steer::{ModeState, PathState, PathStates};
+use anabranch_core::access::steer::{ModeState, Packet, PathState, PathStates};
+use anabranch_core::access::view::FlowSteer;
 use anabranch_core::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use arbitrary::Arbitrary;
@@ -16,8 +17,8 @@ type Flow = ([u8; 4], [u8; 4], u16, u16, u8);
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     flows: Vec<Flow>,
-    /// RTT, loss and rate of each path.
-    paths: [(u32, u32, u64); 3],
+    /// RTT, loss and steady loss of each path.
+    paths: [(u32, u32, u8); 3],
     later_ms: u32,
     document: &'a [u8],
 }
@@ -45,7 +46,9 @@ fuzz_target!(|input: Input| {
         let mut state = ModeState::new();
         for (sequence, ms) in [(0, 0), (u32::MAX, u64::from(input.later_ms))] {
             let hash = u64::from(src_port) << 48 | u64::from(sequence);
-            let pick = state.pick(&rules.get(rule).mode, &states, sequence, hash, Instant::from_millis(ms));
+            let flow = &mut FlowSteer::default();
+            let packet = Packet { sequence, flow_hash: hash, remote: hash, bytes: 1400, flow };
+            let pick = state.pick(&rules.get(rule).mode, &states, packet, Instant::from_millis(ms));
             assert!(pick.paths().without(up).is_empty(), "{pick:?} of {up:?}");
             assert_eq!(pick.paths().is_empty(), up.is_empty());
         }
