@@ -389,7 +389,8 @@ mod tests {
                     self.load.answered(&probe, Instant::from_micros(at));
                 }
                 if now == next_data {
-                    next_data += gap_us;
+                    // Not in step with the link either: gaps of half to one and a half.
+                    next_data += gap_us / 2 + self.counters.tx_packets * 7919 % gap_us.max(1) + gap_us % 2;
                     self.load.on_sent(1440, Instant::from_micros(now));
                     self.counters.tx_bytes += 1440;
                     if self.pass(1440, now).is_some() {
