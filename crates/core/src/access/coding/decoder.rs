@@ -130,7 +130,9 @@ pub struct Decoder {
     entries: Vec<Entry>,
     /// Buffers of entries that were given up.
     free: Vec<Buffer>,
+    #[expect(clippy::vec_box, reason = "rows are large, and move between the two lists")]
     pub(super) rows: Vec<Box<Row>>,
+    #[expect(clippy::vec_box, reason = "as above")]
     pub(super) spare: Vec<Box<Row>>,
     /// Restored and not yet fetched.
     recovered: VecDeque<u8>,

@@ -428,7 +428,7 @@ mod tests {
         }
 
         fn wait(&mut self, ms: u64) {
-            self.now = self.now + Duration::from_millis(ms);
+            self.now += Duration::from_millis(ms);
         }
     }
 
