@@ -42,7 +42,7 @@ async fn set_up(args: &super::ProxyArgs, config: ProxyConfig) -> anyhow::Result<
     let net = Net::open()?;
     let tproxy = tproxy(&config, listeners.v6());
     net.clean_proxy(tproxy.mark, &tproxy.table).await?;
-    let flows = Flows::new(flow_limit(config.limits.flows)?);
+    let flows = Flows::new(Flows::possible(config.limits.flows, config.proxy.workers)?, usize::MAX);
     let proxy = Arc::new(Proxy::new(
         Rules::new(&config.rule)?,
         Policy::new(&config.agent)?,
@@ -88,11 +88,6 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
         flows: Rules::intercepted(&config.rule),
         keeps_source: config.rule.iter().any(|rule| rule.source == config::Source::Client),
     }
-}
-
-/// As many as are configured, or as there are descriptors for.
-fn flow_limit(wanted: u32) -> anyhow::Result<usize> {
-    crate::relay::flow_limit("[limits] flows", wanted)
 }
 
 /// The control plane of a proxy.

@@ -6,14 +6,15 @@ use crate::engine::device::Device as Queue;
 use crate::engine::ends::UpfEnd;
 use crate::engine::worker::{End, Handle};
 use crate::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
-use crate::relay;
-use crate::tcp_lane::{self, Flow, Flows, Namespace, Threads, UeLane, UpfLane};
+use crate::relay::{self, Named};
+use crate::tcp_lane::{self, Carrier, Flow, Flows, Namespace, Threads, UeLane, UpfLane};
 use anabranch_core::access::PathId;
 use anabranch_core::policy::{Filter, Functionality, Protocol, Rule};
 use anabranch_core::ue::Ue;
 use anyhow::Context;
 use ipnet::IpNet;
 use socket2::Type;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -302,25 +303,24 @@ pub fn none() -> api::TcpLane {
 }
 
 fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane {
-    let named = |rows: std::collections::BTreeMap<&str, u64>| {
-        rows.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
-    };
-    let carried =
-        flows.map(Flows::totals).into_iter().flatten().map(|(carrier, totals)| api::TcpLaneCarried {
-            carrier: carrier.name().to_owned(),
-            flows: totals.flows,
-            up_bytes: totals.up_bytes,
-            down_bytes: totals.down_bytes,
-        });
+    // What never happened is left out.
+    let happened = |rows: BTreeMap<String, u64>| rows.into_iter().filter(|(_, n)| *n > 0).collect();
+    let sums = Carrier::ALL.iter().zip(flows.map(Flows::sums).into_iter().flatten());
+    let carried = sums.map(|(carrier, totals)| api::TcpLaneCarried {
+        carrier: carrier.name().to_owned(),
+        flows: totals.flows,
+        up_bytes: totals.up_bytes,
+        down_bytes: totals.down_bytes,
+    });
     api::TcpLane {
         state: state.to_owned(),
         why,
         flows: flows.map_or(0, Flows::count) as u64,
         max_flows: flows.map_or(0, Flows::limit) as u64,
         carried: carried.collect(),
-        fallbacks: flows.map(|flows| named(flows.counters.fallbacks())).unwrap_or_default(),
-        refused: flows.map(|flows| named(flows.counters.refused())).unwrap_or_default(),
-        resets: flows.map_or(0, |flows| flows.counters.resets.load(Relaxed)),
+        fallbacks: flows.map(|flows| happened(flows.counters.packets.rows())).unwrap_or_default(),
+        refused: flows.map(|flows| happened(flows.refused.rows())).unwrap_or_default(),
+        resets: flows.map_or(0, |flows| flows.resets.load(Relaxed)),
     }
 }
 
@@ -329,10 +329,10 @@ fn page(flows: Option<&Flows>, offset: usize, limit: usize) -> api::TcpLaneFlows
     let row = |flow: &Arc<Flow>| api::TcpLaneFlow {
         id: flow.id,
         client: flow.client.to_string(),
-        server: flow.server_text(),
+        server: flow.of.server.get().map(SocketAddr::to_string).unwrap_or_default(),
         rule: flow.rule.get().cloned().unwrap_or_default(),
-        carrier: flow.carrier.get().map(|carrier| carrier.name().to_owned()),
-        subflows: flow.subflows(),
+        carrier: flow.of.carrier.get().map(|carrier| carrier.name().to_owned()),
+        subflows: flow.of.subflows(),
         age_s: flow.since.elapsed().as_secs_f64(),
         up_bytes: flow.up.load(Relaxed),
         down_bytes: flow.down.load(Relaxed),

@@ -4,7 +4,7 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::sessions::Page;
-use super::table::{bytes, duration, list, or_dash, rate, table};
+use super::table::{bytes, duration, list, or_dash, rate, table, with_rest};
 use super::watch::{Rates, Watch};
 use crate::api::{
     BearerLink, Cell, CellChange, CellLink, CellUe, SliceLink, Slices, Status, UeChange, UeList,
@@ -381,12 +381,7 @@ fn ues_text(ues: &UeList, mut rates: Option<&mut Rates>) -> String {
         }
         cells
     });
-    let mut text = table(&columns, rows.collect::<Vec<_>>());
-    let shown = ues.ues.len() as u64;
-    if shown < ues.total {
-        text.push_str(&format!("{shown} of {}; more with --offset and --limit\n", ues.total));
-    }
-    text
+    with_rest(table(&columns, rows.collect::<Vec<_>>()), ues.ues.len(), ues.total)
 }
 
 fn ue_text(ue: &CellUe) -> String {

@@ -4,6 +4,7 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::sessions::Page;
+use super::table::with_rest;
 use super::watch::Watch;
 use crate::monitor::{IntFlows, IntPaths, flows_table, hops_table};
 
@@ -37,7 +38,7 @@ pub async fn int(
         query.extend(path.map(|number| ("path", number.to_string())));
         let flows: IntFlows = client.get(&["v1", "int", "flows"], &query).await?;
         return output
-            .show(&flows, || with_rest(flows_table(&flows.flows), "flows", flows.flows.len(), flows.total));
+            .show(&flows, || or_none(flows_table(&flows.flows), "flows", flows.flows.len(), flows.total));
     }
     let live = watch.repeats();
     let show = async |output: &mut Output<'_>, (): &mut ()| {
@@ -45,18 +46,11 @@ pub async fn int(
         if live && output.json {
             return output.line(&paths);
         }
-        output.show(&paths, || with_rest(hops_table(&paths.paths), "paths", paths.paths.len(), paths.total))
+        output.show(&paths, || or_none(hops_table(&paths.paths), "paths", paths.paths.len(), paths.total))
     };
     watch.repeat(output, (), show).await
 }
 
-/// A table, and what it leaves out.
-fn with_rest(mut table: String, what: &str, shown: usize, total: u64) -> String {
-    if total == 0 {
-        return format!("no {what} yet\n");
-    }
-    if (shown as u64) < total {
-        table.push_str(&format!("{shown} of {total}; more with --offset and --limit\n"));
-    }
-    table
+fn or_none(table: String, what: &str, shown: usize, total: u64) -> String {
+    if total == 0 { format!("no {what} yet\n") } else { with_rest(table, shown, total) }
 }

@@ -5,7 +5,7 @@ use super::cell::Written;
 use super::client::Client;
 use super::error::CtlError;
 use super::sessions::Page;
-use super::table::{bytes, list, or_dash, rate, table};
+use super::table::{bytes, list, or_dash, rate, table, with_rest};
 use super::watch::{Rates, Watch};
 use crate::api::{LwipChange, LwipFlows, LwipNode};
 use anabranch_core::lwip::{Hold, OtherTraffic, Steering};
@@ -200,10 +200,5 @@ fn flows_text(flows: &LwipFlows) -> String {
             format!("{:.1} s", flow.idle_s),
         ]
     });
-    let mut text = table(&columns, rows.collect::<Vec<_>>());
-    let shown = flows.flows.len() as u64;
-    if shown < flows.total {
-        text.push_str(&format!("{shown} of {}; more with --offset and --limit\n", flows.total));
-    }
-    text
+    with_rest(table(&columns, rows.collect::<Vec<_>>()), flows.flows.len(), flows.total)
 }

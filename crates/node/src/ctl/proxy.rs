@@ -4,11 +4,10 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::sessions::Page;
-use super::table::{bytes, list, or_dash, rate, table};
+use super::table::{bytes, counted, list, or_dash, rate, table, with_rest};
 use super::watch::{Rates, Watch};
 use crate::api::{ProxyFlow, ProxyFlows, ProxyNode};
 use anabranch_core::taps::plan::Action;
-use std::collections::BTreeMap;
 
 /// What to look at; without it, the proxy.
 #[derive(Debug, clap::Subcommand)]
@@ -86,13 +85,6 @@ fn node_text(node: &ProxyNode, mut rates: Option<&mut Rates>) -> String {
     text
 }
 
-/// What is not 0.
-fn counted(all: &BTreeMap<String, u64>) -> String {
-    let some: Vec<String> =
-        all.iter().filter(|(_, n)| **n > 0).map(|(what, n)| format!("{what} {n}")).collect();
-    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
-}
-
 fn flows_text(flows: &ProxyFlows) -> String {
     let columns = ["", "client", "server", "rule", "slice", "by", "plan", ">up", ">down", ">age"];
     let rows = flows.flows.iter().map(|flow| {
@@ -110,12 +102,7 @@ fn flows_text(flows: &ProxyFlows) -> String {
             format!("{:.1} s", flow.age_s),
         ]
     });
-    let mut text = table(&columns, rows.collect::<Vec<_>>());
-    let shown = flows.flows.len() as u64;
-    if shown < flows.total {
-        text.push_str(&format!("{shown} of {}; more with --offset and --limit\n", flows.total));
-    }
-    text
+    with_rest(table(&columns, rows.collect::<Vec<_>>()), flows.flows.len(), flows.total)
 }
 
 /// The steps of a flow in a few words.

@@ -1,6 +1,7 @@
 //! Plain aligned columns: two spaces between them, numbers to the right, nothing drawn.
 
 use comfy_table::{CellAlignment, Table, presets};
+use std::collections::BTreeMap;
 
 /// Columns; a name that begins with `>` is aligned to the right.
 pub fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -20,6 +21,21 @@ pub fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> S
         text.push('\n');
     }
     text
+}
+
+/// A table, and how many rows it leaves out.
+pub fn with_rest(mut table: String, shown: usize, total: u64) -> String {
+    if (shown as u64) < total {
+        table.push_str(&format!("{shown} of {total}; more with --offset and --limit\n"));
+    }
+    table
+}
+
+/// What is not 0, with names.
+pub fn counted(all: &BTreeMap<String, u64>) -> String {
+    let some: Vec<String> =
+        all.iter().filter(|(_, n)| **n > 0).map(|(what, n)| format!("{what} {n}")).collect();
+    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
 }
 
 /// Names and values below each other.

@@ -4,9 +4,8 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::sessions::Page;
-use super::table::{bytes, list, or_dash, table};
+use super::table::{bytes, counted, list, or_dash, table, with_rest};
 use crate::api::{TcpLane, TcpLaneFlows};
-use std::collections::BTreeMap;
 
 /// What to look at; without it, the lane.
 #[derive(Debug, clap::Subcommand)]
@@ -54,11 +53,6 @@ fn lane_text(lane: &TcpLane) -> String {
     text
 }
 
-fn counted(all: &BTreeMap<String, u64>) -> String {
-    let some: Vec<String> = all.iter().map(|(what, n)| format!("{what} {n}")).collect();
-    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
-}
-
 fn flows_text(flows: &TcpLaneFlows) -> String {
     let columns = ["client", "server", "rule", "carrier", ">subflows", ">up", ">down", ">age"];
     let rows = flows.flows.iter().map(|flow| {
@@ -73,10 +67,5 @@ fn flows_text(flows: &TcpLaneFlows) -> String {
             format!("{:.1} s", flow.age_s),
         ]
     });
-    let mut text = table(&columns, rows.collect::<Vec<_>>());
-    let shown = flows.flows.len() as u64;
-    if shown < flows.total {
-        text.push_str(&format!("{shown} of {}; more with --offset and --limit\n", flows.total));
-    }
-    text
+    with_rest(table(&columns, rows.collect::<Vec<_>>()), flows.flows.len(), flows.total)
 }

@@ -1,17 +1,14 @@
 //! The sockets that flows are led to: 127.0.0.1 and ::1, transparent, so that they have the addresses the program wants.
 
 use super::Proxy;
-use super::flows::Refused;
 use super::tcp;
 use super::udp::{self, Doors};
 use crate::relay;
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Protocol, Type};
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
@@ -68,31 +65,15 @@ impl Listeners {
     pub fn serve(self, proxy: &Arc<Proxy>) -> JoinSet<anyhow::Error> {
         let mut tasks = JoinSet::new();
         for listener in self.tcp {
-            tasks.spawn(accept(proxy.clone(), listener));
+            let proxy = proxy.clone();
+            tasks.spawn(async move {
+                let serve = |client, from| tcp::serve(proxy.clone(), client, from);
+                match relay::accept(&proxy.flows, listener, serve).await {}
+            });
         }
         for socket in self.udp {
             tasks.spawn(udp::receive(proxy.clone(), socket, Doors::default()));
         }
         tasks
-    }
-}
-
-async fn accept(proxy: Arc<Proxy>, listener: TcpListener) -> anyhow::Error {
-    // They end with the listener.
-    let mut flows = JoinSet::new();
-    loop {
-        tokio::select! {
-            taken = listener.accept() => match taken {
-                Ok((client, from)) => drop(flows.spawn(tcp::serve(proxy.clone(), client, from))),
-                // Gone before it was taken.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    proxy.flows.counters.refuse(Refused::Socket);
-                    tracing::warn!("a connection cannot be taken: {error}; is the limit of open files too low?");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = flows.join_next() => {}
-        }
     }
 }

@@ -26,7 +26,7 @@ mod udp_flow;
 
 #[cfg(test)]
 pub use flows::Refused;
-pub use flows::{Flow, Flows, Totals};
+pub use flows::{Flow, Flows};
 pub use listen::Listeners;
 #[cfg(test)]
 pub use policy::Origin;

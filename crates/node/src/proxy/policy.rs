@@ -13,6 +13,7 @@
 use super::agent::{Agent, Answer, AskError};
 use super::rules::{Rule, Transport};
 use crate::config::AgentLink;
+use crate::relay::named;
 use anabranch_core::taps::Protocol;
 use anabranch_core::taps::plan::Action;
 use serde::Serialize;
@@ -61,32 +62,17 @@ impl Way {
     }
 }
 
-/// Where a flow's ways came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// The agent was asked.
-    Asked,
-    /// An answer that is young.
-    Recent,
-    /// The last answer of an agent that is gone.
-    Last,
-    /// There is no answer.
-    Plain,
-}
-
-impl Origin {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Asked, Self::Recent, Self::Last, Self::Plain];
-
-    /// As metrics and pages name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Asked => "asked",
-            Self::Recent => "recent",
-            Self::Last => "last",
-            Self::Plain => "plain",
-        }
+named! {
+    /// Where a flow's ways came from.
+    pub enum Origin {
+        /// The agent was asked.
+        Asked = "asked",
+        /// An answer that is young.
+        Recent = "recent",
+        /// The last answer of an agent that is gone.
+        Last = "last",
+        /// There is no answer.
+        Plain = "plain",
     }
 }
 

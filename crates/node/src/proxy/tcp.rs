@@ -2,7 +2,7 @@
 
 use super::Proxy;
 use super::agent::Answer;
-use super::flows::{Entry, Opened, Refused};
+use super::flows::{Entry, Known, Opened, Refused};
 use super::race;
 use super::rules::Transport;
 use crate::config::{Source, Unmet};
@@ -10,7 +10,6 @@ use crate::relay::{self, gone, reset};
 use socket2::SockRef;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -18,17 +17,23 @@ use tokio::net::TcpStream;
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, from: SocketAddr) {
     // What the program connected to.
     let Ok(server) = client.local_addr() else { return reset(&client) };
-    let Some(entry) = proxy.flows.open(Transport::Tcp, from, server) else { return reset(&client) };
+    let known = Known::new(Transport::Tcp, server);
+    let Some(entry) = proxy.flows.open(from.ip(), from, known) else { return reset(&client) };
     let far = tokio::select! {
         far = reach(&proxy, &entry, from, server) => far,
         // Who hangs up while we connect does not want to any more.
         _ = gone(&client) => Err(None),
     };
     match far {
-        Ok(far) => relay(&proxy, &entry, &client, &far).await,
+        Ok(far) => {
+            let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
+            // The far end's were set when it was opened.
+            let _ = relay::relayed(&SockRef::from(&client), keepalive);
+            entry.carry(&client, &far).await;
+        }
         Err(why) => {
             if let Some(why) = why {
-                proxy.flows.counters.refuse(why);
+                proxy.flows.refused.count(why);
             }
             reset(&client);
         }
@@ -46,7 +51,7 @@ async fn reach(
     // Set once, here.
     let _ = entry.flow.rule.set(rule.name.clone());
     let (answer, origin) = proxy.policy.ways(&rule, Transport::Tcp, server).await;
-    proxy.flows.counters.origin(origin);
+    proxy.flows.counters.origins.count(origin);
     let plain = [Arc::new(super::policy::Way::plain(Transport::Tcp))];
     let ways = match &*answer {
         Answer::Ways(ways) => ways.as_slice(),
@@ -59,23 +64,12 @@ async fn reach(
     let source = (rule.source == Source::Client).then_some(client.ip());
     match race::connect(proxy, ways, server, source).await {
         Ok((way, far)) => {
-            let _ = entry.flow.opened.set(Opened { way, origin });
+            let _ = entry.flow.of.opened.set(Opened { way, origin });
             Ok(far)
         }
         Err(error) => {
             tracing::debug!(%client, %server, rule = rule.name, "the server cannot be reached: {error}");
             Err(Some(if relay::no_descriptors(&error) { Refused::Socket } else { Refused::Unreachable }))
         }
-    }
-}
-
-async fn relay(proxy: &Proxy, entry: &Entry, client: &TcpStream, far: &TcpStream) {
-    let keepalive = Duration::from_secs(proxy.limits.load().keepalive_s.into());
-    // The far end's were set when it was opened.
-    let _ = relay::relayed(&SockRef::from(client), keepalive);
-    let flow = &entry.flow;
-    if let Err(error) = relay::both(client, far, &flow.up, &flow.down).await {
-        proxy.flows.counters.resets.fetch_add(1, Relaxed);
-        tracing::debug!(client = %flow.client, server = %flow.server, "reset: {error}");
     }
 }

@@ -3,7 +3,7 @@
 //! A flow has a socket of its own with the address of the server, connected to the client: the kernel gives later
 //! datagrams to that. What comes here before it is open waits in the flow's queue.
 
-use super::flows::Refused;
+use super::flows::{Known, Refused};
 use super::rules::Transport;
 use super::{Proxy, udp_flow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
@@ -82,7 +82,8 @@ fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: End
         return;
     }
     let (client, server) = ends;
-    let Some(entry) = proxy.flows.open(Transport::Udp, client, server) else {
+    let known = Known::new(Transport::Udp, server);
+    let Some(entry) = proxy.flows.open(client.ip(), client, known) else {
         return proxy.flows.counters.drop_datagram();
     };
     let (door, waiting) = mpsc::channel(QUEUE);
@@ -93,7 +94,7 @@ fn deliver(proxy: &Arc<Proxy>, doors: &Doors, flows: &mut JoinSet<()>, ends: End
     let proxy = proxy.clone();
     flows.spawn(async move {
         if let Err(why) = udp_flow::serve(&proxy, &entry, waiting).await {
-            proxy.flows.counters.refuse(why);
+            proxy.flows.refused.count(why);
         }
         drop(door);
     });

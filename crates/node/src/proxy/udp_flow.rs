@@ -153,12 +153,12 @@ pub async fn serve(
 
 /// Opens both sockets.
 async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused> {
-    let (client, server) = (entry.flow.client, entry.flow.server);
+    let (client, server) = (entry.flow.client, entry.flow.of.server);
     let rule = proxy.rule(Transport::Udp, client, server).ok_or(Refused::NoRule)?;
     // Set once, here.
     let _ = entry.flow.rule.set(rule.name.clone());
     let (answer, origin) = proxy.policy.ways(&rule, Transport::Udp, server).await;
-    proxy.flows.counters.origin(origin);
+    proxy.flows.counters.origins.count(origin);
     let plain = [Arc::new(Way::plain(Transport::Udp))];
     let ways = match &*answer {
         Answer::Ways(ways) => ways.as_slice(),
@@ -176,7 +176,7 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
                     tracing::debug!(%client, %server, "a socket with the server's address: {error}");
                     Refused::of_socket(&error)
                 })?;
-                let _ = entry.flow.opened.set(Opened { way: way.clone(), origin });
+                let _ = entry.flow.of.opened.set(Opened { way: way.clone(), origin });
                 return Ok((near, far));
             }
             Err(error) => {

@@ -7,7 +7,13 @@
 //!
 //! What one end does not take stays in the sockets' buffers, and the other end's window closes.
 
+mod flows;
 mod pipe;
+mod tally;
+
+pub use flows::{Entry, Flow, Flows, Full, Kind, Totals, accept};
+pub(crate) use tally::named;
+pub use tally::{Named, Tally};
 
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -22,22 +28,19 @@ use tokio::net::TcpStream;
 
 /// Connections that may wait to be taken.
 pub const BACKLOG: i32 = 4096;
+/// The ends of a pipe.
+const DESCRIPTORS_PER_PIPE: usize = 2;
 /// Descriptors of a flow: two sockets, and two pipes while it is busy both ways.
-const DESCRIPTORS_PER_FLOW: u64 = 6;
-/// Descriptors of everything else.
+const DESCRIPTORS_PER_FLOW: u64 = 2 + 2 * DESCRIPTORS_PER_PIPE as u64;
+/// Descriptors of everything else, without the pipes that threads keep.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
 /// Copies both ways until both ends are done, and counts the bytes.
 ///
 /// # Errors
-/// One end is broken: the other one was reset.
-pub async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &AtomicU64) -> io::Result<()> {
-    let done = tokio::try_join!(one_way(client, far, up), one_way(far, client, down));
-    if done.is_err() {
-        reset(client);
-        reset(far);
-    }
-    done.map(drop)
+/// One end is broken.
+async fn both(client: &TcpStream, far: &TcpStream, up: &AtomicU64, down: &AtomicU64) -> io::Result<()> {
+    tokio::try_join!(one_way(client, far, up), one_way(far, client, down)).map(drop)
 }
 
 /// Copies until there is no more, and says so.
@@ -152,19 +155,45 @@ pub fn no_descriptors(error: &io::Error) -> bool {
     [nix::libc::EMFILE, nix::libc::ENFILE].map(Some).contains(&error.raw_os_error())
 }
 
-/// As many flows as are configured, or as there are descriptors for.
-pub fn flow_limit(key: &str, wanted: u32) -> anyhow::Result<usize> {
+/// As many flows as are configured, or as there are descriptors for; `threads` copy (0: as many as there are cores). The
+/// soft limit of open files is raised as far as that takes.
+fn flow_limit(key: &str, wanted: u32, threads: u16) -> anyhow::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("limit of open files")?;
-    let need = u64::from(wanted) * DESCRIPTORS_PER_FLOW + DESCRIPTORS_BESIDE;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { cores() } else { threads.into() };
+    let beside = DESCRIPTORS_BESIDE + (threads * pipe::KEPT * DESCRIPTORS_PER_PIPE) as u64;
+    let need = u64::from(wanted) * DESCRIPTORS_PER_FLOW + beside;
     if soft < need {
         setrlimit(Resource::RLIMIT_NOFILE, need.min(hard), hard).context("limit of open files")?;
     }
-    let fit = hard.saturating_sub(DESCRIPTORS_BESIDE) / DESCRIPTORS_PER_FLOW;
+    let fit = fit(hard, beside);
     if hard < need {
         tracing::warn!(
             "{key} = {wanted} needs {need} open files, {hard} are allowed: at most {fit} flows; raise the limit \
              (LimitNOFILE= of the unit, ulimit -n)"
         );
     }
-    Ok(usize::try_from(fit.min(wanted.into()))?.max(1))
+    Ok(usize::try_from(fit.min(wanted.into()))?)
+}
+
+/// How many flows `allowed` descriptors are for, if so many have other uses; one at least.
+const fn fit(allowed: u64, beside: u64) -> u64 {
+    let fit = allowed.saturating_sub(beside) / DESCRIPTORS_PER_FLOW;
+    if fit == 0 { 1 } else { fit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn flows_have_the_descriptors_that_are_left(allowed in 0u64..1 << 40, beside in 0u64..1 << 20) {
+            let flows = fit(allowed, beside);
+            let used = |flows| beside + flows * DESCRIPTORS_PER_FLOW;
+            prop_assert!(used(flows) <= allowed || flows == 1);
+            prop_assert!(used(flows + 1) > allowed);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Room of a pipe, in bytes: several batches of what the network brings at once.
 const BYTES: usize = 256 << 10;
 /// Pipes a thread keeps.
-const KEPT: usize = 64;
+pub const KEPT: usize = 64;
 
 thread_local! {
     static EMPTY: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };

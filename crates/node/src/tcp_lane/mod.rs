@@ -15,7 +15,7 @@ mod namespace;
 mod ue;
 mod upf;
 
-pub use flows::{Flow, Flows};
+pub use flows::{Carrier, Flow, Flows};
 pub use namespace::Namespace;
 pub use ue::{UeLane, accept as accept_programs};
 pub use upf::{UpfLane, accept as accept_ues};

@@ -10,7 +10,7 @@
 //! Nothing is taken from the program beyond the first bytes before the UPF's answer, so no flow is lost with the lane.
 
 use super::converse::{self, Silence};
-use super::flows::{Carrier, Entry, Flows, Why};
+use super::flows::{Carrier, Entry, Flows, Known, Why};
 use super::{Namespace, congestion_control};
 use crate::config::UeLaneSection;
 use crate::engine::worker::Handle;
@@ -25,13 +25,13 @@ use anabranch_wire::ip::{FlowKey, protocol};
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Most that is taken from a program before the UPF's answer: less than a first flight of ten segments.
@@ -81,7 +81,7 @@ impl UeLane {
         worker: Handle<Ue>,
         config: UeLaneSection,
     ) -> anyhow::Result<Self> {
-        let flows = relay::flow_limit("[tcp_lane] flows", config.flows)?;
+        let flows = Flows::possible(config.flows, config.workers)?;
         Ok(Self {
             flows: Arc::new(Flows::new(flows, flows)),
             namespace,
@@ -209,8 +209,8 @@ impl UeLane {
             Carrier::Tcp
         };
         // Set once, here.
-        let _ = entry.flow.carrier.set(carrier);
-        let _ = entry.flow.between.set(stream.clone());
+        let _ = entry.flow.of.carrier.set(carrier);
+        let _ = entry.flow.of.between.set(stream.clone());
         Ok(stream)
     }
 
@@ -264,7 +264,7 @@ impl UeLane {
                 Err(Failure::Packets(other)) => why = other,
             }
         }
-        self.flows.counters.by_packets(why);
+        self.flows.counters.packets.count(why);
         let direct = async {
             let stream = self.by_packets(from.ip(), server).await?;
             converse::send(&stream, &first).await?;
@@ -279,29 +279,14 @@ impl UeLane {
             }
         })?;
         entry.flow.up.fetch_add(first.len() as u64, Relaxed);
-        let _ = entry.flow.carrier.set(Carrier::Packets);
+        let _ = entry.flow.of.carrier.set(Carrier::Packets);
         Ok(Arc::new(stream))
     }
 }
 
-/// Takes flows until the listener breaks; they end with it.
-pub async fn accept(lane: Arc<UeLane>, listener: TcpListener) {
-    let mut flows = JoinSet::new();
-    loop {
-        tokio::select! {
-            taken = listener.accept() => match taken {
-                Ok((client, from)) => drop(flows.spawn(serve(lane.clone(), client, from))),
-                // Gone before it was taken.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    lane.flows.counters.refuse(Why::Socket);
-                    tracing::warn!("TCP lane: a connection cannot be taken: {error}; is the limit of open files too low?");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = flows.join_next() => {}
-        }
-    }
+/// Takes flows of programs; they end with it.
+pub async fn accept(lane: Arc<UeLane>, listener: TcpListener) -> Infallible {
+    relay::accept(&lane.flows, listener, |client, from| serve(lane.clone(), client, from)).await
 }
 
 async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
@@ -309,11 +294,11 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
     let Ok(server) = client.local_addr() else { return reset(&client) };
     // Whoever connects to the port itself would be connected to us, again and again.
     if server.ip().to_canonical().is_loopback() {
-        lane.flows.counters.refuse(Why::Destination);
+        lane.flows.refused.count(Why::Destination);
         return reset(&client);
     }
-    let Some(entry) = lane.flows.open(from.ip(), from) else { return reset(&client) };
-    let _ = entry.flow.server.set(server);
+    let known = Known { server: server.into(), ..Known::default() };
+    let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
     let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
     let far = tokio::select! {
         far = lane.reach(&entry, from, server, &client) => far,
@@ -321,15 +306,9 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
         _ = gone(&client) => return,
     };
     match far {
-        Ok(far) => {
-            let flow = &entry.flow;
-            if let Err(error) = relay::both(&client, &far, &flow.up, &flow.down).await {
-                lane.flows.counters.resets.fetch_add(1, Relaxed);
-                tracing::debug!(client = %from, %server, "reset: {error}");
-            }
-        }
+        Ok(far) => entry.carry(&client, &far).await,
         Err(why) => {
-            lane.flows.counters.refuse(why);
+            lane.flows.refused.count(why);
             reset(&client);
         }
     }
@@ -368,6 +347,7 @@ fn read_answer(bytes: &[u8]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::Named;
 
     #[test]
     fn an_answer_says_whether_the_flow_goes_on_and_how() {

@@ -11,7 +11,7 @@
 //! trusted further: each step has a limit in time, each session a share.
 
 use super::converse::{self, Silence};
-use super::flows::{Carrier, Flows, Why};
+use super::flows::{Carrier, Flows, Known, Why};
 use super::{Namespace, congestion_control};
 use crate::config::UpfLaneSection;
 use crate::engine::ends::UpfEnd;
@@ -24,13 +24,12 @@ use anyhow::Context;
 use ipnet::IpNet;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// How long a UE may take to close after it was refused.
@@ -66,7 +65,7 @@ impl UpfLane {
         shards: Vec<Handle<UpfEnd>>,
         config: UpfLaneSection,
     ) -> anyhow::Result<Self> {
-        let limit = relay::flow_limit("[tcp_lane] flows", config.flows)?;
+        let limit = Flows::possible(config.flows, config.workers)?;
         let flows = Arc::new(Flows::new(limit, config.flows_per_session as usize));
         Ok(Self { flows, namespace, pools, shards, config })
     }
@@ -150,11 +149,11 @@ impl UpfLane {
 
     async fn serve(&self, ue: TcpStream, from: SocketAddr) {
         let Some((session, _)) = tcp_lane::parse(from.ip()) else { return reset(&ue) };
-        let Some(entry) = self.flows.open(session.into(), from) else { return reset(&ue) };
-        let counters = &self.flows.counters;
+        let Some(entry) = self.flows.open(session.into(), from, Known::default()) else { return reset(&ue) };
+        let refused = &self.flows.refused;
         let _ = relay::relayed(&SockRef::from(&ue), self.keepalive());
         let refuse = async |why: Why, code: ErrorCode, value: &[u8]| {
-            counters.refuse(why);
+            refused.count(why);
             farewell(&ue, &[Tlv::Error { code, value }]).await;
         };
         let bytes = match timeout(self.config.first_bytes(), converse::receive(&ue)).await {
@@ -163,7 +162,7 @@ impl UpfLane {
                 return refuse(Why::Malformed, refusal(&error), &[VERSION]).await;
             }
             Ok(Err(Silence::Broken(_))) | Err(_) => {
-                counters.refuse(Why::Silent);
+                refused.count(Why::Silent);
                 return reset(&ue);
             }
         };
@@ -174,7 +173,7 @@ impl UpfLane {
             }
             Err((code, value)) => return refuse(Why::Malformed, code, &[value]).await,
         };
-        let flow = &entry.flow;
+        let flow = &entry.flow.of;
         // Set once, here.
         let _ = flow.server.set(server);
         if !self.serves(server) {
@@ -200,40 +199,20 @@ impl UpfLane {
         let ue = Arc::new(ue);
         let _ = flow.between.set(ue.clone());
         let Ok(accepted) = encode(&[Tlv::ExtendedTcpHeader { options: &[] }]) else { return reset(&ue) };
-        let relayed = async {
-            converse::send(&ue, &accepted).await?;
-            relay::both(&ue, &far, &flow.up, &flow.down).await
-        };
-        if let Err(error) = relayed.await {
-            counters.resets.fetch_add(1, Relaxed);
-            reset(&far);
-            reset(&ue);
-            tracing::debug!(ue = %session, %server, "reset: {error}");
+        match converse::send(&ue, &accepted).await {
+            Ok(()) => entry.carry(&ue, &far).await,
+            Err(error) => entry.broken(&ue, &far, &error),
         }
     }
 }
 
-/// Takes flows until the listener breaks; they end with it.
-pub async fn accept(lane: Arc<UpfLane>, listener: TcpListener) {
-    let mut flows = JoinSet::new();
-    loop {
-        tokio::select! {
-            taken = listener.accept() => match taken {
-                Ok((ue, from)) => {
-                    let lane = lane.clone();
-                    flows.spawn(async move { lane.serve(ue, from).await });
-                }
-                // Gone before it was taken.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    lane.flows.counters.refuse(Why::Socket);
-                    tracing::warn!("TCP lane: a flow cannot be taken: {error}; is the limit of open files too low?");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = flows.join_next() => {}
-        }
-    }
+/// Takes flows of UEs; they end with it.
+pub async fn accept(lane: Arc<UpfLane>, listener: TcpListener) -> Infallible {
+    let serve = |ue, from| {
+        let lane = lane.clone();
+        async move { lane.serve(ue, from).await }
+    };
+    relay::accept(&lane.flows, listener, serve).await
 }
 
 /// What a message asks for, or the code and value of the error that answers it.

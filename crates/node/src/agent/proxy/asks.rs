@@ -1,11 +1,12 @@
 //! What the REST interface, and SIGHUP, make a proxy do: look, reload.
 
 use super::super::views::event;
-use super::{Agent, flow_limit, metrics, tproxy};
+use super::{Agent, metrics, tproxy};
 use crate::api::{self, Ask, Problem, ProxyAsk};
 use crate::config::{self, ProxyConfig};
 use crate::netctl;
-use crate::proxy::{Flow, Rules, Totals};
+use crate::proxy::{Flow, Flows, Rules};
+use crate::relay::{Named, Totals};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,9 +61,6 @@ impl Agent {
             let Totals { flows, up_bytes, down_bytes } = totals;
             api::ProxyCarried { rule, slice, flows, up_bytes, down_bytes }
         };
-        let named = |rows: Vec<(&str, u64)>| {
-            rows.into_iter().map(|(name, n)| (name.to_owned(), n)).collect::<BTreeMap<_, _>>()
-        };
         api::ProxyNode {
             name: self.config.proxy.name.clone(),
             port: self.config.proxy.port,
@@ -79,11 +77,11 @@ impl Agent {
             },
             flows: flows.count() as u64,
             max_flows: flows.limit() as u64,
-            carried: flows.totals().into_iter().map(carried).collect(),
-            plans: named(counters.origins().map(|(from, n)| (from.name(), n)).to_vec()),
-            refused: named(counters.refused().map(|(why, n)| (why.name(), n)).to_vec()),
+            carried: flows.sums().into_iter().map(carried).collect(),
+            plans: counters.origins.rows(),
+            refused: flows.refused.rows(),
             retries: counters.retries.load(Relaxed),
-            resets: counters.resets.load(Relaxed),
+            resets: flows.resets.load(Relaxed),
             datagrams_dropped: counters.datagrams_dropped.load(Relaxed),
             plan_failures: counters.plan_failures.load(Relaxed),
         }
@@ -96,7 +94,7 @@ impl Agent {
         // What a flag said still holds.
         (new.api, new.metrics) = (self.config.api.clone(), self.config.metrics.clone());
         let rules = Rules::new(&new.rule).map_err(|e| Problem::invalid(format!("{e:#}")))?;
-        let limit = flow_limit(new.limits.flows).map_err(Problem::unavailable)?;
+        let limit = Flows::possible(new.limits.flows, new.proxy.workers).map_err(Problem::unavailable)?;
         let differs = [
             ("intercept", new.intercept != self.config.intercept),
             ("rule", new.rule != self.config.rule),
@@ -129,7 +127,7 @@ impl Agent {
 }
 
 fn flow(flow: &Arc<Flow>) -> api::ProxyFlow {
-    let way = flow.opened.get().map(|opened| api::ProxyWay {
+    let way = flow.of.opened.get().map(|opened| api::ProxyWay {
         protocol: opened.way.protocol.name().to_owned(),
         interface: opened.way.interface.clone(),
         slice: opened.way.slice.clone(),
@@ -138,9 +136,9 @@ fn flow(flow: &Arc<Flow>) -> api::ProxyFlow {
     });
     api::ProxyFlow {
         id: flow.id,
-        transport: flow.transport.name().to_owned(),
+        transport: flow.of.transport.name().to_owned(),
         client: flow.client.to_string(),
-        server: flow.server.to_string(),
+        server: flow.of.server.to_string(),
         rule: flow.rule.get().cloned().unwrap_or_default(),
         age_s: flow.since.elapsed().as_secs_f64(),
         way,

@@ -63,6 +63,7 @@ mod tests {
     use super::*;
     use crate::api::ProxyAgent;
     use crate::proxy::{Origin, Refused};
+    use crate::relay::Named;
     use crate::testing::{documented_metrics, metric_rows};
 
     const PAGE: &str = include_str!("../../../../../docs/proxy.md");
@@ -87,8 +88,8 @@ mod tests {
             flows: 1,
             max_flows: 4096,
             carried: vec![carried],
-            plans: Origin::ALL.map(|from| (from.name().to_owned(), 7)).into(),
-            refused: Refused::ALL.map(|why| (why.name().to_owned(), 8)).into(),
+            plans: Origin::ALL.iter().map(|from| (from.name().to_owned(), 7)).collect(),
+            refused: Refused::ALL.iter().map(|why| (why.name().to_owned(), 8)).collect(),
             retries: 0,
             resets: 0,
             datagrams_dropped: 9,
@@ -137,11 +138,11 @@ mod tests {
         assert_eq!(documented_metrics(PAGE), rows.len());
         let (_, page) = PAGE.split_once("## Metrics").unwrap();
         let (page, _) = page.split_once("## Configuration").unwrap();
-        for reason in Refused::ALL.map(Refused::name) {
+        for reason in Refused::ALL.iter().map(|why| why.name()) {
             let row = format!("| `{reason}` |");
             assert_eq!(page.lines().filter(|l| l.starts_with(&row)).count(), 1, "docs/proxy.md: {row}");
         }
-        for origin in Origin::ALL.map(Origin::name) {
+        for origin in Origin::ALL.iter().map(|from| from.name()) {
             assert!(PAGE.contains(&format!("`{origin}`")), "docs/proxy.md: {origin}");
         }
     }
