@@ -4,6 +4,7 @@ mod attack;
 mod coded;
 mod flap;
 mod ioam;
+mod lane;
 mod life;
 mod mtu;
 mod rest;
