@@ -26,7 +26,8 @@ use crate::access::marks::Marked;
 use crate::access::path::Role;
 use crate::access::reorder::{Pool, PoolConfig};
 use crate::access::session::{
-    Addresses, PathView, Profile, Security, Session, SessionEvent, SessionParams, Shared, Traffic,
+    Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
+    Traffic,
 };
 use crate::access::steer::PolicyError;
 use crate::access::{DatagramSink, MAX_PATHS, PacketSink, PathId};
@@ -429,6 +430,13 @@ impl Ue {
     /// One row per path.
     pub fn paths(&self) -> Vec<PathView> {
         self.session.path_views().collect()
+    }
+
+    /// What each rule does in the uplink, and why; the rule of last resort last.
+    #[must_use]
+    pub fn rule_views(&self, now: Instant) -> Vec<RuleView> {
+        let lists = [(Origin::Ue, self.config.rules.as_slice()), (Origin::Upf, &self.upf_rules)];
+        self.session.rule_views(now, |name| Origin::of(name, &lists)).collect()
     }
 
     /// Whether a session is established and at least one path is up.

@@ -40,7 +40,7 @@ use crate::access::crypto::{PublicKey, Responder};
 use crate::access::drops::DropCounters;
 use crate::access::path::ProbeParams;
 use crate::access::reorder::{Pool, PoolConfig};
-use crate::access::session::{Addresses, Session};
+use crate::access::session::{Addresses, Origin, RuleView, Session};
 use crate::access::table::Slab;
 use crate::ioam::{BothWays, IoamNode, IoamStats};
 use crate::policy::AccessName;
@@ -168,6 +168,27 @@ impl Upf {
     #[must_use]
     pub fn view(&self, key: &PublicKey) -> Option<SessionView> {
         self.users.slab.get(self.users.find(key)?).map(view_of)
+    }
+
+    /// What each rule of one UE does in the downlink, and why; the rule of last resort last. Nothing without a session.
+    #[must_use]
+    pub fn rule_views(&self, key: &PublicKey, now: Instant) -> Vec<RuleView> {
+        let user = self.users.find(key).and_then(|user| self.users.slab.get(user));
+        let Some((user, seat)) = user.and_then(|user| Some((user, user.seat.as_deref()?))) else {
+            return Vec::new();
+        };
+        let lists = [
+            (Origin::Ue, seat.own_rules()),
+            (Origin::UpfForUe, user.rules()),
+            (Origin::Upf, self.config.rules.as_slice()),
+        ];
+        let mut views: Vec<_> = seat.session.rule_views(now, |name| Origin::of(name, &lists)).collect();
+        for (application, rule) in user.exceptions() {
+            if let Some(view) = views.iter_mut().find(|view| view.rule == *application) {
+                view.follows = Some(rule.clone());
+            }
+        }
+        views
     }
 
     /// Number of sessions whose UE proved its keys.

@@ -8,6 +8,7 @@ mod lane;
 mod life;
 mod mtu;
 mod rest;
+mod why;
 mod world;
 
 use anabranch_core::access::drops::DropReason;

@@ -22,6 +22,8 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 pub struct Channel {
     pub delay: Duration,
     pub loss: f64,
+    /// Packets are lost only towards the UPF (`Some(true)`), or only towards the UE.
+    pub lossy_towards_upf: Option<bool>,
     pub cut: bool,
     pub mtu: usize,
     /// Losses come in bursts of four on average (Gilbert-Elliott).
@@ -158,6 +160,7 @@ impl World {
                 .map(|&d| Channel {
                     delay: Duration::from_millis(d),
                     loss: 0.0,
+                    lossy_towards_upf: None,
                     cut: false,
                     mtu: 1500,
                     burst: false,
@@ -274,6 +277,9 @@ impl World {
 
     fn loses(&mut self, channel: Channel, path: usize, to_upf: bool) -> bool {
         let random = f64::from(self.rng.next_u32()) / 4_294_967_296.0;
+        if channel.lossy_towards_upf.is_some_and(|towards| towards != to_upf) {
+            return false;
+        }
         if !channel.burst {
             return random < channel.loss;
         }

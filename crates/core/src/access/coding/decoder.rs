@@ -49,6 +49,8 @@ pub struct DecoderStats {
     pub recovered: u64,
     /// Sources restored after the longest wait, and not delivered.
     pub late: u64,
+    /// Sources whose place was passed, and that neither arrived nor were restored while anything could restore them.
+    pub given_up: u64,
 }
 
 impl DecoderStats {
@@ -60,6 +62,7 @@ impl DecoderStats {
         self.unused += other.unused;
         self.recovered += other.recovered;
         self.late += other.late;
+        self.given_up += other.given_up;
     }
 }
 
@@ -74,9 +77,18 @@ enum State {
 #[derive(Debug)]
 struct Entry {
     state: State,
+    /// Whether its place was passed since the beginning: it was sent.
+    passed: bool,
     /// When its place was passed.
     noticed: Instant,
     symbol: Buffer,
+}
+
+impl Entry {
+    /// It was sent and is not here.
+    fn is_lost(&self) -> bool {
+        self.passed && self.state == State::Missing
+    }
 }
 
 #[derive(Debug)]
@@ -148,7 +160,8 @@ impl Decoder {
     /// A decoder that has heard nothing.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        let entry = || Entry { state: State::Missing, noticed: now, symbol: Buffer::default() };
+        let entry =
+            || Entry { state: State::Missing, passed: false, noticed: now, symbol: Buffer::default() };
         Self {
             newest: None,
             heard: now,
@@ -270,7 +283,8 @@ impl Decoder {
         self.recovered.clear();
         self.spare.append(&mut self.rows);
         for entry in &mut self.entries {
-            (entry.state, entry.noticed) = (State::Missing, now);
+            self.stats.given_up += u64::from(entry.is_lost());
+            (entry.state, entry.passed, entry.noticed) = (State::Missing, false, now);
         }
     }
 
@@ -282,7 +296,7 @@ impl Decoder {
             let at = column(position);
             self.give_up(at);
             let entry = &mut self.entries[at];
-            (entry.state, entry.noticed) = (State::Missing, now);
+            (entry.state, entry.passed, entry.noticed) = (State::Missing, true, now);
         }
         self.newest = Some(newest.wrapping_add(by) & POSITION_MASK);
     }
@@ -300,6 +314,7 @@ impl Decoder {
     fn give_up(&mut self, at: usize) {
         self.drop_rows(at);
         let entry = &mut self.entries[at];
+        self.stats.given_up += u64::from(entry.is_lost());
         entry.state = State::Unusable;
         if entry.symbol.0.capacity() > 0 {
             self.free.push(core::mem::take(&mut entry.symbol));

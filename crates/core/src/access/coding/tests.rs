@@ -151,6 +151,23 @@ fn a_source_restored_after_the_longest_wait_is_not_delivered() {
 }
 
 #[test]
+fn every_source_that_is_lost_is_counted_once() {
+    for repair_every in [1, 7, usize::MAX] {
+        let mut pair = Pair::new(overhead(30, 16, 1000));
+        for n in 0..2000 {
+            pair.send(100, n % 9 == 5 && n < 1500);
+            if n % repair_every == 0 {
+                pair.repair_all();
+            }
+        }
+        let stats = pair.decoder.stats();
+        let lost = (0..1500).filter(|n| n % 9 == 5).count() as u64;
+        assert_eq!(stats.recovered + stats.late + stats.given_up, lost, "{stats:?}");
+        assert_eq!(stats.given_up > 0, repair_every == usize::MAX, "{stats:?}");
+    }
+}
+
+#[test]
 fn sources_older_than_the_wait_are_covered_no_more() {
     let mut pair = Pair::new(overhead(100, 64, 50));
     for _ in 0..10 {

@@ -51,6 +51,8 @@ pub(super) struct Active {
     closed: Option<u8>,
     /// When unused flows are looked for next.
     pub sweep_at: Instant,
+    /// When it is looked next at what rules do.
+    pub review_at: Instant,
     /// Flows given to a faster data path.
     pub fast: Fast,
 }
@@ -97,6 +99,7 @@ impl Active {
             confirmed: None,
             closed: None,
             sweep_at: Instant::ZERO,
+            review_at: Instant::ZERO,
             fast: Fast::default(),
         })
     }

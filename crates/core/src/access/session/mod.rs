@@ -23,13 +23,15 @@ mod path;
 mod profile;
 mod receive;
 mod rest;
+mod rules;
 mod send;
 mod types;
 
 pub use coding::CodingStats;
 pub use path::{Path, PathView, Security};
 pub use profile::Profile;
-pub use send::{RuleState, RuleView};
+pub use rules::{Origin, PathLoad, RuleEvent, RuleView};
+pub use send::RuleState;
 pub use types::{Addresses, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
 
 use crate::access::classify::RuleSet;
@@ -266,6 +268,7 @@ impl Session {
         self.reconsider(now, shared, out);
         self.send_control(now, shared, out);
         self.send_repairs(now, out);
+        self.review_rules(now);
         while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
             inner.deliver(&mut packet);
         }

@@ -2,6 +2,7 @@
 
 use super::active::Active;
 use super::path::Paths;
+use super::rules::Told;
 use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::{FlowOwner, RuleIndex};
 use crate::access::drops::DropReason;
@@ -9,7 +10,7 @@ use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
 use crate::access::view::FlowSteer;
-use crate::access::{DatagramSink, PathId, tcp_lane};
+use crate::access::{DatagramSink, MAX_PATHS, PathId, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::FlowKey;
@@ -18,7 +19,7 @@ use std::net::IpAddr;
 
 /// What a session remembers per rule once traffic used it.
 pub struct RuleState {
-    mode: ModeState,
+    pub(super) mode: ModeState,
     stream: StreamSender,
     /// Path of a switching rule.
     path: Option<PathId>,
@@ -28,10 +29,13 @@ pub struct RuleState {
     pub denied: u64,
     /// Switches done.
     pub switches: u64,
+    /// Packets sent by path.
+    pub(super) sent: [u64; MAX_PATHS],
+    pub(super) told: Told,
 }
 
 impl RuleState {
-    fn new(rule: RuleIndex) -> Self {
+    pub(super) fn new(rule: RuleIndex) -> Self {
         Self {
             mode: ModeState::new(),
             stream: StreamSender::new(stream_id(rule)),
@@ -39,6 +43,8 @@ impl RuleState {
             packets: 0,
             denied: 0,
             switches: 0,
+            sent: [0; MAX_PATHS],
+            told: Told::default(),
         }
     }
 
@@ -63,9 +69,23 @@ impl RuleState {
     /// goes on counting its epochs.
     pub(super) fn renew(&mut self, same: bool) {
         self.mode = ModeState::new();
+        (self.sent, self.told) = ([0; MAX_PATHS], Told::default());
         if !same {
             (self.denied, self.switches) = (0, 0);
         }
+    }
+
+    /// A packet leaves by these paths.
+    #[inline]
+    fn count(&mut self, paths: PathSet) {
+        for path in paths {
+            self.sent[usize::from(path)] += 1;
+        }
+    }
+
+    /// Whether it had a packet.
+    pub(super) fn is_used(&self) -> bool {
+        self.sent.iter().any(|packets| *packets > 0)
     }
 
     /// The path a switching rule is on.
@@ -87,33 +107,7 @@ impl RuleState {
     }
 }
 
-/// What a rule does now, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleView {
-    /// The rule's name.
-    pub rule: String,
-    /// Its steering mode, as written in configuration.
-    pub mode: &'static str,
-    /// Path of a switching rule that has traffic.
-    pub path: Option<PathId>,
-    /// Moves from one path to another since the session last woke.
-    pub switches: u64,
-}
-
 impl Session {
-    /// One row per rule in force, the one of last resort last.
-    pub fn rule_views(&self) -> impl Iterator<Item = RuleView> + '_ {
-        self.rules.rules().iter().enumerate().map(|(i, rule)| {
-            let state = self.active.as_ref().and_then(|active| active.per_rule.get(i));
-            RuleView {
-                rule: rule.name.clone(),
-                mode: rule.mode.name(),
-                path: state.and_then(RuleState::path),
-                switches: state.map_or(0, |s| s.switches),
-            }
-        })
-    }
-
     /// Sends one inner packet to the peer.
     ///
     /// # Errors
@@ -187,6 +181,7 @@ impl Session {
                 _ if policy.reorder => Order::Flow { sequence, start, sole: false },
                 _ => Order::Dedup { sequence, start },
             };
+            state.count(pick.paths());
             if let (Some(&mode), Pick::One(path)) = (policy.mode.coded(), pick) {
                 return self.send_coded(rule, mode, path, order, packet, now, shared, out);
             }
@@ -199,6 +194,7 @@ impl Session {
         };
         if policy.mode.per_flow() {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
+            state.count(PathSet::single(picked));
             self.emit_data(picked, Order::None, packet, now, out)?;
             self.give(&sent, picked, now, mtu, out);
             return Ok(());
@@ -211,10 +207,12 @@ impl Session {
             if reorder {
                 path = self.switch(rule, picked, now, out);
             } else {
-                self.note_move(rule, picked);
+                self.note_move(rule, picked, now);
             }
         }
-        let order = if reorder { Order::Stream(self.rule_state(rule).stream.stamp()) } else { Order::None };
+        let state = self.rule_state(rule);
+        state.count(PathSet::single(path));
+        let order = if reorder { Order::Stream(state.stream.stamp()) } else { Order::None };
         self.emit_data(path, order, packet, now, out)?;
         self.give(&sent, path, now, mtu, out);
         Ok(())
@@ -319,19 +317,20 @@ impl Session {
                 Switch::Unmarked => {}
             }
         }
-        self.note_move(rule, to);
+        self.note_move(rule, to, now);
         to
     }
 
-    fn note_move(&mut self, rule: RuleIndex, to: PathId) {
+    fn note_move(&mut self, rule: RuleIndex, to: PathId, now: Instant) {
         let state = self.rule_state(rule);
         if state.path == Some(to) {
             return;
         }
         let from = state.path.replace(to);
         state.switches += u64::from(from.is_some());
+        let why = from.and_then(|from| self.why_left(rule, from, now));
         let rule = self.rules.get(rule).name.clone();
-        self.active().event(SessionEvent::Moved { rule, from, to });
+        self.active().event(SessionEvent::Moved { rule, from, to, why });
     }
 
     fn peer_reorder_available(&self) -> u16 {

@@ -1,11 +1,13 @@
 //! What a session is given, and what it tells.
 
+use super::RuleEvent;
 use crate::access::PathId;
 use crate::access::classify::RuleIndex;
 use crate::access::dns::DnsTable;
 use crate::access::drops::DropCounters;
 use crate::access::path::{DownReason, FlapParams, ProbeParams};
 use crate::access::reorder::Pool;
+use crate::access::steer::Exclusion;
 use crate::access::table::session::SessionTable;
 use crate::time::Duration;
 use anabranch_wire::ip::FlowKey;
@@ -129,6 +131,15 @@ pub enum SessionEvent {
         from: Option<PathId>,
         /// Path it is on now.
         to: PathId,
+        /// Why it left the path it was on; `None` for the first packet, and where paths take turns.
+        why: Option<Exclusion>,
+    },
+    /// A rule does something else than before, and why.
+    Rule {
+        /// The rule's name.
+        rule: String,
+        /// What.
+        event: RuleEvent,
     },
     /// The preferred path changed too often; direct updates pause for this long.
     Flapping {

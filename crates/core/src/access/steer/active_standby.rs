@@ -20,7 +20,7 @@
 //! *Rotating* is for experiments with switching (JUNCTION §VI-C): after every so many packets the next path
 //! that is up has its turn, the primary first.
 
-use super::{Input, ModeState, Pick, Steer};
+use super::{Because, Doing, Exclusion, Input, ModeState, Pick, Steer};
 use crate::access::PathId;
 use crate::policy::DEFAULT_LEAVE_PERCENT;
 
@@ -81,5 +81,24 @@ impl Steer for ActiveStandby {
             .or_else(|| input.paths.fastest(usable));
         state.set_current(path, input.now);
         path.into()
+    }
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        let Some(current) = state.current() else { return Doing::NoPath };
+        let because = if self.rotate_packets > 0 {
+            Because::Turn
+        } else if self.primary == Some(current) {
+            Because::Preferred
+        } else {
+            Because::Fallback
+        };
+        Doing::One(current, because)
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        if self.rotate_packets > 0 || state.current() == Some(path) {
+            return None;
+        }
+        let lossy = state.lossy.why(input.up, input.paths, self.leave_above_loss, path);
+        Some(lossy.unwrap_or(Exclusion::Standby))
     }
 }

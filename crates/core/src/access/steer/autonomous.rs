@@ -31,7 +31,8 @@
 //! *Loss.* A path that keeps losing more than 3 % without congestion is used only when nothing else is up. A bulk flow that does not
 //! fill a home with wild loss (its sender takes it for congestion) moves to a path with a quarter of it or less.
 
-use super::{Input, Lossy, PathSet};
+use super::record::Record;
+use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
 use crate::access::view::{BULK_BYTES, LoadView};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::{Duration, Instant};
@@ -87,11 +88,23 @@ struct Overflow {
     used: bool,
     retry_at: Instant,
     pause: Duration,
+    /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
+    harmed: (u64, u64),
+    pauses: u64,
 }
 
 impl Default for Overflow {
     fn default() -> Self {
-        Self { caution: 0, harm: 0, gain: 0, used: false, retry_at: Instant::ZERO, pause: PAUSE.0 }
+        Self {
+            caution: 0,
+            harm: 0,
+            gain: 0,
+            used: false,
+            retry_at: Instant::ZERO,
+            pause: PAUSE.0,
+            harmed: (0, 0),
+            pauses: 0,
+        }
     }
 }
 
@@ -102,6 +115,15 @@ impl Overflow {
         percent.is_some_and(|percent| {
             u64::from(home.queue_us) * 100 >= u64::from(home.drop_us) * u64::from(*percent)
         })
+    }
+
+    fn has_ended(&self) -> bool {
+        usize::from(self.caution) == OVERFLOW_PERCENT.len()
+    }
+
+    fn paused(&self, now: Instant) -> Option<Pause> {
+        let (until, (sent_bps, capacity_bps)) = (self.retry_at, self.harmed);
+        (self.has_ended() && now < until).then_some(Pause { until, sent_bps, capacity_bps })
     }
 
     /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
@@ -122,6 +144,9 @@ impl Overflow {
         if self.harm >= HARM_PERIODS {
             self.harm = 0;
             self.caution = (self.caution + 1).min(OVERFLOW_PERCENT.len() as u8);
+            if self.has_ended() {
+                (self.harmed, self.pauses) = ((sent_bps, capacity_bps), self.pauses + 1);
+            }
             self.retry_at = now + self.pause;
             self.pause = (self.pause * 2).min(PAUSE.1);
         }
@@ -149,6 +174,7 @@ pub(super) struct Lane {
     overflow: Overflow,
     lossy: Lossy,
     weights: [u8; MAX_PATHS],
+    record: Record,
 }
 
 impl Lane {
@@ -165,6 +191,7 @@ impl Lane {
             Some(home) if usable.contains(home) => home,
             _ => {
                 let home = self.place(input, usable)?;
+                self.record.placed(home);
                 input.flow.set_home(home, input.now);
                 home
             }
@@ -175,12 +202,59 @@ impl Lane {
         for path in usable {
             self.queued[usize::from(path)] += u32::from(delays.has_queue(path, input));
         }
-        if !spill {
-            return Some(home);
-        }
-        let (path, overflowed) = delays.spill(input, usable, home, &self.overflow);
+        let (path, overflowed) =
+            if spill { delays.spill(input, usable, home, &self.overflow) } else { (home, false) };
         self.overflow.used |= overflowed;
+        self.record.took(path, home, overflowed, input.now);
         Some(path)
+    }
+
+    /// What it did and does, for people.
+    pub(super) fn view(&self, now: Instant) -> LawView {
+        let mut bulk = [0; MAX_PATHS];
+        (0..).zip(&mut bulk).for_each(|(path, flows)| *flows = self.bulk(path));
+        let counts = LawCounts { pauses: self.overflow.pauses, ..self.record.counts };
+        LawView { counts, bulk, paused: self.overflow.paused(now) }
+    }
+
+    /// See [`Record::untold_left`].
+    pub(super) fn untold_left(&mut self) -> &mut [u16; MAX_PATHS] {
+        &mut self.record.untold_left
+    }
+
+    /// What it does now, for people.
+    pub(super) fn doing(&self, input: &Input<'_>, up: PathSet) -> Doing {
+        let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
+        let homes = usable.iter().filter(|path| self.bulk(*path) > 0).count();
+        match self.record.main_home(usable, |path| self.bulk(path)) {
+            _ if self.record.overflows(input.now) => Doing::Overflows,
+            _ if self.record.spills(input.now) => Doing::Spills,
+            _ if homes > 1 => Doing::Homes,
+            Some(home) => Doing::One(home, Because::Home),
+            None => Doing::NoPath,
+        }
+    }
+
+    /// Why packets of the main home do not take `path` now, for people.
+    pub(super) fn excludes(
+        &self,
+        input: &Input<'_>,
+        up: PathSet,
+        spill: bool,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let lossy = self.lossy.why(up, input.live, LOSSY_PERCENT, path);
+        let used = self.bulk(path) > 0 || self.record.takes_others(path, input.now);
+        if lossy.is_some() || !spill || used {
+            return lossy;
+        }
+        let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
+        let home = self.record.main_home(usable, |path| self.bulk(path)).filter(|home| *home != path)?;
+        let delays = Delays::of(input, usable);
+        if !delays.has_queue(home, input) {
+            return Some(Exclusion::HomeNotFull { home, queue_us: input.load(home).queue_us });
+        }
+        delays.refuses(input, home, self.overflow.begins(&input.load(home)), path)
     }
 
     /// Keeps the books of the period and the flow.
@@ -283,20 +357,29 @@ impl Lane {
             return home;
         }
         if !input.flow.is_bulk() {
-            return self.rehome_small(input, others, home);
+            let to = self.rehome_small(input, others, home);
+            if to != home {
+                self.record.moved(home, to, false);
+            }
+            return to;
         }
         let wild_ppm = input.load(home).wild_ppm;
         if wild_ppm > WILD_PPM && self.idle.contains(home) && input.flow.since_moved_ms(input.now) > SETTLE_MS
         {
             let cleaner = |path: &PathId| input.load(*path).wild_ppm * 4 < wild_ppm;
             let best = others.iter().filter(cleaner).min_by_key(|path| input.live.get(*path).rtt_us);
-            return best.unwrap_or(home);
+            let to = best.unwrap_or(home);
+            if to != home {
+                self.record.moved(home, to, true);
+            }
+            return to;
         }
         let idle = others.and(self.idle);
         if self.full.contains(home) && !idle.is_empty() && self.bulk(home) > 1 && input.now >= self.move_at {
             let free = |path: &PathId| self.bulk(*path) == 0 && input.load(*path).wild_ppm <= WILD_PPM;
             if let Some(to) = idle.iter().filter(free).min_by_key(|path| input.live.get(*path).rtt_us) {
                 self.move_at = input.now + MOVE;
+                self.record.moved(home, to, false);
                 self.bulk[0][usize::from(to)] += 1;
                 self.bulk[0][usize::from(home)] = self.bulk[0][usize::from(home)].saturating_sub(1);
                 return to;
@@ -350,22 +433,33 @@ impl Delays {
         if !self.has_queue(home, input) {
             return (home, false);
         }
-        let own = input.load(home);
         let at_home = self.arrival_us(home, input);
-        let overflows = overflow.begins(&own);
-        let free = |path: &PathId| {
-            let load = input.load(*path);
-            // What carries next to nothing gains nothing by packets that come late.
-            let gains = load.capacity_bps == 0 || load.capacity_bps >= own.capacity_bps / 8;
-            *path != home
-                && load.queue_us < load.drop_us
-                && load.wild_ppm <= WILD_PPM.max(own.wild_ppm)
-                && self.base_us(*path, input) - self.base_us(home, input) <= MAX_SKEW_US
-                && (self.arrival_us(*path, input) < at_home || overflows && gains)
-        };
+        let overflows = overflow.begins(&input.load(home));
+        let free = |path: &PathId| *path != home && self.refuses(input, home, overflows, *path).is_none();
         match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
             Some(path) => (path, self.arrival_us(path, input) >= at_home),
             None => (home, false),
+        }
+    }
+
+    /// Why a packet that finds a queue at its home does not take `path`.
+    fn refuses(&self, input: &Input<'_>, home: PathId, overflows: bool, path: PathId) -> Option<Exclusion> {
+        let (own, load) = (input.load(home), input.load(path));
+        let limit_ppm = WILD_PPM.max(own.wild_ppm);
+        let further_us = self.base_us(path, input) - self.base_us(home, input);
+        let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
+        // What carries next to nothing gains nothing by packets that come late.
+        let gains = load.capacity_bps == 0 || load.capacity_bps >= own.capacity_bps / 8;
+        if load.queue_us >= load.drop_us {
+            Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
+        } else if load.wild_ppm > limit_ppm {
+            Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
+        } else if further_us > MAX_SKEW_US {
+            Some(Exclusion::TooFar { later_us: further_us, limit_us: MAX_SKEW_US })
+        } else if later_us >= 0 && !(overflows && gains) {
+            Some(Exclusion::Later { later_us })
+        } else {
+            None
         }
     }
 }
@@ -465,6 +559,14 @@ mod tests {
             bed.wait(1);
         }
         assert_eq!(bed.packet(flow, 1), 0, "then it stops");
+        let LawView { counts, paused, .. } = bed.lane.view(bed.now);
+        let pause = paused.unwrap();
+        assert!(pause.sent_bps < pause.capacity_bps && pause.capacity_bps == 100_000_000, "{pause:?}");
+        assert!(
+            counts.pauses == 1 && counts.overflowed[1] > 0 && counts.spilled == [0; MAX_PATHS],
+            "{counts:?}"
+        );
+        assert!(bed.lane.view(pause.until).paused.is_none());
     }
 
     #[test]
@@ -507,6 +609,8 @@ mod tests {
             bed.wait(1);
         }
         assert_eq!(path, 1);
+        assert_eq!(bed.lane.view(bed.now).counts.left[..2], [1, 0]);
+        assert_eq!(bed.lane.untold_left()[..2], [1, 0]);
     }
 
     #[test]
@@ -525,6 +629,8 @@ mod tests {
         }
         let homes: PathSet = flows.iter().filter_map(FlowSteer::home).collect();
         assert_eq!(homes.bits(), 0b11, "one on each: {flows:?}");
+        let LawView { counts, bulk, .. } = bed.lane.view(bed.now);
+        assert_eq!((counts.moved[1], bulk[..2].to_vec()), (1, vec![1, 1]), "{counts:?}");
     }
 
     #[test]
@@ -581,6 +687,10 @@ mod tests {
                 }
                 bed.wait(10);
             }
+            let counts = bed.lane.view(bed.now).counts;
+            let all = [counts.at_home, counts.spilled, counts.overflowed];
+            prop_assert_eq!(all.iter().flatten().sum::<u64>(), packets as u64);
+            prop_assert_eq!(counts.overflowed, [0; MAX_PATHS]);
         }
     }
 }

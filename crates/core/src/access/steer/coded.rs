@@ -15,7 +15,7 @@
 //! half the wait is of no use: then, and with one access, repairs follow the sources, and help against single losses.
 
 use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Input, ModeState, PathSet, PathState, PathStates, Pick, Steer};
+use super::{Doing, Exclusion, Input, ModeState, PathSet, PathState, PathStates, Pick, Steer};
 use crate::access::PathId;
 use crate::policy::DEFAULT_DWELL_MS;
 
@@ -88,5 +88,17 @@ impl Steer for Coded {
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let paths = self.weighted(input.paths);
         Self::BEST.choose(state, input.up, &paths, input.now).into()
+    }
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+        let Some(source) = state.current() else { return Doing::NoPath };
+        Doing::Coded { source, repair: self.repair_path(source, input.live) }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let Doing::Coded { source, repair } = self.doing(state, input) else { return None };
+        if path == repair {
+            return None;
+        }
+        Self::BEST.refuses(state, input.up, &self.weighted(input.paths), path).filter(|_| path != source)
     }
 }

@@ -23,7 +23,7 @@
 //! *n*, since a third of ten digits does not exist.
 
 use super::autonomous::Lane;
-use super::{Input, ModeState, PathSet, Pick, Steer};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, Pick, Steer};
 use crate::access::{MAX_PATHS, PathId};
 use crate::policy::Granularity;
 
@@ -69,6 +69,14 @@ impl LoadBalance {
         self.autonomous
     }
 
+    /// The paths to choose from: a flow must not move to and fro with one that flaps, a share of the packets may.
+    fn up(&self, input: &Input<'_>) -> PathSet {
+        match self.per {
+            Granularity::Packet => input.live.up(),
+            Granularity::Flow => input.up,
+        }
+    }
+
     fn by_share(&self, number: u64, up: PathSet) -> Option<PathId> {
         let digits = u64::from(self.digits.max(1));
         if self.digits > 0 {
@@ -98,15 +106,35 @@ const fn index(remainder: u64) -> usize {
 
 impl Steer for LoadBalance {
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
-        // A flow must not move to and fro with a path that flaps; a share of the packets may.
-        let (number, up) = match self.per {
-            Granularity::Packet => (u64::from(input.sequence), input.live.up()),
-            Granularity::Flow => (input.flow_hash, input.up),
+        let up = self.up(input);
+        let number = match self.per {
+            Granularity::Packet => u64::from(input.sequence),
+            Granularity::Flow => input.flow_hash,
         };
         if self.autonomous && up.len() > 1 {
             let lane = state.lane.get_or_insert_with(|| Box::new(Lane::new(self.weights)));
             return lane.pick(input, up, self.per_packet()).into();
         }
         self.by_share(number, up).into()
+    }
+
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+        let up = self.up(input);
+        match (&state.lane, up.first()) {
+            (_, None) => Doing::NoPath,
+            (_, Some(only)) if up.len() == 1 => Doing::One(only, Because::Only),
+            (Some(lane), _) if self.autonomous => lane.doing(input, up),
+            _ => Doing::Shares,
+        }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let up = self.up(input);
+        if self.autonomous {
+            let lane = state.lane.as_ref().filter(|_| up.len() > 1)?;
+            return lane.excludes(input, up, self.per_packet(), path);
+        }
+        let share = |path: PathId| self.weights[usize::from(path)] > 0;
+        (!share(path) && up.iter().any(share)).then_some(Exclusion::NoShare)
     }
 }

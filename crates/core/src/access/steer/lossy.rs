@@ -12,7 +12,8 @@
 //! priority-based and load-balance modes only.
 
 use super::priority_based::RETURN_PERCENT;
-use super::{PathSet, PathStates};
+use super::{Exclusion, PathSet, PathStates};
+use crate::access::PathId;
 
 /// The paths left for their loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,5 +36,17 @@ impl Lossy {
         }
         let clean = up.without(self.0);
         if clean.is_empty() { up } else { clean }
+    }
+
+    /// Why `path` would not be among the usable ones now.
+    pub(super) fn why(
+        mut self,
+        up: PathSet,
+        paths: &PathStates,
+        limit: u8,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let loss = paths.get(path).steady_loss_percent;
+        (!self.usable(up, paths, limit).contains(path)).then_some(Exclusion::SteadyLoss { loss, limit })
     }
 }

@@ -22,16 +22,20 @@ mod active_standby;
 mod autonomous;
 mod coded;
 mod compile;
+mod explain;
 mod load_balance;
 mod lossy;
 mod path;
 mod priority_based;
+mod record;
 mod redundant;
 mod smallest_delay;
 
 pub use active_standby::ActiveStandby;
+use autonomous::Lane;
 pub use coded::Coded;
 pub use compile::{MAX_LOSS_PERCENT, PolicyError};
+pub use explain::{Because, Doing, Exclusion, Explanation, LawCounts, LawView, Pause};
 pub use load_balance::LoadBalance;
 use lossy::Lossy;
 pub use path::{PathIter, PathSet, PathState, PathStates};
@@ -145,6 +149,17 @@ impl Mode {
         }
     }
 
+    fn steer(&self) -> &dyn Steer {
+        match self {
+            Self::ActiveStandby(mode) => mode,
+            Self::LoadBalance(mode) => mode,
+            Self::SmallestDelay(mode) => mode,
+            Self::PriorityBased(mode) => mode,
+            Self::Redundant(mode) => mode,
+            Self::Coded(mode) => mode,
+        }
+    }
+
     /// Coded mode's parameters.
     #[must_use]
     pub const fn coded(&self) -> Option<&Coded> {
@@ -215,7 +230,13 @@ pub struct Input<'a> {
     pub now: Instant,
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
+    fn new(view: View<'a>, packet: Packet<'a>, now: Instant) -> Self {
+        let View { steady: paths, live, loads } = view;
+        let Packet { sequence, flow_hash, remote, bytes, flow } = packet;
+        Self { paths, up: paths.up(), live, sequence, flow_hash, remote, bytes, flow, loads, now }
+    }
+
     /// The load of a path; nothing is known of one that is not in the table.
     fn load(&self, path: PathId) -> LoadView {
         self.loads.get(usize::from(path)).copied().unwrap_or(LoadView::UNKNOWN)
@@ -226,13 +247,19 @@ impl Input<'_> {
 pub trait Steer {
     /// Decides for one packet.
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick;
+
+    /// What the mode does now with the packets of a rule; for people.
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing;
+
+    /// Why a path that is up, and not held back, is not used now, or no more than it is; for people.
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion>;
 }
 
 /// What a mode remembers between packets of one (session, rule): 16 bytes until an autonomous mode runs.
 #[derive(Debug, Clone, Default)]
 pub struct ModeState {
     /// State of autonomous load-balance; allocated by its first packet.
-    lane: Option<Box<autonomous::Lane>>,
+    lane: Option<Box<Lane>>,
     /// Milliseconds (wrapping) at which `current` or `overflow` last changed.
     changed_ms: u32,
     /// Path in use, plus one; 0 = none yet.
@@ -261,14 +288,10 @@ impl ModeState {
         packet: Packet<'a>,
         now: Instant,
     ) -> Pick {
-        let View { steady, live, loads } = paths.into();
-        let Packet { sequence, flow_hash, remote, bytes, flow } = packet;
-        let up = steady.up();
-        if up.is_empty() {
+        let input = &mut Input::new(paths.into(), packet, now);
+        if input.up.is_empty() {
             return Pick::None;
         }
-        let input =
-            &mut Input { paths: steady, up, live, sequence, flow_hash, remote, bytes, flow, loads, now };
         match mode {
             Mode::ActiveStandby(mode) => mode.pick(self, input),
             Mode::LoadBalance(mode) => mode.pick(self, input),

@@ -17,7 +17,7 @@
 //! no other path up, a congested high-priority access is still used.
 
 use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Input, ModeState, PathSet, PathState, Pick, Steer};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathState, Pick, Steer};
 use crate::access::PathId;
 use crate::policy::DEFAULT_DWELL_MS;
 
@@ -53,6 +53,11 @@ impl PriorityBased {
     }
 }
 
+/// The threshold of `value`, if that counts as above it.
+fn passed(value: u32, threshold: u32, already: bool) -> Option<u32> {
+    above(value, threshold, already).then_some(threshold)
+}
+
 /// Whether `value` counts as above `threshold`, given whether it did before.
 pub(super) fn above(value: u32, threshold: u32, already: bool) -> bool {
     let percent = if already { RETURN_PERCENT } else { 100 };
@@ -70,5 +75,34 @@ impl Steer for PriorityBased {
         }
         let others = input.up.without(primary.map_or(PathSet::EMPTY, PathSet::single));
         Self::OVERFLOW.choose(state, others, input.paths, input.now).or(primary).into()
+    }
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+        match self.primary.filter(|&p| input.up.contains(p)) {
+            Some(primary) if !self.congested(input.paths.get(primary), state.engaged) => {
+                Doing::One(primary, Because::Preferred)
+            }
+            primary => {
+                let used = state.current().filter(|&p| input.up.contains(p)).or(primary);
+                used.map_or(Doing::NoPath, |path| Doing::One(path, Because::Fallback))
+            }
+        }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let Doing::One(used, because) = self.doing(state, input) else { return None };
+        let PathState { rtt_us, loss_ppm, .. } = input.paths.get(path);
+        if used == path {
+            None
+        } else if self.primary == Some(path) {
+            let by_loss = passed(loss_ppm, self.loss_ppm, state.engaged);
+            let by_loss = by_loss.map(|limit_ppm| Exclusion::Loss { loss_ppm, limit_ppm });
+            let by_rtt = passed(rtt_us, self.rtt_us, state.engaged);
+            by_loss.or_else(|| by_rtt.map(|limit_us| Exclusion::RoundTrip { rtt_us, limit_us }))
+        } else if because == Because::Preferred {
+            Some(Exclusion::Standby)
+        } else {
+            let others = input.up.without(self.primary.map_or(PathSet::EMPTY, PathSet::single));
+            Self::OVERFLOW.refuses(state, others, input.paths, path)
+        }
     }
 }

@@ -12,7 +12,8 @@
 
 use super::priority_based::above;
 use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Input, ModeState, PathSet, Pick, Steer};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, Pick, Steer};
+use crate::access::PathId;
 use crate::policy::DEFAULT_DWELL_MS;
 
 /// Compiled redundant mode.
@@ -31,6 +32,12 @@ impl Redundant {
     pub const fn new(above_loss_ppm: Option<u32>) -> Self {
         Self { above_loss_ppm }
     }
+
+    /// The paths that lose no more than the threshold; all that are up, if there is none.
+    fn clean(threshold: u32, input: &Input<'_>) -> PathSet {
+        let clean: PathSet = input.up.iter().filter(|&p| input.live.get(p).loss_ppm <= threshold).collect();
+        if clean.is_empty() { input.up } else { clean }
+    }
 }
 
 impl Steer for Redundant {
@@ -46,9 +53,24 @@ impl Steer for Redundant {
         if state.set_engaged(engaged) {
             return copies;
         }
-        let clean: PathSet = input.up.iter().filter(|&p| loss_ppm(p) <= threshold).collect();
-        Self::BELOW
-            .choose(state, if clean.is_empty() { input.up } else { clean }, input.paths, input.now)
-            .into()
+        Self::BELOW.choose(state, Self::clean(threshold, input), input.paths, input.now).into()
+    }
+
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        match (self.above_loss_ppm, state.current()) {
+            (None, _) => Doing::Copies,
+            _ if state.engaged => Doing::Copies,
+            (_, Some(path)) => Doing::One(path, Because::LittleLoss),
+            (_, None) => Doing::NoPath,
+        }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let limit_ppm = self.above_loss_ppm.filter(|_| !state.engaged)?;
+        let clean = Self::clean(limit_ppm, input);
+        if clean.contains(path) {
+            return Self::BELOW.refuses(state, clean, input.paths, path);
+        }
+        Some(Exclusion::Loss { loss_ppm: input.live.get(path).loss_ppm, limit_ppm })
     }
 }

@@ -11,7 +11,7 @@
 //! A path that goes down is left at once, whatever the dwell; and so is one that steadily loses more than the rule's
 //! `leave_above_loss_percent` while another loses less.
 
-use super::{Input, ModeState, PathSet, PathStates, Pick, Steer};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathStates, Pick, Steer};
 use crate::access::PathId;
 use crate::policy::DEFAULT_LEAVE_PERCENT;
 use crate::time::Instant;
@@ -61,6 +61,23 @@ impl SmallestDelay {
         Some(path)
     }
 
+    /// Why `path` is not the one that was chosen among these.
+    pub(super) fn refuses(
+        &self,
+        state: &ModeState,
+        among: PathSet,
+        paths: &PathStates,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let current = state.current()?;
+        if current == path {
+            return None;
+        }
+        let (rtt_us, than_us) = (paths.get(path).rtt_us, paths.get(current).rtt_us);
+        let lossy = state.lossy.why(among, paths, self.leave_above_loss, path);
+        Some(lossy.unwrap_or(Exclusion::Slower { rtt_us, than_us }))
+    }
+
     fn worth_it(
         &self,
         state: &ModeState,
@@ -79,5 +96,12 @@ impl SmallestDelay {
 impl Steer for SmallestDelay {
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         self.choose(state, input.up, input.paths, input.now).into()
+    }
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        state.current().map_or(Doing::NoPath, |path| Doing::One(path, Because::Fastest))
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        self.refuses(state, input.up, input.paths, path)
     }
 }

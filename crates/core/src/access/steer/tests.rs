@@ -316,6 +316,33 @@ fn any_paths() -> impl Strategy<Value = PathStates> {
     })
 }
 
+/// What is said of a rule is what it just did: nothing is said against a path that was picked, and something against every
+/// other one, where packets do not take turns.
+fn agrees(said: &Explanation, mode: &Mode, picked: Pick, seen: View<'_>) -> Result<(), TestCaseError> {
+    let why = |path: PathId| said.excluded[usize::from(path)];
+    prop_assert_eq!(said.doing == Doing::NoPath, picked == Pick::None);
+    for path in PathSet::ALL {
+        let down = matches!(why(path), Some(Exclusion::Down { .. }));
+        prop_assert_eq!(down, !seen.live.is_up(path), "{:?}", said);
+    }
+    prop_assert!(picked.paths().iter().all(|path| why(path).is_none()), "{:?} {:?}", picked, said);
+    let others = PathSet::ALL.without(picked.paths());
+    match said.doing {
+        Doing::One(path, because) => {
+            prop_assert_eq!(picked, Pick::One(path), "{:?}", said);
+            let silent = mode.is_autonomous() && because != Because::Only;
+            prop_assert!(silent || others.iter().all(|path| why(path).is_some()), "{:?}", said);
+        }
+        Doing::Coded { source, repair } => {
+            prop_assert_eq!(picked, Pick::One(source));
+            prop_assert!(others.iter().all(|path| path == repair || why(path).is_some()), "{:?}", said);
+        }
+        Doing::Copies => prop_assert_eq!(picked.paths(), seen.live.up()),
+        _ => {}
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn a_pick_is_up_and_there_is_one_whenever_a_path_is_up(
@@ -348,6 +375,7 @@ proptest! {
             if policy == (SteeringMode::Redundant { above_loss_percent: None }) {
                 prop_assert_eq!(picked.paths(), paths.up());
             }
+            agrees(&state.explain(&mode, seen, PathSet::ALL, now), &mode, picked, seen)?;
         }
     }
 
