@@ -1,6 +1,6 @@
 //! Prometheus text: the state of a moment, built when it is asked for.
 
-use crate::api::{Counters, Path, Session, Status, TcpLane, WorkerStatus};
+use crate::api::{Counters, Path, PathLoad, RuleUse, Session, Status, TcpLane, WorkerStatus};
 use crate::taps::Taps;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -44,6 +44,33 @@ struct OfSession {
 struct OfPath {
     ue: String,
     access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCoded {
+    ue: String,
+    what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRule {
+    ue: String,
+    rule: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRulePath {
+    ue: String,
+    rule: String,
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRuleWhat {
+    ue: String,
+    rule: String,
+    access: String,
+    what: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -117,6 +144,7 @@ fn registry(status: &Status, sessions: &[Session], lane: &TcpLane) -> Registry {
     workers(&mut registry, status);
     if sessions.len() <= MAX_SESSIONS {
         paths(&mut registry, sessions);
+        rules(&mut registry, sessions);
     }
     tcp_lane(&mut registry, lane);
     registry
@@ -235,6 +263,19 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     gauge(registry, "path_loss_tx", "Loss towards the peer", Some(Unit::Ratios), loss);
     let loss = rows().map(|p| (label(p), p.loss_rx_percent / 100.0));
     gauge(registry, "path_loss_rx", "Loss from the peer", Some(Unit::Ratios), loss);
+    let known = |value: fn(&PathLoad) -> Option<f64>| {
+        rows().filter_map(move |p| Some((label(p), value(p.load.as_ref()?)?))).collect::<Vec<_>>()
+    };
+    let queue = known(|load| Some(load.queue_ms / 1000.0));
+    gauge(registry, "path_queue", "Wait in the path's queue towards the peer", Some(Unit::Seconds), queue);
+    let drops = known(|load| Some(load.drops_at_ms? / 1000.0));
+    gauge(registry, "path_drop_level", "Queue at which the path drops", Some(Unit::Seconds), drops);
+    let capacity = known(|load| Some(load.capacity_bps? as f64));
+    gauge(registry, "path_capacity_bps", "What the path carries towards the peer, in bit/s", None, capacity);
+    let random = known(|load| Some(load.random_loss_percent / 100.0));
+    gauge(registry, "path_random_loss", "Loss without congestion", Some(Unit::Ratios), random);
+    let steady = known(|load| Some(f64::from(load.steady_loss_percent) / 100.0));
+    gauge(registry, "path_steady_loss", "Loss that rules leave a path for", Some(Unit::Ratios), steady);
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
     gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
     let counters: [Column<Path>; 7] = [
@@ -251,6 +292,59 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|p| (label(p), value(p))));
     }
+}
+
+/// What rules that had packets did, and what coded mode did.
+fn rules(registry: &mut Registry, sessions: &[Session]) {
+    let uses = || sessions.iter().flat_map(|s| &s.uses).filter(|used| !used.packets.is_empty());
+    let packets = uses().flat_map(|used| {
+        let label = |access: &String| {
+            let (ue, rule) = (used.ue.clone(), used.rule.clone());
+            OfRulePath { ue, rule, access: access.clone() }
+        };
+        used.packets.iter().map(move |(access, n)| (label(access), *n)).collect::<Vec<_>>()
+    });
+    count(registry, "rule_packets", "Packets sent under a rule", packets);
+    let of = |used: &RuleUse, access: &String, what: &str| OfRuleWhat {
+        ue: used.ue.clone(),
+        rule: used.rule.clone(),
+        access: access.clone(),
+        what: what.to_owned(),
+    };
+    let excluded = uses()
+        .flat_map(|used| used.not_used.iter().map(move |not| (of(used, &not.access, &not.reason), 1.0)));
+    gauge(registry, "rule_not_used", "1 while a rule does not use an access, by reason", None, excluded);
+    let laws = || {
+        let paths = uses().filter_map(|used| Some((used, &used.law.as_ref()?.paths)));
+        paths.flat_map(|(used, paths)| paths.iter().map(move |(access, path)| (used, access, path)))
+    };
+    let packets = laws().flat_map(|(used, access, path)| {
+        let counts = [("home", path.at_home), ("spilled", path.spilled), ("overflowed", path.overflowed)];
+        counts.map(|(what, n)| (of(used, access, what), n))
+    });
+    count(registry, "rule_law_packets", "Packets of autonomous rules, by how they took the access", packets);
+    let flows = laws().flat_map(|(used, access, path)| {
+        let counts = [("placed", path.placed), ("moved", path.moved), ("left", path.left)];
+        counts.map(|(what, n)| (of(used, access, what), n))
+    });
+    count(registry, "rule_law_flows", "Flows of autonomous rules, by what became of them", flows);
+    let pauses = uses().filter_map(|used| {
+        Some((OfRule { ue: used.ue.clone(), rule: used.rule.clone() }, used.law.as_ref()?.pauses))
+    });
+    count(registry, "rule_overflow_pauses", "Times that overflow was paused, for it did harm", pauses);
+    let coded = sessions.iter().filter_map(|s| Some((s, s.coded.as_ref()?))).flat_map(|(s, coded)| {
+        let counts = [
+            ("sent", coded.tx_packets),
+            ("repairs_sent", coded.tx_repairs),
+            ("received", coded.rx_packets),
+            ("repairs_received", coded.rx_repairs),
+            ("restored", coded.restored),
+            ("late", coded.late),
+            ("given_up", coded.given_up),
+        ];
+        counts.map(|(what, n)| (OfCoded { ue: s.ue.clone(), what: what.to_owned() }, n))
+    });
+    count(registry, "session_coded_packets", "Packets of coded mode, by what became of them", coded);
 }
 
 /// Labels of a metric.
@@ -339,6 +433,19 @@ mod tests {
             tx_fragments: 0,
             rx_fragments: 0,
             rx_incomplete: 0,
+            load: Some(PathLoad { drops_at_ms: Some(1.0), capacity_bps: Some(1), ..PathLoad::default() }),
+        };
+        let not = crate::api::NotUsed { access: "5g".into(), reason: "later".into(), why: String::new() };
+        let law = crate::api::Law {
+            paths: [("5g".to_owned(), crate::api::LawPath::default())].into(),
+            ..crate::api::Law::default()
+        };
+        let used = RuleUse {
+            ue: "u".into(),
+            packets: [("5g".to_owned(), 1)].into(),
+            not_used: vec![not],
+            law: Some(law),
+            ..RuleUse::default()
         };
         let session = Session {
             ue: "u".into(),
@@ -350,6 +457,8 @@ mod tests {
             rx_packets: 0,
             rx_bytes: 0,
             paths: vec![path],
+            uses: vec![used],
+            coded: Some(crate::api::Coded::default()),
         };
         let worker = WorkerStatus {
             accesses: [("5g".to_owned(), Counters::default())].into(),
@@ -416,6 +525,7 @@ mod tests {
             include_str!("lwip/asks.rs"),
             include_str!("proxy/asks.rs"),
             include_str!("views.rs"),
+            include_str!("why.rs"),
         ];
         let kind = |call: &'static str| {
             sources.iter().flat_map(move |source| {

@@ -23,6 +23,7 @@ mod ue_access;
 mod upf;
 mod upf_api;
 mod views;
+mod why;
 
 use crate::config::{Api, ConfigError, Listen, Metrics};
 use anabranch_core::lwip::{Config as LwipNode, DidaConfig, Hold, Steering};

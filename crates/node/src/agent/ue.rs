@@ -5,7 +5,7 @@ use super::crew::Crew;
 use super::service::{Signals, Wish, notify, reloading};
 use super::tcp_lane::LaneOfUe;
 use super::ue_access::{self, Access, Change};
-use super::{metrics, views};
+use super::{metrics, views, why};
 use crate::api::{self, Ask, Asker, EventLog, Problem, TcpLaneAsk};
 use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, check_rules};
 use crate::engine::clock::{Clock, unix_ns};
@@ -17,7 +17,9 @@ use crate::netctl::{self, Layer, Monitor, Net, Owners};
 use crate::taps::{Installed, Taps, Usci, Windows};
 use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::{PublicKey, Suite};
-use anabranch_core::access::session::{Addresses, PathView, RuleView, SessionParams, Traffic};
+use anabranch_core::access::session::{
+    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionParams, Traffic,
+};
 use anabranch_core::ioam::IoamStats;
 use anabranch_core::policy::Rule;
 use anabranch_core::ue::{self, Ue, UeCommand, UeEvent};
@@ -202,7 +204,10 @@ struct Agent {
 struct Snapshot {
     paths: Vec<PathView>,
     traffic: Traffic,
+    loads: Vec<PathLoad>,
     rules: Vec<RuleView>,
+    coding: CodingStats,
+    now: anabranch_core::time::Instant,
     drops: BTreeMap<String, u64>,
     ioam: IoamStats,
     worker: api::WorkerStatus,
@@ -443,7 +448,10 @@ impl Agent {
             Snapshot {
                 paths: inside.end.paths(),
                 traffic: inside.end.traffic(),
-                rules: inside.end.session().rule_views().collect(),
+                loads: inside.end.session().path_loads(inside.now).collect(),
+                rules: inside.end.rule_views(inside.now),
+                coding: inside.end.session().coding(),
+                now: inside.now,
                 drops,
                 ioam: inside.end.ioam_stats(),
                 worker: views::worker(&counters, names.iter().map(String::as_str)),
@@ -482,20 +490,22 @@ impl Agent {
             .paths
             .iter()
             .zip(troubles)
-            .map(|(view, trouble)| views::path(ue, view, trouble))
+            .map(|(view, trouble)| views::path(ue, view, &snapshot.loads, trouble))
             .collect();
+        session.coded = why::coded(&snapshot.coding);
+        session.uses = self.uses(&snapshot);
         Ok(session)
     }
 
     async fn rules(&self) -> Result<api::Rules, Problem> {
         let snapshot = self.snapshot().await?;
-        let uses = snapshot.rules.into_iter().map(|rule| api::RuleUse {
-            access: rule.path.map(|path| self.name_of(path)),
-            rule: rule.rule,
-            mode: rule.mode.to_owned(),
-            switches: rule.switches,
-        });
-        Ok(api::Rules { rules: self.config.rule.clone(), uses: uses.collect() })
+        Ok(api::Rules { rules: self.config.rule.clone(), uses: self.uses(&snapshot) })
+    }
+
+    fn uses(&self, snapshot: &Snapshot) -> Vec<api::RuleUse> {
+        let name_of = |path| self.name_of(path);
+        let one = |view| why::rule_use(&self.config.ue.name, view, snapshot.now, &name_of);
+        snapshot.rules.iter().map(one).collect()
     }
 
     fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {

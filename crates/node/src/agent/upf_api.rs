@@ -3,14 +3,18 @@
 use super::leases::Leases;
 use super::tcp_lane::LaneOfUpf;
 use super::upf::{Agent, Directory, Known, add, directory};
-use super::{metrics, ue, views};
+use super::{metrics, ue, views, why};
 use crate::api::{self, Ask, Problem, TcpLaneAsk};
 use crate::config::{self, Device, UpfConfig, UpfUe, check_rules};
+use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::access::session::{CodingStats, PathLoad, RuleView, Session};
 use anabranch_core::ioam::IoamStats;
-use anabranch_core::policy::Rule;
-use anabranch_core::upf::{UpfCommand, UpfError};
+use anabranch_core::policy::{AccessName, Rule};
+use anabranch_core::time::Instant;
+use anabranch_core::upf::{SessionView, Upf, UpfCommand, UpfError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands a worker carries out between two batches: a few hundred microseconds at most.
@@ -76,16 +80,16 @@ impl Agent {
 
     async fn sessions(&self, offset: usize, limit: usize) -> Result<api::SessionList, Problem> {
         let page: Vec<&Known> = self.ues.values().skip(offset).take(limit).collect();
-        Ok(api::SessionList { total: self.ues.len() as u64, sessions: self.look_at(&page).await? })
+        Ok(api::SessionList { total: self.ues.len() as u64, sessions: self.look_at(&page, false).await? })
     }
 
     async fn session(&self, name: &str) -> Result<api::Session, Problem> {
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
-        self.look_at(&[known]).await?.pop().ok_or_else(|| no_session(name))
+        self.look_at(&[known], true).await?.pop().ok_or_else(|| no_session(name))
     }
 
-    /// The sessions of these UEs, in their order.
-    async fn look_at(&self, page: &[&Known]) -> Result<Vec<api::Session>, Problem> {
+    /// The sessions of these UEs, in their order, with the rules that had packets, or all of them.
+    async fn look_at(&self, page: &[&Known], all_rules: bool) -> Result<Vec<api::Session>, Problem> {
         let mut found: BTreeMap<PublicKey, api::Session> = BTreeMap::new();
         for (number, shard) in self.shards.iter().enumerate() {
             let keys: Vec<PublicKey> = page
@@ -96,14 +100,12 @@ impl Agent {
             for keys in keys.chunks(CHUNK) {
                 let keys = keys.to_vec();
                 let ask = shard.ask(move |inside| {
-                    keys.iter().filter_map(|key| inside.end.upf.view(key)).collect::<Vec<_>>()
+                    let upf = &inside.end.upf;
+                    let look = |key| Look::at(upf, key, all_rules, inside.now);
+                    keys.iter().filter_map(look).collect::<Vec<_>>()
                 });
-                for view in ask.await.map_err(Problem::unavailable)? {
-                    let key = view.key.to_string();
-                    let mut session =
-                        views::session(&view.ue, key, &view.addresses, view.connected, view.traffic);
-                    session.paths = view.paths.iter().map(|path| views::path(&view.ue, path, None)).collect();
-                    found.insert(view.key, session);
+                for look in ask.await.map_err(Problem::unavailable)? {
+                    found.insert(look.view.key, look.session());
                 }
             }
         }
@@ -299,6 +301,46 @@ impl Agent {
         if self.shards.len() > 1 && self.owners_due.is_none() {
             self.owners_due = Some(tokio::time::Instant::now() + OWNERS_WITHIN);
         }
+    }
+}
+
+/// What a worker says of one session.
+struct Look {
+    view: SessionView,
+    loads: Vec<PathLoad>,
+    rules: Vec<RuleView>,
+    accesses: Arc<[AccessName]>,
+    coding: CodingStats,
+    now: Instant,
+}
+
+impl Look {
+    fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: Instant) -> Option<Self> {
+        let view = upf.view(key)?;
+        // One at rest has done nothing lately, and most rest.
+        let session = upf.session(key).filter(|session| !session.is_resting());
+        let mut rules = session.map(|_| upf.rule_views(key, now)).unwrap_or_default();
+        rules.retain(|rule| all_rules || rule.is_used());
+        Some(Self {
+            loads: session.map(|session| session.path_loads(now).collect()).unwrap_or_default(),
+            accesses: session.map_or_else(|| Arc::new([]) as _, |session| session.accesses().clone()),
+            coding: session.map(Session::coding).unwrap_or_default(),
+            view,
+            rules,
+            now,
+        })
+    }
+
+    fn session(&self) -> api::Session {
+        let SessionView { ue, key, addresses, connected, traffic, paths, .. } = &self.view;
+        let access = |path: PathId| {
+            self.accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
+        };
+        let mut session = views::session(ue, key.to_string(), addresses, *connected, *traffic);
+        session.paths = paths.iter().map(|path| views::path(ue, path, &self.loads, None)).collect();
+        session.uses = self.rules.iter().map(|rule| why::rule_use(ue, rule, self.now, &access)).collect();
+        session.coded = why::coded(&self.coding);
+        session
     }
 }
 

@@ -1,15 +1,17 @@
 //! The core's state as the REST interface shows it.
 
+use super::why;
 use crate::api;
 use crate::engine::udp::SocketCounters;
 use crate::engine::worker::WorkerCounters;
 use anabranch_core::access::drops::DropCounters;
-use anabranch_core::access::session::{Addresses, PathView, Security, SessionEvent, Traffic};
+use anabranch_core::access::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
+use anabranch_core::access::steer::Exclusion;
 use anabranch_core::ioam::IoamStats;
 use std::collections::BTreeMap;
 
 /// A path; `trouble` is what the operating system says of its interface.
-pub fn path(ue: &str, view: &PathView, trouble: Option<&str>) -> api::Path {
+pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>) -> api::Path {
     let milliseconds = |us: u32| (us > 0).then(|| f64::from(us) / 1000.0);
     let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
     let why = match (view.up, trouble) {
@@ -37,7 +39,21 @@ pub fn path(ue: &str, view: &PathView, trouble: Option<&str>) -> api::Path {
         tx_fragments: view.fragments.tx_pieces,
         rx_fragments: view.fragments.rx_pieces,
         rx_incomplete: view.fragments.rx_incomplete,
+        load: loads.iter().find(|load| load.path == view.path).and_then(load),
     }
+}
+
+/// What steering knows of a path, once a probe was answered.
+fn load(known: &PathLoad) -> Option<api::PathLoad> {
+    let PathLoad { load, steady_loss_percent, .. } = *known;
+    load.base_us?;
+    Some(api::PathLoad {
+        queue_ms: f64::from(load.queue_us) / 1000.0,
+        drops_at_ms: (load.drop_us != u32::MAX).then(|| f64::from(load.drop_us) / 1000.0),
+        capacity_bps: (load.capacity_bps > 0).then_some(load.capacity_bps),
+        random_loss_percent: f64::from(load.wild_ppm) / 10_000.0,
+        steady_loss_percent,
+    })
 }
 
 /// A session without its paths.
@@ -58,6 +74,8 @@ pub fn session(
         rx_packets: traffic.rx_packets,
         rx_bytes: traffic.rx_bytes,
         paths: Vec::new(),
+        uses: Vec::new(),
+        coded: None,
     }
 }
 
@@ -123,13 +141,23 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
         SessionEvent::PathDown { path, reason } => {
             about("path-down", path, format!("{} is down: {}", access(path), reason.as_str()))
         }
-        SessionEvent::Moved { rule, from, to } => {
-            let message = match from {
-                Some(from) => format!("rule {rule} moved from {} to {}", access(from), access(to)),
-                None => format!("rule {rule} starts on {}", access(to)),
+        SessionEvent::Moved { rule, from, to, why } => {
+            let message = match (from, why) {
+                (Some(from), Some(Exclusion::Standby)) => {
+                    format!("rule {rule} moved from {} back to {}", access(from), access(to))
+                }
+                (Some(from), Some(why)) => {
+                    let (from, why) = (access(from), why::exclusion(&why, &access));
+                    format!("rule {rule} moved from {from} to {}: {from} {why}", access(to))
+                }
+                (Some(from), None) => {
+                    format!("rule {rule} moved from {} to {}: its turn", access(from), access(to))
+                }
+                (None, _) => format!("rule {rule} starts on {}", access(to)),
             };
             api::Event { rule: Some(rule), ..about("moved", to, message) }
         }
+        SessionEvent::Rule { rule, event } => why::rule_event(ue, rule, &event, &access),
         SessionEvent::Flapping { pause } => {
             let ms = pause.as_millis();
             self::event("flapping", Some(ue), format!("paths flap: no direct updates for {ms} ms"))

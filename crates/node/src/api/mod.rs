@@ -43,7 +43,8 @@ pub use routes::{Bearer, Page, hundred};
 pub use serve::{Server, finish, read_token, serve};
 pub use tcp_lane::{TcpLane, TcpLaneAsk, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows};
 pub use types::{
-    Counters, Event, Path, PathList, Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus,
+    Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,
+    Session, SessionList, Status, WorkerStatus,
 };
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) ->
 )]
 async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<PathList> {
     let session = shared.asker.ask(|reply| Ask::Session(ue, reply)).await?;
-    Ok(Json(PathList { paths: session.paths }))
+    Ok(Json(PathList { paths: session.paths, uses: session.uses }))
 }
 
 /// The paths of a page of sessions.
@@ -182,7 +182,12 @@ async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> 
 async fn paths(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<PathList> {
     let (offset, limit) = page.bounds();
     let list = shared.asker.ask(|reply| Ask::Sessions { offset, limit, reply }).await?;
-    Ok(Json(PathList { paths: list.sessions.into_iter().flat_map(|s| s.paths).collect() }))
+    let mut all = PathList { paths: Vec::new(), uses: Vec::new() };
+    for session in list.sessions {
+        all.paths.extend(session.paths);
+        all.uses.extend(session.uses);
+    }
+    Ok(Json(all))
 }
 
 /// The rules in force.

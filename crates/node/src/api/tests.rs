@@ -17,6 +17,8 @@ async fn control_loop(mut asks: mpsc::Receiver<Ask>) {
         rx_packets: 3,
         rx_bytes: 4,
         paths: Vec::new(),
+        uses: Vec::new(),
+        coded: None,
     };
     while let Some(ask) = asks.recv().await {
         match ask {

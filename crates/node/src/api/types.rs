@@ -121,6 +121,32 @@ pub struct Session {
     pub rx_bytes: u64,
     /// Its paths.
     pub paths: Vec<Path>,
+    /// What its rules do with what this end sends: all rules in force, or (in a list of a UPF's sessions) those that had
+    /// packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<RuleUse>,
+    /// What coded mode did; absent if nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coded: Option<Coded>,
+}
+
+/// What coded mode did in a session; at a UPF since the session last woke.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Coded {
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Repair packets sent.
+    pub tx_repairs: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Repair packets received.
+    pub rx_repairs: u64,
+    /// Lost packets restored in time.
+    pub restored: u64,
+    /// Lost packets restored after the longest wait, and not delivered.
+    pub late: u64,
+    /// Lost packets that nothing restored.
+    pub given_up: u64,
 }
 
 /// One access path of a session.
@@ -171,6 +197,26 @@ pub struct Path {
     /// Packets lost because one of their pieces did not arrive.
     #[serde(default)]
     pub rx_incomplete: u64,
+    /// What steering knows of it in the sending direction; absent before the first probe, and while the session rests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<PathLoad>,
+}
+
+/// What steering knows of a path in the sending direction.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PathLoad {
+    /// How long a packet sent now waits in the path's queue, in milliseconds.
+    pub queue_ms: f64,
+    /// The queue at which the path drops, in milliseconds; absent while it was not seen to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops_at_ms: Option<f64>,
+    /// What it carries, in bit/s; absent while it was never full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bps: Option<u64>,
+    /// Loss without congestion, in percent.
+    pub random_loss_percent: f64,
+    /// Loss without congestion that half of the last eight samples had or passed, in percent: what rules leave a path for.
+    pub steady_loss_percent: u8,
 }
 
 /// A page of sessions.
@@ -187,6 +233,9 @@ pub struct SessionList {
 pub struct PathList {
     /// By session, then path id.
     pub paths: Vec<Path>,
+    /// What rules do on them; see the same field of a session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<RuleUse>,
 }
 
 /// The rules in force, first match first.
@@ -200,18 +249,97 @@ pub struct Rules {
     pub uses: Vec<RuleUse>,
 }
 
-/// What a rule does now.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// What a rule does now with what this end sends (UE: the uplink, UPF: the downlink). Counters begin when rules change; at a
+/// UPF also when the session wakes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RuleUse {
+    /// Name of the UE.
+    #[serde(default)]
+    pub ue: String,
     /// Name of the rule.
     pub rule: String,
     /// Steering mode.
     pub mode: String,
+    /// The rule; absent for the built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RuleSchema>)]
+    pub definition: Option<Rule>,
+    /// Whose configuration it is from: `ue`, `upf`, `upf-for-ue` (the UPF's, for this UE alone) or `built-in`.
+    #[serde(default)]
+    #[schema(example = "ue")]
+    pub origin: String,
+    /// UPF: an exception says that this application follows the rule of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
     /// Access its traffic is on; absent for splitting modes and rules without traffic.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
     /// Moves from one access to another so far.
     pub switches: u64,
+    /// Moves that waited because the far end had no reorder queue free.
+    #[serde(default)]
+    pub switches_waited: u64,
+    /// What it does: `unused` (no packet yet), `no-path`, `one-path`, `shares`, `copies`, `coded`; with `autonomous` also
+    /// `homes`, `spills`, `overflows`.
+    #[serde(default)]
+    #[schema(example = "spills")]
+    pub state: String,
+    /// The same for people, with the reason.
+    #[serde(default)]
+    pub why: String,
+    /// Accesses it does not use, or no more than it does, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_used: Vec<NotUsed>,
+    /// Packets sent by access, copies included; not those that the kernel's fast path carried.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub packets: BTreeMap<String, u64>,
+    /// What the autonomous law did; absent for other modes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub law: Option<Law>,
+}
+
+/// Why a rule does not use an access now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NotUsed {
+    /// Name of the access.
+    pub access: String,
+    /// `down`, `held`, `steady-loss`, `loss`, `round-trip`, `no-share`, `standby`, `slower`; with `autonomous` also
+    /// `random-loss`, `dropping`, `too-far`, `later`, `home-not-full`.
+    #[schema(example = "steady-loss")]
+    pub reason: String,
+    /// The same for people, with the figures.
+    pub why: String,
+}
+
+/// What the autonomous law did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Law {
+    /// By access.
+    pub paths: BTreeMap<String, LawPath>,
+    /// Times that overflow was paused, for it did harm.
+    pub pauses: u64,
+    /// Seconds that it is still paused; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_s: Option<u64>,
+}
+
+/// What the autonomous law did on one access.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LawPath {
+    /// Packets that took it as the home of their flow.
+    pub at_home: u64,
+    /// Packets that took it for their home, and arrive no later by it.
+    pub spilled: u64,
+    /// Packets that took it for their home, and may arrive later by it.
+    pub overflowed: u64,
+    /// Flows that were given it as their home.
+    pub placed: u64,
+    /// Flows that moved to it from another home.
+    pub moved: u64,
+    /// Bulk flows that left it for its random loss.
+    pub left: u64,
+    /// Bulk flows that have it as their home now.
+    pub bulk_flows: u16,
 }
 
 /// Something that happened.
@@ -222,7 +350,7 @@ pub struct Event {
     /// When.
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
-    /// `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`;
+    /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`;
     /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,

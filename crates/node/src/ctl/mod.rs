@@ -88,10 +88,12 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
     },
-    /// Steering rules: show, add, replace, remove. Changes last until the next reload or restart.
+    /// Steering rules: whose they are, what they do now and why not more; add, replace, remove. Changes last until the next
+    /// reload or restart.
     #[command(after_help = "\
 Examples:
   anabranch ctl rules
+  anabranch ctl --socket /run/anabranch/upf.sock rules --ue laptop
   anabranch ctl rules --toml                  as [[rule]] sections, to keep in the configuration file
   anabranch ctl rules add calls --mode redundant --protocol udp --remote-port 3478-3481
   anabranch ctl rules remove calls")]
@@ -99,6 +101,9 @@ Examples:
         /// Print [[rule]] sections.
         #[arg(long, conflicts_with = "json")]
         toml: bool,
+        /// UPF: what the rules of this UE do; not needed if there is one UE.
+        #[arg(long, value_name = "NAME")]
+        ue: Option<String>,
         #[command(subcommand)]
         change: Option<Box<rules::Change>>,
     },
@@ -260,7 +265,9 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         Command::Paths { ue, page, watch } => {
             status::paths(&client, ue.as_deref(), page, watch, output).await
         }
-        Command::Rules { toml, change } => rules(&client, *toml, change.as_deref(), output).await,
+        Command::Rules { toml, ue, change } => {
+            rules(&client, *toml, ue.as_deref(), change.as_deref(), output).await
+        }
         Command::Cell { watch, action } => cell::cell(&client, action.as_ref(), watch, output).await,
         Command::Slices { watch, action } => cell::slices(&client, action.as_ref(), watch, output).await,
         Command::Ues { page, watch, action } => {
@@ -279,6 +286,7 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
 async fn rules(
     client: &Client,
     toml: bool,
+    ue: Option<&str>,
     change: Option<&rules::Change>,
     output: &mut Output<'_>,
 ) -> Result<(), CtlError> {
@@ -296,7 +304,12 @@ async fn rules(
         output.to.write_all(rules::to_toml(&now.rules)?.as_bytes())?;
         return Ok(());
     }
-    output.show(&now, || rules::show(&now))?;
+    let session = sessions::of_rules(client, ue).await?;
+    if let Some(session) = &session {
+        now.uses.clone_from(&session.uses);
+    }
+    let coded = session.and_then(|session| session.coded);
+    output.show(&now, || rules::show(&now, coded.as_ref()))?;
     if change.is_some() && output.terminal && !output.json {
         eprintln!(
             "Until the next reload or restart. To keep it: anabranch ctl rules --toml, into the configuration file."

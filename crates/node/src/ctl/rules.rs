@@ -2,7 +2,7 @@
 
 use super::error::CtlError;
 use super::table::{or_dash, table};
-use crate::api::Rules;
+use crate::api::{Coded, Law, LawPath, RuleUse, Rules};
 use crate::config::{self, Check};
 use anabranch_core::policy::{Filter, Rule, SteeringMode};
 use ipnet::IpNet;
@@ -289,26 +289,102 @@ pub fn to_toml(rules: &[Rule]) -> Result<String, CtlError> {
     toml::to_string(&RulesFile { rule: rules.to_vec() }).map_err(|e| CtlError::failed("rules as TOML", e))
 }
 
-/// As a table, first match first. Rules of the UPF and the default are shown if they are in use.
-pub fn show(rules: &Rules) -> String {
-    let used = |name: &str| rules.uses.iter().find(|u| u.rule == name);
-    let row = |name: &str, filter: String, steering: String| {
-        let used = used(name);
-        vec![
-            name.to_owned(),
-            filter,
-            steering,
-            or_dash(used.and_then(|u| u.access.clone())),
-            or_dash(used.map(|u| u.switches.to_string())),
-        ]
-    };
-    let own = rules.rules.iter().map(|r| {
-        let order = if r.reorder { "" } else { ", unordered" };
-        row(&r.name, filter(&r.filter), steering(&r.steering) + order)
+/// As a table, first match first: what each does now and, below, what else is to be said. Of no session in particular,
+/// what they are.
+pub fn show(rules: &Rules, coded: Option<&Coded>) -> String {
+    if rules.uses.is_empty() {
+        let row = |rule: &Rule| [vec![rule.name.clone()], definition(rule).into()].concat();
+        return table(&["rule", "traffic", "steering"], rules.rules.iter().map(row));
+    }
+    let idle = rules.rules.iter().filter(|rule| rules.uses.iter().all(|used| used.rule != rule.name));
+    let idle = idle.map(|rule| {
+        let [traffic, steering] = definition(rule);
+        vec![rule.name.clone(), "-".into(), traffic, steering, "-".into(), "-".into(), "-".into()]
     });
-    let others = rules.uses.iter().filter(|u| rules.rules.iter().all(|r| r.name != u.rule));
-    let others = others.map(|u| row(&u.rule, "(not ours)".into(), u.mode.clone()));
-    table(&["rule", "traffic", "steering", "on", ">switches"], own.chain(others))
+    let used = rules.uses.iter().map(|used| {
+        let [traffic, steering] = match &used.definition {
+            Some(rule) => definition(rule),
+            None => ["everything else".into(), used.mode.clone()],
+        };
+        vec![
+            used.rule.clone(),
+            used.origin.clone(),
+            traffic,
+            steering,
+            or_dash(accesses(used)),
+            used.switches.to_string(),
+            used.why.clone(),
+        ]
+    });
+    let columns = ["rule", "from", "traffic", "steering", "on", ">switches", "now"];
+    let mut text = table(&columns, used.chain(idle));
+    let reasons: Vec<Vec<String>> = rules.uses.iter().flat_map(not_used).collect();
+    if !reasons.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["rule", "not by", "because"], reasons));
+    }
+    for used in &rules.uses {
+        if let Some(law) = &used.law {
+            text.push('\n');
+            text.push_str(&law_text(&used.rule, law));
+        }
+    }
+    if let Some(coded) = coded {
+        text.push('\n');
+        text.push_str(&coded_text(coded));
+    }
+    text
+}
+
+/// What coded mode did, both ways.
+pub fn coded_text(coded: &Coded) -> String {
+    let Coded { tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up } = *coded;
+    let row = [tx_packets, tx_repairs, rx_packets, rx_repairs, restored, late, given_up];
+    table(
+        &["coded", ">sent", ">repairs", ">received", ">repairs", ">restored", ">too late", ">given up"],
+        [["packets".to_owned()].into_iter().chain(row.map(|n| n.to_string())).collect()],
+    )
+}
+
+/// Where a rule's packets are: on one access, or what share of them each had.
+fn accesses(used: &RuleUse) -> Option<String> {
+    let all: u64 = used.packets.values().sum();
+    let share = |(access, n): (&String, &u64)| format!("{access} {:.0} %", *n as f64 * 100.0 / all as f64);
+    let shares = || used.packets.iter().map(share).collect::<Vec<_>>().join(", ");
+    used.access.clone().or_else(|| (all > 0).then(shares))
+}
+
+/// Why a rule does not use what it does not use, but for what the state of the path says and for standbys.
+fn not_used(used: &RuleUse) -> Vec<Vec<String>> {
+    let told = |reason: &str| !matches!(reason, "down" | "standby");
+    let rows = used.not_used.iter().filter(|not| told(&not.reason));
+    rows.map(|not| vec![used.rule.clone(), not.access.clone(), not.why.clone()]).collect()
+}
+
+fn law_text(rule: &str, law: &Law) -> String {
+    let rows = law.paths.iter().map(|(access, path)| {
+        let LawPath { at_home, spilled, overflowed, placed, moved, left, bulk_flows } = path;
+        let flows = [u64::from(*bulk_flows), *placed, *moved, *left];
+        let packets = [at_home, spilled, overflowed].map(|n| n.to_string());
+        [access.clone()].into_iter().chain(packets).chain(flows.map(|n| n.to_string())).collect()
+    });
+    let columns = [
+        rule,
+        ">packets at home",
+        ">spilled",
+        ">overflowed",
+        ">bulk flows",
+        ">placed",
+        ">moved here",
+        ">left for loss",
+    ];
+    table(&columns, rows)
+}
+
+/// Traffic and steering.
+fn definition(rule: &Rule) -> [String; 2] {
+    let order = if rule.reorder { "" } else { ", unordered" };
+    [filter(&rule.filter), steering(&rule.steering) + order]
 }
 
 /// A filter in a line.

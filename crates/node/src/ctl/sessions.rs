@@ -99,6 +99,22 @@ pub async fn run(
     output.show(&session, || session_text(&session))
 }
 
+/// The session whose rules are meant: that of `ue`, or the only one there is.
+pub async fn of_rules(client: &Client, ue: Option<&str>) -> Result<Option<Session>, CtlError> {
+    let name = match ue {
+        Some(ue) => ue.to_owned(),
+        None => {
+            let query = [("limit", "2".to_owned())];
+            let list: SessionList = client.get(&["v1", "sessions"], &query).await?;
+            match &list.sessions[..] {
+                [only] if list.total == 1 => only.ue.clone(),
+                _ => return Ok(None),
+            }
+        }
+    };
+    client.get(&["v1", "sessions", &name], &[]).await.map(Some)
+}
+
 fn list_text(list: &SessionList) -> String {
     let rows = list.sessions.iter().map(|s| {
         let up = s.paths.iter().filter(|p| p.up).count();
@@ -132,6 +148,10 @@ fn session_text(session: &Session) -> String {
         let state = if path.up { "up" } else { "down" };
         let why = path.why.as_ref().map(|w| format!(": {w}")).unwrap_or_default();
         text.push_str(&format!("path {}  {state}{why}\n", path.access));
+    }
+    if let Some(coded) = &session.coded {
+        text.push('\n');
+        text.push_str(&super::rules::coded_text(coded));
     }
     text
 }

@@ -6,7 +6,7 @@ use super::error::CtlError;
 use super::sessions::Page;
 use super::table::{bytes, duration, list, or_dash, rate, table};
 use super::watch::{Rates, Watch};
-use crate::api::{Counters, Path, PathList, Rules, Status};
+use crate::api::{Counters, NotUsed, Path, PathList, PathLoad, RuleUse, Rules, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -41,15 +41,16 @@ pub async fn paths(
         if output.json && !live {
             return output.show(&list, String::new);
         }
-        let rules: Rules = client.get(&["v1", "rules"], &[]).await?;
         rates.begin();
-        let rows = list.paths.into_iter().map(|path| Row::new(path, &rules, rates)).collect::<Vec<_>>();
+        let PathList { paths, uses } = list;
+        let rows = paths.into_iter().map(|path| Row::new(path, &uses, rates)).collect::<Vec<_>>();
         if output.json {
             return output.line(&Sample { paths: rows });
         }
         let mut text = paths_text(&rows, live);
-        if live && !rules.uses.is_empty() {
-            text = format!("{text}\n{}", super::rules::show(&rules));
+        let several = uses.iter().any(|used| used.ue != uses[0].ue);
+        if live && !uses.is_empty() && !several {
+            text = format!("{text}\n{}", super::rules::show(&Rules { rules: Vec::new(), uses }, None));
         }
         output.to.write_all(text.as_bytes()).map_err(CtlError::from)
     };
@@ -74,22 +75,32 @@ struct Row {
     rx_bps: Option<f64>,
     /// `mode (rule)` of what it carries.
     carries: Vec<String>,
+    /// `rule: reason` of those that leave it for something that is wrong with it.
+    left_by: Vec<String>,
 }
 
 impl Row {
-    fn new(path: Path, rules: &Rules, rates: &mut Rates) -> Self {
+    fn new(path: Path, uses: &[RuleUse], rates: &mut Rates) -> Self {
         let key = |direction: &str| format!("{direction} {} {}", path.id, path.ue);
         let (tx_bps, rx_bps) = (rates.bps(key("tx"), path.tx_bytes), rates.bps(key("rx"), path.rx_bytes));
-        // A splitting rule is on every path that is up; another one on the path it names.
-        let splits = |name: &str| rules.rules.iter().any(|r| r.name == name && r.steering.splits());
-        let here = rules.uses.iter().filter(|u| match &u.access {
+        let uses = || uses.iter().filter(|used| used.ue == path.ue);
+        // A splitting rule is on every path that is up, another one on the path it names, or where its packets are.
+        let splits = |used: &RuleUse| used.definition.as_ref().is_some_and(|rule| rule.steering.splits());
+        let here = uses().filter(|used| match &used.access {
             Some(access) => *access == path.access,
-            None => path.up && splits(&u.rule),
+            None => path.up && (splits(used) || used.packets.contains_key(&path.access)),
         });
-        let carries = here.map(|u| format!("{} ({})", u.mode, u.rule)).collect();
-        Self { path, tx_bps, rx_bps, carries }
+        let carries = here.map(|used| format!("{} ({})", used.mode, used.rule)).collect();
+        let wrong = |not: &&NotUsed| not.access == path.access && WRONG.contains(&not.reason.as_str());
+        let left = uses().flat_map(|used| used.not_used.iter().map(move |not| (used, not)));
+        let left = left.filter(|(_, not)| wrong(not));
+        let left_by = left.map(|(used, not)| format!("{}: {}", used.rule, not.why)).collect();
+        Self { path, tx_bps, rx_bps, carries, left_by }
     }
 }
+
+/// Reasons not to use a path that lie with the path, and that its state does not show.
+const WRONG: [&str; 7] = ["held", "steady-loss", "loss", "round-trip", "random-loss", "dropping", "too-far"];
 
 fn paths_text(rows: &[Row], live: bool) -> String {
     let several = rows.iter().any(|r| r.path.ue != rows[0].path.ue);
@@ -130,7 +141,34 @@ fn paths_text(rows: &[Row], live: bool) -> String {
             cells.extend([p.security.clone(), or_dash(p.endpoint.clone()), or_dash(carries)]);
             cells
         }),
-    )
+    ) + &loads_text(rows, several)
+}
+
+/// What steering knows of the paths in the sending direction, and which rules leave one for what; nothing before the first
+/// probe.
+fn loads_text(rows: &[Row], several: bool) -> String {
+    if rows.iter().all(|row| row.path.load.is_none()) {
+        return String::new();
+    }
+    let mut columns = if several { vec!["ue"] } else { Vec::new() };
+    columns.extend(["sending", ">queue ms", ">drops at ms", ">capacity", ">random loss %", ">steady loss %"]);
+    columns.push("left by");
+    let cells = rows.iter().map(|row| {
+        let p = &row.path;
+        let known = |value: fn(&PathLoad) -> Option<String>| or_dash(p.load.as_ref().and_then(value));
+        let mut cells = if several { vec![p.ue.clone()] } else { Vec::new() };
+        cells.extend([
+            p.access.clone(),
+            known(|load| Some(format!("{:.1}", load.queue_ms))),
+            known(|load| Some(format!("{:.1}", load.drops_at_ms?))),
+            known(|load| Some(rate(load.capacity_bps? as f64))),
+            known(|load| Some(format!("{:.2}", load.random_loss_percent))),
+            known(|load| Some(load.steady_loss_percent.to_string())),
+            or_dash((!row.left_by.is_empty()).then(|| row.left_by.join("; "))),
+        ]);
+        cells
+    });
+    format!("\n{}", table(&columns, cells))
 }
 
 fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {

@@ -1,6 +1,8 @@
 use super::{Args, CtlError, Output, execute};
-use crate::api::{Ask, Asker, Counters, Event, EventLog, Path, Problem, Reloaded, RuleUse, Rules, Session};
-use crate::api::{SessionList, Status, WorkerStatus, serve};
+use crate::api::{
+    Ask, Asker, Coded, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad, Problem,
+};
+use crate::api::{Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve};
 use crate::cli::{Cli, Command};
 use crate::config::{Api, Listen};
 use anabranch_core::policy::Rule;
@@ -31,6 +33,13 @@ fn session(name: &str, tx_bytes: u64) -> Session {
         tx_fragments: if up { 12 } else { 0 },
         rx_fragments: 0,
         rx_incomplete: 0,
+        load: up.then_some(PathLoad {
+            queue_ms: 3.04,
+            capacity_bps: Some(81_200_000),
+            random_loss_percent: 0.5,
+            steady_loss_percent: 12,
+            drops_at_ms: None,
+        }),
     };
     Session {
         ue: name.into(),
@@ -42,6 +51,8 @@ fn session(name: &str, tx_bytes: u64) -> Session {
         rx_packets: 3,
         rx_bytes: 4,
         paths: vec![path(0, "5g", false), path(1, "wifi", true)],
+        uses: Vec::new(),
+        coded: Some(Coded { tx_packets: 100, tx_repairs: 30, restored: 7, ..Coded::default() }),
     }
 }
 
@@ -64,16 +75,47 @@ fn status() -> Status {
     }
 }
 
+/// What two rules do: one that switches, one that is autonomous.
+fn uses(ue: &str, rules: &[Rule]) -> Vec<RuleUse> {
+    let not = |access: &str, reason: &str, why: &str| NotUsed {
+        access: access.into(),
+        reason: reason.into(),
+        why: why.into(),
+    };
+    let path = LawPath { at_home: 90, spilled: 10, placed: 3, left: 1, bulk_flows: 2, ..LawPath::default() };
+    let all = RuleUse {
+        ue: ue.into(),
+        rule: "all".into(),
+        mode: "active-standby".into(),
+        definition: rules.iter().find(|rule| rule.name == "all").cloned(),
+        origin: "upf".into(),
+        access: Some("wifi".into()),
+        switches: 3,
+        state: "one-path".into(),
+        why: "wifi alone: preferred".into(),
+        not_used: vec![not("5g", "down", "down: carrier lost")],
+        packets: [("wifi".into(), 4)].into(),
+        ..RuleUse::default()
+    };
+    let bond = RuleUse {
+        ue: ue.into(),
+        rule: "bond".into(),
+        mode: "load-balance".into(),
+        origin: "ue".into(),
+        state: "spills".into(),
+        why: "packets spill, and come no later".into(),
+        not_used: vec![not("wifi", "steady-loss", "steady loss 12 %, limit 3 %")],
+        packets: [("5g".into(), 100), ("wifi".into(), 300)].into(),
+        law: Some(Law { paths: [("5g".into(), path)].into(), ..Law::default() }),
+        ..RuleUse::default()
+    };
+    vec![all, bond]
+}
+
 /// An agent with one session whose path sends 125 kB between any two questions.
 async fn agent(mut asks: mpsc::Receiver<Ask>) {
     let first = r#"{"name":"all","steering":{"mode":"active-standby","primary":"wifi"}}"#;
     let mut rules: Vec<Rule> = vec![serde_json::from_str(first).unwrap()];
-    let uses = vec![RuleUse {
-        rule: "all".into(),
-        mode: "active-standby".into(),
-        access: Some("wifi".into()),
-        switches: 3,
-    }];
     let mut tx_bytes = 0;
     let missing = |name: &str| Problem::not_found("session", name, "list them with GET /v1/sessions");
     while let Some(ask) = asks.recv().await {
@@ -82,10 +124,14 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
             Ask::Status(reply) => drop(reply.send(Ok(status()))),
             Ask::Sessions { limit, reply, .. } => {
                 assert!(limit > 0);
-                let sessions = vec![session("phone", tx_bytes)];
+                let uses = uses("phone", &rules);
+                let sessions = vec![Session { uses, ..session("phone", tx_bytes) }];
                 drop(reply.send(Ok(SessionList { total: 3, sessions })));
             }
-            Ask::Session(name, reply) if name == "a b/ü" => drop(reply.send(Ok(session(&name, tx_bytes)))),
+            Ask::Session(name, reply) if name == "a b/ü" || name == "phone" => {
+                let uses = uses(&name, &rules);
+                drop(reply.send(Ok(Session { uses, ..session(&name, tx_bytes) })));
+            }
             Ask::Session(name, reply) => drop(reply.send(Err(missing(&name)))),
             Ask::Create(ue, reply) => {
                 assert_eq!(ue.public_key.to_string(), KEY);
@@ -93,10 +139,10 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
             }
             Ask::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
             Ask::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
-            Ask::Rules(reply) => drop(reply.send(Ok(Rules { rules: rules.clone(), uses: uses.clone() }))),
+            Ask::Rules(reply) => drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() }))),
             Ask::SetRules(new, reply) => {
                 rules = new;
-                drop(reply.send(Ok(Rules { rules: rules.clone(), uses: uses.clone() })));
+                drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() })));
             }
             Ask::Reload(reply) => {
                 drop(reply.send(Ok(Reloaded { changed: vec!["rule".into()], needs_restart: Vec::new() })));
@@ -218,7 +264,15 @@ async fn answers_are_tables_or_what_the_agent_sent() {
     let text = world.ctl("paths").await.unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[1].starts_with("5g      down: carrier lost       -"), "{text}");
-    assert!(lines[2].starts_with("wifi    up") && lines[2].ends_with("active-standby (all)"), "{text}");
+    assert!(
+        lines[2].starts_with("wifi    up") && lines[2].ends_with("active-standby (all), load-balance (bond)"),
+        "{text}"
+    );
+    let sending = lines.iter().position(|line| line.starts_with("sending  queue ms")).unwrap();
+    assert!(lines[sending + 1].starts_with("5g              -            -            -"), "{text}");
+    let left = "bond: steady loss 12 %, limit 3 %";
+    let row = "wifi          3.0            -  81.2 Mbit/s           0.50             12  ";
+    assert_eq!(lines[sending + 2], format!("{row}{left}"), "{text}");
     let text = world.ctl("metrics ue").await.unwrap();
     assert_eq!(text, "x{ue=\"a\"} 4\n");
     let json: serde_json::Value = serde_json::from_str(&world.ctl("metrics --json").await.unwrap()).unwrap();
@@ -236,7 +290,10 @@ async fn watching_shows_rates() {
     // Two questions a round: 250 kB in 0.1 s, if the machine keeps time at all.
     let bps = lines[2]["paths"][1]["tx_bps"].as_f64().unwrap();
     assert!((1e5..=1e8).contains(&bps), "{bps}");
-    assert_eq!(lines[2]["paths"][1]["carries"], serde_json::json!(["active-standby (all)"]));
+    assert_eq!(
+        lines[2]["paths"][1]["carries"],
+        serde_json::json!(["active-standby (all)", "load-balance (bond)"])
+    );
     let text = world.ctl("paths --watch 0.1 --count 2").await.unwrap();
     assert!(text.contains("tx rate") && text.contains("bit/s") && text.contains("switches"), "{text}");
     assert!(world.ctl("status --watch 0.1 --count 2").await.unwrap().contains("0 bit/s"));
@@ -273,6 +330,35 @@ async fn sessions_are_made_shown_and_deleted() {
 }
 
 #[tokio::test]
+async fn rules_say_what_they_do_and_why_not_more() {
+    let world = World::new().await;
+    // Of three sessions it must be said which one is meant.
+    let text = world.ctl("rules").await.unwrap();
+    assert!(text == "rule  traffic     steering\nall   everything  active-standby primary=wifi\n", "{text}");
+    let text = world.ctl("rules --ue phone").await.unwrap();
+    let expected = "\
+rule  from  traffic          steering                     on                  switches  now
+all   upf   everything       active-standby primary=wifi  wifi                       3  wifi alone: preferred
+bond  ue    everything else  load-balance                 5g 25 %, wifi 75 %         0  packets spill, and come no later
+
+rule  not by  because
+bond  wifi    steady loss 12 %, limit 3 %
+
+bond  packets at home  spilled  overflowed  bulk flows  placed  moved here  left for loss
+5g                 90       10           0           2       3           0              1
+
+coded    sent  repairs  received  repairs  restored  too late  given up
+packets   100       30         0        0         7         0         0
+";
+    assert_eq!(text, expected);
+    let json: Rules = serde_json::from_str(&world.ctl("rules --ue phone --json").await.unwrap()).unwrap();
+    assert_eq!(json.uses[1].not_used[0].reason, "steady-loss");
+    assert_eq!(world.ctl("rules --ue nobody").await.unwrap_err().exit_code(), 4);
+    let text = world.ctl("sessions show phone").await.unwrap();
+    assert!(text.contains("coded    sent  repairs"), "{text}");
+}
+
+#[tokio::test]
 async fn rules_are_changed_in_their_place() {
     let world = World::new().await;
     let names = async || {
@@ -283,7 +369,8 @@ async fn rules_are_changed_in_their_place() {
     let text = world.ctl(calls).await.unwrap();
     let row = "calls  protocol=udp remote=192.0.2.1/32 remote_port=3478-3481  redundant";
     assert!(text.contains(row), "{text}");
-    assert!(text.contains("all    everything") && text.contains("active-standby primary=wifi"), "{text}");
+    assert!(text.contains("all    everything"), "{text}");
+    assert!(text.contains("active-standby primary=wifi"), "{text}");
     world.ctl("rules add web --mode smallest-delay --remote-port 443 --before all").await.unwrap();
     world
         .ctl("rules add rest --mode load-balance --weights 5g=40,wifi=60 --no-reorder --last")

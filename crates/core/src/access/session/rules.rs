@@ -1,21 +1,22 @@
 //! What rules do and why, for people: asked for, and as events.
 //!
 //! Packets only count. Once a second, with the polls that there are anyway, what a rule was last seen to do is held against
-//! what it does now, and what changed is told; what a session tells in one second is bounded.
+//! what it does now, and what changed is told; how much a session tells is bounded.
 
 use super::active::Active;
 use super::path::Paths;
 use super::send::RuleState;
 use super::{Session, SessionEvent};
-use crate::access::classify::{DEFAULT_RULE, RuleIndex};
-use crate::access::steer::{Exclusion, Explanation, LawView, Mode, PathSet, PathState, Pause, View};
+use crate::access::classify::RuleIndex;
+use crate::access::steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
 use crate::access::view::LoadView;
 use crate::access::{MAX_PATHS, PathId};
 use crate::policy::Rule;
 use crate::time::{Duration, Instant};
 
-/// Between two looks at the rules.
+/// Between two looks at the rules, and at one that had something to tell.
 const EVERY: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(5);
 /// Most events of rules in one look; the others come with the next ones.
 const MAX_EVENTS: usize = 8;
 
@@ -44,17 +45,18 @@ impl Origin {
         }
     }
 
-    /// The origin of the rule with this name, in lists of which the first that has it counts.
+    /// The origin of the rule with this name, and the rule, in lists of which the first that has it counts.
     #[must_use]
-    pub fn of(name: &str, lists: &[(Self, &[Rule])]) -> Self {
-        let has = |rules: &[Rule]| rules.iter().any(|rule| rule.name == name);
-        lists.iter().find(|(_, rules)| has(rules)).map_or(Self::BuiltIn, |(origin, _)| *origin)
+    pub fn of<'a>(name: &str, lists: &[(Self, &'a [Rule])]) -> (Self, Option<&'a Rule>) {
+        let find = |rules: &'a [Rule]| rules.iter().find(|rule| rule.name == name);
+        let found = lists.iter().find_map(|(origin, rules)| Some((*origin, Some(find(rules)?))));
+        found.unwrap_or((Self::BuiltIn, None))
     }
 }
 
 /// What a rule does now in the sending direction, for people. Counters are those since the rules last changed; at the UPF
 /// since the session last woke.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RuleView {
     /// The rule's name.
     pub rule: String,
@@ -62,6 +64,8 @@ pub struct RuleView {
     pub mode: &'static str,
     /// Whose it is.
     pub origin: Origin,
+    /// As it is written there; `None` for the rule of last resort.
+    pub definition: Option<Rule>,
     /// UPF: an exception says that this application follows the rule of this name.
     pub follows: Option<String>,
     /// Path of a switching rule that has traffic.
@@ -118,7 +122,7 @@ pub enum RuleEvent {
         path: PathId,
         /// How many.
         flows: u16,
-        /// Random loss of the path now, in parts per million.
+        /// Random loss of the path when the latest left, in parts per million.
         loss_ppm: u32,
     },
 }
@@ -127,6 +131,7 @@ pub enum RuleEvent {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Told {
     packets: u64,
+    silent_until: Instant,
     excluded: PathSet,
     paused: bool,
 }
@@ -143,25 +148,24 @@ pub struct PathLoad {
 }
 
 impl Session {
-    /// One row per rule in force, the one of last resort last; `origin` tells whose a rule is.
+    /// One row per rule in force, the one of last resort last; `origin` tells whose the rule of a name is, and finds it.
     pub fn rule_views<'a>(
         &'a self,
         now: Instant,
-        origin: impl Fn(&str) -> Origin + 'a,
+        origin: impl Fn(&str) -> (Origin, Option<&'a Rule>) + 'a,
     ) -> impl Iterator<Item = RuleView> + 'a {
         let loads = self.paths.loads(now);
         self.rules.rules().iter().enumerate().map(move |(i, rule)| {
             let active = self.active.as_deref().filter(|_| !self.resting);
             let state = active.and_then(|active| active.per_rule.get(i));
+            let last = i + 1 == self.rules.rules().len();
+            let (origin, definition) = if last { (Origin::BuiltIn, None) } else { origin(&rule.name) };
             let used = active.zip(state).filter(|(_, state)| state.is_used());
             RuleView {
                 rule: rule.name.clone(),
                 mode: rule.mode.name(),
-                origin: if rule.name == DEFAULT_RULE && i + 1 == self.rules.rules().len() {
-                    Origin::BuiltIn
-                } else {
-                    origin(&rule.name)
-                },
+                origin,
+                definition: definition.cloned(),
                 follows: None,
                 path: state.and_then(RuleState::path),
                 switches: state.map_or(0, |s| s.switches),
@@ -195,13 +199,13 @@ impl Session {
         for (index, rule) in self.rules.rules().iter().enumerate() {
             let Some(state) = active.per_rule.get(index) else { break };
             let packets = state.sent.iter().fold(0_u64, |sum, packets| sum.wrapping_add(*packets));
-            if packets == state.told.packets || left == 0 {
+            if packets == state.told.packets || now < state.told.silent_until || left == 0 {
                 continue;
             }
             let explanation = explain(&self.paths, active, &loads, &rule.mode, state, now);
             let live = active.live;
             let state = &mut active.per_rule[index];
-            let events = news(state, &explanation, &loads, |path| live.get(path), &mut left, now);
+            let events = news(state, &explanation, |path| live.get(path), &mut left, now);
             if left > 0 {
                 state.told.packets = packets;
             }
@@ -242,7 +246,6 @@ fn explain(
 fn news(
     state: &mut RuleState,
     explanation: &Explanation,
-    loads: &[LoadView],
     live: impl Fn(PathId) -> PathState,
     left: &mut usize,
     now: Instant,
@@ -281,11 +284,14 @@ fn news(
             state.told.paused = paused.is_some();
         }
     }
-    for (path, flows) in state.mode.untold_left() {
-        let loss_ppm = loads.get(usize::from(path)).map_or(0, |load| load.wild_ppm);
-        if *flows > 0 && tell(RuleEvent::FlowsLeft { path, flows: *flows, loss_ppm }) {
-            *flows = 0;
+    for (path, untold) in state.mode.untold_left() {
+        let Left { flows, loss_ppm } = *untold;
+        if flows > 0 && tell(RuleEvent::FlowsLeft { path, flows, loss_ppm }) {
+            untold.flows = 0;
         }
+    }
+    if !events.is_empty() {
+        state.told.silent_until = now + SILENCE;
     }
     events
 }
@@ -304,7 +310,7 @@ mod tests {
         let away = Explanation { excluded: [Some(Exclusion::Held); MAX_PATHS], ..all };
         let mut look = |explanation: &Explanation, mut left: usize| {
             let live = |_| PathState::up(10_000);
-            let events = news(&mut state, explanation, &[], live, &mut left, Instant::from_secs(1));
+            let events = news(&mut state, explanation, live, &mut left, Instant::from_secs(1));
             (events.len(), left)
         };
         assert_eq!(look(&all, 3), (3, 0));

@@ -31,7 +31,7 @@
 //! *Loss.* A path that keeps losing more than 3 % without congestion is used only when nothing else is up. A bulk flow that does not
 //! fill a home with wild loss (its sender takes it for congestion) moves to a path with a quarter of it or less.
 
-use super::record::Record;
+use super::record::{Left, Record};
 use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
 use crate::access::view::{BULK_BYTES, LoadView};
 use crate::access::{MAX_PATHS, PathId};
@@ -212,21 +212,28 @@ impl Lane {
     /// What it did and does, for people.
     pub(super) fn view(&self, now: Instant) -> LawView {
         let mut bulk = [0; MAX_PATHS];
-        (0..).zip(&mut bulk).for_each(|(path, flows)| *flows = self.bulk(path));
+        (0..).zip(&mut bulk).for_each(|(path, flows)| *flows = self.bulk_now(path, now));
         let counts = LawCounts { pauses: self.overflow.pauses, ..self.record.counts };
         LawView { counts, bulk, paused: self.overflow.paused(now) }
     }
 
     /// See [`Record::untold_left`].
-    pub(super) fn untold_left(&mut self) -> &mut [u16; MAX_PATHS] {
+    pub(super) fn untold_left(&mut self) -> &mut [Left; MAX_PATHS] {
         &mut self.record.untold_left
+    }
+
+    /// Bulk flows with this home; none if there was no packet lately.
+    fn bulk_now(&self, path: PathId, now: Instant) -> u16 {
+        let period = (now.as_millis() / PERIOD_MS) as u32;
+        if period.wrapping_sub(self.period) <= 1 { self.bulk(path) } else { 0 }
     }
 
     /// What it does now, for people.
     pub(super) fn doing(&self, input: &Input<'_>, up: PathSet) -> Doing {
         let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
-        let homes = usable.iter().filter(|path| self.bulk(*path) > 0).count();
-        match self.record.main_home(usable, |path| self.bulk(path)) {
+        let bulk = |path| self.bulk_now(path, input.now);
+        let homes = usable.iter().filter(|path| bulk(*path) > 0).count();
+        match self.record.main_home(usable, bulk) {
             _ if self.record.overflows(input.now) => Doing::Overflows,
             _ if self.record.spills(input.now) => Doing::Spills,
             _ if homes > 1 => Doing::Homes,
@@ -244,12 +251,13 @@ impl Lane {
         path: PathId,
     ) -> Option<Exclusion> {
         let lossy = self.lossy.why(up, input.live, LOSSY_PERCENT, path);
-        let used = self.bulk(path) > 0 || self.record.takes_others(path, input.now);
+        let bulk = |path| self.bulk_now(path, input.now);
+        let used = bulk(path) > 0 || self.record.takes_others(path, input.now);
         if lossy.is_some() || !spill || used {
             return lossy;
         }
         let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
-        let home = self.record.main_home(usable, |path| self.bulk(path)).filter(|home| *home != path)?;
+        let home = self.record.main_home(usable, bulk).filter(|home| *home != path)?;
         let delays = Delays::of(input, usable);
         if !delays.has_queue(home, input) {
             return Some(Exclusion::HomeNotFull { home, queue_us: input.load(home).queue_us });
@@ -359,7 +367,7 @@ impl Lane {
         if !input.flow.is_bulk() {
             let to = self.rehome_small(input, others, home);
             if to != home {
-                self.record.moved(home, to, false);
+                self.record.moved(to);
             }
             return to;
         }
@@ -370,7 +378,7 @@ impl Lane {
             let best = others.iter().filter(cleaner).min_by_key(|path| input.live.get(*path).rtt_us);
             let to = best.unwrap_or(home);
             if to != home {
-                self.record.moved(home, to, true);
+                self.record.left(home, wild_ppm);
             }
             return to;
         }
@@ -379,7 +387,7 @@ impl Lane {
             let free = |path: &PathId| self.bulk(*path) == 0 && input.load(*path).wild_ppm <= WILD_PPM;
             if let Some(to) = idle.iter().filter(free).min_by_key(|path| input.live.get(*path).rtt_us) {
                 self.move_at = input.now + MOVE;
-                self.record.moved(home, to, false);
+                self.record.moved(to);
                 self.bulk[0][usize::from(to)] += 1;
                 self.bulk[0][usize::from(home)] = self.bulk[0][usize::from(home)].saturating_sub(1);
                 return to;
@@ -610,7 +618,7 @@ mod tests {
         }
         assert_eq!(path, 1);
         assert_eq!(bed.lane.view(bed.now).counts.left[..2], [1, 0]);
-        assert_eq!(bed.lane.untold_left()[..2], [1, 0]);
+        assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
     }
 
     #[test]

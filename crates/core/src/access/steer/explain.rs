@@ -2,6 +2,7 @@
 //!
 //! Each mode says so itself, beside its law ([`Steer::doing`], [`Steer::excludes`]), from the values its law decides from.
 
+use super::record::Left;
 use super::{Input, Mode, ModeState, Packet, PathSet, Steer, View};
 use crate::access::path::DownReason;
 use crate::access::view::FlowSteer;
@@ -236,7 +237,7 @@ impl ModeState {
     }
 
     /// Autonomous: bulk flows that left a path for its random loss, by path, and of which nobody was told.
-    pub(crate) fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut u16)> {
+    pub(crate) fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut Left)> {
         self.lane.as_deref_mut().into_iter().flat_map(|lane| (0..).zip(lane.untold_left()))
     }
 }

@@ -40,6 +40,7 @@ pub use load_balance::LoadBalance;
 use lossy::Lossy;
 pub use path::{PathIter, PathSet, PathState, PathStates};
 pub use priority_based::{PriorityBased, RETURN_PERCENT};
+pub(crate) use record::Left;
 pub use redundant::Redundant;
 pub use smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
 

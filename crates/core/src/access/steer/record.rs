@@ -19,7 +19,15 @@ pub(super) struct Record {
     /// Latest packet away from its home, by the path it took.
     away_at: [Option<Instant>; MAX_PATHS],
     /// Part of `counts.left` that nobody was told of.
-    pub untold_left: [u16; MAX_PATHS],
+    pub untold_left: [Left; MAX_PATHS],
+}
+
+/// Bulk flows that left a path for its random loss.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub flows: u16,
+    /// Loss for which the latest left, in parts per million.
+    pub loss_ppm: u32,
 }
 
 impl Record {
@@ -49,15 +57,16 @@ impl Record {
         self.counts.placed[usize::from(home)] += 1;
     }
 
-    /// A flow moved; `left`: for the loss of its home.
-    pub fn moved(&mut self, from: PathId, to: PathId, left: bool) {
-        if left {
-            self.counts.left[usize::from(from)] += 1;
-            let untold = &mut self.untold_left[usize::from(from)];
-            *untold = untold.saturating_add(1);
-        } else {
-            self.counts.moved[usize::from(to)] += 1;
-        }
+    /// A flow moved to where it is better off.
+    pub fn moved(&mut self, to: PathId) {
+        self.counts.moved[usize::from(to)] += 1;
+    }
+
+    /// A bulk flow left `from` for its random loss.
+    pub fn left(&mut self, from: PathId, loss_ppm: u32) {
+        self.counts.left[usize::from(from)] += 1;
+        let untold = &mut self.untold_left[usize::from(from)];
+        *untold = Left { flows: untold.flows.saturating_add(1), loss_ppm };
     }
 
     pub fn overflows(&self, now: Instant) -> bool {
