@@ -141,11 +141,11 @@ pub struct Coded {
     pub rx_packets: u64,
     /// Repair packets received.
     pub rx_repairs: u64,
-    /// Lost packets restored in time.
+    /// Packets restored in time: lost, or still on their way.
     pub restored: u64,
-    /// Lost packets restored after the longest wait, and not delivered.
+    /// Packets restored after the longest wait, and not delivered.
     pub late: u64,
-    /// Lost packets that nothing restored.
+    /// Packets that did not come, and that nothing restored.
     pub given_up: u64,
 }
 
