@@ -142,7 +142,18 @@ pub const METRICS: &[Metric] = &[
         "netns: memory of its process in the last tenth of the run, over that in the second tenth",
     ),
     metric("ue.<ue>.log_errors", "", "netns: warnings and errors in its log; a path that fails is neither"),
+    metric(
+        "ue.<ue>.cpu_percent",
+        "%",
+        "netns: processor time of its process within the window, of that of one core",
+    ),
+    metric(
+        "ue.<ue>.tcp_lane_flows",
+        "",
+        "netns, with a rule of functionality `mptcp`: TCP flows that Multipath TCP carried from the UE to the UPF",
+    ),
     metric("upf.<upf>.memory_growth_percent", "%", "the same of the UPF"),
+    metric("upf.<upf>.cpu_percent", "%", "the same of the UPF"),
     metric("upf.<upf>.log_errors", "", "the same of the UPF"),
     metric("link.<link>.<dir>.carried_bytes", "bytes", "IP bytes that arrived at the far end of the link"),
     metric("link.<link>.<dir>.queue_drops", "packets", "packets dropped because the queue was full"),

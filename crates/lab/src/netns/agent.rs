@@ -189,6 +189,24 @@ impl CellUe {
     }
 }
 
+/// A TCP lane.
+#[derive(Debug, Clone, Deserialize)]
+pub struct TcpLane {
+    /// `runs`, or why not.
+    pub state: String,
+    /// What its flows carried, by what carried them.
+    pub carried: Vec<LaneCarried>,
+}
+
+/// What the flows of a lane carried that something carried.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LaneCarried {
+    /// `mptcp`, `tcp`, or `packets`.
+    pub carrier: String,
+    /// Flows.
+    pub flows: u64,
+}
+
 #[derive(Deserialize)]
 struct CellUes {
     ues: Vec<CellUe>,
@@ -266,6 +284,14 @@ impl Agent {
     pub fn set_rules(&self, rules: &[anabranch_core::policy::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
         self.ask("PUT", "/v1/rules", &body).map(drop)
+    }
+
+    /// Its TCP lane.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn tcp_lane(&self) -> Result<TcpLane> {
+        self.get("/v1/tcp-lane")
     }
 
     /// An LWIP node.

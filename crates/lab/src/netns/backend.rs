@@ -197,8 +197,8 @@ pub(super) struct Seen {
     pub told: [BTreeMap<String, Vec<Event>>; 2],
     /// Cells by name.
     pub cells: BTreeMap<String, cells::Watched>,
-    /// Memory of processes.
-    pub memory: BTreeMap<u32, Vec<(f64, u64)>>,
+    /// What processes used.
+    pub usage: BTreeMap<u32, ends::Usage>,
 }
 
 impl NetnsBackend {
@@ -325,7 +325,7 @@ impl Run<'_> {
                 (name, scope.spawn(watch))
             });
             let watched: Vec<_> = watched.collect();
-            let memory = scope.spawn(move || ends::memory(&pids, start, end));
+            let usage = scope.spawn(move || ends::usage(&pids, start, end));
             let looking = onlooker.map(|onlooker| {
                 let scene = &scene;
                 scope.spawn(move || ending(end, || onlooker.look(scene, start, end)))
@@ -349,12 +349,12 @@ impl Run<'_> {
             let watched = watched.collect::<Result<BTreeMap<_, _>>>();
             let counted = counted.into_iter().map(join).collect::<Result<Vec<_>>>();
             let traced = traced.into_iter().map(join).collect::<Result<Vec<_>>>();
-            let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(memory)?);
+            let seen = (join(timeline)?, join(network)?, join(tcp)?, join(rtts)?, join(usage)?);
             let looking = looking.map(join).transpose()?;
             // The first cause is told: what ended a program shows in its log better than in a lost answer.
             looked?;
             looking.transpose()?;
-            let (events, network, tcp, rtts, memory) = seen;
+            let (events, network, tcp, rtts, usage) = seen;
             Ok(Seen {
                 begin_ns,
                 end_s,
@@ -366,7 +366,7 @@ impl Run<'_> {
                 rtts: rtts?,
                 told: [ues?, upfs?],
                 cells: watched?,
-                memory,
+                usage,
             })
         })
     }

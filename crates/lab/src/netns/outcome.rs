@@ -3,7 +3,7 @@
 use super::backend::Seen;
 use super::observe::{AcksSeen, TracesSeen};
 use super::program::Program;
-use super::tunnels::Tunnels;
+use super::tunnels::{Tunnels, has_lane};
 use crate::backend::{Outcome, Series};
 use crate::measure::{Times, increments, rate_mbps};
 use crate::scenario::Case;
@@ -103,11 +103,19 @@ pub(super) fn ends(case: &Case, tunnels: &Tunnels, seen: &Seen, out: &mut Outcom
             out.metrics.insert(format!("ue.{ue}.path.{}.failures", access.name), at_ue.max(at_upf) as f64);
         }
     }
+    for (ue, running) in tunnels.ues.iter().filter(|(ue, _)| has_lane(&case.ues[*ue].rules)) {
+        let lane = running.agent.tcp_lane()?;
+        let flows = lane.carried.iter().filter(|c| c.carrier == "mptcp").map(|c| c.flows).sum::<u64>();
+        out.metrics.insert(format!("ue.{ue}.tcp_lane_flows"), flows as f64);
+    }
     for (kind, ends) in [("ue", &tunnels.ues), ("upf", &tunnels.upfs)] {
         for (name, running) in ends {
             let program: &Program = &running.program;
-            if let Some(growth) = seen.memory.get(&program.pid()).and_then(|m| growth_percent(m, end_s)) {
-                out.metrics.insert(format!("{kind}.{name}.memory_growth_percent"), growth);
+            let usage = seen.usage.get(&program.pid());
+            let growth = usage.and_then(|usage| growth_percent(&usage.memory, end_s));
+            let cpu = usage.and_then(|usage| cpu_percent(&usage.cpu, from_s, end_s));
+            for (what, value) in [("memory_growth_percent", growth), ("cpu_percent", cpu)] {
+                out.metrics.extend(value.map(|value| (format!("{kind}.{name}.{what}"), value)));
             }
             out.metrics.insert(format!("{kind}.{name}.log_errors"), log_errors(program.log())? as f64);
         }
@@ -176,6 +184,13 @@ fn growth_percent(readings: &[(f64, u64)], end_s: f64) -> Option<f64> {
     Some((late / early - 1.0) * 100.0)
 }
 
+/// Processor time from one time to another, of that of one core.
+fn cpu_percent(readings: &[(f64, f64)], from_s: f64, end_s: f64) -> Option<f64> {
+    let within = || readings.iter().filter(|(t, _)| *t >= from_s && *t <= end_s);
+    let (first, last) = (within().next()?, within().next_back()?);
+    (last.0 > first.0).then(|| (last.1 - first.1) / (last.0 - first.0) * 100.0)
+}
+
 /// What a tunnel end says when an access goes, which is its task.
 const PATH_EVENT: &str = "not usable: no carrier";
 
@@ -202,6 +217,16 @@ mod tests {
         let leak: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i), 1000 + i as u64 * 10)).collect();
         assert!(growth_percent(&leak, 100.0).unwrap() > 60.0);
         assert_eq!(growth_percent(&[], 100.0), None);
+    }
+
+    #[test]
+    fn processor_time_is_that_within_the_window() {
+        let busy_from_2s: Vec<(f64, f64)> = (0..=10).map(|t| (t.into(), f64::from((t - 2).max(0)))).collect();
+        assert_eq!(cpu_percent(&busy_from_2s, 2.0, 10.0), Some(100.0));
+        assert_eq!(cpu_percent(&busy_from_2s, 0.0, 4.0), Some(50.0));
+        assert_eq!(cpu_percent(&busy_from_2s, 9.5, 10.0), None);
+        let own = crate::netns::program::cpu_s(std::process::id()).unwrap();
+        assert!((0.0..1e6).contains(&own), "{own}");
     }
 
     #[test]

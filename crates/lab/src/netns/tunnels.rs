@@ -125,6 +125,13 @@ impl Tunnels {
                 .program
                 .wait_ready(READY, stop, connected)
                 .with_context(|| format!("UE {ue} does not connect over all its accesses"))?;
+            if has_lane(&case.ues[ue].rules) {
+                let runs = || agent.tcp_lane().is_ok_and(|lane| lane.state == "runs");
+                running
+                    .program
+                    .wait_ready(READY, stop, runs)
+                    .with_context(|| format!("TCP lane of UE {ue}"))?;
+            }
             let of = &plan.ues[ue];
             let space = network.space(&of.space)?;
             match manager.as_ref().filter(|_| slices::uses(case, ue)) {
@@ -300,7 +307,7 @@ impl Start<'_> {
     }
 }
 
-fn has_lane(rules: &[Rule]) -> bool {
+pub(super) fn has_lane(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.functionality == Functionality::Mptcp)
 }
 

@@ -323,6 +323,7 @@ fn a_thousand_flows_at_once() {
     let listener = listen(&world.server, &format!("{V4}:8080"));
     let accepting =
         std::thread::spawn(move || (0..FLOWS).map(|_| listener.accept().unwrap().0).collect::<Vec<_>>());
+    let start = Instant::now();
     let mut clients: Vec<TcpStream> =
         (0..FLOWS).map(|_| connect(&world.ue, &format!("{V4}:8080")).unwrap()).collect();
     for (i, client) in clients.iter_mut().enumerate() {
@@ -340,6 +341,7 @@ fn a_thousand_flows_at_once() {
         client.read_exact(&mut name).unwrap();
         assert_eq!(name, [(i as u32).to_be_bytes(); 2].concat()[..]);
     }
+    println!("all of them are answered after {:?}", start.elapsed());
     for part in ["ue", "upf"] {
         assert_eq!(lane(&world, part)["flows"], FLOWS, "{part}");
         assert_eq!(carried(&world, part, "mptcp"), FLOWS as u64, "{part}: {}", lane(&world, part));

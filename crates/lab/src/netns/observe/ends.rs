@@ -1,14 +1,14 @@
-//! What the tunnel ends say of themselves: RTTs, events, memory.
+//! What the tunnel ends say of themselves: RTTs, events, memory, processor time.
 
 use super::super::agent::{Agent, Event, Next};
-use super::super::program::resident_bytes;
+use super::super::program::{cpu_s, resident_bytes};
 use super::super::stop::Stop;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often memory is looked at.
-const MEMORY_PERIOD: Duration = Duration::from_millis(100);
+/// How often processes are looked at.
+const USAGE_PERIOD: Duration = Duration::from_millis(100);
 
 /// RTTs at times, milliseconds; 0 while the path is down. By UE and access.
 pub type Rtts = BTreeMap<(String, String), Vec<(f64, f64)>>;
@@ -52,18 +52,27 @@ pub fn events(agent: &Agent, from_unix_ms: u64, end: &Stop) -> Result<Vec<Event>
     }
 }
 
-/// Resident memory at times, bytes, by process id, until asked to end.
-pub fn memory(pids: &[u32], start: Instant, end: &Stop) -> BTreeMap<u32, Vec<(f64, u64)>> {
-    let mut seen: BTreeMap<u32, Vec<(f64, u64)>> = BTreeMap::new();
+/// What a process has and had of the machine, at times.
+#[derive(Debug, Default)]
+pub struct Usage {
+    /// Resident memory, bytes.
+    pub memory: Vec<(f64, u64)>,
+    /// Processor time so far, seconds.
+    pub cpu: Vec<(f64, f64)>,
+}
+
+/// The same by process id, until asked to end.
+pub fn usage(pids: &[u32], start: Instant, end: &Stop) -> BTreeMap<u32, Usage> {
+    let mut seen: BTreeMap<u32, Usage> = BTreeMap::new();
     let mut next = start;
     while !end.sleep_until(next) {
         let now = start.elapsed().as_secs_f64();
         for pid in pids {
-            if let Some(bytes) = resident_bytes(*pid) {
-                seen.entry(*pid).or_default().push((now, bytes));
-            }
+            let of = seen.entry(*pid).or_default();
+            of.memory.extend(resident_bytes(*pid).map(|bytes| (now, bytes)));
+            of.cpu.extend(cpu_s(*pid).map(|seconds| (now, seconds)));
         }
-        next = (next + MEMORY_PERIOD).max(Instant::now());
+        next = (next + USAGE_PERIOD).max(Instant::now());
     }
     seen
 }
