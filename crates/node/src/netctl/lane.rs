@@ -20,6 +20,11 @@ pub const LANE_DEVICE: &str = "lane0";
 const N6_DEVICE: &str = "n6";
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
+/// Receive buffers, bytes: least, at first, most (`tcp_rmem`). While a path is lost, what other paths bring waits for what
+/// is missing. Linux 6.18 grants a window by the data that segments had so far, and counts the memory they take: where the
+/// buffer is just as large as the window needs, the waiting fills it, and what is missing is not taken any more, ever.
+const RECEIVE_BYTES: &str = "4096 4194304 33554432";
+
 /// What a lane of either end needs.
 fn common(mtu: u16) -> Vec<Step> {
     vec![
@@ -34,6 +39,7 @@ fn common(mtu: u16) -> Vec<Step> {
 /// The UE's: an address for each path, from which the path manager opens a subflow.
 pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
     let mut plan = common(mtu);
+    plan.push(Step::Sysctl { key: "net/ipv4/tcp_rmem".to_owned(), value: RECEIVE_BYTES, only_from: None });
     let device = || LANE_DEVICE.to_owned();
     for path in 0..paths {
         let address = IpAddr::V6(tcp_lane::address(session, path));
