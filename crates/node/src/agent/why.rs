@@ -70,9 +70,8 @@ pub fn rule_event(
             let figures = format!("steady loss {} %, loss {loss}, RTT {rtt}", state.steady_loss_percent);
             about("access-back", Some(path), format!("may use {} again: {figures}", access(path)))
         }
-        RuleEvent::OverflowPaused { pause, remaining } => {
-            let (sent, capacity) = (mbit(pause.sent_bps), mbit(pause.capacity_bps));
-            let s = remaining.as_secs_f64().round();
+        RuleEvent::OverflowPaused { remaining_ms, sent_bps, capacity_bps } => {
+            let (s, sent, capacity) = (remaining_ms.div_ceil(1000), mbit(sent_bps), mbit(capacity_bps));
             let message = format!("does not overflow for {s} s: it sent {sent} of {capacity} Mbit/s");
             about("overflow-paused", None, message)
         }
@@ -112,9 +111,9 @@ pub fn exclusion(why: &Exclusion, access: &impl Fn(PathId) -> String) -> String 
             format!("full: queue {}, drops at {}", ms(queue_us.into()), ms(drop_us.into()))
         }
         Exclusion::TooFar { later_us, limit_us } => {
-            format!("{} later without any queue, limit {}", ms(later_us), ms(limit_us))
+            format!("{} later without any queue, limit {}", ms(later_us.into()), ms(limit_us.into()))
         }
-        Exclusion::Later { later_us } => format!("packets would arrive {} later", ms(later_us)),
+        Exclusion::Later { later_us } => format!("packets would arrive {} later", ms(later_us.into())),
         Exclusion::HomeNotFull { home, queue_us } => {
             format!("{} is not full: its queue is {}", access(home), ms(queue_us.into()))
         }

@@ -109,10 +109,12 @@ pub enum RuleEvent {
     },
     /// Packets overflow no more for a while, for it did harm.
     OverflowPaused {
-        /// What was measured.
-        pause: Pause,
-        /// How long from now.
-        remaining: Duration,
+        /// For how long from now.
+        remaining_ms: u32,
+        /// What was sent when the pause began, in bit/s.
+        sent_bps: u64,
+        /// What the homes of bulk flows carry, in bit/s.
+        capacity_bps: u64,
     },
     /// Packets may overflow again.
     OverflowResumed,
@@ -277,7 +279,11 @@ fn news(
     let paused = state.mode.law(now).and_then(|law| law.paused);
     if paused.is_some() != state.told.paused {
         let event = match paused {
-            Some(pause) => RuleEvent::OverflowPaused { pause, remaining: pause.until.saturating_since(now) },
+            Some(Pause { until, sent_bps, capacity_bps }) => {
+                let remaining = until.saturating_since(now).as_millis();
+                let remaining_ms = u32::try_from(remaining).unwrap_or(u32::MAX);
+                RuleEvent::OverflowPaused { remaining_ms, sent_bps, capacity_bps }
+            }
             None => RuleEvent::OverflowResumed,
         };
         if tell(event) {
@@ -300,6 +306,12 @@ fn news(
 mod tests {
     use super::*;
     use crate::access::steer::Doing;
+
+    #[test]
+    fn events_of_rules_do_not_make_the_queues_of_events_larger() {
+        let hint = size_of::<(anabranch_wire::ip::FlowKey, String)>();
+        assert!(size_of::<SessionEvent>() <= hint + 8, "{} {hint}", size_of::<SessionEvent>());
+    }
 
     #[test]
     fn what_is_told_in_one_look_is_bounded_and_nothing_is_told_twice_or_forgotten() {

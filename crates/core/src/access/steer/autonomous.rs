@@ -454,6 +454,7 @@ impl Delays {
     fn refuses(&self, input: &Input<'_>, home: PathId, overflows: bool, path: PathId) -> Option<Exclusion> {
         let (own, load) = (input.load(home), input.load(path));
         let limit_ppm = WILD_PPM.max(own.wild_ppm);
+        let whole = |us: i64| u32::try_from(us.max(0)).unwrap_or(u32::MAX);
         let further_us = self.base_us(path, input) - self.base_us(home, input);
         let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
         // What carries next to nothing gains nothing by packets that come late.
@@ -463,9 +464,9 @@ impl Delays {
         } else if load.wild_ppm > limit_ppm {
             Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
         } else if further_us > MAX_SKEW_US {
-            Some(Exclusion::TooFar { later_us: further_us, limit_us: MAX_SKEW_US })
+            Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
         } else if later_us >= 0 && !(overflows && gains) {
-            Some(Exclusion::Later { later_us })
+            Some(Exclusion::Later { later_us: whole(later_us) })
         } else {
             None
         }

@@ -68,14 +68,14 @@ pub enum Exclusion {
     /// Autonomous: without any queue, a packet arrives so much later by it that the far end would not wait.
     TooFar {
         /// Microseconds.
-        later_us: i64,
+        later_us: u32,
         /// Microseconds.
-        limit_us: i64,
+        limit_us: u32,
     },
     /// Autonomous: a packet arrives later by it than behind the queue of the home.
     Later {
         /// Microseconds.
-        later_us: i64,
+        later_us: u32,
     },
     /// Autonomous: the home has no queue, so nothing is gained by it.
     HomeNotFull {
