@@ -64,5 +64,6 @@ fn with_random_loss() {
 
 #[test]
 fn with_rates_apart() {
-    holds(&["link.wifi.down.rate_mbps=100"], [142.0, 98.0, 0.9]);
+    // CUBIC leaves slow start before a queue is full: what the links carry is found later than the four seconds before.
+    holds(&["link.wifi.down.rate_mbps=100"], [110.0, 90.0, 0.9]);
 }

@@ -1,21 +1,29 @@
-//! CUBIC. RFC 9438, with HyStart++ (RFC 9406) in the first slow start.
+//! CUBIC as Linux has it (`tcp_cubic.c` of 6.18): RFC 9438, with HyStart in slow start.
 //!
 //! ```text
 //!  cwnd                          W_cubic(t) = C·(t − K)³ + W_max
 //!   │                        ╱   K = ∛((W_max − cwnd_epoch) / C)
 //!   │ W_max ........____----      C = 0.4 segments/s³, β = 0.7
 //!   │         __---
-//!   │       ╱                     Reno-friendly: never below W_est, which grows by
-//!   │ cwnd_epoch                  α = 3(1 − β)/(1 + β) segments per RTT, and by 1 once it
-//!   └───────┴──────┴───── t       has reached the window before the loss
+//!   │       ╱                     Reno-friendly: never behind W_est, which grows by
+//!   │ cwnd_epoch                  α = 8/15 segments per RTT
+//!   └───────┴──────┴───── t
 //!           0      K
 //! ```
 //!
-//! Where the RFC leaves a choice we do as Linux: the reduction is taken from cwnd, not from the flight
-//! (§4.6 allows it because cwnd does not grow while the application limits the sender), and time during
-//! which the application was the limit does not count in t (§5.8).
+//! Where Linux differs from RFC 9438 it is followed, for what it does is what a sender meets:
+//!
+//! - windows are whole segments, rounded down where they are reduced (§4.6): at 5 % loss that is a third of the window;
+//! - the curve is looked at a least round trip ahead, not a smoothed one (§4.2);
+//! - W_est never grows by a whole segment per RTT (§4.3: once it has reached the window before the loss);
+//! - before the first loss the window grows by 5 % per RTT at least: HyStart may have ended slow start early, and the
+//!   curve, which then starts at its plateau, would take long to find what is free;
+//! - a reduction that was a mistake gives the window back, but not the curve (§4.9.2): it starts anew, at its plateau;
+//! - after a timeout nothing is remembered (§4.8).
+//!
+//! Time during which the application was the limit does not count in t (§5.8).
 
-use super::hystart::{HyStart, Step};
+use super::hystart::HyStart;
 use super::{Ack, CcConfig, CongestionController, after_idle, to_bytes};
 use crate::time::{Duration, Instant};
 
@@ -23,26 +31,38 @@ use crate::time::{Duration, Instant};
 pub const C: f64 = 0.4;
 /// Multiplicative decrease (§4.6).
 pub const BETA: f64 = 0.7;
-const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// W_est grows by so many segments per window acknowledged: 3(1 − β)/(1 + β), as Linux rounds it.
+const ALPHA: f64 = 8.0 / 15.0;
+/// A window grows by half of what is acknowledged at most.
+const LEAST_COUNT: f64 = 2.0;
+/// Before the first loss it grows by a segment for so many at least.
+const FIRST_COUNT: f64 = 20.0;
+/// On the plateau it grows by a segment in so many round trips.
+const PLATEAU_RTTS: f64 = 100.0;
+/// Delays so soon after a reduction tell of the queue that drains.
+const AFTER_REDUCTION: Duration = Duration::from_secs(1);
 
 /// See the top of this file. Windows are kept in segments, times in seconds.
 #[derive(Debug, Clone)]
 pub struct Cubic {
     config: CcConfig,
     state: State,
-    before: Option<State>,
+    /// Window and threshold before the last reduction.
+    before: Option<(f64, f64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
+    /// Whole segments, unless somebody else sets it.
     cwnd: f64,
+    /// Segments acknowledged towards the next one of the window.
+    credit: f64,
     ssthresh: f64,
+    /// 0: there was no loss yet.
     w_max: f64,
-    /// cwnd before the last reduction.
-    cwnd_prior: f64,
     epoch: Option<Epoch>,
-    /// The next epoch follows a timeout (§4.8).
-    after_timeout: bool,
+    /// Least round trip since the connection began or timed out.
+    delay_min: Option<Duration>,
     /// Since when the application has been the limit.
     unlimited_since: Option<Instant>,
     hystart: Option<HyStart>,
@@ -53,8 +73,11 @@ struct State {
 struct Epoch {
     start: Instant,
     k: f64,
-    w_max: f64,
+    /// Where the plateau is.
+    origin: f64,
     w_est: f64,
+    /// Segments acknowledged towards the next one of `w_est`.
+    w_est_credit: f64,
 }
 
 impl Cubic {
@@ -65,11 +88,11 @@ impl Cubic {
         Self {
             state: State {
                 cwnd: f64::from(config.initial_window_segments.max(1)),
+                credit: 0.0,
                 ssthresh: f64::INFINITY,
                 w_max: 0.0,
-                cwnd_prior: 0.0,
                 epoch: None,
-                after_timeout: false,
+                delay_min: None,
                 unlimited_since: None,
                 hystart: config.hystart.then(HyStart::default),
             },
@@ -85,14 +108,14 @@ impl Cubic {
 
     /// A loss answered with another factor than [`BETA`].
     pub(super) fn reduce_by(&mut self, beta: f64) {
-        self.before = Some(self.state);
+        self.before = Some((self.state.cwnd, self.state.ssthresh));
         self.state.reduce(beta);
         self.state.cwnd = self.state.ssthresh;
     }
 
     /// A loss answered by going on at `segments`, on the same curve.
     pub(super) fn keep(&mut self, segments: f64) {
-        self.before = Some(self.state);
+        self.before = Some((self.state.cwnd, self.state.ssthresh));
         self.state.ssthresh = segments.max(2.0);
         self.state.cwnd = self.state.ssthresh;
         self.state.hystart = None;
@@ -122,6 +145,7 @@ impl Cubic {
 impl CongestionController for Cubic {
     fn on_ack(&mut self, ack: &Ack) {
         let s = &mut self.state;
+        s.sample_delay(ack);
         if ack.in_recovery || ack.acked_bytes == 0 {
             return;
         }
@@ -134,26 +158,14 @@ impl CongestionController for Cubic {
         }
         let mut segments = ack.acked_bytes as f64 / f64::from(self.config.mss_bytes);
         if s.cwnd < s.ssthresh {
-            let step = match &mut s.hystart {
-                Some(hystart) => hystart.on_ack(ack, segments),
-                None => Step::Grow(segments),
-            };
-            match step {
-                Step::Grow(growth) => {
-                    let grown = growth.min(s.ssthresh - s.cwnd);
-                    s.cwnd += grown;
-                    if s.cwnd < s.ssthresh {
-                        return;
-                    }
-                    segments = (segments - grown).max(0.0);
-                }
-                Step::Exit => {
-                    s.ssthresh = s.cwnd;
-                    s.hystart = None;
-                }
+            let grown = segments.min(s.ssthresh - s.cwnd);
+            s.cwnd += grown;
+            segments -= grown;
+            if segments <= 0.0 {
+                return;
             }
         }
-        s.avoid_congestion(ack.now, ack.srtt, segments);
+        s.avoid_congestion(ack.now, segments);
     }
 
     fn on_loss(&mut self, _: Instant, _: u64) {
@@ -164,16 +176,14 @@ impl CongestionController for Cubic {
         if first {
             self.on_loss(now, in_flight_bytes);
         }
-        self.state.cwnd = 1.0;
-        self.state.epoch = None;
-        self.state.after_timeout = true;
+        let State { ssthresh, .. } = self.state;
+        self.state = State { cwnd: 1.0, ssthresh, ..Self::new(self.config).state };
     }
 
-    /// §4.9.2.
     fn on_spurious(&mut self, _: Instant) {
-        if let Some(before) = self.before.take() {
-            let cwnd = before.cwnd.max(self.state.cwnd);
-            self.state = State { cwnd, ..before };
+        if let Some((cwnd, ssthresh)) = self.before.take() {
+            self.state.cwnd = self.state.cwnd.max(cwnd);
+            self.state.ssthresh = self.state.ssthresh.max(ssthresh);
         }
     }
 
@@ -194,44 +204,73 @@ impl CongestionController for Cubic {
 }
 
 impl State {
+    /// Learns the least delay; ends slow start if delays say so.
+    fn sample_delay(&mut self, ack: &Ack) {
+        let Some(rtt) = ack.rtt else { return };
+        if self.epoch.is_some_and(|epoch| ack.now.saturating_since(epoch.start) < AFTER_REDUCTION) {
+            return;
+        }
+        let least = self.delay_min.map_or(rtt, |least| least.min(rtt));
+        self.delay_min = Some(least);
+        if self.cwnd < self.ssthresh
+            && let Some(hystart) = &mut self.hystart
+            && hystart.on_ack(ack, rtt, least, self.cwnd)
+        {
+            self.ssthresh = self.cwnd.floor();
+            self.hystart = None;
+        }
+    }
+
     /// §4.6, and fast convergence §4.7: a flow that lost before it regained its last maximum leaves more
     /// room to the others.
     fn reduce(&mut self, beta: f64) {
-        self.w_max = if self.cwnd < self.w_max { self.cwnd * (1.0 + beta) / 2.0 } else { self.cwnd };
-        self.cwnd_prior = self.cwnd;
-        self.ssthresh = (self.cwnd * beta).max(2.0);
+        let cwnd = self.cwnd.floor();
+        self.w_max = if cwnd < self.w_max { (cwnd * (1.0 + beta) / 2.0).floor() } else { cwnd };
+        self.ssthresh = (cwnd * beta).floor().max(2.0);
         self.epoch = None;
-        self.after_timeout = false;
+        self.credit = 0.0;
         self.unlimited_since = None;
-        // HyStart++ is for the first slow start only (RFC 9406 §4.3).
-        self.hystart = None;
     }
 
     /// §4.2 to §4.5 for an ACK of `segments`.
-    fn avoid_congestion(&mut self, now: Instant, srtt: Duration, segments: f64) {
+    fn avoid_congestion(&mut self, now: Instant, segments: f64) {
         let cwnd = self.cwnd;
-        let epoch = *self.epoch.get_or_insert_with(|| {
-            // §4.8: after a timeout, or if slow start ended above the old maximum, the curve starts at
-            // its plateau.
-            let plateau = self.after_timeout || self.w_max <= cwnd;
-            let w_max = if plateau { cwnd } else { self.w_max };
-            Epoch { start: now, k: cube_root((w_max - cwnd) / C), w_max, w_est: cwnd }
+        let epoch = self.epoch.get_or_insert_with(|| {
+            // If slow start ended above the old maximum, or there is none, the curve starts at its plateau.
+            let origin = if self.w_max <= cwnd { cwnd } else { self.w_max };
+            let k = cube_root((origin - cwnd) / C);
+            Epoch { start: now, k, origin, w_est: cwnd, w_est_credit: 0.0 }
         });
-        self.after_timeout = false;
-        let t = now.saturating_since(epoch.start).as_secs_f64();
-        let w_cubic = |t: f64| {
-            let d = t - epoch.k;
-            C * d * d * d + epoch.w_max
-        };
-        let alpha = if epoch.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
-        let w_est = epoch.w_est + alpha * segments / cwnd;
-        self.epoch = Some(Epoch { w_est, ..epoch });
-        if w_cubic(t) < w_est {
-            self.cwnd = cwnd.max(w_est);
-        } else {
-            let target = w_cubic(t + srtt.as_secs_f64()).clamp(cwnd, 1.5 * cwnd);
-            self.cwnd += (target - cwnd) / cwnd * segments;
+        epoch.w_est_credit += segments;
+        let t = now.saturating_since(epoch.start) + self.delay_min.unwrap_or_default();
+        let d = t.as_secs_f64() - epoch.k;
+        // Whole segments from the plateau.
+        let target = epoch.origin + (C * d * d * d).trunc();
+        let mut count = if target > cwnd { cwnd / (target - cwnd) } else { PLATEAU_RTTS * cwnd };
+        if self.w_max == 0.0 {
+            count = count.min(FIRST_COUNT);
         }
+        let per_segment = (cwnd / ALPHA).floor().max(1.0);
+        let whole = (epoch.w_est_credit / per_segment).floor();
+        epoch.w_est += whole;
+        epoch.w_est_credit -= whole * per_segment;
+        if epoch.w_est > cwnd {
+            count = count.min(cwnd / (epoch.w_est - cwnd));
+        }
+        self.add(count.floor().max(LEAST_COUNT), segments);
+    }
+
+    /// A segment more for each `count` acknowledged.
+    fn add(&mut self, count: f64, segments: f64) {
+        if self.credit >= count {
+            // Saved up under a larger count.
+            self.credit = 0.0;
+            self.cwnd += 1.0;
+        }
+        self.credit += segments;
+        let whole = (self.credit / count).floor();
+        self.credit -= whole * count;
+        self.cwnd += whole;
     }
 }
 
@@ -282,7 +321,7 @@ mod tests {
                 c.on_ack(&Ack {
                     now,
                     acked_bytes: u64::from(MSS),
-                    srtt: rtt,
+                    rtt: Some(rtt),
                     cwnd_limited: true,
                     ..Ack::default()
                 });
@@ -325,8 +364,8 @@ mod tests {
         let rtt = Duration::from_millis(10);
         let mut at_half_a_second = 0.0;
         play(&mut c, Instant::ZERO, 0.5, rtt, |_, cwnd| at_half_a_second = cwnd);
-        // 50 RTTs: α segments each up to the old window of 20 (12 RTTs), 1 each afterwards.
-        assert!((50.0..=60.0).contains(&at_half_a_second), "{at_half_a_second}");
+        // From 14, 8/15 of a segment in each of some 50 RTTs.
+        assert!((36.0..=42.0).contains(&at_half_a_second), "{at_half_a_second}");
     }
 
     #[test]
@@ -335,8 +374,7 @@ mod tests {
         c.on_loss(Instant::ZERO, 0);
         assert_eq!((c.state.w_max, c.state.cwnd), (100.0, 70.0));
         c.on_loss(Instant::ZERO, 0);
-        assert_eq!(c.state.w_max, 70.0 * 0.85);
-        assert!((c.state.ssthresh - 49.0).abs() < 1e-9);
+        assert_eq!((c.state.w_max, c.state.ssthresh), (59.0, 49.0));
     }
 
     #[test]
@@ -346,15 +384,73 @@ mod tests {
         assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 70_000));
         play(&mut c, Instant::ZERO, 0.8, Duration::from_millis(100), |_, _| ());
         let epoch = c.state.epoch.unwrap();
-        assert!(epoch.k == 0.0 && epoch.w_max <= 71.0, "{epoch:?}");
+        assert!(epoch.k == 0.0 && epoch.origin <= 71.0 && c.state.w_max == 0.0, "{epoch:?}");
     }
 
     #[test]
-    fn a_spurious_loss_is_taken_back() {
+    fn small_windows_are_rounded_down() {
+        let mut c = cubic(5);
+        c.on_loss(Instant::ZERO, 0);
+        assert_eq!(c.cwnd_bytes(), 3 * u64::from(MSS));
+        c.on_loss(Instant::ZERO, 0);
+        c.on_loss(Instant::ZERO, 0);
+        assert_eq!(c.cwnd_bytes(), 2 * u64::from(MSS), "never below two");
+    }
+
+    /// HyStart may end slow start at a fraction of what is free.
+    #[test]
+    fn before_the_first_loss_the_window_grows_by_a_twentieth_per_round_trip() {
+        let mut c = cubic(100);
+        c.state.ssthresh = 100.0;
+        let rtt = Duration::from_millis(10);
+        let mut after = 0.0;
+        play(&mut c, Instant::ZERO, 0.28, rtt, |_, cwnd| after = cwnd);
+        assert!((370.0..=410.0).contains(&after), "1.05^28 = 3.92: {after}");
+        c.on_loss(Instant::ZERO, 0);
+        let reduced = c.state.cwnd;
+        play(&mut c, Instant::from_secs(1), 0.28, rtt, |_, cwnd| after = cwnd);
+        assert!(after < 1.2 * reduced, "{reduced} {after}");
+    }
+
+    #[test]
+    fn a_spurious_loss_gives_the_window_back_and_starts_the_curve_anew() {
         let mut c = cubic(100);
         c.on_rto(Instant::ZERO, 0, true);
         c.on_spurious(Instant::ZERO);
-        assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes(), c.state.w_max), (100_000, u64::MAX, 0.0));
+        assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (100_000, u64::MAX));
+        let mut c = cubic(100);
+        c.state.ssthresh = 100.0;
+        c.on_loss(Instant::ZERO, 0);
+        c.on_spurious(Instant::ZERO);
+        assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (100_000, 100_000));
+        assert!(c.state.epoch.is_none() && c.state.w_max == 100.0);
+    }
+
+    #[test]
+    fn slow_start_ends_when_acks_say_that_the_path_is_full() {
+        for (rtt_ms, ends) in [(20, false), (40, true)] {
+            let mut c = Cubic::new(CcConfig { mss_bytes: MSS, ..CcConfig::default() });
+            let base = Duration::from_millis(20);
+            play(&mut c, Instant::ZERO, 0.03, base, |_, _| ());
+            assert_eq!(c.ssthresh_bytes(), u64::MAX);
+            // ACKs too far apart for a train.
+            let mut now = Instant::from_secs(1);
+            for i in 0..12 {
+                now += Duration::from_millis(3);
+                let rtt = Some(Duration::from_millis(rtt_ms));
+                let (unacknowledged, next_to_send) = (1000 + i, 2000);
+                c.on_ack(&Ack {
+                    now,
+                    acked_bytes: 1000,
+                    rtt,
+                    cwnd_limited: true,
+                    unacknowledged,
+                    next_to_send,
+                    ..Ack::default()
+                });
+            }
+            assert_eq!(c.ssthresh_bytes() < u64::MAX, ends, "{rtt_ms} ms");
+        }
     }
 
     #[test]
@@ -368,7 +464,7 @@ mod tests {
         paused.on_ack(&Ack {
             now: Instant::from_secs(1),
             acked_bytes: 1000,
-            srtt: rtt,
+            rtt: Some(rtt),
             cwnd_limited: false,
             ..Ack::default()
         });

@@ -1,100 +1,68 @@
-//! HyStart++: leave slow start when delay rises, before the queue overflows. RFC 9406.
+//! HyStart: leave slow start when ACKs say that the path is full, before the queue overflows. Ha and Rhee, *Hybrid slow
+//! start for high-bandwidth and long-distance networks*, PFLDnet 2008, as `tcp_cubic.c` of Linux 6.18 has it.
 //!
 //! ```text
-//!              RTT rises by clamp(last round's RTT / 8, 4 ms, 16 ms)
-//!  slow start ──────────────────────────────────▶ conservative slow start
-//!      ▲                                            (a quarter of the growth)
-//!      │ RTT falls below the baseline                        │ 5 rounds
-//!      └─────────────────────────────────────────────────────┤
-//!                                                            ▼
-//!                                                   congestion avoidance
+//!   one round trip of ACKs
+//!   ─|||||||||||||||||||||||──────────────────▶ t
+//!    └───── train ────────┘  longer than half the least RTT (+ 1 ms): a window fills half the path there and back
+//!       least of the first 8 RTTs > least RTT + an eighth of it (4 ms to 16 ms): a queue stands
 //! ```
+//!
+//! RFC 9406 (HyStart++) has no train, compares a round with the one before, and slows down before it stops; Linux has
+//! not taken it up.
 
 use super::Ack;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
-const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
-const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
-const MIN_RTT_DIVISOR: u32 = 8;
-const N_RTT_SAMPLE: u32 = 8;
-const CSS_GROWTH_DIVISOR: f64 = 4.0;
-const CSS_ROUNDS: u32 = 5;
-/// Limit L on growth per ACK, in segments, when the sender does not pace.
-const L_SEGMENTS: f64 = 8.0;
+/// Segments below which a window is too small to judge by.
+const LOW_WINDOW: f64 = 16.0;
+/// ACKs further apart are of no one train.
+const TRAIN_GAP: Duration = Duration::from_millis(2);
+/// What offloads at both ends may add to a train. Above 2 Gbit/s Linux counts less.
+const OFFLOAD_DELAY: Duration = Duration::from_millis(1);
+const MIN_RISE: Duration = Duration::from_millis(4);
+const MAX_RISE: Duration = Duration::from_millis(16);
+const RISE_DIVISOR: u32 = 8;
+const SAMPLES: u32 = 8;
 
-/// The state of RFC 9406 §4.2 for one slow start.
-#[derive(Debug, Clone, Copy)]
+/// The state of a slow start.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct HyStart {
-    window_end: Option<u64>,
-    last_round_min_rtt: Duration,
-    current_round_min_rtt: Duration,
+    /// The round is over when more than this is acknowledged; `None` before the first ACK.
+    end: Option<u64>,
+    started: Instant,
+    /// The last ACK of the train.
+    train: Instant,
+    least: Option<Duration>,
     samples: u32,
-    css: Option<Css>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Css {
-    baseline_min_rtt: Duration,
-    rounds: u32,
-}
-
-/// What slow start does with an ACK.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
-    /// Grow by this many segments.
-    Grow(f64),
-    /// Slow start is over: ssthresh becomes cwnd.
-    Exit,
-}
-
-impl Default for HyStart {
-    fn default() -> Self {
-        Self {
-            window_end: None,
-            last_round_min_rtt: Duration::MAX,
-            current_round_min_rtt: Duration::MAX,
-            samples: 0,
-            css: None,
-        }
-    }
 }
 
 impl HyStart {
-    /// Takes in an ACK for `segments` during slow start.
-    pub fn on_ack(&mut self, ack: &Ack, segments: f64) -> Step {
-        // A round is over when what was sent when it began is acknowledged.
-        if self.window_end.is_none_or(|end| ack.unacknowledged >= end) {
-            if let Some(css) = &mut self.css {
-                css.rounds += 1;
-                if css.rounds >= CSS_ROUNDS {
-                    return Step::Exit;
-                }
-            }
-            self.window_end = Some(ack.next_to_send);
-            self.last_round_min_rtt = self.current_round_min_rtt;
-            self.current_round_min_rtt = Duration::MAX;
-            self.samples = 0;
+    /// Takes in an ACK in slow start, with a window of `cwnd` segments; `least` is the least RTT of the connection.
+    /// Whether slow start is to end.
+    pub fn on_ack(&mut self, ack: &Ack, rtt: Duration, least: Duration, cwnd: f64) -> bool {
+        if self.end.is_none_or(|end| ack.unacknowledged > end) {
+            let end = Some(ack.next_to_send);
+            *self = Self { end, started: ack.now, train: ack.now, least: None, samples: 0 };
         }
-        if let Some(rtt) = ack.rtt {
-            self.current_round_min_rtt = self.current_round_min_rtt.min(rtt);
+        if cwnd < LOW_WINDOW {
+            return false;
+        }
+        let mut full = false;
+        if ack.now.saturating_since(self.train) <= TRAIN_GAP {
+            self.train = ack.now;
+            let length = least + OFFLOAD_DELAY;
+            // A sender that paces spreads a window over half a round trip itself.
+            let length = if ack.paced { length } else { length / 2 };
+            full = ack.now.saturating_since(self.started) > length;
+        }
+        let round = self.least.map_or(rtt, |round| round.min(rtt));
+        self.least = Some(round);
+        if self.samples < SAMPLES {
             self.samples += 1;
+            return full;
         }
-        if self.samples >= N_RTT_SAMPLE && self.current_round_min_rtt < Duration::MAX {
-            match self.css {
-                None if self.last_round_min_rtt < Duration::MAX => {
-                    let thresh =
-                        (self.last_round_min_rtt / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
-                    if self.current_round_min_rtt >= self.last_round_min_rtt + thresh {
-                        self.css = Some(Css { baseline_min_rtt: self.current_round_min_rtt, rounds: 0 });
-                    }
-                }
-                // The rise was a passing one.
-                Some(css) if self.current_round_min_rtt < css.baseline_min_rtt => self.css = None,
-                _ => {}
-            }
-        }
-        let limited = if ack.paced { segments } else { segments.min(L_SEGMENTS) };
-        Step::Grow(if self.css.is_some() { limited / CSS_GROWTH_DIVISOR } else { limited })
+        full || round > least + (least / RISE_DIVISOR).clamp(MIN_RISE, MAX_RISE)
     }
 }
 
@@ -102,50 +70,59 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// One round of ten ACKs at an RTT; returns the segments grown, or `None` on exit.
-    fn round(h: &mut HyStart, n: u64, rtt_ms: u64) -> Option<f64> {
-        let mut grown = 0.0;
-        for i in 0..10 {
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A round of ACKs, `apart` from each other, all of one RTT; whether one of them ends slow start.
+    fn round(h: &mut HyStart, n: u64, acks: u32, apart: Duration, rtt_ms: u32, paced: bool) -> bool {
+        (0..acks).any(|i| {
             let ack = Ack {
-                unacknowledged: n * 1000 + i,
+                now: Instant::from_secs(n) + apart * i,
+                unacknowledged: n * 1000 + u64::from(i) + 1,
                 next_to_send: (n + 1) * 1000,
-                rtt: Some(Duration::from_millis(rtt_ms)),
+                paced,
                 ..Ack::default()
             };
-            match h.on_ack(&ack, 1.0) {
-                Step::Grow(segments) => grown += segments,
-                Step::Exit => return None,
-            }
-        }
-        Some(grown)
+            h.on_ack(&ack, MS * rtt_ms, MS * 40, 20.0)
+        })
     }
 
     #[test]
-    fn a_lasting_rise_ends_slow_start_after_five_slow_rounds() {
+    fn a_rise_of_an_eighth_in_each_of_the_first_samples_is_a_queue() {
         let mut h = HyStart::default();
-        assert_eq!(round(&mut h, 0, 40), Some(10.0));
-        assert_eq!(round(&mut h, 1, 44), Some(10.0), "less than an eighth is no rise");
-        let rise = round(&mut h, 2, 50).unwrap();
-        assert!(rise < 10.0, "{rise}");
-        for n in 3..7 {
-            assert_eq!(round(&mut h, n, 50), Some(2.5), "round {n}");
-        }
-        assert_eq!(round(&mut h, 7, 50), None);
+        assert!(!round(&mut h, 0, 10, 3 * MS, 40, false));
+        assert!(!round(&mut h, 1, 10, 3 * MS, 45, false), "an eighth is no rise");
+        assert!(!round(&mut h, 2, 8, 3 * MS, 46, false), "too few samples");
+        assert!(round(&mut h, 3, 9, 3 * MS, 46, false));
     }
 
     #[test]
-    fn a_passing_rise_is_forgiven() {
+    fn one_fast_ack_among_the_first_shows_that_there_is_no_queue() {
         let mut h = HyStart::default();
-        round(&mut h, 0, 40);
-        round(&mut h, 1, 60);
-        round(&mut h, 2, 41);
-        assert_eq!(round(&mut h, 3, 41), Some(10.0));
+        let ack = Ack { now: Instant::from_secs(5), unacknowledged: 1, next_to_send: 1000, ..Ack::default() };
+        assert!(!h.on_ack(&ack, MS * 40, MS * 40, 20.0));
+        assert!(!(2..50u64).any(|i| {
+            let now = ack.now + 3 * MS * i as u32;
+            h.on_ack(&Ack { now, unacknowledged: i, ..ack }, MS * 90, MS * 40, 20.0)
+        }));
     }
 
     #[test]
-    fn a_big_ack_counts_for_eight_segments_unless_paced() {
-        let ack = Ack::default();
-        assert_eq!(HyStart::default().on_ack(&ack, 20.0), Step::Grow(8.0));
-        assert_eq!(HyStart::default().on_ack(&Ack { paced: true, ..ack }, 20.0), Step::Grow(20.0));
+    fn a_train_longer_than_half_the_round_trip_fills_the_path() {
+        let mut h = HyStart::default();
+        assert!(!round(&mut h, 0, 20, MS, 40, false), "19 ms of 20.5");
+        assert!(!round(&mut h, 1, 20, 3 * MS, 40, false), "57 ms, but with gaps");
+        assert!(!round(&mut h, 2, 30, MS, 40, true), "29 ms of 41, paced");
+        assert!(round(&mut h, 3, 22, MS, 40, false), "21 ms");
+        assert!(round(&mut h, 4, 43, MS, 40, true), "42 ms, paced");
+    }
+
+    #[test]
+    fn small_windows_are_not_judged() {
+        let mut h = HyStart::default();
+        assert!(!(1..99u64).any(|i| {
+            let ack =
+                Ack { now: Instant::from_millis(i), unacknowledged: 1, next_to_send: 1000, ..Ack::default() };
+            h.on_ack(&ack, MS * 90, MS * 40, 15.0)
+        }));
     }
 }

@@ -88,8 +88,7 @@ pub struct CcConfig {
     pub mss_bytes: u32,
     /// Initial window in segments; 10 in RFC 6928 and Linux.
     pub initial_window_segments: u32,
-    /// Whether slow start may end early on rising delay (HyStart++, RFC 9406). Linux's CUBIC has the
-    /// older HyStart on by default; we use the standard one in its place. Reno never uses it.
+    /// Whether CUBIC's slow start may end early on long trains of ACKs or rising delay (HyStart).
     pub hystart: bool,
     /// For the controllers that take reports.
     pub int: IntConfig,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The paper gives no units and no bound: both are in [`super::View`] and [`super::IntConfig`]. While Eq. 1 is in
-//! force HyStart++ is not: the queue is seen, not guessed at. Where the path does not tell enough, or no
+//! force HyStart is not: the queue is seen, not guessed at. Where the path does not tell enough, or no
 //! longer, slow start is CUBIC's. With a queue much smaller than the bandwidth-delay product Eq. 1 is slower
 //! than doubling, for it knows nothing of the empty pipe; that is the paper's law and stays so.
 

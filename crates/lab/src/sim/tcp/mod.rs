@@ -51,7 +51,7 @@ pub struct Options {
     pub mtu_bytes: u16,
     /// Initial window, segments.
     pub initial_window_segments: u32,
-    /// Whether CUBIC's slow start may end on rising delay.
+    /// Whether CUBIC's slow start may end before a loss (HyStart).
     pub hystart: bool,
     /// Whether segments are spread over the round trip.
     pub pacing: bool,

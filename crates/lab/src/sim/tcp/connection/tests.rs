@@ -335,7 +335,7 @@ fn timeouts_double_until_the_path_is_back() {
 #[test]
 fn a_delay_spike_is_recognised_and_taken_back() {
     // The path holds everything from 300 to 900 ms and then delivers it in order: the timeout was spurious.
-    let mut pair = upload(Options::default(), 3_000_000);
+    let mut pair = upload(Options::default(), 12_000_000);
     let (from, to) = (at_ms(300), at_ms(900));
     let mut before = 0;
     pair.run_timed(
