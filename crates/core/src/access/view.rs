@@ -15,18 +15,30 @@ pub struct LoadView {
     pub rtt_us: u32,
     /// How long a packet sent now waits in the queue.
     pub queue_us: u32,
+    /// The same, but cautious where the capacity is not known: what is sent beyond twice the highest rate seen waits.
+    pub modelled_us: u32,
     /// The queue at which the path is known to drop; `u32::MAX` if it was not seen to.
     pub drop_us: u32,
     /// What the path carries, in bit/s; 0 while it was never full.
     pub capacity_bps: u64,
+    /// The same, or else the highest rate seen.
+    pub seen_bps: u64,
     /// Loss without congestion, in parts per million.
     pub wild_ppm: u32,
 }
 
 impl LoadView {
     /// Of a path that was not probed yet.
-    pub const UNKNOWN: Self =
-        Self { base_us: None, rtt_us: 0, queue_us: 0, drop_us: u32::MAX, capacity_bps: 0, wild_ppm: 0 };
+    pub const UNKNOWN: Self = Self {
+        base_us: None,
+        rtt_us: 0,
+        queue_us: 0,
+        modelled_us: 0,
+        drop_us: u32::MAX,
+        capacity_bps: 0,
+        seen_bps: 0,
+        wild_ppm: 0,
+    };
 }
 
 /// What steering remembers of one flow.

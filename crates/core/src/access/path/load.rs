@@ -8,7 +8,10 @@
 //!   forward     =  peer's timestamp − echo                 (µs, offset included)
 //!   base        =  least forward delay of the last 30 to 60 s
 //!   queue       =  forward − base                          at the time the probe left
-//!   capacity    =  bytes received / time, by the peer's counters and clock, between two probes that both met a queue
+//!   capacity    =  bytes received / time, by the peer's counters and clock, between two probes. It is a sample where
+//!                  the second met a queue that is longer than the time, for then the path was full all the time; where
+//!                  both met one, it may not have been, and a lower rate counts a tenth. Before the first such sample, or
+//!                  a queue met by six probes in a row, it is the highest rate seen and told to nobody.
 //! ```
 //!
 //! Between probes the backlog is carried on by a model, in bits: it grows with each packet sent and falls by the
@@ -29,8 +32,13 @@ const MARKS: usize = 16;
 const MARK_AGE: Duration = Duration::from_secs(2);
 /// Shortest time over which a rate is taken, in nanoseconds of the peer's clock.
 const RATE_NS: u64 = 10_000_000;
-/// A rate over `t` weighs `t / (t + 100 ms)`.
+/// A rate over `t` weighs `t / (t + 100 ms)`, and a lower one less where the queue may have been empty for a while.
 const RATE_MEMORY_NS: u64 = 100_000_000;
+/// A queue that all probes meet for so long stands: the path is full.
+const BUSY_IN_A_ROW: u8 = 5;
+const LOWER_RATE_MEMORY_NS: u64 = 1_000_000_000;
+/// What a path is taken to carry before anything was received by it.
+const FIRST_RATE_BPS: u64 = 10_000_000;
 /// A queue up to this, and two full packets more, is taken for none.
 const NO_QUEUE_US: u32 = 1_000;
 const TWO_PACKETS_BITS: u64 = 24_000;
@@ -92,6 +100,17 @@ impl Sample {
     }
 }
 
+/// What `capacity_bps` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// The highest rate seen; there was no queue yet.
+    Nothing,
+    /// The same, and a probe met a queue.
+    Least,
+    /// The capacity.
+    Capacity,
+}
+
 /// Load of one path in the sending direction.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
@@ -101,6 +120,9 @@ pub(super) struct Load {
     queue_us: u32,
     drop_us: u32,
     capacity_bps: u64,
+    known: Known,
+    /// So many times in a row probes met a queue before and after.
+    busy: u8,
     /// The last samples of wild loss, in parts per million.
     wild_ppm: [u32; 3],
     wild: Sample,
@@ -122,6 +144,8 @@ impl Default for Load {
             queue_us: 0,
             drop_us: u32::MAX,
             capacity_bps: 0,
+            known: Known::Nothing,
+            busy: 0,
             wild_ppm: [0; 3],
             wild: Sample::default(),
             short_percent: [0; 8],
@@ -139,13 +163,11 @@ impl Load {
     /// `bytes` leave on the path.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: usize, now: Instant) {
-        if self.capacity_bps > 0 {
-            // What the path drops does not wait in it.
-            let most_us = u64::from(self.drop_us.min(MAX_QUEUE_US)) * 2;
-            let most = (self.capacity_bps / 1000).saturating_mul(most_us) / 1000;
-            self.backlog_bits = (self.backlog_now(now) + bytes as u64 * 8).min(most);
-            self.backlog_at = now;
-        }
+        // What the path drops does not wait in it.
+        let most_us = u64::from(self.drop_us.min(MAX_QUEUE_US)) * 2;
+        let most = (self.drain_bps() / 1000).saturating_mul(most_us) / 1000;
+        self.backlog_bits = (self.backlog_now(now) + bytes as u64 * 8).min(most);
+        self.backlog_at = now;
     }
 
     /// A probe with this id leaves, counted in `counters`.
@@ -196,23 +218,22 @@ impl Load {
 
     /// What was under way is lost or late: the path was down.
     pub(super) fn interrupted(&mut self) {
-        let Self { drop_us, capacity_bps, wild_ppm, short_percent, .. } = *self;
-        *self = Self { drop_us, capacity_bps, wild_ppm, short_percent, ..Self::default() };
+        let Self { drop_us, capacity_bps, known, wild_ppm, short_percent, .. } = *self;
+        *self = Self { drop_us, capacity_bps, known, wild_ppm, short_percent, ..Self::default() };
     }
 
     pub(super) fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
-        let queue_us = match self.capacity_bps {
-            0 => self.queue_us,
-            capacity => {
-                u32::try_from(self.backlog_now(now) * 1000 / (capacity / 1000).max(1)).unwrap_or(u32::MAX)
-            }
-        };
+        let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
+        let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
+        let queue_us = if self.known == Known::Nothing { self.queue_us } else { modelled_us };
         LoadView {
             base_us: self.base_us().filter(|_| self.seen.is_some()),
             rtt_us,
-            queue_us: queue_us.min(MAX_QUEUE_US),
+            queue_us,
+            modelled_us,
             drop_us: self.drop_us,
-            capacity_bps: self.capacity_bps,
+            seen_bps: self.capacity_bps,
+            capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
             wild_ppm: self.wild_loss_ppm(),
         }
     }
@@ -222,9 +243,17 @@ impl Load {
         Some(this.min(before)).filter(|base| *base != i64::MAX)
     }
 
+    /// The rate at which the model empties the queue. Before there was one, twice the highest rate seen may pass.
+    fn drain_bps(&self) -> u64 {
+        match self.known {
+            Known::Nothing => (2 * self.capacity_bps).max(FIRST_RATE_BPS),
+            Known::Least | Known::Capacity => self.capacity_bps.max(1_000),
+        }
+    }
+
     fn backlog_now(&self, now: Instant) -> u64 {
         let ns = u128::from(crate::time::nanos(now.saturating_since(self.backlog_at)));
-        let drained = u128::from(self.capacity_bps) * ns / 1_000_000_000;
+        let drained = u128::from(self.drain_bps()) * ns / 1_000_000_000;
         u64::try_from(u128::from(self.backlog_bits).saturating_sub(drained)).unwrap_or(0)
     }
 
@@ -244,15 +273,12 @@ impl Load {
         let rate_bps = if bytes > 1 << 31 { 0 } else { bytes * 8_000_000_000 / elapsed_ns };
         let two_packets_us = (TWO_PACKETS_BITS * 1_000_000).checked_div(rate_bps).unwrap_or(0);
         let none_us = NO_QUEUE_US.saturating_add(u32::try_from(two_packets_us).unwrap_or(u32::MAX));
-        let busy = seen.queue_us > none_us && fresh.queue_us > none_us;
-        if busy && self.capacity_bps == 0 {
-            self.capacity_bps = rate_bps;
-        } else if self.capacity_bps > 0 && (busy || rate_bps > self.capacity_bps) {
-            let sum = u128::from(self.capacity_bps) * u128::from(RATE_MEMORY_NS)
-                + u128::from(rate_bps) * u128::from(elapsed_ns);
-            self.capacity_bps =
-                u64::try_from(sum / u128::from(RATE_MEMORY_NS + elapsed_ns)).unwrap_or(u64::MAX).max(1);
-        }
+        self.learn_capacity(
+            rate_bps,
+            elapsed_ns,
+            fresh.queue_us,
+            [seen, fresh].map(|probe| probe.queue_us > none_us),
+        );
         let sent = fresh.tx_packets.wrapping_sub(seen.tx_packets);
         let got = fresh.rx_packets.wrapping_sub(seen.rx_packets);
         if got > MAX_STEP {
@@ -284,6 +310,32 @@ impl Load {
         }
     }
 
+    /// A rate at which the path delivered for a while, the queue after it, and whether probes met one before and after.
+    fn learn_capacity(&mut self, rate_bps: u64, elapsed_ns: u64, queue_us: u32, [before, after]: [bool; 2]) {
+        let full = u64::from(queue_us) * 1000 >= elapsed_ns;
+        let busy = before && after;
+        if self.known != Known::Capacity {
+            self.capacity_bps = if full { rate_bps } else { self.capacity_bps.max(rate_bps) };
+            self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
+            if (full || self.busy >= BUSY_IN_A_ROW) && self.capacity_bps > 0 {
+                self.known = Known::Capacity;
+            } else if after {
+                self.known = Known::Least;
+            }
+            return;
+        }
+        let memory_ns = match rate_bps > self.capacity_bps {
+            true => RATE_MEMORY_NS,
+            false if full => RATE_MEMORY_NS,
+            false if busy => LOWER_RATE_MEMORY_NS,
+            false => return,
+        };
+        let sum = u128::from(self.capacity_bps) * u128::from(memory_ns)
+            + u128::from(rate_bps) * u128::from(elapsed_ns);
+        self.capacity_bps =
+            u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX).max(1);
+    }
+
     fn wild_loss_ppm(&self) -> u32 {
         self.wild_ppm.into_iter().min().unwrap_or(0)
     }
@@ -302,10 +354,7 @@ impl Load {
 
     /// The model had `modelled` bits when a probe left that met `queue_us`.
     fn correct(&mut self, modelled: u64, now: Instant) {
-        if self.capacity_bps == 0 {
-            return;
-        }
-        let met = u64::from(self.queue_us) * (self.capacity_bps / 1000) / 1000;
+        let met = u64::from(self.queue_us) * (self.drain_bps() / 1000) / 1000;
         let backlog = self.backlog_now(now);
         let moved = |bits: u64| {
             if met >= modelled {

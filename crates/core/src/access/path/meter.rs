@@ -1,4 +1,4 @@
-//! Loss and delivery rate of one direction, from the counters both ends exchange.
+//! Loss of one direction, from the counters both ends exchange.
 //!
 //! Counters are compared modulo 2³². A difference that jumps by more than [`MAX_STEP`], or further back
 //! than [`LATE`], is a counter that started again: the meter takes the new values as its base and
@@ -18,7 +18,6 @@ use anabranch_wire::control::{PathCounters, Probe};
 pub(super) struct Meters {
     pub(super) tx_loss: LossMeter,
     pub(super) rx_loss: LossMeter,
-    pub(super) rate: RateMeter,
     pub(super) load: Load,
     hole: HoleMeter,
     mark_id: u32,
@@ -50,7 +49,6 @@ impl Meters {
         if self.marked && msg.id == self.mark_id {
             let received = msg.counters.rx_bytes as u32;
             self.tx_loss.update(self.mark_packets, msg.counters.rx_packets as u32, now);
-            self.rate.update(received, (msg.timestamp_ns / 1000) as u32);
             self.suspicion |= self.hole.update(self.mark_bytes, received);
         }
         // A later answer than the mark's: the mark's was lost.
@@ -60,7 +58,6 @@ impl Meters {
     /// The path went down: what was lost meanwhile says nothing of its quality.
     pub(super) fn interrupted(&mut self) {
         self.marked = false;
-        self.rate = RateMeter::default();
         self.load.interrupted();
         self.hole = HoleMeter::default();
         self.tx_loss.skip_interval();
@@ -187,44 +184,6 @@ impl LossMeter {
     }
 }
 
-/// Shortest interval a rate is computed over.
-const RATE_INTERVAL_US: u32 = 100_000;
-/// A sample over `t` weighs `t / (t + 300 ms)`.
-const RATE_MEMORY_US: u64 = 300_000;
-
-/// Rate at which the far end receives, from its byte counter and its own clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RateMeter {
-    bytes: u32,
-    at_us: u32,
-    /// Kilobit per second, to fit: up to 4 Tbit/s.
-    kbps: u32,
-}
-
-impl RateMeter {
-    /// `bytes` had arrived when the far end's clock showed `at_us` (both modulo 2³²).
-    pub(super) fn update(&mut self, bytes: u32, at_us: u32) {
-        let (step, elapsed) = (bytes.wrapping_sub(self.bytes), at_us.wrapping_sub(self.at_us));
-        let unbased = (self.bytes, self.at_us) == (0, 0);
-        if unbased || step > 1 << 31 || elapsed > 1 << 31 {
-            (self.bytes, self.at_us) = (bytes, at_us);
-            return;
-        }
-        if elapsed < RATE_INTERVAL_US {
-            return;
-        }
-        let sample = u64::from(step) * 8_000 / u64::from(elapsed);
-        let (old, t) = (u64::from(self.kbps), u64::from(elapsed));
-        let mixed = (old * RATE_MEMORY_US + sample * t) / (RATE_MEMORY_US + t);
-        self.kbps = u32::try_from(mixed).unwrap_or(u32::MAX);
-        (self.bytes, self.at_us) = (bytes, at_us);
-    }
-
-    pub(super) fn bps(&self) -> u64 {
-        u64::from(self.kbps) * 1000
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,14 +253,5 @@ mod tests {
         assert!(m.update(1_009_000, 10_000));
         assert!(!m.update(5_000, 10_000), "a counter that starts again is a new base");
         assert!(m.update(10_000, 10_000));
-    }
-
-    #[test]
-    fn the_rate_is_that_of_the_far_end() {
-        let mut m = RateMeter::default();
-        for i in 0..100u32 {
-            m.update((i * 100_000).wrapping_sub(1_000_000), (i * 100_000).wrapping_sub(5_000_000));
-        }
-        assert!((7_900_000..=8_000_000).contains(&m.bps()), "{}", m.bps());
     }
 }

@@ -411,13 +411,6 @@ impl PathMonitor {
         self.meters.as_ref().map_or((0, 0), |meters| (meters.tx_loss.lost(), meters.rx_loss.lost()))
     }
 
-    /// Rate at which user data of this end reaches the far one over this path, in bit/s, over about the
-    /// last 300 ms.
-    #[must_use]
-    pub fn delivery_rate_bps(&self) -> u64 {
-        self.meters.as_ref().map_or(0, |meters| meters.rate.bps())
-    }
-
     /// What is known of the load of the path in the sending direction.
     #[must_use]
     pub fn load(&self, now: Instant) -> LoadView {

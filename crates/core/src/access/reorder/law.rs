@@ -29,7 +29,8 @@
 //! A path is *live* if it is not reported down and carries data: one that brought nothing of the session
 //! while 256 packets and a second went by on the others is *quiet*, and nobody waits for it (the backup
 //! of a priority rule must not turn every loss on the primary into a stall) until it brings a packet
-//! again. A burst after a pause finds all paths live.
+//! again. A burst after a pause finds all paths live, and so does a flow that leaves the one path it was on: its
+//! first packet on the other is still under way.
 
 use super::FlowLimits;
 use crate::access::{MAX_PATHS, PathId};
@@ -41,6 +42,8 @@ const BASE_MARGIN_US: u32 = 1_000;
 /// A path that brought nothing for this many packets of the session, and this long, is quiet.
 const QUIET_PACKETS: u32 = 256;
 const QUIET: Duration = Duration::from_secs(1);
+/// A path later than the first by more than this, in round trips, is not waited for while it brings nothing.
+const SPREAD_RTT_US: u32 = 300_000;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct PathTiming {
@@ -143,6 +146,23 @@ impl HoldLaw {
         if self.count.is_multiple_of(QUIET_PACKETS) {
             self.find_quiet();
         }
+    }
+
+    /// A flow that was on one path is now on several: any path that is up, and not much later than the first, may bring
+    /// its packets.
+    pub(super) fn on_spread(&mut self) {
+        if self.quiet == 0 {
+            return;
+        }
+        let up = |path: usize| self.live & (1 << path) != 0;
+        let first = (0..MAX_PATHS).filter(|path| up(*path)).map(|path| self.paths[path].srtt_us).min();
+        let latest = first.unwrap_or(0).saturating_add(SPREAD_RTT_US);
+        for (path, timing) in self.paths.iter_mut().enumerate().filter(|(_, timing)| timing.srtt_us <= latest)
+        {
+            (timing.heard_count, timing.heard) = (self.count, self.now);
+            self.quiet &= !(1 << path);
+        }
+        self.recompute();
     }
 
     /// A gap noticed by an arrival on `path` took `late` to fill.

@@ -233,12 +233,9 @@ impl Paths {
         self.0.iter().map(|path| path.id).collect()
     }
 
-    /// Of no path anything is known.
-    pub const NO_LOADS: [LoadView; MAX_PATHS] = [LoadView::UNKNOWN; MAX_PATHS];
-
     /// The load of each path, by path id.
     pub fn loads(&self, now: Instant) -> [LoadView; MAX_PATHS] {
-        let mut loads = Self::NO_LOADS;
+        let mut loads = [LoadView::UNKNOWN; MAX_PATHS];
         for path in self.0.iter() {
             if let Some(slot) = loads.get_mut(usize::from(path.id)) {
                 *slot = path.monitor.load(now);

@@ -1,7 +1,6 @@
 //! From the inner packet to the datagrams that carry it.
 
 use super::active::Active;
-use super::path::Paths;
 use super::rules::Told;
 use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::access::classify::{FlowOwner, RuleIndex};
@@ -163,8 +162,9 @@ impl Session {
         let active = Active::of(&mut self.active, &self.profile);
         let state = RuleState::of(&mut active.per_rule, rule);
         let policy = self.rules.get(rule);
-        let loads = if policy.mode.is_autonomous() { self.paths.loads(now) } else { Paths::NO_LOADS };
-        let view = View { steady: &active.states, live: &active.live, loads: &loads };
+        let loads = policy.mode.is_autonomous().then(|| self.paths.loads(now));
+        let loads = loads.as_ref().map_or(&[][..], |loads| &loads[..]);
+        let view = View { steady: &active.states, live: &active.live, loads };
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         let remote = remote_hash(key.dst);
         if policy.mode.splits() {

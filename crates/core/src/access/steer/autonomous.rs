@@ -26,7 +26,7 @@
 //! *Why packets overflow.* Where the home's queue is shorter than the other path is later, no packet ever spills. A
 //! packet that overflows arrives later than those behind it; the sender then needs a larger window to keep the home
 //! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
-//! periods below 95 % packets overflow at a higher queue only, then not at all, for 8 s, then 16 s, 64 s at most.
+//! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
 //!
 //! *Loss.* A path that keeps losing more than 3 % without congestion is used only when nothing else is up. A bulk flow that does not
 //! fill a home with wild loss (its sender takes it for congestion) moves to a path with a quarter of it or less.
@@ -61,11 +61,13 @@ const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
 /// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
 const HARM_PERCENT: u64 = 95;
 const GAIN_PERCENT: u64 = 103;
+/// A sender that sends so much more than in any period before, in percent, is on its way.
+const GROWTH_PERCENT: u64 = 105;
 /// Periods of harm in a row that end it, and of gain that make the next pause short again.
 const HARM_PERIODS: u8 = 2;
 const GAIN_PERIODS: u8 = 8;
 /// First and longest pause of overflow after harm.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(8), Duration::from_secs(64));
+const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
 /// A small flow changes its path for a gain of a quarter and this at least.
 const SMALL_GAIN_US: i64 = 5_000;
 
@@ -74,7 +76,18 @@ const SMALL_GAIN_US: i64 = 5_000;
 struct Group {
     remote: u64,
     at: Instant,
-    flows: [u16; MAX_PATHS],
+    flows: [u8; MAX_PATHS],
+}
+
+impl Group {
+    /// A flow begins on `home`. Where many have begun, earlier ones count half: they are likely to have ended.
+    fn add(&mut self, home: PathId, now: Instant) {
+        self.at = now;
+        if self.flows[usize::from(home)] == u8::MAX {
+            self.flows = self.flows.map(|flows| flows / 2);
+        }
+        self.flows[usize::from(home)] += 1;
+    }
 }
 
 /// Whether packets may overflow, by what it did before.
@@ -86,6 +99,8 @@ struct Overflow {
     gain: u8,
     /// Packets overflowed in this period.
     used: bool,
+    /// The most that was sent in a period since packets overflow, and in the one before.
+    sent_bps: u64,
     retry_at: Instant,
     pause: Duration,
     /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
@@ -100,6 +115,7 @@ impl Default for Overflow {
             harm: 0,
             gain: 0,
             used: false,
+            sent_bps: 0,
             retry_at: Instant::ZERO,
             pause: PAUSE.0,
             harmed: (0, 0),
@@ -109,8 +125,11 @@ impl Default for Overflow {
 }
 
 impl Overflow {
-    /// Whether a home with this load is so full that packets overflow.
+    /// Whether a home with a queue and this load is so full that packets overflow.
     fn begins(&self, home: &LoadView) -> bool {
+        if home.drop_us == u32::MAX {
+            return self.caution == 0;
+        }
         let percent = OVERFLOW_PERCENT.get(usize::from(self.caution));
         percent.is_some_and(|percent| {
             u64::from(home.queue_us) * 100 >= u64::from(home.drop_us) * u64::from(*percent)
@@ -129,14 +148,17 @@ impl Overflow {
     /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
     fn review(&mut self, sent_bps: u64, capacity_bps: u64, now: Instant) {
         if !core::mem::take(&mut self.used) {
+            self.sent_bps = sent_bps;
             if self.caution > 0 && now >= self.retry_at {
                 self.caution -= 1;
                 self.retry_at = now + self.pause;
             }
             return;
         }
+        let grows = sent_bps * 100 > self.sent_bps * GROWTH_PERCENT;
+        self.sent_bps = self.sent_bps.max(sent_bps);
         if sent_bps * 100 < capacity_bps * HARM_PERCENT {
-            (self.harm, self.gain) = (self.harm + 1, 0);
+            (self.harm, self.gain) = (self.harm + u8::from(!grows), 0);
         } else {
             self.harm = 0;
             self.gain = if sent_bps * 100 > capacity_bps * GAIN_PERCENT { self.gain + 1 } else { 0 };
@@ -200,7 +222,8 @@ impl Lane {
         input.flow.set_home(home, input.now);
         let delays = Delays::of(input, usable);
         for path in usable {
-            self.queued[usize::from(path)] += u32::from(delays.has_queue(path, input));
+            let queued = &mut self.queued[usize::from(path)];
+            *queued = queued.saturating_add(u32::from(delays.has_queue(path, input)));
         }
         let (path, overflowed) =
             if spill { delays.spill(input, usable, home, &self.overflow) } else { (home, false) };
@@ -274,7 +297,7 @@ impl Lane {
             self.review(input);
             self.period = period;
         }
-        self.packets += 1;
+        self.packets = self.packets.saturating_add(1);
         self.bytes += u64::from(input.bytes) + SECURE_OVERHEAD as u64;
         let flow = &mut *input.flow;
         if flow.period != period {
@@ -288,7 +311,8 @@ impl Lane {
             && flow.bytes[0] >= BULK_BYTES
             && let Some(home) = flow.home()
         {
-            self.bulk[0][usize::from(home)] += 1;
+            let bulk = &mut self.bulk[0][usize::from(home)];
+            *bulk = bulk.saturating_add(1);
         }
     }
 
@@ -297,14 +321,14 @@ impl Lane {
         (self.full, self.idle) = (PathSet::EMPTY, PathSet::EMPTY);
         for path in input.live.up() {
             let queued = self.queued[usize::from(path)];
-            if queued * 2 > self.packets {
+            if queued > self.packets / 2 {
                 self.full.insert(path);
-            } else if queued * 16 <= self.packets {
+            } else if queued <= self.packets / 16 {
                 self.idle.insert(path);
             }
         }
         let homes = input.live.up().iter().filter(|path| self.bulk(*path) > 0);
-        let capacity_bps = homes.map(|path| input.load(path).capacity_bps).sum();
+        let capacity_bps = homes.map(|path| input.load(path).seen_bps).sum();
         self.overflow.review(self.bytes * 8000 / PERIOD_MS, capacity_bps, input.now);
         (self.packets, self.bytes, self.queued) = (0, 0, [0; MAX_PATHS]);
     }
@@ -322,7 +346,7 @@ impl Lane {
             Some(at) => {
                 let flows = self.groups[at].flows;
                 let cost = |path: &PathId| {
-                    let flows = u64::from(flows[usize::from(*path)].max(self.bulk(*path))) + 1;
+                    let flows = u64::from(u16::from(flows[usize::from(*path)]).max(self.bulk(*path))) + 1;
                     // A path without a capacity counts by its round trip, and more mildly than in proportion.
                     (flows << 32) / self.weight(*path, usable, input)
                 };
@@ -341,9 +365,7 @@ impl Lane {
                 (oldest, home)
             }
         };
-        let group = &mut self.groups[at];
-        group.at = input.now;
-        group.flows[usize::from(home)] += 1;
+        self.groups[at].add(home, input.now);
         Some(home)
     }
 
@@ -388,7 +410,7 @@ impl Lane {
             if let Some(to) = idle.iter().filter(free).min_by_key(|path| input.live.get(*path).rtt_us) {
                 self.move_at = input.now + MOVE;
                 self.record.moved(to);
-                self.bulk[0][usize::from(to)] += 1;
+                self.bulk[0][usize::from(to)] = self.bulk[0][usize::from(to)].saturating_add(1);
                 self.bulk[0][usize::from(home)] = self.bulk[0][usize::from(home)].saturating_sub(1);
                 return to;
             }
@@ -465,12 +487,22 @@ impl Delays {
             Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
         } else if further_us > MAX_SKEW_US {
             Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
-        } else if later_us >= 0 && !(overflows && gains) {
+        } else if later_us >= 0 && !(overflows && gains && is_emptier(&load, &own)) {
             Some(Exclusion::Later { later_us: whole(later_us) })
         } else {
             None
         }
     }
+}
+
+/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
+fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
+    // Where no drop was seen, a round trip's worth fits.
+    let fits_us = |load: &LoadView| match load.drop_us {
+        u32::MAX => u64::from(load.rtt_us.max(2 * SPILL_US)),
+        drop => u64::from(drop),
+    };
+    u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
 }
 
 fn within(at: Instant, now: Instant) -> bool {
@@ -493,6 +525,7 @@ mod tests {
             rtt_us: base_ms as u32 * 2000,
             queue_us: queue_ms * 1000,
             capacity_bps: mbps * 1_000_000,
+            seen_bps: mbps * 1_000_000,
             ..CLEAN
         }
     }
@@ -537,6 +570,7 @@ mod tests {
 
     #[test]
     fn a_flow_stays_where_it_arrives_first_until_that_is_full() {
+        let load = |base_ms, queue_ms, mbps| LoadView { drop_us: 100_000, ..load(base_ms, queue_ms, mbps) };
         let mut bed = Bed::new(&[load(5, 0, 0), load(20, 0, 0)]);
         let flow = &mut FlowSteer::default();
         assert_eq!(bed.packet(flow, 1), 0);
@@ -599,6 +633,18 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_a_new_flow_every_second_for_a_day_is_spread_by_capacity_to_the_end() {
+        let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
+        let mut on_second = 0;
+        for i in 0..86_400 {
+            let home = bed.packet(&mut FlowSteer::default(), 7);
+            on_second += u32::from(home == 1 && i >= 85_400);
+            bed.wait(1_000);
+        }
+        assert!((225..=275).contains(&on_second), "a quarter of the last 1000: {on_second}");
+    }
+
+    #[test]
     fn a_lossy_path_carries_nothing_while_another_is_up() {
         let mut bed = Bed::new(&[load(5, 50, 100), load(20, 0, 0)]);
         bed.states.set(1, PathState { steady_loss_percent: 20, ..PathState::up(40_000) });
@@ -623,8 +669,20 @@ mod tests {
     }
 
     #[test]
+    fn before_the_first_loss_packets_overflow_by_what_fits() {
+        let mut bed = Bed::new(&[load(5, 0, 0), load(20, 0, 0)]);
+        let flow = &mut FlowSteer::default();
+        assert_eq!(bed.packet(flow, 1), 0);
+        bed.loads[0] = load(5, 3, 100);
+        assert_eq!(bed.packet(flow, 1), 1, "3 of 10 ms in use, none of 40");
+        bed.loads[1].modelled_us = 13_000;
+        assert_eq!(bed.packet(flow, 1), 0, "3 of 10 ms in use, 13 of 40");
+    }
+
+    #[test]
     fn one_of_two_bulk_flows_moves_to_an_idle_path() {
-        let mut bed = Bed::new(&[load(5, 5, 100), load(20, 0, 100)]);
+        let full = LoadView { drop_us: 100_000, ..load(5, 5, 100) };
+        let mut bed = Bed::new(&[full, load(20, 0, 100)]);
         let flows = &mut [FlowSteer::default(), FlowSteer::default()];
         for (remote, flow) in (0..).zip(flows.iter_mut()) {
             flow.set_home(0, bed.now);
@@ -671,8 +729,10 @@ mod tests {
                     base_us: Some(base),
                     rtt_us: 2 * base as u32,
                     queue_us,
+                    modelled_us: queue_us,
                     drop_us: drop.unwrap_or(u32::MAX),
                     capacity_bps: mbps * 1_000_000,
+                    seen_bps: mbps * 1_000_000,
                     wild_ppm,
                 })
                 .collect();

@@ -76,7 +76,12 @@ impl Inner {
             self.release_all(index, ctx); // the rule changed from splitting to redundant
         }
         let flow = self.flows.get(index);
+        let spreads = flow.sole.is_some() && sole.is_none() && arrival.path != PATIENT;
         flow.sole = sole;
+        if spreads {
+            self.law.on_spread();
+        }
+        let flow = self.flows.get(index);
         let distance = ahead(sequence, flow.expected);
         if distance == 0 {
             return self.in_order(index, sequence, packet, ctx);
