@@ -79,12 +79,13 @@ struct Seen {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     sent: u32,
-    lost: u32,
+    /// Signed: a packet that overtakes a probe counts as lost before it and as one too many after it.
+    lost: i32,
     since_ns: u64,
 }
 
 impl Sample {
-    fn add(&mut self, sent: u32, lost: u32) {
+    fn add(&mut self, sent: u32, lost: i32) {
         (self.sent, self.lost) = (self.sent.saturating_add(sent), self.lost.saturating_add(lost));
     }
 
@@ -94,7 +95,8 @@ impl Sample {
 
     /// The loss in parts per million; the next sample begins.
     fn take_ppm(&mut self, now_ns: u64) -> u32 {
-        let ppm = u64::from(self.lost) * 1_000_000 / u64::from(self.sent.max(1));
+        let lost = u64::from(self.lost.max(0).unsigned_abs());
+        let ppm = lost * 1_000_000 / u64::from(self.sent.max(1));
         *self = Self { sent: 0, lost: 0, since_ns: now_ns };
         u32::try_from(ppm).unwrap_or(u32::MAX)
     }
@@ -285,7 +287,7 @@ impl Load {
             return;
         }
         let queue_us = seen.queue_us.max(fresh.queue_us);
-        let lost = sent.saturating_sub(got);
+        let lost = i32::try_from(i64::from(sent) - i64::from(got)).unwrap_or(0);
         let known = self.drop_us != u32::MAX;
         if queue_us > none_us && !self.is_lossy() && !(known && queue_us < self.drop_us / 2) {
             if lost > 0 {
@@ -488,6 +490,19 @@ mod tests {
         assert_eq!((view.wild_ppm, bed.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
         bed.run(10_000_000, 1500, 500);
         assert!(bed.view(2000).queue_us < 2_000, "the queue has drained: {:?}", bed.view(2000));
+    }
+
+    #[test]
+    fn packets_that_overtake_probes_are_no_loss() {
+        let mut sample = Sample::default();
+        for i in 0..256 {
+            sample.add(1, if i % 2 == 0 { 1 } else { -1 });
+        }
+        assert_eq!(sample.take_ppm(0), 0);
+        sample.add(256, 1);
+        assert_eq!(sample.take_ppm(0), 3906);
+        sample.add(256, -1);
+        assert_eq!(sample.take_ppm(0), 0);
     }
 
     #[test]
