@@ -3,7 +3,9 @@
 
 use crate::time::{Duration, Instant};
 
-/// Bytes of a flow in a period of the autonomous law (250 ms) that make it a bulk flow: 0.5 Mbit/s.
+/// The period in which the autonomous law counts bytes.
+pub(super) const PERIOD_MS: u64 = 250;
+/// Bytes of a flow in a period that make it a bulk flow: 0.5 Mbit/s.
 pub(super) const BULK_BYTES: u32 = 16_000;
 
 /// What steering may know of a path's load. Times in microseconds.
@@ -87,6 +89,11 @@ impl FlowSteer {
 
     pub(super) fn is_bulk(&self) -> bool {
         self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
+    }
+
+    /// Whether the flow sends at this rate at least, by what it sent in this period or the one before.
+    pub(super) fn fills(&self, bps: u64) -> bool {
+        u64::from(self.bytes[0].max(self.bytes[1])) * 8 * 1000 >= bps * PERIOD_MS
     }
 
     pub(super) fn since_moved_ms(&self, now: Instant) -> u32 {

@@ -12,7 +12,8 @@
 //!   home         the path a flow was placed on; it changes seldom
 //!   spill        home has a queue, and another path q, not at its drop level, has arrival(q) < arrival(home):
 //!                this packet takes q
-//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm
+//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, and for
+//!                flows that send an eighth of what the home carries
 //!   placement    the first flow: the earliest end of a transfer of 100 kB; further flows to the same host within
 //!                2 s, which are parts of one transfer: the path with the fewest for what it carries
 //!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
@@ -33,7 +34,7 @@
 
 use super::record::{Left, Record};
 use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
-use crate::access::view::{BULK_BYTES, LoadView};
+use crate::access::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::{Duration, Instant};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
@@ -42,7 +43,6 @@ use anabranch_wire::tunnel::SECURE_OVERHEAD;
 const LOSSY_PERCENT: u8 = 3;
 /// Above this loss without congestion, in parts per million, a sender that takes loss for congestion suffers.
 const WILD_PPM: u32 = 1_000;
-const PERIOD_MS: u64 = 250;
 /// Least queue of a home from which packets spill.
 const SPILL_US: u32 = 2_000;
 /// A path later than this by its base delay is not spilled to: the far end does not wait longer.
@@ -56,6 +56,8 @@ const GROUPS: usize = 4;
 const MOVE: Duration = Duration::from_millis(500);
 /// A bulk flow stays on a home for so long before it leaves it for its loss.
 const SETTLE_MS: u32 = 1_000;
+/// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
+const FILLS_PART: u64 = 8;
 /// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
 const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
 /// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
@@ -464,7 +466,8 @@ impl Delays {
             return (home, false);
         }
         let at_home = self.arrival_us(home, input);
-        let overflows = overflow.begins(&input.load(home));
+        let own = input.load(home);
+        let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
         let free = |path: &PathId| *path != home && self.refuses(input, home, overflows, *path).is_none();
         match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
             Some(path) => (path, self.arrival_us(path, input) >= at_home),
@@ -584,12 +587,13 @@ mod tests {
 
     #[test]
     fn a_home_that_drops_is_left_for_a_later_path_and_only_while_that_does_no_harm() {
-        let mut bed = Bed::new(&[load(5, 9, 100), load(20, 0, 100)]);
+        let mut bed = Bed::new(&[load(5, 9, 80), load(20, 0, 100)]);
         let flow = &mut FlowSteer::default();
         bed.packet(flow, 1);
+        flow.bytes[0] = 1 << 20;
         bed.loads[0].drop_us = 10_000;
         assert_eq!(bed.packet(flow, 1), 1);
-        // 250 ms at half of the capacity, again and again: harm.
+        // 250 ms at a seventh of the capacity, again and again: harm.
         for _ in 0..1200 {
             bed.packet(flow, 1);
             bed.wait(1);
@@ -604,7 +608,7 @@ mod tests {
         assert_eq!(bed.packet(flow, 1), 0, "then it stops");
         let LawView { counts, paused, .. } = bed.lane.view(bed.now);
         let pause = paused.unwrap();
-        assert!(pause.sent_bps < pause.capacity_bps && pause.capacity_bps == 100_000_000, "{pause:?}");
+        assert!(pause.sent_bps < pause.capacity_bps && pause.capacity_bps == 80_000_000, "{pause:?}");
         assert!(
             counts.pauses == 1 && counts.overflowed[1] > 0 && counts.spilled == [0; MAX_PATHS],
             "{counts:?}"
@@ -674,6 +678,8 @@ mod tests {
         let flow = &mut FlowSteer::default();
         assert_eq!(bed.packet(flow, 1), 0);
         bed.loads[0] = load(5, 3, 100);
+        assert_eq!(bed.packet(flow, 1), 0, "a flow that sends little does not overflow");
+        flow.bytes[0] = 1 << 20;
         assert_eq!(bed.packet(flow, 1), 1, "3 of 10 ms in use, none of 40");
         bed.loads[1].modelled_us = 13_000;
         assert_eq!(bed.packet(flow, 1), 0, "3 of 10 ms in use, 13 of 40");
