@@ -1,5 +1,5 @@
-//! What steering decides from beside the state of the paths: the load of a path, which `path` measures, and what is
-//! remembered of a flow, which `table` keeps.
+//! What steering decides from beside the state of the paths: the load of a path and why it is down, which `path` finds
+//! out, and what is remembered of a flow, which `table` keeps.
 
 use crate::time::{Duration, Instant};
 
@@ -7,6 +7,50 @@ use crate::time::{Duration, Instant};
 pub(super) const PERIOD_MS: u64 = 250;
 /// Bytes of a flow in a period that make it a bulk flow: 0.5 Mbit/s.
 pub(super) const BULK_BYTES: u32 = 16_000;
+
+/// Why a path is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DownReason {
+    /// The access has no carrier or no route.
+    Carrier,
+    /// Probes of an idle path went unanswered.
+    Probes,
+    /// Nothing came back while the path carried traffic.
+    Silence,
+    /// The far end said so.
+    Notified,
+    /// Switched off by configuration.
+    Admin,
+}
+
+impl DownReason {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin];
+
+    /// The reason as carried in a notification, from 1; 0 there means none (the path is up).
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The reason of a code; `None` for 0 and for codes of a later version.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The reason in lower case, for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Carrier => "carrier",
+            Self::Probes => "probes",
+            Self::Silence => "silence",
+            Self::Notified => "notified",
+            Self::Admin => "admin",
+        }
+    }
+}
 
 /// What steering may know of a path's load. Times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

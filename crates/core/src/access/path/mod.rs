@@ -44,6 +44,7 @@ mod bench;
 #[cfg(test)]
 mod laws;
 
+pub use crate::access::view::DownReason;
 use crate::time::Duration;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
 pub use monitor::PathMonitor;
@@ -57,49 +58,6 @@ pub enum Role {
     Ue,
     /// Answers.
     Upf,
-}
-
-/// Why a path is down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DownReason {
-    /// The access has no carrier or no route.
-    Carrier,
-    /// Probes of an idle path went unanswered.
-    Probes,
-    /// Nothing came back while the path carried traffic.
-    Silence,
-    /// The far end said so.
-    Notified,
-    /// Switched off by configuration.
-    Admin,
-}
-
-impl DownReason {
-    const ALL: [Self; 5] = [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin];
-
-    /// The reason as carried in a notification, from 1; 0 there means none (the path is up).
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8 + 1
-    }
-
-    /// The reason of a code; `None` for 0 and for codes of a later version.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
-    }
-
-    /// The reason in lower case, for logs and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Carrier => "carrier",
-            Self::Probes => "probes",
-            Self::Silence => "silence",
-            Self::Notified => "notified",
-            Self::Admin => "admin",
-        }
-    }
 }
 
 /// A change of a path worth acting on.

@@ -4,8 +4,7 @@
 
 use super::record::Left;
 use super::{Input, Mode, ModeState, Packet, PathSet, Steer, View};
-use crate::access::path::DownReason;
-use crate::access::view::FlowSteer;
+use crate::access::view::{DownReason, FlowSteer};
 use crate::access::{MAX_PATHS, PathId};
 use crate::time::Instant;
 
