@@ -147,10 +147,16 @@ Example:
   anabranch proxy --config proxy.toml
   anabranch ctl proxy flows
 
-SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule, route and table.")]
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule, route and table. What one that was killed
+left is removed at the next start, before the file is read, or by:
+  anabranch proxy --clean")]
 pub struct ProxyArgs {
+    /// Only remove what proxies that were killed have left in this network namespace: tables of nftables, rules and routes.
+    /// Those that run are not touched.
+    #[arg(long, exclusive = true)]
+    clean: bool,
     #[command(flatten)]
-    common: Common,
+    common: Option<Common>,
 }
 
 /// What wins over `[node]`.
@@ -250,11 +256,23 @@ pub fn run_lwip(args: &LwipArgs) -> anyhow::Result<()> {
 
 /// Runs a transparent proxy until it is told to stop.
 pub fn run_proxy(args: &ProxyArgs) -> anyhow::Result<()> {
-    let config = proxy::load(args)?;
-    if args.common.check {
+    let Some(common) = args.common.as_ref().filter(|_| !args.clean) else { return proxy::clean() };
+    if !common.check
+        && let Err(error) = proxy::clean()
+    {
+        // A file that is wrong ends this start: until then, who was left cut off is not any more.
+        let text = format!("{error:#}");
+        if text.contains("not permitted") {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+        }
+    }
+    let config = proxy::load(common)?;
+    if common.check {
         return Ok(());
     }
-    proxy::run(args, config)
+    proxy::run(common, config)
 }
 
 /// Whether an error is the fault of what the user wrote.

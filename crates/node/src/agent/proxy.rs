@@ -3,10 +3,11 @@
 mod asks;
 mod metrics;
 
+use super::Common;
 use super::service::{Signals, Wish, notify, reloading};
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, ProxyConfig};
-use crate::netctl::{self, Layer, Net, Tproxy};
+use crate::netctl::{Layer, Net, Tproxy};
 use crate::proxy::{Flows, Listeners, Policy, Proxy, Rules};
 use anyhow::Context;
 use std::path::PathBuf;
@@ -18,15 +19,20 @@ use tokio::task::JoinSet;
 /// How often the service manager is told that the program lives.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
+/// Removes what a proxy that was killed has left here, whatever its file says.
+pub fn clean() -> anyhow::Result<()> {
+    super::runtime()?.block_on(async { Net::open()?.clean_dead().await }).context("cleaning up")
+}
+
 /// Reads the file and lets flags win.
-pub fn load(args: &super::ProxyArgs) -> anyhow::Result<ProxyConfig> {
-    let mut config: ProxyConfig = config::load(&args.common.config)?;
-    args.common.win(&mut config.api, &mut config.metrics)?;
+pub fn load(args: &Common) -> anyhow::Result<ProxyConfig> {
+    let mut config: ProxyConfig = config::load(&args.config)?;
+    args.win(&mut config.api, &mut config.metrics)?;
     Ok(config)
 }
 
 /// Sets everything up, runs, and takes everything down again, also when something fails.
-pub fn run(args: &super::ProxyArgs, config: ProxyConfig) -> anyhow::Result<()> {
+pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.proxy.workers > 0 {
         builder.worker_threads(config.proxy.workers.into());
@@ -35,7 +41,7 @@ pub fn run(args: &super::ProxyArgs, config: ProxyConfig) -> anyhow::Result<()> {
     runtime.block_on(set_up(args, config))
 }
 
-async fn set_up(args: &super::ProxyArgs, config: ProxyConfig) -> anyhow::Result<()> {
+async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     // The port first: who has it is at work, and what it installed is not a leftover.
     let listeners = Listeners::bind(config.proxy.port, config.proxy.own_mark())?;
@@ -57,17 +63,9 @@ async fn set_up(args: &super::ProxyArgs, config: ProxyConfig) -> anyhow::Result<
     // Whoever listens does so before flows are led here.
     let _server =
         api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), None).await?;
-    let layer = net.apply(netctl::proxy(tproxy)).await?;
-    let mut agent = Agent {
-        file: args.common.config.clone(),
-        proxy,
-        config,
-        v6,
-        net,
-        layer,
-        log,
-        started: Instant::now(),
-    };
+    let layer = net.lead(tproxy).await?;
+    let mut agent =
+        Agent { file: args.config.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
     let result = agent.serve(&mut signals, serving, asks).await;
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;

@@ -120,7 +120,7 @@ impl LaneOfUe {
         let device = devices.pop();
         worker.ask(move |inside| inside.replace_lane(device)).await??;
         let tproxy = self.tproxy(led.clone(), v6);
-        match self.net.apply(netctl::proxy(tproxy)).await {
+        match self.net.lead(tproxy).await {
             Ok(layer) => {
                 self.running = Some(RunningUe { lane, v6, led, layer, _threads: threads });
                 Ok(())
@@ -156,8 +156,8 @@ impl LaneOfUe {
     }
 
     async fn lead(&mut self, led: Vec<FlowRule>) -> anyhow::Result<()> {
-        let Some(v6) = self.running.as_ref().map(|running| running.v6) else { return Ok(()) };
-        netctl::replace(self.tproxy(led.clone(), v6)).await?;
+        let Some(running) = &self.running else { return Ok(()) };
+        running.layer.replace(self.tproxy(led.clone(), running.v6)).await?;
         if let Some(running) = &mut self.running {
             running.led = led;
         }

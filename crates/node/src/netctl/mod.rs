@@ -10,7 +10,9 @@
 //!    stop or failure: undo the layers, last first
 //! ```
 
+mod keeper;
 mod lane;
+mod leftover;
 mod monitor;
 mod mptcp;
 mod nat;
@@ -25,7 +27,7 @@ pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::Owners;
-pub use plan::{inside_name, packet_device, proxy, session_of_ue, ue_accesses, upf};
+pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access, interface_of};
 pub use steps::Step;
@@ -104,10 +106,24 @@ impl Net {
         .await
     }
 
+    /// Removes what proxies and TCP lanes of UEs have left that are gone: tables of nftables that lead to a port that nobody
+    /// has, and rules and routes that no table is about. Nothing of those that live is touched; who is about to set one up
+    /// is waited for.
+    pub async fn clean_dead(&self) -> anyhow::Result<()> {
+        let _only = leftover::only().await?;
+        leftover::clean(&self.handle).await
+    }
+
+    /// As [`Self::apply`] of a [`proxy`]'s plan, while nobody cleans.
+    pub async fn lead(&self, tproxy: Tproxy) -> anyhow::Result<Layer> {
+        let _only = leftover::only().await?;
+        self.apply(plan::proxy(tproxy)).await
+    }
+
     /// Removes what a killed run of a proxy, or of a TCP lane, with this mark and table of nftables may have left.
     pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
         steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
-        steps::undo(&self.handle, Undo::Table(table.to_owned())).await
+        leftover::remove(table).await
     }
 
     /// Removes what a killed run with this device name and mark may have left; not the address
@@ -122,9 +138,15 @@ impl Net {
     }
 }
 
-/// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
-pub async fn replace(tproxy: Tproxy) -> anyhow::Result<()> {
-    tokio::task::spawn_blocking(move || tproxy::install(&tproxy)).await?
+impl Layer {
+    /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
+    pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
+        let keeper = self.0.iter().find_map(|undo| match undo {
+            Undo::Kept(keeper) => Some(keeper.clone()),
+            _ => None,
+        });
+        tokio::task::spawn_blocking(move || tproxy::replace(&tproxy, keeper.as_ref())).await?
+    }
 }
 
 #[cfg(test)]

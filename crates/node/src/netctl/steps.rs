@@ -1,5 +1,6 @@
 //! The steps of a plan, each with its inverse.
 
+use super::keeper::Keeper;
 use super::lane::{self, WayBack};
 use super::mptcp;
 use super::nat::{self, Nat};
@@ -133,6 +134,8 @@ pub enum Undo {
     Rule(Box<RuleMessage>),
     Sysctl(String, String),
     Table(String),
+    /// A table that goes when this does.
+    Kept(Keeper),
     Subflows(u32),
     Endpoint(u8),
 }
@@ -277,8 +280,8 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
         }
         Step::Intercept(to) => {
             let table = to.table.clone();
-            tokio::task::spawn_blocking(move || tproxy::install(&to)).await??;
-            Ok(Some(Undo::Table(table)))
+            let keeper = tokio::task::spawn_blocking(move || tproxy::lead(&to)).await??;
+            Ok(Some(keeper.map_or(Undo::Table(table), Undo::Kept)))
         }
         Step::Subflows(count) => Ok(mptcp::allow(count)?.map(Undo::Subflows)),
         Step::Endpoint(endpoint) => Ok(mptcp::add(&endpoint)?.map(Undo::Endpoint)),
@@ -307,6 +310,8 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
         Undo::Rule(message) => gone_is_fine(handle.rule().del(*message).execute().await),
         Undo::Sysctl(key, value) => write_sysctl(&key, &value),
         Undo::Table(table) => tokio::task::spawn_blocking(move || nat::remove(&table)).await?,
+        // It waits for nft to end.
+        Undo::Kept(keeper) => Ok(tokio::task::spawn_blocking(move || drop(keeper)).await?),
         Undo::Subflows(count) => mptcp::limit(count),
         Undo::Endpoint(id) => mptcp::remove(id),
     }
@@ -374,7 +379,7 @@ pub async fn clean_tables(handle: &Handle, priorities: Range<u32>, tables: &[u32
 }
 
 /// The kernel answers at once.
-const ANSWER: std::time::Duration = std::time::Duration::from_secs(1);
+pub const ANSWER: std::time::Duration = std::time::Duration::from_secs(1);
 
 async fn is_veth(handle: &Handle, index: u32) -> bool {
     let mut links = handle.link().get().match_index(index).execute();

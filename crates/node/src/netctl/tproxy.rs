@@ -10,6 +10,7 @@
 //! mark has chosen its way, and is left alone: so are the proxy's own sockets, the tunnel's, and those of programs that
 //! ask for a slice themselves.
 
+use super::keeper::Keeper;
 use anabranch_core::policy::{Filter, PortRange, Protocol};
 use anyhow::Context;
 use ipnet::IpNet;
@@ -62,17 +63,21 @@ impl Tproxy {
         format!("anabranch_{}", name.replace('-', "_"))
     }
 
-    /// As nftables' JSON (libnftables-json(5)): one transaction, in place of any earlier table of the name.
-    fn ruleset(&self) -> Value {
+    /// As nftables' JSON (libnftables-json(5)): one transaction, in place of what is in the table.
+    fn ruleset(&self, kept: bool) -> Value {
         let table = || json!({"family": "inet", "name": self.table});
-        let mut all = vec![
+        let mut all = if kept {
+            // Chains stay, without a rule.
+            vec![json!({"flush": {"table": table()}})]
+        } else {
             // "add" makes sure that there is something to delete.
-            json!({"add": {"table": table()}}),
-            json!({"delete": {"table": table()}}),
-            json!({"add": {"table": table()}}),
-            self.chain("classify", None),
-            self.chain("prerouting", Some(("filter", "prerouting"))),
-        ];
+            vec![
+                json!({"add": {"table": table()}}),
+                json!({"delete": {"table": table()}}),
+                json!({"add": {"table": table()}}),
+            ]
+        };
+        all.extend([self.chain("classify", None), self.chain("prerouting", Some(("filter", "prerouting")))]);
         let mut rule = |chain: &str, expr: Vec<Value>| {
             all.push(json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}}));
         };
@@ -213,9 +218,39 @@ fn address(field: &str, net: IpNet) -> Value {
     is(payload(protocol, field), prefix)
 }
 
-/// Puts the table in place of any earlier one of its name, in one transaction.
-pub fn install(tproxy: &Tproxy) -> anyhow::Result<()> {
-    apply(&tproxy.ruleset(), "nft_tproxy, nft_socket, nft_fib_inet and nft_ct")
+/// What it takes of the kernel.
+const MODULES: &str = "nft_tproxy, nft_socket, nft_fib_inet and nft_ct";
+
+/// Leads flows to the proxy, with a table that goes with this process if the kernel has such; if not (`None`), with one that
+/// stays until it is removed. One that stayed is replaced.
+///
+/// # Errors
+/// nft is missing, or the kernel lacks what it takes.
+pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
+    match Keeper::new(&tproxy.table) {
+        Ok(keeper) => {
+            replace(tproxy, Some(&keeper))?;
+            Ok(Some(keeper))
+        }
+        Err(error) => {
+            tracing::info!("the nftables table stays if this program is killed: {error:#}");
+            replace(tproxy, None).map(|()| None)
+        }
+    }
+}
+
+/// Leads other flows to it from now on, in one transaction.
+///
+/// # Errors
+/// As [`lead`]; nothing has changed.
+pub fn replace(tproxy: &Tproxy, keeper: Option<&Keeper>) -> anyhow::Result<()> {
+    match keeper {
+        Some(keeper) => {
+            let run = keeper.run(&tproxy.ruleset(true));
+            run.with_context(|| format!("(the kernel needs {MODULES})"))
+        }
+        None => apply(&tproxy.ruleset(false), MODULES),
+    }
 }
 
 /// Has nft execute a ruleset; `modules` is what it takes of the kernel.
@@ -269,9 +304,17 @@ mod tests {
     #[test]
     fn nft_takes_it_and_there_is_one() {
         in_private_network(|| {
-            install(&tproxy()).unwrap();
-            install(&tproxy()).unwrap();
+            replace(&tproxy(), None).unwrap();
+            replace(&tproxy(), None).unwrap();
+            let unkept = sh("nft list ruleset");
+            sh("nft delete table inet anabranch_a_b");
+            let kept = lead(&tproxy()).unwrap().expect("a kernel with tables that go");
+            replace(&tproxy(), Some(&kept)).unwrap();
             let all = sh("nft list ruleset");
+            let rules = |text: &str| {
+                text.lines().skip(1).filter(|l| *l != "\tflags owner" && !l.is_empty()).collect::<String>()
+            };
+            assert_eq!(rules(&all), rules(&unkept));
             assert_eq!(all.matches("table inet anabranch_a_b").count(), 1, "{all}");
             for line in [
                 "ct direction reply return",
@@ -288,9 +331,9 @@ mod tests {
                 assert!(all.contains(line), "{line}\n{all}");
             }
             // Without IPv6 nothing of it is taken.
-            install(&Tproxy { v6: false, local: false, ..tproxy() }).unwrap();
+            replace(&Tproxy { v6: false, local: false, ..tproxy() }, Some(&kept)).unwrap();
             let all = sh("nft list ruleset");
-            assert!(!all.contains("[::1]") && !all.contains("hook output"), "{all}");
+            assert!(!all.contains("[::1]") && !all.contains("oifname"), "{all}");
             assert!(all.contains("meta nfproto ipv6 return"), "{all}");
         });
     }

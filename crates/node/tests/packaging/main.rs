@@ -100,6 +100,8 @@ fn the_proxy_sees_less() {
     }
     assert_eq!((keys["User"], keys["NoNewPrivileges"], keys["Type"]), ("anabranch", "yes", "notify"));
     assert_eq!((keys["PrivateDevices"], keys["ProtectKernelTunables"]), ("yes", "yes"));
+    // However it ends, the host is not left cut off.
+    assert_eq!(keys["ExecStopPost"], "/usr/bin/anabranch proxy --clean");
     assert_eq!((keys["ProtectSystem"], keys["ExecReload"]), ("strict", "/bin/kill -HUP $MAINPID"));
 }
 

@@ -14,7 +14,7 @@ use net::{ANABRANCH, Namespace};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use world::{V4, V6, World, connect, exchange};
@@ -267,7 +267,6 @@ fn killed_started_again_and_told_anew() {
     exchange(connect(&world.ue, server).unwrap(), 1000);
     proxy.signal(Signal::SIGKILL);
     drop(proxy);
-    assert_eq!(world.picture(), installed, "what it left");
     let proxy = world.start_proxy();
     assert_eq!(world.picture(), installed, "once, not twice");
     exchange(connect(&world.ue, server).unwrap(), 1000);
@@ -295,6 +294,77 @@ fn killed_started_again_and_told_anew() {
     proxy.signal(Signal::SIGINT);
     let mut proxy = proxy;
     assert_eq!(proxy.wait(Duration::from_secs(20)), 0);
+    assert_eq!(world.picture(), before);
+}
+
+/// Killed with flows on it: new flows of host and LAN go on at once, and stay so with a start that fails; `--clean` removes
+/// what is left, and harms neither one that runs nor what is not ours.
+#[test]
+fn a_killed_proxy_cuts_nobody_off() {
+    let Some(world) = World::new() else { return };
+    let before = world.picture();
+    let head = "[intercept]\ninterfaces = [\"lan0\"]";
+    let all = "[[rule]]\nname = \"all\"\n";
+    let servers = [V4, "[2001:db8::80]"].map(|host| world.echo(&format!("{host}:8004")));
+    let udp = world.udp_echo(&format!("{V4}:8005"));
+    let new_flows = |why: &str| {
+        for server in servers {
+            for from in [&world.ue, &world.lan] {
+                let stream = connect(from, server).unwrap_or_else(|e| panic!("{why}: {server}: {e}"));
+                exchange(stream, 10_000);
+            }
+        }
+        udp_exchange(&talk(&world.ue, "0.0.0.0:0", udp), &[100]);
+    };
+    let clean = || world.ue.sh(&format!("{ANABRANCH} proxy --clean"));
+    for (round, name) in ["proxy", "other-name"].into_iter().enumerate() {
+        let own =
+            format!("[proxy]\nname = \"{name}\"\nport = {}\nmark = {}\n", 15_300 + round, 900 + 10 * round);
+        world.configure(&format!("{own}{head}"), all);
+        let proxy = world.start_proxy();
+        new_flows("with a proxy");
+        // One that runs is left alone.
+        let installed = world.picture();
+        clean();
+        assert_eq!(world.picture(), installed);
+        let busy: Vec<_> = servers.iter().map(|server| connect(&world.ue, *server).unwrap()).collect();
+        world.until("they pass it", || world.proxy()["flows"].as_u64() >= Some(2));
+        proxy.signal(Signal::SIGKILL);
+        drop(proxy);
+        // The kernel takes the table away as its owner's end of a pipe closes.
+        world.until("nothing leads flows to it", || !world.ue.sh("nft list tables").contains("anabranch"));
+        new_flows("killed");
+        drop(busy);
+        world.configure(&format!("nonsense = 1\n{head}"), all);
+        assert_eq!(world.spawn_proxy().wait(Duration::from_secs(20)), 2);
+        new_flows("after a start that failed");
+        assert_eq!(world.picture(), before, "the failed start has cleaned up");
+    }
+    // On a kernel without tables that go, the table is there still: the same.
+    world.configure(head, all);
+    let proxy = world.start_proxy();
+    let table = world.ue.sh("nft list ruleset").replace("flags owner", "");
+    proxy.signal(Signal::SIGKILL);
+    drop(proxy);
+    world.until("nothing leads flows to it", || !world.ue.sh("nft list tables").contains("anabranch"));
+    clean();
+    let leave = || {
+        std::fs::write(world.file("table.nft"), &table).unwrap();
+        world.ue.sh(&format!("nft -f {}", world.file("table.nft").display()));
+        world.ue.sh("ip rule add fwmark 43872 table 43872 priority 20600 proto 171
+                     ip route add local default dev lo table 43872 proto 171");
+        let server = servers[0];
+        let cut_off = world.ue.run(move || TcpStream::connect_timeout(&server, Duration::from_secs(1)));
+        assert!(cut_off.is_err(), "the leftover takes flows");
+    };
+    leave();
+    clean();
+    new_flows("after --clean");
+    assert_eq!(world.picture(), before);
+    leave();
+    world.configure("nonsense = 1", all);
+    assert_eq!(world.spawn_proxy().wait(Duration::from_secs(20)), 2);
+    new_flows("after a start that failed");
     assert_eq!(world.picture(), before);
 }
 

@@ -4,7 +4,6 @@ use super::super::views::event;
 use super::{Agent, metrics, tproxy};
 use crate::api::{self, Ask, Problem, ProxyAsk};
 use crate::config::{self, ProxyConfig};
-use crate::netctl;
 use crate::proxy::{Flow, Flows, Rules};
 use crate::relay::{Named, Totals};
 use std::collections::BTreeMap;
@@ -110,7 +109,7 @@ impl Agent {
         if differs[0].1 || differs[1].1 {
             // One transaction in place of the table that is there; rules and routes around it stay.
             let to = tproxy(&new, self.v6);
-            netctl::replace(to).await.map_err(|e| Problem::invalid(format!("{e:#}")))?;
+            self.layer.replace(to).await.map_err(|e| Problem::invalid(format!("{e:#}")))?;
             self.proxy.rules.store(Arc::new(rules));
             self.proxy.policy.forget();
         }
