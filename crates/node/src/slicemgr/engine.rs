@@ -4,10 +4,11 @@
 //!  request ─▶ commit: lock ─▶ read what others changed ─▶ decide (core) ─▶ write ─▶ unlock ─▶ memory ─▶ streams
 //! ```
 
-use super::store::{Newer, Store};
+use super::store::{Failed, Newer, Store};
 use crate::api::Problem;
 use anabranch_core::slice::view::{self, tag};
 use anabranch_core::slice::{Inventory, Kind, Manager, Record, Refusal, Write};
+use axum::http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
@@ -101,12 +102,35 @@ impl Engine {
         let known = self.held().revision;
         let (change, newer) = self.store.begin(known).await.map_err(|e| store_failed(&e))?;
         self.take(newer);
-        let (writes, answer) = self.read(decide)?;
-        if writes.is_empty() {
-            return Ok(answer);
-        }
+        let (writes, answer) = match self.read(decide) {
+            Ok((writes, answer)) if !writes.is_empty() => (writes, answer),
+            other => {
+                change.end().await;
+                return other.map(|(_, answer)| answer);
+            }
+        };
         let revision = self.held().revision + 1;
-        change.commit(revision, &writes).await.map_err(|e| store_failed(&e))?;
+        match change.commit(revision, &writes).await {
+            Ok(()) => {}
+            Err(Failed::Unchanged(error)) => return Err(store_failed(&error)),
+            Err(Failed::Unknown(error)) => {
+                tracing::error!("database: {error:#}; asking whether the change is stored");
+                match self.store.was_made(revision, &writes).await {
+                    Ok(true) => {}
+                    Ok(false) => return Err(store_failed(&error)),
+                    Err(again) => {
+                        tracing::error!("database: {again:#}");
+                        let detail =
+                            "the database ended while it stored the change: whether it did is not known";
+                        return Err(Problem::new(
+                            StatusCode::SERVICE_UNAVAILABLE,
+                            detail,
+                            "read what is there before you try again",
+                        ));
+                    }
+                }
+            }
+        }
         self.take(Newer { writes, revision, all: false });
         Ok(answer)
     }

@@ -7,9 +7,12 @@
 use anabranch_core::slice::{Kind, Record, Write};
 use anyhow::Context;
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{PgPool, Postgres, Sqlite, SqlitePool, Transaction};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, PgPool, Postgres, SqlitePool, Transaction};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const CHANNEL: &str = "anabranch_slices";
@@ -41,9 +44,41 @@ const LEASE: &str = "INSERT INTO anabranch_lease (name, owner, until_ms) VALUES 
 #[derive(Clone)]
 pub enum Store {
     /// A file.
-    Sqlite(SqlitePool),
+    Sqlite(SqlitePool, Writer),
     /// A server.
     Postgres(PgPool),
+}
+
+/// The connection that changes are made with. A change takes it, and gives it back when it has ended as it should; of
+/// one that has not, SQLite may have kept half a transaction open: that goes with its connection, and the next change
+/// has a new one.
+#[derive(Clone)]
+pub struct Writer {
+    options: SqliteConnectOptions,
+    idle: Arc<Mutex<Option<SqliteConnection>>>,
+}
+
+impl Writer {
+    async fn take(&self) -> sqlx::Result<SqliteConnection> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match idle {
+            Some(connection) => Ok(connection),
+            None => self.options.connect().await,
+        }
+    }
+
+    fn give(&self, connection: SqliteConnection) {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+}
+
+/// How storing a change went wrong.
+#[derive(Debug)]
+pub enum Failed {
+    /// Nothing has changed.
+    Unchanged(anyhow::Error),
+    /// The database did not say whether it is stored.
+    Unknown(anyhow::Error),
 }
 
 /// What is newer than what one has.
@@ -61,7 +96,7 @@ type Row = (String, String, i64, Option<String>);
 /// A change that is not made yet. It holds the lock.
 pub enum Change {
     /// In a file.
-    Sqlite(Transaction<'static, Sqlite>),
+    Sqlite(SqliteConnection, Writer),
     /// At a server.
     Postgres(Transaction<'static, Postgres>),
 }
@@ -70,7 +105,7 @@ pub enum Change {
 macro_rules! on {
     ($self:expr, $of:ident, $at:ident => $run:expr) => {
         match $self {
-            $of::Sqlite($at) => $run,
+            $of::Sqlite($at, _) => $run,
             $of::Postgres($at) => $run,
         }
     };
@@ -92,8 +127,9 @@ impl Store {
                     // What is wrong with the folder is said when the file is opened.
                     let _ = std::fs::create_dir_all(folder);
                 }
-                let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await;
-                Self::Sqlite(pool.with_context(|| format!("database \"{url}\": can the file be written?"))?)
+                let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
+                let pool = pool.with_context(|| format!("database \"{url}\": can the file be written?"))?;
+                Self::Sqlite(pool, Writer { options, idle: Arc::default() })
             }
             None => {
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(10));
@@ -127,7 +163,11 @@ impl Store {
     /// Begins a change: whoever else wants to make one waits. Gives what is newer than `known`.
     pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
         let mut change = match self {
-            Self::Sqlite(pool) => Change::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
+            Self::Sqlite(_, writer) => {
+                let mut connection = writer.take().await?;
+                sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
+                Change::Sqlite(connection, writer.clone())
+            }
             Self::Postgres(pool) => {
                 let mut tx = pool.begin().await?;
                 let lock = "SELECT value FROM anabranch_meta WHERE name = 'revision' FOR UPDATE";
@@ -136,18 +176,26 @@ impl Store {
             }
         };
         let newer = on!(&mut change, Change, tx => {
-            let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(&mut **tx).await?;
-            let revision: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(&mut **tx).await?;
+            let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(&mut *tx.statement()).await?;
+            let revision: i64 = sqlx::query_scalar(META).bind("revision").fetch_one(&mut *tx.statement()).await?;
             let all = known < purged;
             let from = if all { -1 } else { known };
             let rows: Vec<Row> = if from < revision {
-                sqlx::query_as(NEWER).bind(from).fetch_all(&mut **tx).await?
+                sqlx::query_as(NEWER).bind(from).fetch_all(&mut *tx.statement()).await?
             } else {
                 Vec::new()
             };
             newer(rows, revision, all)?
         });
         Ok((change, newer))
+    }
+
+    /// Whether a change was made of which it was not told: `writes` as `revision`. Waits for one that is still being made.
+    pub async fn was_made(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
+        let (mut change, _) = self.begin(revision).await?;
+        let made = change.has(revision, writes).await;
+        change.end().await;
+        made
     }
 
     /// What is newer than `known`, without a lock.
@@ -187,33 +235,100 @@ impl Store {
 
 impl Change {
     /// Makes it, as `revision`.
-    pub async fn commit(mut self, revision: i64, writes: &[Write]) -> anyhow::Result<()> {
+    pub async fn commit(mut self, revision: i64, writes: &[Write]) -> Result<(), Failed> {
+        if let Err(error) = self.put(revision, writes).await {
+            self.end().await;
+            return Err(Failed::Unchanged(error));
+        }
+        let made = match self {
+            Self::Sqlite(mut connection, writer) => {
+                match sqlx::query("COMMIT").execute(&mut connection).await {
+                    Ok(_) => {
+                        writer.give(connection);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        // Closed before anyone looks: what it left half done is undone then.
+                        drop(sqlx::Connection::close(connection).await);
+                        Err(error)
+                    }
+                }
+            }
+            Self::Postgres(tx) => tx.commit().await,
+        };
+        made.map_err(|error| Failed::Unknown(error.into()))
+    }
+
+    async fn put(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<()> {
         for write in writes {
             let body = write.record.as_ref().map(Record::to_json).transpose()?;
-            on!(&mut self, Self, tx => {
+            on!(self, Self, tx => {
                 let put = sqlx::query(PUT).bind(write.kind.name()).bind(&write.id).bind(revision).bind(body);
-                put.execute(&mut **tx).await.map(drop)
+                put.execute(&mut *tx.statement()).await.map(drop)
             })?;
         }
-        on!(&mut self, Self, tx => {
-            sqlx::query(RAISE).bind(revision).bind("revision").execute(&mut **tx).await.map(drop)
+        on!(self, Self, tx => {
+            sqlx::query(RAISE).bind(revision).bind("revision").execute(&mut *tx.statement()).await.map(drop)
         })?;
         if revision % 1000 == 0 && revision > KEEP_GONE {
             let old = revision - KEEP_GONE;
-            on!(&mut self, Self, tx => {
-                sqlx::query(PURGE).bind(old).execute(&mut **tx).await?;
-                sqlx::query(RAISE).bind(old).bind("purged").execute(&mut **tx).await.map(drop)
+            on!(self, Self, tx => {
+                sqlx::query(PURGE).bind(old).execute(&mut *tx.statement()).await?;
+                sqlx::query(RAISE).bind(old).bind("purged").execute(&mut *tx.statement()).await.map(drop)
             })?;
         }
-        match self {
-            Self::Sqlite(tx) => tx.commit().await?,
-            Self::Postgres(mut tx) => {
-                let tell = "SELECT pg_notify($1, $2)";
-                sqlx::query(tell).bind(CHANNEL).bind(revision.to_string()).execute(&mut *tx).await?;
-                tx.commit().await?;
-            }
+        if let Self::Postgres(tx) = self {
+            let tell = "SELECT pg_notify($1, $2)";
+            sqlx::query(tell).bind(CHANNEL).bind(revision.to_string()).execute(&mut **tx).await?;
         }
         Ok(())
+    }
+
+    /// Ends it without a change.
+    pub async fn end(self) {
+        match self {
+            Self::Sqlite(mut connection, writer) => {
+                // SQLite may have rolled back by itself, and says so; a new connection is sure not to be in the middle.
+                match sqlx::query("ROLLBACK").execute(&mut connection).await {
+                    Ok(_) => writer.give(connection),
+                    Err(_) => drop(sqlx::Connection::close(connection).await),
+                }
+            }
+            // The server undoes what it does not hear the end of.
+            Self::Postgres(tx) => drop(tx.rollback().await),
+        }
+    }
+
+    /// Whether the database has these writes as `revision`. A revision is of one change: its first record tells.
+    async fn has(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
+        const MADE: &str = "SELECT body FROM anabranch_record WHERE kind = $1 AND id = $2 AND revision = $3";
+        let Some(first) = writes.first() else { return Ok(true) };
+        let body = first.record.as_ref().map(Record::to_json).transpose()?;
+        let found: Option<Option<String>> = on!(self, Self, tx => {
+            let made = sqlx::query_scalar(MADE).bind(first.kind.name()).bind(&first.id).bind(revision);
+            made.fetch_optional(&mut *tx.statement()).await
+        })?;
+        Ok(found.is_some_and(|found| found == body))
+    }
+}
+
+/// What statements of a change are executed on.
+trait Statement {
+    type Connection;
+    fn statement(&mut self) -> &mut Self::Connection;
+}
+
+impl Statement for SqliteConnection {
+    type Connection = Self;
+    fn statement(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl Statement for Transaction<'static, Postgres> {
+    type Connection = sqlx::PgConnection;
+    fn statement(&mut self) -> &mut sqlx::PgConnection {
+        self
     }
 }
 
@@ -243,6 +358,55 @@ fn hide_password(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn document(id: &str, text: &str) -> Write {
+        let record = Some(Record::Document(serde_json::json!({"text": text})));
+        Write { kind: Kind::Gst, id: id.to_owned(), record }
+    }
+
+    /// A COMMIT that fails leaves SQLite in the middle of a transaction: neither that nor a change that was let go is in the
+    /// way of the next, and whether it was made is told rightly.
+    #[tokio::test]
+    async fn no_failure_is_in_the_way_of_the_next_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&format!("sqlite:{}/x.db", folder.path().display())).await.unwrap();
+        let Store::Sqlite(pool, _) = &store else { panic!() };
+        for sql in [
+            "CREATE TABLE parent (id TEXT PRIMARY KEY)",
+            "CREATE TABLE child (id TEXT REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)",
+            // What is called so cannot be committed, or not even written.
+            "CREATE TRIGGER late AFTER INSERT ON anabranch_record WHEN NEW.id = 'late' \
+             BEGIN INSERT INTO child VALUES ('nobody'); END",
+            "CREATE TRIGGER early AFTER INSERT ON anabranch_record WHEN NEW.id = 'early' \
+             BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+        ] {
+            sqlx::query(sql).execute(pool).await.unwrap();
+        }
+        let mut known = 0;
+        for round in 0..20 {
+            for (id, unknown) in [("late", true), ("early", false)] {
+                let writes = [document("before", "x"), document(id, "x")];
+                let (change, newer) = store.begin(known).await.unwrap();
+                assert_eq!(newer.revision, known);
+                match change.commit(known + 1, &writes).await {
+                    Err(Failed::Unknown(_)) => assert!(unknown, "{id}"),
+                    Err(Failed::Unchanged(_)) => assert!(!unknown, "{id}"),
+                    Ok(()) => panic!("{id}"),
+                }
+                assert!(!store.was_made(known + 1, &writes).await.unwrap(), "{id}");
+            }
+            let (dropped, _) = store.begin(known).await.unwrap();
+            drop(dropped);
+            let writes = [document("good", &round.to_string())];
+            let (change, _) = store.begin(known).await.unwrap();
+            change.commit(known + 1, &writes).await.unwrap();
+            known += 1;
+            assert!(store.was_made(known, &writes).await.unwrap());
+            assert!(!store.was_made(known, &[document("good", "other")]).await.unwrap());
+            assert!(!store.was_made(known + 1, &writes).await.unwrap());
+        }
+        assert_eq!(store.newer(-1).await.unwrap().writes.len(), 1);
+    }
 
     #[test]
     fn a_password_is_not_shown() {

@@ -3,6 +3,7 @@
 mod bad_input;
 mod cells;
 mod compat;
+mod disk;
 mod signalling;
 
 use super::{Running, routes, start};
@@ -37,7 +38,11 @@ fn config(folder: &std::path::Path, more: &str) -> SliceManagerConfig {
 
 impl World {
     async fn new(more: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap(), more).await
+    }
+
+    /// With everything in this folder.
+    async fn at(folder: tempfile::TempDir, more: &str) -> Self {
         let config = config(folder.path(), more);
         let running = start(&config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

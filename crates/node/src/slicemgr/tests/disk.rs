@@ -1,0 +1,82 @@
+//! A disk that is full, and has room again.
+
+use super::*;
+use crate::testing::sh;
+use nix::sched::{CloneFlags, unshare};
+use std::collections::BTreeSet;
+
+/// Runs `body` where a folder is a disk of so many KiB; nothing where that is not allowed.
+fn with_disk(kib: u32, body: impl AsyncFnOnce(tempfile::TempDir) + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
+                assert!(std::env::var_os("CI").is_none(), "CI must be able to mount: {error}");
+                eprintln!("skipped: needs root to mount a small disk ({error})");
+                return;
+            }
+            let disk = tempfile::tempdir().unwrap();
+            let at = disk.path().display().to_string();
+            sh(&format!("mount --make-rprivate /; mount -t tmpfs -o size={kib}k none {at}"));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(body(disk));
+            drop(runtime);
+            sh(&format!("umount -l {at}"));
+        });
+    });
+}
+
+#[test]
+fn writes_go_on_when_a_full_disk_has_room_again() {
+    for kib in [200, 333, 600] {
+        with_disk(kib, async |disk| {
+            let at = disk.path().to_owned();
+            let more = "[limits]\nue_burst = 10000\n";
+            let world = World::at(disk, more).await;
+            let body = |name: &str| json!({"name": name, "accesses": ["cell-2"], "serviceProfile": {}});
+            let mut made = BTreeSet::new();
+            let mut full = 0;
+            // Until several in a row are refused: a step of the slices' own may find room once more.
+            for i in 0..2000 {
+                let (status, said) = world.ask("POST", "/v1/slices", Some(body(&format!("s{i}")))).await;
+                match status {
+                    201 => drop(made.insert(said["id"].as_str().unwrap().to_owned())),
+                    503 => {
+                        full += 1;
+                        let detail = said["detail"].as_str().unwrap();
+                        assert!(detail.contains("nothing has changed"), "{said}");
+                    }
+                    409 => break,
+                    _ => panic!("{status} {said}"),
+                }
+                if full >= 10 {
+                    break;
+                }
+            }
+            assert!(full >= 10, "{kib} KiB were enough for {}", made.len());
+            // What is read is as it was answered.
+            let there = |world: &World| {
+                let engine = world._running.shared.engine.clone();
+                engine.read(|m| m.slices().keys().cloned().collect::<BTreeSet<_>>())
+            };
+            assert_eq!(there(&world), made);
+            sh(&format!("mount -o remount,size=20m {}", at.display()));
+            let end = Instant::now() + Duration::from_secs(30);
+            loop {
+                let (status, said) = world.ask("POST", "/v1/slices", Some(body("after"))).await;
+                if status == 201 {
+                    made.insert(said["id"].as_str().unwrap().to_owned());
+                    break;
+                }
+                assert!(Instant::now() < end, "room again, and still {said}");
+            }
+            for id in made.clone() {
+                world.until(&id, "Running").await;
+            }
+            let again = start(&config(&at, more)).await.unwrap();
+            assert_eq!(
+                again.shared.engine.read(|m| m.slices().keys().cloned().collect::<BTreeSet<_>>()),
+                made
+            );
+        });
+    }
+}
