@@ -11,9 +11,8 @@
 //!
 //! - **The short group.** The last group of a carrier may be smaller. It goes to one UE at most, so the state is
 //!   (groups, short group free or not).
-//! - **Bounds per slice.** A slice may take at most `most_rbs`; of what it takes, `least_groups` are set aside
-//!   for it and cost nothing. With several UEs in a slice, an inner f over its own groups gives the best score
-//!   for each number of groups, and the outer f chooses among those.
+//! - **Bounds per slice.** A slice may take at most `most_rbs`. With several UEs in a slice, an inner f over its own
+//!   groups gives the best score for each number of groups, and the outer f chooses among those.
 //!
 //! Scores are one integer, packets · B + Σ quantum with B beyond any Σ quantum, in 32 bits where that is enough:
 //! the inner loop is then a maximum of sums over contiguous memory. Equal scores go to the queue that comes
@@ -27,8 +26,6 @@ use std::ops::Range;
 pub struct SliceBound {
     /// Added to the score for each of its packets, second to their number.
     pub quantum: i32,
-    /// Groups that are its own: set aside, and free of charge in the choice.
-    pub least_groups: u16,
     /// Most RBs it may take.
     pub most_rbs: u32,
     /// Its queues.
@@ -38,7 +35,7 @@ pub struct SliceBound {
 /// A choice to be made. Kept from one TTI to the next for its memory only.
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
-    /// What is free, the groups set aside for slices included.
+    /// What is free.
     pub room: Room,
     /// The slices, in the order of their queues.
     pub slices: Vec<SliceBound>,
@@ -187,13 +184,7 @@ impl Problem {
     }
 
     fn solve_in<T: Score>(&mut self, tables: &mut Tables<T>, weight: i64) {
-        // What is set aside is not there to be chosen.
-        let mut groups = self.room.groups;
-        for slice in &mut self.slices {
-            slice.least_groups = slice.least_groups.min(groups);
-            groups -= slice.least_groups;
-        }
-        let rows = self.rows(usize::from(groups) + 1);
+        let rows = self.rows(usize::from(self.room.groups) + 1);
         let slices = self.slices.len();
         tables.outer.clear();
         tables.outer.resize(rows.step() * (slices + 1), T::default());
@@ -207,15 +198,14 @@ impl Problem {
             self.ways_of_slice(slice, weight, tables);
             tables.of_slice.push(start..tables.slice_ways.len());
             let (old, new) = tables.outer[rows.at(step, false)..].split_at_mut(rows.step());
-            relax_all(old, new, rows, &tables.slice_ways[start..], slice.least_groups);
+            relax_all(old, new, rows, &tables.slice_ways[start..]);
         }
         let (mut left, mut short) = (rows.width - 1, rows.lanes > 1);
         for index in 0..slices {
             let step = slices - 1 - index;
-            let free = self.slices[index].least_groups;
             let ways = &tables.slice_ways[tables.of_slice[step].clone()];
-            let Some(way) = trace_back(&tables.outer, rows, step, ways, free, left, short) else { continue };
-            left -= usize::from(way.groups.saturating_sub(free));
+            let Some(way) = trace_back(&tables.outer, rows, step, ways, left, short) else { continue };
+            left -= usize::from(way.groups);
             short &= !way.short;
             self.settle(index, step, way, weight, tables);
         }
@@ -239,7 +229,7 @@ impl Problem {
         for (step, queue) in slice.queues.clone().rev().enumerate() {
             self.ways_of_queue(slice, queue, weight, &mut tables.ways);
             let (old, new) = tables.inner[base + rows.at(step, false)..].split_at_mut(rows.step());
-            relax_all(old, new, rows, &tables.ways, 0);
+            relax_all(old, new, rows, &tables.ways);
         }
         let last = &tables.inner[base + rows.at(slice.queues.len(), false)..];
         let (whole, with_short) = last.split_at(rows.width);
@@ -320,7 +310,7 @@ impl Problem {
             self.ways_of_queue(&slice, queue, weight, &mut tables.ways);
             let step = slice.queues.end - 1 - queue;
             let table = &tables.inner[base..];
-            let Some(way) = trace_back(table, rows, step, &tables.ways, 0, left, short) else { continue };
+            let Some(way) = trace_back(table, rows, step, &tables.ways, left, short) else { continue };
             left -= usize::from(way.groups);
             short &= !way.short;
             self.note(queue, way);
@@ -353,12 +343,12 @@ fn rbs_from(row: &[u32], bytes: u64, at: usize) -> Option<usize> {
 }
 
 /// One step of f: `new` from `old`, each a row without the short group and perhaps one with it.
-fn relax_all<T: Score>(old: &[T], new: &mut [T], rows: Rows, ways: &[Way<T>], free: u16) {
+fn relax_all<T: Score>(old: &[T], new: &mut [T], rows: Rows, ways: &[Way<T>]) {
     new[..rows.step()].copy_from_slice(old);
     let (old_whole, old_short) = old.split_at(rows.width);
     let (new_whole, new_short) = new[..rows.step()].split_at_mut(rows.width);
     for way in ways {
-        let cost = usize::from(way.groups.saturating_sub(free));
+        let cost = usize::from(way.groups);
         if way.short {
             relax(old_whole, new_short, cost, way.score);
         } else {
@@ -382,13 +372,12 @@ fn trace_back<T: Score>(
     rows: Rows,
     step: usize,
     ways: &[Way<T>],
-    free: u16,
     left: usize,
     short: bool,
 ) -> Option<Way<T>> {
     let best = table[rows.at(step + 1, short) + left];
     let leads_there = |way: &&Way<T>| {
-        let cost = usize::from(way.groups.saturating_sub(free));
+        let cost = usize::from(way.groups);
         cost <= left
             && (short || !way.short)
             && table[rows.at(step, short && !way.short) + left - cost] + way.score == best
@@ -423,7 +412,7 @@ mod tests {
             if rbs > slice.most_rbs {
                 return None;
             }
-            groups += of_slice.max(slice.least_groups);
+            groups += of_slice;
         }
         (groups <= p.room.groups && (short_at.is_none() || p.room.short > 0)).then_some((packets, quantum))
     }
@@ -458,7 +447,6 @@ mod tests {
             }
             p.slices.push(SliceBound {
                 quantum: below(41) as i32 - 20,
-                least_groups: if below(4) == 0 { below(4) as u16 } else { 0 },
                 most_rbs: if below(2) == 0 { below(30) } else { 1000 },
                 queues: start..p.queues.len(),
             });

@@ -1,5 +1,7 @@
 //! Every inter-slice scheduler on the same cells: what each promises, whatever the traffic.
 
+mod shares;
+
 use super::*;
 use crate::ran::amc::{Amc, LteConfig, RadioConfig};
 use crate::ran::sched::eqp::{EqpParams, Idle};
@@ -451,7 +453,6 @@ proptest! {
             problem.queues.push(from..problem.needs.len());
             problem.slices.push(knapsack::SliceBound {
                 quantum: below(41) as i32 - 20,
-                least_groups: 0,
                 most_rbs: below(60),
                 queues: slice..slice + 1,
             });

@@ -160,7 +160,6 @@ impl Eqp {
             }
             self.problem.slices.push(SliceBound {
                 quantum,
-                least_groups: 0,
                 most_rbs: u32::try_from(quantum.saturating_add(self.limit)).unwrap_or(0),
                 queues,
             });

@@ -177,7 +177,6 @@ mod tests {
                 }
                 p.slices.push(SliceBound {
                     quantum: below(41) as i32 - 20,
-                    least_groups: 0,
                     most_rbs: below(40),
                     queues: start..p.queues.len(),
                 });
