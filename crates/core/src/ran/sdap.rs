@@ -22,7 +22,9 @@ mod tests;
 
 pub use config::{DrbConfig, FlowConfig, MAX_DRBS, SchedulerKind, SdapConfig, SdapError};
 
-use super::queue::{AnyBuffer, AnyLimiter, Buffer, BufferStats, Candidate, Limiter, Sdu, TtiReport};
+use super::queue::{
+    AnyBuffer, AnyLimiter, Buffer, BufferStats, Candidate, Forecast, Limiter, Sdu, TtiReport,
+};
 use crate::element::Reason;
 use crate::packet::Packet;
 use crate::time::{Duration, Instant, nanos};
@@ -293,6 +295,13 @@ impl Sdap {
         }
     }
 
+    /// The MAC expects something else of its next pull from `drb` than it said, see [`Limiter::on_forecast`].
+    pub fn on_forecast(&mut self, drb: DrbId, next: Forecast) {
+        if let Some(drb) = self.drb_mut(drb) {
+            drb.limiter.on_forecast(next);
+        }
+    }
+
     /// An SDU left `drb`'s RLC buffer, see [`Limiter::on_sent`].
     #[inline]
     pub fn on_sent(&mut self, drb: DrbId, bytes: u32, sojourn: Duration, now: Instant) {
@@ -321,6 +330,25 @@ impl Sdap {
     #[inline]
     pub fn backlog_bytes(&self, drb: DrbId) -> u64 {
         self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
+    }
+
+    /// Whether `drb`'s limiter lets down what the MAC says it will take next.
+    #[must_use]
+    pub fn follows_forecast(&self, drb: DrbId) -> bool {
+        self.limiter(drb).is_some_and(|limiter| limiter.follows_forecast())
+    }
+
+    /// Bytes that wait for a limiter which follows the forecast, and for others.
+    #[must_use]
+    pub fn held_bytes(&self) -> (u64, u64) {
+        self.drbs.iter().fold((0, 0), |(following, others), drb| {
+            let bytes = drb.backlog_bytes;
+            if drb.limiter.follows_forecast() {
+                (following + bytes, others)
+            } else {
+                (following, others + bytes)
+            }
+        })
     }
 
     /// The bearer that QoS flow `qfi` goes to.

@@ -1,6 +1,7 @@
 //! The chain of the drawing in `main.rs`.
 
 use anabranch_core::packet::Packet;
+use anabranch_core::ran::amc::Pulls;
 use anabranch_core::ran::queue::{
     AnyBuffer, BearerParams, Buffer, BufferLimit, Forecast, QueueConfig, Sdu, TtiReport,
 };
@@ -118,7 +119,7 @@ impl Run {
     pub fn go(&self) -> Outcome {
         let mut rng = ChaCha12Rng::seed_from_u64(self.seed);
         let bearer = BearerParams {
-            tti: TTI,
+            pulls: Pulls::every(TTI),
             limit: BufferLimit { bytes: 100_000_000, sdus: 100_000 },
             ..BearerParams::default()
         };

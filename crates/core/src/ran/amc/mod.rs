@@ -11,10 +11,12 @@
 mod config;
 pub mod lte;
 pub mod nr;
+mod pulls;
 mod table_36213;
 mod tdd;
 
 pub use config::{LteConfig, NrConfig, RadioConfig};
+pub use pulls::Pulls;
 pub use tdd::{Direction, TddConfig, TddPattern};
 
 use crate::time::Duration;
@@ -225,6 +227,15 @@ impl Amc {
     #[must_use]
     pub fn period_slots(&self) -> u64 {
         self.tdd.as_ref().map_or(1, TddPattern::len)
+    }
+
+    /// When the MAC pulls data of a direction.
+    #[must_use]
+    pub fn pulls(&self, direction: Direction) -> Pulls {
+        let Some(tdd) = &self.tdd else { return Pulls::every(self.slot) };
+        let most = |table: &TbsTable| table.row(table.max_mcs()).last().copied().unwrap_or(0);
+        let special = self.special.as_ref().map_or(0, most);
+        Pulls::of_pattern(tdd, self.slot, direction, (special, most(&self.full)))
     }
 
     /// What fits into slot number `slot` (from 0) in one direction; `None` if it carries none.

@@ -3,13 +3,13 @@
 use super::config::{BearerConfig, UeError};
 use super::stats::BearerStats;
 use crate::packet::Packet;
-use crate::ran::amc::Direction;
-use crate::ran::mac::TransportBlock;
+use crate::ran::amc::{Amc, Direction};
+use crate::ran::mac::{PER_PDU, TransportBlock};
 use crate::ran::pdcp::{PdcpRx, PdcpTx};
-use crate::ran::queue::{AnyBuffer, AnyLimiter};
+use crate::ran::queue::{AnyBuffer, AnyLimiter, Forecast, QueueConfig};
 use crate::ran::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentLog, SentSdu, TxQueue};
 use crate::ran::sdap::{DrbConfig, DrbId};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// See the top of this file.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Bearer {
         drb: &DrbConfig,
         lcid: u8,
         config: &BearerConfig,
-        tti: Duration,
+        amc: &Amc,
         seed: u64,
     ) -> Result<(Self, [AnyLimiter; 2]), UeError> {
         if !matches!(config.pdcp_sn_bits, 12 | 18) {
@@ -87,9 +87,8 @@ impl Bearer {
         if !(1..=9000).contains(&config.mtu_bytes) {
             return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
         }
-        let params = config.params(tti, seed);
-        let end = |queue: &crate::ran::queue::QueueConfig| -> Result<(AnyLimiter, End), UeError> {
-            let (limiter, buffer) = queue.build(params)?;
+        let end = |direction, queue: &QueueConfig| -> Result<(AnyLimiter, End), UeError> {
+            let (limiter, buffer) = queue.build(config.params(amc.pulls(direction), seed))?;
             let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
             let end = End {
                 rlc: Entity::new(&config.rlc, queue)?,
@@ -99,8 +98,8 @@ impl Bearer {
             };
             Ok((limiter, end))
         };
-        let (down, gnb) = end(&config.queue)?;
-        let (up, ue) = end(config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
+        let (down, gnb) = end(Direction::Downlink, &config.queue)?;
+        let (up, ue) = end(Direction::Uplink, config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
         let (id, priority) = (drb.id, config.priority);
         let acknowledged = matches!(config.rlc, RlcConfig::Am(_));
         let limit_bytes = config.limit_bytes;
@@ -118,6 +117,12 @@ impl Bearer {
         self.ends[sender(direction)].rlc.status(now)
     }
 
+    /// Whether SDUs of which nothing was sent lie in the buffer of a direction.
+    #[inline]
+    pub(super) fn has_whole_sdus(&self, direction: Direction) -> bool {
+        self.ends[sender(direction)].rlc.has_whole_sdus()
+    }
+
     /// SDU bytes in the buffer of a direction.
     #[inline]
     pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
@@ -128,6 +133,12 @@ impl Bearer {
     #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         self.ends[sender(direction)].rlc.air_bytes(per_pdu, now)
+    }
+
+    /// What of a forecast is left to bearers of lower priority.
+    pub(super) fn take_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
+        let before = self.air_bytes(direction, PER_PDU, now);
+        next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
     }
 
     pub(super) fn sizes(

@@ -24,7 +24,7 @@
 
 pub use crate::ioam::IoamConfig;
 use crate::policy::Filter;
-use crate::ran::amc::{AmcError, Direction, RadioConfig};
+use crate::ran::amc::{AmcError, Direction, Pulls, RadioConfig};
 use crate::ran::channel::{ChannelConfig, ChannelError};
 use crate::ran::mac::ControlLoad;
 use crate::ran::mac::harq::HarqConfig;
@@ -307,9 +307,9 @@ impl BearerConfig {
         Self { queue: queue.into(), ..Self::default() }
     }
 
-    pub(super) fn params(&self, tti: Duration, seed: u64) -> BearerParams {
+    pub(super) fn params(&self, pulls: Pulls, seed: u64) -> BearerParams {
         let limit = BufferLimit { bytes: self.limit_bytes, sdus: self.limit_sdus };
-        BearerParams { tti, mtu_bytes: self.mtu_bytes, limit, seed }
+        BearerParams { pulls, mtu_bytes: self.mtu_bytes, limit, seed }
     }
 
     pub(super) fn t_reordering(&self) -> Duration {

@@ -19,6 +19,7 @@ mod classify;
 mod command;
 mod config;
 mod exit;
+mod forecast;
 mod grants;
 mod ioam;
 mod slot;
@@ -32,7 +33,7 @@ pub use config::{
     BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, PacketEvents, QosRule,
     TelemetryConfig, UeConfig, UeError,
 };
-pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeSlotStats};
+pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
 pub use ue::Loader;
 
 use crate::element::{Element, Port, Reason};
@@ -188,6 +189,12 @@ impl Gnb {
     pub fn link_stats(&mut self, direction: Direction, now: Instant) -> LinkStats {
         self.count_slots(direction, now.as_nanos() / self.slot_ns);
         self.links[index(direction)].stats
+    }
+
+    /// Counters of a UE in a direction; 0 if there is no such UE.
+    #[must_use]
+    pub fn ue_link_stats(&self, ue: u32, direction: Direction) -> UeLinkStats {
+        self.ues.get(ue as usize).map(|ue| ue.look(direction).stats).unwrap_or_default()
     }
 
     /// Counters of a UE's bearers in a direction.
@@ -422,6 +429,7 @@ impl Gnb {
 
     /// Timers of UEs that are due at `now`.
     fn wake_ues(&mut self, now: Instant) {
+        self.announce(now);
         let mut wake = Instant::MAX;
         for at in 0..self.active.len() {
             let number = self.active[at];

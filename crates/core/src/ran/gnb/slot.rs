@@ -1,13 +1,14 @@
 //! One slot of one direction: retransmissions, scheduler, transport blocks, and the word to the limiters.
 
 use super::bearer::Delivered;
+use super::forecast::Demands;
 use super::stats::{GnbEvent, SlotStats, UeSlotStats};
 use super::ue::{Side, Ue, index};
 use super::{Flight, Gnb};
 use crate::ran::amc::Direction;
 use crate::ran::mac::harq::Retx;
 use crate::ran::mac::{Outcome, PER_PDU, TransportBlock};
-use crate::ran::queue::{Forecast, TtiReport};
+use crate::ran::queue::TtiReport;
 use crate::ran::sched::intra::{IntraSlice, Rank};
 use crate::ran::sched::{Backlog, Board, InterSlice, Tti};
 use crate::ran::sdap::DrbId;
@@ -27,8 +28,8 @@ pub(super) struct Scratch {
     queues: Vec<Backlog>,
     sizes: Vec<u32>,
     board: Board,
-    /// UEs with a backlog in each slice, by direction.
-    backlogged: [Vec<u16>; 2],
+    /// By direction.
+    pub(super) demands: [Demands; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,8 +53,13 @@ impl Gnb {
         self.links[index(direction)].counted = slot + 1;
         let retx_rbs = self.retransmit(direction, slot, at, rbs);
         self.list_backlogs(direction, slot, at, true);
+        let before = self.links[index(direction)].stats;
         let used_rbs = self.schedule(direction, slot, at, rbs - retx_rbs);
         let stats = &mut self.links[index(direction)].stats;
+        let (bytes, padding) =
+            (stats.block_bytes - before.block_bytes, stats.padding_bytes - before.padding_bytes);
+        let useful = f32::from(used_rbs) * (1.0 - padding as f32 / bytes.max(1) as f32);
+        self.scratch.demands[index(direction)].note_waste(1.0 - useful / f32::from((rbs - retx_rbs).max(1)));
         stats.slots += 1;
         stats.rbs += u64::from(rbs);
         stats.used_rbs += u64::from(used_rbs);
@@ -95,14 +101,10 @@ impl Gnb {
     fn list_backlogs(&mut self, direction: Direction, slot: u64, at: Instant, may: bool) {
         let Self { ues, active, amc, links, scratch, slices, .. } = self;
         let link = &links[index(direction)];
-        let Scratch { ranked, queues, sizes, backlogged, .. } = scratch;
+        let Scratch { ranked, queues, sizes, .. } = scratch;
         ranked.clear();
         queues.clear();
         sizes.clear();
-        let backlogged = &mut backlogged[index(direction)];
-        backlogged.resize(slices.len(), 0);
-        // Most slots have few: what is 0 stays.
-        backlogged.iter_mut().filter(|count| **count > 0).for_each(|count| *count = 0);
         for number in active.iter() {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
             let mut bytes = ue.air_bytes(direction, PER_PDU, at);
@@ -111,9 +113,6 @@ impl Gnb {
             }
             if bytes == 0 || !may {
                 continue;
-            }
-            if let Some(count) = backlogged.get_mut(usize::from(ue.slice)) {
-                *count += 1;
             }
             let side = ue.look(direction);
             if side.retx_at > slot || side.harq_waiting >= link.harq.processes() {
@@ -212,6 +211,9 @@ impl Gnb {
             let side = ue.side(direction);
             side.last_served = slot + 1;
             side.average.served(told.tbs_bytes, slot);
+            side.stats.used_rbs += u64::from(told.rbs);
+            side.stats.block_bytes += u64::from(told.tbs_bytes);
+            side.stats.padding_bytes += u64::from(told.padding_bytes);
             block = Some(filled);
         }
         if telemetry.ues {
@@ -251,6 +253,7 @@ impl Gnb {
 
     /// Tells the limiters of all UEs with anything to send.
     fn report(&mut self, direction: Direction, slot: u64, at: Instant) {
+        self.list_demands(direction, slot, at);
         for place in 0..self.active.len() {
             let number = self.active[place];
             let Some(ue) = self.ues.get_mut(number as usize) else { continue };
@@ -265,52 +268,6 @@ impl Gnb {
                 ue.report(direction, slot, &report, next);
             }
         }
-    }
-
-    /// When the MAC will pull from a UE's downlink after `slot`, and how many bytes it would take then: its part
-    /// of what retransmissions leave, at the MCS now in force. A UE does not know this of its uplink.
-    pub(super) fn forecast(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
-        if !self.forecast || direction == Direction::Uplink {
-            return None;
-        }
-        if !self.ues.get(number as usize)?.look(direction).listens {
-            return None;
-        }
-        self.expectation(direction, number, slot)
-    }
-
-    /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
-    pub(super) fn expectation(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
-        let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
-        let (now, at) = (self.time_of(slot), self.time_of(next));
-        let mut rbs = self.data_rbs(direction, next)?;
-        let link = &self.links[index(direction)];
-        rbs = rbs.saturating_sub(link.harq.rbs_due(at));
-        let due_again = link.harq.is_due(number, at);
-        let slice = usize::from(self.ues.get(number as usize)?.slice);
-        let backlogged = &self.scratch.backlogged[index(direction)];
-        let of = |slice: usize| backlogged.get(slice).copied().unwrap_or(0);
-        // Whoever has a backlog shares with it; in a partition, everybody.
-        let counts = |other: usize| other == slice || link.scheduler.is_partition() || of(other) > 0;
-        let parts = |other: usize| self.slices.get(other).map_or(0, |s| s.share_parts());
-        let mut sum: u64 = (0..self.slices.len()).filter(|other| counts(*other)).map(parts).sum();
-        if link.scheduler.is_partition() {
-            sum = sum.max(100 * 10_000);
-        }
-        let share = (u64::from(rbs) * parts(slice)).checked_div(sum).unwrap_or(rbs.into());
-        let groups = u64::from(self.amc.rbg().max(1));
-        let mine = match u64::from(of(slice)) {
-            0 | 1 => share,
-            ues => share / ues,
-        };
-        // Whole groups, but for the short one at the end of the carrier.
-        let mine = if mine < rbs.into() { mine / groups * groups } else { mine };
-        let Some(mcs) = self.ues.get_mut(number as usize)?.mcs(direction, &self.amc, now) else {
-            return Some(Forecast { at, bytes: 0, most_bytes: 0 });
-        };
-        let row = self.amc.table(direction, next)?.row(mcs);
-        let bytes = if due_again { 0 } else { row.get(mine as usize).copied().unwrap_or(0) };
-        Some(Forecast { at, bytes, most_bytes: row.last().copied().unwrap_or(0) })
     }
 }
 

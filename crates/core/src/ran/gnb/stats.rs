@@ -184,6 +184,17 @@ impl LinkStats {
     }
 }
 
+/// Counters of one direction of a UE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct UeLinkStats {
+    /// RBs granted for new data.
+    pub used_rbs: u64,
+    /// Bytes that its transport blocks had room for, the first time each.
+    pub block_bytes: u64,
+    /// Bytes of padding in them.
+    pub padding_bytes: u64,
+}
+
 /// Counters of one direction of a bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BearerStats {

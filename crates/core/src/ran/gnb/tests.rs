@@ -1,5 +1,8 @@
 //! The cell as an element.
 
+mod cells;
+mod limiters;
+
 use super::*;
 use crate::element::{Sink, drive};
 use crate::ran::amc::{LteConfig, NrConfig, RadioConfig, TddConfig};

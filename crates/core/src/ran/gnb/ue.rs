@@ -5,10 +5,11 @@ use super::classify;
 use super::config::{QosRule, UeConfig, UeError};
 use super::grants::GrantDelay;
 use super::ioam::Teller;
+use super::stats::UeLinkStats;
 use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::channel::Channel;
-use crate::ran::mac::{FIRST_LCID, PER_PDU};
+use crate::ran::mac::FIRST_LCID;
 use crate::ran::queue::{AnyLimiter, Forecast, Sdu, TtiReport};
 use crate::ran::rlc::BufferPool;
 use crate::ran::sched::intra::{Average, UeMetric};
@@ -63,6 +64,7 @@ pub(super) struct Side {
     pub(super) retx_at: u64,
     /// The slot after the last that limiters were told of.
     pub(super) told: u64,
+    pub(super) stats: UeLinkStats,
 }
 
 /// Index of a direction.
@@ -105,7 +107,7 @@ impl Ue {
         }
         let (mut bearers, mut limiters) = (Vec::new(), Vec::new());
         for (lcid, drb) in (FIRST_LCID..).zip(&config.sdap.drbs) {
-            let (bearer, pair) = Bearer::new(drb, lcid, config.bearer(drb.id), amc.slot(), seeds.next_u64())?;
+            let (bearer, pair) = Bearer::new(drb, lcid, config.bearer(drb.id), amc, seeds.next_u64())?;
             bearers.push(bearer);
             limiters.push((drb.id, pair));
         }
@@ -125,6 +127,7 @@ impl Ue {
                 harq_waiting: 0,
                 retx_at: 0,
                 told: 0,
+                stats: UeLinkStats::default(),
             })
         };
         // Both directions of a generated channel are the same one.
@@ -375,10 +378,16 @@ impl Ue {
             };
             side.sdap.on_tti(bearer.id, &report);
             if let Some(next) = &mut left {
-                // A bearer of higher priority comes first.
-                let before = bearer.air_bytes(direction, PER_PDU, report.at);
-                next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+                bearer.take_from(direction, next, report.at);
             }
+        }
+    }
+
+    /// Tells the limiters of a direction that the MAC expects something else of its next pull.
+    pub(super) fn announce(&mut self, direction: Direction, mut next: Forecast, now: Instant) {
+        for bearer in &self.bearers {
+            self.sides[index(direction)].sdap.on_forecast(bearer.id, next);
+            bearer.take_from(direction, &mut next, now);
         }
     }
 

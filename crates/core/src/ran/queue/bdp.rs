@@ -13,10 +13,12 @@
 //! How this differs from the source: the authors' program counts packets of a 10 ms tick, takes the
 //! channel's capacity in place of what the MAC took (RLC §IV-A: only the occupancy is known), and grants at
 //! least one packet per tick, which below one packet per TTI would fill RLC without end. If polls are rare, the
-//! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_tti`]).
+//! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). On NR a TTI is a round of
+//! downlink slots, see [`Pulls`] and docs/ran-limiter.md.
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
-use crate::time::{Duration, Instant, nanos};
+use crate::ran::amc::Pulls;
+use crate::time::{Instant, nanos};
 
 /// Head start of the pace in TTIs.
 const AHEAD: f64 = 1.0 / 3.0;
@@ -24,19 +26,31 @@ const AHEAD: f64 = 1.0 / 3.0;
 /// See the top of this file.
 #[derive(Debug, Clone)]
 pub struct Bdp {
-    tti: Duration,
+    pulls: Pulls,
     quota_bytes: u64,
     sent_bytes: u64,
     left_bytes: u64,
     last_tti: Instant,
+    /// What the MAC took since the round began, and how long that was.
+    served_bytes: u64,
+    in_round: u64,
+    clock_ns: u64,
 }
 
 impl Bdp {
     /// A limiter that has seen nothing yet: one packet.
     #[must_use]
     pub fn new(bearer: BearerParams) -> Self {
-        let tti = bearer.tti.max(Duration::from_nanos(1));
-        Self { tti, quota_bytes: 0, sent_bytes: 0, left_bytes: 0, last_tti: Instant::ZERO }
+        Self {
+            pulls: bearer.pulls,
+            quota_bytes: 0,
+            sent_bytes: 0,
+            left_bytes: 0,
+            last_tti: Instant::ZERO,
+            served_bytes: 0,
+            in_round: 0,
+            clock_ns: 0,
+        }
     }
 }
 
@@ -45,8 +59,8 @@ impl Limiter for Bdp {
         if self.sent_bytes + self.left_bytes == 0 {
             return true;
         }
-        let since = nanos(next.time_in_tti(self.last_tti, self.tti, now));
-        let passed = since as f64 / nanos(self.tti) as f64 + AHEAD;
+        let since = next.time_in_round(&self.pulls, self.last_tti, now);
+        let passed = since as f64 / nanos(self.pulls.round()) as f64 + AHEAD;
         (self.sent_bytes as f64) < self.quota_bytes as f64 * passed
     }
 
@@ -55,7 +69,17 @@ impl Limiter for Bdp {
     }
 
     fn on_tti(&mut self, report: &TtiReport) {
-        let bandwidth = u64::from(report.served_bytes / report.elapsed_ttis.max(1));
+        self.served_bytes = self.served_bytes.saturating_add(report.served_bytes.into());
+        let (pulls, passed) = self.pulls.in_slots(report.elapsed_ttis.max(1), report.at);
+        self.in_round = self.in_round.saturating_add(pulls);
+        self.clock_ns = self.clock_ns.saturating_add(passed);
+        if self.in_round < self.pulls.of_round() || self.clock_ns == 0 {
+            return;
+        }
+        let round = nanos(self.pulls.round());
+        let served = u128::from(self.served_bytes) * u128::from(round) / u128::from(self.clock_ns);
+        let bandwidth = u64::try_from(served).unwrap_or(u64::MAX);
+        (self.served_bytes, self.in_round, self.clock_ns) = (0, 0, 0);
         self.left_bytes = u64::from(report.buffer_bytes);
         self.quota_bytes = bandwidth.saturating_sub(self.left_bytes);
         self.sent_bytes = 0;

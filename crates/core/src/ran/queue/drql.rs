@@ -12,7 +12,8 @@
 //!
 //! How this differs from the source: the authors' program counts packets, grows by a factor of 1.2 when RLC
 //! ran dry, and shrinks by the least rest of 100 ms; neither the paper nor RLC §V-D gives a rule in bytes.
-//! Here every TTI corrects the limit by its whole error.
+//! Here every TTI corrects the limit by its whole error. On NR, where SDAP may look less often than the MAC pulls and
+//! pulls differ, the limit grows after any pull and shrinks by the least rest of a millisecond or TDD period.
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
 use crate::time::Instant;
@@ -26,8 +27,15 @@ pub struct Drql {
     mtu_bytes: u64,
     limit_bytes: u64,
     in_rlc_bytes: u64,
-    /// A packet had to wait for the limit since the last TTI.
+    /// A packet had to wait for the limit in this round, and it was not raised since.
     held: bool,
+    /// Slots of a round, and those of this one so far.
+    round_slots: u64,
+    in_round: u64,
+    /// Slots after which the limit may shrink, those since it could last, and the least that pulls left in them.
+    window_slots: u64,
+    slots: u64,
+    least_bytes: u64,
 }
 
 impl Drql {
@@ -35,7 +43,17 @@ impl Drql {
     #[must_use]
     pub fn new(bearer: BearerParams) -> Self {
         let mtu_bytes = u64::from(bearer.mtu_bytes.max(1));
-        Self { mtu_bytes, limit_bytes: mtu_bytes, in_rlc_bytes: 0, held: false }
+        Self {
+            mtu_bytes,
+            limit_bytes: mtu_bytes,
+            in_rlc_bytes: 0,
+            held: false,
+            round_slots: bearer.pulls.of_round(),
+            in_round: 0,
+            window_slots: bearer.pulls.window_slots(),
+            slots: 0,
+            least_bytes: u64::MAX,
+        }
     }
 
     /// The limit in force.
@@ -59,13 +77,23 @@ impl Limiter for Drql {
     fn on_tti(&mut self, report: &TtiReport) {
         let left = u64::from(report.buffer_bytes);
         self.in_rlc_bytes = left;
-        if left > self.mtu_bytes {
-            self.limit_bytes = self.limit_bytes.saturating_sub(left - self.mtu_bytes);
-        } else if self.held {
+        self.least_bytes = self.least_bytes.min(left);
+        let passed = u64::from(report.elapsed_ttis.max(1));
+        self.slots = self.slots.saturating_add(passed);
+        self.in_round = self.in_round.saturating_add(passed);
+        if left <= self.mtu_bytes && self.held {
             self.limit_bytes += self.mtu_bytes - left;
+            self.held = false;
+        }
+        if self.in_round >= self.round_slots {
+            (self.in_round, self.held) = (0, false);
+        }
+        if self.slots >= self.window_slots {
+            let excess = self.least_bytes.saturating_sub(self.mtu_bytes);
+            self.limit_bytes = self.limit_bytes.saturating_sub(excess);
+            (self.slots, self.least_bytes) = (0, u64::MAX);
         }
         self.limit_bytes = self.limit_bytes.clamp(1, MAX_LIMIT_BYTES);
-        self.held = false;
     }
 }
 

@@ -14,11 +14,17 @@
 //!
 //! How this differs from the source: the paper is not public; steps are those of the program that RLC
 //! measured (the first author's), which on growth may pass the maximum by one per interval without end. Here
-//! it stops there.
+//! it stops there. The maximum of ten SDUs is more than LTE's largest carrier takes in a millisecond; where a carrier
+//! takes more, as many packets of 1500 bytes as that is are allowed, and one. The sojourn is counted without
+//! uplink slots (TDD).
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
-use crate::time::{Duration, Instant};
+use crate::ran::amc::Pulls;
+use crate::time::{Duration, Instant, nanos};
 use serde::{Deserialize, Serialize};
+
+/// A packet as large as most.
+const PACKET_BYTES: u64 = 1500;
 
 /// Parameters; the defaults are those of RLC §V-D.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -30,7 +36,7 @@ pub struct DynRlcParams {
     pub target_us: u32,
     /// Least SDUs allowed, at least 1.
     pub min_sdus: u32,
-    /// Most SDUs allowed, at least `min_sdus`.
+    /// Most SDUs allowed, at least `min_sdus`; more where the carrier takes more in a millisecond.
     pub max_sdus: u32,
     /// Share of the way to the bound that one change goes, 0 to 1.
     pub alpha: f64,
@@ -46,6 +52,9 @@ impl Default for DynRlcParams {
 #[derive(Debug, Clone)]
 pub struct DynRlc {
     params: DynRlcParams,
+    pulls: Pulls,
+    /// SDUs of a millisecond of the whole carrier, and one.
+    carrier_sdus: u32,
     allowed_sdus: u32,
     in_rlc_sdus: u64,
     sojourn_sum: Duration,
@@ -56,9 +65,11 @@ pub struct DynRlc {
 impl DynRlc {
     /// A limiter that starts with the maximum.
     #[must_use]
-    pub fn new(params: DynRlcParams, _: BearerParams) -> Self {
+    pub fn new(params: DynRlcParams, bearer: BearerParams) -> Self {
         Self {
             params,
+            pulls: bearer.pulls,
+            carrier_sdus: 0,
             allowed_sdus: params.max_sdus.max(1),
             in_rlc_sdus: 0,
             sojourn_sum: Duration::ZERO,
@@ -84,14 +95,16 @@ impl Limiter for DynRlc {
     }
 
     fn on_sent(&mut self, _: u32, sojourn: Duration, now: Instant) {
-        self.sojourn_sum = self.sojourn_sum.saturating_add(sojourn);
+        let down = Instant::from_nanos(now.as_nanos().saturating_sub(nanos(sojourn)));
+        let waited = self.pulls.clock(now).saturating_sub(self.pulls.clock(down));
+        self.sojourn_sum = self.sojourn_sum.saturating_add(Duration::from_nanos(waited));
         self.sent_sdus = self.sent_sdus.saturating_add(1);
         let interval = Duration::from_micros(self.params.interval_us.into());
         if now.saturating_since(self.changed_at) < interval {
             return;
         }
         let mean = self.sojourn_sum / self.sent_sdus;
-        let (min, max) = (self.params.min_sdus.max(1), self.params.max_sdus.max(1));
+        let (min, max) = (self.params.min_sdus.max(1), self.params.max_sdus.max(self.carrier_sdus).max(1));
         let step = |way: u32| ((self.params.alpha * f64::from(way)) as u32).max(1);
         let now_allowed = self.allowed_sdus;
         let next = if mean > Duration::from_micros(self.params.target_us.into()) {
@@ -105,6 +118,15 @@ impl Limiter for DynRlc {
 
     fn on_tti(&mut self, report: &TtiReport) {
         self.in_rlc_sdus = report.buffer_sdus.into();
+        let (bytes, at) = report.next.map_or((report.granted_bytes, report.at), |n| (n.most_bytes, n.at));
+        if bytes > 0 {
+            let sdus = self.pulls.per_round(bytes, at).div_ceil(PACKET_BYTES) + 1;
+            let sdus = u32::try_from(sdus).unwrap_or(u32::MAX);
+            if std::mem::replace(&mut self.carrier_sdus, sdus) == 0 {
+                // It starts with the maximum.
+                self.allowed_sdus = self.allowed_sdus.max(sdus);
+            }
+        }
     }
 }
 

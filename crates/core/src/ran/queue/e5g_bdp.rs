@@ -25,12 +25,16 @@
 //! - Figure 3 takes 1.2 at t = ½, Algorithm 3 says 1.33 from ½ on: the figure is followed.
 //! - "The maximum capacity under the current MCS" (line 5) is the TBS of the whole carrier as the MAC says it;
 //!   if it does not say, the largest grant of late. The authors' program has the constant 2300.
-//! - The last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_tti`]). As printed,
+//! - The last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). As printed,
 //!   with one poll in the first half of each TTI nothing would ever leave, and with one at 3/5 half as much as could.
+//! - NR has slots shorter than 1 ms, and slots without downlink. What the print calls a TTI is a *round* here:
+//!   1 ms of the clock that only downlink slots move on ([`Pulls`]); so is the unit of the bandwidth and of
+//!   the capacity. Derived in docs/ran-limiter.md.
 //! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
 
 use super::{BearerParams, Candidate, Limiter, TtiReport};
-use crate::time::{Duration, Instant, nanos};
+use crate::ran::amc::Pulls;
+use crate::time::{Instant, nanos};
 use serde::{Deserialize, Serialize};
 
 /// Parameters; the defaults are the paper's.
@@ -59,18 +63,17 @@ impl Default for E5gBdpParams {
 pub struct E5gBdp {
     params: E5gBdpParams,
     mtu_bytes: u32,
-    /// 1 ms, or the time between two pulls if that is longer.
-    period: Duration,
-    tti: Duration,
-    /// EWMA, bytes per period.
+    pulls: Pulls,
+    /// EWMA, bytes per round.
     bandwidth: f64,
     /// Bytes let down since the last update.
     srs_bytes: u64,
     /// Bytes that were in RLC at the last update.
     last_acc_bytes: u64,
     last_tti: Instant,
+    /// Bytes of a round of the whole carrier.
     capacity_bytes: u64,
-    /// The last report since the update, and the TTIs of all of them.
+    /// The last report since the update, and the pulls and the time of all of them.
     pending: Option<Pending>,
 }
 
@@ -78,19 +81,18 @@ pub struct E5gBdp {
 struct Pending {
     at: Instant,
     acc_bytes: u32,
-    ttis: u32,
+    pulls: u64,
+    clock_ns: u64,
 }
 
 impl E5gBdp {
     /// A limiter that has seen nothing yet.
     #[must_use]
     pub fn new(params: E5gBdpParams, bearer: BearerParams) -> Self {
-        let tti = bearer.tti.max(Duration::from_nanos(1));
         Self {
             params,
             mtu_bytes: bearer.mtu_bytes.max(1),
-            period: tti.max(Duration::from_millis(1)),
-            tti,
+            pulls: bearer.pulls,
             bandwidth: 0.0,
             srs_bytes: 0,
             last_acc_bytes: 0,
@@ -100,7 +102,7 @@ impl E5gBdp {
         }
     }
 
-    /// The bandwidth it believes in, bytes per 1 ms (or per TTI, if that is longer).
+    /// The bandwidth it believes in, bytes per round.
     #[must_use]
     pub fn bandwidth_bytes(&self) -> f64 {
         self.bandwidth
@@ -108,25 +110,29 @@ impl E5gBdp {
 
     /// Algorithm 2.
     fn update_bw_est(&mut self, now: Instant) {
-        let Some(Pending { at, acc_bytes, ttis }) = self.pending else { return };
-        let since = nanos(self.tti).saturating_mul(u64::from(ttis));
-        if since < nanos(self.period) {
+        let Some(Pending { at, acc_bytes, pulls, clock_ns }) = self.pending else { return };
+        if pulls < self.pulls.of_round() || clock_ns == 0 {
             return;
         }
+        let round = nanos(self.pulls.round());
         self.pending = None;
         let acc = u64::from(acc_bytes);
         let rms_bytes = (self.srs_bytes + self.last_acc_bytes).saturating_sub(acc);
-        let per_period = rms_bytes as f64 * nanos(self.period) as f64 / since as f64;
-        self.bandwidth += self.params.alpha * (per_period - self.bandwidth);
+        let per_round = rms_bytes as f64 * round as f64 / clock_ns as f64;
+        self.bandwidth += self.params.alpha * (per_round - self.bandwidth);
         self.srs_bytes = 0;
         self.last_acc_bytes = acc;
         self.last_tti = if self.params.clock_from_poll { now } else { at };
     }
 
+    /// Rounds since the last update, see [`Candidate::time_in_round`].
+    fn elapsed(&self, next: &Candidate, now: Instant) -> f64 {
+        let since = next.time_in_round(&self.pulls, self.last_tti, now);
+        since as f64 / nanos(self.pulls.round()) as f64
+    }
+
     /// Algorithm 3.
-    fn paced_bytes(&self, next: &Candidate, now: Instant) -> f64 {
-        let since = nanos(next.time_in_tti(self.last_tti, self.period, now));
-        let elapsed = since as f64 / nanos(self.period) as f64;
+    fn paced_bytes(&self, next: &Candidate, elapsed: f64) -> f64 {
         let mtu = f64::from(self.mtu_bytes.max(next.bytes));
         if self.bandwidth >= f64::from(self.params.floor_bytes) {
             let incr = if elapsed <= 0.5 { 1.2 } else { 1.33 };
@@ -143,11 +149,12 @@ impl Limiter for E5gBdp {
     /// Algorithm 1, with the answer the other way round.
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
         self.update_bw_est(now);
+        let elapsed = self.elapsed(next, now);
         let standing = self.srs_bytes + self.last_acc_bytes;
-        if standing > self.capacity_bytes {
+        if standing as f64 > self.capacity_bytes as f64 * elapsed.max(1.0) {
             return false;
         }
-        let paced = self.paced_bytes(next, now);
+        let paced = self.paced_bytes(next, elapsed);
         let data = f64::from(next.bytes);
         if paced * self.params.reduce_const > data + self.srs_bytes as f64 {
             return true;
@@ -162,17 +169,19 @@ impl Limiter for E5gBdp {
     }
 
     fn on_tti(&mut self, report: &TtiReport) {
-        let before = self.pending.map_or(0, |p| p.ttis);
+        let (pulls, clock_ns) = self.pending.map_or((0, 0), |p| (p.pulls, p.clock_ns));
+        let (more, passed) = self.pulls.in_slots(report.elapsed_ttis.max(1), report.at);
         self.pending = Some(Pending {
             at: report.at,
             acc_bytes: report.buffer_bytes,
-            ttis: before.saturating_add(report.elapsed_ttis.max(1)),
+            pulls: pulls.saturating_add(more),
+            clock_ns: clock_ns.saturating_add(passed),
         });
         // Forget an old grant slowly: a MAC that grants by need names small ones in between.
         let faded = self.capacity_bytes - self.capacity_bytes.div_ceil(128);
         self.capacity_bytes = match report.next {
-            Some(next) => u64::from(next.most_bytes),
-            None => u64::from(report.granted_bytes).max(faded),
+            Some(next) => self.pulls.per_round(next.most_bytes, next.at),
+            None => self.pulls.per_round(report.granted_bytes, report.at).max(faded),
         };
     }
 }
@@ -181,6 +190,7 @@ impl Limiter for E5gBdp {
 mod tests {
     use super::*;
     use crate::ran::queue::Forecast;
+    use crate::time::Duration;
 
     const TTI_US: u64 = 1000;
 
@@ -204,7 +214,8 @@ mod tests {
         let mut l = figure_3();
         for (quarter, paced) in [(1, 514.3), (2, 814.3), (3, 1211.8), (4, 1544.3)] {
             let next = Candidate::alone(1500, at(0));
-            assert!((l.paced_bytes(&next, at(quarter)) - paced).abs() < 0.05, "t = {quarter}/4");
+            let elapsed = l.elapsed(&next, at(quarter));
+            assert!((l.paced_bytes(&next, elapsed) - paced).abs() < 0.05, "t = {quarter}/4");
         }
         let bulk = Candidate::alone(1500, at(0));
         let voice = Candidate::alone(200, at(2));
@@ -285,7 +296,8 @@ mod tests {
         l.admits(&Candidate::alone(1, at(0)), at(0));
         assert_eq!(l.bandwidth_bytes(), 1000.0);
         // Shorter slots: an update once per millisecond.
-        let bearer = BearerParams { tti: Duration::from_micros(250), ..BearerParams::default() };
+        let bearer =
+            BearerParams { pulls: Pulls::every(Duration::from_micros(250)), ..BearerParams::default() };
         let mut l = E5gBdp::new(E5gBdpParams { alpha: 1.0, ..Default::default() }, bearer);
         for slot in 1..=4 {
             l.on_forwarded(100, Instant::ZERO);

@@ -26,7 +26,8 @@
 //! in a thousand is missed, as late as the host's timers allow.
 
 use super::{BearerParams, Candidate, Forecast, Limiter, TtiReport};
-use crate::time::{Duration, Instant, nanos};
+use crate::ran::amc::Pulls;
+use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// Steps of the guard: what one miss adds and one hit takes are 999 : 1.
@@ -59,7 +60,7 @@ impl Default for JitParams {
 /// See the top of this file.
 #[derive(Debug, Clone)]
 pub struct Jit {
-    tti: Duration,
+    pulls: Pulls,
     mtu_bytes: u32,
     spare_bytes: u64,
     min_guard_ns: f64,
@@ -79,7 +80,7 @@ impl Jit {
     pub fn new(params: JitParams, bearer: BearerParams) -> Self {
         let ns = |us: u32| f64::from(us) * 1000.0;
         Self {
-            tti: bearer.tti.max(Duration::from_nanos(1)),
+            pulls: bearer.pulls,
             mtu_bytes: bearer.mtu_bytes,
             spare_bytes: params.spare_bytes.into(),
             min_guard_ns: ns(params.min_guard_us),
@@ -100,21 +101,17 @@ impl Jit {
 
     /// The first tick after `now`.
     fn next_tick(&self, next: Forecast, now: Instant) -> Instant {
-        if next.at > now {
-            return next.at;
-        }
-        let tti = nanos(self.tti);
-        let gone = nanos(now.saturating_since(next.at)) / tti;
-        next.at + Duration::from_nanos(gone.saturating_add(1).saturating_mul(tti))
+        if next.at > now { next.at } else { self.pulls.next_after(now) }
     }
 
     /// Whether a packet of `bytes` has to go down at `now` to use up the grants of the ticks within the guard.
     fn is_due(&self, next: Forecast, bytes: u32, now: Instant) -> bool {
         let first = self.next_tick(next, now);
-        let Some(beyond) = nanos(self.guard()).checked_sub(nanos(first.saturating_since(now))) else {
+        let until = now + self.guard();
+        if first > until {
             return false;
-        };
-        let ticks = (beyond / nanos(self.tti) + 1).min(MAX_TICKS);
+        }
+        let ticks = (self.pulls.between(first, until) + 1).min(MAX_TICKS);
         // A grant of nothing that never ends would keep the bearer shut for ever.
         let disbelieved = self.empty_forecasts > MAX_EMPTY_FORECASTS;
         let grant = u64::from(next.bytes.max(disbelieved.into()));
@@ -154,11 +151,9 @@ impl Limiter for Jit {
         self.guard_ns += if missed { step } else { -step * MISSES_PER_TICK };
         self.guard_ns = self.guard_ns.clamp(self.min_guard_ns, self.max_guard_ns.max(self.min_guard_ns));
         self.in_rlc_bytes = report.buffer_bytes.into();
-        let again = Forecast {
-            at: report.at + self.tti,
-            bytes: report.granted_bytes,
-            most_bytes: report.granted_bytes,
-        };
+        let at = self.pulls.next_after(report.at);
+        let bytes = self.pulls.scale(report.granted_bytes, report.at, at);
+        let again = Forecast { at, bytes, most_bytes: bytes };
         let next = report.next.unwrap_or(match self.next {
             Some(last) if report.granted_bytes == 0 => Forecast { bytes: last.bytes, ..again },
             _ => again,
@@ -167,16 +162,22 @@ impl Limiter for Jit {
         self.next = Some(next);
     }
 
+    fn on_forecast(&mut self, next: Forecast) {
+        self.next = Some(next);
+    }
+
     fn wants_polls(&self) -> bool {
         self.next.is_none()
+    }
+
+    fn follows_forecast(&self) -> bool {
+        true
     }
 
     fn wake_at(&self, now: Instant) -> Option<Instant> {
         let fill = self.next_tick(self.next?, now) - self.guard();
         // The fill for that tick has been: the one for the next.
-        let tti = nanos(self.tti);
-        let gone = now.as_nanos().checked_sub(fill.as_nanos()).map_or(0, |since| since / tti + 1);
-        Some(fill + Duration::from_nanos(gone.saturating_mul(tti)))
+        Some(if fill > now { fill } else { self.pulls.next_after(now + self.guard()) - self.guard() })
     }
 }
 
@@ -272,8 +273,10 @@ mod tests {
     #[test]
     fn slots_shorter_than_the_guard_are_covered_together() {
         let params = JitParams { guard_us: 100, min_guard_us: 100, max_guard_us: 100, ..Default::default() };
-        let mut l =
-            Jit::new(params, BearerParams { tti: Duration::from_nanos(62_500), ..BearerParams::default() });
+        let mut l = Jit::new(
+            params,
+            BearerParams { pulls: Pulls::every(Duration::from_nanos(62_500)), ..BearerParams::default() },
+        );
         let next = Forecast { at: Instant::from_nanos(1_062_500), bytes: 1000, most_bytes: 1000 };
         l.on_tti(&TtiReport { at: at_us(1000), granted_bytes: 1000, next: Some(next), ..Default::default() });
         // Ticks at 62.5, 125 … µs: at 0 one lies within 100 µs, at 30 µs two do.

@@ -130,7 +130,7 @@ impl L4s {
             update: us(params.update_us.max(1)),
             alpha: params.alpha_hz,
             beta: params.beta_hz,
-            ramp_start: us(params.ramp_start_us).saturating_add(bearer.tti),
+            ramp_start: us(params.ramp_start_us).saturating_add(bearer.pulls.slot()),
             ramp_range: us(params.ramp_range_us),
             low_latency_qfis: params.low_latency_qfis.iter().fold(0, |set, qfi| set | 1 << (qfi & 63)),
             limit: bearer.limit,

@@ -44,7 +44,8 @@ mod tests;
 pub use config::{Algorithm, NoParams, QueueConfig, QueueError, UnknownAlgorithm};
 
 use crate::packet::Packet;
-use crate::time::{Duration, Instant};
+use crate::ran::amc::Pulls;
+use crate::time::{Duration, Instant, nanos};
 use bdp::Bdp;
 use codel::CoDelQueue;
 use drql::Drql;
@@ -127,13 +128,23 @@ impl Candidate {
         }
     }
 
-    /// Time since `last_tti`, at most `tti`, as a limiter that lets down more as a TTI passes should take it.
-    /// RLC §V-A polls five times per TTI, so its last look before the tick is in the last fifth; the last look
-    /// of rarer polls counts as at 4/5. Otherwise polls early in the TTI would never let down what fills it.
+    /// Time since the pull at `last`, nanoseconds of the [clock](Pulls::clock), as a limiter that lets down more as a
+    /// round passes should take it: at most a round, and more only by what is pulled after it.
+    ///
+    /// Nothing goes down between two looks of SDAP. RLC §V-A polls five times per TTI, so its last look before
+    /// the tick is in the last fifth. Where a round is one pull, the last look of rarer polls counts as at 4/5;
+    /// otherwise polls early in the TTI would never let down what fills it. Where it is several, a look counts as at
+    /// the last pull before the next look.
     #[must_use]
-    pub fn time_in_tti(&self, last_tti: Instant, tti: Duration, now: Instant) -> Duration {
-        let since = now.saturating_since(last_tti).min(tti);
-        if since.saturating_add(self.next_poll_in) >= tti { since.max(tti / 5 * 4) } else { since }
+    pub fn time_in_round(&self, pulls: &Pulls, last: Instant, now: Instant) -> u64 {
+        let (round, clock) = (nanos(pulls.round()), pulls.clock(now));
+        let since = clock.saturating_sub(pulls.clock(last)).min(round);
+        let next_look = now + self.next_poll_in;
+        if pulls.of_round() == 1 {
+            let to_look = pulls.clock(next_look).saturating_sub(clock);
+            return if since.saturating_add(to_look) >= round { since.max(round / 5 * 4) } else { since };
+        }
+        since.saturating_add(pulls.clock(pulls.last_until(next_look)).saturating_sub(clock))
     }
 }
 
@@ -142,7 +153,7 @@ impl Candidate {
 pub struct TtiReport {
     /// The tick at which the MAC pulled.
     pub at: Instant,
-    /// TTIs since the last report of this bearer; 0 is taken as 1.
+    /// Slots since the last report of this bearer, those without a pull included; 0 is taken as 1.
     pub elapsed_ttis: u32,
     /// Bytes the MAC had room for in this bearer's share of the transport block, RLC headers included.
     pub granted_bytes: u32,
@@ -162,7 +173,7 @@ pub struct Forecast {
     /// When it will pull.
     pub at: Instant,
     /// Bytes it would then take, RLC headers included, if the bearer had that much: the TBS of the RBs that
-    /// are this UE's share and not taken by HARQ retransmissions already due, at the MCS now in force.
+    /// neither HARQ retransmissions already due nor the demand of other UEs take, at the MCS now in force.
     pub bytes: u32,
     /// The TBS of the whole carrier at that MCS: no pull takes more.
     pub most_bytes: u32,
@@ -179,6 +190,8 @@ pub trait Limiter {
     fn on_sent(&mut self, _bytes: u32, _sojourn: Duration, _now: Instant) {}
     /// A TTI passed.
     fn on_tti(&mut self, _report: &TtiReport) {}
+    /// The MAC expects something else of its next pull than its last report said.
+    fn on_forecast(&mut self, _next: Forecast) {}
     /// Whether the answer of [`admits`](Self::admits) changes with time alone, so that SDAP must poll.
     fn wants_polls(&self) -> bool {
         true
@@ -186,6 +199,10 @@ pub trait Limiter {
     /// When after `now` to ask again in any case, beside the polls.
     fn wake_at(&self, _now: Instant) -> Option<Instant> {
         None
+    }
+    /// Whether it lets down what a [`Forecast`] says before each pull.
+    fn follows_forecast(&self) -> bool {
+        false
     }
 }
 
@@ -242,8 +259,8 @@ impl Default for BufferLimit {
 /// What a limiter or buffer is built with, besides its own parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BearerParams {
-    /// Time between two pulls of the MAC.
-    pub tti: Duration,
+    /// When the MAC pulls.
+    pub pulls: Pulls,
     /// Largest SDU in bytes, at least 1; packets may exceed it, only shares of it are used.
     pub mtu_bytes: u32,
     /// Bounds of the buffer.
@@ -254,7 +271,12 @@ pub struct BearerParams {
 
 impl Default for BearerParams {
     fn default() -> Self {
-        Self { tti: Duration::from_millis(1), mtu_bytes: 1500, limit: BufferLimit::default(), seed: 0 }
+        Self {
+            pulls: Pulls::every(Duration::from_millis(1)),
+            mtu_bytes: 1500,
+            limit: BufferLimit::default(),
+            seed: 0,
+        }
     }
 }
 
@@ -312,12 +334,19 @@ impl Limiter for AnyLimiter {
     fn on_tti(&mut self, report: &TtiReport) {
         limiter!(self, l => l.on_tti(report), else ());
     }
+    fn on_forecast(&mut self, next: Forecast) {
+        limiter!(self, l => l.on_forecast(next), else ());
+    }
     #[inline]
     fn wants_polls(&self) -> bool {
         limiter!(self, l => l.wants_polls(), else false)
     }
     fn wake_at(&self, now: Instant) -> Option<Instant> {
         limiter!(self, l => l.wake_at(now), else None)
+    }
+    #[inline]
+    fn follows_forecast(&self) -> bool {
+        limiter!(self, l => l.follows_forecast(), else false)
     }
 }
 

@@ -244,7 +244,7 @@ proptest! {
         steps in prop::collection::vec((any::<u64>(), any::<[u32; 6]>(), 0u8..5), 1..200),
     ) {
         let (mut limiter, mut buffer) = config.build(BearerParams {
-            tti: Duration::ZERO, mtu_bytes: 0, ..BearerParams::default()
+            pulls: Pulls::every(Duration::ZERO), mtu_bytes: 0, ..BearerParams::default()
         }).unwrap();
         for (ns, v, what) in steps {
             // Times in any order, counters that contradict one another.

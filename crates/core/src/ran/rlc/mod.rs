@@ -291,6 +291,13 @@ impl Entity {
         }
     }
 
+    /// Whether SDUs of which nothing was pulled wait.
+    #[must_use]
+    #[inline]
+    pub fn has_whole_sdus(&self) -> bool {
+        self.queue.buffer.len_sdus() > 0
+    }
+
     /// What waits.
     #[inline]
     #[must_use]

@@ -20,6 +20,7 @@
 //! ```
 
 use super::{DrbId, QFIS};
+use crate::ran::amc::Pulls;
 use crate::ran::queue::{AnyBuffer, BearerParams, BufferLimit, QueueConfig, QueueError};
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -151,7 +152,12 @@ impl FlowConfig {
     pub(super) fn build_queue(&self) -> Result<AnyBuffer, SdapError> {
         let limit = BufferLimit { bytes: self.limit_bytes, sdus: self.limit_sdus };
         // A packet here does not wait for the MAC's clock.
-        let params = BearerParams { tti: Duration::ZERO, limit, seed: self.qfi.into(), ..Default::default() };
+        let params = BearerParams {
+            pulls: Pulls::every(Duration::ZERO),
+            limit,
+            seed: self.qfi.into(),
+            ..Default::default()
+        };
         let (limiter, buffer) = self.queue.build(params)?;
         match limiter {
             crate::ran::queue::AnyLimiter::Open => Ok(buffer),

@@ -310,8 +310,8 @@ impl Agent {
                 let queue = queue_of(bearer, direction);
                 if queue_of(old.bearer(drb), direction) != queue {
                     let limit = BufferLimit { bytes: bearer.limit_bytes, sdus: bearer.limit_sdus };
-                    let (tti, mtu_bytes) = (self.amc.slot(), bearer.mtu_bytes);
-                    let params = BearerParams { tti, mtu_bytes, limit, seed: self.running.seed };
+                    let (pulls, mtu_bytes) = (self.amc.pulls(direction), bearer.mtu_bytes);
+                    let params = BearerParams { pulls, mtu_bytes, limit, seed: self.running.seed };
                     queue.build(params).map_err(|e| e.to_string())?;
                     let queue = queue.clone();
                     changes.push(Change::Command(GnbCommand::Queue {
