@@ -11,10 +11,12 @@
 //! `openapi/agent.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
 
 mod ask;
+mod connections;
 mod events;
 pub mod extract;
 mod lwip;
 mod lwip_routes;
+mod origin;
 mod problem;
 mod proxy;
 mod proxy_routes;
@@ -29,6 +31,7 @@ mod tcp_lane;
 mod types;
 
 pub use ask::{Ask, Asker};
+pub use connections::{REUSED, proved};
 pub use events::EventLog;
 #[cfg(test)]
 pub use events::KEPT as EVENTS_KEPT;
@@ -40,7 +43,7 @@ pub use ran::{
     SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
 };
 pub use routes::{Bearer, Page, hundred};
-pub use serve::{Server, finish, read_token, serve};
+pub use serve::{Guarded, Server, bearer, finish, read_token, serve};
 pub use tcp_lane::{TcpLane, TcpLaneAsk, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows};
 pub use types::{
     Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,

@@ -74,7 +74,11 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(super::proxy_routes::routes())
         .merge(super::tcp_lane::routes())
         .merge(super::taps_routes::routes());
-    complete(router.get_openapi_mut(), &["400", "401", "404", "405", "503"], &["413", "415", "422"]);
+    complete(
+        router.get_openapi_mut(),
+        &["400", "401", "403", "404", "405", "408", "503"],
+        &["413", "415", "422"],
+    );
     router
 }
 

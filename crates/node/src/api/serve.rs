@@ -1,19 +1,22 @@
 //! Listening, and who may come in.
 
 use super::ask::Asker;
+use super::connections::{self, Listener};
 use super::events::EventLog;
+use super::origin::{self, Tokenless};
 use super::problem::Problem;
 use super::routes::{self, Shared};
-use crate::config::{Api, Listen, Metrics};
+use crate::config::{Api, Connections, Listen, Metrics};
 use crate::taps::Taps;
 use anyhow::Context;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,10 +52,11 @@ pub async fn serve(
     let mut server = Server::default();
     let token = api.token_file.as_deref().map(read_token).transpose()?;
     let router = router(shared.clone(), token);
-    server.listen(&api.listen, router).await.context("[api] listen")?;
+    server.listen(&api.listen, router, Guarded::of(api)).await.context("[api] listen")?;
     if let Some(metrics) = metrics {
         let router = Router::new().route("/metrics", get(routes::metrics)).with_state(shared);
-        server.listen(&metrics.listen, router).await.context("[metrics] listen")?;
+        let tokenless = Guarded::default();
+        server.listen(&metrics.listen, router, tokenless).await.context("[metrics] listen")?;
     }
     Ok(server)
 }
@@ -88,11 +92,8 @@ pub fn finish<S: Clone + Send + Sync + 'static>(
 }
 
 async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-    if given
-        .and_then(|v| v.strip_prefix("Bearer "))
-        .is_some_and(|given| same(given.as_bytes(), token.as_bytes()))
-    {
+    if bearer(request.headers()).is_some_and(|given| same(given.as_bytes(), token.as_bytes())) {
+        connections::proved(&request);
         return next.run(request).await;
     }
     let remedy =
@@ -101,6 +102,12 @@ async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> R
         Problem::new(StatusCode::UNAUTHORIZED, "token missing or wrong", remedy).into_response();
     response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
     response
+}
+
+/// The token of a request (RFC 6750 §2.1); the name of the scheme is in any case (RFC 9110 §11.1).
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// Compares in a time that does not depend on where the difference is.
@@ -113,7 +120,7 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
     let token = text.lines().next().unwrap_or_default().trim();
     anyhow::ensure!(
-        token.len() >= 16,
+        token.len() >= 16 && token.bytes().all(|b| b.is_ascii_graphic()),
         "token file {}: the first line must be a token of 16 characters or more, for instance from \
          `head -c 24 /dev/urandom | base64`",
         path.display()
@@ -121,32 +128,59 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
     Ok(token.into())
 }
 
+/// What a listener asks of those who connect.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Guarded {
+    /// Every request shows a token, or is refused by the router.
+    pub by_token: bool,
+    /// Whether a TCP listener without token takes requests that change something.
+    pub changes_without_token: bool,
+    /// How many there may be.
+    pub connections: Connections,
+}
+
+impl Guarded {
+    /// As `[api]` says.
+    pub fn of(api: &Api) -> Self {
+        Self {
+            by_token: api.token_file.is_some(),
+            changes_without_token: api.changes_without_token,
+            connections: api.connections(),
+        }
+    }
+}
+
 impl Server {
-    /// Serves `router` at `at` until dropped.
-    pub(crate) async fn listen(&mut self, at: &Listen, router: Router) -> anyhow::Result<()> {
-        match at {
-            Listen::Off => {}
+    /// Serves `router` at `at` until dropped; where it is, unless it is off or a Unix socket.
+    pub(crate) async fn listen(
+        &mut self,
+        at: &Listen,
+        router: Router,
+        guarded: Guarded,
+    ) -> anyhow::Result<Option<SocketAddr>> {
+        let (listener, router, address) = match at {
+            Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address).await.with_context(|| format!("{address}"))?;
-                tracing::info!("listening on http://{address}");
-                self.tasks.spawn(async move {
-                    if let Err(error) = axum::serve(listener, router).await {
-                        tracing::error!("REST interface: {error}");
-                    }
-                });
+                let at = listener.local_addr()?;
+                tracing::info!("listening on http://{at}");
+                let router = if guarded.by_token {
+                    router
+                } else {
+                    let tokenless = Tokenless { at, changes: guarded.changes_without_token };
+                    router.layer(middleware::from_fn_with_state(tokenless, origin::guard))
+                };
+                (Listener::Tcp(listener), router, Some(at))
             }
             Listen::Unix(path) => {
                 let listener = bind_unix(path).with_context(|| format!("unix:{}", path.display()))?;
                 tracing::info!("listening on unix:{}", path.display());
                 self.sockets.push(path.clone());
-                self.tasks.spawn(async move {
-                    if let Err(error) = axum::serve(listener, router).await {
-                        tracing::error!("REST interface: {error}");
-                    }
-                });
+                (Listener::Unix(listener), router, None)
             }
-        }
-        Ok(())
+        };
+        self.tasks.spawn(connections::serve(listener, router, guarded.connections));
+        Ok(address)
     }
 }
 

@@ -51,10 +51,12 @@ pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::taps::Taps>
     tokio::spawn(control_loop(asks));
     let events = EventLog::default();
     let shared = Shared { asker: Asker::new(sender), events: events.clone(), taps };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let router = router(shared, token.map(Arc::from));
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    let guarded = Guarded { by_token: token.is_some(), changes_without_token: true, ..Guarded::default() };
+    let mut server = Server::default();
+    let at = crate::config::Listen::Tcp("127.0.0.1:0".parse().unwrap());
+    let address = server.listen(&at, router(shared, token.map(Arc::from)), guarded).await.unwrap().unwrap();
+    // It serves as long as the test runs.
+    std::mem::forget(server);
     (format!("http://{address}"), events)
 }
 
@@ -101,6 +103,55 @@ async fn requests_are_answered_and_mistakes_name_field_and_remedy() {
     assert!(openapi["paths"]["/v1/sessions/{ue}"]["delete"].is_object());
 }
 
+/// A port of this machine without a token: for reading, by its own names, and for no page of another site.
+#[tokio::test]
+async fn a_port_without_token_lets_no_browser_in() {
+    let (sender, asks) = mpsc::channel(8);
+    tokio::spawn(control_loop(asks));
+    let folder = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}/a.sock", folder.path().display());
+    for (listen, changes) in
+        [("127.0.0.1:0", false), ("127.0.0.1:0", true), ("[::1]:0", false), (&unix, false)]
+    {
+        let shared = Shared { asker: Asker::new(sender.clone()), events: EventLog::default(), taps: None };
+        let mut server = Server::default();
+        let guarded = Guarded { changes_without_token: changes, ..Guarded::default() };
+        let at = server.listen(&listen.parse().unwrap(), router(shared, None), guarded).await.unwrap();
+        let mut client = reqwest::Client::builder().no_proxy();
+        if let Some(path) = listen.strip_prefix("unix:") {
+            client = client.unix_socket(std::path::PathBuf::from(path));
+        }
+        let client = client.build().unwrap();
+        let base = at.map_or("http://x".to_owned(), |at| format!("http://{at}"));
+        let ask = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+            let mut request = client.request(method.parse().unwrap(), format!("{base}{path}"));
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            request.send().await.unwrap().status().as_u16()
+        };
+        // A browser does not reach a Unix socket.
+        let (refused, change) =
+            if at.is_some() { (403, if changes { 404 } else { 403 }) } else { (200, 404) };
+        for (headers, status) in [
+            (&[][..], 200),
+            (&[("host", "localhost:99")], 200),
+            (&[("host", "evil.example")], refused),
+            (&[("origin", "http://evil.example")], refused),
+            (&[("sec-fetch-site", "cross-site")], refused),
+        ] {
+            assert_eq!(ask("GET", "/v1/sessions/phone", headers).await, status, "{listen} {headers:?}");
+            assert_eq!(ask("GET", "/openapi.json", headers).await, status, "{listen} {headers:?}");
+            let deleted = ask("DELETE", "/v1/sessions/phone", headers).await;
+            assert_eq!(
+                deleted == 403,
+                at.is_some() && (status == 403 || change == 403),
+                "{listen} {headers:?}: {deleted}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_token_is_needed_where_one_is_set() {
     let (base, _) = start(Some("correct horse battery")).await;
@@ -115,6 +166,11 @@ async fn a_token_is_needed_where_one_is_set() {
     assert_eq!(get(None).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get(Some("correct horse batterz")).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get(Some("correct horse battery")).await, StatusCode::OK);
+    for scheme in ["bearer", "BEARER", "Bearer  "] {
+        let request = client.get(format!("{base}/v1/sessions/phone"));
+        let request = request.header("authorization", format!("{scheme} correct horse battery"));
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::OK, "{scheme}");
+    }
     // At every path there is, and at those there are not.
     let openapi: serde_json::Value = serde_json::from_str(&description()).unwrap();
     let paths = openapi["paths"].as_object().unwrap().iter();

@@ -140,16 +140,67 @@ pub struct Api {
     /// File whose first line is the bearer token; required unless unix or loopback.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
+    /// Whether requests that change something need no token on a loopback address.
+    #[serde(default)]
+    pub changes_without_token: bool,
+    /// Most connections at a time.
+    #[serde(default = "connections")]
+    pub connections: u32,
+    /// Of them, most of one peer that have shown no token: an address, of IPv6 a /64, at a Unix socket a user.
+    #[serde(default = "connections_per_peer")]
+    pub connections_per_peer: u32,
+}
+
+/// How many connections a listener may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connections {
+    /// In all.
+    pub all: u32,
+    /// Of one peer that have shown no token.
+    pub of_peer: u32,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { all: connections(), of_peer: connections_per_peer() }
+    }
+}
+
+fn connections() -> u32 {
+    256
+}
+
+fn connections_per_peer() -> u32 {
+    64
 }
 
 impl Api {
     /// On a Unix socket, without token.
     pub fn unix(path: &str) -> Self {
-        Self { listen: Listen::Unix(path.into()), token_file: None }
+        let Connections { all, of_peer } = Connections::default();
+        Self {
+            listen: Listen::Unix(path.into()),
+            token_file: None,
+            changes_without_token: false,
+            connections: all,
+            connections_per_peer: of_peer,
+        }
+    }
+
+    /// How many connections there may be.
+    pub fn connections(&self) -> Connections {
+        Connections { all: self.connections, of_peer: self.connections_per_peer }
     }
 
     /// The first thing wrong.
     pub fn check(&self) -> Result<(), String> {
+        for (key, value) in
+            [("connections", self.connections), ("connections_per_peer", self.connections_per_peer)]
+        {
+            if !(1..=100_000).contains(&value) {
+                return Err(format!("[api] {key} = {value}: give 1 to 100000"));
+            }
+        }
         match &self.listen {
             Listen::Tcp(address) if !address.ip().is_loopback() && self.token_file.is_none() => Err(format!(
                 "[api] listen = \"{address}\" can be reached from elsewhere: add token_file, or listen on \

@@ -454,7 +454,7 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
     let token_file = folder.path().join("token");
     std::fs::write(&token_file, "correct-horse-battery\n").unwrap();
     let token = token_file.display().to_string();
-    let api = Api { listen: Listen::Tcp(port), token_file: Some(token_file) };
+    let api = Api { listen: Listen::Tcp(port), token_file: Some(token_file), ..Api::unix("") };
     let _world = World::at(&api, folder).await;
     let error = ctl(&format!("--url http://{port} status")).await.unwrap_err();
     assert!(error.exit_code() == 4 && error.to_string().contains("--token-file"), "{error}");

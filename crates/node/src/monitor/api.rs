@@ -90,7 +90,7 @@ fn routes() -> OpenApiRouter<Last> {
         .routes(routes!(paths))
         .routes(routes!(path))
         .routes(routes!(flows));
-    complete(router.get_openapi_mut(), &["400", "401", "404", "405", "503"], &[]);
+    complete(router.get_openapi_mut(), &["400", "401", "403", "404", "405", "408", "503"], &[]);
     router
 }
 
@@ -180,7 +180,7 @@ async fn flows(State(last): State<Last>, Params(of): Params<FlowsOf>) -> Answer<
 mod tests {
     use super::super::show::tests::sample;
     use super::*;
-    use crate::api::Server;
+    use crate::api::{Guarded, Server};
     use crate::config::Listen;
     use tokio::sync::watch;
 
@@ -192,7 +192,8 @@ mod tests {
         let socket = folder.path().join("int.sock");
         let (last, reports) = watch::channel(report.map(Arc::new));
         let mut server = Server::default();
-        server.listen(&Listen::Unix(socket.clone()), router(reports, token.map(Arc::from))).await.unwrap();
+        let router = router(reports, token.map(Arc::from));
+        server.listen(&Listen::Unix(socket.clone()), router, Guarded::default()).await.unwrap();
         drop(last);
         (server, reqwest::Client::builder().unix_socket(socket).build().unwrap(), folder)
     }

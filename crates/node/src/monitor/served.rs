@@ -5,7 +5,7 @@ use super::api;
 use super::metrics;
 use super::mqtt::{self, MqttArgs};
 use super::report::Report;
-use crate::api::Server;
+use crate::api::{Guarded, Server};
 use crate::config::Listen;
 use anyhow::{Context, Result};
 use axum::Router;
@@ -42,11 +42,12 @@ impl Served {
             .context("starting a thread")?;
         if let Some(at) = at {
             let router = metrics_route(reports.clone());
-            runtime.block_on(server.listen(at, router)).context("--metrics")?;
+            runtime.block_on(server.listen(at, router, Guarded::default())).context("--metrics")?;
         }
         if let Some((at, token)) = asked {
+            let guarded = Guarded { by_token: token.is_some(), ..Guarded::default() };
             let router = api::router(reports.clone(), token);
-            runtime.block_on(server.listen(at, router)).context("--api")?;
+            runtime.block_on(server.listen(at, router, guarded)).context("--api")?;
         }
         runtime.block_on(mqtt::start(name, mqtt, &reports))?;
         Ok(Self { last, _server: server, _runtime: Some(runtime) })

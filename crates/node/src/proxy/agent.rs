@@ -54,6 +54,7 @@ impl Agent {
         // Proxies of the environment have no business with a socket or loopback.
         let builder =
             reqwest::Client::builder().no_proxy().timeout(Duration::from_millis(config.timeout_ms.into()));
+        let builder = builder.pool_idle_timeout(crate::api::REUSED);
         let (builder, base, place) = match &config.connect {
             Listen::Off => return Ok(None),
             Listen::Unix(path) => (

@@ -1,7 +1,7 @@
 //! Who asks, and how often they may.
 
 use super::Shared;
-use crate::api::Problem;
+use crate::api::{Problem, bearer, proved};
 use aws_lc_rs::{constant_time, digest};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -52,19 +52,22 @@ pub fn hash(token: &str) -> String {
 
 /// Every request passes here.
 pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION);
+    let given = request.headers().get(header::AUTHORIZATION).map(|_| bearer(request.headers()));
     let who = match (given, &shared.operator) {
         // Only those who reach the socket, or this machine.
         (None, None) => Some(Who::Operator),
         (None, Some(_)) => None,
         (Some(given), operator) => {
-            let token = given.to_str().ok().and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
-            let hash = hash(token);
+            let hash = hash(given.unwrap_or_default());
             let is_operator = operator.as_ref().is_some_and(|operator| {
                 constant_time::verify_slices_are_equal(operator.as_bytes(), hash.as_bytes()).is_ok()
             });
             // A lookup by hash: what its time tells is about the hash.
-            if is_operator { Some(Who::Operator) } else { shared.engine.ue_of(&hash).map(Who::Ue) }
+            let who = if is_operator { Some(Who::Operator) } else { shared.engine.ue_of(&hash).map(Who::Ue) };
+            if who.is_some() {
+                proved(&request);
+            }
+            who
         }
     };
     let key = match &who {

@@ -24,14 +24,14 @@ mod worker;
 mod tests;
 
 use crate::agent::service::{Signals, Wish, notify};
+use crate::api::{Guarded, Server, read_token};
 use crate::config::{self, Listen, SliceManagerConfig};
 use anyhow::Context;
 use engine::Engine;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
 /// Arguments of `anabranch slice-manager`.
@@ -100,20 +100,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let running = start(&config).await?;
-    let listener = listen(&config.api.listen).await?;
     let router = routes::router(running.shared.clone());
+    let mut guarded = Guarded::of(&config.api);
+    // UEs that listen to their streams do not keep others out.
+    guarded.connections.all = guarded.connections.all.saturating_add(config.limits.streams);
+    let mut server = Server::default();
+    server.listen(&config.api.listen, router, guarded).await.context("[api] listen")?;
     let mut tasks = running.tasks;
-    match listener {
-        Listening::Tcp(listener) => {
-            // The answers are small, and nobody waits for more of them.
-            use axum::serve::ListenerExt;
-            let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-            tasks.spawn(async move { axum::serve(listener, router).await.context("REST interface") });
-        }
-        Listening::Unix(listener) => {
-            tasks.spawn(async move { axum::serve(listener, router).await.context("REST interface") });
-        }
-    }
     notify("READY=1");
     let mut watchdog = tokio::time::interval(Duration::from_secs(5));
     let result = loop {
@@ -130,11 +123,8 @@ async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
         }
     };
     notify("STOPPING=1");
+    drop(server);
     tasks.shutdown().await;
-    if let Listen::Unix(path) = &config.api.listen {
-        // Its name must not outlive it; if it is gone, so be it.
-        let _ = std::fs::remove_file(path);
-    }
     running.shared.engine.store().release(&running.owner).await.ok();
     result
 }
@@ -171,56 +161,6 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let interval = Duration::from_millis(config.manager.health_interval_ms.into());
     tasks.spawn(worker::southbound(engine.clone(), network, callbacks, owner.clone(), interval));
     Ok(Running { shared, tasks, owner })
-}
-
-enum Listening {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-async fn listen(at: &Listen) -> anyhow::Result<Listening> {
-    match at {
-        Listen::Tcp(address) => {
-            let listener =
-                TcpListener::bind(address).await.with_context(|| format!("[api] listen {address}"))?;
-            tracing::info!("listening on http://{}", listener.local_addr()?);
-            Ok(Listening::Tcp(listener))
-        }
-        Listen::Unix(path) => {
-            let context = || format!("[api] listen unix:{}", path.display());
-            if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder).with_context(context)?;
-            }
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                anyhow::bail!("{}: another program listens there: stop it, or set another path", context());
-            }
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(context);
-                }
-                _ => {}
-            }
-            let listener = UnixListener::bind(path).with_context(context)?;
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).with_context(context)?;
-            tracing::info!("listening on unix:{}", path.display());
-            Ok(Listening::Unix(listener))
-        }
-        Listen::Off => anyhow::bail!("[api] listen = \"off\": give unix:PATH or ADDRESS:PORT"),
-    }
-}
-
-/// The first line of a file, 16 characters or more.
-pub fn read_token(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
-    let token = text.lines().next().unwrap_or_default().trim();
-    anyhow::ensure!(
-        token.len() >= 16 && token.bytes().all(|b| b.is_ascii_graphic()),
-        "token file {}: the first line must be a token of 16 characters or more, for instance from \
-         `head -c 24 /dev/urandom | base64`",
-        path.display()
-    );
-    Ok(token.to_owned())
 }
 
 /// Unix milliseconds.

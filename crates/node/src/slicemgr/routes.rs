@@ -53,7 +53,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .merge(me::routes())
         .merge(metrics::routes())
         .merge(camara::routes());
-    complete(router.get_openapi_mut(), &["400", "401", "403", "404", "429", "503"], &[]);
+    complete(router.get_openapi_mut(), &["400", "401", "403", "404", "408", "429", "503"], &[]);
     router
 }
 

@@ -51,19 +51,20 @@ pub trait Southbound: Send + Sync {
 struct Agent {
     http: reqwest::Client,
     base: Url,
-    token: Option<String>,
+    token: Option<std::sync::Arc<str>>,
     place: String,
 }
 
 impl Agent {
     fn new(at: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
-        let builder = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
+        let builder =
+            reqwest::Client::builder().no_proxy().timeout(PATIENCE).pool_idle_timeout(crate::api::REUSED);
         let builder = builder.redirect(reqwest::redirect::Policy::none());
         let (builder, base) = match at.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
             None => (builder, Url::parse(at)?),
         };
-        let token = token_file.map(super::read_token).transpose()?;
+        let token = token_file.map(crate::api::read_token).transpose()?;
         Ok(Self { http: builder.build()?, base, token, place: at.to_owned() })
     }
 

@@ -7,6 +7,7 @@ mod disk;
 mod signalling;
 
 use super::{Running, routes, start};
+use crate::api::{Guarded, Server};
 use crate::config::SliceManagerConfig;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ struct World {
     http: reqwest::Client,
     folder: tempfile::TempDir,
     _running: Running,
+    _server: Server,
 }
 
 /// Two cells at two places, and what `more` says.
@@ -45,11 +47,12 @@ impl World {
     async fn at(folder: tempfile::TempDir, more: &str) -> Self {
         let config = config(folder.path(), more);
         let running = start(&config).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
+        let mut server = Server::default();
         let router = routes::router(running.shared.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { base, http: reqwest::Client::builder().no_proxy().build().unwrap(), folder, _running: running }
+        let at = server.listen(&config.api.listen, router, Guarded::of(&config.api)).await.unwrap();
+        let base = format!("http://{}", at.unwrap());
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { base, http, folder, _running: running, _server: server }
     }
 
     fn request(&self, method: &str, path: &str, token: &str) -> reqwest::RequestBuilder {
@@ -141,6 +144,48 @@ async fn every_path_refuses_a_wrong_token_and_operators_paths_refuse_ues() {
     }
     assert!(seen > 40, "{seen}");
     assert_eq!(world.ask_as(OPERATOR, "GET", "/v1/me", None).await.0, 403);
+}
+
+/// Without a token on loopback: no name but this machine's, no page of another site, and no changes unless allowed.
+#[tokio::test]
+async fn a_port_without_token_is_for_this_machine_and_for_reading() {
+    for changes in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), "");
+        config.api.token_file = None;
+        config.api.changes_without_token = changes;
+        let running = start(&config).await.unwrap();
+        let mut server = Server::default();
+        let router = routes::router(running.shared.clone());
+        let at = server.listen(&config.api.listen, router, Guarded::of(&config.api)).await.unwrap().unwrap();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let ask = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+            let mut request = http.request(method.parse().unwrap(), format!("http://{at}{path}"));
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let body = (method == "PUT").then_some(("content-type", "application/json"));
+            if let Some((name, value)) = body {
+                request = request.header(name, value).body("{}");
+            }
+            request.send().await.unwrap().status().as_u16()
+        };
+        assert_eq!(ask("GET", "/v1/slices", &[]).await, 200);
+        assert_eq!(ask("PUT", "/v1/ues/phone", &[]).await, if changes { 201 } else { 403 });
+        for evil in [
+            &[("host", "evil.example")][..],
+            &[("host", "evil.example"), ("origin", "http://evil.example")],
+            &[("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "cross-site")],
+        ] {
+            for (method, path) in
+                [("GET", "/v1/slices"), ("PUT", "/v1/ues/phone"), ("POST", "/v1/ues/phone/token")]
+            {
+                assert_eq!(ask(method, path, evil).await, 403, "{method} {path} {evil:?}");
+            }
+        }
+        assert_eq!(ask("POST", "/v1/ues/phone/token", &[]).await, if changes { 200 } else { 403 });
+    }
 }
 
 #[tokio::test]

@@ -85,7 +85,7 @@ struct Told {
 impl Usci {
     /// Nothing is sent yet.
     pub fn new(config: &SlicesSection, taps: Arc<Taps>) -> anyhow::Result<Arc<Self>> {
-        let token = crate::slicemgr::read_token(&config.token_file)?;
+        let token = crate::api::read_token(&config.token_file)?;
         let mut headers = header::HeaderMap::new();
         let mut value =
             header::HeaderValue::from_str(&format!("Bearer {token}")).context("[slices] token")?;
@@ -93,7 +93,8 @@ impl Usci {
         headers.insert(header::AUTHORIZATION, value);
         let builder =
             reqwest::Client::builder().no_proxy().default_headers(headers).connect_timeout(PATIENCE);
-        let builder = builder.redirect(reqwest::redirect::Policy::none());
+        let builder =
+            builder.redirect(reqwest::redirect::Policy::none()).pool_idle_timeout(crate::api::REUSED);
         let (builder, base) = match config.manager.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://x/")?),
             None => (builder, Url::parse(&config.manager).context("[slices] manager")?),
