@@ -44,10 +44,11 @@ const NO_QUEUE_US: u32 = 1_000;
 const TWO_PACKETS_BITS: u64 = 24_000;
 /// Counters that jump by more than this belong to a peer that started again.
 const MAX_STEP: u32 = 1 << 24;
-/// A sample of wild loss: at least so many packets and so much time, or the longer time. The least of the last three
-/// counts, for a queue that overflows between two probes looks like wild loss, but not for long.
+/// A sample of wild loss: at least so many packets and so much time, or the longer time. A queue that overflows between
+/// two probes looks like wild loss, but not for long: so many of the last eight samples must have some.
 const WILD_PACKETS: u32 = 256;
-const WILD_NS: (u64, u64) = (100_000_000, 1_000_000_000);
+const WILD_NS: (u64, u64) = (100_000_000, 10_000_000_000);
+const WILD_SAMPLES: usize = 3;
 /// A sample that tells whether a path is lossy: so many packets, or fewer after some time.
 const LOSSY_PACKETS: (u32, u32) = (32, 8);
 const LOSSY_NS: u64 = 250_000_000;
@@ -125,8 +126,9 @@ pub(super) struct Load {
     known: Known,
     /// So many times in a row probes met a queue before and after.
     busy: u8,
-    /// The last samples of wild loss, in parts per million.
-    wild_ppm: [u32; 3],
+    /// The last samples of wild loss, in parts per million, and what they say.
+    wild_samples: [u32; 8],
+    wild_ppm: u32,
     wild: Sample,
     /// The last samples of the other kind, in percent.
     short_percent: [u8; 8],
@@ -148,7 +150,8 @@ impl Default for Load {
             capacity_bps: 0,
             known: Known::Nothing,
             busy: 0,
-            wild_ppm: [0; 3],
+            wild_samples: [0; 8],
+            wild_ppm: 0,
             wild: Sample::default(),
             short_percent: [0; 8],
             short: Sample::default(),
@@ -220,8 +223,9 @@ impl Load {
 
     /// What was under way is lost or late: the path was down.
     pub(super) fn interrupted(&mut self) {
-        let Self { drop_us, capacity_bps, known, wild_ppm, short_percent, .. } = *self;
-        *self = Self { drop_us, capacity_bps, known, wild_ppm, short_percent, ..Self::default() };
+        let Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, .. } = *self;
+        *self =
+            Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, ..Self::default() };
     }
 
     pub(super) fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
@@ -236,7 +240,7 @@ impl Load {
             drop_us: self.drop_us,
             seen_bps: self.capacity_bps,
             capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
-            wild_ppm: self.wild_loss_ppm(),
+            wild_ppm: self.wild_ppm,
         }
     }
 
@@ -302,8 +306,9 @@ impl Load {
         let at_ns = fresh.at_ns;
         let (enough, time) = (self.wild.sent >= WILD_PACKETS, self.wild.age_ns(at_ns));
         if self.wild.sent > 0 && (enough && time >= WILD_NS.0 || time >= WILD_NS.1) {
-            let [_, b, c] = self.wild_ppm;
-            self.wild_ppm = [b, c, self.wild.take_ppm(at_ns)];
+            self.wild_samples.rotate_left(1);
+            self.wild_samples[7] = self.wild.take_ppm(at_ns);
+            self.wild_ppm = wild_loss_ppm(&self.wild_samples);
         }
         let old = self.short.age_ns(at_ns) >= LOSSY_NS;
         if self.short.sent >= if old { LOSSY_PACKETS.1 } else { LOSSY_PACKETS.0 } {
@@ -338,10 +343,6 @@ impl Load {
             u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX).max(1);
     }
 
-    fn wild_loss_ppm(&self) -> u32 {
-        self.wild_ppm.into_iter().min().unwrap_or(0)
-    }
-
     /// Whether losses beside a queue are no sign of congestion either.
     fn is_lossy(&self) -> bool {
         self.steady_loss_percent() > LOSSY_PERCENT
@@ -371,6 +372,13 @@ impl Load {
             mark.backlog_bits = moved(mark.backlog_bits);
         }
     }
+}
+
+/// The mean of the samples, if enough of them have wild loss.
+fn wild_loss_ppm(samples: &[u32; 8]) -> u32 {
+    let lossy = samples.iter().filter(|ppm| **ppm > 0).count();
+    let sum: u64 = samples.iter().map(|ppm| u64::from(*ppm)).sum();
+    if lossy < WILD_SAMPLES { 0 } else { u32::try_from(sum / samples.len() as u64).unwrap_or(u32::MAX) }
 }
 
 #[cfg(test)]

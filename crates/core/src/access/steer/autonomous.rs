@@ -54,8 +54,11 @@ const GROUP: Duration = Duration::from_secs(2);
 const GROUPS: usize = 4;
 /// Time between two moves of flows between paths.
 const MOVE: Duration = Duration::from_millis(500);
-/// A bulk flow stays on a home for so long before it leaves it for its loss.
-const SETTLE_MS: u32 = 1_000;
+/// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
+/// that looks for the least round trip (BBR: 200 ms).
+const SETTLE_PERIODS: u8 = 3;
+/// A path that carries so much of its capacity, in percent, is not idle.
+const FILLED_PERCENT: u64 = 75;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
 const FILLS_PART: u64 = 8;
 /// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
@@ -186,13 +189,15 @@ pub(super) struct Lane {
     period: u32,
     /// Bulk flows by home: in this period, and in the one before.
     bulk: [[u16; MAX_PATHS]; 2],
-    /// Packets and bytes of this period, and how many packets found a queue on each path.
+    /// Packets of this period, bytes by path, and how many packets found a queue on each path.
     packets: u32,
-    bytes: u64,
+    bytes: [u64; MAX_PATHS],
     queued: [u32; MAX_PATHS],
-    /// Paths that had a queue, and that had none, for most of the last period.
+    /// Paths that had a queue for most of the last period, and that had none and carried less than they can.
     full: PathSet,
     idle: PathSet,
+    /// Periods in a row in which each path was idle.
+    idle_periods: [u8; MAX_PATHS],
     groups: [Group; GROUPS],
     move_at: Instant,
     overflow: Overflow,
@@ -230,6 +235,7 @@ impl Lane {
         let (path, overflowed) =
             if spill { delays.spill(input, usable, home, &self.overflow) } else { (home, false) };
         self.overflow.used |= overflowed;
+        self.bytes[usize::from(path)] += u64::from(input.bytes) + SECURE_OVERHEAD as u64;
         self.record.took(path, home, overflowed, input.now);
         Some(path)
     }
@@ -300,7 +306,6 @@ impl Lane {
             self.period = period;
         }
         self.packets = self.packets.saturating_add(1);
-        self.bytes += u64::from(input.bytes) + SECURE_OVERHEAD as u64;
         let flow = &mut *input.flow;
         if flow.period != period {
             let next = period.wrapping_sub(flow.period) == 1;
@@ -321,18 +326,24 @@ impl Lane {
     /// Once a period: which paths are full, which idle.
     fn review(&mut self, input: &Input<'_>) {
         (self.full, self.idle) = (PathSet::EMPTY, PathSet::EMPTY);
+        let sent_bps = self.bytes.map(|bytes| bytes * 8000 / PERIOD_MS);
         for path in input.live.up() {
             let queued = self.queued[usize::from(path)];
+            let capacity_bps = input.load(path).capacity_bps;
+            // A sender that fills a path need not leave a queue in it (BBR).
+            let filled = capacity_bps > 0 && sent_bps[usize::from(path)] >= capacity_bps / 100 * FILLED_PERCENT;
             if queued > self.packets / 2 {
                 self.full.insert(path);
-            } else if queued <= self.packets / 16 {
+            } else if queued <= self.packets / 16 && !filled {
                 self.idle.insert(path);
             }
+            let periods = &mut self.idle_periods[usize::from(path)];
+            *periods = if self.idle.contains(path) { periods.saturating_add(1) } else { 0 };
         }
         let homes = input.live.up().iter().filter(|path| self.bulk(*path) > 0);
         let capacity_bps = homes.map(|path| input.load(path).seen_bps).sum();
-        self.overflow.review(self.bytes * 8000 / PERIOD_MS, capacity_bps, input.now);
-        (self.packets, self.bytes, self.queued) = (0, 0, [0; MAX_PATHS]);
+        self.overflow.review(sent_bps.iter().sum(), capacity_bps, input.now);
+        (self.packets, self.bytes, self.queued) = (0, [0; MAX_PATHS], [0; MAX_PATHS]);
     }
 
     fn bulk(&self, path: PathId) -> u16 {
@@ -396,8 +407,9 @@ impl Lane {
             return to;
         }
         let wild_ppm = input.load(home).wild_ppm;
-        if wild_ppm > WILD_PPM && self.idle.contains(home) && input.flow.since_moved_ms(input.now) > SETTLE_MS
-        {
+        let settled = self.idle_periods[usize::from(home)] >= SETTLE_PERIODS
+            && input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32;
+        if wild_ppm > WILD_PPM && settled {
             let cleaner = |path: &PathId| input.load(*path).wild_ppm * 4 < wild_ppm;
             let best = others.iter().filter(cleaner).min_by_key(|path| input.live.get(*path).rtt_us);
             let to = best.unwrap_or(home);
@@ -670,6 +682,19 @@ mod tests {
         assert_eq!(path, 1);
         assert_eq!(bed.lane.view(bed.now).counts.left[..2], [1, 0]);
         assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
+    }
+
+    #[test]
+    fn a_bulk_flow_that_fills_its_home_in_spite_of_loss_stays() {
+        let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 10) }, load(15, 0, 0)]);
+        let flow = &mut FlowSteer::default();
+        for ms in 0..10_000 {
+            // Nothing for 200 ms every 2.5 s.
+            if ms % 2_500 >= 200 {
+                assert_eq!(bed.packet(flow, 1), 0, "11 of 10 Mbit/s, no queue");
+            }
+            bed.wait(1);
+        }
     }
 
     #[test]
