@@ -29,8 +29,9 @@
 //! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
 //! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
 //!
-//! *Loss.* A path that keeps losing more than 3 % without congestion is used only when nothing else is up. A bulk flow that does not
-//! fill a home with wild loss (its sender takes it for congestion) moves to a path with a quarter of it or less.
+//! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up, and keeps
+//! only bulk flows that fill it. A bulk flow that does not fill a home with wild loss (its sender takes it for congestion) moves to
+//! a path with a quarter of it or less.
 
 use super::record::{Left, Record};
 use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
@@ -58,7 +59,7 @@ const MOVE: Duration = Duration::from_millis(500);
 /// that looks for the least round trip (BBR: 200 ms).
 const SETTLE_PERIODS: u8 = 3;
 /// A path that carries so much of its capacity, in percent, is not idle.
-const FILLED_PERCENT: u64 = 75;
+const FILLED_PERCENT: u64 = 50;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
 const FILLS_PART: u64 = 8;
 /// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
@@ -217,7 +218,7 @@ impl Lane {
         self.count(input);
         let usable = self.lossy.usable(up, input.live, LOSSY_PERCENT);
         let home = match input.flow.home() {
-            Some(home) if usable.contains(home) => home,
+            Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, home) => home,
             _ => {
                 let home = self.place(input, usable)?;
                 self.record.placed(home);
@@ -283,7 +284,10 @@ impl Lane {
     ) -> Option<Exclusion> {
         let lossy = self.lossy.why(up, input.live, LOSSY_PERCENT, path);
         let bulk = |path| self.bulk_now(path, input.now);
-        let used = bulk(path) > 0 || self.record.takes_others(path, input.now);
+        if bulk(path) > 0 {
+            return None;
+        }
+        let used = self.record.takes_others(path, input.now);
         if lossy.is_some() || !spill || used {
             return lossy;
         }
@@ -331,7 +335,8 @@ impl Lane {
             let queued = self.queued[usize::from(path)];
             let capacity_bps = input.load(path).capacity_bps;
             // A sender that fills a path need not leave a queue in it (BBR).
-            let filled = capacity_bps > 0 && sent_bps[usize::from(path)] >= capacity_bps / 100 * FILLED_PERCENT;
+            let filled =
+                capacity_bps > 0 && sent_bps[usize::from(path)] >= capacity_bps / 100 * FILLED_PERCENT;
             if queued > self.packets / 2 {
                 self.full.insert(path);
             } else if queued <= self.packets / 16 && !filled {
@@ -393,6 +398,17 @@ impl Lane {
         }
     }
 
+    /// Whether the flow is a bulk flow that may yet fill this home, whatever that loses.
+    fn keeps(&self, input: &Input<'_>, home: PathId) -> bool {
+        input.flow.is_bulk() && !self.is_settled(input, home)
+    }
+
+    /// Whether a flow has not filled its home for so long that it will not.
+    fn is_settled(&self, input: &Input<'_>, home: PathId) -> bool {
+        self.idle_periods[usize::from(home)] >= SETTLE_PERIODS
+            && input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32
+    }
+
     /// Whether, and to where, a flow moves for good.
     fn rehome(&mut self, input: &Input<'_>, usable: PathSet, home: PathId) -> PathId {
         let others = usable.without(PathSet::single(home));
@@ -407,9 +423,7 @@ impl Lane {
             return to;
         }
         let wild_ppm = input.load(home).wild_ppm;
-        let settled = self.idle_periods[usize::from(home)] >= SETTLE_PERIODS
-            && input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32;
-        if wild_ppm > WILD_PPM && settled {
+        if wild_ppm > WILD_PPM && self.is_settled(input, home) {
             let cleaner = |path: &PathId| input.load(*path).wild_ppm * 4 < wild_ppm;
             let best = others.iter().filter(cleaner).min_by_key(|path| input.live.get(*path).rtt_us);
             let to = best.unwrap_or(home);
@@ -695,6 +709,31 @@ mod tests {
             }
             bed.wait(1);
         }
+    }
+
+    #[test]
+    fn a_lossy_home_keeps_the_bulk_flow_that_fills_it_and_no_other() {
+        let mut bed = Bed::new(&[load(5, 0, 10), load(20, 0, 10)]);
+        let (bulk, small) = (&mut FlowSteer::default(), &mut FlowSteer::default());
+        for _ in 0..500 {
+            assert_eq!(bed.packet(bulk, 1), 0);
+            bed.wait(1);
+        }
+        assert_eq!(bed.packet(small, 2), 0);
+        bed.states.set(0, PathState { steady_loss_percent: 20, ..PathState::up(10_000) });
+        assert_eq!(bed.packet(small, 2), 1);
+        for _ in 0..2_000 {
+            assert_eq!(bed.packet(bulk, 1), 0, "11 of 10 Mbit/s");
+            bed.wait(1);
+        }
+        // A quarter of that: its sender takes the loss for congestion.
+        let homes: Vec<_> = (0..500)
+            .map(|_| {
+                bed.wait(4);
+                bed.packet(bulk, 1)
+            })
+            .collect();
+        assert_eq!((homes[0], homes[499]), (0, 1));
     }
 
     #[test]
