@@ -4,7 +4,7 @@
 //!  Init ─placed─▶ Placement ─provision─▶ Provisioning ─activate─▶ Activation ─run─▶ Running ⇄ Degraded(why)
 //!                     ▲                        │                      │                │           │
 //!                     │ change                 └──────── fail ────────┴─▶ Failed(why)  │           │
-//!                     └────────────────────────────────────────────────────────────────┴───────────┘
+//!                     └───────────────────────────────────────────────────────┴────────┴───────────┘
 //!  every state but Terminating ─terminate─▶ Terminating ─▶ gone
 //! ```
 
@@ -29,7 +29,7 @@ pub enum State {
     Degraded(String),
     /// The network is being changed back.
     Terminating,
-    /// It could not be made: why. What was done was undone.
+    /// It could not be made: why. What was done was undone; it is tried again, or changed.
     Failed(String),
 }
 
@@ -48,7 +48,7 @@ pub enum Phase {
     Degrade(String),
     /// Nothing is wrong any more.
     Recover,
-    /// Other guarantees are wanted.
+    /// Other guarantees are wanted, or the same once more.
     Change,
     /// It cannot be made.
     Fail(String),
@@ -109,7 +109,7 @@ impl State {
             (Self::Activation, Phase::Run) => Self::Running,
             (Self::Running | Self::Degraded(_), Phase::Degrade(why)) => Self::Degraded(why.clone()),
             (Self::Degraded(_), Phase::Recover) => Self::Running,
-            (Self::Running | Self::Degraded(_), Phase::Change) => Self::Placement,
+            (Self::Running | Self::Degraded(_) | Self::Failed(_), Phase::Change) => Self::Placement,
             (Self::Init | Self::Placement | Self::Provisioning | Self::Activation, Phase::Fail(why)) => {
                 Self::Failed(why.clone())
             }
@@ -174,6 +174,7 @@ mod tests {
         assert!(State::Terminating.after(&Phase::Terminate).is_err());
         assert!(State::Running.after(&Phase::Fail("x".into())).is_err());
         assert!(State::Failed("x".into()).after(&Phase::Recover).is_err());
+        assert_eq!(State::Failed("x".into()).after(&Phase::Change), Ok(State::Placement));
         assert_eq!(State::Failed("x".into()).after(&Phase::Terminate), Ok(State::Terminating));
     }
 }

@@ -1,13 +1,13 @@
 //! Decides what becomes of slices and UEs: commands in, records out.
 
-use super::admission::{Demand, Guarantee, Ledger, Shortage};
+use super::admission::{Demand, Guarantee, Ledger, Shortage, larger};
 use super::compile::{self, SliceShare};
 use super::inventory::{Inventory, WHOLE};
 use super::lifecycle::{Illegal, Phase, State};
-use super::nest::Nest;
+use super::nest::{self, Nest};
 use super::plan::{Action, Execution, Outcome, Step};
 use super::profile::ServiceProfile;
-use super::record::{Assignment, Attachment, Kind, Pending, Record, Slice, Timing, Ue};
+use super::record::{Assignment, Attachment, Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MAX_SLICES: usize = 1000;
 /// Most UEs.
 pub const MAX_UES: usize = 100_000;
+/// Pause before a slice that failed is tried again, milliseconds; it doubles each time.
+const RETRY_MS: u64 = 5_000;
+/// The longest.
+const MAX_RETRY_MS: u64 = 300_000;
 /// Most slices of one UE (TS 23.501 §5.15.1: eight S-NSSAIs at a time).
 pub const MAX_UE_SLICES: usize = 8;
 
@@ -102,10 +106,26 @@ pub enum Refusal {
     InUse(String),
 }
 
+/// By how much UEs may have slices grow, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrowthLimits {
+    /// Of the rates of each access, most for all that one UE needs, percent.
+    pub percent: u32,
+    /// How long a need counts that is not said again, seconds.
+    pub seconds: u32,
+}
+
+impl Default for GrowthLimits {
+    fn default() -> Self {
+        Self { percent: 50, seconds: 3600 }
+    }
+}
+
 /// Every record, and what there is to share.
 #[derive(Debug, Clone, Default)]
 pub struct Manager {
     inventory: Inventory,
+    growth: GrowthLimits,
     slices: BTreeMap<String, Slice>,
     ues: BTreeMap<String, Ue>,
     documents: BTreeMap<(Kind, String), Value>,
@@ -114,8 +134,8 @@ pub struct Manager {
 impl Manager {
     /// Without any record.
     #[must_use]
-    pub fn new(inventory: Inventory) -> Self {
-        Self { inventory, ..Self::default() }
+    pub fn new(inventory: Inventory, growth: GrowthLimits) -> Self {
+        Self { inventory, growth, ..Self::default() }
     }
 
     /// What there is to share.
@@ -208,7 +228,7 @@ impl Manager {
         if self.slices.len() >= MAX_SLICES {
             return Err(Refusal::Full { what: "slices", most: MAX_SLICES as u64 });
         }
-        let (wanted, not_supported) = self.place(&order)?;
+        let (wanted, not_supported) = self.place(&order, &order.accesses)?;
         self.ledger(None).admit(&wanted, &self.inventory)?;
         let taken = self.slices.values().any(|s| s.cell_name == order.name) || order.name == "default";
         let short: String = id.chars().take(8).collect();
@@ -221,9 +241,12 @@ impl Manager {
             profile: order.profile,
             nest: order.nest,
             share_ppm: order.share_ppm,
+            accesses: Some(order.accesses),
+            growth: Growth::default(),
             applied: Demand::new(),
             wanted,
             before: Demand::new(),
+            unsure: Demand::new(),
             plan: None,
             pending: None,
             force: false,
@@ -232,29 +255,137 @@ impl Manager {
             not_supported,
             created_ms: now_ms,
             since_ms: now_ms,
+            tries: 0,
+            retry_ms: None,
             timing: Timing::default(),
         };
         slice.plan = Some(steps(&slice, order.services));
         Ok(vec![Write::slice(slice)])
     }
 
-    /// Gives a slice another profile. The old one holds until everything is in place.
+    /// Gives a slice another profile. The old one holds until everything is in place; of one that failed nothing does. What
+    /// UEs had it grow by is forgotten: they ask again.
     ///
     /// # Errors
-    /// As [`Self::create`]; the slice neither runs nor is degraded.
-    pub fn modify(&self, id: &str, order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
-        let mut slice = self.slice(id)?.clone();
+    /// As [`Self::create`]; a change is under way.
+    pub fn modify(&self, id: &str, mut order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+        let slice = self.slice(id)?;
+        if order.nest.is_none() {
+            order.nest = slice.asked().nest;
+            if let Some(document) = &mut order.nest {
+                nest::reflect(document, &order.profile);
+            }
+            order.services = Slice::has_services(order.nest.as_ref());
+        }
+        let places = order.accesses.clone();
+        self.change(slice.clone(), order, places, Growth::default(), now_ms)
+    }
+
+    /// Has a slice changed. `places` is where, and may be less than `order` says.
+    fn change(
+        &self,
+        mut slice: Slice,
+        order: Order,
+        places: Vec<String>,
+        growth: Growth,
+        now_ms: u64,
+    ) -> Result<Vec<Write>, Refusal> {
+        let failed = matches!(slice.state, State::Failed(_));
         slice.state = slice.state.after(&Phase::Change)?;
-        let (wanted, not_supported) = self.place(&order)?;
+        let (wanted, not_supported) = self.place(&order, &places)?;
         slice.before.clone_from(&slice.applied);
         slice.wanted = wanted;
-        self.ledger(Some(id)).admit(&slice.reserved(), &self.inventory)?;
-        slice.share_ppm = order.share_ppm;
+        self.ledger(Some(&slice.id)).admit(&slice.reserved(), &self.inventory)?;
         slice.not_supported = not_supported;
-        slice.pending = Some(Box::new(Pending { profile: order.profile, nest: order.nest }));
         slice.plan = Some(steps(&slice, order.services));
+        if failed {
+            // There is nothing to go back to.
+            (slice.name, slice.profile, slice.nest) = (order.name, order.profile, order.nest);
+            (slice.accesses, slice.share_ppm, slice.growth) = (Some(order.accesses), order.share_ppm, growth);
+        } else {
+            slice.pending = Some(Box::new(Pending {
+                profile: order.profile,
+                nest: order.nest,
+                name: Some(order.name),
+                accesses: Some(order.accesses),
+                share_ppm: order.share_ppm,
+                growth,
+            }));
+        }
         slice.since_ms = now_ms;
+        slice.retry_ms = None;
         Ok(vec![Write::slice(slice)])
+    }
+
+    /// What a slice's operator asked for, as it would be asked for again.
+    fn order(slice: &Slice) -> Order {
+        let asked = slice.asked();
+        Order {
+            services: Slice::has_services(asked.nest.as_ref()),
+            name: asked.name,
+            profile: asked.profile,
+            nest: asked.nest,
+            accesses: asked.accesses,
+            share_ppm: asked.share_ppm,
+        }
+    }
+
+    /// What time alone brings: slices that failed are tried again, and what UEs do not need any more is given back.
+    #[must_use]
+    pub fn due(&self, now_ms: u64) -> Vec<Write> {
+        let of = |slice: &Slice| {
+            if slice.plan.is_some() {
+                return Vec::new();
+            }
+            if slice.retry_ms.is_some_and(|at| at <= now_ms) {
+                return self.retry(slice, now_ms);
+            }
+            let lapsed = |ue: &String, need: &Need| {
+                let has = self.ues.get(ue).is_some_and(|u| u.slices.iter().any(|a| a.slice == slice.id));
+                need.until_ms <= now_ms || !has
+            };
+            if slice.state.usable() && slice.growth.needs.iter().any(|(ue, need)| lapsed(ue, need)) {
+                let mut needs = slice.growth.needs.clone();
+                needs.retain(|ue, need| !lapsed(ue, need));
+                return self.regrow(slice, needs, now_ms).unwrap_or_default();
+            }
+            Vec::new()
+        };
+        self.slices.values().map(of).find(|writes| !writes.is_empty()).unwrap_or_default()
+    }
+
+    fn retry(&self, slice: &Slice, now_ms: u64) -> Vec<Write> {
+        let order = Self::order(slice);
+        let places = order.accesses.clone();
+        match self.change(slice.clone(), order, places, Growth::default(), now_ms) {
+            Ok(writes) => writes,
+            Err(refusal) => {
+                let mut slice = slice.clone();
+                let why = refusal.to_string();
+                slice.note(why.clone());
+                if matches!(slice.state, State::Failed(_)) {
+                    slice.state = State::Failed(why);
+                }
+                wait(&mut slice, now_ms);
+                vec![Write::slice(slice)]
+            }
+        }
+    }
+
+    /// What a UE needed counts no longer: it has left.
+    #[must_use]
+    pub fn needs_nothing(&self, ue: &str) -> Vec<Write> {
+        let of = |slice: &Slice| {
+            let mut slice = slice.clone();
+            let pending = slice.pending.as_mut().and_then(|p| p.growth.needs.get_mut(ue));
+            let needs: Vec<&mut Need> = slice.growth.needs.get_mut(ue).into_iter().chain(pending).collect();
+            if needs.is_empty() {
+                return None;
+            }
+            needs.into_iter().for_each(|need| need.until_ms = 0);
+            Some(Write::slice(slice))
+        };
+        self.slices.values().filter_map(of).collect()
     }
 
     /// Begins to remove a slice; with `force`, failures on the way do not keep it.
@@ -274,11 +405,12 @@ impl Manager {
         slice.before = slice.reserved();
         slice.wanted = Demand::new();
         slice.pending = None;
+        slice.retry_ms = None;
         slice.force |= force;
         slice.since_ms = now_ms;
         let accesses = slice.before.keys().cloned();
         let mut all: Vec<Step> = accesses.map(|access| Step::Shares { access }).collect();
-        if slice.nest.as_ref().and_then(|n| n.get("service_descriptor")?.get("ns_list")).is_some() {
+        if Slice::has_services(slice.nest.as_ref()) {
             all.push(Step::Services);
         }
         slice.plan = Some(Execution::new(all));
@@ -374,9 +506,14 @@ impl Manager {
                 }
                 move_to(&mut slice, &Phase::Run)?;
                 slice.before = Demand::new();
+                slice.tries = 0;
                 if let Some(pending) = slice.pending.take() {
                     slice.profile = pending.profile;
                     slice.nest = pending.nest.or(slice.nest);
+                    slice.name = pending.name.unwrap_or(slice.name);
+                    slice.accesses = pending.accesses.or(slice.accesses);
+                    slice.share_ppm = pending.share_ppm;
+                    slice.growth = pending.growth;
                 }
             }
             Err(Outcome::Undone { why, left }) => {
@@ -388,8 +525,13 @@ impl Manager {
                 // Where undoing failed, the cell may have either: the larger stays reserved.
                 let unsure: Demand = slice.reserved().into_iter().filter(|(a, _)| left.contains(a)).collect();
                 slice.wanted = std::mem::take(&mut slice.before);
-                slice.before = unsure;
+                slice.unsure = larger(&slice.unsure, &unsure);
+                // What it should have now, and what cells are told again where they have something else.
+                slice.applied.clone_from(&slice.wanted);
                 move_to(&mut slice, &if was_there { Phase::Recover } else { Phase::Fail(why) })?;
+                if !was_there {
+                    wait(&mut slice, now_ms);
+                }
             }
         }
         if slice.plan.is_none() {
@@ -411,14 +553,22 @@ impl Manager {
 
     /// How an access is: `Some(why)` when something is wrong there. Gives the slices whose state changes.
     pub fn health(&self, access: &str, problem: Option<&str>, now_ms: u64) -> Vec<Write> {
-        let on_it = self.slices.values().filter(|s| s.applied.contains_key(access));
-        let changed = on_it.filter(|s| s.problems.get(access).map(String::as_str) != problem);
+        let changes = |s: &&Slice| {
+            // It has what it should, and nothing else.
+            let sure = problem.is_none() && s.plan.is_none() && s.unsure.contains_key(access);
+            let told = s.problems.get(access).map(String::as_str) != problem;
+            sure || s.applied.contains_key(access) && told
+        };
+        let changed = self.slices.values().filter(changes);
         changed
             .filter_map(|slice| {
                 let mut slice = slice.clone();
                 match problem {
                     Some(why) => drop(slice.problems.insert(access.to_owned(), why.to_owned())),
                     None => drop(slice.problems.remove(access)),
+                }
+                if problem.is_none() && slice.plan.is_none() {
+                    slice.unsure.remove(access);
                 }
                 let before = slice.state.name();
                 degrade(&mut slice).ok()?;
@@ -446,38 +596,88 @@ impl Manager {
         let own = self.ue(ue)?.slices.iter().any(|a| a.slice == id);
         let slice = self.slice(id).ok().filter(|_| own);
         let slice = slice.ok_or_else(|| Refusal::Unknown("slice of this UE", id.to_owned()))?;
-        let mut profile = slice.profile.clone();
-        let mut grown = false;
-        for (slice, ue, wanted) in [
-            (&mut profile.dl_slice, &mut profile.dl_ue, dl_bps),
-            (&mut profile.ul_slice, &mut profile.ul_ue, ul_bps),
-        ] {
-            let wanted = wanted as f64 / 1e3;
-            if wanted <= ue.gua.or(slice.gua).unwrap_or(0.0) {
-                continue;
-            }
-            grown = true;
-            let most = slice.max.into_iter().chain(ue.max).min_by(f64::total_cmp);
-            if let Some(most) = most.filter(|most| wanted > *most) {
+        let asked = slice.asked().profile;
+        let until_ms = now_ms.saturating_add(u64::from(self.growth.seconds) * 1000);
+        let need = Need { dl_bps, ul_bps, until_ms };
+        let alone = grown(&asked, std::iter::once(&need));
+        for (thpt, ue, wanted) in
+            [(&asked.dl_slice, &asked.dl_ue, dl_bps), (&asked.ul_slice, &asked.ul_ue, ul_bps)]
+        {
+            let most = thpt.max.into_iter().chain(ue.max).min_by(f64::total_cmp);
+            if let Some(most) = most.filter(|most| wanted as f64 / 1e3 > *most) {
                 return Err(Refusal::Full { what: "bit/s of this slice", most: (most * 1e3) as u64 });
             }
-            if ue.gua.is_some() {
-                ue.gua = Some(wanted);
-            }
-            slice.gua = Some(slice.gua.unwrap_or(0.0).max(wanted));
         }
-        if !grown {
+        if alone == asked {
             return Ok(Vec::new());
         }
-        let order = Order {
-            name: slice.name.clone(),
-            profile,
-            nest: None,
-            services: false,
-            accesses: slice.applied.keys().cloned().collect(),
-            share_ppm: slice.share_ppm,
+        self.bounded(ue, slice, &asked, &alone)?;
+        let mut needs = slice.growth.needs.clone();
+        needs.retain(|other, need| other != ue && need.until_ms > now_ms);
+        needs.insert(ue.to_owned(), need);
+        if grown(&asked, needs.values()) == slice.profile && slice.pending.is_none() && slice.state.usable() {
+            // It promises as much; that this one needs it is remembered, and not written with every question.
+            let half = u64::from(self.growth.seconds) * 500;
+            let known = slice.growth.needs.get(ue);
+            if known.is_some_and(|k| (k.dl_bps, k.ul_bps) == (dl_bps, ul_bps) && k.until_ms > now_ms + half) {
+                return Ok(Vec::new());
+            }
+            let mut slice = slice.clone();
+            slice.growth.needs = needs;
+            return Ok(vec![Write::slice(slice)]);
+        }
+        self.regrow(slice, needs, now_ms)
+    }
+
+    /// Whether what one UE has slices grow by, this one grown to `alone` for it alone, is within its share of each access.
+    fn bounded(
+        &self,
+        ue: &str,
+        slice: &Slice,
+        asked: &ServiceProfile,
+        alone: &ServiceProfile,
+    ) -> Result<(), Refusal> {
+        let mut grown_by: Vec<(&str, u64, u64)> = Vec::new();
+        let mut add = |demand: &Demand, asked: &ServiceProfile, grown: &ServiceProfile| {
+            let ((dl, ul), (more_dl, more_ul)) = (asked.rates_bps(), grown.rates_bps());
+            for access in self.inventory.iter().filter(|a| demand.contains_key(&a.name)) {
+                grown_by.push((&access.name, more_dl.saturating_sub(dl), more_ul.saturating_sub(ul)));
+            }
         };
-        self.modify(id, order, now_ms)
+        add(&slice.applied, asked, alone);
+        for other in self.slices.values().filter(|s| s.id != slice.id) {
+            if let Some(need) = other.growth.needs.get(ue) {
+                let asked = other.asked().profile;
+                add(&other.applied, &asked, &grown(&asked, std::iter::once(need)));
+            }
+        }
+        for access in self.inventory.iter() {
+            let here = grown_by.iter().filter(|(name, ..)| *name == access.name);
+            let (dl, ul) = here.fold((0_u64, 0_u64), |(a, b), (_, dl, ul)| (a + dl, b + ul));
+            for (more, of) in [(dl, access.downlink_bps), (ul, access.uplink_bps)] {
+                let most = of / 100 * u64::from(self.growth.percent);
+                if more > most {
+                    return Err(Refusal::Full { what: "bit/s that slices grow by for one UE", most });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a slice promise what its operator asked for and what these UEs need.
+    fn regrow(
+        &self,
+        slice: &Slice,
+        needs: BTreeMap<String, Need>,
+        now_ms: u64,
+    ) -> Result<Vec<Write>, Refusal> {
+        let order = Self::order(slice);
+        let profile = grown(&order.profile, needs.values());
+        let asked = (!needs.is_empty()).then(|| Box::new(order.profile));
+        // Where it is: it is not to move because a UE asks.
+        let places = slice.applied.keys().cloned().collect();
+        let order = Order { profile, ..order };
+        self.change(slice.clone(), order, places, Growth { needs, asked }, now_ms)
     }
 
     /// Gives a UE a place in a slice, or changes it.
@@ -524,20 +724,20 @@ impl Manager {
 
     /// Where a slice goes, and what it is promised there. Its guarantee holds on each of its accesses: all of its UEs
     /// may be at one of them.
-    fn place(&self, order: &Order) -> Result<(Demand, Vec<String>), Refusal> {
+    fn place(&self, order: &Order, places: &[String]) -> Result<(Demand, Vec<String>), Refusal> {
         let mut chosen = BTreeSet::new();
         let mut not_supported = Vec::new();
         let latency =
             order.profile.dl_latency.into_iter().chain(order.profile.ul_latency).min_by(f64::total_cmp);
         let fast = |delay_ms: f64| latency.is_none_or(|most| delay_ms <= most);
-        for name in &order.accesses {
+        for name in places {
             let access = self.inventory.get(name).ok_or_else(|| Shortage::Unknown(name.clone()))?;
             if !fast(access.delay_ms) {
                 return Err(Refusal::Nowhere(format!("{} ms on \"{name}\"", latency.unwrap_or(0.0))));
             }
             chosen.insert(access.name.as_str());
         }
-        if order.accesses.is_empty() {
+        if places.is_empty() {
             for place in &order.profile.coverage {
                 let mut here = self.inventory.at(place).filter(|a| fast(a.delay_ms)).peekable();
                 if here.peek().is_none() {
@@ -579,6 +779,34 @@ fn steps(slice: &Slice, services: bool) -> Execution {
     Execution::new(all)
 }
 
+/// When one that failed is tried again.
+fn wait(slice: &mut Slice, now_ms: u64) {
+    let pause = RETRY_MS.saturating_mul(1 << slice.tries.min(16)).min(MAX_RETRY_MS);
+    slice.tries = slice.tries.saturating_add(1);
+    slice.retry_ms = Some(now_ms.saturating_add(pause));
+}
+
+/// A profile that promises each of these UEs what it needs.
+fn grown<'a>(asked: &ServiceProfile, needs: impl Iterator<Item = &'a Need>) -> ServiceProfile {
+    let mut profile = asked.clone();
+    for need in needs {
+        for (slice, ue, bps) in [
+            (&mut profile.dl_slice, &mut profile.dl_ue, need.dl_bps),
+            (&mut profile.ul_slice, &mut profile.ul_ue, need.ul_bps),
+        ] {
+            let kbps = bps as f64 / 1e3;
+            if kbps <= ue.gua.or(slice.gua).unwrap_or(0.0) {
+                continue;
+            }
+            if ue.gua.is_some() {
+                ue.gua = Some(kbps);
+            }
+            slice.gua = Some(slice.gua.unwrap_or(0.0).max(kbps));
+        }
+    }
+    profile
+}
+
 /// An access has what was wanted, or, going back, what it had before.
 fn settle(slice: &mut Slice, access: &str, back: bool) {
     let to = if back { &slice.before } else { &slice.wanted };
@@ -586,6 +814,8 @@ fn settle(slice: &mut Slice, access: &str, back: bool) {
         Some(guarantee) => drop(slice.applied.insert(access.to_owned(), guarantee)),
         None => drop(slice.applied.remove(access)),
     }
+    // It said what it has.
+    slice.unsure.remove(access);
 }
 
 /// The state that fits what is wrong.

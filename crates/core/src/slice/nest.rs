@@ -6,6 +6,7 @@
 //!
 //! Added to Katana's keys: `sst`, `sd`, `dnn`, and `s_nssai {sst, sd}`, so that a NEST can name its S-NSSAI.
 
+use super::profile::ServiceProfile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -171,6 +172,40 @@ impl Nest {
         let list = self.document.get("service_descriptor").and_then(|s| s.get("ns_list"));
         list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
+}
+
+/// Writes what a profile promises into a NEST, so that who reads it there sees what holds.
+pub fn reflect(document: &mut Value, profile: &ServiceProfile) {
+    let Some(Value::Object(own)) = document.get_mut("base_slice_descriptor") else { return };
+    for (key, thpt) in [
+        ("network_DL_throughput", profile.dl_slice),
+        ("network_UL_throughput", profile.ul_slice),
+        ("ue_DL_throughput", profile.dl_ue),
+        ("ue_UL_throughput", profile.ul_ue),
+    ] {
+        let mut rates = Map::new();
+        for (name, kbps) in [("guaranteed", thpt.gua), ("maximum", thpt.max)] {
+            rates.extend(kbps.map(|kbps| (name.to_owned(), rate(kbps))));
+        }
+        // One key has to be there, and says zero where nothing is promised.
+        if !rates.is_empty() || own.contains_key(key) {
+            own.insert(key.to_owned(), Value::Object(rates));
+        }
+    }
+    for (key, number) in [
+        ("mtu", profile.dl_packet.into_iter().chain(profile.ul_packet).min().map(u64::from)),
+        ("number_of_terminals", profile.max_ues),
+        ("number_of_connections", profile.max_sessions),
+    ] {
+        if number.is_some() || own.contains_key(key) {
+            own.insert(key.to_owned(), number.map_or(Value::Null, Value::from));
+        }
+    }
+}
+
+/// A whole number where it is one, as people write it.
+fn rate(kbps: f64) -> Value {
+    if kbps.fract() == 0.0 { Value::from(kbps as u64) } else { Value::from(kbps) }
 }
 
 /// What a descriptor says itself, and for the rest what those it refers to say. Null and an empty list say nothing, as

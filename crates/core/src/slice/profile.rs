@@ -211,6 +211,34 @@ impl ServiceProfile {
         Ok(())
     }
 
+    /// This one with what differs between two others: who changes one attribute leaves the rest as they are now.
+    #[must_use]
+    pub fn with_changes(&self, old: &Self, new: &Self) -> Self {
+        fn patch(to: &mut Map<String, Value>, old: &Map<String, Value>, new: &Map<String, Value>) {
+            for key in old.keys().chain(new.keys()) {
+                match (old.get(key), new.get(key)) {
+                    (a, b) if a == b => {}
+                    (Some(Value::Object(old)), Some(Value::Object(new))) => {
+                        if let Some(Value::Object(to)) = to.get_mut(key) {
+                            patch(to, old, new);
+                        } else {
+                            to.insert(key.clone(), Value::Object(new.clone()));
+                        }
+                    }
+                    (_, Some(new)) => drop(to.insert(key.clone(), new.clone())),
+                    (_, None) => drop(to.remove(key)),
+                }
+            }
+        }
+        let [Ok(Value::Object(mut to)), Ok(Value::Object(old)), Ok(Value::Object(new))] =
+            [self, old, new].map(serde_json::to_value)
+        else {
+            return new.clone();
+        };
+        patch(&mut to, &old, &new);
+        serde_json::from_value(Value::Object(to)).unwrap_or_default()
+    }
+
     /// What the whole slice is promised: its guarantee; where it has none, a UE's, once.
     #[must_use]
     pub fn rates_bps(&self) -> (u64, u64) {

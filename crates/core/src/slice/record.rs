@@ -114,6 +114,63 @@ pub struct Pending {
     /// The NEST once it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nest: Option<Value>,
+    /// Its name once it is done, if that changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where it was asked for once it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Vec<String>>,
+    /// The share that was asked for once it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_ppm: Option<u32>,
+    /// By what UEs have it grow once it is done.
+    #[serde(default, skip_serializing_if = "Growth::is_empty")]
+    pub growth: Growth,
+}
+
+/// What a UE needs of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Need {
+    /// Downlink, bit/s.
+    pub dl_bps: u64,
+    /// Uplink, bit/s.
+    pub ul_bps: u64,
+    /// How long that counts, Unix milliseconds.
+    pub until_ms: u64,
+}
+
+/// By what UEs have a slice grow beyond what its operator asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Growth {
+    /// What they need, by UE.
+    pub needs: BTreeMap<String, Need>,
+    /// The profile without it; absent where nobody needs more.
+    pub asked: Option<Box<ServiceProfile>>,
+}
+
+impl Growth {
+    /// Whether nobody needs more.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.needs.is_empty() && self.asked.is_none()
+    }
+}
+
+/// What an operator asked a slice to be, whichever interface it came by: what PUT sets and GET shows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Asked {
+    /// Its name.
+    pub name: String,
+    /// What it is to promise, without what UEs have it grow by.
+    pub profile: ServiceProfile,
+    /// The NEST, kept in step with the profile.
+    pub nest: Option<Value>,
+    /// Where; empty: where its coverage says.
+    pub accesses: Vec<String>,
+    /// Share of the RBs, millionths.
+    pub share_ppm: Option<u32>,
 }
 
 /// How long each phase of the deployment took, milliseconds.
@@ -150,6 +207,12 @@ pub struct Slice {
     /// A share of the RBs that was asked for, whatever the rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_ppm: Option<u32>,
+    /// Where it was asked for; empty: where its coverage says. Absent in records of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Vec<String>>,
+    /// By what UEs have it grow.
+    #[serde(default, skip_serializing_if = "Growth::is_empty")]
+    pub growth: Growth,
     /// Guarantees in force.
     #[serde(default)]
     pub applied: Demand,
@@ -159,6 +222,9 @@ pub struct Slice {
     /// Guarantees before the change that is under way.
     #[serde(default)]
     pub before: Demand,
+    /// Guarantees that a cell may still have, since it did not say that it has not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unsure: Demand,
     /// What is being done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Execution>,
@@ -181,6 +247,12 @@ pub struct Slice {
     pub created_ms: u64,
     /// When it came into its state, Unix milliseconds.
     pub since_ms: u64,
+    /// How often in a row it could not be made.
+    #[serde(default)]
+    pub tries: u32,
+    /// When it is tried again if it has failed, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_ms: Option<u64>,
     /// How long it took.
     #[serde(default)]
     pub timing: Timing,
@@ -190,7 +262,43 @@ impl Slice {
     /// What it holds back on every access, whichever way the change under way ends.
     #[must_use]
     pub fn reserved(&self) -> Demand {
-        larger(&larger(&self.applied, &self.wanted), &self.before)
+        larger(&larger(&self.applied, &self.wanted), &larger(&self.before, &self.unsure))
+    }
+
+    /// What its operator asked for last, whether or not it is in force yet.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        let (name, nest, accesses, share_ppm, growth, profile) = match &self.pending {
+            Some(p) => {
+                let name = p.name.as_ref().unwrap_or(&self.name);
+                (
+                    name,
+                    p.nest.as_ref().or(self.nest.as_ref()),
+                    &p.accesses,
+                    p.share_ppm,
+                    &p.growth,
+                    &p.profile,
+                )
+            }
+            None => {
+                (&self.name, self.nest.as_ref(), &self.accesses, self.share_ppm, &self.growth, &self.profile)
+            }
+        };
+        Asked {
+            name: name.clone(),
+            profile: growth.asked.as_ref().map_or(profile, |asked| asked).clone(),
+            nest: nest.cloned(),
+            // Where nothing is said, it is to stay where it is.
+            accesses: accesses.clone().unwrap_or_else(|| self.reserved().into_keys().collect()),
+            share_ppm,
+        }
+    }
+
+    /// Whether MANO has services to start for it.
+    #[must_use]
+    pub fn has_services(nest: Option<&Value>) -> bool {
+        let list = nest.and_then(|n| n.get("service_descriptor")?.get("ns_list")?.as_array());
+        list.is_some_and(|list| !list.is_empty())
     }
 
     /// Notes an error; the oldest go.

@@ -19,7 +19,7 @@ use anabranch_core::policy::{
     Filter, Granularity, PortRange, Protocol as Carried, Rule, SteeringMode, Weight,
 };
 use anabranch_core::slice::view::view;
-use anabranch_core::slice::{Access, Inventory, Manager, Order, Ue, UeView, Write};
+use anabranch_core::slice::{Access, GrowthLimits, Inventory, Manager, Order, Ue, UeView, Write};
 use anabranch_core::taps::plan::{Action, PlanConfig, plan};
 use anabranch_core::taps::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
 use anabranch_core::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn manager(case: &Case) -> Result<Manager> {
         max_share_ppm: anabranch_core::slice::inventory::WHOLE,
         delay_ms: 0.0,
     };
-    let mut manager = Manager::new(Inventory::new([access])?);
+    let mut manager = Manager::new(Inventory::new([access])?, GrowthLimits::default());
     let keep = |manager: &mut Manager, writes: Vec<Write>| writes.into_iter().for_each(|w| manager.put(w));
     for (name, slice) in &case.slices {
         let profile = serde_json::from_value(profile(slice)).with_context(|| format!("slice {name}"))?;

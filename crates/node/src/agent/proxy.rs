@@ -48,7 +48,7 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let net = Net::open()?;
     let tproxy = tproxy(&config, listeners.v6());
     net.clean_proxy(tproxy.mark, &tproxy.table).await?;
-    let flows = Flows::new(Flows::possible(config.limits.flows, config.proxy.workers)?, usize::MAX);
+    let flows = Flows::new(Flows::possible(config.limits.flows, config.proxy.workers)?, share(&config));
     let proxy = Arc::new(Proxy::new(
         Rules::new(&config.rule)?,
         Policy::new(&config.agent)?,
@@ -70,6 +70,11 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     notify("STOPPING=1");
     agent.net.undo(agent.layer).await;
     result
+}
+
+/// How many UDP flows one client may have.
+fn share(config: &ProxyConfig) -> usize {
+    config.limits.udp_flows_per_client as usize
 }
 
 /// What nftables is told.

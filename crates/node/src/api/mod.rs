@@ -20,6 +20,7 @@ mod origin;
 mod problem;
 mod proxy;
 mod proxy_routes;
+pub mod queries;
 mod ran;
 mod ran_routes;
 mod routes;
@@ -29,6 +30,7 @@ mod taps_routes;
 mod taps_schema;
 mod tcp_lane;
 mod types;
+mod versions;
 
 pub use ask::{Ask, Asker};
 pub use connections::{REUSED, proved};
@@ -49,6 +51,7 @@ pub use types::{
     Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,
     Session, SessionList, Status, WorkerStatus,
 };
+pub use versions::{Preconditions, etag, header_of};
 
 #[cfg(test)]
 pub mod tests;

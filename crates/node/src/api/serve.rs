@@ -5,6 +5,7 @@ use super::connections::{self, Listener};
 use super::events::EventLog;
 use super::origin::{self, Tokenless};
 use super::problem::Problem;
+use super::queries::{self, Queries};
 use super::routes::{self, Shared};
 use crate::config::{Api, Connections, Listen, Metrics};
 use crate::taps::Taps;
@@ -73,6 +74,7 @@ pub fn finish<S: Clone + Send + Sync + 'static>(
     token: Option<Arc<str>>,
 ) -> Router {
     let (router, description) = routes.split_for_parts();
+    let router = router.layer(middleware::from_fn_with_state(Queries::of(&description), queries::guard));
     // Every connection has a copy of the router: of the text there is one.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
@@ -85,10 +87,12 @@ pub fn finish<S: Clone + Send + Sync + 'static>(
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
         })
         .with_state(shared);
-    match token {
+    let router = match token {
         Some(token) => router.layer(middleware::from_fn_with_state(token, guard)),
         None => router,
-    }
+    };
+    // Whoever watches over the program needs no token to see that it lives.
+    router.route("/healthz", get(async || axum::Json(serde_json::json!({"status": "ok"}))))
 }
 
 async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {

@@ -27,7 +27,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(select_neat))
         .routes(routes!(told_slices, tell_slices))
         .routes(routes!(manager))
-        .routes(routes!(ursp, set_ursp))
+        .routes(routes!(ursp, set_ursp, clear_ursp))
         .routes(routes!(pib))
         .routes(routes!(policy, set_policy, delete_policy))
         .routes(routes!(cib))
@@ -214,6 +214,17 @@ async fn set_ursp(State(shared): State<Shared>, body: Text) -> Answer<Value> {
         Ursp::from_json(body.text()?).map_err(|e| Problem::invalid(e.to_string()).field(&e.place))?;
     taps.set_ursp(policy);
     Ok(Json(taps.ursp()))
+}
+
+/// Forgets it: no rule is left.
+#[utoipa::path(
+    delete,
+    path = "/connections/ursp",
+    responses((status = 204), (status = 405, body = Problem))
+)]
+async fn clear_ursp(State(shared): State<Shared>) -> Result<StatusCode, Problem> {
+    taps(&shared)?.set_ursp(Ursp::default());
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Names of policies and profiles (NEAT).

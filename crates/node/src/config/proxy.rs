@@ -124,6 +124,8 @@ impl Default for AgentLink {
 pub struct ProxyLimits {
     /// Most flows at a time; TCP beyond is reset, UDP is dropped.
     pub flows: u32,
+    /// Most UDP flows of one client address at a time; datagrams of others are dropped.
+    pub udp_flows_per_client: u32,
     /// Time to connect, over all candidates, in seconds.
     pub connect_s: u32,
     /// How long a silent UDP flow is kept, in seconds.
@@ -134,7 +136,7 @@ pub struct ProxyLimits {
 
 impl Default for ProxyLimits {
     fn default() -> Self {
-        Self { flows: 4096, connect_s: 30, udp_idle_s: 120, keepalive_s: 120 }
+        Self { flows: 4096, udp_flows_per_client: 1024, connect_s: 30, udp_idle_s: 120, keepalive_s: 120 }
     }
 }
 
@@ -280,8 +282,9 @@ impl Check for ProxyConfig {
                 .to_owned());
         }
         self.agent.check()?;
-        let ProxyLimits { flows, connect_s, udp_idle_s, keepalive_s } = self.limits;
+        let ProxyLimits { flows, udp_flows_per_client, connect_s, udp_idle_s, keepalive_s } = self.limits;
         range("[limits] flows", flows, 1, 1_000_000)?;
+        range("[limits] udp_flows_per_client", udp_flows_per_client, 1, 1_000_000)?;
         range("[limits] connect_s", connect_s, 1, 300)?;
         range("[limits] udp_idle_s", udp_idle_s, 1, 86_400)?;
         range("[limits] keepalive_s", keepalive_s, 1, 32_767)?;

@@ -2,7 +2,7 @@
 
 use super::load::Check;
 use super::types::{Api, Listen};
-use anabranch_core::slice::{Access, Inventory};
+use anabranch_core::slice::{Access, GrowthLimits, Inventory};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -119,11 +119,33 @@ pub struct Limits {
     pub refused_per_s: u32,
     /// Open streams.
     pub streams: u32,
+    /// Of them, of one UE.
+    pub streams_per_ue: u32,
+    /// Of the rates of each access, most by which slices grow for what one UE needs, percent.
+    pub ue_growth_percent: u32,
+    /// How long a need of a UE counts that is not said again, seconds.
+    pub ue_growth_s: u32,
+}
+
+impl Limits {
+    /// By how much UEs may have slices grow.
+    pub fn growth(&self) -> GrowthLimits {
+        GrowthLimits { percent: self.ue_growth_percent, seconds: self.ue_growth_s }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ue_requests_per_s: 5, ue_burst: 20, refused_per_s: 100, streams: 20_000 }
+        let GrowthLimits { percent, seconds } = GrowthLimits::default();
+        Self {
+            ue_requests_per_s: 5,
+            ue_burst: 20,
+            refused_per_s: 100,
+            streams: 20_000,
+            streams_per_ue: 4,
+            ue_growth_percent: percent,
+            ue_growth_s: seconds,
+        }
     }
 }
 
@@ -216,10 +238,15 @@ impl Check for SliceManagerConfig {
             ("ue_burst", l.ue_burst),
             ("refused_per_s", l.refused_per_s),
             ("streams", l.streams),
+            ("streams_per_ue", l.streams_per_ue),
+            ("ue_growth_s", l.ue_growth_s),
         ] {
             if !(1..=1_000_000).contains(&value) {
                 return Err(format!("[limits] {key} = {value}: give 1 to 1000000"));
             }
+        }
+        if l.ue_growth_percent > 100 {
+            return Err(format!("[limits] ue_growth_percent = {}: give 0 to 100", l.ue_growth_percent));
         }
         for allowed in &self.callbacks.allow {
             if http(allowed).is_none_or(|(_, path)| !path.ends_with('/')) {

@@ -23,6 +23,8 @@ named! {
     pub enum Refused {
         /// There are as many as there may be.
         Limit = "limit",
+        /// There are as many over UDP as one client may have.
+        ClientLimit = "client_limit",
         /// Nothing meets what it needs, and its rule says that it is not to go on then.
         Unmet = "unmet",
         /// No rule is about it any more, or it is for the proxy's port itself.
@@ -91,10 +93,15 @@ impl Kind for Known {
 
     const LIMIT_KEY: &'static str = "[limits] flows";
 
+    /// A TCP flow shows that its client is there; datagrams can come from anyone, and each is a flow for minutes.
+    fn shares(&self) -> bool {
+        self.transport == Transport::Udp
+    }
+
     fn why(full: Full) -> Refused {
         match full {
-            // No client has a share of its own.
-            Full::Table | Full::Share => Refused::Limit,
+            Full::Table => Refused::Limit,
+            Full::Share => Refused::ClientLimit,
             Full::Descriptors => Refused::Socket,
         }
     }
@@ -113,6 +120,29 @@ impl Kind for Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_client_does_not_take_every_udp_flow() {
+        for (limit, share) in [(10, 3), (100, 1), (4096, 1024)] {
+            let flows = Arc::new(Flows::new(limit, share));
+            let server: SocketAddr = "192.0.2.1:53".parse().unwrap();
+            let open = |client: &str, transport| {
+                let client: SocketAddr = client.parse().unwrap();
+                flows.open(client.ip(), client, Known::new(transport, server))
+            };
+            let mut held: Vec<Entry> =
+                (0..limit).filter_map(|_| open("10.0.0.1:1", Transport::Udp)).collect();
+            assert_eq!(held.len(), share);
+            let refused: std::collections::BTreeMap<String, u64> = flows.refused.rows();
+            assert_eq!(refused["client_limit"], (limit - share) as u64);
+            // Others, and its own TCP, still have the rest.
+            held.extend(open("10.0.0.2:1", Transport::Udp));
+            held.extend(open("10.0.0.1:1", Transport::Tcp));
+            assert_eq!(held.len(), share + 2);
+            held.remove(0);
+            assert!(open("10.0.0.1:2", Transport::Udp).is_some());
+        }
+    }
 
     #[test]
     fn what_flows_carried_is_kept_by_rule_and_slice() {

@@ -26,6 +26,11 @@ pub trait Kind: Send + Sync + Sized + 'static {
     /// The key that says how many there may be.
     const LIMIT_KEY: &'static str;
 
+    /// Whether it counts for the share of its owner.
+    fn shares(&self) -> bool {
+        true
+    }
+
     /// The reason in its words.
     fn why(full: Full) -> Self::Why;
 
@@ -101,7 +106,7 @@ struct Table<K: Kind> {
 pub struct Flows<K: Kind> {
     table: Mutex<Table<K>>,
     limit: AtomicUsize,
-    share: usize,
+    share: AtomicUsize,
     /// Flows refused.
     pub refused: Tally<K::Why>,
     /// Flows that ended by a reset.
@@ -118,7 +123,7 @@ impl<K: Kind> Flows<K> {
         Self {
             table: Mutex::new(table),
             limit: AtomicUsize::new(limit),
-            share,
+            share: AtomicUsize::new(share),
             refused: Tally::default(),
             resets: AtomicU64::new(0),
             counters: K::Counters::default(),
@@ -140,12 +145,18 @@ impl<K: Kind> Flows<K> {
         self.limit.store(limit, Relaxed);
     }
 
+    /// How many of one owner there may be from now on; what is there stays.
+    pub fn set_share(&self, share: usize) {
+        self.share.store(share, Relaxed);
+    }
+
     /// A new flow; none, counted and told, where there are too many.
     pub fn open(self: &Arc<Self>, owner: IpAddr, client: SocketAddr, of: K) -> Option<Entry<K>> {
         let mut table = self.table();
         let owned = table.of_owner.get(&owner).copied().unwrap_or(0);
         let limit = self.limit();
-        if table.open.len() >= limit || owned >= self.share {
+        let shares = of.shares();
+        if table.open.len() >= limit || shares && owned >= self.share.load(Relaxed) {
             let full = if table.open.len() >= limit { Full::Table } else { Full::Share };
             drop(table);
             let refused = self.refused.count(K::why(full));
@@ -166,7 +177,9 @@ impl<K: Kind> Flows<K> {
             of,
             owner,
         });
-        table.of_owner.insert(owner, owned + 1);
+        if shares {
+            table.of_owner.insert(owner, owned + 1);
+        }
         table.open.insert(flow.id, flow.clone());
         drop(table);
         Some(Entry { flows: self.clone(), flow })
@@ -227,7 +240,9 @@ impl<K: Kind> Drop for Entry<K> {
         if table.open.remove(&flow.id).is_none() {
             return;
         }
-        if let Some(left) = table.of_owner.get_mut(&flow.owner) {
+        if flow.of.shares()
+            && let Some(left) = table.of_owner.get_mut(&flow.owner)
+        {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 table.of_owner.remove(&flow.owner);

@@ -167,7 +167,7 @@ impl Buckets {
     }
 
     /// Whether there is one more for `name`.
-    fn take(&self, name: &str, now: Instant) -> bool {
+    pub fn take(&self, name: &str, now: Instant) -> bool {
         let (rate, burst) = if name.is_empty() {
             (self.refused_per_s, self.refused_per_s)
         } else {

@@ -7,7 +7,7 @@
 use super::store::{Failed, Newer, Store};
 use crate::api::Problem;
 use anabranch_core::slice::view::{self, tag};
-use anabranch_core::slice::{Inventory, Kind, Manager, Record, Refusal, Write};
+use anabranch_core::slice::{GrowthLimits, Inventory, Kind, Manager, Record, Refusal, Write};
 use axum::http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -34,6 +34,7 @@ struct Held {
 pub struct Engine {
     store: Store,
     inventory: Inventory,
+    growth: GrowthLimits,
     ttl_s: u32,
     held: RwLock<Held>,
     writer: tokio::sync::Mutex<()>,
@@ -49,11 +50,18 @@ fn store_failed(error: &anyhow::Error) -> Problem {
 
 impl Engine {
     /// Reads everything there is.
-    pub async fn start(store: Store, inventory: Inventory, ttl_s: u32) -> anyhow::Result<Arc<Self>> {
-        let held = Held { manager: Manager::new(inventory.clone()), tokens: HashMap::new(), revision: -1 };
+    pub async fn start(
+        store: Store,
+        inventory: Inventory,
+        growth: GrowthLimits,
+        ttl_s: u32,
+    ) -> anyhow::Result<Arc<Self>> {
+        let manager = Manager::new(inventory.clone(), growth);
+        let held = Held { manager, tokens: HashMap::new(), revision: -1 };
         let engine = Self {
             store,
             inventory,
+            growth,
             ttl_s,
             held: RwLock::new(held),
             writer: tokio::sync::Mutex::default(),
@@ -161,7 +169,7 @@ impl Engine {
         let Newer { writes, revision, all } = newer;
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if all {
-            held.manager = Manager::new(self.inventory.clone());
+            held.manager = Manager::new(self.inventory.clone(), self.growth);
             held.tokens.clear();
         }
         for write in writes {

@@ -2,14 +2,15 @@
 //! text, 201 for what is new; errors are ours, and say what is wrong. What Katana drops is kept.
 
 use super::auth::{Operator, Who, forbidden, new_uuid};
+use super::native::{check_slice, version, version_of};
 use super::routes::{Body, Params, Path, refused};
 use super::{Shared, now_ms};
-use crate::api::Problem;
+use crate::api::{Preconditions, Problem, etag, header_of};
 use anabranch_core::slice::nest::{self, Nest};
-use anabranch_core::slice::{Kind, Order, Record, Slice, Write};
+use anabranch_core::slice::{Kind, Manager, Order, Record, Slice, Write};
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::IntoParams;
@@ -20,7 +21,11 @@ use utoipa_axum::routes;
 const MAX_DOCUMENTS: usize = 10_000;
 
 type Answer = Result<Json<Value>, Problem>;
+/// A resource and its version.
+type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
 type Text = Result<(StatusCode, String), Problem>;
+/// The same with the version of what was made or changed.
+type VersionedText = Result<(StatusCode, [(HeaderName, HeaderValue); 1], String), Problem>;
 
 /// The routes and their description.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -58,18 +63,20 @@ async fn slices(_: Operator, State(shared): State<Shared>) -> Answer {
         (status = 415, body = Problem)
     )
 )]
-async fn create(_: Operator, State(shared): State<Shared>, Body(document): Body<Value>) -> Text {
+async fn create(_: Operator, State(shared): State<Shared>, Body(document): Body<Value>) -> VersionedText {
     let id = new_uuid()?;
     let made = shared.engine.commit(|m| {
         let nest = parse(m, &document)?;
         let mut writes = m.create(&id, Order::from(&nest), now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
         let record = Some(Record::Document(document));
         if m.documents(Kind::Gst).count() < MAX_DOCUMENTS {
             writes.push(Write { kind: Kind::Gst, id: id.clone(), record });
         }
-        Ok((writes, id.clone()))
+        Ok((writes, version))
     });
-    Ok((StatusCode::CREATED, made.await?))
+    let version = made.await?;
+    Ok((StatusCode::CREATED, header_of(&version), id))
 }
 
 /// A slice: its NEST's attributes, all of them, and `status`, `sst`, `runtime_errors`, `deployment_time`.
@@ -80,8 +87,13 @@ async fn create(_: Operator, State(shared): State<Shared>, Body(document): Body<
     params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn slice(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
-    shared.engine.read(|m| m.slice(&id).map(|s| Json(document(s))).map_err(refused))
+async fn slice(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |s: &Slice| (header_of(&version(s)), Json(document(s)));
+    shared.engine.read(|m| m.slice(&id).map(answer).map_err(refused))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -97,8 +109,9 @@ struct Force {
     delete,
     path = "/api/slice/{id}",
     tag = "katana",
-    params(("id" = String, Path), Force),
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -110,9 +123,14 @@ async fn remove(
     State(shared): State<Shared>,
     Path(id): Path<String>,
     Params(query): Params<Force>,
+    seen: Preconditions,
 ) -> Text {
     let force = query.force.as_deref() == Some("true");
-    shared.engine.commit(|m| Ok((m.remove(&id, force, now_ms()).map_err(refused)?, ()))).await?;
+    let remove = |m: &Manager| {
+        check_slice(m, &id, &seen)?;
+        Ok((m.remove(&id, force, now_ms()).map_err(refused)?, ()))
+    };
+    shared.engine.commit(remove).await?;
     Ok((StatusCode::OK, format!("Deleting {id}")))
 }
 
@@ -145,13 +163,14 @@ async fn errors(_: Operator, State(shared): State<Shared>, Path(id): Path<String
     post,
     path = "/api/slice/{id}/modify",
     tag = "katana",
-    params(("id" = String, Path)),
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     request_body = Object,
     responses(
         (status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "There is not enough left, or another change is under way"),
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )
@@ -160,30 +179,41 @@ async fn modify(
     _: Operator,
     State(shared): State<Shared>,
     Path(id): Path<String>,
+    seen: Preconditions,
     Body(update): Body<Map<String, Value>>,
-) -> Text {
-    shared
-        .engine
-        .commit(|m| {
-            let slice = m.slice(&id).map_err(refused)?;
-            let Some(Value::Object(mut document)) = slice.nest.clone() else {
-                return Err(Problem::conflict(
-                    "this slice was not made of a NEST",
-                    "use PUT /v1/slices/{id}",
-                ));
-            };
-            for (key, value) in update {
-                match (document.get_mut(&key), value) {
-                    (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
-                    (_, value) => drop(document.insert(key, value)),
-                }
+) -> VersionedText {
+    let modify = |m: &Manager| {
+        check_slice(m, &id, &seen)?;
+        let asked = m.slice(&id).map_err(refused)?.asked();
+        let Some(Value::Object(mut document)) = asked.nest else {
+            return Err(Problem::conflict("this slice was not made of a NEST", "use PUT /v1/slices/{id}"));
+        };
+        let before = parse(m, &Value::Object(document.clone()))?;
+        for (key, value) in update {
+            match (document.get_mut(&key), value) {
+                (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
+                (_, value) => drop(document.insert(key, value)),
             }
-            let nest = parse(m, &Value::Object(document))?;
-            let order = Order { share_ppm: slice.share_ppm, ..Order::from(&nest) };
-            Ok((m.modify(&id, order, now_ms()).map_err(refused)?, ()))
-        })
-        .await?;
-    Ok((StatusCode::OK, format!("Updating {id}")))
+        }
+        let nest = parse(m, &Value::Object(document))?;
+        let order = Order::from(&nest);
+        // Only what this changes: what PUT /v1/slices/{id} said of the rest holds.
+        let profile = asked.profile.with_changes(&Order::from(&before).profile, &order.profile);
+        profile.check().map_err(|e| Problem::invalid(e.to_string()).field(e.key))?;
+        let moved = nest.coverage != before.coverage;
+        let order = Order {
+            name: if nest.name == before.name { asked.name } else { nest.name },
+            profile,
+            accesses: if moved { Vec::new() } else { asked.accesses },
+            share_ppm: asked.share_ppm,
+            ..order
+        };
+        let writes = m.modify(&id, order, now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
+        Ok((writes, version))
+    };
+    let version = shared.engine.commit(modify).await?;
+    Ok((StatusCode::OK, header_of(&version), format!("Updating {id}")))
 }
 
 /// NESTs that were sent: `_id`.
@@ -200,7 +230,11 @@ async fn gsts(_: Operator, State(shared): State<Shared>) -> Answer {
     params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn gst(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn gst(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
     documents::one(&shared, Kind::Gst, &id)
 }
 
@@ -226,7 +260,12 @@ async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) ->
 
 /// Reads a NEST, with the base descriptors there are.
 fn parse(m: &anabranch_core::slice::Manager, document: &Value) -> Result<Nest, Problem> {
-    Nest::parse(document, &|name| m.base(name)).map_err(invalid)
+    Nest::parse(document, &|name| base(m, name)).map_err(invalid)
+}
+
+/// A base descriptor by the name it has, or by its identifier here.
+fn base(m: &Manager, name: &str) -> Option<Map<String, Value>> {
+    m.base(name).or_else(|| m.document(Kind::Base, name)?.as_object().cloned())
 }
 
 fn invalid(error: nest::NestError) -> Problem {
@@ -254,7 +293,8 @@ fn runtime_errors(slice: &Slice) -> Value {
 
 /// A slice as Katana shows it: what its NEST says, flat, and what became of it.
 fn document(slice: &Slice) -> Value {
-    let nest = slice.nest.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    let asked = slice.asked();
+    let nest = asked.nest.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
     let mut all = Map::new();
     for (key, value) in nest {
         match (key.as_str(), value) {
@@ -265,14 +305,14 @@ fn document(slice: &Slice) -> Value {
     }
     for (key, value) in [
         ("_id", json!(slice.id)),
-        ("slice_name", json!(slice.name)),
-        ("sst", json!(slice.profile.sst)),
+        ("slice_name", json!(asked.name)),
+        ("sst", json!(asked.profile.sst)),
         ("status", json!(slice.state.name())),
         ("reason", json!(slice.state.reason())),
         ("created_at", json!(seconds(slice.created_ms))),
         ("not_supported_locations", json!(slice.not_supported)),
         ("functions", json!(slice.applied.keys().collect::<Vec<_>>())),
-        ("service_profile", json!(slice.profile)),
+        ("service_profile", json!(asked.profile)),
         ("deployment_time", deployment_time(slice)),
         ("runtime_errors", runtime_errors(slice)),
     ] {
@@ -318,7 +358,7 @@ mod documents {
                 )
             )]
             async fn $add(_: Operator, State(shared): State<Shared>, Body(v): Body<Map<String, Value>>) -> Text {
-                put(&shared, $kind, None, v).await
+                put(&shared, $kind, None, &Preconditions::default(), v).await
             }
 
             #[doc = concat!("One of them (", $of, ").")]
@@ -326,15 +366,21 @@ mod documents {
                 get, path = concat!($path, "/{id}"), tag = "katana", params(("id" = String, Path)),
                 responses((status = 200, body = Object), (status = 404, body = Problem))
             )]
-            async fn $get(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+            async fn $get(
+                _: Operator,
+                State(shared): State<Shared>,
+                Path(id): Path<String>,
+            ) -> Result<Versioned, Problem> {
                 one(&shared, $kind, &id)
             }
 
             #[doc = concat!("Adds or replaces one (", $of, ").")]
             #[utoipa::path(
-                put, path = concat!($path, "/{id}"), tag = "katana", params(("id" = String, Path)),
+                put, path = concat!($path, "/{id}"), tag = "katana",
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
                 request_body = Object,
                 responses(
+                (status = 412, body = Problem, description = "It has another ETag by now"),
                     (status = 200, body = String, content_type = "text/plain"),
                     (status = 201, body = String, content_type = "text/plain"),
                     (status = 400, body = Problem),
@@ -347,22 +393,30 @@ mod documents {
                 _: Operator,
                 State(shared): State<Shared>,
                 Path(id): Path<String>,
+                seen: Preconditions,
                 Body(v): Body<Map<String, Value>>,
             ) -> Text {
-                put(&shared, $kind, Some(id), v).await
+                put(&shared, $kind, Some(id), &seen, v).await
             }
 
             #[doc = concat!("Removes one (", $of, ").")]
             #[utoipa::path(
-                delete, path = concat!($path, "/{id}"), tag = "katana", params(("id" = String, Path)),
+                delete, path = concat!($path, "/{id}"), tag = "katana",
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
                 responses(
+                (status = 412, body = Problem, description = "It has another ETag by now"),
                     (status = 200, body = String, content_type = "text/plain"),
                     (status = 404, body = Problem),
                     (status = 409, body = Problem)
                 )
             )]
-            async fn $remove(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Text {
-                drop_one(&shared, $kind, id).await
+            async fn $remove(
+                _: Operator,
+                State(shared): State<Shared>,
+                Path(id): Path<String>,
+                seen: Preconditions,
+            ) -> Text {
+                drop_one(&shared, $kind, id, &seen).await
             }
         };
     }
@@ -393,15 +447,29 @@ mod documents {
         }
     }
 
-    pub fn one(shared: &Shared, kind: Kind, id: &str) -> Answer {
-        let found = shared.engine.read(|m| m.document(kind, id).cloned());
+    pub fn one(shared: &Shared, kind: Kind, id: &str) -> Result<Versioned, Problem> {
+        let named = |m: &Manager| {
+            let by_name = |v: &&Value| v["base_slice_des_id"] == id;
+            let base =
+                || m.documents(Kind::Base).map(|(_, v)| v).find(by_name).filter(|_| kind == Kind::Base);
+            m.document(kind, id).or_else(base).cloned()
+        };
+        let found = shared.engine.read(named);
         let missing = || Problem::not_found(kind.name(), id, "list those there are, and use one of them");
-        let Value::Object(mut v) = found.ok_or_else(missing)? else { return Err(missing()) };
-        v.insert("_id".to_owned(), json!(id));
-        Ok(Json(Value::Object(v)))
+        let found = found.ok_or_else(missing)?;
+        let version = header_of(&etag(&found));
+        let Value::Object(mut v) = found else { return Err(missing()) };
+        v.entry("_id").or_insert_with(|| json!(id));
+        Ok((version, Json(Value::Object(v))))
     }
 
-    async fn put(shared: &Shared, kind: Kind, id: Option<String>, mut v: Map<String, Value>) -> Text {
+    async fn put(
+        shared: &Shared,
+        kind: Kind,
+        id: Option<String>,
+        seen: &Preconditions,
+        mut v: Map<String, Value>,
+    ) -> Text {
         if let Some(id) = &id {
             super::super::routes::check_name("id", id)?;
         }
@@ -409,9 +477,10 @@ mod documents {
         shared
             .engine
             .commit(|m| {
+                let old = id.as_deref().and_then(|id| m.document(kind, id));
+                seen.check(old.map(etag).as_deref())?;
                 check(m, kind, id.as_deref(), &mut v)?;
                 let id = id.unwrap_or(fresh);
-                let old = m.document(kind, &id);
                 if old.is_none() && m.documents(kind).count() >= MAX_DOCUMENTS {
                     let detail = format!("there are {MAX_DOCUMENTS} documents of this kind");
                     return Err(Problem::conflict(detail, "remove those that are not needed"));
@@ -429,13 +498,14 @@ mod documents {
             .await
     }
 
-    async fn drop_one(shared: &Shared, kind: Kind, id: String) -> Text {
+    async fn drop_one(shared: &Shared, kind: Kind, id: String, seen: &Preconditions) -> Text {
         let remedy = "list those there are, and use one of them";
         shared
             .engine
             .commit(|m| {
                 let old =
                     m.document(kind, &id).ok_or_else(|| Problem::not_found(kind.name(), &id, remedy))?;
+                seen.check(Some(&etag(old)))?;
                 let name = old.get("id").and_then(Value::as_str);
                 let located = |v: &Value| v.get("location").and_then(Value::as_str) == name;
                 if kind == Kind::Location
@@ -475,7 +545,7 @@ mod documents {
         let mut name = text(v, key)?;
         match kind {
             Kind::Base => {
-                nest::check_base(v, &|name| m.base(name)).map_err(invalid)?;
+                nest::check_base(v, &|name| super::base(m, name)).map_err(invalid)?;
             }
             Kind::Location => {
                 name = name.to_lowercase();

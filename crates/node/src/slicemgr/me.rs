@@ -1,11 +1,11 @@
 //! What a UE asks (its USCI, §3.3 of the paper): register, poll or stream, ask for more, de-register.
 
-use super::auth::Me;
+use super::auth::{self, Me};
 use super::engine::Told;
 use super::native::ViewSchema;
 use super::routes::{Body, refused};
 use super::{Shared, now_ms};
-use crate::api::Problem;
+use crate::api::{Preconditions, Problem, bearer};
 use anabranch_core::slice::{Manager, Ue, Write};
 use axum::Json;
 use axum::body::Body as HttpBody;
@@ -15,9 +15,9 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_stream::Stream;
 use utoipa::ToSchema;
@@ -43,11 +43,10 @@ pub fn routes() -> OpenApiRouter<Shared> {
         (status = 429, body = Problem)
     )
 )]
-async fn me(Me(name): Me, State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn me(Me(name): Me, State(shared): State<Shared>, seen: Preconditions) -> Result<Response, Problem> {
     let told = told(&shared, &name)?;
-    let seen = headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok());
     let etag = HeaderValue::from_str(&told.etag).unwrap_or(HeaderValue::from_static("\"\""));
-    if seen.is_some_and(|seen| seen == "*" || seen.split(',').any(|tag| tag.trim() == told.etag)) {
+    if seen.has_it(&told.etag) {
         // As short as can be: without a length, which 304 has no use for.
         let mut response =
             Response::new(HttpBody::from_stream(tokio_stream::empty::<Result<Vec<u8>, Infallible>>()));
@@ -110,7 +109,10 @@ async fn register(
 async fn leave(Me(name): Me, State(shared): State<Shared>) -> Result<StatusCode, Problem> {
     let leave = |m: &Manager| {
         let ue = Ue { registered_ms: None, ..m.ue(&name).map_err(refused)?.clone() };
-        Ok((vec![Write::ue(ue)], ()))
+        // What it needed is given back.
+        let mut writes = m.needs_nothing(&name);
+        writes.push(Write::ue(ue));
+        Ok((writes, ()))
     };
     shared.engine.commit(leave).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -130,7 +132,8 @@ struct Needs {
     ul_bps: u64,
 }
 
-/// Asks for more: the slice grows within its maximum and within what the accesses have left.
+/// Asks for more: the slice grows within its maximum, what the accesses have left, and what one UE may have slices grow by.
+/// That counts for `[limits] ue_growth_s` unless it is asked for again, and until the UE leaves.
 #[utoipa::path(
     post,
     path = "/v1/me/needs",
@@ -166,12 +169,54 @@ async fn needs(
     Ok((status, Json(json!({"slice": needs.slice, "grows": grows}))))
 }
 
-/// Counts an open stream.
-struct Open(Arc<AtomicU32>);
+/// Streams that are open: how many, and of each UE.
+#[derive(Default)]
+pub struct Streams(Mutex<(u32, BTreeMap<String, u32>)>);
+
+impl Streams {
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.of().0
+    }
+
+    fn of(&self) -> MutexGuard<'_, (u32, BTreeMap<String, u32>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, if there may be: of all, and of one UE.
+    fn open(self: &Arc<Self>, ue: &str, most: u32, of_ue: u32) -> Result<Open, Problem> {
+        let mut guard = self.of();
+        let (all, of) = &mut *guard;
+        if *all >= most {
+            return Err(Problem::unavailable("too many streams are open: poll instead"));
+        }
+        let own = of.entry(ue.to_owned()).or_default();
+        if *own >= of_ue {
+            let detail = format!("{own} streams of this UE are open: one tells everything");
+            let remedy =
+                "close one, or poll; [limits] streams_per_ue of the manager says how many there may be";
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail, remedy));
+        }
+        *own += 1;
+        *all += 1;
+        Ok(Open(self.clone(), ue.to_owned()))
+    }
+}
+
+/// An open stream, for as long as it lives.
+struct Open(Arc<Streams>, String);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut guard = self.0.of();
+        let (all, of) = &mut *guard;
+        if let Some(own) = of.get_mut(&self.1) {
+            *all -= 1;
+            *own -= 1;
+            if *own == 0 {
+                of.remove(&self.1);
+            }
+        }
     }
 }
 
@@ -183,31 +228,36 @@ impl Drop for Open {
     responses(
         (status = 200, body = ViewSchema, content_type = "text/event-stream"),
         (status = 403, body = Problem),
+        (status = 429, body = Problem, description = "Too many streams of this UE"),
         (status = 503, body = Problem, description = "Too many streams")
     )
 )]
 async fn stream(
     Me(name): Me,
     State(shared): State<Shared>,
+    headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let open = Open(shared.streams.clone());
-    if shared.streams.fetch_add(1, Ordering::Relaxed) >= shared.max_streams {
-        return Err(Problem::unavailable("too many streams are open: poll instead"));
-    }
+    let open = shared.streams.open(&name, shared.max_streams, shared.streams_per_ue)?;
+    let token = auth::hash(bearer(&headers).unwrap_or_default());
     let (changes, ttl_s) = (shared.engine.changes(), shared.ttl_s);
-    let state = (shared, name, changes, None::<Arc<Told>>, open);
-    let stream = futures_util::stream::unfold(state, |(shared, name, mut changes, last, open)| async move {
-        loop {
-            changes.borrow_and_update();
-            // Who was removed, or got another token, is told nothing more.
-            let now = told(&shared, &name).ok()?;
-            if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &now) && last.etag != now.etag) {
-                let event = Event::default().event("slices").id(now.etag.trim_matches('"')).data(&now.body);
-                return Some((Ok(event), (shared, name, changes, Some(now), open)));
+    let state = (shared, name, token, changes, None::<Arc<Told>>, open);
+    let stream =
+        futures_util::stream::unfold(state, async |(shared, name, token, mut changes, last, open)| {
+            loop {
+                changes.borrow_and_update();
+                // Who was removed, or got another token, is told nothing more.
+                if shared.engine.ue_of(&token).as_ref() != Some(&name) {
+                    return None;
+                }
+                let now = told(&shared, &name).ok()?;
+                if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &now) && last.etag != now.etag) {
+                    let event =
+                        Event::default().event("slices").id(now.etag.trim_matches('"')).data(&now.body);
+                    return Some((Ok(event), (shared, name, token, changes, Some(now), open)));
+                }
+                changes.changed().await.ok()?;
             }
-            changes.changed().await.ok()?;
-        }
-    });
+        });
     // A UE that hears nothing for ttl_s forgets.
     let alive = Duration::from_secs(15).min(Duration::from_millis(u64::from(ttl_s) * 300));
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(alive)))

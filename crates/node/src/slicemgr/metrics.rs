@@ -11,7 +11,6 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::sync::atomic::Ordering;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -39,7 +38,7 @@ struct OfAccess {
 /// Counts in Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "slices", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(_: Operator, State(shared): State<Shared>) -> Result<Response, Problem> {
-    let registry = shared.engine.read(|m| registry(m, shared.streams.load(Ordering::Relaxed)));
+    let registry = shared.engine.read(|m| registry(m, shared.streams.count()));
     let mut body = String::new();
     text::encode(&mut body, &registry).map_err(Problem::unavailable)?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -30,7 +30,6 @@ use anyhow::Context;
 use engine::Engine;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -73,8 +72,9 @@ pub struct Shared {
     operator: Option<Arc<str>>,
     buckets: Arc<auth::Buckets>,
     callbacks: Arc<callbacks::Callbacks>,
-    streams: Arc<AtomicU32>,
+    streams: Arc<me::Streams>,
     max_streams: u32,
+    streams_per_ue: u32,
     ttl_s: u32,
 }
 
@@ -141,7 +141,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let inventory = config.inventory().map_err(anyhow::Error::msg)?;
     let operator = config.api.token_file.as_deref().map(read_token).transpose()?;
     let store = store::Store::open(&config.manager.database).await?;
-    let engine = Engine::start(store, inventory, config.manager.ttl_s).await?;
+    let engine = Engine::start(store, inventory, config.limits.growth(), config.manager.ttl_s).await?;
     let callbacks = Arc::new(callbacks::Callbacks::new(&config.callbacks)?);
     // One that is started again goes on where it was; two on one machine have names of their own.
     let host = nix::unistd::gethostname().unwrap_or_default();
@@ -153,6 +153,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
         callbacks: callbacks.clone(),
         streams: Arc::default(),
         max_streams: config.limits.streams,
+        streams_per_ue: config.limits.streams_per_ue,
         ttl_s: config.manager.ttl_s,
     };
     let mut tasks = JoinSet::new();

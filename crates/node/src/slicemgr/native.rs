@@ -3,20 +3,23 @@
 use super::auth::{self, Operator};
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
-use crate::api::Problem;
+use crate::api::{Preconditions, Problem, etag, header_of};
 use anabranch_core::slice::profile::{ProfileError, ServiceProfile};
 use anabranch_core::slice::record::SessionRule;
-use anabranch_core::slice::{Attachment, Manager, Order, Refusal, Slice, Ue, Write};
+use anabranch_core::slice::{Attachment, Manager, Order, Record, Refusal, Slice, Ue, Write};
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 type Answer = Result<Json<Value>, Problem>;
+/// A resource and its version.
+type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
 
 /// The routes and their description.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -37,7 +40,7 @@ struct NewSlice {
     /// Its name.
     name: String,
     /// What it is to promise: a ServiceProfile of TS 28.541, rates in kbit/s.
-    #[serde(rename = "serviceProfile", deserialize_with = "object")]
+    #[serde(rename = "serviceProfile", deserialize_with = "service_profile")]
     #[schema(value_type = Object)]
     profile: ServiceProfile,
     /// Where; left out: where its `coverageArea` says, or everywhere.
@@ -46,6 +49,16 @@ struct NewSlice {
     /// Share of the RBs it gets whatever its rates, percent.
     #[serde(default)]
     share_percent: Option<f64>,
+}
+
+/// A profile without SST is eMBB (TS 23.501 Table 5.15.2.2-1), as at the other interfaces.
+fn service_profile<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ServiceProfile, D::Error> {
+    let mut given: Map<String, Value> = object(deserializer)?;
+    if !given.contains_key("sst") {
+        let listed = given.get("sNSSAIList").and_then(|list| list.get(0)?.get("sst").cloned());
+        given.insert("sst".to_owned(), listed.unwrap_or(json!(1)));
+    }
+    serde_json::from_value(Value::Object(given)).map_err(D::Error::custom)
 }
 
 impl NewSlice {
@@ -70,20 +83,63 @@ impl NewSlice {
     }
 }
 
+/// What PUT takes is as it was asked for last; `guarantees` are in force, `reserved` is held back.
 fn shown(slice: &Slice) -> Value {
+    let asked = slice.asked();
     json!({
         "id": slice.id,
-        "name": slice.name,
+        "name": asked.name,
         "state": slice.state.name(),
         "reason": slice.state.reason(),
-        "serviceProfile": slice.profile,
+        "serviceProfile": asked.profile,
+        "accesses": asked.accesses,
+        "share_percent": asked.share_ppm.map(|ppm| f64::from(ppm) / 1e4),
         "guarantees": slice.applied,
+        "reserved": slice.reserved(),
+        "needs": slice.growth.needs,
+        "retry_ms": slice.retry_ms,
         "wanted": if slice.plan.is_some() { json!(slice.wanted) } else { Value::Null },
         "cellName": slice.cell_name,
         "errors": slice.errors,
         "created_ms": slice.created_ms,
         "since_ms": slice.since_ms,
     })
+}
+
+/// The version of a slice, at every interface.
+pub fn version(slice: &Slice) -> String {
+    etag(&slice.asked())
+}
+
+/// The version of a UE: its slices, policies and session.
+fn version_ue(ue: &Ue) -> String {
+    let slices: Vec<_> = ue.slices.iter().map(|a| (&a.slice, &a.cell_ue)).collect();
+    etag(&(&ue.token_hash, slices, &ue.policies, &ue.session))
+}
+
+/// The versions of the slice, or UE, that is written first.
+pub fn version_of(writes: &[Write]) -> Option<String> {
+    match writes.first()?.record.as_ref()? {
+        Record::Slice(slice) => Some(version(slice)),
+        Record::Ue(ue) => Some(version_ue(ue)),
+        Record::Document(value) => Some(etag(value)),
+    }
+}
+
+/// A change is of the version that was seen.
+///
+/// # Errors
+/// There is no such slice, or it has another version.
+pub fn check_slice(m: &Manager, id: &str, asked: &Preconditions) -> Result<(), Problem> {
+    asked.check(Some(&version(m.slice(id).map_err(refused)?)))
+}
+
+/// The same of a UE.
+///
+/// # Errors
+/// There is no such UE, or it has another version.
+pub fn check_ue(m: &Manager, name: &str, asked: &Preconditions) -> Result<(), Problem> {
+    asked.check(Some(&version_ue(m.ue(name).map_err(refused)?)))
 }
 
 /// What each access has, what was promised, and what is left.
@@ -176,18 +232,18 @@ async fn create(
     _: Operator,
     State(shared): State<Shared>,
     Body(new): Body<NewSlice>,
-) -> Result<(StatusCode, Json<Value>), Problem> {
+) -> Result<(StatusCode, Versioned), Problem> {
     let id = auth::new_uuid()?;
     let order = new.order()?;
     let answer = |writes: Vec<Write>| {
         let shown = match writes.first().and_then(|w| w.record.as_ref()) {
-            Some(anabranch_core::slice::Record::Slice(slice)) => shown(slice),
-            _ => Value::Null,
+            Some(Record::Slice(slice)) => (header_of(&version(slice)), Json(shown(slice))),
+            _ => (header_of("\"\""), Json(Value::Null)),
         };
         (writes, shown)
     };
     let made = shared.engine.commit(|m| m.create(&id, order, now_ms()).map(answer).map_err(refused)).await?;
-    Ok((StatusCode::CREATED, Json(made)))
+    Ok((StatusCode::CREATED, made))
 }
 
 /// One slice.
@@ -198,8 +254,13 @@ async fn create(
     params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn slice(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
-    shared.engine.read(|m| m.slice(&id).map(|s| Json(shown(s))).map_err(refused))
+async fn slice(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |s: &Slice| (header_of(&version(s)), Json(shown(s)));
+    shared.engine.read(|m| m.slice(&id).map(answer).map_err(refused))
 }
 
 /// Gives a slice another profile; the old one holds until the cells have the new one, or if they refuse it.
@@ -207,9 +268,10 @@ async fn slice(_: Operator, State(shared): State<Shared>, Path(id): Path<String>
     put,
     path = "/v1/slices/{id}",
     tag = "slices",
-    params(("id" = String, Path)),
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     request_body = NewSlice,
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 202, description = "Accepted; its state tells how it goes on"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -222,11 +284,18 @@ async fn change(
     _: Operator,
     State(shared): State<Shared>,
     Path(id): Path<String>,
+    seen: Preconditions,
     Body(new): Body<NewSlice>,
-) -> Result<StatusCode, Problem> {
+) -> Result<(StatusCode, [(HeaderName, HeaderValue); 1]), Problem> {
     let order = new.order()?;
-    shared.engine.commit(|m| m.modify(&id, order, now_ms()).map(|w| (w, ())).map_err(refused)).await?;
-    Ok(StatusCode::ACCEPTED)
+    let modify = |m: &Manager| {
+        check_slice(m, &id, &seen)?;
+        let writes = m.modify(&id, order, now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
+        Ok((writes, version))
+    };
+    let version = shared.engine.commit(modify).await?;
+    Ok((StatusCode::ACCEPTED, header_of(&version)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -242,8 +311,9 @@ struct Force {
     delete,
     path = "/v1/slices/{id}",
     tag = "slices",
-    params(("id" = String, Path), Force),
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 202, description = "Accepted; it is gone when it answers 404"),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -255,8 +325,13 @@ async fn remove(
     State(shared): State<Shared>,
     Path(id): Path<String>,
     Params(query): Params<Force>,
+    seen: Preconditions,
 ) -> Result<StatusCode, Problem> {
-    shared.engine.commit(|m| m.remove(&id, query.force, now_ms()).map(|w| (w, ())).map_err(refused)).await?;
+    let remove = |m: &Manager| {
+        check_slice(m, &id, &seen)?;
+        Ok((m.remove(&id, query.force, now_ms()).map_err(refused)?, ()))
+    };
+    shared.engine.commit(remove).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -298,8 +373,13 @@ async fn ues(_: Operator, State(shared): State<Shared>, Params(page): Params<Pag
     params(("ue" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn ue(_: Operator, State(shared): State<Shared>, Path(name): Path<String>) -> Answer {
-    shared.engine.read(|m| m.ue(&name).map(|ue| Json(shown_ue(ue))).map_err(refused))
+async fn ue(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |ue: &Ue| (header_of(&version_ue(ue)), Json(shown_ue(ue)));
+    shared.engine.read(|m| m.ue(&name).map(answer).map_err(refused))
 }
 
 /// A UE's place in a slice.
@@ -327,9 +407,10 @@ struct NewUe {
     put,
     path = "/v1/ues/{ue}",
     tag = "UEs",
-    params(("ue" = String, Path)),
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     request_body = NewUe,
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 200, body = Object),
         (status = 201, body = Object, description = "`token` is the UE's: it is not shown again"),
         (status = 400, body = Problem),
@@ -343,14 +424,16 @@ async fn set_ue(
     _: Operator,
     State(shared): State<Shared>,
     Path(name): Path<String>,
+    seen: Preconditions,
     Body(new): Body<NewUe>,
-) -> Result<(StatusCode, Json<Value>), Problem> {
+) -> Result<(StatusCode, Versioned), Problem> {
     check_name("ue", &name)?;
     let token = auth::new_token()?;
     shared
         .engine
         .commit(|m| {
             let old = m.ues().get(&name).cloned();
+            seen.check(old.as_ref().map(version_ue).as_deref())?;
             if old.as_ref().is_some_and(|ue| ue.leaving) {
                 return Err(Problem::conflict("this UE is being forgotten", "wait until it answers 404"));
             }
@@ -375,7 +458,8 @@ async fn set_ue(
                 shown["token"] = json!(token);
             }
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            Ok((vec![Write::ue(ue)], (status, Json(shown))))
+            let version = header_of(&version_ue(&ue));
+            Ok((vec![Write::ue(ue)], (status, (version, Json(shown)))))
         })
         .await
 }
@@ -402,15 +486,17 @@ fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
     delete,
     path = "/v1/ues/{ue}",
     tag = "UEs",
-    params(("ue" = String, Path)),
-    responses((status = 204), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
 )]
 async fn remove_ue(
     _: Operator,
     State(shared): State<Shared>,
     Path(name): Path<String>,
+    seen: Preconditions,
 ) -> Result<StatusCode, Problem> {
     let forget = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
         let ue = m.ue(&name).map_err(refused)?;
         if ue.session_state.is_some() {
             let leaving = Ue {
@@ -435,12 +521,18 @@ async fn remove_ue(
     post,
     path = "/v1/ues/{ue}/token",
     tag = "UEs",
-    params(("ue" = String, Path)),
-    responses((status = 200, body = Object), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn token(_: Operator, State(shared): State<Shared>, Path(name): Path<String>) -> Answer {
+async fn token(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    seen: Preconditions,
+) -> Answer {
     let token = auth::new_token()?;
     let renew = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
         let ue = Ue { token_hash: auth::hash(&token), ..m.ue(&name).map_err(refused)?.clone() };
         Ok((vec![Write::ue(ue)], ()))
     };
@@ -453,9 +545,10 @@ async fn token(_: Operator, State(shared): State<Shared>, Path(name): Path<Strin
     put,
     path = "/v1/ues/{ue}/slices/{id}",
     tag = "UEs",
-    params(("ue" = String, Path), ("id" = String, Path)),
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     request_body = Place,
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 204),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -468,12 +561,17 @@ async fn assign(
     _: Operator,
     State(shared): State<Shared>,
     Path((name, id)): Path<(String, String)>,
+    seen: Preconditions,
     Body(place): Body<Place>,
 ) -> Result<StatusCode, Problem> {
     if let Some(cell_ue) = &place.cell_ue {
         check_name("cell_ue", cell_ue)?;
     }
-    shared.engine.commit(|m| m.assign(&name, &id, place.cell_ue).map(|w| (w, ())).map_err(refused)).await?;
+    let assign = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        Ok((m.assign(&name, &id, place.cell_ue).map_err(refused)?, ()))
+    };
+    shared.engine.commit(assign).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -482,15 +580,20 @@ async fn assign(
     delete,
     path = "/v1/ues/{ue}/slices/{id}",
     tag = "UEs",
-    params(("ue" = String, Path), ("id" = String, Path)),
-    responses((status = 204), (status = 404, body = Problem))
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
 )]
 async fn unassign(
     _: Operator,
     State(shared): State<Shared>,
     Path((name, id)): Path<(String, String)>,
+    seen: Preconditions,
 ) -> Result<StatusCode, Problem> {
-    shared.engine.commit(|m| m.unassign(&name, &id).map(|w| (w, ())).map_err(refused)).await?;
+    let unassign = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        Ok((m.unassign(&name, &id).map_err(refused)?, ()))
+    };
+    shared.engine.commit(unassign).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

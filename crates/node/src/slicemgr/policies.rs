@@ -2,8 +2,9 @@
 
 use super::Shared;
 use super::auth::Operator;
+use super::native::check_ue;
 use super::routes::{Body, Path, refused};
-use crate::api::Problem;
+use crate::api::{Preconditions, Problem};
 use anabranch_core::slice::{Manager, Ue, Write};
 use anabranch_core::taps::neat::Policy;
 use anabranch_core::taps::ursp::Ursp;
@@ -35,9 +36,10 @@ struct Policies {
     put,
     path = "/v1/ues/{ue}/policies",
     tag = "UEs",
-    params(("ue" = String, Path)),
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
     request_body = Policies,
     responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
         (status = 204),
         (status = 400, body = Problem),
         (status = 404, body = Problem),
@@ -49,6 +51,7 @@ async fn policies(
     _: Operator,
     State(shared): State<Shared>,
     Path(name): Path<String>,
+    seen: Preconditions,
     Body(new): Body<Policies>,
 ) -> Result<StatusCode, Problem> {
     let bytes = serde_json::to_string(&new.policies).map_or(usize::MAX, |text| text.len());
@@ -57,6 +60,7 @@ async fn policies(
     }
     check(&new.policies)?;
     let push = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
         let policies = new.policies.into_iter().map(Value::Object).collect();
         let ue = Ue { policies, ..m.ue(&name).map_err(refused)?.clone() };
         Ok((vec![Write::ue(ue)], ()))

@@ -4,15 +4,17 @@ use super::{Shared, auth, camara, katana, me, metrics, native, policies};
 use crate::api::Problem;
 pub use crate::api::extract::{Params, Path};
 use crate::api::extract::{check_kind, complete};
+use crate::api::queries::{self, Queries};
 use anabranch_core::slice::Refusal;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use axum::{Router, middleware};
+use axum::{Json, Router, middleware};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use std::time::{Duration, Instant};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -66,6 +68,7 @@ pub fn description() -> String {
 /// The whole interface.
 pub fn router(shared: Shared) -> Router {
     let (router, description) = routes().split_for_parts();
+    let router = router.layer(middleware::from_fn_with_state(Queries::of(&description), queries::guard));
     // Every connection has a copy of the router: of the text there is one.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
@@ -79,7 +82,20 @@ pub fn router(shared: Shared) -> Router {
         })
         .with_state(shared.clone())
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(shared, auth::guard))
+        .layer(middleware::from_fn_with_state(shared.clone(), auth::guard))
+        .route("/healthz", get(healthz).with_state(shared))
+}
+
+/// Whether it works, without a token: 200, or 503 while the database does not answer.
+async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
+    if !shared.buckets.take("", Instant::now()) {
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests", "wait a second"));
+    }
+    match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
+        Ok(Ok(())) => Ok(Json(serde_json::json!({"status": "ok"}))),
+        Ok(Err(error)) => Err(Problem::unavailable(format!("database: {error:#}"))),
+        Err(_) => Err(Problem::unavailable("the database does not answer")),
+    }
 }
 
 /// A JSON body; what is wrong with it is said as a [`Problem`].

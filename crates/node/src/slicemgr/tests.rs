@@ -5,6 +5,7 @@ mod cells;
 mod compat;
 mod disk;
 mod signalling;
+mod versions;
 
 use super::{Running, routes, start};
 use crate::api::{Guarded, Server};

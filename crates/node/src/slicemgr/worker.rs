@@ -104,6 +104,10 @@ impl Work {
 
     /// One step for every slice and UE that waits for one, and health when it is due. Whether there may be more to do.
     async fn round(&mut self) -> Result<bool, crate::api::Problem> {
+        // Slices that failed are tried again, and what UEs do not need any more is given back.
+        if self.engine.read(|m| !m.due(now_ms()).is_empty()) {
+            self.engine.commit(|m| Ok((m.due(now_ms()), ()))).await?;
+        }
         let todo: Vec<(String, Option<Action>)> =
             self.engine.read(|m| m.todo().map(|(id, action)| (id.to_owned(), action)).collect());
         let mut again = false;

@@ -129,6 +129,12 @@ async fn several_instances_are_one_slice_manager() {
     let (_, made) = a.ask("DELETE", &format!("/v1/slices/{id}"), None).await.unwrap();
     a.kill();
     assert!(made.is_null() || made == json!(""), "{made}");
+    // What the one stored the other hears of a moment later.
+    let end = Instant::now() + Duration::from_secs(60);
+    while !matches!(b.ask("GET", &format!("/v1/slices/{id}"), None).await, Some((404, _))) {
+        assert!(Instant::now() < end, "it is not removed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let slices = b.settled().await;
     assert!(slices.len() == 3 && slices.iter().all(|s| s["id"] != id.as_str()), "{slices:?}");
     let (_, ue): (u16, Value) = b.ask("GET", "/v1/ues/phone", None).await.unwrap();

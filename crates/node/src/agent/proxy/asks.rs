@@ -1,7 +1,7 @@
 //! What the REST interface, and SIGHUP, make a proxy do: look, reload.
 
 use super::super::views::event;
-use super::{Agent, metrics, tproxy};
+use super::{Agent, metrics, share, tproxy};
 use crate::api::{self, Ask, Problem, ProxyAsk};
 use crate::config::{self, ProxyConfig};
 use crate::proxy::{Flow, Flows, Rules};
@@ -115,6 +115,7 @@ impl Agent {
         }
         self.proxy.limits.store(Arc::new(new.limits.clone()));
         self.proxy.flows.set_limit(limit);
+        self.proxy.flows.set_share(share(&new));
         self.config = new;
         let done = api::Reloaded { changed: names(&differs), needs_restart: names(&waits) };
         let list = super::super::ue::list;
