@@ -5,6 +5,7 @@
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod datagram;
+pub mod file;
 pub mod host;
 pub mod interface;
 pub mod memory;

@@ -14,9 +14,11 @@ use anabranch_core::ran::rlc::{AmConfig, RlcConfig, UmConfig};
 use anabranch_core::ran::sched::intra::IntraKind;
 use anabranch_core::ran::sched::{InterConfig, SliceConfig};
 use anabranch_core::ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
+use anabranch_kern::file::read_text;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 choice! {
     /// Radio access technology.
@@ -451,7 +453,7 @@ impl Gnb {
     /// What [`Gnb::config`] and the core find.
     pub fn build(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<Cell, String> {
         let config = self.config(seed, ues)?;
-        let mut read = |file: &str| std::fs::read_to_string(file).map_err(|e| e.to_string());
+        let mut read = |file: &str| read_text(Path::new(file)).map_err(|e| e.to_string());
         Cell::new(&config, &mut read).map_err(|e: GnbError| e.to_string())
     }
 }

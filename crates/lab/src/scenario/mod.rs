@@ -23,11 +23,12 @@ pub use matrix::Select;
 pub use model::{Case, Scenario};
 
 use crate::claims;
+use anabranch_kern::file::read_text;
 use file::File;
 use matrix::Matrix;
 use schema::Described;
 use std::path::{Path, PathBuf};
-use walk::{Problem, Problems};
+use walk::{MOST_PROBLEMS, Problem, Problems};
 
 /// Which form of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub fn load(path: &Path, sets: &[String], form: Form) -> Result<Scenario, Proble
 /// # Errors
 /// Everything that is wrong with the file, each with its line.
 pub fn load_cells(path: &Path, sets: &[String], form: Form, select: &Select) -> Result<Scenario, Problems> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    let text = read_text(path).map_err(|e| {
         let message = format!("cannot be read: {e}");
         Problems::new(path, vec![Problem { line: None, path: String::new(), message }])
     })?;
@@ -145,9 +146,6 @@ fn parse_form(
     }
     Ok(scenario(path, name, whole, is_quick, cases, missing, matrix))
 }
-
-/// More problems of a file than this are not told.
-const MOST_PROBLEMS: usize = 50;
 
 fn scenario(
     path: &Path,
@@ -263,6 +261,7 @@ fn without_place(message: String) -> Problem {
 fn in_file(problems: Vec<Problem>, text: &str, variant: Option<&str>) -> Vec<Problem> {
     problems
         .into_iter()
+        .take(MOST_PROBLEMS)
         .map(|mut p| {
             let of_variant = variant.and_then(|v| walk::line_of_path(text, &format!("variant.{v}")));
             p.line = p.line.or_else(|| walk::line_of_path(text, &p.path)).or(of_variant);
@@ -341,6 +340,22 @@ link = "wifi"
         let scenario = parse_text(&text, &[]).unwrap();
         assert!(scenario.cases.is_empty() && scenario.missing == [Path::new("folder/no-such.csv")]);
         assert!(parse_text(SMALL, &[]).unwrap().missing.is_empty());
+    }
+
+    #[test]
+    fn what_a_run_would_refuse_is_found_before() {
+        let many = |ues: usize| {
+            let one = |i| format!("[ue.u{i}]\naccesses = [{{ name = \"a\", link = \"a\" }}]\n");
+            let ues: String = (0..ues).map(one).collect();
+            format!("title = \"t\"\n[link.a]\n{ues}[flow.f]\nkind = \"bulk_tcp\"\nue = \"u0\"\n")
+        };
+        assert!(parse_text(&many(2000), &[]).is_ok());
+        let says = parse_text(&many(2001), &[]).unwrap_err();
+        assert!(says.contains("2001 UEs: the virtual backend has addresses for 2000"), "{says}");
+        let says = parse_text(&many(30), &["flow.f.ue=v"]).unwrap_err();
+        assert!(says.contains("there is no ue `v`") && says.contains("and 10 more"), "{says}");
+        let says = parse_text(SMALL, &["event.0.link=x", "event.0.gnb=x", "event.0.kind=share"]).unwrap_err();
+        assert!(!says.contains("there is \n") && !says.ends_with("there is "), "{says}");
     }
 
     #[test]

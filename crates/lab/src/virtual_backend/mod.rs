@@ -4,7 +4,7 @@
 //!   case ─▶ world (network) ─▶ run (events, samples) ─▶ collect (metrics, series)
 //! ```
 
-mod addresses;
+pub mod addresses;
 mod collect;
 mod lwip;
 mod memory;

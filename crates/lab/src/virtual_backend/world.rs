@@ -47,8 +47,6 @@ const OUTER_BYTES: u16 = 28;
 /// What the secure and the plain form of the tunnel add to a packet.
 const SECURE_BYTES: u16 = 40;
 const PLAIN_BYTES: u16 = 8;
-/// First port of the UEs' applications.
-const FIRST_PORT: u16 = 20_000;
 /// Unix time at the start of every run: handshakes carry time stamps.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 /// A UE that takes longer to connect misses the beginning of the run.
@@ -158,13 +156,6 @@ impl Junction {
 /// # Errors
 /// A trace that cannot be read; what this backend cannot do.
 pub fn build(case: &Case, seed: u64) -> Result<World> {
-    addresses::enough(
-        case.links.len() + case.gnbs.len(),
-        case.ues.len(),
-        case.lwips.len(),
-        case.upfs.len(),
-        case.servers.len(),
-    )?;
     let mut seeds = ChaCha12Rng::seed_from_u64(seed);
     let mut net = Network::new();
     let ipv6 = case.flows.values().any(|flow| flow.ipv6);
@@ -475,7 +466,7 @@ impl World {
             Via::Slices => bail!("its UE's policy was not asked"),
             Via::Mptcp => bail!("MPTCP is the kernel's: it runs on the netns backend only"),
         };
-        let port = FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
+        let port = addresses::FIRST_PORT.checked_add(u16::try_from(index).context("too many flows")?);
         let family = |v4: Ipv4Addr| if flow.ipv6 { addresses::v6(v4).into() } else { IpAddr::V4(v4) };
         let ue_end = SocketAddr::new(family(ue_address), port.context("too many flows")?);
         let server_end = SocketAddr::new(family(server_address), flow.port);

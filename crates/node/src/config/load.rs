@@ -1,5 +1,6 @@
 //! Reading a file and turning what is wrong with it into a sentence a person can act on.
 
+use anabranch_kern::file::read_text;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;
@@ -33,19 +34,12 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Largest trace file, in bytes.
-const MAX_TRACE_BYTES: u64 = 64 << 20;
-
 /// Reads a trace by its name as written.
 ///
 /// # Errors
-/// It cannot be read, or is larger than 64 MiB.
+/// It cannot be read, or is larger than [`MAX_TEXT_BYTES`](anabranch_kern::file::MAX_TEXT_BYTES).
 pub fn read_trace(file: &str) -> Result<String, String> {
-    let length = std::fs::metadata(file).map_err(|e| e.to_string())?.len();
-    if length > MAX_TRACE_BYTES {
-        return Err(format!("it has {length} bytes, more than {MAX_TRACE_BYTES}"));
-    }
-    std::fs::read_to_string(file).map_err(|e| e.to_string())
+    read_text(Path::new(file)).map_err(|e| e.to_string())
 }
 
 /// Values that depend on one another are checked after parsing.

@@ -109,7 +109,10 @@ impl ChannelConfig {
                 return Ok(Channel::constant(Quality::Cqi(*cqi)));
             }
             Self::Constant { mcs, cqi } => {
-                let value = format!("{mcs:?} and {cqi:?}");
+                let value = match (mcs, cqi) {
+                    (Some(mcs), Some(cqi)) => format!("{mcs} and {cqi}"),
+                    _ => "nothing".to_owned(),
+                };
                 return Err(ChannelError::Value { key: "mcs and cqi", value, remedy: "one of the two" });
             }
             Self::Trace { file, start_s } => (CqiTrace::csv(file, &read(file)?)?, *start_s),
