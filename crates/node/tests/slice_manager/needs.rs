@@ -148,7 +148,9 @@ async fn made(manager: &Manager, name: &str, guaranteed_kbps: u64, max_kbps: u64
 
 async fn manager(folder: &Path) -> Manager {
     let database = format!("sqlite:{}/slices.db", folder.display());
-    let cell = format!("{CELL}gnb = \"unix:{}/gnb.sock\"\n", folder.display());
+    // One UE may have all there is.
+    let cell =
+        format!("{CELL}gnb = \"unix:{}/gnb.sock\"\n[limits]\nue_growth_percent = 100\n", folder.display());
     Manager::start_with(folder, "one", &database, &cell).await
 }
 
