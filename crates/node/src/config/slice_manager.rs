@@ -77,6 +77,15 @@ pub struct ManagedAccess {
     /// What a packet waits there at least, milliseconds one way.
     #[serde(default)]
     pub delay_ms: f64,
+    /// Where it is, WGS 84; without both, no area of CAMARA reaches it.
+    #[serde(default)]
+    pub latitude: Option<f64>,
+    /// See above.
+    #[serde(default)]
+    pub longitude: Option<f64>,
+    /// How far from there it serves, metres.
+    #[serde(default)]
+    pub range_m: f64,
     /// The agent of its gNB: `unix:PATH` or `http://ADDRESS:PORT`; left out: nobody is told.
     #[serde(default)]
     pub gnb: Option<String>,
@@ -207,6 +216,17 @@ impl Check for SliceManagerConfig {
             if !(0.0..=100.0).contains(&a.max_share_percent) {
                 let value = a.max_share_percent;
                 return Err(format!("access \"{}\": max_share_percent = {value}: give 0 to 100", a.name));
+            }
+            for (key, value, most) in [
+                ("latitude", a.latitude.map(f64::abs), 90.0),
+                ("longitude", a.longitude.map(f64::abs), 180.0),
+            ] {
+                if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
+                    return Err(format!("access \"{}\": {key}: give -{most} to {most}", a.name));
+                }
+            }
+            if !(0.0..=1e6).contains(&a.range_m) {
+                return Err(format!("access \"{}\": range_m = {}: give 0 to 1000000", a.name, a.range_m));
             }
             if let Some(gnb) = &a.gnb {
                 check_agent("gnb", gnb)?;

@@ -196,7 +196,7 @@ async fn is_local(handle: &Handle, table: u32) -> bool {
         }
     }
     // A rule whose routes are gone leads nowhere.
-    any && !other || !any
+    !other || !any
 }
 
 #[cfg(test)]

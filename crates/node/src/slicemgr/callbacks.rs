@@ -13,25 +13,31 @@ const WAITING: usize = 1024;
 /// Tries of each.
 const TRIES: u32 = 3;
 
+/// An event, where it goes, and the token that is shown there.
+type Event = (Url, Value, Option<String>);
+
 /// Sends events.
 pub struct Callbacks {
     allow: Vec<Url>,
-    queue: mpsc::Sender<(Url, Value)>,
+    queue: mpsc::Sender<Event>,
 }
 
 impl Callbacks {
     /// Must be called within a tokio runtime: events are sent by a task of their own.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let allow = config.allow.iter().map(|url| Url::parse(url)).collect::<Result<_, _>>()?;
-        let (queue, mut waiting) = mpsc::channel::<(Url, Value)>(WAITING);
+        let (queue, mut waiting) = mpsc::channel::<Event>(WAITING);
         // A redirect would lead where the configuration does not.
         let http = reqwest::Client::builder().no_proxy().redirect(redirect::Policy::none());
         let http = http.timeout(Duration::from_secs(5)).build()?;
         tokio::spawn(async move {
-            while let Some((url, event)) = waiting.recv().await {
+            while let Some((url, event, token)) = waiting.recv().await {
                 for n in 1..=TRIES {
-                    let request =
+                    let mut request =
                         http.post(url.clone()).header("content-type", "application/cloudevents+json");
+                    if let Some(token) = &token {
+                        request = request.bearer_auth(token);
+                    }
                     match request.body(event.to_string()).send().await {
                         Ok(answer) if answer.status().is_success() => break,
                         Ok(answer) => tracing::warn!("callback to {url}: {}", answer.status()),
@@ -64,14 +70,17 @@ impl Callbacks {
     }
 
     /// Sends an event, if there is someone to send it to. One that would have to wait too long is dropped.
-    pub fn send(&self, sink: Option<&str>, kind: &str, source: &str, data: &Value) {
+    /// What it is about, `v`, says where it goes.
+    pub fn send(&self, v: &Value, kind: &str, source: &str, data: &Value) {
+        let sink = v["sink"].as_str();
         let Some(Ok(url)) = sink.map(|sink| self.check(sink)) else { return };
+        let token = v["sink_token"].as_str().map(str::to_owned);
         let Ok(id) = super::auth::new_uuid() else { return };
         let event = json!({
             "specversion": "1.0", "id": id, "source": source, "type": kind,
-            "time": super::camara::rfc3339(super::now_ms()), "datacontenttype": "application/json", "data": data,
+            "time": super::times::rfc3339(super::now_ms()), "datacontenttype": "application/json", "data": data,
         });
-        if self.queue.try_send((url, event)).is_err() {
+        if self.queue.try_send((url, event, token)).is_err() {
             tracing::warn!("callback to {}: too many are waiting; dropped", sink.unwrap_or_default());
         }
     }

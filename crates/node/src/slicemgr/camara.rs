@@ -1,17 +1,22 @@
-//! CAMARA's Network Slice Booking (v0.1, work in progress there) and Quality on Demand (v1): bookings are slices of
-//! ours for a time, QoS sessions are places in one for a time. Errors have CAMARA's form (`status`, `code`, `message`).
+//! CAMARA's Network Slice Booking (v0.1) and Quality on Demand (v1): bookings are slices of ours for a time, QoS sessions
+//! are places in one for a time. Errors have CAMARA's form (`status`, `code`, `message`).
 
+use super::area::Area;
 use super::auth::{self, Operator};
+use super::camara_types::{Device, Ports, SinkCredential, Span};
 use super::routes::{Body, Path, object, object_or_null, refused};
+use super::times::{from_rfc3339, rfc3339};
 use super::{Shared, now_ms};
 use crate::api::Problem;
 use anabranch_core::slice::profile::{ServiceProfile, Snssai, Thpt};
 use anabranch_core::slice::{Kind, Manager, Order, Record, State as SliceState, Write};
 use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -23,6 +28,8 @@ const MAX_DURATION_S: u64 = 86_400;
 const MOST: u64 = 1_000_000_000;
 /// Most bookings, and most sessions.
 const MAX_SESSIONS: usize = 10_000;
+/// How long a session that has ended is shown, milliseconds (Quality on Demand: at least 360 s).
+pub const KEPT_MS: u64 = 360_000;
 /// The type of an event about a QoS session.
 pub const QOD_EVENT: &str = "org.camaraproject.quality-on-demand.v1.qos-status-changed";
 /// The type of an event about a booking.
@@ -35,6 +42,34 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(booking, unbook))
         .routes(routes!(start))
         .routes(routes!(session, stop))
+        .routes(routes!(extend))
+        .routes(routes!(retrieve))
+        .layer(axum::middleware::from_fn(correlate))
+}
+
+/// Who asks finds the answer by the header that both have (CAMARA API design guide).
+async fn correlate(request: Request, next: Next) -> Response {
+    const NAME: &str = "x-correlator";
+    let given = request.headers().get(NAME).cloned();
+    let fits = |v: &HeaderValue| {
+        let letters = |b: &u8| b.is_ascii_alphanumeric() || b"-_:;./<>{}".contains(b);
+        (1..=256).contains(&v.len()) && v.as_bytes().iter().all(letters)
+    };
+    let (value, mut response) = match given {
+        Some(value) if fits(&value) => (Some(value), next.run(request).await),
+        Some(_) => {
+            let problem = Problem::invalid("x-correlator: 1 to 256 letters, digits and -_:;./<>{}");
+            (None, CamaraError::from(problem).into_response())
+        }
+        None => {
+            let own = auth::new_uuid().ok().and_then(|id| HeaderValue::from_str(&id).ok());
+            (own, next.run(request).await)
+        }
+    };
+    if let Some(value) = value {
+        response.headers_mut().insert(NAME, value);
+    }
+    response
 }
 
 /// An error in CAMARA's form.
@@ -46,6 +81,13 @@ pub struct CamaraError {
     code: &'static str,
     /// What happened, and what to do.
     message: String,
+}
+
+impl CamaraError {
+    /// With a code of its own.
+    pub fn of(status: u16, code: &'static str, message: String) -> Self {
+        Self { status, code, message }
+    }
 }
 
 impl From<Problem> for CamaraError {
@@ -119,7 +161,13 @@ struct SliceQos {
     /// Uplink of a device.
     #[serde(default, deserialize_with = "object_or_null")]
     up_stream_rate_per_device: Option<Rate>,
-    /// Milliseconds.
+    /// Longest downlink delay.
+    #[serde(default, deserialize_with = "object_or_null")]
+    down_stream_delay_budget: Option<Span>,
+    /// Longest uplink delay.
+    #[serde(default, deserialize_with = "object_or_null")]
+    up_stream_delay_budget: Option<Span>,
+    /// Milliseconds, both ways; not of CAMARA.
     #[serde(default)]
     max_latency: Option<f64>,
 }
@@ -136,6 +184,25 @@ struct ServiceTime {
     end_date: Option<String>,
 }
 
+/// Where, as CAMARA says it, or by names of places, as in `coverage`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(untagged)]
+enum ServiceArea {
+    Area(Area),
+    Names(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for ServiceArea {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Told apart by hand, so that what is wrong is said of the one that was meant.
+        match Value::deserialize(deserializer)? {
+            names @ Value::Array(_) => serde_json::from_value(names).map(Self::Names),
+            area => serde_json::from_value(area).map(Self::Area),
+        }
+        .map_err(D::Error::custom)
+    }
+}
+
 /// A booking that is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -143,15 +210,18 @@ struct NewBooking {
     /// When.
     #[serde(deserialize_with = "object")]
     service_time: ServiceTime,
-    /// Where: names of places, as in `coverage`.
+    /// Where; left out: everywhere.
     #[serde(default)]
-    service_area: Vec<String>,
+    service_area: Option<ServiceArea>,
     /// What.
     #[serde(deserialize_with = "object")]
     slice_qos_profile: SliceQos,
     /// Where events are sent.
     #[serde(default)]
     sink: Option<String>,
+    /// What is shown there.
+    #[serde(default, skip_serializing, deserialize_with = "object_or_null")]
+    sink_credential: Option<SinkCredential>,
 }
 
 /// Books a slice.
@@ -173,10 +243,16 @@ async fn book(
     State(shared): State<Shared>,
     body: Result<Body<NewBooking>, Problem>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let Body(new) = body?;
+    let Body(mut new) = body?;
     if let Some(sink) = &new.sink {
         shared.callbacks.check(sink)?;
     }
+    let token = new.sink_credential.take().map(SinkCredential::token).transpose()?;
+    let (coverage, accesses) = match &new.service_area {
+        Some(ServiceArea::Area(area)) => (Vec::new(), area.accesses(&shared.placed)?),
+        Some(ServiceArea::Names(names)) => (names.clone(), Vec::new()),
+        None => (Vec::new(), Vec::new()),
+    };
     let id = auth::new_uuid()?;
     let now = now_ms();
     let end = until(&new.service_time, now)?;
@@ -188,30 +264,33 @@ async fn book(
     }
     let rate = |rate: &Option<Rate>| rate.as_ref().map(Rate::kbps).transpose();
     let (dl, ul) = (rate(&qos.down_stream_rate_per_device)?, rate(&qos.up_stream_rate_per_device)?);
+    let budget = |span: &Option<Span>, field| span.as_ref().map(|s| s.ms(field)).transpose();
+    let dl_ms = budget(&qos.down_stream_delay_budget, "sliceQosProfile.downStreamDelayBudget")?;
+    let ul_ms = budget(&qos.up_stream_delay_budget, "sliceQosProfile.upStreamDelayBudget")?;
     let thpt = |kbps: Option<f64>, times: u64| Thpt { gua: kbps.map(|k| k * times as f64), max: None };
     let profile = ServiceProfile {
         sst: 1,
         snssai_list: vec![Snssai { sst: 1, sd: None }],
         max_ues: qos.max_num_of_devices,
-        dl_latency: qos.max_latency,
-        ul_latency: qos.max_latency,
+        dl_latency: dl_ms.or(qos.max_latency),
+        ul_latency: ul_ms.or(qos.max_latency),
         dl_slice: thpt(dl, devices),
         ul_slice: thpt(ul, devices),
         dl_ue: thpt(dl, 1),
         ul_ue: thpt(ul, 1),
-        coverage: new.service_area.clone(),
+        coverage,
         ..ServiceProfile::default()
     };
     profile.check().map_err(|e| Problem::invalid(e.to_string()))?;
     let short: String = id.chars().take(8).collect();
-    let order = Order { name: format!("booking-{short}"), profile, ..Order::default() };
+    let order = Order { name: format!("booking-{short}"), profile, accesses, ..Order::default() };
     let made = shared
         .engine
         .commit(|m| {
             room(m, Kind::Booking)?;
             let mut writes = m.create(&id, order, now).map_err(refused)?;
             let v =
-                json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "told": "REQUESTED"});
+                json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "sink_token": token, "told": "REQUESTED"});
             let shown = shown_booking(m, &id, &v);
             writes.push(Write { kind: Kind::Booking, id: id.clone(), record: Some(Record::Document(v)) });
             Ok((writes, shown))
@@ -324,14 +403,6 @@ pub fn end_booking(m: &Manager, id: &str) -> Result<Vec<Write>, Problem> {
     Ok(writes)
 }
 
-/// Who a QoS session is for.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Device {
-    /// The UE's name here.
-    network_access_identifier: String,
-}
-
 /// A QoS session that is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -342,6 +413,12 @@ struct NewSession {
     /// Whom it talks to; kept, and not looked at.
     #[schema(value_type = Object)]
     application_server: Value,
+    /// Kept, and not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
+    device_ports: Option<Ports>,
+    /// Kept, and not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
+    application_server_ports: Option<Ports>,
     /// The slice: its identifier, or its name where that is unique.
     qos_profile: String,
     /// How long, seconds.
@@ -350,6 +427,9 @@ struct NewSession {
     /// Where events are sent.
     #[serde(default)]
     sink: Option<String>,
+    /// What is shown there.
+    #[serde(default, skip_serializing, deserialize_with = "object_or_null")]
+    sink_credential: Option<SinkCredential>,
 }
 
 /// Gives a device a place in a slice for a time.
@@ -364,7 +444,8 @@ struct NewSession {
         (status = 404, body = CamaraError),
         (status = 409, body = CamaraError),
         (status = 413, body = CamaraError),
-        (status = 415, body = CamaraError)
+        (status = 415, body = CamaraError),
+        (status = 422, body = CamaraError)
     )
 )]
 async fn start(
@@ -372,7 +453,10 @@ async fn start(
     State(shared): State<Shared>,
     body: Result<Body<NewSession>, Problem>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let Body(new) = body?;
+    let Body(mut new) = body?;
+    Ports::check(new.device_ports.as_ref(), "devicePorts")?;
+    Ports::check(new.application_server_ports.as_ref(), "applicationServerPorts")?;
+    let token = new.sink_credential.take().map(SinkCredential::token).transpose()?;
     if !(1..=MAX_DURATION_S).contains(&new.duration) {
         let detail = format!("duration is {}: must be 1 to {MAX_DURATION_S} seconds", new.duration);
         return Err(Problem::invalid(detail).field("duration").into());
@@ -380,6 +464,7 @@ async fn start(
     if let Some(sink) = &new.sink {
         shared.callbacks.check(sink)?;
     }
+    let ue = shared.engine.read(|m| new.device.ue(m))?;
     let id = auth::new_uuid()?;
     let now = now_ms();
     let made = shared
@@ -387,13 +472,13 @@ async fn start(
         .commit(|m| {
             room(m, Kind::Qod)?;
             let slice = profile(m, &new.qos_profile)?;
-            let ue = &new.device.network_access_identifier;
+            let ue = ue.as_str();
             let had = m.ue(ue).map_err(refused)?.slices.iter().any(|a| a.slice == slice);
             let mut writes = if had { Vec::new() } else { m.assign(ue, &slice, None).map_err(refused)? };
             let (status, _) = status(m, &slice);
             let v = json!({
                 "request": new, "slice": slice, "ue": ue, "had": had, "started_ms": now,
-                "end_ms": now + new.duration * 1000, "sink": new.sink, "told": status,
+                "end_ms": now + new.duration * 1000, "sink": new.sink, "sink_token": token, "told": status,
             });
             let shown = shown_session(m, &id, &v);
             writes.push(Write { kind: Kind::Qod, id: id.clone(), record: Some(Record::Document(v)) });
@@ -425,15 +510,111 @@ fn shown_session(m: &Manager, id: &str, v: &Value) -> Value {
     if let Value::Object(shown) = &mut shown {
         shown.retain(|_, v| !v.is_null());
         shown.insert("sessionId".into(), json!(id));
-        shown.insert("qosStatus".into(), json!(status));
         shown.insert("startedAt".into(), json!(v["started_ms"].as_u64().map(rfc3339)));
         shown.insert("expiresAt".into(), json!(v["end_ms"].as_u64().map(rfc3339)));
-        if status == "UNAVAILABLE" {
-            shown.insert("statusInfo".into(), json!("NETWORK_TERMINATED"));
+        let (status, info) = match (v["ended_ms"].is_u64(), status) {
+            (true, _) => ("UNAVAILABLE", Some("DURATION_EXPIRED")),
+            (false, "UNAVAILABLE") => (status, Some("NETWORK_TERMINATED")),
+            (false, _) => (status, None),
+        };
+        shown.insert("qosStatus".into(), json!(status));
+        if let Some(info) = info {
+            shown.insert("statusInfo".into(), json!(info));
         }
         shown.insert("reason".into(), json!(why));
     }
     shown
+}
+
+/// By how much.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Extension {
+    /// Seconds; together at most 86400.
+    #[schema(minimum = 1, maximum = 86_400)]
+    requested_additional_duration: u64,
+}
+
+/// Has a QoS session last longer.
+#[utoipa::path(
+    post,
+    path = "/quality-on-demand/v1/sessions/{sessionId}/extend",
+    tag = "camara",
+    params(("sessionId" = String, Path)),
+    request_body = Extension,
+    responses(
+        (status = 200, body = Object),
+        (status = 400, body = CamaraError),
+        (status = 404, body = CamaraError),
+        (status = 409, body = CamaraError),
+        (status = 413, body = CamaraError),
+        (status = 415, body = CamaraError)
+    )
+)]
+async fn extend(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    body: Result<Body<Extension>, Problem>,
+) -> Answer<Json<Value>> {
+    let Body(Extension { requested_additional_duration: more }) = body?;
+    if !(1..=MAX_DURATION_S).contains(&more) {
+        let detail = format!("requestedAdditionalDuration is {more}: must be 1 to {MAX_DURATION_S} seconds");
+        return Err(Problem::invalid(detail).field("requestedAdditionalDuration").into());
+    }
+    let extend = |m: &Manager| {
+        let mut v = found(m, Kind::Qod, &id)?;
+        let (status, _) = status(m, v["slice"].as_str().unwrap_or_default());
+        if v["ended_ms"].is_u64() || status != "AVAILABLE" {
+            // Said in CAMARA's words below.
+            return Ok((Vec::new(), None));
+        }
+        let duration = (v["request"]["duration"].as_u64().unwrap_or(0) + more).min(MAX_DURATION_S);
+        v["request"]["duration"] = json!(duration);
+        v["end_ms"] = json!(v["started_ms"].as_u64().unwrap_or(0) + duration * 1000);
+        let shown = shown_session(m, &id, &v);
+        Ok((vec![Write { kind: Kind::Qod, id: id.clone(), record: Some(Record::Document(v)) }], Some(shown)))
+    };
+    shared.engine.commit(extend).await?.map(Json).ok_or_else(|| {
+        let message = "only a session that is AVAILABLE can be extended".to_owned();
+        CamaraError::of(409, "QUALITY_ON_DEMAND.SESSION_EXTENSION_NOT_ALLOWED", message)
+    })
+}
+
+/// Whose.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Whose {
+    #[serde(deserialize_with = "object")]
+    device: Device,
+}
+
+/// The QoS sessions of a device.
+#[utoipa::path(
+    post,
+    path = "/quality-on-demand/v1/retrieve-sessions",
+    tag = "camara",
+    request_body = Whose,
+    responses(
+        (status = 200, body = Vec<Object>),
+        (status = 400, body = CamaraError),
+        (status = 404, body = CamaraError),
+        (status = 413, body = CamaraError),
+        (status = 415, body = CamaraError),
+        (status = 422, body = CamaraError)
+    )
+)]
+async fn retrieve(
+    _: Operator,
+    State(shared): State<Shared>,
+    body: Result<Body<Whose>, Problem>,
+) -> Answer<Json<Vec<Value>>> {
+    let Body(whose) = body?;
+    shared.engine.read(|m| {
+        let ue = whose.device.ue(m)?;
+        let own = m.documents(Kind::Qod).filter(|(_, v)| v["ue"] == ue);
+        Ok(Json(own.map(|(id, v)| shown_session(m, id, v)).collect()))
+    })
 }
 
 /// A QoS session.
@@ -468,92 +649,31 @@ async fn stop(_: Operator, State(shared): State<Shared>, Path(id): Path<String>)
         })
         .await?;
     let data = json!({"sessionId": id, "qosStatus": "UNAVAILABLE", "statusInfo": "DELETE_REQUESTED"});
-    shared.callbacks.send(
-        v["sink"].as_str(),
-        QOD_EVENT,
-        &format!("/quality-on-demand/v1/sessions/{id}"),
-        &data,
-    );
+    shared.callbacks.send(&v, QOD_EVENT, &format!("/quality-on-demand/v1/sessions/{id}"), &data);
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Ends a QoS session whose time is over; what it was is shown for a while.
+pub fn expire_session(m: &Manager, id: &str, v: &Value, now: u64) -> Vec<Write> {
+    let mut writes = end_session(m, id, v);
+    let mut ended = v.clone();
+    ended["ended_ms"] = json!(now);
+    writes[0].record = Some(Record::Document(ended));
+    writes
+}
+
 /// Ends a QoS session; a place that the UE had before stays.
-pub fn end_session(m: &Manager, id: &str, v: &Value) -> Vec<Write> {
+fn end_session(m: &Manager, id: &str, v: &Value) -> Vec<Write> {
     let mut writes = vec![Write { kind: Kind::Qod, id: id.to_owned(), record: None }];
+    if v["ended_ms"].is_u64() {
+        return writes;
+    }
     let (ue, slice) = (v["ue"].as_str().unwrap_or_default(), v["slice"].as_str().unwrap_or_default());
-    let same = |o: &Value| o["ue"] == v["ue"] && o["slice"] == v["slice"];
+    let same = |o: &Value| o["ue"] == v["ue"] && o["slice"] == v["slice"] && !o["ended_ms"].is_u64();
     let shared = m.documents(Kind::Qod).any(|(other, o)| other != id && same(o));
     if v["had"] != json!(true) && !shared {
         // The slice, or the UE, may be gone.
         writes.extend(m.unassign(ue, slice).unwrap_or_default());
     }
     writes
-}
-
-/// A time as RFC 3339, in UTC.
-pub fn rfc3339(ms: u64) -> String {
-    let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
-    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-    let z = days as i64 + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let s = rest / 1000;
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", s / 3600, s / 60 % 60, s % 60)
-}
-
-/// Unix milliseconds of a time in RFC 3339; fractions of a second are left out.
-fn from_rfc3339(text: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
-    let b = text.as_bytes();
-    let fits =
-        b.len() >= 20 && b[4] == b'-' && b[7] == b'-' && b[10] | 32 == b't' && b[13] == b':' && b[16] == b':';
-    let (y, m, d) = fits.then_some((number(0, 4)?, number(5, 7)?, number(8, 10)?))?;
-    let (h, min, s) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let zone = text.get(19..)?.trim_start_matches(['.', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
-    let offset_min = match zone.as_bytes() {
-        [b'Z' | b'z'] => 0,
-        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let minutes = zone.get(1..3)?.parse::<i64>().ok()? * 60 + zone.get(4..6)?.parse::<i64>().ok()?;
-            if *sign == b'-' { -minutes } else { minutes }
-        }
-        _ => return None,
-    };
-    if !((1..=12).contains(&m) && (1..=31).contains(&d) && h < 24 && min < 60 && s <= 60) || y < 1970 {
-        return None;
-    }
-    let (y, mp) = if m <= 2 { (y - 1, m + 9) } else { (y, m - 3) };
-    let era = y.div_euclid(400);
-    let yoe = y.rem_euclid(400);
-    let doy = (153 * mp + 2) / 5 + d - 1;
-    let days = era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468;
-    u64::try_from((((days * 24 + h) * 60 + min - offset_min) * 60 + s) * 1000).ok()
-}
-
-#[cfg(test)]
-mod time_tests {
-    use super::*;
-
-    #[test]
-    fn times_go_there_and_back() {
-        for ms in [0, 951_782_400_000, 1_795_000_000_000, 4_102_444_799_000] {
-            assert_eq!(from_rfc3339(&rfc3339(ms)), Some(ms), "{}", rfc3339(ms));
-        }
-        assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00Z");
-        assert_eq!(from_rfc3339("2000-02-29T02:30:00.123+02:30"), Some(951_782_400_000));
-        for wrong in [
-            "",
-            "2030",
-            "2030-13-01T00:00:00Z",
-            "2030-01-01 00:00:00",
-            "2030-01-01T00:00:00+0x:00",
-            "ü030-01-01T00:00:00Z",
-        ] {
-            assert_eq!(from_rfc3339(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -6,9 +6,11 @@
 //!  CAMARA applications ──────┘       (core)    └─ southbound: one instance at a time changes cells and UPF
 //! ```
 
+mod area;
 mod auth;
 mod callbacks;
 mod camara;
+mod camara_types;
 mod engine;
 mod katana;
 mod me;
@@ -18,6 +20,7 @@ mod policies;
 mod routes;
 mod southbound;
 mod store;
+mod times;
 mod worker;
 
 #[cfg(test)]
@@ -72,6 +75,8 @@ pub struct Shared {
     operator: Option<Arc<str>>,
     buckets: Arc<auth::Buckets>,
     callbacks: Arc<callbacks::Callbacks>,
+    /// Accesses whose place is known.
+    placed: Arc<[area::Placed]>,
     streams: Arc<me::Streams>,
     max_streams: u32,
     streams_per_ue: u32,
@@ -151,6 +156,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
         operator: operator.map(|token| auth::hash(&token).into()),
         buckets: Arc::new(auth::Buckets::new(&config.limits)),
         callbacks: callbacks.clone(),
+        placed: area::Placed::of(&config.access).into(),
         streams: Arc::default(),
         max_streams: config.limits.streams,
         streams_per_ue: config.limits.streams_per_ue,

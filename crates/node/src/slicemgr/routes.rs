@@ -161,10 +161,10 @@ pub fn refused(refusal: Refusal) -> Problem {
 /// A name that people choose: what URLs and logs can carry.
 pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
     let fits = (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:".contains(&b));
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:+".contains(&b));
     if fits {
         return Ok(());
     }
-    let detail = format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ :");
+    let detail = format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ : +");
     Err(Problem::invalid(detail).field(what))
 }

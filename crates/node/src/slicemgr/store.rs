@@ -54,7 +54,7 @@ pub enum Store {
 /// has a new one.
 #[derive(Clone)]
 pub struct Writer {
-    options: SqliteConnectOptions,
+    options: Arc<SqliteConnectOptions>,
     idle: Arc<Mutex<Option<SqliteConnection>>>,
 }
 
@@ -129,7 +129,7 @@ impl Store {
                 }
                 let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
                 let pool = pool.with_context(|| format!("database \"{url}\": can the file be written?"))?;
-                Self::Sqlite(pool, Writer { options, idle: Arc::default() })
+                Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default() })
             }
             None => {
                 let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(10));

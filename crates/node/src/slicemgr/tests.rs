@@ -1,6 +1,7 @@
 //! The interface as its users see it: over HTTP, with a database in a folder of its own.
 
 mod bad_input;
+mod camara;
 mod cells;
 mod compat;
 mod disk;

@@ -316,9 +316,16 @@ impl Work {
         let now = now_ms();
         for kind in [Kind::Booking, Kind::Qod] {
             let due: Vec<(String, Value, bool)> = self.engine.read(|m| {
-                let over = |v: &Value| v["end_ms"].as_u64().is_some_and(|end| end <= now);
-                let news =
-                    |v: &Value| v["told"] != camara::status(m, v["slice"].as_str().unwrap_or_default()).0;
+                // What has ended is kept for a while, for those that ask how.
+                let ended = |v: &Value| v["ended_ms"].as_u64();
+                let over = |v: &Value| match ended(v) {
+                    Some(at) => at + camara::KEPT_MS <= now,
+                    None => v["end_ms"].as_u64().is_some_and(|end| end <= now),
+                };
+                let news = |v: &Value| {
+                    let slice = v["slice"].as_str().unwrap_or_default();
+                    ended(v).is_none() && v["told"] != camara::status(m, slice).0
+                };
                 let due = m.documents(kind).filter(|(_, v)| over(v) || news(v)).take(1000);
                 due.map(|(id, v)| (id.to_owned(), v.clone(), over(v))).collect()
             });
@@ -332,10 +339,13 @@ impl Work {
                     if m.document(kind, &id) != Some(&v) {
                         return Ok((Vec::new(), None));
                     }
+                    if over && v["ended_ms"].is_u64() {
+                        return Ok((vec![Write { kind, id: id.clone(), record: None }], None));
+                    }
                     if over {
                         let writes = match kind {
                             Kind::Booking => camara::end_booking(m, &id)?,
-                            _ => camara::end_session(m, &id, &v),
+                            _ => camara::expire_session(m, &id, &v, now),
                         };
                         let data =
                             json!({"sessionId": id, key: "UNAVAILABLE", "statusInfo": "DURATION_EXPIRED"});
@@ -352,7 +362,7 @@ impl Work {
                     Ok((vec![Write { kind, id: id.clone(), record }], Some(data)))
                 };
                 if let Some(data) = self.engine.commit(change).await? {
-                    self.callbacks.send(v["sink"].as_str(), event, &format!("{base}/{id}"), &data);
+                    self.callbacks.send(&v, event, &format!("{base}/{id}"), &data);
                 }
             }
         }

@@ -154,7 +154,7 @@ async fn a_qos_session_is_a_place_in_a_slice_for_a_time_and_its_end_is_told() {
     let event = told().await;
     assert_eq!(event["data"]["statusInfo"], "DURATION_EXPIRED", "{event}");
     let at = format!("{path}/{}", made["sessionId"].as_str().unwrap());
-    assert_eq!(world.ask("GET", &at, None).await.0, 404);
+    assert_eq!(world.ask("GET", &at, None).await.1["qosStatus"], "UNAVAILABLE", "shown for a while");
     assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.1["slices"], json!([]));
 
     let booking = json!({"serviceTime": {"endDate": "2099-01-01T00:00:00Z"}, "serviceArea": ["pier"],

@@ -1,0 +1,173 @@
+//! CAMARA's published examples, as they are: Quality on Demand v1, Network Slice Booking v0.1.
+
+use super::*;
+
+const QOD: &str = "/quality-on-demand/v1";
+const NSB: &str = "/network-slice-booking/v0.1/sessions";
+
+async fn world() -> World {
+    let places = "latitude = 31.22529\nlongitude = 121.48905\nrange_m = 200.0\n";
+    World::new(&format!("{places}[callbacks]\nallow = [\"http://application-server.example/\"]\n")).await
+}
+
+#[tokio::test]
+async fn quality_on_demand_takes_the_published_request() {
+    let world = world().await;
+    let id = world.slice("voice", 1_000).await;
+    for name in ["+123456789", "123456789@domain.com"] {
+        world.ue(name, &[]).await;
+    }
+    // Its createSession example, with a sink that is allowed here.
+    let request = json!({
+        "device": {
+            "phoneNumber": "+123456789",
+            "ipv4Address": {"publicAddress": "203.0.113.0", "publicPort": 59765},
+            "ipv6Address": "2001:db8:85a3:8d3:1319:8a2e:370:7344"
+        },
+        "applicationServer": {"ipv4Address": "198.51.100.0/24"},
+        "devicePorts": {"ranges": [{"from": 5010, "to": 5020}], "ports": [5060, 5070]},
+        "applicationServerPorts": {"ranges": [{"from": 5010, "to": 5020}], "ports": [5060, 5070]},
+        "qosProfile": "voice",
+        "sink": "http://application-server.example/notifications",
+        "sinkCredential": {"credentialType": "ACCESSTOKEN", "accessToken": "secret-of-the-sink",
+            "accessTokenExpiresUtc": "2030-08-01T10:00:00Z", "accessTokenType": "bearer"},
+        "duration": 3600
+    });
+    let (status, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request.clone())).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!((&made["qosStatus"], &made["duration"]), (&json!("AVAILABLE"), &json!(3600)), "{made}");
+    assert_eq!((&made["devicePorts"], &made["device"]), (&request["devicePorts"], &request["device"]));
+    assert!(!made.to_string().contains("secret-of-the-sink"), "{made}");
+    let session = format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap());
+    let (_, ue) = world.ask("GET", "/v1/ues/+123456789", None).await;
+    assert_eq!(ue["slices"][0]["slice"], id.as_str(), "{ue}");
+    // Longer, by what is asked for; at most a day in all.
+    for (more, status, duration) in [(1800, 200, 5400), (86_400, 200, 86_400), (0, 400, 0), (86_401, 400, 0)]
+    {
+        let body = json!({"requestedAdditionalDuration": more});
+        let (got, shown) = world.ask("POST", &format!("{session}/extend"), Some(body)).await;
+        assert_eq!(got, status, "{shown}");
+        if status == 200 {
+            assert_eq!(shown["duration"], duration, "{shown}");
+        }
+    }
+    for (device, status, code, count) in [
+        (json!({"phoneNumber": "+123456789"}), 200, "", 1),
+        (json!({"networkAccessIdentifier": "123456789@domain.com"}), 200, "", 0),
+        (json!({"phoneNumber": "+4999"}), 404, "IDENTIFIER_NOT_FOUND", 0),
+        (json!({"ipv6Address": "2001:db8::1"}), 422, "UNSUPPORTED_IDENTIFIER", 0),
+        (json!({}), 422, "MISSING_IDENTIFIER", 0),
+    ] {
+        let path = format!("{QOD}/retrieve-sessions");
+        let (got, said) = world.ask("POST", &path, Some(json!({"device": device}))).await;
+        assert_eq!(got, status, "{device}: {said}");
+        if status == 200 {
+            assert_eq!(said.as_array().unwrap().len(), count, "{said}");
+        } else {
+            assert_eq!(said["code"], code, "{said}");
+        }
+    }
+    for (key, value, code) in [
+        ("devicePorts", json!({"ranges": [{"from": 9, "to": 8}]}), "INVALID_ARGUMENT"),
+        ("devicePorts", json!({"ports": [70_000]}), "INVALID_ARGUMENT"),
+        ("duration", json!(0), "INVALID_ARGUMENT"),
+        ("sink", json!("http://elsewhere.example/"), "INVALID_ARGUMENT"),
+    ] {
+        let mut wrong = request.clone();
+        wrong[key] = value;
+        let (status, said) = world.ask("POST", &format!("{QOD}/sessions"), Some(wrong)).await;
+        assert_eq!((status, &said["code"]), (400, &json!(code)), "{key}: {said}");
+    }
+    assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
+    assert_eq!(world.ask("GET", &session, None).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_session_whose_time_is_over_is_shown_for_a_while() {
+    let world = world().await;
+    world.slice("voice", 1_000).await;
+    world.ue("phone", &[]).await;
+    let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
+        "qosProfile": "voice", "duration": 1});
+    let (_, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request)).await;
+    let session = format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap());
+    let end = Instant::now() + Duration::from_secs(30);
+    let over = loop {
+        let (status, shown) = world.ask("GET", &session, None).await;
+        assert_eq!(status, 200, "{shown}");
+        if shown["qosStatus"] == "UNAVAILABLE" {
+            break shown;
+        }
+        assert!(Instant::now() < end, "{shown}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(over["statusInfo"], "DURATION_EXPIRED", "{over}");
+    assert_eq!(world.ask("GET", "/v1/ues/phone", None).await.1["slices"], json!([]));
+    let body = json!({"requestedAdditionalDuration": 60});
+    let (status, said) = world.ask("POST", &format!("{session}/extend"), Some(body)).await;
+    let code = "QUALITY_ON_DEMAND.SESSION_EXTENSION_NOT_ALLOWED";
+    assert_eq!((status, &said["code"]), (409, &json!(code)), "{said}");
+    assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
+}
+
+#[tokio::test]
+async fn bookings_take_areas_and_delay_budgets() {
+    let world = world().await;
+    let circle = json!({"areaType": "CIRCLE", "center": {"latitude": 31.22529, "longitude": 121.48905}, "radius": 100.0});
+    let polygon = json!({"areaType": "POLYGON", "boundary": [{"latitude": 31.2, "longitude": 121.4},
+        {"latitude": 31.2, "longitude": 121.6}, {"latitude": 31.3, "longitude": 121.6}]});
+    for area in [circle.clone(), polygon] {
+        let request = json!({
+            "serviceTime": {"startDate": "2024-06-01T12:00:00Z", "endDate": "2099-06-02T12:00:00.000Z"},
+            "serviceArea": area,
+            "sliceQosProfile": {
+                "maxNumOfDevices": 5,
+                "downStreamRatePerDevice": {"value": 10, "unit": "Mbps"},
+                "upStreamRatePerDevice": {"value": 1000, "unit": "kbps"},
+                "downStreamDelayBudget": {"value": 12, "unit": "Milliseconds"},
+                "upStreamDelayBudget": {"value": 12, "unit": "Minutes"}
+            }
+        });
+        let (status, made) = world.ask("POST", NSB, Some(request)).await;
+        assert_eq!(status, 201, "{made}");
+        assert_eq!(made["serviceArea"], area, "{made}");
+        let id = made["sliceId"].as_str().unwrap();
+        let slice = world.until(id, "Running").await;
+        // The access that reaches there, and no other.
+        assert_eq!(slice["accesses"], json!(["cell-2"]), "{slice}");
+        assert_eq!(slice["guarantees"]["cell-2"]["downlink_bps"], 50_000_000);
+        let profile = &slice["serviceProfile"];
+        assert_eq!((&profile["dLLatency"], &profile["uLLatency"]), (&json!(12.0), &json!(10_000.0)));
+        let session = format!("{NSB}/{}", made["sessionId"].as_str().unwrap());
+        assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
+        world.until(id, "gone").await;
+    }
+    let mut far = circle;
+    far["center"]["latitude"] = json!(-31.0);
+    let request = json!({"serviceTime": {"startDate": "2024-06-01T12:00:00Z", "endDate": "2099-06-02T12:00:00Z"},
+        "serviceArea": far, "sliceQosProfile": {"maxNumOfDevices": 1}});
+    let (status, said) = world.ask("POST", NSB, Some(request)).await;
+    assert_eq!((status, &said["code"]), (400, &json!("INVALID_ARGUMENT")), "{said}");
+    assert!(said["message"].as_str().unwrap().contains("no access reaches"), "{said}");
+}
+
+#[tokio::test]
+async fn answers_are_found_by_their_correlator() {
+    let world = world().await;
+    for (given, status) in
+        [(Some("b4333c46-49c0-4f62-80d7-f0ef930f1c46"), 404), (None, 404), (Some("a b"), 400)]
+    {
+        let mut request = world.request("GET", &format!("{QOD}/sessions/none"), OPERATOR);
+        if let Some(given) = given {
+            request = request.header("x-correlator", given);
+        }
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), status, "{given:?}");
+        let back = answer.headers().get("x-correlator").map(|v| v.to_str().unwrap().to_owned());
+        match (given, status) {
+            (Some(given), 404) => assert_eq!(back.as_deref(), Some(given)),
+            (None, _) => assert_eq!(back.unwrap().len(), 36),
+            _ => assert_eq!(back, None),
+        }
+    }
+}
