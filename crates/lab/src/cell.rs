@@ -3,7 +3,7 @@
 use crate::backend::{Outcome, Series};
 use crate::claims::percentiles;
 use crate::scenario::Case;
-use anabranch_core::ran::gnb::{LinkStats, PacketTimes};
+use anabranch_core::ran::gnb::{LinkStats, PacketTimes, UeLinkStats};
 use anabranch_core::time::{Duration, nanos};
 use std::collections::BTreeMap;
 
@@ -14,6 +14,8 @@ pub struct CellSeen {
     pub waits: Waits,
     /// Time, and counters of the downlink.
     pub counters: Vec<(f64, Counters)>,
+    /// Per UE, in the cell's order: time, and counters of its downlink; none in namespaces.
+    pub ues: Vec<Vec<(f64, UeLinkStats)>>,
     /// Per UE, in the cell's order: time and SDU bytes in RLC.
     pub rlc_bytes: Vec<Vec<(f64, f64)>>,
     /// Per UE: time, MCS, and bytes of a whole carrier at it; no point in an outage.
@@ -176,7 +178,7 @@ impl CellSeen {
         let Some(gnb) = case.gnbs.get(name) else { return };
         let first = self.counters.iter().find(|(at, _)| *at >= from);
         let last = self.counters.iter().rfind(|(at, _)| *at <= end + 1e-6);
-        if let (Some((_, a)), Some((_, b))) = (first, last) {
+        if let (Some((since, a)), Some((until, b))) = (first, last) {
             // Of counters that went on after the end, or began anew, there is no difference.
             let rbs = b.rbs.saturating_sub(a.rbs).max(1) as f64;
             let used = (b.used_rbs + b.retx_rbs).saturating_sub(a.used_rbs + a.retx_rbs);
@@ -184,8 +186,12 @@ impl CellSeen {
             let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
             put("rb_percent", used as f64 * 100.0 / rbs);
             put("retx_rb_percent", b.retx_rbs.saturating_sub(a.retx_rbs) as f64 * 100.0 / rbs);
+            let useful = |c: &Counters| c.block_bytes.saturating_sub(c.padding_bytes);
+            let span = (until - since).max(1e-9);
+            put("useful_mbps", useful(b).saturating_sub(useful(a)) as f64 * 8e-6 / span);
             put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
         }
+        self.shares(case, name, (from, end), out);
         for (u, (ue, _)) in case.ues_of(name).into_iter().enumerate() {
             if let Some(points) = self.rlc_bytes.get_mut(u) {
                 let series = Series { points: std::mem::take(points) };
@@ -210,6 +216,42 @@ impl CellSeen {
         }
         for (slice, points) in gnb.slices().iter().zip(self.owed_rbs) {
             out.series.insert(format!("gnb.{name}.slice.{}.owed_rbs", slice.name), Series { points });
+        }
+    }
+}
+
+impl CellSeen {
+    /// Shares of UEs and slices in the RBs for new data, and what UEs' blocks carried.
+    fn shares(&self, case: &Case, name: &str, (from, end): (f64, f64), out: &mut Outcome) {
+        let Some(gnb) = case.gnbs.get(name) else { return };
+        let slices = gnb.slices();
+        let mut of_slices = vec![0.0; slices.len()];
+        let mut of_ues = Vec::new();
+        for ((ue, _), points) in case.ues_of(name).into_iter().zip(&self.ues) {
+            let first = points.iter().find(|(at, _)| *at >= from);
+            let last = points.iter().rfind(|(at, _)| *at <= end + 1e-6);
+            let (Some((since, a)), Some((until, b))) = (first, last) else { continue };
+            let rbs = b.used_rbs.saturating_sub(a.used_rbs) as f64;
+            let useful = |c: &UeLinkStats| c.block_bytes.saturating_sub(c.padding_bytes);
+            let mbps = useful(b).saturating_sub(useful(a)) as f64 * 8e-6 / (until - since).max(1e-9);
+            let slice = gnb.ue.get(ue).and_then(|own| own.slice.as_ref());
+            let place = slices.iter().position(|s| slice.is_none_or(|name| s.name == *name));
+            if let Some(sum) = place.and_then(|place| of_slices.get_mut(place)) {
+                *sum += rbs;
+            }
+            of_ues.push((ue, rbs, mbps));
+        }
+        let all = of_ues.iter().map(|(_, rbs, _)| rbs).sum::<f64>();
+        if all <= 0.0 {
+            return;
+        }
+        let mut put = |what: String, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
+        for (ue, rbs, mbps) in of_ues {
+            put(format!("ue.{ue}.rb_share_percent"), rbs * 100.0 / all);
+            put(format!("ue.{ue}.useful_mbps"), mbps);
+        }
+        for (slice, rbs) in slices.iter().zip(of_slices) {
+            put(format!("slice.{}.rb_share_percent", slice.name), rbs * 100.0 / all);
         }
     }
 }

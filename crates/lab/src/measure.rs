@@ -128,9 +128,9 @@ pub fn delay_metrics(out: &mut Outcome, flow: &str, what: &str, values: &[(f64, 
         .collect();
     if !window.is_empty() {
         let shares: &[(&str, f64)] = if what == "delay" {
-            &[("p50", 0.5), ("p99", 0.99), ("max", 1.0)]
+            &[("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)]
         } else {
-            &[("p50", 0.5), ("p99", 0.99)]
+            &[("p50", 0.5), ("p95", 0.95), ("p99", 0.99)]
         };
         for (name, share) in shares {
             out.metrics.insert(format!("flow.{flow}.{what}_{name}_ms"), percentile(&window, *share));

@@ -41,6 +41,7 @@ pub const METRICS: &[Metric] = &[
     metric("flow.<flow>.reordered_packets", "packets", "UDP: packets delivered after a later one"),
     metric("flow.<flow>.duplicate_packets", "packets", "UDP: packets delivered twice"),
     metric("flow.<flow>.delay_p50_ms", "ms", "UDP: one-way delay, median; of a ping flow, its round trip"),
+    metric("flow.<flow>.delay_p95_ms", "ms", "the same, 95th percentile"),
     metric("flow.<flow>.delay_p99_ms", "ms", "the same, 99th percentile"),
     metric("flow.<flow>.delay_max_ms", "ms", "the same, largest"),
     metric(
@@ -103,6 +104,7 @@ pub const METRICS: &[Metric] = &[
         "ms",
         "request_response: time from request to the whole answer, median",
     ),
+    metric("flow.<flow>.response_p95_ms", "ms", "the same, 95th percentile"),
     metric("flow.<flow>.response_p99_ms", "ms", "the same, 99th percentile"),
     metric(
         "flow.<flow>.reorderings",
@@ -175,6 +177,18 @@ pub const METRICS: &[Metric] = &[
     ),
     metric("gnb.<gnb>.retx_rb_percent", "%", "those of retransmissions"),
     metric("gnb.<gnb>.padding_percent", "%", "padding in the transport blocks"),
+    metric(
+        "gnb.<gnb>.useful_mbps",
+        "Mbit/s",
+        "what the transport blocks carried, padding not counted, sent again not counted",
+    ),
+    metric("gnb.<gnb>.ue.<ue>.rb_share_percent", "%", "virtual time: the UE's share of the RBs for new data"),
+    metric("gnb.<gnb>.ue.<ue>.useful_mbps", "Mbit/s", "virtual time: what its transport blocks carried"),
+    metric(
+        "gnb.<gnb>.slice.<slice>.rb_share_percent",
+        "%",
+        "virtual time: the slice's share of the RBs for new data",
+    ),
     metric(
         "gnb.<gnb>.ue.<ue>.qfi<qfi>.wait_mean_ms",
         "ms",

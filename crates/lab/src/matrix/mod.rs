@@ -6,7 +6,7 @@
 //!                                                               └─▶ [`text`], the report's page
 //! ```
 //!
-//! docs/bonding-matrix.md says how each is computed.
+//! docs/bonding-matrix.md says how each is computed, docs/ran-grid.md those of cells of a gNB.
 
 mod capacity;
 mod text;
@@ -39,7 +39,7 @@ const fn figure(name: &'static str, unit: &'static str, rises: bool, doc: &'stat
 }
 
 /// All figures of a cell.
-pub const FIGURES: [Figure; 11] = [
+pub const FIGURES: [Figure; 16] = [
     figure("goodput_mbps", "Mbit/s", true, "goodput of the bulk in the window of averages"),
     figure("of_sum", "", true, "goodput, of what the rates of all accesses together have room for"),
     figure("of_best", "", true, "goodput, of that of the best access alone through the tunnel"),
@@ -61,6 +61,16 @@ pub const FIGURES: [Figure; 11] = [
         "99th percentile of the call's delay, less that on the better access alone",
     ),
     figure("call_lost_percent", "%", false, "share of the call lost, less that on the better access alone"),
+    figure("useful_beside", "", true, "what the gNBs' blocks carried, of that of the cell named by `beside`"),
+    figure("wait_mean_ms", "ms", false, "mean wait in the gNBs of the QoS flow `qfi`, on average over UEs"),
+    figure("wait_p95_ms", "ms", false, "95th percentile of it, on average over UEs"),
+    figure("wait_beside", "", false, "its mean, of that of the cell named by `beside`"),
+    figure(
+        "share_off_percent",
+        "%",
+        false,
+        "how far a slice's part of the RBs is from its share, the farthest",
+    ),
 ];
 
 /// How the figures of a group's cells are put together.
@@ -97,9 +107,44 @@ pub fn keep(matrix: &Matrix, case: &Case, outcome: &mut Outcome) {
             metrics.extend(value.map(|v| (format!("call.{what}"), *v)));
         }
     }
+    metrics.extend(of_gnbs(spec, case, &outcome.metrics));
     outcome.metrics = metrics;
     outcome.series = [(BULK.to_owned(), Series { points: bulk })].into();
     outcome.events.clear();
+}
+
+/// What is judged of the gNBs of a run.
+fn of_gnbs(
+    spec: &file::Matrix,
+    case: &Case,
+    metrics: &BTreeMap<String, f64>,
+) -> impl Iterator<Item = (String, f64)> {
+    let qfi = spec.qfi.map(|qfi| format!(".qfi{qfi}."));
+    let average = |what: &str| {
+        let of = |name: &str| qfi.as_ref().is_some_and(|qfi| name.ends_with(&format!("{qfi}{what}")));
+        let all: Vec<f64> = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with("gnb.") && of(name))
+            .map(|(_, v)| *v)
+            .collect();
+        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+    };
+    let useful: f64 = case.gnbs.keys().filter_map(|gnb| metrics.get(&format!("gnb.{gnb}.useful_mbps"))).sum();
+    let mut off = None;
+    for (name, gnb) in &case.gnbs {
+        for slice in gnb.slices().iter().filter(|_| gnb.slices().len() > 1) {
+            let part = metrics.get(&format!("gnb.{name}.slice.{}.rb_share_percent", slice.name));
+            let from = part.map(|part| (part - slice.share_percent).abs());
+            off = [from, off].into_iter().flatten().max_by(f64::total_cmp);
+        }
+    }
+    let found = [
+        ("useful_mbps", spec.qfi.map(|_| useful)),
+        ("wait_mean_ms", average("wait_mean_ms")),
+        ("wait_p95_ms", average("wait_p95_ms")),
+        ("share_off_percent", off),
+    ];
+    found.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
 /// Whether a flow is one of those that a table of the file with `count` makes.
@@ -213,6 +258,10 @@ fn of_cell(
     all.push(("step_s", longest.fold(f64::NAN, f64::max)));
     if let Some(other) = cell.beside.as_ref().and_then(|name| get(name, "goodput_mbps")) {
         all.push(("beside", goodput / other));
+    }
+    for (what, of) in [("useful_beside", "useful_mbps"), ("wait_beside", "wait_mean_ms")] {
+        let other = cell.beside.as_ref().and_then(|name| get(name, of));
+        all.extend(get(&cell.name, of).zip(other).map(|(own, other)| (what, own / other)));
     }
     let call = |name: &str| Some((get(name, "call.lost_percent")?, get(name, "call.delay_p99_ms")?));
     let alone = cell.references.iter().filter(|r| r.0 == Reference::Alone);

@@ -628,6 +628,8 @@ table! {
         bulk: String = String::new(), required();
         /// A UDP flow beside it, judged by delay and loss; left out, there is none.
         call: Option<String> = None;
+        /// The QoS flow of the cells' UEs whose waits are judged; left out, cells are not looked at.
+        qfi: Option<u8> = None, range(0.0, 63.0);
         /// The axes, in the order in which their values make names and titles.
         axis: Vec<Axis> = Vec::new(), required();
         /// Axes that make the rows of the table, by name; the others make the columns.
@@ -636,7 +638,7 @@ table! {
         cells: Vec<CellFilter> = Vec::new();
         /// Which of them run in namespaces too, if `backends` has them: those that fit one of these filters.
         netns: Vec<CellFilter> = Vec::new();
-        /// What each cell is compared with.
+        /// What each cell is compared with; with an empty list there may be any number of UEs.
         references: Vec<Reference> = vec![Reference::Alone];
         /// Cells to speak of together in claims, by name: those that fit one of the filters. `all` is there.
         group: BTreeMap<String, Vec<CellFilter>> = BTreeMap::new();

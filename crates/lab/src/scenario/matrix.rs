@@ -270,6 +270,9 @@ type Less = (Reference, Option<String>, Table);
 /// The file with less, for each reference. What is left of it has names of its own, so that equal ones are equal.
 fn references(spec: &file::Matrix, table: &Table) -> Result<Vec<Less>, Vec<Problem>> {
     let wrong = |what: &str| vec![without_place(format!("matrix: {what}"))];
+    if spec.references.is_empty() {
+        return Ok(Vec::new());
+    }
     let ue = table.get("ue").and_then(Value::as_table).filter(|ues| ues.len() == 1);
     let (ue, accesses) = ue
         .and_then(|ues| ues.iter().next())

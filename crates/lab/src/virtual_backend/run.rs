@@ -173,6 +173,10 @@ impl Seen {
             });
             let Some(gnb) = world.net.get_mut::<Gnb>(*id) else { continue };
             cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now).into()));
+            cell.ues.resize_with(gnb.ue_names().count(), Vec::new);
+            for (ue, points) in (0..).zip(&mut cell.ues) {
+                points.push((at_s, gnb.ue_link_stats(ue, Radio::Downlink)));
+            }
             cell.rlc_bytes.resize_with(gnb.ue_names().count(), Vec::new);
             for (ue, points) in (0..).zip(&mut cell.rlc_bytes) {
                 let bytes: u64 = gnb.bearer_stats(ue, Radio::Downlink, now).map(|b| b.buffer_bytes).sum();
