@@ -3,7 +3,7 @@
 //! ```text
 //!   demand    of a UE: what RLC holds, and what waits in SDAP for a limiter that follows the forecast
 //!   slice     its share of the RBs, and what slices of less demand leave
-//!   UE        ranked: what those before it leave; fair among UEs: its part, and what UEs of less demand leave
+//!   UE        what those of its slice that are ranked before it leave
 //! ```
 //!
 //! The forecast of a UE is what it would get if it had as much as it likes. It is told after each slot, and again before RLC
@@ -37,8 +37,6 @@ pub(super) struct Demands {
 #[derive(Debug, Clone, Copy, Default)]
 struct SliceDemand {
     rbs: u32,
-    /// UEs with any.
-    ues: u32,
     /// The first in rank for which packets wait in SDAP.
     first_held: Option<u32>,
     /// RBs with which the RLC buffers behind it are empty, as far as the last urgent packet.
@@ -60,9 +58,6 @@ struct Demand {
     held: bool,
     urgent: bool,
 }
-
-/// Most UEs of a slice whose demands are looked at one by one: with more, parts are smaller than groups.
-const MAX_LOOKED_AT: u32 = 64;
 
 /// Waste above which no room is left for urgent packets, and the weight of a slot in its average.
 const MAX_WASTE: f32 = 0.004;
@@ -146,7 +141,6 @@ impl Gnb {
             let Some(sum) = sums.get_mut(usize::from(demand.slice)) else { continue };
             demand.before_rbs = sum.rbs;
             sum.rbs += u32::from(demand.rbs);
-            sum.ues += 1;
             if sum.first_held.is_some() {
                 behind += u32::from(demand.rlc_rbs);
                 if demand.urgent && behind <= most_room {
@@ -229,27 +223,10 @@ impl Gnb {
         let sum = demands.slices.get(slice).copied().unwrap_or_default();
         let place = demands.places.get(number as usize).copied().unwrap_or(0);
         let own = (place as usize).checked_sub(1).and_then(|place| demands.ues.get(place));
-        let others = sum.rbs - own.map_or(0, |d| u32::from(d.rbs));
-        if others == 0 {
-            return rbs;
-        }
-        let rbs = u32::from(rbs);
-        if self.links[index(direction)].scheduler.is_fair_among_ues() {
-            let ues = sum.ues + u32::from(own.is_none());
-            let mut part = rbs / ues;
-            if ues <= MAX_LOOKED_AT {
-                let from = demands.ues.partition_point(|d| usize::from(d.slice) < slice);
-                let of_slice = demands.ues[from..].iter().take_while(|d| usize::from(d.slice) == slice);
-                let small = of_slice.filter(|d| d.ue != number && u32::from(d.rbs) < part);
-                let (taken, few) = small.fold((0, 0), |(sum, n), d| (sum + u32::from(d.rbs), n + 1));
-                part = rbs.saturating_sub(taken) / (ues - few);
-            }
-            return part.max(rbs.saturating_sub(others)) as u16;
-        }
         // Those that are ranked before it come first. Who has just come was served longest ago.
         let room = if sum.first_held == Some(number) { sum.room_rbs } else { 0 };
         let taken = own.map_or(0, |d| d.before_rbs) + room;
-        rbs.saturating_sub(taken) as u16
+        u32::from(rbs).saturating_sub(taken) as u16
     }
 }
 

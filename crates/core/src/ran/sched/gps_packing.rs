@@ -66,11 +66,12 @@ pub struct GpsPacking {
 impl GpsPacking {
     /// A scheduler for so many slices and UEs, with nobody ahead or behind.
     #[must_use]
-    pub fn new(params: GpsPackingParams, slices: usize, _ues: usize) -> Self {
+    pub fn new(params: GpsPackingParams, slices: usize, ues: usize) -> Self {
         Self {
             limit: i64::from(params.lag_limit_rbs) * RB,
             slices: (0..slices as u32).map(|id| Account::new(id, 0)).collect(),
-            ues: vec![Vec::new(); slices],
+            // Most slices have few.
+            ues: (0..slices).map(|_| Vec::with_capacity(ues.min(16))).collect(),
             places: Vec::new(),
             claims: Vec::new(),
             balances: vec![0; slices],
@@ -248,10 +249,6 @@ impl InterSlice for GpsPacking {
     }
 
     fn wants_sizes(&self) -> bool {
-        true
-    }
-
-    fn is_fair_among_ues(&self) -> bool {
         true
     }
 

@@ -239,10 +239,6 @@ pub trait InterSlice {
     fn is_partition(&self) -> bool {
         false
     }
-    /// Whether the UEs of a slice share its RBs equally, whatever their rank.
-    fn is_fair_among_ues(&self) -> bool {
-        false
-    }
     /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
     fn balances(&self) -> &[i32] {
         &[]
@@ -292,9 +288,6 @@ impl InterSlice for AnyInter {
     }
     fn is_partition(&self) -> bool {
         inter!(self, s => s.is_partition())
-    }
-    fn is_fair_among_ues(&self) -> bool {
-        inter!(self, s => s.is_fair_among_ues())
     }
     fn balances(&self) -> &[i32] {
         inter!(self, s => s.balances())
