@@ -76,6 +76,7 @@ fuzz_target!(|input: Input<'_>| {
         accesses: vec![Access { path: 1, name: "wifi".into() }],
         mtu: 1400,
         resume: Some(9),
+        plain: 0,
     };
     let welcome = Welcome {
         ipv4: Some((Ipv4Addr::new(10, 45, 0, 2), 24)),
@@ -83,6 +84,7 @@ fuzz_target!(|input: Input<'_>| {
         inner_mtu: 1400,
         reorder_available: 1,
         instance: 1,
+        plain: 0,
     };
     let (mut initiator, init) =
         Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).expect("start");

@@ -262,6 +262,7 @@ impl World {
             shard: 2,
             shards: 3,
             max_sessions: 2,
+            unix_epoch_ns: 1_000_000_000,
         };
         let entry = UeEntry {
             name: "ue".into(),
@@ -286,6 +287,7 @@ impl World {
             rules: Vec::new(),
             params,
             unix_epoch_ns: 1_000_000_000,
+            last_timestamp_ns: 0,
         };
         let now = Instant::ZERO;
         let mut upf = Upf::new(upf_config.clone(), [1; 32], now).expect("rules fit");

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 
 fn hello() -> Hello {
-    Hello { path: 0, accesses: Vec::new(), mtu: 1400, resume: None }
+    Hello { path: 0, accesses: Vec::new(), mtu: 1400, resume: None, plain: 0 }
 }
 
 fn welcome() -> Welcome {
@@ -22,6 +22,7 @@ fn welcome() -> Welcome {
         inner_mtu: 1400,
         reorder_available: 0,
         instance: 0,
+        plain: 0,
     }
 }
 

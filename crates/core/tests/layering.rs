@@ -25,9 +25,10 @@ const FOR_TESTS: [(&str, &[&str]); 1] = [("node", &["taps"])];
 const CONTRACT: [&str; 6] = ["access::view", "element", "ioam", "packet", "policy", "time"];
 
 /// Leaf modules of `core`: each imports `wire`, the contract, the plain items of `access`, and itself.
-const LEAVES: [&str; 17] = [
+const LEAVES: [&str; 18] = [
     "access::coding",
     "access::crypto",
+    "access::destinations",
     "access::dns",
     "access::marks",
     "access::mtu",

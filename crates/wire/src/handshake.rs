@@ -279,6 +279,8 @@ pub struct Hello {
     pub mtu: u16,
     /// Index under which the UPF received the previous key epoch, if this is a rekey or a return.
     pub resume: Option<u32>,
+    /// Bit *i*: the UE would have user data in the clear on path *i*. Only paths it announces.
+    pub plain: u8,
 }
 
 mod hello_tlv {
@@ -286,6 +288,7 @@ mod hello_tlv {
     pub const ACCESS: u8 = 2;
     pub const MTU: u8 = 3;
     pub const RESUME: u8 = 4;
+    pub const PLAIN: u8 = 5;
 }
 
 impl Hello {
@@ -311,6 +314,7 @@ impl Hello {
             b.extend_from_slice(&[hello_tlv::RESUME, 4]);
             b.extend_from_slice(&index.to_be_bytes());
         }
+        b.extend_from_slice(&[hello_tlv::PLAIN, 1, plain_of(self.plain, seen)?]);
         Ok(b)
     }
 
@@ -320,7 +324,7 @@ impl Hello {
     /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
     pub fn decode(payload: &[u8]) -> Result<(u64, Self), WireError> {
         need(payload, "hello timestamp", 8)?;
-        let (mut path, mut mtu_value, mut resume) = (None, None, None);
+        let (mut path, mut mtu_value, mut resume, mut plain) = (None, None, None, None);
         let mut accesses = Vec::new();
         let mut seen = 0;
         for tlv in Tlvs(&payload[8..]) {
@@ -343,12 +347,18 @@ impl Hello {
                     exactly(value, "hello resume", 4)?;
                     set(&mut resume, u32_at(value, 0), "hello resume")?;
                 }
+                hello_tlv::PLAIN => {
+                    exactly(value, "hello plain", 1)?;
+                    set(&mut plain, value[0], "hello plain")?;
+                }
                 _ => {}
             }
         }
         let path = path.ok_or(WireError::Missing("hello path"))?;
         let mtu = mtu_value.ok_or(WireError::Missing("hello MTU"))?;
-        Ok((u64_at(payload, 0), Self { path, accesses, mtu, resume }))
+        // Who says nothing wants everything sealed.
+        let plain = plain_of(plain.unwrap_or(0), seen)?;
+        Ok((u64_at(payload, 0), Self { path, accesses, mtu, resume, plain }))
     }
 }
 
@@ -365,6 +375,8 @@ pub struct Welcome {
     pub reorder_available: u16,
     /// Drawn anew for every session of the UPF: a UE that sees another value knows that its state there is gone.
     pub instance: u32,
+    /// Bit *i*: the UPF would have user data in the clear on path *i* of those that the UE announced.
+    pub plain: u8,
 }
 
 mod welcome_tlv {
@@ -374,6 +386,7 @@ mod welcome_tlv {
     pub const REORDER: u8 = 4;
     pub const INSTANCE: u8 = 5;
     pub const REFUSED: u8 = 6;
+    pub const PLAIN: u8 = 7;
 }
 
 /// The UPF knows the UE and will not have it now: in the place of a [`Welcome`], so that nobody else can say so.
@@ -388,6 +401,12 @@ impl Refused {
     pub const FULL: Self = Self(1);
     /// The paths the UE announces do not fit together.
     pub const ACCESSES: Self = Self(2);
+    /// On no access do both ends want the same security.
+    pub const SECURITY: Self = Self(3);
+    /// The time stamp of the init is further in the future than the UPF accepts.
+    pub const CLOCK_AHEAD: Self = Self(4);
+    /// The time stamp is older than one the UPF has accepted before.
+    pub const CLOCK_BEHIND: Self = Self(5);
 
     /// The reason for people.
     #[must_use]
@@ -395,6 +414,16 @@ impl Refused {
         match self {
             Self::FULL => "the UPF has no room for another session",
             Self::ACCESSES => "the UPF cannot use the accesses announced",
+            Self::SECURITY => {
+                "[[access]] security is plain at one end and secure at the other on every access"
+            }
+            Self::CLOCK_AHEAD => {
+                "the UE's clock is more than a day ahead of the UPF's: set the one that is wrong"
+            }
+            Self::CLOCK_BEHIND => {
+                "the handshake is older than one before: a recording, or the UE's clock went back; set it, or reset the time stamp at \
+                 the UPF with `anabranch ctl sessions reset-clock`"
+            }
             _ => "the UPF refused, with a reason unknown to this version",
         }
     }
@@ -445,6 +474,7 @@ impl Welcome {
         b.extend_from_slice(&self.reorder_available.to_be_bytes());
         b.extend_from_slice(&[welcome_tlv::INSTANCE, 4]);
         b.extend_from_slice(&self.instance.to_be_bytes());
+        b.extend_from_slice(&[welcome_tlv::PLAIN, 1, self.plain]);
         Ok(b)
     }
 
@@ -454,7 +484,8 @@ impl Welcome {
     /// A [`WireError`] if a part is missing, repeated, malformed or out of its range.
     pub fn decode(payload: &[u8]) -> Result<(u32, Self), WireError> {
         need(payload, "welcome sender index", 4)?;
-        let (mut ipv4, mut ipv6, mut inner_mtu, mut reorder, mut instance) = (None, None, None, None, None);
+        let (mut ipv4, mut ipv6, mut inner_mtu) = (None, None, None);
+        let (mut reorder, mut instance, mut plain) = (None, None, None);
         for tlv in Tlvs(&payload[4..]) {
             let (kind, value) = tlv?;
             match kind {
@@ -480,6 +511,10 @@ impl Welcome {
                     exactly(value, "welcome instance", 4)?;
                     set(&mut instance, u32_at(value, 0), "welcome instance")?;
                 }
+                welcome_tlv::PLAIN => {
+                    exactly(value, "welcome plain", 1)?;
+                    set(&mut plain, value[0], "welcome plain")?;
+                }
                 _ => {}
             }
         }
@@ -492,6 +527,8 @@ impl Welcome {
             inner_mtu: inner_mtu.ok_or(WireError::Missing("welcome MTU"))?,
             reorder_available: reorder.unwrap_or(0),
             instance: instance.unwrap_or(0),
+            // Who says nothing wants everything sealed.
+            plain: plain.unwrap_or(0),
         };
         Ok((u32_at(payload, 0), welcome))
     }
@@ -551,6 +588,12 @@ fn path_id(path: u8) -> Result<u8, WireError> {
     } else {
         Err(WireError::Value { what: "path id", got: path.into() })
     }
+}
+
+/// `plain`, if its paths are among those `announced`.
+fn plain_of(plain: u8, announced: u8) -> Result<u8, WireError> {
+    let stranger = plain & !announced;
+    if stranger == 0 { Ok(plain) } else { Err(WireError::Value { what: "plain path", got: plain.into() }) }
 }
 
 fn mtu(value: u16) -> Result<u16, WireError> {

@@ -41,8 +41,12 @@ reasons! {
     TooOld = "too_old",
     /// Plain-form data on a path that is configured secure.
     PlainRefused = "plain_refused",
+    /// On a path on which the two ends want another security each.
+    AccessRefused = "access_refused",
     /// The inner source address is not one of the session's own.
     SpoofedSource = "spoofed_source",
+    /// The inner destination is closed to UEs.
+    ClosedDestination = "closed_destination",
     /// The inner destination belongs to no session.
     NoSession = "no_session",
     /// No access of the session is up.
@@ -71,6 +75,8 @@ reasons! {
     HandshakeUnknownUe = "handshake_unknown_ue",
     /// Handshake: the timestamp is not newer than the last one of this UE.
     HandshakeReplayed = "handshake_replayed",
+    /// Handshake: the timestamp is too far in the future.
+    HandshakeClock = "handshake_clock",
     /// Handshake: more in this interval than the UPF is willing to compute.
     HandshakeRate = "handshake_rate",
     /// No session slot or address is free.

@@ -6,6 +6,7 @@ pub mod classify;
 pub mod coding;
 pub mod config_channel;
 pub mod crypto;
+pub mod destinations;
 pub mod dns;
 pub mod document;
 pub mod drops;

@@ -21,11 +21,13 @@ pub enum DownReason {
     Notified,
     /// Switched off by configuration.
     Admin,
+    /// One end would have user data in the clear on it and the other would not.
+    Security,
 }
 
 impl DownReason {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin, Self::Security];
 
     /// The reason as carried in a notification, from 1; 0 there means none (the path is up).
     #[must_use]
@@ -48,6 +50,7 @@ impl DownReason {
             Self::Silence => "silence",
             Self::Notified => "notified",
             Self::Admin => "admin",
+            Self::Security => "security is plain at one end and secure at the other",
         }
     }
 }

@@ -42,7 +42,8 @@ struct Waiting {
 }
 
 impl Handshake {
-    pub(super) fn new(now: Instant) -> Self {
+    /// `last_timestamp_ns`: the largest one used before.
+    pub(super) fn new(last_timestamp_ns: u64, now: Instant) -> Self {
         Self {
             waiting: None,
             next_try: now,
@@ -51,7 +52,7 @@ impl Handshake {
             access: 0,
             cookie: None,
             all_down_since: None,
-            last_timestamp_ns: 0,
+            last_timestamp_ns,
         }
     }
 
@@ -134,7 +135,7 @@ impl Ue {
         self.handshake.next_try = now + back_off;
         let local_index = self.rng.next_u32();
         let clock = self.config.unix_epoch_ns.saturating_add(now.as_nanos());
-        let timestamp_ns = clock.max(self.handshake.last_timestamp_ns + 1);
+        let timestamp_ns = clock.max(self.handshake.last_timestamp_ns.saturating_add(1));
         self.handshake.last_timestamp_ns = timestamp_ns;
         let hello = Hello {
             path,
@@ -144,6 +145,7 @@ impl Ue {
                 .collect(),
             mtu: self.own_mtu,
             resume: self.session.keys().peer_index(),
+            plain: self.session.profile().plain(),
         };
         let cookie = self.handshake.cookie.as_ref().filter(|(_, until)| now < *until).map(|(c, _)| c);
         let started = Initiator::start(
@@ -187,6 +189,8 @@ impl Ue {
         self.handshake.waiting = None;
         self.handshake.tries = 0;
         self.handshake.refusals = 0;
+        let timestamp_ns = self.handshake.last_timestamp_ns;
+        self.event(UeEvent::Handshake { timestamp_ns });
         self.handshake.all_down_since = None;
         self.handshake.next_try = now + RETRY;
         let welcome = established.welcome;
@@ -201,6 +205,11 @@ impl Ue {
         self.config.params.inner_mtu = mtu;
         self.instance = Some(welcome.instance);
         self.connected = true;
+        self.session.set_peer_plain(welcome.plain, now);
+        if self.session.profile().is_refused(established.path) {
+            // It leads to the UPF, and carries nothing: asking again at once would not change that.
+            self.handshake.next_try = now + REFUSED_RETRY;
+        }
         self.session.confirm_path(established.path, Some(rtt), now);
         if fresh {
             self.event(UeEvent::Connected { addresses, mtu });

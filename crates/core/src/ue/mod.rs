@@ -75,6 +75,8 @@ pub struct UeConfig {
     pub params: SessionParams,
     /// Unix time at [`Instant::ZERO`], in nanoseconds: handshake timestamps must grow across restarts.
     pub unix_epoch_ns: u64,
+    /// The largest timestamp of a handshake that a UPF accepted, in nanoseconds of Unix time ([`UeEvent::Handshake`]); 0: none.
+    pub last_timestamp_ns: u64,
 }
 
 /// A configuration that cannot work.
@@ -133,6 +135,11 @@ pub enum UeEvent {
         addresses: Addresses,
         /// MTU of the inner interface, in bytes.
         mtu: u16,
+    },
+    /// The UPF accepted a handshake; to be remembered across restarts (see [`UeConfig::last_timestamp_ns`]).
+    Handshake {
+        /// Its timestamp, in nanoseconds of Unix time.
+        timestamp_ns: u64,
     },
     /// A handshake got no usable answer.
     HandshakeTimeout {
@@ -229,7 +236,7 @@ impl Ue {
         }
         Ok(Self {
             session,
-            handshake: Handshake::new(now),
+            handshake: Handshake::new(config.last_timestamp_ns, now),
             rng,
             pool: Pool::new(PoolConfig::default()),
             drops: DropCounters::default(),

@@ -36,6 +36,8 @@ pub struct UpfConfig {
     pub shards: u32,
     /// Most sessions at a time.
     pub max_sessions: u32,
+    /// Unix time at [`crate::time::Instant::ZERO`], in nanoseconds: what handshake timestamps are held against.
+    pub unix_epoch_ns: u64,
 }
 
 /// A UE the UPF knows.
@@ -81,6 +83,13 @@ pub enum UpfCommand {
         /// Name of the rule whose traffic it is about.
         application: String,
     },
+    /// The clock was set: Unix time at [`crate::time::Instant::ZERO`] is another one now, in nanoseconds.
+    Clock {
+        /// As in [`UpfConfig::unix_epoch_ns`].
+        unix_epoch_ns: u64,
+    },
+    /// Any timestamp of this UE is accepted again: its clock was wrong and is not any more.
+    ForgetTimestamp(PublicKey),
     /// Handshakes of a UE up to this timestamp are recordings: what was seen before a restart.
     NotBefore {
         /// The UE.

@@ -108,7 +108,11 @@ impl Upf {
             rule_book: RuleBook::default(),
             no_rules: Arc::new(RuleSet::compile(&[], &[])?),
             renew_from: None,
-            pool: Pool::new(PoolConfig { queues: config.params.reorder_queues, ..PoolConfig::default() }),
+            pool: Pool::new(PoolConfig {
+                queues: config.params.reorder_queues,
+                shared: true,
+                ..PoolConfig::default()
+            }),
             drops: DropCounters::default(),
             events: VecDeque::new(),
             packets: element::Outbox::default(),
@@ -132,13 +136,25 @@ impl Upf {
                 self.set_exception(key, application, rule, now)
             }
             UpfCommand::ClearException { key, application } => self.clear_exception(key, &application, now),
+            UpfCommand::Clock { unix_epoch_ns } => {
+                self.config.unix_epoch_ns = unix_epoch_ns;
+                Ok(())
+            }
+            UpfCommand::ForgetTimestamp(key) => {
+                self.record(&key)?.last_timestamp_ns = 0;
+                Ok(())
+            }
             UpfCommand::NotBefore { key, timestamp_ns } => {
-                let user = self.users.find(&key).and_then(|user| self.users.slab.get_mut(user));
-                let user = user.ok_or(UpfError::UnknownUe(key))?;
+                let user = self.record(&key)?;
                 user.last_timestamp_ns = user.last_timestamp_ns.max(timestamp_ns);
                 Ok(())
             }
         }
+    }
+
+    fn record(&mut self, key: &PublicKey) -> Result<&mut User, UpfError> {
+        let user = self.users.find(key).and_then(|user| self.users.slab.get_mut(user));
+        user.ok_or(UpfError::UnknownUe(*key))
     }
 
     /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going down before a packet is sealed,

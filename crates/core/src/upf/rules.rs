@@ -25,19 +25,26 @@ pub(super) struct RuleBook {
     sets: BTreeMap<(Vec<AccessName>, String), Arc<RuleSet>>,
     /// Sets of users with no rules of their own, by accesses: nearly all.
     common: BTreeMap<Vec<AccessName>, Arc<RuleSet>>,
-    profiles: BTreeMap<Vec<AccessName>, Arc<Profile>>,
+    /// By accesses, and what their UE says of plain paths.
+    profiles: BTreeMap<(Vec<AccessName>, u8), Arc<Profile>>,
     tidy_at: usize,
 }
 
 impl RuleBook {
     /// One copy of what sessions with these accesses have in common.
-    pub fn profile(&mut self, accesses: &[AccessName], make: impl FnOnce() -> Profile) -> Arc<Profile> {
-        if let Some(profile) = self.profiles.get(accesses) {
+    pub fn profile(
+        &mut self,
+        accesses: &[AccessName],
+        ue_plain: u8,
+        make: impl FnOnce() -> Profile,
+    ) -> Arc<Profile> {
+        let key = (accesses.to_vec(), ue_plain);
+        if let Some(profile) = self.profiles.get(&key) {
             return Arc::clone(profile);
         }
         self.tidy();
-        let profile = Arc::new(make());
-        self.profiles.insert(accesses.to_vec(), Arc::clone(&profile));
+        let profile = Arc::new(make().with_peer(ue_plain));
+        self.profiles.insert(key, Arc::clone(&profile));
         profile
     }
 

@@ -43,17 +43,21 @@ impl Upf {
         Ok(())
     }
 
-    /// Gives a user a session; the caller has seen that there is room.
-    pub(super) fn open_session(&mut self, user: UserIndex, accesses: &[AccessName], now: Instant) {
+    /// What sessions with these accesses have in common whose UE would have the paths in `ue_plain` (bits) in the clear.
+    pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8) -> Arc<Profile> {
         let (rule_book, config, probe) = (&mut self.rule_book, &self.config, &self.probe);
-        let profile = rule_book.profile(accesses, || {
+        rule_book.profile(accesses, ue_plain, || {
             let security = |name: &AccessName| {
                 let known = config.accesses.iter().find(|a| a.name == *name);
                 known.map_or(Security::Secure, |a| a.security)
             };
             let accesses = accesses.iter().map(|name| (name.clone(), security(name)));
             Profile::new(Role::Upf, accesses, probe, &config.params)
-        });
+        })
+    }
+
+    /// Gives a user a session; the caller has seen that there is room.
+    pub(super) fn open_session(&mut self, user: UserIndex, profile: Arc<Profile>, now: Instant) {
         let set = self.rule_set(user, &profile, &[]).unwrap_or_else(|error| {
             // Rules that do not fit this UE must not lock it out.
             let ue = self.users.name(user);
@@ -62,7 +66,8 @@ impl Upf {
         });
         let (hash_key, instance) = (self.rng.next_u64(), self.rng.next_u32());
         let Some(record) = self.users.slab.get_mut(user) else { return };
-        let session = Session::new(profile, record.addresses, set, hash_key, now);
+        let mut session = Session::new(profile, record.addresses, set, hash_key, now);
+        session.refuse_paths(now);
         let seat = Seat { session, own_rules: None, instance, confirmed: false, dirty: false };
         record.seat = Some(Box::new(seat));
         self.users.sessions += 1;
@@ -106,6 +111,7 @@ impl Upf {
                     return true;
                 }
                 SessionEvent::Rekeyed { fresh_peer, .. } => self.on_confirmed(user, fresh_peer, now),
+                SessionEvent::Endpoint { address, .. } => self.users.note_bound(address, user),
                 _ => {}
             }
             let Some(seat) = self.users.seat(user) else { return true };
@@ -119,6 +125,8 @@ impl Upf {
     fn on_confirmed(&mut self, user: UserIndex, fresh_peer: bool, now: Instant) {
         let Some(seat) = self.users.seat_mut(user) else { return };
         let first = !core::mem::replace(&mut seat.confirmed, true);
+        let endpoints: Vec<_> = seat.session.path_views().filter_map(|path| path.endpoint).collect();
+        endpoints.into_iter().for_each(|address| self.users.note_bound(address, user));
         if first {
             self.connected += 1;
             let ue = self.users.name(user);

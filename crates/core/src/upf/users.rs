@@ -17,7 +17,7 @@ use crate::access::table::session::{SessionLimits, SessionTable};
 use crate::access::table::{HashIndex, Slab, SlabLayout, TableError};
 use crate::policy::Rule;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Index of a user: slot and generation.
 pub(super) type UserIndex = u32;
@@ -26,6 +26,9 @@ pub(super) type UserIndex = u32;
 const MAX_USERS: u32 = 1 << 20;
 /// Receiver indices per session: keys in use, to come, and just left.
 const RECEIVERS_PER_SESSION: u32 = 4;
+/// Slots for addresses that paths are bound to: one per session, in bounds.
+const MIN_BOUND: u32 = 256;
+const MAX_BOUND: u32 = 1 << 18;
 /// Shards there may be.
 pub(super) const MAX_SHARDS: u32 = 256;
 
@@ -138,6 +141,8 @@ pub(super) struct Users {
     keys: HashIndex,
     receivers: Slab<UserIndex>,
     hasher: FixedHasher,
+    /// By a hash of an address: the user whose path was bound to it last.
+    bound: Box<[UserIndex]>,
     shard: u32,
     shards: u32,
     pub sessions: usize,
@@ -161,6 +166,11 @@ impl Users {
                 layout(max_sessions.saturating_mul(RECEIVERS_PER_SESSION)),
             ),
             hasher: FixedHasher::new(seed),
+            bound: vec![
+                UserIndex::MAX;
+                max_sessions.clamp(MIN_BOUND, MAX_BOUND).next_power_of_two() as usize
+            ]
+            .into(),
             shard: shard % shards,
             shards,
             sessions: 0,
@@ -199,6 +209,23 @@ impl Users {
     pub fn release_receiver(&mut self, index: u32) {
         // Not there: given back before.
         let _ = self.receivers.remove(index / self.shards);
+    }
+
+    /// Notes that a path of this user's session is bound to an address. One of two that meet in a slot is forgotten until
+    /// its session changes its keys.
+    pub fn note_bound(&mut self, address: SocketAddr, user: UserIndex) {
+        let slot = self.bound_slot(address);
+        self.bound[slot] = user;
+    }
+
+    /// The user whose session may have a path that is bound to this address: whether it has is to be looked at.
+    pub fn bound(&self, address: SocketAddr) -> Option<UserIndex> {
+        Some(self.bound[self.bound_slot(address)]).filter(|user| *user != UserIndex::MAX)
+    }
+
+    fn bound_slot(&self, address: SocketAddr) -> usize {
+        // The number of slots is a power of two.
+        self.hasher.hash_one(address) as usize & (self.bound.len() - 1)
     }
 
     pub fn seat(&self, user: UserIndex) -> Option<&Seat> {
@@ -297,7 +324,11 @@ impl Users {
 
     /// Bytes of the tables, without the sessions.
     pub fn table_bytes(&self) -> usize {
-        self.slab.bytes() + self.table.bytes() + self.keys.bytes() + self.receivers.bytes()
+        self.slab.bytes()
+            + self.table.bytes()
+            + self.keys.bytes()
+            + self.receivers.bytes()
+            + size_of_val(&*self.bound)
     }
 }
 

@@ -139,6 +139,7 @@ impl Swarm {
             shard: 0,
             shards: 1,
             max_sessions: sessions,
+            unix_epoch_ns: 1,
         };
         let before = meter();
         let upf = Upf::new(config, [3; 32], Instant::ZERO).expect("a valid configuration");
@@ -190,6 +191,7 @@ impl Swarm {
             rules: Vec::new(),
             params: self.params.clone(),
             unix_epoch_ns: 1,
+            last_timestamp_ns: 0,
         };
         let mut seed = [0; 32];
         seed[..4].copy_from_slice(&i.to_be_bytes());

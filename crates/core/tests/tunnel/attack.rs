@@ -28,8 +28,13 @@ impl Attacker {
 
     fn init(&mut self, w: &World, cookie: Option<&Cookie>) -> (Initiator, Vec<u8>) {
         let key = PrivateKey::generate(&mut self.rng);
-        let hello =
-            Hello { path: 0, accesses: vec![Access { path: 0, name: "5g".into() }], mtu: 1400, resume: None };
+        let hello = Hello {
+            path: 0,
+            accesses: vec![Access { path: 0, name: "5g".into() }],
+            mtu: 1400,
+            resume: None,
+            plain: 0,
+        };
         let (index, timestamp) = (self.rng.next_u32(), self.rng.next_u64());
         let suite = Suite::Aes256Gcm;
         let upf = &w.ue_config.upf_key;
@@ -140,6 +145,45 @@ fn an_attacker_who_proves_its_address_has_a_share_and_no_more() {
     assert!((1_500..=6_000).contains(&computed), "50 in 100 ms, for ten seconds: {computed}");
     assert!(w.upf.drops().get(DropReason::HandshakeRate) > 10_000);
     assert_eq!(rekeys(&w), before + 1, "the UE got new keys meanwhile");
+}
+
+#[test]
+fn attackers_in_many_networks_do_not_keep_a_live_session_from_new_keys() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    let before = rekeys(&w);
+    w.run_ms(115_000);
+    let mut attacker = Attacker::new();
+    let homes: Vec<SocketAddr> = (1..=12).map(|n| SocketAddr::from(([11, n, 1, 1], 4500))).collect();
+    let inits: Vec<(SocketAddr, Vec<Vec<u8>>)> = homes
+        .iter()
+        .map(|home| {
+            let (initiator, init) = attacker.init(&w, None);
+            w.tap.clear();
+            (0..30).for_each(|_| attacker.send(&mut w, *home, &init));
+            w.run_ms(1);
+            let cookie = w.tap.iter().find_map(|(_, _, _, packet)| {
+                let (_, to, payload) = ip::parse_udp(packet).ok()?;
+                (to == *home).then(|| initiator.on_cookie(&packet[payload]).ok())?
+            });
+            let cookie = cookie.expect("a cookie");
+            (*home, (0..20).map(|_| attacker.init(&w, Some(&cookie)).1).collect())
+        })
+        .collect();
+    // 12,000 a second, six times what is computed, over the time at which the UE changes its keys.
+    serve_under(&mut w, Instant::from_secs(125), |w| {
+        for (home, inits) in &inits {
+            let init = &inits[attacker.sent as usize % inits.len()];
+            attacker.send(w, *home, init);
+        }
+    });
+    let computed = w.upf.drops().get(DropReason::HandshakeUnknownUe);
+    assert!(computed > 10_000, "the attackers use what strangers may: {computed}");
+    assert!(w.upf.drops().get(DropReason::HandshakeRate) > 50_000, "{:?}", w.upf.drops());
+    assert_eq!(rekeys(&w), before + 1, "the UE got new keys meanwhile");
+    let timeouts = w.ue_events.iter().filter(|(at, e)| {
+        *at > Instant::from_secs(115) && matches!(e, anabranch_core::ue::UeEvent::HandshakeTimeout { .. })
+    });
+    assert_eq!(timeouts.count(), 0, "and at the first try that had a cookie");
 }
 
 #[test]

@@ -306,3 +306,90 @@ fn the_paths_of_a_restarted_ue_that_is_idle_stay_up() {
     assert!(!w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Session(event) if down(event))));
     assert!(w.view().paths.iter().all(|p| p.up), "{:?}", w.view());
 }
+
+/// Hours on the UE's clock, in nanoseconds, from where it is right.
+fn hours(w: &World, ahead: i64) -> u64 {
+    w.upf_config.unix_epoch_ns.saturating_add_signed(ahead * 3600 * 1_000_000_000)
+}
+
+/// A UPF's clock that can be behind by days, and a UE that has never been there.
+fn on_a_late_day() -> World {
+    let mut w = World::new(Setup::default());
+    w.upf_config.unix_epoch_ns = 1_000_000 * 3600 * 1_000_000_000;
+    w.restart_upf(3);
+    w
+}
+
+fn newest_ns(w: &World) -> u64 {
+    let stamp = |e: &UeEvent| match e {
+        UeEvent::Handshake { timestamp_ns } => Some(*timestamp_ns),
+        _ => None,
+    };
+    w.ue_events.iter().filter_map(|(_, e)| stamp(e)).max().unwrap_or(0)
+}
+
+fn why_refused(w: &World) -> (Option<&'static str>, Option<&'static str>) {
+    let at_ue = |e: &UeEvent| match e {
+        UeEvent::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    let at_upf = |e: &UpfEvent| match e {
+        UpfEvent::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    (
+        w.ue_events.iter().rev().find_map(|(_, e)| at_ue(e)),
+        w.upf_events.iter().rev().find_map(|(_, e)| at_upf(e)),
+    )
+}
+
+#[test]
+fn a_clock_that_is_wrong_by_any_number_of_hours_connects_or_is_refused_with_a_reason_at_both_ends() {
+    for ahead in [-100_000, -24, -1, 0, 1, 12, 23, 25, 48, 100_000] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, ahead);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert_eq!(w.ue.is_connected(), ahead < 24, "{ahead} hours");
+        if ahead > 24 {
+            let (ue, upf) = why_refused(&w);
+            assert!(
+                ue.is_some_and(|why| why.contains("more than a day ahead")) && ue == upf,
+                "{ue:?} {upf:?}"
+            );
+            assert!(w.upf.drops().get(DropReason::HandshakeClock) > 0);
+            // The UPF's clock was the wrong one, and is set.
+            let unix_epoch_ns = hours(&w, ahead);
+            w.upf.command(UpfCommand::Clock { unix_epoch_ns }, w.now).unwrap();
+            w.run_ms(20_000);
+            assert!(w.ue.is_connected(), "{ahead} hours, and set right");
+        }
+    }
+}
+
+#[test]
+fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_operator() {
+    for ahead in [1, 12, 23] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, ahead);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected());
+        let stamp = newest_ns(&w);
+        // The clock is set right, and the UE started again: first with what it remembers, then without.
+        w.ue_config.unix_epoch_ns = hours(&w, 0);
+        w.ue_config.last_timestamp_ns = stamp;
+        w.restart_ue(2);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected(), "{ahead} hours: it remembers");
+        w.ue_config.last_timestamp_ns = 0;
+        w.restart_ue(3);
+        w.run_ms(1_000);
+        assert!(!w.ue.is_connected(), "{ahead} hours: it forgot");
+        let (ue, upf) = why_refused(&w);
+        assert!(ue.is_some_and(|why| why.contains("reset-clock")) && ue == upf, "{ue:?} {upf:?}");
+        w.upf.command(UpfCommand::ForgetTimestamp(w.entry.key), w.now).unwrap();
+        w.run_ms(20_000);
+        assert!(w.ue.is_connected(), "{ahead} hours: the operator let it in");
+    }
+}

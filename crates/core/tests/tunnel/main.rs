@@ -8,6 +8,7 @@ mod lane;
 mod life;
 mod mtu;
 mod rest;
+mod security;
 mod why;
 mod world;
 

@@ -82,6 +82,8 @@ pub fn address(access: u8, host: u8) -> SocketAddr {
 
 pub struct Setup {
     pub security: [Security; 2],
+    /// What the UPF has, if it is something else.
+    pub upf_security: Option<[Security; 2]>,
     pub ue_rules: Vec<Rule>,
     pub upf_rules: Vec<Rule>,
     pub delays_ms: [u64; 2],
@@ -94,6 +96,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             security: [Security::Secure; 2],
+            upf_security: None,
             ue_rules: Vec::new(),
             upf_rules: Vec::new(),
             delays_ms: [10, 5],
@@ -115,7 +118,7 @@ impl World {
             accesses: (0..2u8)
                 .map(|i| UpfAccess {
                     name: names[usize::from(i)].into(),
-                    security: setup.security[usize::from(i)],
+                    security: setup.upf_security.unwrap_or(setup.security)[usize::from(i)],
                     local: Some(address(i, 1)),
                 })
                 .collect(),
@@ -124,6 +127,7 @@ impl World {
             shard: 0,
             shards: 1,
             max_sessions: setup.max_sessions,
+            unix_epoch_ns: 1_000_000_000,
         };
         let entry = UeEntry {
             name: "ue1".into(),
@@ -148,6 +152,7 @@ impl World {
             rules: setup.ue_rules,
             params,
             unix_epoch_ns: 1_000_000_000,
+            last_timestamp_ns: 0,
         };
         let now = Instant::ZERO;
         let mut world = Self {

@@ -207,7 +207,7 @@ impl Upf {
             "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nworkers = 1\nmax_sessions = {sessions}\n\
              state_file = \"{folder}/state.json\"\n\
              [[access]]\nname = \"wire\"\nlisten = \"0.0.0.0:{PORT}\"\nsecurity = \"{security}\"\n\
-             [device]\nname = \"{DEVICE}\"\nmtu = 1420\n{more_device}[n6]\nmode = \"routed\"\n[pool]\nv4 = \"10.64.0.0/12\"\n\
+             [device]\nname = \"{DEVICE}\"\nmtu = 1420\n{more_device}[n6]\nmode = \"routed\"\nopen = [\"0.0.0.0/0\"]\n[pool]\nv4 = \"10.64.0.0/12\"\n\
              [api]\nlisten = \"unix:{folder}/upf.sock\"\n\
              [[rule]]\nname = \"all\"\nsteering = {{ mode = \"smallest-delay\" }}\n",
             sessions = more.len() + 1,

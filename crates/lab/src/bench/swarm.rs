@@ -85,6 +85,7 @@ pub fn install(
                 rules: Vec::new(),
                 params: SessionParams::default(),
                 unix_epoch_ns,
+                last_timestamp_ns: 0,
             };
             // A fixed seed would give all of them the same ephemeral keys.
             let seed = key.public().0;

@@ -278,7 +278,7 @@ impl Start<'_> {
             ("upf", upf.into()),
             ("access", list(plan.accesses.iter().map(access))),
             ("device", self.device_table().into()),
-            ("n6", table([("mode", "routed".into())]).into()),
+            ("n6", n6()),
             ("pool", pool.into()),
             ("ue", list(known.into_iter())),
             ("api", self.api(&plan.space).into()),
@@ -312,6 +312,12 @@ pub(super) fn has_lane(rules: &[Rule]) -> bool {
 }
 
 /// `[tcp_lane]`: its namespace has the machine's congestion control, which is not to decide.
+/// Servers of scenarios stand on private addresses, and UEs may talk to one another.
+fn n6() -> toml::Value {
+    let open = ["0.0.0.0/0", "::/0"].map(toml::Value::from).to_vec();
+    table([("mode", "routed".into()), ("open", open.into()), ("ue_to_ue", true.into())]).into()
+}
+
 fn lane() -> Table {
     table([("congestion_control", "cubic".into())])
 }

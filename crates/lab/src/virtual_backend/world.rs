@@ -232,6 +232,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             shard: 0,
             shards: 1,
             max_sessions: 1 << 16,
+            unix_epoch_ns: EPOCH_NS,
         };
         let mut element =
             Upf::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UPF {name}"))?;
@@ -310,6 +311,7 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             rules: rules.clone(),
             params: params(LINK_MTU - OUTER_BYTES - overhead, 0),
             unix_epoch_ns: EPOCH_NS,
+            last_timestamp_ns: 0,
         };
         let mut element =
             Ue::new(config, seed_bytes(&mut seeds), Instant::ZERO).with_context(|| format!("UE {name}"))?;

@@ -3,6 +3,7 @@
 //!
 //! One JSON file, replaced whole and atomically.
 
+use super::state_file;
 use crate::config::{Pool, UpfUe, gateway_v4, gateway_v6};
 use anabranch_core::access::FixedHasher;
 use anabranch_core::access::crypto::PublicKey;
@@ -13,7 +14,6 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -118,6 +118,14 @@ impl Leases {
     /// The newest handshake timestamp seen of a UE.
     pub fn timestamp_ns(&self, key: &PublicKey) -> u64 {
         self.of(key).map_or(0, |number| self.all[number].timestamp_ns)
+    }
+
+    /// Any timestamp of this UE is as good as the first.
+    pub fn forget_timestamp(&mut self, key: &PublicKey) {
+        if let Some(number) = self.of(key) {
+            self.all[number].timestamp_ns = 0;
+            self.dirty = true;
+        }
     }
 
     /// A handshake of a UE was accepted.
@@ -318,18 +326,10 @@ impl Lease {
 
 /// Replaces the state file; a crash leaves the old one or the new one.
 pub fn save(path: &PathBuf, text: &[u8]) -> anyhow::Result<()> {
-    let write = || -> std::io::Result<()> {
-        if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut new = path.clone().into_os_string();
-        new.push(".new");
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    write().with_context(|| format!("state file {}", path.display()))
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(|| format!("state file {}", path.display()))?;
+    }
+    state_file::replace(path, text)
 }
 
 fn usable_v4(pool: Ipv4Net, address: Ipv4Addr) -> bool {

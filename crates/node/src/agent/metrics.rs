@@ -474,6 +474,7 @@ mod tests {
             mtu_bytes: 0,
             sessions: 1,
             connected: 1,
+            trouble: [].into(),
             drops: [("forged".to_owned(), 1)].into(),
             ioam: [("marked".into(), 3)].into(),
             workers: vec![worker],

@@ -1,7 +1,7 @@
 //! TCP lanes of UE and UPF: set up, changed with rules and session, taken down; and what is shown of them.
 
 use crate::api;
-use crate::config::{Device, UeLaneSection, UpfLaneSection};
+use crate::config::{Device, UeLaneSection, UpfConfig, UpfLaneSection};
 use crate::engine::device::Device as Queue;
 use crate::engine::ends::UpfEnd;
 use crate::engine::worker::{End, Handle};
@@ -12,7 +12,6 @@ use anabranch_core::access::PathId;
 use anabranch_core::policy::{Filter, Functionality, Protocol, Rule};
 use anabranch_core::ue::Ue;
 use anyhow::Context;
-use ipnet::IpNet;
 use socket2::Type;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -246,19 +245,25 @@ impl LaneOfUpf {
     /// Sets it up. Its queues of the lane's device go to the workers, in order.
     pub async fn start(
         config: &UpfLaneSection,
-        device: &Device,
-        pools: Vec<IpNet>,
+        upf: &UpfConfig,
         mtu: u16,
         net: &Net,
         shards: &[Handle<UpfEnd>],
     ) -> anyhow::Result<Self> {
+        let (device, pools) = (&upf.device, upf.pools());
         net.clean_proxy(config.mark, &netctl::lane_table(&device.name)).await?;
         let (namespace, devices) = room(mtu, shards.len()).await?;
         let way_back = netctl::lane_way_back(&device.name, namespace.fd(), &pools, config.mark, mtu);
         let layer = net.apply(way_back).await?;
         let rest = async {
             furnish(&namespace, netctl::lane_of_upf(&device.name, &pools, mtu)).await?;
-            let lane = Arc::new(UpfLane::new(namespace, pools, shards.to_vec(), config.clone())?);
+            let lane = Arc::new(UpfLane::new(
+                namespace,
+                pools,
+                upf.destinations(),
+                shards.to_vec(),
+                config.clone(),
+            )?);
             let listener = lane.listen().await?;
             let threads = tcp_lane::threads(config.workers)?;
             let on = threads.handle().context("threads of the TCP lane")?;

@@ -3,7 +3,9 @@
 use super::Common;
 use super::crew::Crew;
 use super::service::{Signals, Wish, notify, reloading};
+use super::state_file::{self, Timestamp};
 use super::tcp_lane::LaneOfUe;
+use super::trouble::Troubles;
 use super::ue_access::{self, Access, Change};
 use super::{metrics, views, why};
 use crate::api::{self, Ask, Asker, EventLog, Problem, TcpLaneAsk};
@@ -78,6 +80,7 @@ async fn serve(
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let windows = Windows::start(&config.ue)?;
+    let timestamp = Timestamp::load(&config.ue.state_file);
     let device = device::open(&config.device, mtu, 1)?.remove(0);
     let clock = Clock::start();
     let now = clock.now();
@@ -107,6 +110,7 @@ async fn serve(
             ..SessionParams::default()
         },
         unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
+        last_timestamp_ns: timestamp.ns(),
     };
     let epoch = Duration::from_nanos(core_config.unix_epoch_ns);
     let mut end = Ue::new(core_config, random_seed()?, now)?;
@@ -157,6 +161,8 @@ async fn serve(
         mtu,
         owners: None,
         log,
+        troubles: Troubles::default(),
+        timestamp,
         started: Instant::now(),
         config,
     };
@@ -197,6 +203,9 @@ struct Agent {
     mtu: u16,
     owners: Option<Owners>,
     log: EventLog,
+    /// Why there is no session.
+    troubles: Troubles,
+    timestamp: Timestamp,
     started: Instant,
 }
 
@@ -325,6 +334,7 @@ impl Agent {
         let ue = self.config.ue.name.clone();
         match event {
             UeEvent::Connected { addresses, mtu } => {
+                self.troubles.clear(&ue);
                 let list: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
                 let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
@@ -334,13 +344,26 @@ impl Agent {
                     self.bring_lane().await;
                 }
             }
+            UeEvent::Handshake { timestamp_ns } => {
+                if let Some((path, text)) = self.timestamp.accepted(timestamp_ns) {
+                    tokio::task::spawn_blocking(move || {
+                        if let Err(error) = state_file::replace(&path, &text) {
+                            tracing::debug!(
+                                "{error:#}: if the clock goes back, the UPF refuses this UE until it is right"
+                            );
+                        }
+                    });
+                }
+            }
             UeEvent::Refused { reason, retry_in } => {
                 let message = format!("{reason}; asking again in {} s", retry_in.as_secs());
+                self.troubles.note(&ue, &format!("refused: {reason}"), Instant::now());
                 self.log.push(views::event("refused", Some(&ue), message));
             }
             UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
                 let access = self.name_of(path);
                 let message = format!("no answer from the UPF by {access} ({tries} tries)");
+                self.troubles.note(&ue, &message, Instant::now());
                 let event = views::event("handshake-timeout", Some(&ue), message);
                 self.log.push(api::Event { access: Some(access), ..event });
             }
@@ -411,6 +434,7 @@ impl Agent {
             }
             Ask::Create(_, reply) => drop(reply.send(Err(not_here()))),
             Ask::Delete(_, reply) => drop(reply.send(Err(not_here()))),
+            Ask::ResetClock(_, reply) => drop(reply.send(Err(not_here()))),
             Ask::Rules(reply) => drop(reply.send(self.rules().await)),
             Ask::SetRules(rules, reply) => {
                 let answer = match self.set_rules(rules) {
@@ -473,10 +497,16 @@ impl Agent {
             mtu_bytes: self.mtu,
             sessions: 1,
             connected: u64::from(connected),
+            trouble: self.trouble(&snapshot),
             drops: snapshot.drops,
             ioam: views::ioam(self.config.ioam.is_some(), snapshot.ioam),
             workers: vec![snapshot.worker],
         })
+    }
+
+    /// Why nothing is carried; an answer by any path says that it is.
+    fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
+        if snapshot.paths.iter().any(|p| p.up) { BTreeMap::new() } else { self.troubles.rows(Instant::now()) }
     }
 
     async fn session_view(&self) -> Result<api::Session, Problem> {

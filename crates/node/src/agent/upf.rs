@@ -5,6 +5,7 @@ use super::crew::Crew;
 use super::leases::{self, Leases};
 use super::service::{Signals, Wish, notify, reloading};
 use super::tcp_lane::LaneOfUpf;
+use super::trouble::Troubles;
 use super::views;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
@@ -18,7 +19,7 @@ use crate::keygen::random_seed;
 use crate::netctl::{self, Net, SocketSpec, bind_access, interface_of};
 use anabranch_core::access::FixedHasher;
 use anabranch_core::access::crypto::{PrivateKey, PublicKey};
-use anabranch_core::access::session::{Addresses, Security, SessionParams};
+use anabranch_core::access::session::{Addresses, Security, SessionEvent, SessionParams};
 use anabranch_core::policy::Rule;
 use anabranch_core::time::Instant as CoreInstant;
 use anabranch_core::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
@@ -191,10 +192,7 @@ async fn serve(
     let result = async {
         let crew = Crew::start(crew)?;
         let lane = match &config.tcp_lane {
-            Some(lane) => {
-                let pools = config.pools();
-                Some(LaneOfUpf::start(lane, &config.device, pools, mtu, net, crew.handles()).await?)
-            }
+            Some(lane) => Some(LaneOfUpf::start(lane, &config, mtu, net, crew.handles()).await?),
             None => None,
         };
         let (asker, asks) = mpsc::channel(64);
@@ -210,6 +208,7 @@ async fn serve(
             mtu,
             lane,
             log: log.clone(),
+            troubles: Troubles::default(),
             started: Instant::now(),
             save_after: Instant::now(),
             config,
@@ -251,6 +250,8 @@ pub struct Agent {
     /// What TCP flows of UEs end at.
     pub(super) lane: Option<LaneOfUpf>,
     pub(super) log: EventLog,
+    /// UEs that are refused.
+    pub(super) troubles: Troubles,
     pub(super) started: Instant,
     /// When the state file may be written next only because handshakes changed it.
     pub(super) save_after: Instant,
@@ -285,6 +286,7 @@ impl Agent {
                     {
                         tracing::error!("{error:#}");
                     }
+                    self.tell_time();
                     // The workers answer, so they live.
                     self.report_send_errors().await;
                     anabranch_kern::memory::give_back();
@@ -299,19 +301,26 @@ impl Agent {
         match event {
             UpfEvent::Handshake { key, timestamp_ns } => self.leases.saw(key, timestamp_ns),
             UpfEvent::SessionUp { ue } => {
+                self.troubles.clear(&ue);
                 let addresses = self.ues.get(ue.as_str()).map(|known| known.addresses).unwrap_or_default();
                 let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
                 let message = format!("connected as {}", addresses.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
             }
             UpfEvent::Refused { ue, reason } => {
-                self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
+                // It asks again and again; that is told once.
+                if self.troubles.note(&ue, reason, Instant::now()) {
+                    self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
+                }
             }
             UpfEvent::SessionDown { ue, reason } => {
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
             }
             UpfEvent::BadConfig { ue, error } => self.log.push(views::event("bad-config", Some(&ue), error)),
             UpfEvent::Session { ue, accesses, event } => {
+                if matches!(event, SessionEvent::Rekeyed { .. }) {
+                    self.troubles.clear(&ue);
+                }
                 let access = |path: u8| {
                     accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
                 };
@@ -319,6 +328,17 @@ impl Agent {
                     self.log.push(event);
                 }
             }
+        }
+    }
+
+    /// Somebody may have set the clock since.
+    fn tell_time(&self) {
+        for shard in &self.shards {
+            // One that is too busy hears it the next time.
+            let _ = shard.run(|inside| {
+                let unix_epoch_ns = unix_ns().saturating_sub(inside.now.as_nanos());
+                let _ = inside.end.upf.command(UpfCommand::Clock { unix_epoch_ns }, inside.now);
+            });
         }
     }
 
@@ -398,11 +418,13 @@ fn shard_of(
             inner_mtu: mtu,
             fast_path: config.device.fast_path,
             tcp_lane: config.tcp_lane.is_some(),
+            destinations: Arc::new(config.destinations()),
             ..SessionParams::default()
         },
         shard: shard as u32,
         shards: workers as u32,
         max_sessions: config.upf.max_sessions.div_ceil(workers as u32),
+        unix_epoch_ns: u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX),
     };
     let mut upf = Upf::new(core_config, random_seed()?, now)?;
     if let Some(ioam) = &config.ioam {

@@ -11,11 +11,11 @@ use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::session::{CodingStats, PathLoad, RuleView, Session};
 use anabranch_core::ioam::IoamStats;
 use anabranch_core::policy::{AccessName, Rule};
-use anabranch_core::time::Instant;
+use anabranch_core::time::Instant as CoreInstant;
 use anabranch_core::upf::{SessionView, Upf, UpfCommand, UpfError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Commands a worker carries out between two batches: a few hundred microseconds at most.
 const CHUNK: usize = 100;
@@ -31,6 +31,7 @@ impl Agent {
             Ask::Session(name, reply) => drop(reply.send(self.session(&name).await)),
             Ask::Create(ue, reply) => drop(reply.send(self.create(*ue).await)),
             Ask::Delete(name, reply) => drop(reply.send(self.delete(&name).await)),
+            Ask::ResetClock(name, reply) => drop(reply.send(self.reset_clock(&name).await)),
             Ask::Rules(reply) => drop(reply.send(Ok(self.rules()))),
             Ask::SetRules(rules, reply) => drop(reply.send(self.set_rules(rules).await)),
             Ask::Reload(reply) => drop(reply.send(self.reload().await)),
@@ -72,6 +73,7 @@ impl Agent {
             mtu_bytes: self.mtu,
             sessions: self.ues.len() as u64,
             connected,
+            trouble: self.troubles.rows(Instant::now()),
             drops,
             ioam: views::ioam(self.config.ioam.is_some(), ioam),
             workers,
@@ -159,6 +161,7 @@ impl Agent {
         let (key, shard) = (known.key, known.shard(self.shards.len()));
         self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await?;
         self.ues.remove(name);
+        self.troubles.clear(name);
         self.leases.added.retain(|ue| ue.public_key != key);
         self.leases.dirty = true;
         self.addresses_changed();
@@ -166,6 +169,24 @@ impl Agent {
             tracing::error!("{error:#}; will be tried again");
         }
         Ok(())
+    }
+
+    /// Any handshake timestamp of this UE is accepted again; its session goes on.
+    async fn reset_clock(&mut self, name: &str) -> Result<api::Session, Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        let (key, shard) = (known.key, known.shard(self.shards.len()));
+        self.order(shard, vec![UpfCommand::ForgetTimestamp(key)], Vec::new()).await?;
+        self.leases.forget_timestamp(&key);
+        self.troubles.clear(name);
+        self.log.push(views::event(
+            "clock-reset",
+            Some(name),
+            "any handshake time stamp is accepted again".to_owned(),
+        ));
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        self.session(name).await
     }
 
     fn rules(&self) -> api::Rules {
@@ -311,11 +332,11 @@ struct Look {
     rules: Vec<RuleView>,
     accesses: Arc<[AccessName]>,
     coding: CodingStats,
-    now: Instant,
+    now: CoreInstant,
 }
 
 impl Look {
-    fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: Instant) -> Option<Self> {
+    fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: CoreInstant) -> Option<Self> {
         let view = upf.view(key)?;
         // One at rest has done nothing lately, and most rest.
         let session = upf.session(key).filter(|session| !session.is_resting());

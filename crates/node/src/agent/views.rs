@@ -141,6 +141,23 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
         SessionEvent::PathDown { path, reason } => {
             about("path-down", path, format!("{} is down: {}", access(path), reason.as_str()))
         }
+        SessionEvent::AccessRefused { path, here } => {
+            let (here, there) = match here {
+                Security::Plain => ("plain", "secure"),
+                Security::Secure => ("secure", "plain"),
+            };
+            let name = access(path);
+            let message = format!(
+                "{name} carries nothing: its security is {here} here and {there} at the other end; set the same at both"
+            );
+            about("access-refused", path, message)
+        }
+        SessionEvent::ClosedDestination(to) => {
+            let message = format!(
+                "a packet for {to} was dropped: it is closed to UEs; [n6] open has the prefixes that are not, ue_to_ue opens UEs"
+            );
+            self::event("closed-destination", Some(ue), message)
+        }
         SessionEvent::Moved { rule, from, to, why } => {
             let message = match (from, why) {
                 (Some(from), Some(Exclusion::Standby)) => {

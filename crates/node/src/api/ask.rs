@@ -32,6 +32,8 @@ pub enum Ask {
     Create(Box<UpfUe>, Reply<Session>),
     /// Forget a UE.
     Delete(String, Reply<()>),
+    /// Accept any handshake timestamp of a UE again.
+    ResetClock(String, Reply<Session>),
     /// Rules in force.
     Rules(Reply<Rules>),
     /// Replace our rules.

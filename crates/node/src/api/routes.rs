@@ -63,6 +63,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(status))
         .routes(routes!(sessions, create_session))
         .routes(routes!(session, delete_session))
+        .routes(routes!(reset_clock))
         .routes(routes!(session_paths))
         .routes(routes!(paths))
         .routes(routes!(rules, set_rules))
@@ -167,6 +168,17 @@ async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer
 async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) -> Result<StatusCode, Problem> {
     shared.asker.ask(|reply| Ask::Delete(ue, reply)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Accepts any handshake time stamp of a UE again (UPF only), for one whose clock was ahead and is not any more.
+#[utoipa::path(
+    post,
+    path = "/v1/sessions/{ue}/reset-clock",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 200, body = Session), (status = 404, body = Problem), (status = 405, body = Problem))
+)]
+async fn reset_clock(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<Session> {
+    shared.asker.ask(|reply| Ask::ResetClock(ue, reply)).await.map(Json)
 }
 
 /// The paths of one session.

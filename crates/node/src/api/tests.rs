@@ -37,6 +37,7 @@ async fn control_loop(mut asks: mpsc::Receiver<Ask>) {
             }
             Ask::SetRules(rules, reply) => drop(reply.send(Ok(Rules { rules, uses: Vec::new() }))),
             Ask::Delete(_, reply) => drop(reply.send(Err(Problem::not_here("no", "ask the UPF")))),
+            Ask::ResetClock(_, reply) => drop(reply.send(Err(Problem::not_here("no", "ask the UPF")))),
             _ => {}
         }
     }

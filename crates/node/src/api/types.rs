@@ -28,6 +28,9 @@ pub struct Status {
     pub sessions: u64,
     /// Sessions that are up.
     pub connected: u64,
+    /// UEs without a session, and why: at a UPF those it refused in the last five minutes (32 at most), at a UE itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub trouble: BTreeMap<String, String>,
     /// Dropped packets by reason, over all sessions.
     pub drops: BTreeMap<String, u64>,
     /// Packets with IOAM traces by what became of them: `marked`, `no_room`, `other_namespace`, `malformed`. Absent: it is no

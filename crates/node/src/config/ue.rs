@@ -71,6 +71,9 @@ pub struct UeSection {
     pub name: String,
     /// File with the private key (`anabranch keygen`).
     pub private_key_file: PathBuf,
+    /// Where the time stamp of the newest handshake is remembered.
+    #[serde(default = "default_state")]
+    pub state_file: PathBuf,
     /// How connections on slices get their initial window.
     #[serde(default)]
     pub initial_window: WindowBy,
@@ -365,6 +368,10 @@ fn all_processes() -> PathBuf {
 
 fn default_name() -> String {
     "ue".to_owned()
+}
+
+fn default_state() -> PathBuf {
+    PathBuf::from("/var/lib/anabranch/ue-state.json")
 }
 
 fn default_api() -> Api {

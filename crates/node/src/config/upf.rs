@@ -4,6 +4,7 @@ use super::load::Check;
 use super::tcp_lane::UpfLane;
 use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
+use anabranch_core::access::destinations::Destinations;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::{Addresses, Security};
 use anabranch_core::ioam::IoamConfig;
@@ -141,6 +142,10 @@ pub struct N6 {
     pub mode: N6Mode,
     /// With nat: only what leaves by this interface is translated.
     pub interface: Option<String>,
+    /// Destinations open to UEs although they are private, shared, link-local, loopback or multicast.
+    pub open: Vec<IpNet>,
+    /// Whether UEs may reach one another.
+    pub ue_to_ue: bool,
 }
 
 /// How inner packets reach the data network.
@@ -257,6 +262,13 @@ impl UpfConfig {
     /// The prefixes that UEs have addresses of.
     pub fn pools(&self) -> Vec<IpNet> {
         self.pool.v4.map(IpNet::V4).into_iter().chain(self.pool.v6.map(IpNet::V6)).collect()
+    }
+
+    /// Where packets of UEs may go.
+    pub fn destinations(&self) -> Destinations {
+        let own = self.pool.v4.and_then(gateway_v4).map(IpAddr::V4);
+        let own = own.into_iter().chain(self.pool.v6.and_then(gateway_v6).map(IpAddr::V6));
+        Destinations::new(self.pools(), own, self.n6.open.iter().map(IpNet::trunc), self.n6.ue_to_ue)
     }
 
     /// The number of data-path threads. A veth pair has one queue only.

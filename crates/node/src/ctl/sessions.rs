@@ -62,6 +62,12 @@ Examples:
         #[arg(long)]
         refuse_rules: bool,
     },
+    /// Accept any handshake time stamp of a UE again (UPF only): its clock was ahead, and is right now.
+    #[command(after_help = "Example:\n  anabranch ctl sessions reset-clock laptop")]
+    ResetClock {
+        /// Name of the UE.
+        ue: String,
+    },
     /// End the session of a UE and forget the UE (UPF only).
     #[command(after_help = "Example:\n  anabranch ctl sessions delete tv")]
     Delete {
@@ -94,6 +100,7 @@ pub async fn run(
             };
             client.send_json(Method::POST, &["v1", "sessions"], &ue).await?
         }
+        Some(Action::ResetClock { ue }) => client.post(&["v1", "sessions", ue, "reset-clock"]).await?,
         Some(Action::Delete { ue }) => return client.delete(&["v1", "sessions", ue]).await,
     };
     output.show(&session, || session_text(&session))

@@ -186,6 +186,7 @@ fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {
         ("drops", if drops.is_empty() { "none".into() } else { drops.join(", ") }),
         ("workers", status.workers.len().to_string()),
     ];
+    rows.extend(status.trouble.iter().map(|(ue, why)| ("trouble", format!("{ue}: {why}"))));
     if !traces.is_empty() {
         rows.push(("traces", traces.join(", ")));
     }

@@ -69,6 +69,7 @@ fn status() -> Status {
         mtu_bytes: 1400,
         sessions: 3,
         connected: 1,
+        trouble: [].into(),
         drops: [("replayed".into(), 4), ("no-route".into(), 0)].into(),
         ioam: [("marked".into(), 3)].into(),
         workers: vec![worker.clone(), worker],
@@ -139,6 +140,7 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
             }
             Ask::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
             Ask::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
+            Ask::ResetClock(name, reply) => drop(reply.send(Err(missing(&name)))),
             Ask::Rules(reply) => drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() }))),
             Ask::SetRules(new, reply) => {
                 rules = new;
@@ -222,7 +224,7 @@ fn every_subcommand_has_an_example_in_its_help() {
     let mut seen = 0;
     let cli = Cli::command();
     look(cli.find_subcommand("ctl").unwrap(), "ctl", &mut seen);
-    assert_eq!(seen, 1 + 8 + 3 + 3 + 3 + 4 + 2 + 2 + 2 + 2);
+    assert_eq!(seen, 1 + 8 + 4 + 3 + 3 + 4 + 2 + 2 + 2 + 2);
     Cli::command().debug_assert();
 }
 

@@ -130,6 +130,7 @@ impl Net {
     /// translation if it will be replaced (`keep_table`).
     pub async fn clean(&self, device: &str, mark: u32, keep_table: bool) -> anyhow::Result<()> {
         steps::clean(&self.handle, device, mark).await?;
+        steps::undo(&self.handle, Undo::Table(nat::Filter::table_name(device))).await?;
         if keep_table {
             Ok(())
         } else {

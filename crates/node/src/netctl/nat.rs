@@ -1,4 +1,5 @@
-//! N6 with address translation: one nftables table of our own, gone with us.
+//! N6 by nftables, tables of our own that are gone with us: address translation, and, where the kernel carries packets of UEs
+//! by itself, where those may go.
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -6,7 +7,7 @@ use nftables::batch::Batch;
 use nftables::expr::{Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix};
 use nftables::helper::{self, NftablesError};
 use nftables::schema::{Chain, NfListObject, Rule, Table};
-use nftables::stmt::{Match, Operator, Statement};
+use nftables::stmt::{Counter, Match, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 /// What is translated.
@@ -47,17 +48,7 @@ pub fn install(nat: &Nat) -> anyhow::Result<()> {
         ..Chain::default()
     }));
     for source in &nat.sources {
-        let mut rule = vec![compare(
-            Expression::Named(NamedExpression::Payload(Payload::PayloadField(PayloadField {
-                protocol: if source.addr().is_ipv4() { "ip" } else { "ip6" }.into(),
-                field: "saddr".into(),
-            }))),
-            Operator::EQ,
-            Expression::Named(NamedExpression::Prefix(Prefix {
-                addr: Box::new(Expression::String(source.network().to_string().into())),
-                len: u32::from(source.prefix_len()),
-            })),
-        )];
+        let mut rule = vec![within("saddr", source)];
         rule.push(by_interface(Operator::NEQ, &nat.device));
         if let Some(name) = &nat.only_by {
             rule.push(by_interface(Operator::EQ, name));
@@ -69,6 +60,62 @@ pub fn install(nat: &Nat) -> anyhow::Result<()> {
             chain: "postrouting".into(),
             expr: rule.into(),
             comment: Some("anabranch N6".into()),
+            ..Rule::default()
+        }));
+    }
+    helper::apply_ruleset(&batch.to_nftables()).map_err(explain)
+}
+
+/// Where packets of UEs may go that the program does not see (`core::access::destinations` judges those that it does).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Name of the table.
+    pub table: String,
+    /// The tunnel's device: packets from it.
+    pub device: String,
+    /// Prefixes, and whether they are open; the first that fits decides.
+    pub rules: Vec<(IpNet, bool)>,
+}
+
+impl Filter {
+    /// The table of the program that has `device`.
+    pub fn table_name(device: &str) -> String {
+        format!("{}_to", Nat::table_name(device))
+    }
+}
+
+/// Puts the table in place of any earlier one of its name, in one transaction.
+pub fn close(filter: &Filter) -> anyhow::Result<()> {
+    let mut batch = Batch::new();
+    batch.add(table(&filter.table));
+    batch.delete(table(&filter.table));
+    batch.add(table(&filter.table));
+    batch.add(NfListObject::Chain(Chain {
+        family: NfFamily::INet,
+        table: filter.table.as_str().into(),
+        name: "prerouting".into(),
+        _type: Some(NfChainType::Filter),
+        hook: Some(NfHook::Prerouting),
+        prio: Some(-150), // mangle: before destinations are translated
+        policy: Some(NfChainPolicy::Accept),
+        ..Chain::default()
+    }));
+    for (to, open) in &filter.rules {
+        let verdict = if *open { Statement::Accept(None) } else { Statement::Drop(None) };
+        let name = filter.device.as_str();
+        let from = Expression::Named(NamedExpression::Meta(Meta { key: MetaKey::Iifname }));
+        let rule = vec![
+            compare(from, Operator::EQ, Expression::String(name.into())),
+            within("daddr", to),
+            Statement::Counter(Counter::Anonymous(None)),
+            verdict,
+        ];
+        batch.add(NfListObject::Rule(Rule {
+            family: NfFamily::INet,
+            table: filter.table.as_str().into(),
+            chain: "prerouting".into(),
+            expr: rule.into(),
+            comment: Some("anabranch [n6] open".into()),
             ..Rule::default()
         }));
     }
@@ -89,6 +136,19 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
 
 fn table(name: &str) -> NfListObject<'_> {
     NfListObject::Table(Table { family: NfFamily::INet, name: name.into(), handle: None })
+}
+
+/// Whether this field of the IP header is in the prefix.
+fn within(field: &'static str, net: &IpNet) -> Statement<'static> {
+    let value = Expression::Named(NamedExpression::Payload(Payload::PayloadField(PayloadField {
+        protocol: if net.addr().is_ipv4() { "ip" } else { "ip6" }.into(),
+        field: field.into(),
+    })));
+    let prefix = Expression::Named(NamedExpression::Prefix(Prefix {
+        addr: Box::new(Expression::String(net.network().to_string().into())),
+        len: u32::from(net.prefix_len()),
+    }));
+    compare(value, Operator::EQ, prefix)
 }
 
 fn by_interface<'a>(op: Operator, name: &'a str) -> Statement<'a> {

@@ -9,7 +9,7 @@
 //!  21002: not fwmark M  lookup M + 1                           the default route through the tunnel
 //! ```
 
-use super::nat::Nat;
+use super::nat::{Filter, Nat};
 use super::slices::{PROXY_PRIORITY, Selector};
 use super::steps::Step;
 use super::tproxy::Tproxy;
@@ -117,6 +117,10 @@ pub fn upf(config: &UpfConfig, mtu: u16) -> Vec<Step> {
             plan.push(Step::Sysctl { key, value: "2", only_from: Some("1") });
         }
         plan.push(Step::Sysctl { key: "net/ipv6/conf/all/forwarding".into(), value: "1", only_from: None });
+    }
+    if config.device.fast_path {
+        let (table, device) = (Filter::table_name(name), name.clone());
+        plan.push(Step::Close(Filter { table, device, rules: config.destinations().rules() }));
     }
     if config.n6.mode == N6Mode::Nat {
         let sources = config.pools();

@@ -99,6 +99,8 @@ pub enum Step {
     WayBack(WayBack),
     /// Translates sources (nftables).
     Masquerade(Nat),
+    /// Keeps packets of UEs that the kernel carries by itself from closed destinations (nftables).
+    Close(nat::Filter),
     /// Adds a default route in the table of a slice.
     Slice(SliceRoute),
     /// Sends what `by` says to a table.
@@ -160,6 +162,7 @@ impl fmt::Display for Step {
             }
             Self::Sysctl { key, value, .. } => write!(f, "set {key} = {value}"),
             Self::Masquerade(nat) => write!(f, "translate addresses (nftables table {})", nat.table),
+            Self::Close(to) => write!(f, "close destinations to UEs (nftables table {})", to.table),
             Self::Slice(route) => write!(f, "route a slice through {} (table {})", route.device, route.table),
             Self::Select { priority, table, .. } => write!(f, "rule {priority} for table {table}"),
             Self::Local { to, table } => write!(f, "take {to} for our addresses (table {table})"),
@@ -285,6 +288,11 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
         }
         Step::Subflows(count) => Ok(mptcp::allow(count)?.map(Undo::Subflows)),
         Step::Endpoint(endpoint) => Ok(mptcp::add(&endpoint)?.map(Undo::Endpoint)),
+        Step::Close(filter) => {
+            let table = filter.table.clone();
+            tokio::task::spawn_blocking(move || nat::close(&filter)).await??;
+            Ok(Some(Undo::Table(table)))
+        }
         Step::Masquerade(nat) => {
             let table = nat.table.clone();
             tokio::task::spawn_blocking(move || nat::install(&nat)).await??;

@@ -36,6 +36,52 @@ fn everything_applied_is_undone() {
 }
 
 #[test]
+fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
+    in_private_network(|| {
+        // The tunnel's device stands for what the fast path hands to the kernel: packets of a UE, from the inside.
+        sh("ip link add n6 type veth peer name srv; ip link set n6 up; ip link set srv up
+            ip addr add 192.0.2.1/24 dev n6; ip -6 addr add 2001:db8:6::1/64 dev n6 nodad");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let mut config = upf_config();
+            config.device.fast_path = true;
+            config.n6.mode = crate::config::N6Mode::Routed;
+            config.n6.open = vec!["172.16.7.0/24".parse().unwrap()];
+            config.pool.v6 = Some("fd45::/64".parse().unwrap());
+            let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+            layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+            let rules = sh("nft -nn list table inet anabranch_anb0_to");
+            let order = [
+                "ip daddr 10.45.0.1 counter",
+                "ip daddr 10.45.0.0/16 counter",
+                "ip daddr 172.16.7.0/24 counter",
+                "ip daddr 169.254.0.0/16 counter",
+                "ip6 daddr 64:ff9b::a9fe:0/112 counter",
+                "ip6 daddr fd45::1 counter",
+                "ip6 daddr fc00::/7 counter",
+            ];
+            let places: Vec<_> = order
+                .iter()
+                .map(|rule| rules.find(rule).unwrap_or_else(|| panic!("{rule}: {rules}")))
+                .collect();
+            assert!(places.is_sorted(), "{rules}");
+            assert_eq!(
+                rules.matches("iifname \"anb0\"").count(),
+                config.destinations().rules().len(),
+                "{rules}"
+            );
+            // Killed here: the next start removes it, whether it closes anything itself or not.
+            std::mem::forget(layer);
+            net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+            assert!(!sh("nft list ruleset").contains("anabranch_anb0_to"));
+            sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
 fn a_failed_step_undoes_those_before_it() {
     in_private_network(|| {
         with_runtime(async {

@@ -17,6 +17,7 @@ use crate::config::UpfLaneSection;
 use crate::engine::ends::UpfEnd;
 use crate::engine::worker::Handle;
 use crate::relay::{self, gone, reset};
+use anabranch_core::access::destinations::Destinations;
 use anabranch_core::access::tcp_lane;
 use anabranch_kern::socket::mptcp_paths;
 use anabranch_wire::convert::{ErrorCode, MPTCP_OPTION, Message, Tlv, VERSION, encode, refusal};
@@ -44,6 +45,8 @@ pub struct UpfLane {
     namespace: Namespace,
     /// Addresses of sessions: what goes from one to another stays with the packet lane.
     pools: Vec<IpNet>,
+    /// Where flows may go.
+    destinations: Destinations,
     shards: Vec<Handle<UpfEnd>>,
     config: UpfLaneSection,
 }
@@ -62,12 +65,13 @@ impl UpfLane {
     pub fn new(
         namespace: Namespace,
         pools: Vec<IpNet>,
+        destinations: Destinations,
         shards: Vec<Handle<UpfEnd>>,
         config: UpfLaneSection,
     ) -> anyhow::Result<Self> {
         let limit = Flows::possible(config.flows, config.workers)?;
         let flows = Arc::new(Flows::new(limit, config.flows_per_session as usize));
-        Ok(Self { flows, namespace, pools, shards, config })
+        Ok(Self { flows, namespace, pools, destinations, shards, config })
     }
 
     /// The socket that UEs connect to.
@@ -98,7 +102,9 @@ impl UpfLane {
             IpAddr::V6(v6) => v6.is_unicast_link_local() || tcp_lane::contains(ip),
         };
         let own = self.pools.iter().any(|pool| pool.contains(&ip));
-        server.port() > 0 && !(special || own || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
+        server.port() > 0
+            && self.destinations.admits(ip)
+            && !(special || own || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
     }
 
     /// The address of a session for a server of this family.

@@ -35,7 +35,7 @@ fn configure(world: &World, far: &Namespace) {
     let folder = world.folder.path().display();
     let (upf_key, ue_key) = (key(world, "upf.key"), key(world, "ue.key"));
     let upf = format!(
-        "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nstate_file = \"{folder}/state.json\"\n[n6]\nmode = \"routed\"\n\
+        "[upf]\nprivate_key_file = \"{folder}/upf.key\"\nstate_file = \"{folder}/state.json\"\n[n6]\nmode = \"routed\"\nopen = [\"10.9.0.0/24\", \"fd09::/64\"]\n\
          [[access]]\nname = \"wifi\"\nlisten = \"10.47.0.1:4501\"\n[pool]\nv4 = \"10.45.0.0/24\"\nv6 = \"fd45::/64\"\n\
          [[ue]]\nname = \"phone\"\npublic_key = \"{ue_key}\"\naddress_v4 = \"10.45.0.2\"\naddress_v6 = \"fd45::2\"\n\
          [api]\nlisten = \"unix:{folder}/upf.sock\"\n"

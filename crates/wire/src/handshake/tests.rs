@@ -7,6 +7,7 @@ fn hello() -> Hello {
         accesses: vec![Access { path: 0, name: "5g".into() }, Access { path: 1, name: "wifi".into() }],
         mtu: 1420,
         resume: Some(7),
+        plain: 0b01,
     }
 }
 
@@ -17,12 +18,13 @@ fn welcome() -> Welcome {
         inner_mtu: 1400,
         reorder_available: 512,
         instance: 3,
+        plain: 0b10,
     }
 }
 
 #[test]
 fn a_refusal_is_not_a_welcome() {
-    for refused in [Refused::FULL, Refused::ACCESSES, Refused(200)] {
+    for refused in [Refused::FULL, Refused::ACCESSES, Refused::SECURITY, Refused(200)] {
         let payload = refused.encode();
         assert_eq!(Refused::decode(&payload), Some(refused));
         assert!(Welcome::decode(&payload).is_err() && !refused.as_str().is_empty());
@@ -41,6 +43,7 @@ fn hello_golden() {
         2, 5, 1, b'w', b'i', b'f', b'i', // access 1
         3, 2, 5, 0x8c, // MTU 1420
         4, 4, 0, 0, 0, 7, // resume
+        5, 1, 0b01, // plain paths
     ];
     assert_eq!(bytes, golden);
     assert_eq!(Hello::decode(&bytes), Ok((0x0102, hello())));
@@ -55,7 +58,8 @@ fn welcome_golden() {
         2, 17, 0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 64, // IPv6
         3, 2, 5, 0x78, // MTU 1400
         4, 2, 2, 0, // reorder queues
-        5, 4, 0, 0, 0, 3, // configuration version
+        5, 4, 0, 0, 0, 3, // instance
+        7, 1, 0b10, // plain paths
     ];
     assert_eq!(bytes, golden);
     assert_eq!(Welcome::decode(&bytes), Ok((0x0102_0304, welcome())));
@@ -75,6 +79,8 @@ fn unknown_parts_are_skipped_and_bad_ones_refused() {
         (&[9], WireError::Truncated { what: "TLV", need: 2, have: 1 }),
         (&[9, 2, 0], WireError::Truncated { what: "TLV value", need: 2, have: 1 }),
         (&[4, 1, 0], WireError::Length { what: "hello resume", expected: 4, have: 1 }),
+        (&[5, 1, 0], WireError::Repeated("hello plain")),
+        (&[5, 2, 0, 0], WireError::Length { what: "hello plain", expected: 1, have: 2 }),
     ] {
         let mut bad = hello().encode(9).unwrap();
         bad.extend_from_slice(extra);
@@ -86,6 +92,11 @@ fn unknown_parts_are_skipped_and_bad_ones_refused() {
     assert!(Welcome { inner_mtu: 575, ..welcome() }.encode(0).is_err());
     assert!(Welcome { ipv4: Some((Ipv4Addr::LOCALHOST, 33)), ..welcome() }.encode(0).is_err());
     assert!(Hello { path: 8, ..hello() }.encode(0).is_err());
+    let stranger = WireError::Value { what: "plain path", got: 4 };
+    assert_eq!(Hello { plain: 4, ..hello() }.encode(0), Err(stranger));
+    let mut bad = hello().encode(9).unwrap();
+    *bad.last_mut().unwrap() = 4;
+    assert_eq!(Hello::decode(&bad), Err(stranger));
     assert!(Hello { accesses: vec![Access { path: 0, name: "a b".into() }], ..hello() }.encode(0).is_err());
 }
 
@@ -146,9 +157,11 @@ proptest! {
         names in proptest::collection::btree_map(0u8..8, "[a-z0-9._-]{1,32}", 0..8),
         mtu in MTU_MIN..,
         resume: Option<u32>,
+        plain: u8,
     ) {
+        let announced = names.keys().fold(0, |set, path| set | 1 << path);
         let accesses = names.into_iter().map(|(path, name)| Access { path, name }).collect();
-        let hello = Hello { path, accesses, mtu, resume };
+        let hello = Hello { path, accesses, mtu, resume, plain: plain & announced };
         let bytes = hello.encode(timestamp).unwrap();
         prop_assert!(INIT_MIN - 8 + bytes.len() <= HANDSHAKE_MAX);
         prop_assert_eq!(Hello::decode(&bytes), Ok((timestamp, hello)));
@@ -158,11 +171,12 @@ proptest! {
     fn welcome_round_trips(
         v4 in proptest::option::of((any::<u32>(), 0u8..=32)),
         v6: u128, len in 0u8..=128, inner_mtu in MTU_MIN.., reorder_available: u16, instance: u32,
+        plain: u8,
     ) {
         let welcome = Welcome {
             ipv4: v4.map(|(a, p)| (Ipv4Addr::from(a), p)),
             ipv6: Some((Ipv6Addr::from(v6), len)),
-            inner_mtu, reorder_available, instance,
+            inner_mtu, reorder_available, instance, plain,
         };
         prop_assert_eq!(Welcome::decode(&welcome.encode(7).unwrap()), Ok((7, welcome)));
     }

@@ -290,7 +290,7 @@ fn a_carrier_decides_at_once_and_its_return_asks_at_once() {
 fn admin_off_is_silent_and_final_until_on() {
     let mut m = PathMonitor::new(Role::Ue, &Arc::default(), at(0));
     m.confirm(None, at(0));
-    assert_eq!(m.set_admin(false, at(10)), Some(PathEvent::Down(DownReason::Admin)));
+    assert_eq!(m.bar(Some(DownReason::Admin), at(10)), Some(PathEvent::Down(DownReason::Admin)));
     assert_eq!((m.poll_probe(0, at(99_000)), m.poll_timeout()), (None, None));
     assert_eq!(m.set_carrier(true, at(20)), None);
     assert_eq!(m.poll_timeout(), None);
@@ -298,7 +298,7 @@ fn admin_off_is_silent_and_final_until_on() {
     assert_eq!(m.down_reason(), Some(DownReason::Carrier));
     assert_eq!(m.set_carrier(true, at(22)), None);
     assert_eq!(m.down_reason(), Some(DownReason::Admin));
-    assert_eq!(m.set_admin(true, at(30)), None);
+    assert_eq!(m.bar(None, at(30)), None);
     assert!(m.poll_probe(0, at(30)).is_some());
 }
 
@@ -460,7 +460,7 @@ proptest! {
                     events.extend(m.on_probe(&msg, 2, now).1);
                 },
                 Op::Carrier(up) => events.extend(m.set_carrier(up, now)),
-                Op::Admin(up) => { admin = up; events.extend(m.set_admin(up, now)); }
+                Op::Admin(up) => { admin = up; events.extend(m.bar((!up).then_some(DownReason::Admin), now)); }
                 Op::Notify(up, reason) => events.extend(m.on_notify(up, reason, now)),
                 Op::Poll => {
                     events.extend(m.on_timeout(now));

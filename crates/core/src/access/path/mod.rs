@@ -81,6 +81,6 @@ mod tests {
             assert_eq!(DownReason::from_code(reason.code()), Some(reason));
         }
         assert_eq!(DownReason::from_code(0), None);
-        assert_eq!(DownReason::from_code(6), None);
+        assert_eq!(DownReason::from_code(7), None);
     }
 }

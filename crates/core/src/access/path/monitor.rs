@@ -68,7 +68,8 @@ pub struct PathMonitor {
     /// Reason in the newest notification of the far end.
     notified: u8,
     carrier: bool,
-    admin: bool,
+    /// Why it may not be used, whatever it can do.
+    barred: Option<DownReason>,
     /// UE: probes for which the path still counts as carrying traffic.
     linger: u8,
     /// UE: silence counts from the last proof, because probes have been steady since.
@@ -104,7 +105,7 @@ impl PathMonitor {
             streak: 0,
             notified: 0,
             carrier: true,
-            admin: true,
+            barred: None,
             linger: 0,
             steady: false,
             urgent: true,
@@ -204,7 +205,7 @@ impl PathMonitor {
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt, now);
         }
-        if self.state != State::Fresh || !self.carrier || !self.admin {
+        if self.state != State::Fresh || !self.carrier || self.barred.is_some() {
             return None;
         }
         self.proof_at = now;
@@ -227,7 +228,8 @@ impl PathMonitor {
             Role::Ue => msg.kind == ProbeKind::Reply,
             Role::Upf => msg.kind != ProbeKind::Reply,
         };
-        if !expected || !self.admin || (msg.kind != ProbeKind::Request && !plausible_echo(msg, now)) {
+        if !expected || self.barred.is_some() || (msg.kind != ProbeKind::Request && !plausible_echo(msg, now))
+        {
             return (None, None);
         }
         if let Some(meters) = &mut self.meters {
@@ -359,12 +361,12 @@ impl PathMonitor {
         self.gate(up, DownReason::Carrier)
     }
 
-    /// The path was switched on or off by configuration.
-    pub fn set_admin(&mut self, up: bool, _now: Instant) -> Option<PathEvent> {
-        if core::mem::replace(&mut self.admin, up) == up {
+    /// From now on the path must not be used, for this reason; `None`: it may.
+    pub fn bar(&mut self, reason: Option<DownReason>, _now: Instant) -> Option<PathEvent> {
+        if core::mem::replace(&mut self.barred, reason) == reason {
             return None;
         }
-        self.gate(up, DownReason::Admin)
+        self.gate(reason.is_none(), reason.unwrap_or(DownReason::Admin))
     }
 
     /// The far end told, on another path, that this one is up or down for it.
@@ -379,7 +381,7 @@ impl PathMonitor {
                 self.state = State::Down(DownReason::Notified);
                 None
             }
-            (true, State::Fresh | State::Down(_)) if self.role == Role::Upf && self.admin => {
+            (true, State::Fresh | State::Down(_)) if self.role == Role::Upf && self.barred.is_none() => {
                 self.proof_at = now;
                 Some(self.go_up())
             }
@@ -466,7 +468,7 @@ impl PathMonitor {
 
     /// When the next request leaves (UE).
     fn request_due(&self) -> Option<Instant> {
-        if self.role == Role::Upf || !self.carrier || !self.admin {
+        if self.role == Role::Upf || !self.carrier || self.barred.is_some() {
             return None;
         }
         if self.urgent {
@@ -588,8 +590,8 @@ impl PathMonitor {
             // Ask at once: a carrier that came back is worth a packet.
             self.urgent = true;
             self.missed = 0;
-            if !self.admin {
-                self.state = State::Down(DownReason::Admin);
+            if let Some(reason) = self.barred {
+                self.state = State::Down(reason);
             } else if !self.carrier {
                 self.state = State::Down(DownReason::Carrier);
             }

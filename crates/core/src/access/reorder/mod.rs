@@ -21,7 +21,7 @@ mod stream;
 
 pub use flow::{FlowReorder, FlowStats, Hold, Outcome};
 pub use law::initial_sequence;
-pub use pool::{Pool, PoolConfig};
+pub use pool::{Pool, PoolConfig, Usage};
 pub use stream::{
     Marker, StreamLimits, StreamOutcome, StreamReorder, StreamSender, StreamStats, Switch, hold_timeout,
 };

@@ -12,6 +12,12 @@
 //! after the first seconds nothing is allocated any more. A free buffer of another class is given up
 //! when the budget is needed for this one.
 //!
+//! One user must not take what all others need to leave a path. Where a pool is [`PoolConfig::shared`], a session may
+//! hold at most as much as is free, of queues and of bytes (the dynamic threshold of Choudhury and Hahne, IEEE/ACM
+//! Transactions on Networking 6(2), 1998, with α = 1): one that takes all it can has half, *k* of them have *k*/(*k* + 1)
+//! together, and there is always something left for a session that holds nothing. The owner says whose calls
+//! follow with [`Pool::serve`]; what a session holds is then counted in its [`Usage`].
+//!
 //! One pool per worker thread; the sessions of that worker borrow it, so there is no lock. A session
 //! that ends must give back what it holds (`close` on both engines).
 
@@ -39,6 +45,8 @@ pub struct PoolConfig {
     /// Pausable FIFO queues for stream-wise reordering. Default 127, what a Tofino2 egress port leaves
     /// beside the default queue (JUNCTION §V-D1).
     pub queues: u16,
+    /// Many sessions draw on it: one may hold at most as much as is free. Default: no, it is one session's.
+    pub shared: bool,
     /// Limits of sequence-based reordering.
     pub flow: FlowLimits,
     /// Limits of stream-wise reordering.
@@ -47,8 +55,23 @@ pub struct PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self { bytes: 64 << 20, queues: 127, flow: FlowLimits::default(), stream: StreamLimits::default() }
+        Self {
+            bytes: 64 << 20,
+            queues: 127,
+            shared: false,
+            flow: FlowLimits::default(),
+            stream: StreamLimits::default(),
+        }
     }
+}
+
+/// What one session holds of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of buffers, rings and flow states; a pool has at most 4 GiB.
+    pub bytes: u32,
+    /// Paused queues.
+    pub queues: u16,
 }
 
 /// What a slot remembers of its packet.
@@ -89,6 +112,8 @@ pub struct Pool {
     peak: usize,
     queues_used: u16,
     refused: u64,
+    /// Of the session whose calls these are.
+    served: Usage,
 }
 
 impl Pool {
@@ -106,15 +131,29 @@ impl Pool {
             peak: 0,
             queues_used: 0,
             refused: 0,
+            served: Usage::default(),
         }
     }
 
-    /// Queues to advertise to peers (`reorder_available` of a probe): how many more switches can be
-    /// reordered here. 0 also when the queues are there but the bytes are not.
+    /// The calls that follow are of the session that holds `usage`; to be called once more after them, to put it back.
+    pub const fn serve(&mut self, usage: &mut Usage) {
+        core::mem::swap(&mut self.served, usage);
+    }
+
+    /// Queues to advertise to the peer of the session served (`reorder_available` of a probe): how many more of its
+    /// switches can be reordered here. 0 also when the queues are there but the bytes are not.
     #[must_use]
     pub fn available(&self) -> u16 {
-        let room = (self.config.bytes - self.used.min(self.config.bytes)) / QUEUE_SHARE;
-        (self.config.queues - self.queues_used).min(u16::try_from(room).unwrap_or(u16::MAX))
+        self.available_to(self.served)
+    }
+
+    /// As [`Self::available`], for the session that holds `usage`.
+    #[must_use]
+    pub fn available_to(&self, usage: Usage) -> u16 {
+        let free = self.config.queues - self.queues_used;
+        // The n-th more is granted while it leaves as many free as the session then has, itself included.
+        let queues = if self.config.shared { free.saturating_sub(usage.queues).div_ceil(2) } else { free };
+        queues.min(u16::try_from(self.room_of(usage) / QUEUE_SHARE).unwrap_or(u16::MAX))
     }
 
     /// Bytes lent out now.
@@ -160,7 +199,8 @@ impl Pool {
             return None;
         };
         let cost = CLASSES[class] + SLOT_OVERHEAD;
-        let slot = if let Some(slot) = self.free[class].pop() {
+        let reused = if cost <= self.room() { self.free[class].pop() } else { None };
+        let slot = if let Some(slot) = reused {
             self.cached -= cost;
             slot
         } else {
@@ -216,7 +256,8 @@ impl Pool {
     pub(super) fn ring(&mut self, len: usize) -> Option<Box<[u32]>> {
         let class = RINGS.iter().position(|&size| len <= size)?;
         let cost = RINGS[class] * size_of::<u32>();
-        let ring = if let Some(ring) = self.rings[class].pop() {
+        let reused = if cost <= self.room() { self.rings[class].pop() } else { None };
+        let ring = if let Some(ring) = reused {
             self.cached -= cost;
             ring
         } else {
@@ -238,10 +279,15 @@ impl Pool {
         self.cached += cost;
     }
 
-    /// Bytes that may still be charged.
+    /// Bytes that the session served may still be charged.
     #[must_use]
     pub const fn room(&self) -> usize {
-        self.config.bytes.saturating_sub(self.used)
+        self.room_of(self.served)
+    }
+
+    const fn room_of(&self, usage: Usage) -> usize {
+        let free = self.config.bytes.saturating_sub(self.used);
+        if self.config.shared { free.saturating_sub(usage.bytes as usize) } else { free }
     }
 
     /// Charges `bytes` somebody allocates by itself; `false`: it must not.
@@ -260,9 +306,11 @@ impl Pool {
 
     /// Takes one pausable queue.
     pub(super) fn acquire_queue(&mut self) -> bool {
-        let granted = self.queues_used < self.config.queues;
+        let free = self.config.queues.saturating_sub(self.queues_used);
+        let granted = free > if self.config.shared { self.served.queues } else { 0 };
         if granted {
             self.queues_used += 1;
+            self.served.queues += 1;
         } else {
             self.refused += 1;
         }
@@ -273,21 +321,24 @@ impl Pool {
     pub(super) fn release_queue(&mut self) {
         debug_assert!(self.queues_used > 0);
         self.queues_used = self.queues_used.saturating_sub(1);
+        self.served.queues = self.served.queues.saturating_sub(1);
     }
 
     fn lend(&mut self, cost: usize) {
         self.used += cost;
+        self.served.bytes = self.served.bytes.saturating_add(cost as u32);
         self.peak = self.peak.max(self.used);
     }
 
     fn give_back(&mut self, cost: usize) {
         debug_assert!(self.used >= cost);
         self.used = self.used.saturating_sub(cost);
+        self.served.bytes = self.served.bytes.saturating_sub(cost as u32);
     }
 
     /// Makes sure `cost` more bytes fit, giving up free buffers, largest first, if that helps.
     fn make_room(&mut self, cost: usize) -> bool {
-        if self.used + cost > self.config.bytes {
+        if cost > self.room() {
             self.refused += 1;
             return false;
         }
@@ -369,6 +420,7 @@ impl Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn meta(sequence: u32) -> Meta {
         Meta { arrival: Instant::ZERO, sequence, owner: 0, path: 0 }
@@ -420,6 +472,53 @@ mod tests {
         assert_eq!(small.available(), 1);
         assert!(small.charge((1 << 20) - 1000));
         assert_eq!(small.available(), 0, "a queue without bytes is not offered");
+    }
+
+    #[test]
+    fn a_session_that_takes_all_it_can_leaves_as_much_as_it_has() {
+        let mut pool = Pool::new(PoolConfig { bytes: 16 << 20, shared: true, ..PoolConfig::default() });
+        for k in 1..=6 {
+            let mut hog = Usage::default();
+            pool.serve(&mut hog);
+            while pool.acquire_queue() {}
+            while pool.store(&[0; 1400], meta(0)).is_some() {}
+            assert_eq!((pool.available(), pool.charge(2000)), (0, false));
+            pool.serve(&mut hog);
+            let left = (16 << 20) - pool.used_bytes();
+            assert_eq!((hog.queues, 127 - pool.queues_used()), (128 >> k, 127 >> k), "hog {k}");
+            assert!(left + 4000 >= hog.bytes as usize, "{k}: {hog:?}, {left} free");
+        }
+        let honest = Usage::default();
+        assert!(pool.available_to(honest) > 0, "{pool:?}");
+    }
+
+    proptest! {
+        /// Whatever sessions take and give back, what they hold adds up, and one that holds nothing is granted a queue as
+        /// long as there is one, and told so.
+        #[test]
+        fn usage_adds_up_and_who_holds_nothing_comes_first(
+            steps in proptest::collection::vec((0usize..5, 0u8..4), 0..400),
+        ) {
+            let mut pool = Pool::new(PoolConfig { queues: 9, shared: true, ..PoolConfig::default() });
+            let mut sessions = [Usage::default(); 5];
+            let mut slots: [Vec<u32>; 5] = Default::default();
+            for (s, what) in steps {
+                let offered = pool.available_to(sessions[s]);
+                let free = 9 - pool.queues_used();
+                prop_assert!(free == 0 || sessions[s].queues > 0 || offered > 0);
+                pool.serve(&mut sessions[s]);
+                match what {
+                    0 => prop_assert_eq!(pool.acquire_queue(), offered > 0),
+                    1 if pool.served.queues > 0 => pool.release_queue(),
+                    2 => slots[s].extend(pool.store(&[0; 900], meta(0))),
+                    3 => if let Some(slot) = slots[s].pop() { pool.release(slot) },
+                    _ => {}
+                }
+                pool.serve(&mut sessions[s]);
+                prop_assert_eq!(sessions.iter().map(|u| u.queues).sum::<u16>(), pool.queues_used());
+                prop_assert_eq!(sessions.iter().map(|u| u.bytes as usize).sum::<usize>(), pool.used_bytes());
+            }
+        }
     }
 
     #[test]

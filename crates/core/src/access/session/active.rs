@@ -55,6 +55,8 @@ pub(super) struct Active {
     pub review_at: Instant,
     /// Flows given to a faster data path.
     pub fast: Fast,
+    /// When it may be told again of a closed destination.
+    pub closed_from: Instant,
 }
 
 /// What was said of one path, and heard.
@@ -101,6 +103,7 @@ impl Active {
             sweep_at: Instant::ZERO,
             review_at: Instant::ZERO,
             fast: Fast::default(),
+            closed_from: Instant::ZERO,
         })
     }
 

@@ -92,12 +92,13 @@ impl Coding {
         let encoders: usize = self.encoders.iter().map(|stream| stream.code.bytes()).sum();
         let decoders: usize = self.decoders.iter().map(|stream| stream.code.bytes()).sum();
         let bytes = encoders + decoders;
-        if bytes > self.bytes {
-            pool.charge(bytes - self.bytes);
-        } else {
+        if bytes <= self.bytes {
             pool.refund(self.bytes - bytes);
+            self.bytes = bytes;
+        } else if pool.charge(bytes - self.bytes) {
+            self.bytes = bytes;
         }
-        self.bytes = bytes;
+        // Else it took a little more than there was room for: the next time tries again, and there is no room until then.
     }
 
     /// Forgets everything and gives its memory back.

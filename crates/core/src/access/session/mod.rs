@@ -39,8 +39,8 @@ use crate::access::config_channel::ConfigChannel;
 use crate::access::drops::DropReason;
 use crate::access::keyring::KeyRing;
 use crate::access::mtu::PathMtu;
-use crate::access::path::Role;
-use crate::access::reorder::{FlowStats, Pool, StreamStats};
+use crate::access::path::{DownReason, Role};
+use crate::access::reorder::{FlowStats, Pool, StreamStats, Usage};
 use crate::access::steer::PathStates;
 use crate::access::table::flow::FlowTable;
 use crate::access::{DatagramSink, PacketSink, PathId};
@@ -68,6 +68,8 @@ pub struct Session {
     addresses: Addresses,
     generation: u32,
     notify_sequence: u32,
+    /// Of the pool that sessions share.
+    held: Usage,
     resting: bool,
 }
 
@@ -94,6 +96,7 @@ impl Session {
             addresses,
             generation: 0,
             notify_sequence: 0,
+            held: Usage::default(),
             resting: false,
         }
     }
@@ -200,7 +203,7 @@ impl Session {
         self.paths.iter().map(|path| {
             let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).and_then(PathMtu::proven);
             let name = self.accesses().get(usize::from(path.id)).map_or("", |name| name.as_str());
-            path.view(name, self.profile.security(path.id), mtu.unwrap_or(path.found.low_bytes()))
+            path.view(name, self.profile.own_security(path.id), mtu.unwrap_or(path.found.low_bytes()))
         })
     }
 
@@ -227,6 +230,34 @@ impl Session {
         }
     }
 
+    /// The peer said in the handshake on which paths it would have user data in the clear (bits). A path on which the
+    /// two ends want something else each is refused: it carries nothing.
+    pub fn set_peer_plain(&mut self, plain: u8, now: Instant) {
+        if self.profile.peer_plain() != plain {
+            self.profile = Arc::new(self.profile.with_peer(plain));
+            self.spoil_fast();
+        }
+        self.refuse_paths(now);
+    }
+
+    /// Bars the paths that the profile refuses, and no other; each that is new to it is told.
+    pub fn refuse_paths(&mut self, now: Instant) {
+        for path in 0..self.accesses().len() as PathId {
+            let refused = self.profile.is_refused(path);
+            if refused && self.paths.get(path).is_none() {
+                self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+            }
+            let Some(state) = self.paths.get_mut(path) else { continue };
+            let known = state.monitor.down_reason() == Some(DownReason::Security);
+            let event = state.monitor.bar(refused.then_some(DownReason::Security), now);
+            if refused && !known {
+                let here = self.profile.own_security(path);
+                self.active().event(SessionEvent::AccessRefused { path, here });
+            }
+            self.on_path_event(path, event, now);
+        }
+    }
+
     /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes (UE; the UPF does so by
     /// itself on every path that comes up).
     pub fn search_mtu(&mut self, path: PathId, max_payload: u16, now: Instant) {
@@ -234,6 +265,12 @@ impl Session {
         if max > 0 {
             self.active().set_mtu(path, PathMtu::new(max, now));
         }
+    }
+
+    /// Whether a path of it is bound to this address by our access `access`.
+    #[must_use]
+    pub fn is_bound_to(&self, address: SocketAddr, access: PathId) -> bool {
+        self.paths.iter().any(|path| path.is_bound_to(address, access))
     }
 
     /// The path on which plain data from this address, arrived by our access `access`, is accepted.
@@ -264,9 +301,11 @@ impl Session {
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
     ) {
+        shared.pool.serve(&mut self.held);
         self.on_timeout(now, shared, inner);
         self.reconsider(now, shared, out);
         self.send_control(now, shared, out);
+        shared.pool.serve(&mut self.held);
         self.send_repairs(now, out);
         self.review_rules(now);
         while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
@@ -290,6 +329,13 @@ impl Session {
 
     /// Gives back what the session holds of the shared pool; call it before dropping the session.
     pub fn release(&mut self, pool: &mut Pool) {
+        pool.serve(&mut self.held);
+        self.give_back(pool);
+        pool.serve(&mut self.held);
+    }
+
+    /// As [`Self::release`], where the pool serves this session already.
+    fn give_back(&mut self, pool: &mut Pool) {
         if let Some(active) = &mut self.active {
             active.flow_reorder.close(pool);
             active.stream_reorder.close(pool);
@@ -300,9 +346,22 @@ impl Session {
         }
     }
 
+    /// What the session holds of the shared pool.
+    #[must_use]
+    pub const fn held(&self) -> Usage {
+        self.held
+    }
+
     /// The peer was started again: it counts from zero, and knows nothing of what it was told.
     pub fn peer_restarted(&mut self, now: Instant, pool: &mut Pool) {
-        self.release(pool);
+        pool.serve(&mut self.held);
+        self.begin_anew(now, pool);
+        pool.serve(&mut self.held);
+    }
+
+    /// As [`Self::peer_restarted`], where the pool serves this session already.
+    fn begin_anew(&mut self, now: Instant, pool: &mut Pool) {
+        self.give_back(pool);
         self.config.peer_restarted();
         if self.is_ue() {
             // What a UPF sent before it was restarted counts no more. (A UPF has put such keys aside.)

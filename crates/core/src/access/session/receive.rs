@@ -6,12 +6,15 @@ use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
 use crate::access::reorder::{Hold, Outcome};
 use crate::access::{PacketSink, PathId, tcp_lane};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use anabranch_wire::coding::CodeWord;
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
 use anabranch_wire::tunnel::{Fragment, InnerHeader, InnerType, Order};
 use std::net::SocketAddr;
+
+/// Between two events of closed destinations of one session.
+const TELL_CLOSED: Duration = Duration::from_secs(600);
 
 impl Session {
     /// Takes a sealed datagram whose receiver index is one of this session's; it came in by our
@@ -28,7 +31,9 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
+        shared.pool.serve(&mut self.held);
         let received = self.try_secure(access, from, datagram, now, shared, inner);
+        shared.pool.serve(&mut self.held);
         if let Err(reason) = received {
             Self::count(shared, reason);
             if self.resting {
@@ -51,7 +56,10 @@ impl Session {
         shared: &mut Shared<'_>,
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
-        self.try_plain(path, datagram, now, shared, inner).inspect_err(|&reason| Self::count(shared, reason))
+        shared.pool.serve(&mut self.held);
+        let received = self.try_plain(path, datagram, now, shared, inner);
+        shared.pool.serve(&mut self.held);
+        received.inspect_err(|&reason| Self::count(shared, reason))
     }
 
     fn try_secure(
@@ -68,12 +76,15 @@ impl Session {
         let (path, plaintext) = (opened.path, opened.plaintext);
         if let Some(confirmed) = opened.confirmed {
             if confirmed.fresh_peer {
-                self.peer_restarted(now, shared.pool);
+                self.begin_anew(now, shared.pool);
             }
             self.active().confirm(confirmed);
         }
         if !self.profile.has(path) {
             return Err(DropReason::UnknownPath);
+        }
+        if self.profile.is_refused(path) {
+            return Err(DropReason::AccessRefused);
         }
         if !self.is_ue() {
             self.follow(path, from, access, opened.newest, now);
@@ -189,7 +200,7 @@ impl Session {
             Order::Coded { sequence, start, hold } => {
                 let (word, packet) = CodeWord::split(packet).ok_or(DropReason::Malformed)?;
                 // Only what may be delivered may be a part of what is restored.
-                self.check_source(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?)?;
+                self.check_addresses(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?, now, shared)?;
                 let order = Order::sequenced(sequence, start, hold);
                 let hold = self.coded_source(word, order, packet, now, shared);
                 let taken = self.take_in(path, order, hold, packet, now, shared, inner);
@@ -204,15 +215,32 @@ impl Session {
         }
     }
 
-    /// The UPF takes packets of the session's own addresses only; both ends take those of the TCP lane that are the session's.
-    fn check_source(&self, key: &FlowKey) -> Result<(), DropReason> {
+    /// The UPF takes packets of the session's own addresses only, to destinations that are open to UEs; both ends take those
+    /// of the TCP lane that are the session's.
+    fn check_addresses(
+        &mut self,
+        key: &FlowKey,
+        now: Instant,
+        shared: &Shared<'_>,
+    ) -> Result<(), DropReason> {
         let of_lane = tcp_lane::contains(key.src) || tcp_lane::contains(key.dst);
         let admitted = if of_lane {
             self.lane_path(key, !self.is_ue()).is_some()
         } else {
             self.is_ue() || self.addresses.contains(key.src)
         };
-        if admitted { Ok(()) } else { Err(DropReason::SpoofedSource) }
+        if !admitted {
+            return Err(DropReason::SpoofedSource);
+        }
+        if of_lane || self.is_ue() || shared.params.destinations.admits(key.dst) {
+            return Ok(());
+        }
+        let active = self.active();
+        if active.closed_from <= now {
+            active.closed_from = now + TELL_CLOSED;
+            active.event(SessionEvent::ClosedDestination(key.dst));
+        }
+        Err(DropReason::ClosedDestination)
     }
 
     /// Takes an inner packet, as it arrived or was restored, and delivers it in its order.
@@ -228,7 +256,7 @@ impl Session {
         inner: &mut impl PacketSink,
     ) -> Result<(), DropReason> {
         let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
-        self.check_source(&key)?;
+        self.check_addresses(&key, now, shared)?;
         if self.resting {
             self.wake(now);
         }

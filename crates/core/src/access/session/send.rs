@@ -119,7 +119,10 @@ impl Session {
         shared: &mut Shared<'_>,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
-        self.try_send(packet, now, shared, out).inspect_err(|&reason| Self::count(shared, reason))
+        shared.pool.serve(&mut self.held);
+        let sent = self.try_send(packet, now, shared, out);
+        shared.pool.serve(&mut self.held);
+        sent.inspect_err(|&reason| Self::count(shared, reason))
     }
 
     fn try_send(
@@ -366,6 +369,9 @@ impl Session {
         now: Instant,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
+        if self.profile.is_refused(path) {
+            return Err(DropReason::AccessRefused);
+        }
         let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
         let to = state.endpoint().ok_or(DropReason::NoPath)?;
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;

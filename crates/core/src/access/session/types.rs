@@ -1,8 +1,9 @@
 //! What a session is given, and what it tells.
 
-use super::RuleEvent;
+use super::{RuleEvent, Security};
 use crate::access::PathId;
 use crate::access::classify::RuleIndex;
+use crate::access::destinations::Destinations;
 use crate::access::dns::DnsTable;
 use crate::access::drops::DropCounters;
 use crate::access::path::{DownReason, FlapParams, ProbeParams};
@@ -12,6 +13,7 @@ use crate::access::table::session::SessionTable;
 use crate::time::Duration;
 use anabranch_wire::ip::FlowKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 /// The addresses a session owns inside the tunnel; they are its identity at the UPF (JUNCTION §V-C).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -89,6 +91,8 @@ pub struct SessionParams {
     pub fast_path: bool,
     /// There is a TCP lane at this end: packets of its addresses are taken and sent ([`crate::access::tcp_lane`]).
     pub tcp_lane: bool,
+    /// Where packets of UEs may go (UPF).
+    pub destinations: Arc<Destinations>,
 }
 
 impl Default for SessionParams {
@@ -102,6 +106,7 @@ impl Default for SessionParams {
             cool_after: Duration::from_secs(10),
             fast_path: false,
             tcp_lane: false,
+            destinations: Arc::new(Destinations::any()),
         }
     }
 }
@@ -122,6 +127,13 @@ pub enum SessionEvent {
         path: PathId,
         /// How it was found out.
         reason: DownReason,
+    },
+    /// A path carries nothing, because one end would have user data in the clear on it and the other would not.
+    AccessRefused {
+        /// Which.
+        path: PathId,
+        /// What this end wants; the peer wants the other.
+        here: Security,
     },
     /// Traffic of a switching rule moved.
     Moved {
@@ -153,6 +165,8 @@ pub enum SessionEvent {
         /// Where its datagrams come from now.
         address: SocketAddr,
     },
+    /// A packet of the UE was for a destination that is closed to UEs (UPF); told at most every ten minutes.
+    ClosedDestination(IpAddr),
     /// A rule needs to know who owns this flow (UE).
     OwnerWanted(FlowKey),
     /// Only the UE could classify this flow: the UPF must be told (UE).

@@ -212,6 +212,7 @@ mod tests {
             mtu_bytes: 1500,
             sessions: 1,
             connected: 1,
+            trouble: [].into(),
             drops: [("unroutable".to_owned(), 1)].into(),
             ioam: [("marked".into(), 3)].into(),
             workers: Vec::new(),

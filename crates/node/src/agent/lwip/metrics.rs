@@ -160,6 +160,7 @@ mod tests {
             mtu_bytes: 1500,
             sessions: 1,
             connected: 1,
+            trouble: [].into(),
             drops: [("unknown_tunnel".to_owned(), 2)].into(),
             ioam: [("marked".into(), 3)].into(),
             workers: Vec::new(),

@@ -105,6 +105,7 @@ mod tests {
             mtu_bytes: 0,
             sessions: 1,
             connected: 1,
+            trouble: BTreeMap::new(),
             drops: [("datagrams".to_owned(), 9)].into(),
             ioam: [].into(),
             workers: Vec::new(),
