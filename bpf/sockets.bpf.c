@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every socket that keeps state of ours, in whatever network namespace: the iterator behind `anabranch cc show`.
- * It walks one map ab_sockets, which the loader names when it attaches, and takes no lock: what it tells of a
- * socket may be of two successive ACKs.
+ * Every socket that keeps state of ours in one map ab_sockets, which the loader puts in the place of the one here,
+ * in whatever network namespace: the iterator behind `anabranch cc show`. It walks the open files of all processes,
+ * since not every kernel lets a program walk the map itself (iter/bpf_sk_storage_map); a socket that two of them
+ * have open is told twice. It takes no lock: what it tells of a socket may be of two successive ACKs.
  */
 #include "abi.h"
 #include "lib/int_law.h"
@@ -26,15 +27,27 @@ AB_INLINE void address(u8 *to, const struct sock *sk, const struct in6_addr *six
 	bpf_probe_read_kernel(to + 12, 4, four);
 }
 
-SEC("iter/bpf_sk_storage_map")
-int ab_sockets_iter(struct bpf_iter__bpf_sk_storage_map *ctx)
-{
-	struct sock *sk = ctx->sk;
-	struct ab_socket *s = ctx->value;
-	struct ab_shown shown = {};
-	struct tcp_sock *tp;
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct ab_socket);
+} ab_sockets SEC(".maps");
 
-	if (!sk || !s || sk->__sk_common.skc_state == TCP_LISTEN || sk->__sk_common.skc_state == TCP_CLOSE)
+SEC("iter/task_file")
+int ab_sockets_iter(struct bpf_iter__task_file *ctx)
+{
+	struct file *file = ctx->file;
+	struct ab_shown shown = {};
+	struct socket *socket;
+	struct ab_socket *s;
+	struct tcp_sock *tp;
+	struct sock *sk;
+
+	socket = file ? bpf_sock_from_file(file) : NULL;
+	sk = socket ? socket->sk : NULL;
+	s = sk ? bpf_sk_storage_get(&ab_sockets, sk, 0, 0) : NULL;
+	if (!s || sk->__sk_common.skc_state == TCP_LISTEN || sk->__sk_common.skc_state == TCP_CLOSE)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)

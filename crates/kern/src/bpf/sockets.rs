@@ -1,7 +1,8 @@
 //! The sockets that keep state of ours, one by one: `bpf/sockets.bpf.c` over every map of theirs on this machine.
 
 use super::controllers::object;
-use super::object::open;
+use super::object::{attach, open};
+use super::replace::SOCKET_LEN;
 use super::{BpfError, supported, tried};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{Iter, MapHandle, MapType};
@@ -81,33 +82,39 @@ pub struct SocketState {
     pub cwnd_clamp: Option<u32>,
 }
 
-/// Every such socket of this machine, of all network namespaces, by cookie. Root only.
+/// Every such socket that a process has open, of all network namespaces, by cookie. Root only.
 ///
 /// # Errors
 /// The machine cannot, or the kernel refuses.
 pub fn sockets() -> Result<Vec<SocketState>, BpfError> {
     supported()?;
-    let object = tried("loading sockets", open("sockets", object!("sockets"))?.load())?;
-    let iterator = object.progs_mut().find(|p| p.name() == OsStr::new("ab_sockets_iter"));
-    let iterator = iterator.ok_or_else(|| BpfError::Unsupported("no program ab_sockets_iter".into()))?;
     let mut all = Vec::new();
     for info in MapInfoIter::default() {
-        if info.ty != MapType::SkStorage || info.name != OsStr::new(SOCKETS) {
+        // A version with another idea of a socket's state; its own `cc show` reads it.
+        let other = info.value_size != SOCKET_LEN;
+        if info.ty != MapType::SkStorage || info.name != OsStr::new(SOCKETS) || other {
             continue;
         }
         // One that has gone since has no sockets.
         let Ok(map) = MapHandle::from_map_id(info.id) else { continue };
-        // A version with another idea of a socket's state; its own `cc show` reads it.
-        let Ok(link) = iterator.attach_iter(map.as_fd()) else { continue };
+        let mut object = open("sockets", object!("sockets"))?;
+        for mut own in object.maps_mut().filter(|own| own.name() == OsStr::new(SOCKETS)) {
+            tried("loading sockets", own.reuse_fd(map.as_fd()))?;
+        }
+        let object = tried("loading sockets", object.load())?;
+        let links =
+            attach(&object, &["ab_sockets_iter"], |program| tried("reading sockets", program.attach()))?;
         let mut bytes = Vec::new();
-        let mut reader = tried("reading sockets", Iter::new(&link))?;
-        reader
-            .read_to_end(&mut bytes)
-            .map_err(|source| BpfError::Io { what: "reading sockets".into(), source })?;
+        for link in &links {
+            let mut reader = tried("reading sockets", Iter::new(link))?;
+            reader
+                .read_to_end(&mut bytes)
+                .map_err(|source| BpfError::Io { what: "reading sockets".into(), source })?;
+        }
         all.extend(bytes.chunks_exact(SHOWN_LEN).map(parse));
     }
     all.sort_by_key(|s| s.cookie);
-    // A socket may have storage in the maps of two loaders; the one with reports tells more.
+    // A socket may be open in two processes, and have storage in the maps of two loaders; the one with reports tells more.
     all.dedup_by(|later, first| {
         let same = later.cookie == first.cookie;
         if same && first.report_age.is_none() && first.trace_age.is_none() {

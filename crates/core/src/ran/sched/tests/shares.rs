@@ -250,7 +250,7 @@ proptest! {
         let mut behind = vec![(0.0_f64, 0.0_f64); shares.len()];
         let mut least = vec![f64::INFINITY; shares.len()];
         for _ in 0..600 {
-            let free = if world.rng.next_u32() % 8 == 0 { (world.rng.next_u32() % (u32::from(rbs) + 1)) as u16 } else { rbs };
+            let free = if world.rng.next_u32().is_multiple_of(8) { (world.rng.next_u32() % (u32::from(rbs) + 1)) as u16 } else { rbs };
             world.step(free);
             let balances = world.scheduler.balances();
             prop_assert!(balances.iter().all(|b| bounds.contains(b)), "L {}: {:?}", limit, balances);
