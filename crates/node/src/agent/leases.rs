@@ -325,7 +325,7 @@ impl Lease {
 }
 
 /// Replaces the state file; a crash leaves the old one or the new one.
-pub fn save(path: &PathBuf, text: &[u8]) -> anyhow::Result<()> {
+pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).with_context(|| format!("state file {}", path.display()))?;
     }
