@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Addresses of an IPv6 pool that are tried; a /64 has more than anybody wants to walk.
 const MAX_V6: u128 = 1 << 24;
