@@ -472,7 +472,7 @@ fuzz_target!(|input: Input| {
                 let queue = Algorithm::ALL[usize::from(*which) % Algorithm::ALL.len()].into();
                 let limit = BufferLimit { bytes: LIMIT_BYTES, sdus: LIMIT_SDUS };
                 let mtu_bytes = u32::from(*mtu).clamp(1, 9000);
-                let params = BearerParams { tti: slot, mtu_bytes, limit, seed: 1 };
+                let params = BearerParams { pulls: anabranch_core::ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1 };
                 let (ue, drb, direction) = (name(*ue), 1 + drb % 3, direction(*up));
                 run.command(GnbCommand::Queue { ue, drb, direction, queue, params });
             }

@@ -145,7 +145,7 @@ impl Choice {
             }
         };
         vec![
-            Rule { name: name.into(), filter: Default::default(), steering, reorder: self.reorder },
+            Rule { name: name.into(), filter: Default::default(), steering, reorder: self.reorder, functionality: Default::default() },
             Rule {
                 name: "other".into(),
                 filter: Default::default(),
