@@ -11,6 +11,7 @@
  */
 #include "abi.h"
 #include "lib/int_law.h"
+#include "lib/sockets.h"
 #include "lib/siphash.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
@@ -18,13 +19,6 @@
 char _license[] SEC("license") = "GPL";
 
 const volatile struct ab_report_key ab_key SEC(".rodata.config") = {};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct ab_socket);
-} ab_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -7,6 +7,7 @@
  */
 #include "abi.h"
 #include "lib/int_law.h"
+#include "lib/sockets.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_endian.h>
@@ -26,13 +27,6 @@ AB_INLINE void address(u8 *to, const struct sock *sk, const struct in6_addr *six
 	to[10] = to[11] = 0xff;
 	bpf_probe_read_kernel(to + 12, 4, four);
 }
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct ab_socket);
-} ab_sockets SEC(".maps");
 
 SEC("iter/task_file")
 int ab_sockets_iter(struct bpf_iter__task_file *ctx)

@@ -11,6 +11,7 @@
 
 #include "abi.h"
 #include "lib/int_law.h"
+#include "lib/sockets.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
@@ -22,13 +23,6 @@ const volatile struct ab_config ab_config SEC(".rodata.config") = {
 	.growth_cap = 2,
 	.stale_rtts = 8,
 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct ab_socket);
-} ab_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The storage of each socket: the feedback program writes it, the controllers and `cc show` read it.
+ */
+#ifndef ANABRANCH_SOCKETS_H
+#define ANABRANCH_SOCKETS_H
+
+#include "abi.h"
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct ab_socket);
+} ab_sockets SEC(".maps");
+
+#endif
