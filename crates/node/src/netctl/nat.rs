@@ -32,11 +32,7 @@ impl Nat {
 
 /// Puts the table in place of any earlier one of its name, in one transaction.
 pub fn install(nat: &Nat) -> anyhow::Result<()> {
-    let mut batch = Batch::new();
-    // "add" makes sure that there is something to delete.
-    batch.add(table(&nat.table));
-    batch.delete(table(&nat.table));
-    batch.add(table(&nat.table));
+    let mut batch = anew(&nat.table);
     batch.add(NfListObject::Chain(Chain {
         family: NfFamily::INet,
         table: nat.table.as_str().into(),
@@ -86,10 +82,7 @@ impl Filter {
 
 /// Puts the table in place of any earlier one of its name, in one transaction.
 pub fn close(filter: &Filter) -> anyhow::Result<()> {
-    let mut batch = Batch::new();
-    batch.add(table(&filter.table));
-    batch.delete(table(&filter.table));
-    batch.add(table(&filter.table));
+    let mut batch = anew(&filter.table);
     batch.add(NfListObject::Chain(Chain {
         family: NfFamily::INet,
         table: filter.table.as_str().into(),
@@ -124,14 +117,27 @@ pub fn close(filter: &Filter) -> anyhow::Result<()> {
 
 /// Removes the table, if it is there. Where there is no `nft` there is no table of ours either.
 pub fn remove(name: &str) -> anyhow::Result<()> {
-    let mut batch = Batch::new();
-    batch.add(table(name));
-    batch.delete(table(name));
-    match helper::apply_ruleset(&batch.to_nftables()) {
+    match helper::apply_ruleset(&gone(name).to_nftables()) {
         Ok(()) | Err(NftablesError::NftExecution { .. }) => Ok(()),
         Err(NftablesError::NftFailed { stderr, .. }) if stderr.contains("not permitted") => Ok(()),
         Err(error) => Err(explain(error)).with_context(|| format!("removing nftables table {name}")),
     }
+}
+
+/// The table goes, if it is there.
+fn gone(name: &str) -> Batch<'_> {
+    let mut batch = Batch::new();
+    // "add" makes sure that there is something to delete.
+    batch.add(table(name));
+    batch.delete(table(name));
+    batch
+}
+
+/// The table is there and empty, whatever was in it.
+fn anew(name: &str) -> Batch<'_> {
+    let mut batch = gone(name);
+    batch.add(table(name));
+    batch
 }
 
 fn table(name: &str) -> NfListObject<'_> {
