@@ -16,7 +16,7 @@ pub(super) const UNBOUNDED: i64 = i64::MAX / 4;
 /// TTIs without a backlog after which a member is owed nothing any more.
 const KEEP_TTIS: u32 = 200;
 
-/// One member.
+/// Service that one slice, or one UE of a slice, is owed and was given, in [`RB`]s.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
     /// Which; unique.
