@@ -20,6 +20,9 @@ use std::process::{Child, Command, Stdio};
 /// Rate of each of the laptop's links.
 pub const LINK_MBPS: u32 = 20;
 
+/// What has not ended by then waits for something that does not come, in seconds.
+const LIMIT_S: &str = "300";
+
 /// A bare machine.
 pub struct Machine {
     pub name: &'static str,
@@ -171,8 +174,8 @@ impl Machine {
 
     fn run_in(&self, folder: &str, commands: &str, input: &str) -> Result<String, String> {
         let pid = self.pid.to_string();
-        let mut child = Command::new("nsenter")
-            .args(["--target", &pid, "--net", "--mount", "--pid", "--"])
+        let mut child = Command::new("timeout")
+            .args(["--kill-after=5", LIMIT_S, "nsenter", "--target", &pid, "--net", "--mount", "--pid", "--"])
             .args(["bash", "-euo", "pipefail", "-c", &format!("exec 2>&1; cd {folder}\n{commands}")])
             .env("DEBIAN_FRONTEND", "noninteractive")
             .env_remove("ANABRANCH_SOCKET")
@@ -183,7 +186,11 @@ impl Machine {
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() { Ok(text) } else { Err(text) }
+        match output.status.code() {
+            Some(0) => Ok(text),
+            Some(124) => Err(format!("not done within {LIMIT_S} s; so far:\n{text}")),
+            _ => Err(text),
+        }
     }
 
     /// A file of the machine, seen from here.
