@@ -1,17 +1,17 @@
 //! Both ends' settings of an access, in every combination: user data is in the clear only where both want it so.
 
-use super::world::{Setup, UE_IP, World, udp};
+use super::world::{Setup, UE_IP, World, address, udp};
 use super::{balance, standby};
 use anabranch_core::access::destinations::Destinations;
 use anabranch_core::access::drops::DropReason;
 use anabranch_core::access::session::{PathView, Security, SessionEvent, SessionParams};
 use anabranch_core::element::{Element, Port};
 use anabranch_core::packet::Packet;
-use anabranch_core::time::Instant;
-use anabranch_core::ue::UeEvent;
+use anabranch_core::time::{Duration, Instant};
+use anabranch_core::ue::{UeCommand, UeEvent};
 use anabranch_core::upf::{UpfCommand, UpfEvent};
 use anabranch_wire::ip;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 const PLAIN: Security = Security::Plain;
@@ -201,4 +201,114 @@ fn a_refused_access_that_is_the_only_one_left_is_not_asked_again_and_again() {
     w.channels[1].cut = false;
     w.run_ms(6_000);
     assert!(w.ue.is_connected(), "{:?}", w.ue.paths());
+}
+
+/// A plain first path that carries everything, up and in use.
+fn on_a_plain_path() -> World {
+    let mut w = World::new(Setup { security: [PLAIN, SECURE], upf_rules: standby("5g"), ..Setup::default() });
+    w.run_ms(1_000);
+    w.up(0, PAYLOAD);
+    w.down(0, PAYLOAD);
+    w.run_ms(100);
+    w
+}
+
+fn endpoint(w: &World) -> Option<SocketAddr> {
+    w.view().paths[0].endpoint
+}
+
+/// Type nibbles of the datagrams seen on the first path that went to this address, oldest first.
+fn kinds_to(w: &World, to: SocketAddr) -> Vec<u8> {
+    let on_path = w.tap.iter().filter(|(_, _, path, _)| *path == 0);
+    let kind = |packet: &[u8]| {
+        let (_, dst, range) = ip::parse_udp(packet).unwrap();
+        (dst == to).then(|| packet[range.start] >> 4)
+    };
+    on_path.filter_map(|(_, _, _, packet)| kind(packet)).collect()
+}
+
+#[test]
+fn a_copy_from_a_stranger_that_arrives_first_does_not_move_a_plain_path() {
+    let mut w = on_a_plain_path();
+    let stranger: SocketAddr = "11.1.1.1:4500".parse().unwrap();
+    let home = endpoint(&w);
+    // The stranger sits beside the path: a copy of all that is sealed is there before the original.
+    w.channels[0].loss = 1.0;
+    w.channels[0].lossy_towards_upf = Some(true);
+    let mut copied = 0;
+    for n in 1..400 {
+        w.tap.clear();
+        w.up(n, PAYLOAD);
+        w.down(n, PAYLOAD);
+        w.run_ms(2);
+        assert!(!kinds_to(&w, stranger).contains(&8), "in the clear, to a stranger");
+        assert_eq!(endpoint(&w), home);
+        for (_, _, _, packet) in w.tap.clone().iter().filter(|(_, up, path, _)| *up && *path == 0) {
+            let (_, _, range) = ip::parse_udp(packet).unwrap();
+            if packet[range.start] >> 4 == 4 {
+                let copy = ip::udp_datagram(stranger, address(0, 1), &packet[range]).unwrap();
+                w.inject(true, 1, copy, Duration::ZERO);
+                copied += 1;
+            }
+            w.inject(true, 1, packet.clone(), Duration::from_millis(5));
+        }
+    }
+    assert!(copied > 20, "{copied}");
+    // Without the stranger the path is what it was.
+    w.channels[0].loss = 0.0;
+    w.run_ms(5_000);
+    w.tap.clear();
+    let (up, down) = (w.at_server.len(), w.at_device.len());
+    for n in 0..20 {
+        w.up(n, PAYLOAD);
+        w.down(n, PAYLOAD);
+        w.run_ms(5);
+    }
+    w.run_ms(100);
+    assert_eq!((w.at_server.len() - up, w.at_device.len() - down), (20, 20));
+    assert_eq!((endpoint(&w), data(&w, 0)), (home, (40, 0)));
+}
+
+#[test]
+fn a_plain_path_follows_its_ue_to_an_address_that_has_answered_a_probe_there() {
+    let mut w = on_a_plain_path();
+    let nat: SocketAddr = "11.7.7.7:999".parse().unwrap();
+    w.nat = Some(nat);
+    w.tap.clear();
+    for n in 0..400 {
+        w.up(n, PAYLOAD);
+        w.down(n, PAYLOAD);
+        w.run_ms(5);
+    }
+    w.run_ms(200);
+    assert_eq!(endpoint(&w), Some(nat));
+    let kinds = kinds_to(&w, nat);
+    assert_eq!(kinds.first(), Some(&4), "sealed until it has answered");
+    assert!(kinds.iter().filter(|kind| **kind == 8).count() > 300, "and in the clear then: {kinds:?}");
+    let (server, device) = (w.server_numbers(), w.device_numbers());
+    assert!((100..400).all(|n| server.contains(&n) && device.contains(&n)), "{server:?} {device:?}");
+}
+
+#[test]
+fn a_ue_sends_nothing_in_the_clear_to_an_address_of_the_upf_that_has_not_answered() {
+    let mut w = on_a_plain_path();
+    let new: SocketAddr = "11.9.9.9:4000".parse().unwrap();
+    w.channels[0].cut = true;
+    w.tap.clear();
+    w.ue.on_command(UeCommand::Remote { path: 0, remote: new }, w.now);
+    for n in 0..100 {
+        w.up(n, PAYLOAD);
+        w.run_ms(5);
+    }
+    let kinds = kinds_to(&w, new);
+    assert!(!kinds.is_empty() && !kinds.contains(&8), "{kinds:?}");
+    // It is the UPF.
+    w.channels[0].cut = false;
+    w.run_ms(3_000);
+    w.tap.clear();
+    (0..20).for_each(|n| {
+        w.up(n, PAYLOAD);
+        w.run_ms(5);
+    });
+    assert!(kinds_to(&w, new).contains(&8), "{:?}", w.ue.paths());
 }

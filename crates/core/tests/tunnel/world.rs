@@ -66,6 +66,8 @@ pub struct World {
     pub at_device: Vec<(Instant, Vec<u8>)>,
     /// Outer packets seen, by (towards the UPF, path).
     pub tap: Vec<(Instant, bool, u16, Vec<u8>)>,
+    /// From where datagrams of the first path come to the UPF, if a NAT stands between.
+    pub nat: Option<SocketAddr>,
     flights: BinaryHeap<Reverse<Flight>>,
     serial: u64,
     rng: ChaCha12Rng,
@@ -176,6 +178,7 @@ impl World {
             at_server: Vec::new(),
             at_device: Vec::new(),
             tap: Vec::new(),
+            nat: None,
             flights: BinaryHeap::new(),
             serial: 0,
             rng,
@@ -264,11 +267,16 @@ impl World {
         next.map(|(at, _)| at)
     }
 
-    fn fly(&mut self, to_upf: bool, port: u16, bytes: Vec<u8>) {
+    fn fly(&mut self, to_upf: bool, port: u16, mut bytes: Vec<u8>) {
+        if let Some(nat) = self.nat.filter(|_| to_upf && port == 1) {
+            let (_, to, payload) = ip::parse_udp(&bytes).unwrap();
+            bytes = ip::udp_datagram(nat, to, &bytes[payload]).unwrap();
+        }
         self.tap.push((self.now, to_upf, port - 1, bytes.clone()));
         // What the UPF says to strangers does not come to the UE.
-        let stranger =
-            !to_upf && ip::parse_udp(&bytes).is_ok_and(|(_, to, _)| to != address(port as u8 - 1, 2));
+        let stranger = !to_upf
+            && ip::parse_udp(&bytes)
+                .is_ok_and(|(_, to, _)| to != address(port as u8 - 1, 2) && Some(to) != self.nat);
         let channel = self.channels[usize::from(port - 1)];
         if stranger
             || channel.cut

@@ -210,6 +210,24 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_access_needs_the_address_of_the_upf() {
+        for (remote, security, right) in [
+            ("198.51.100.10:4500", "plain", true),
+            ("[2001:db8::1]:4500", "plain", true),
+            ("upf.example:4500", "secure", true),
+            ("upf.example:4500", "plain", false),
+            ("198.51.100.10.:4500", "plain", false),
+        ] {
+            let text = UE.replace("198.51.100.10:4500", remote).replace("security = \"plain\"", &format!("security = \"{security}\""));
+            let parsed = parse::<UeConfig>("ue.toml", &text);
+            assert_eq!(parsed.is_ok(), right, "{remote} {security}: {parsed:?}");
+            if let Err(error) = parsed {
+                assert!(error.line.is_some() && error.message.contains("access 5g: remote"), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn a_public_listener_needs_a_token() {
         let text = UE.replace("listen = \"unix:/run/anabranch/ue.sock\"", "listen = \"0.0.0.0:8080\"");
         assert_ne!(text, UE);

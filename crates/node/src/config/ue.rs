@@ -136,6 +136,20 @@ pub struct UeAccess {
     pub security: Security,
 }
 
+impl UeAccess {
+    /// Whoever answers for a name could relay what is sealed, and read what is not.
+    fn check_remote(&self) -> Result<(), String> {
+        if self.security == Security::Plain && self.remote.host.parse::<IpAddr>().is_err() {
+            return Err(format!(
+                "access {}: remote \"{}\" is a name, and user data of a plain access is not encrypted: give the \
+                 UPF's address, or security = \"secure\"",
+                self.name, self.remote
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// `[slices]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -321,6 +335,7 @@ impl Check for UeConfig {
                 ));
             }
         }
+        self.access.iter().try_for_each(UeAccess::check_remote)?;
         check_rules(&self.rule, &names)?;
         self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
         self.flap.validate().map_err(|e| format!("[flap] {e}"))?;

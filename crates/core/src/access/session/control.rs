@@ -3,6 +3,7 @@
 use super::active::Active;
 use super::coding::Coding;
 use super::cut::lost_piece;
+use super::path::Origin;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::access::config_channel::Fragment;
 use crate::access::drops::DropReason;
@@ -11,13 +12,17 @@ use crate::access::steer::PathSet;
 use crate::access::{DatagramSink, PacketSink, PathId};
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
-use anabranch_wire::control::{Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify};
+use anabranch_wire::control::{
+    Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe, ProbeKind,
+};
 
 /// A control message waiting to be sealed.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     /// One that carries no document.
     Short(Control<'static>),
+    /// An answer to the address that may become the path's.
+    Candidate(Probe),
     /// A piece of a document.
     Config(Fragment),
 }
@@ -70,6 +75,7 @@ impl Session {
     pub(super) fn on_control(
         &mut self,
         path: PathId,
+        origin: Origin,
         message: Control<'_>,
         now: Instant,
         shared: &mut Shared<'_>,
@@ -80,8 +86,25 @@ impl Session {
                 let available = shared.pool.available();
                 let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
                 let (answer, event) = state.monitor.on_probe(&probe, available, now);
-                if let Some(answer) = answer {
-                    active.queue(path, Control::Probe(answer));
+                match (probe.kind, origin) {
+                    (ProbeKind::Request, Origin::Endpoint) if answer.is_some() => state.ask(probe.id),
+                    (ProbeKind::Request, Origin::Candidate) if answer.is_some() => {
+                        state.ask_candidate(probe.id)
+                    }
+                    (ProbeKind::Reply, _) if answer.is_some() => state.answered(probe.id),
+                    (ProbeKind::Ack, Origin::Endpoint) if event.is_some() => state.answered(probe.id),
+                    (ProbeKind::Ack, Origin::Candidate) => {
+                        if let Some(address) = state.accept_candidate(probe.id) {
+                            active.event(SessionEvent::Endpoint { path, address });
+                            active.fast.spoil();
+                        }
+                    }
+                    _ => {}
+                }
+                match (answer, origin) {
+                    (Some(answer), Origin::Candidate) => active.queue(path, Message::Candidate(answer)),
+                    (Some(answer), _) => active.queue(path, Control::Probe(answer)),
+                    (None, _) => {}
                 }
                 if state.monitor.take_suspicion()
                     && let Some(mtu) = active.mtu_mut(path)
@@ -187,6 +210,7 @@ impl Session {
         for state in self.paths.iter_mut().filter(|state| sealing && state.is_bound()) {
             let (path, up) = (state.id, state.monitor.is_up());
             if let Some(probe) = state.monitor.poll_probe(available, now) {
+                state.ask(probe.id);
                 let active = Active::of(&mut self.active, &self.profile);
                 active.queue(path, Control::Probe(probe));
                 if up {
@@ -206,8 +230,14 @@ impl Session {
             }
         }
         while let Some((path, message)) = self.active.as_mut().and_then(|active| active.outbox.pop_front()) {
+            let mut to = None;
             let message = match &message {
                 Message::Short(message) => *message,
+                Message::Candidate(answer) => {
+                    // Gone meanwhile, or it has taken the place of the address in use.
+                    to = self.paths.get(path).and_then(|path| path.candidate(answer.id));
+                    Control::Probe(*answer)
+                }
                 Message::Config(f) => Control::Config(Config {
                     version: f.version,
                     fragment: f.index,
@@ -215,7 +245,7 @@ impl Session {
                     bytes: &f.bytes,
                 }),
             };
-            if let Err(reason) = self.emit_control(path, &message, now, out) {
+            if let Err(reason) = self.emit_control(path, to, &message, now, out) {
                 Self::count(shared, reason);
             }
         }

@@ -73,7 +73,8 @@ impl Session {
         let Some(mtu) = self.settled_payload(path).map(|most| mtu.min(most - PLAIN_OVERHEAD as u16)) else {
             return;
         };
-        let Some((access, to)) = self.paths.get(path).and_then(|p| Some((p.access(), p.endpoint()?))) else {
+        let proven = self.paths.get(path).filter(|path| path.is_proven());
+        let Some((access, to)) = proven.and_then(|p| Some((p.access(), p.endpoint()?))) else {
             return;
         };
         let fast = &mut self.active().fast;

@@ -31,8 +31,45 @@ pub struct Path {
     pub(super) found: Found,
     /// Its path id.
     pub(super) id: PathId,
-    /// Made with the first piece.
-    fragments: Option<Box<FragmentCounters>>,
+    proof: Proof,
+    /// Made when there is something in it.
+    more: Option<Box<More>>,
+}
+
+/// What most paths do not have.
+#[derive(Default)]
+struct More {
+    fragments: FragmentCounters,
+    candidate: Option<Candidate>,
+}
+
+/// An address from which an authentic packet of a plain path came, and that has still to show that it is the peer's: whoever
+/// sees packets can send a copy that arrives first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Candidate {
+    endpoint: Endpoint,
+    /// The request that was answered there.
+    asked: Option<u32>,
+}
+
+/// Whether the peer has answered, sealed, what was sent to the address in use. User data in the clear waits for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    No,
+    /// The lower half of the number of the probe that was sent there first, in bytes.
+    Asked([u8; 2]),
+    Yes,
+}
+
+/// Where a datagram of a path came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The address in use.
+    Endpoint,
+    /// One that may become it.
+    Candidate,
+    /// Another one.
+    Elsewhere,
 }
 
 /// Where a path's datagrams go and by which of our own accesses (sockets); 24 bytes where a `SocketAddr`
@@ -121,13 +158,14 @@ impl Path {
             endpoint: Endpoint { access: id, ..Endpoint::default() },
             found: Found::default(),
             id,
-            fragments: None,
+            proof: Proof::No,
+            more: None,
         }
     }
 
     /// What its pieces of messages came to.
     pub(super) fn fragments(&mut self) -> &mut FragmentCounters {
-        self.fragments.get_or_insert_default()
+        &mut self.more.get_or_insert_default().fragments
     }
 
     /// Where its datagrams go; unknown at the UPF until the first authenticated packet.
@@ -152,7 +190,80 @@ impl Path {
     /// Binds the path to the far end's address and our access. Returns whether that is new.
     pub fn bind(&mut self, address: SocketAddr, access: PathId) -> bool {
         let endpoint = Endpoint::new(address, access);
-        core::mem::replace(&mut self.endpoint, endpoint) != endpoint
+        let moved = core::mem::replace(&mut self.endpoint, endpoint) != endpoint;
+        if moved {
+            self.proof = Proof::No;
+        }
+        moved
+    }
+
+    /// Whether the peer has shown that it is where datagrams go.
+    #[must_use]
+    pub const fn is_proven(&self) -> bool {
+        matches!(self.proof, Proof::Yes)
+    }
+
+    /// A probe with this number goes to the address in use.
+    pub(super) const fn ask(&mut self, id: u32) {
+        if matches!(self.proof, Proof::No) {
+            self.proof = Proof::Asked((id as u16).to_be_bytes());
+        }
+    }
+
+    /// The probe with this number was answered.
+    pub(super) const fn answered(&mut self, id: u32) {
+        if let Proof::Asked(asked) = self.proof
+            && (id as u16).wrapping_sub(u16::from_be_bytes(asked)) < 1 << 15
+        {
+            self.proof = Proof::Yes;
+        }
+    }
+
+    /// Where a datagram came from, as far as this path goes.
+    pub(super) fn origin(&self, address: SocketAddr, access: PathId) -> Origin {
+        let from = Endpoint::new(address, access);
+        if from == self.endpoint {
+            return Origin::Endpoint;
+        }
+        let candidate = self.more.as_ref().and_then(|more| more.candidate);
+        match candidate {
+            Some(candidate) if candidate.endpoint == from => Origin::Candidate,
+            _ => Origin::Elsewhere,
+        }
+    }
+
+    /// The newest packet came from there: the peer may have moved.
+    pub(super) fn set_candidate(&mut self, address: SocketAddr, access: PathId) {
+        let endpoint = Endpoint::new(address, access);
+        self.more.get_or_insert_default().candidate = Some(Candidate { endpoint, asked: None });
+    }
+
+    /// Where the answer to a request that came from the candidate goes: the request's number is remembered.
+    pub(super) fn ask_candidate(&mut self, id: u32) {
+        if let Some(candidate) = self.more.as_mut().and_then(|more| more.candidate.as_mut()) {
+            candidate.asked = Some(id);
+        }
+    }
+
+    /// Address and access of the candidate, if the request with this number is the one answered there.
+    pub(super) fn candidate(&self, id: u32) -> Option<(SocketAddr, PathId)> {
+        let candidate = self.more.as_ref()?.candidate.filter(|candidate| candidate.asked == Some(id))?;
+        Some((candidate.endpoint.address()?, candidate.endpoint.access))
+    }
+
+    /// The candidate has acknowledged the answer to this request: it is where datagrams go from now on.
+    pub(super) fn accept_candidate(&mut self, id: u32) -> Option<SocketAddr> {
+        let (address, access) = self.candidate(id)?;
+        self.forget_candidate();
+        self.bind(address, access);
+        self.proof = Proof::Yes;
+        Some(address)
+    }
+
+    pub(super) fn forget_candidate(&mut self) {
+        if let Some(more) = &mut self.more {
+            more.candidate = None;
+        }
     }
 
     /// Whether the path is bound to this address and access.
@@ -180,7 +291,7 @@ impl Path {
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             mtu_bytes,
-            fragments: self.fragments.as_deref().copied().unwrap_or_default(),
+            fragments: self.more.as_ref().map(|more| more.fragments).unwrap_or_default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::active::Active;
 use super::cut::lost_piece;
+use super::path::Origin;
 use super::{Path, Security, Session, SessionEvent, Shared};
 use crate::access::drops::DropReason;
 use crate::access::reorder::{Hold, Outcome};
@@ -86,15 +87,14 @@ impl Session {
         if self.profile.is_refused(path) {
             return Err(DropReason::AccessRefused);
         }
-        if !self.is_ue() {
-            self.follow(path, from, access, opened.newest, now);
-        }
+        let origin =
+            if self.is_ue() { Origin::Endpoint } else { self.follow(path, from, access, opened.newest, now) };
         let (header, body) = InnerHeader::parse(plaintext).map_err(|_| DropReason::Malformed)?;
         if header.kind != InnerType::Fragment {
             if header.kind == InnerType::Data {
                 self.on_datagram(path, size, now);
             }
-            return self.message(path, plaintext, now, shared, inner);
+            return self.message(path, origin, plaintext, now, shared, inner);
         }
         let piece = Fragment::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
         self.on_datagram(path, size, now);
@@ -108,7 +108,7 @@ impl Session {
         let Some(mut whole) = active.assembler.on_piece(path, &piece, now, shared.pool, lost)? else {
             return Ok(());
         };
-        let taken = self.message(path, whole.message(), now, shared, inner);
+        let taken = self.message(path, Origin::Elsewhere, whole.message(), now, shared, inner);
         self.active().assembler.give_back(whole);
         taken
     }
@@ -117,6 +117,7 @@ impl Session {
     fn message(
         &mut self,
         path: PathId,
+        origin: Origin,
         message: &mut [u8],
         now: Instant,
         shared: &mut Shared<'_>,
@@ -127,7 +128,7 @@ impl Session {
             return self.data(path, &header, &mut message[InnerHeader::LEN..], now, shared, inner);
         }
         let message = Control::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
-        self.on_control(path, message, now, shared)
+        self.on_control(path, origin, message, now, shared)
     }
 
     /// What arrived with user data is not lost, whatever becomes of it.
@@ -164,20 +165,45 @@ impl Session {
     }
 
     /// Takes a path into use, or follows it to where the peer is now (UPF). Only the newest packet of a path
-    /// tells where it is.
-    fn follow(&mut self, path: PathId, from: SocketAddr, access: PathId, newest: bool, now: Instant) {
+    /// tells where it is; and of a path whose user data goes in the clear not even that, until the address has answered.
+    fn follow(
+        &mut self,
+        path: PathId,
+        from: SocketAddr,
+        access: PathId,
+        newest: bool,
+        now: Instant,
+    ) -> Origin {
+        let plain = self.profile.security(path) == Security::Plain;
         let state = match self.paths.get_mut(path) {
             Some(state) => state,
             None => {
                 self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
-                let Some(state) = self.paths.get_mut(path) else { return };
+                let Some(state) = self.paths.get_mut(path) else { return Origin::Elsewhere };
                 state
             }
         };
-        if (newest || !state.is_bound()) && state.bind(from, access) {
+        let origin = state.origin(from, access);
+        if plain && state.is_bound() && state.is_proven() {
+            match origin {
+                Origin::Elsewhere if newest => {
+                    state.set_candidate(from, access);
+                    return Origin::Candidate;
+                }
+                // It is where it was: whoever sent a copy from elsewhere has had no answer from it.
+                Origin::Endpoint if newest => state.forget_candidate(),
+                _ => {}
+            }
+            return origin;
+        }
+        if !newest && state.is_bound() {
+            return origin;
+        }
+        if state.bind(from, access) {
             self.active().event(SessionEvent::Endpoint { path, address: from });
             self.spoil_fast();
         }
+        Origin::Endpoint
     }
 
     fn data(

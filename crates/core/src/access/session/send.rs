@@ -14,7 +14,7 @@ use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::FlowKey;
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What a session remembers per rule once traffic used it.
 pub struct RuleState {
@@ -380,7 +380,8 @@ impl Session {
         let sealed = matches!(order, Order::Mark(_) | Order::Repair(_));
         let active = Active::of(&mut self.active, &self.profile);
         let max = active.usable(path, self.profile.max_payload, now);
-        let size = if self.profile.security(path) == Security::Plain && !sealed {
+        let clear = self.profile.security(path) == Security::Plain && state.is_proven();
+        let size = if clear && !sealed {
             let size = PLAIN_OVERHEAD + payload.len();
             if size > max {
                 return self.emit_pieces(path, header, payload, max, now, out);
@@ -408,16 +409,18 @@ impl Session {
         Ok(())
     }
 
-    /// Writes one control message into the sink; always sealed.
+    /// Writes one control message into the sink; always sealed. `to`: another address than the path's, and by which access.
     pub(super) fn emit_control(
         &mut self,
         path: PathId,
+        to: Option<(SocketAddr, PathId)>,
         message: &Control<'_>,
         now: Instant,
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let state = self.paths.get(path).ok_or(DropReason::UnknownPath)?;
-        let to = state.endpoint().ok_or(DropReason::NoPath)?;
+        let to = to.or_else(|| Some((state.endpoint()?, state.access())));
+        let (to, access) = to.ok_or(DropReason::NoPath)?;
         if !self.keys.can_seal(now) {
             return Err(DropReason::NoKeys);
         }
@@ -428,7 +431,7 @@ impl Session {
         {
             return self.emit_config_pieces(path, message, most.into(), now, out);
         }
-        let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
+        let slot = out.reserve(access, to, size).ok_or(DropReason::NoRoom)?;
         message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
         self.keys.seal(path, slot, now)
     }
