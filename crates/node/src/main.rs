@@ -20,6 +20,7 @@ mod cli;
 mod config;
 mod ctl;
 mod engine;
+mod folder;
 mod kernel;
 mod keygen;
 mod link;

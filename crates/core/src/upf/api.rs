@@ -157,6 +157,11 @@ pub enum UpfEvent {
         /// Why.
         reason: &'static str,
     },
+    /// Two devices that run have this UE's key, and push each other out of its session.
+    SharedKey {
+        /// The UE.
+        ue: String,
+    },
     /// A session ended.
     SessionDown {
         /// The UE.

@@ -136,8 +136,14 @@ impl Upf {
         let seat = self.users.seat_mut(user);
         let same = seat.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.session.profile(), &profile));
         // A UE that does not know this session's keys has been started again.
+        let confirmed = seat.as_ref().is_some_and(|seat| seat.confirmed);
         let resumes = |index| seat.is_some_and(|seat| seat.session.keys().has_index(index));
         let fresh_peer = !resume.is_some_and(resumes);
+        let pushed_out = fresh_peer && resume.is_some() && confirmed;
+        if pushed_out && self.twins.pushed_out(user, now) {
+            let ue = self.users.name(user);
+            self.event(UpfEvent::SharedKey { ue });
+        }
         if !same {
             self.end_session(user, "accesses changed", false);
             if profile.refuses_all() {

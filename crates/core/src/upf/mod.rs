@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `api.rs` | what goes in and comes out: configuration, commands, events, views |
 //! | `users.rs` | records of UEs, and the tables that find them |
-//! | `handshake.rs`, `limiter.rs` | new keys; what a stranger may cost |
+//! | `handshake.rs`, `limiter.rs`, `twins.rs` | new keys; what a stranger may cost; two devices with one key |
 //! | `sessions.rs` | sessions from beginning to end |
 //! | `rules.rs` | compiled rules, exceptions, documents |
 //! | `datapath.rs`, `timers.rs` | packets and time |
@@ -30,6 +30,7 @@ mod limiter;
 mod rules;
 mod sessions;
 mod timers;
+mod twins;
 mod users;
 
 pub use api::{MAX_EXCEPTIONS, SessionView, UeEntry, UpfAccess, UpfCommand, UpfConfig, UpfError, UpfEvent};
@@ -53,6 +54,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timers::Timers;
+use twins::Twins;
 use users::{Seat, User, UserIndex, Users};
 
 const MAX_EVENTS: usize = 4096;
@@ -65,6 +67,7 @@ pub struct Upf {
     responder: Responder,
     rng: ChaCha20Rng,
     limiter: Limiter,
+    twins: Twins,
     users: Users,
     connected: usize,
     timers: Timers,
@@ -100,6 +103,7 @@ impl Upf {
             probe: Arc::new(config.params.probe),
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::new(rng.next_u64()),
+            twins: Twins::default(),
             users: Users::new(config.shard, config.shards, config.max_sessions, rng.next_u64()),
             connected: 0,
             timers: Timers::default(),
@@ -223,6 +227,12 @@ impl Upf {
     #[must_use]
     pub fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    /// How often a UE was pushed out of its session by another device with its key.
+    #[must_use]
+    pub const fn key_conflicts(&self) -> u64 {
+        self.twins.turns()
     }
 
     /// The reorder buffers of all sessions.

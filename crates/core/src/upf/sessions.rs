@@ -133,6 +133,7 @@ impl Upf {
             self.event(UpfEvent::SessionUp { ue });
         }
         if first || fresh_peer {
+            self.twins.took_over(user);
             self.push_rules(user, now);
         }
     }

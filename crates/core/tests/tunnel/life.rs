@@ -393,3 +393,62 @@ fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_
         assert!(w.ue.is_connected(), "{ahead} hours: the operator let it in");
     }
 }
+
+/// How often the UPF said that two devices have one key, and how often one was pushed out.
+fn shared_keys(w: &World) -> (usize, u64) {
+    let told = w.upf_events.iter().filter(|(_, event)| matches!(event, UpfEvent::SharedKey { .. })).count();
+    (told, w.upf.key_conflicts())
+}
+
+#[test]
+fn two_devices_with_one_key_are_told_once_a_minute() {
+    for seed in 1..6 {
+        let mut w = World::new(Setup { seed, ..Setup::default() });
+        w.run_ms(3_000);
+        w.start_twin(40 + seed as u8);
+        for n in 0..1_500 {
+            w.up(n, 500);
+            w.run_ms(20);
+        }
+        let (told, turns) = shared_keys(&w);
+        assert_eq!(told, 1, "{seed}: {turns} turns");
+        assert!(turns >= 3, "{seed}: {turns}");
+        w.run_ms(120_000);
+        let (told, after) = shared_keys(&w);
+        assert!((2..=4).contains(&told) && after > turns, "{seed}: {told} {after}");
+        // One of them goes.
+        w.twin = None;
+        w.run_ms(70_000);
+        let before = shared_keys(&w);
+        w.run_ms(300_000);
+        assert_eq!(shared_keys(&w), before);
+        assert!(w.ue.is_connected());
+    }
+}
+
+#[test]
+fn a_ue_that_is_restarted_sleeps_or_loses_much_has_a_key_of_its_own() {
+    let mut w = World::new(Setup::default());
+    for seed in 0..40 {
+        w.run_ms(1_500);
+        w.restart_ue(seed);
+    }
+    for secs in [10, 50, 150, 400, 1_000] {
+        w.run_ms(5_000);
+        w.channels.iter_mut().for_each(|channel| channel.cut = true);
+        w.run_ms(secs * 1_000);
+        w.channels.iter_mut().for_each(|channel| channel.cut = false);
+    }
+    for towards_upf in [Some(true), Some(false), None] {
+        for loss in [0.3, 0.7, 0.9] {
+            w.channels
+                .iter_mut()
+                .for_each(|channel| (channel.loss, channel.lossy_towards_upf) = (loss, towards_upf));
+            w.run_ms(200_000);
+        }
+        w.channels.iter_mut().for_each(|channel| channel.loss = 0.0);
+        w.restart_upf(90);
+        w.run_ms(20_000);
+    }
+    assert_eq!(shared_keys(&w).0, 0, "{:?}", shared_keys(&w));
+}

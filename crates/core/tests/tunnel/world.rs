@@ -18,6 +18,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub const UE_IP: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 2);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 
+/// The twin's host number.
+const TWIN: u8 = 3;
+
 #[derive(Clone, Copy)]
 pub struct Channel {
     pub delay: Duration,
@@ -68,6 +71,8 @@ pub struct World {
     pub tap: Vec<(Instant, bool, u16, Vec<u8>)>,
     /// From where datagrams of the first path come to the UPF, if a NAT stands between.
     pub nat: Option<SocketAddr>,
+    /// Another device with the UE's key, behind addresses of its own.
+    pub twin: Option<Ue>,
     flights: BinaryHeap<Reverse<Flight>>,
     serial: u64,
     rng: ChaCha12Rng,
@@ -179,6 +184,7 @@ impl World {
             at_device: Vec::new(),
             tap: Vec::new(),
             nat: None,
+            twin: None,
             flights: BinaryHeap::new(),
             serial: 0,
             rng,
@@ -202,6 +208,11 @@ impl World {
         self.ue = Ue::new(self.ue_config.clone(), [seed; 32], self.now).unwrap();
     }
 
+    /// Another process with the UE's configuration and key, on another machine.
+    pub fn start_twin(&mut self, seed: u8) {
+        self.twin = Some(Ue::new(self.ue_config.clone(), [seed; 32], self.now).unwrap());
+    }
+
     /// What the UPF shows of its first UE.
     pub fn view(&self) -> SessionView {
         self.upf.view(&self.entry.key).unwrap()
@@ -222,7 +233,7 @@ impl World {
                 self.ue.poll_timeout(),
                 self.upf.poll_timeout()
             );
-            let timers = [self.drive_ue(), self.drive_upf()];
+            let timers = [self.drive_ue(), self.drive_twin(), self.drive_upf()];
             let next = timers.into_iter().flatten().chain(self.flights.peek().map(|f| f.0.at)).min();
             let Some(at) = next.filter(|&at| at <= end) else { break };
             self.now = self.now.max(at);
@@ -231,6 +242,10 @@ impl World {
                 let packet = Packet::new(f.at, f.bytes);
                 if f.to_upf {
                     self.upf.on_packet(Port(f.port), packet, self.now);
+                } else if let Some(twin) = self.twin.as_mut().filter(|_| {
+                    ip::parse_udp(&packet).is_ok_and(|(_, to, _)| to == address(f.port as u8 - 1, TWIN))
+                }) {
+                    twin.on_packet(Port(f.port), packet, self.now);
                 } else {
                     self.ue.on_packet(Port(f.port), packet, self.now);
                 }
@@ -249,6 +264,18 @@ impl World {
             } else {
                 self.fly(true, port.0, packet.into_bytes());
             }
+        }
+        next.map(|(at, _)| at)
+    }
+
+    fn drive_twin(&mut self) -> Option<Instant> {
+        let mut out: Out<UeEvent> = Out { packets: Vec::new(), events: Vec::new() };
+        let next = drive(self.twin.as_mut()?, self.now, &mut out);
+        for (port, packet) in out.packets.into_iter().filter(|(port, _)| port.0 != 0) {
+            let (_, to, payload) = ip::parse_udp(&packet).unwrap();
+            let from = address(port.0 as u8 - 1, TWIN);
+            let bytes = ip::udp_datagram(from, to, &packet[payload]).unwrap();
+            self.fly(true, port.0, bytes);
         }
         next.map(|(at, _)| at)
     }
@@ -275,8 +302,10 @@ impl World {
         self.tap.push((self.now, to_upf, port - 1, bytes.clone()));
         // What the UPF says to strangers does not come to the UE.
         let stranger = !to_upf
-            && ip::parse_udp(&bytes)
-                .is_ok_and(|(_, to, _)| to != address(port as u8 - 1, 2) && Some(to) != self.nat);
+            && ip::parse_udp(&bytes).is_ok_and(|(_, to, _)| {
+                let host = |host| to == address(port as u8 - 1, host);
+                !host(2) && Some(to) != self.nat && !(self.twin.is_some() && host(TWIN))
+            });
         let channel = self.channels[usize::from(port - 1)];
         if stranger
             || channel.cut

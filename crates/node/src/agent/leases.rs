@@ -5,6 +5,7 @@
 
 use super::state_file;
 use crate::config::{Pool, UpfUe, gateway_v4, gateway_v6};
+use crate::folder;
 use anabranch_core::access::FixedHasher;
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::session::Addresses;
@@ -326,9 +327,7 @@ impl Lease {
 
 /// Replaces the state file; a crash leaves the old one or the new one.
 pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).with_context(|| format!("state file {}", path.display()))?;
-    }
+    folder::make_for(path)?;
     state_file::replace(path, text)
 }
 

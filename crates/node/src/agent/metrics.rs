@@ -204,7 +204,7 @@ pub(crate) fn encoded(registry: &Registry) -> String {
 
 fn workers(registry: &mut Registry, status: &Status) {
     let rows = || (0u32..).zip(&status.workers);
-    let counters: [Column<WorkerStatus>; 12] = [
+    let counters: [Column<WorkerStatus>; 13] = [
         ("device_rx_packets", "Packets read from the inner interface", |w| w.device_rx_packets),
         ("device_rx_frames", "Frames they came in", |w| w.device_rx_frames),
         ("device_tx_packets", "Packets delivered to the inner interface", |w| w.device_tx_packets),
@@ -212,6 +212,9 @@ fn workers(registry: &mut Registry, status: &Status) {
         ("device_errors", "Frames the inner interface refused", |w| w.device_errors),
         ("handover_packets", "Packets given to the worker that has their session", |w| w.handed_over),
         ("handover_drops", "Packets dropped because that worker had no room", |w| w.handover_full),
+        ("key_conflicts", "Times that a UE was pushed out by another device with its key", |w| {
+            w.key_conflicts
+        }),
         ("fast_path_flows", "Flows given to the kernel's fast path", |w| w.fast_flows),
         ("fast_path_taken_back", "Times that a session took its flows back", |w| w.fast_taken_back),
         ("fast_path_tx_datagrams", "Datagrams the kernel's fast path sent", |w| w.fast_tx_datagrams),

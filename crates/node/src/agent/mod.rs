@@ -14,6 +14,7 @@ mod leases;
 mod lwip;
 pub(crate) mod metrics;
 mod place;
+mod preflight;
 mod proxy;
 pub mod service;
 mod state_file;
@@ -192,7 +193,8 @@ struct Common {
     /// Configuration file; packaging/*.example.toml shows every key.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Only check the file: 0 if it is right, 2 and a sentence if not.
+    /// Only check the file, and what it names on this machine (keys, interfaces, ports that the program does not have itself):
+    /// 0 if it is right, 2 and a sentence if not.
     #[arg(long)]
     check: bool,
     /// Where the REST interface listens, instead of what the file says: unix:PATH, ADDRESS:PORT or off.
@@ -220,27 +222,33 @@ impl Common {
 /// Runs a UE until it is told to stop.
 pub fn run_ue(args: &UeArgs) -> anyhow::Result<()> {
     let config = ue::load(&args.common)?;
+    preflight::ue(&args.common, &config)?;
     if args.common.check {
         return Ok(());
     }
+    preflight::may_configure()?;
     runtime()?.block_on(ue::run(&args.common, config))
 }
 
 /// Runs a UPF until it is told to stop.
 pub fn run_upf(args: &UpfArgs) -> anyhow::Result<()> {
     let config = upf::load(&args.common)?;
+    preflight::upf(&args.common, &config)?;
     if args.common.check {
         return Ok(());
     }
+    preflight::may_configure()?;
     runtime()?.block_on(upf::run(&args.common, config))
 }
 
 /// Runs a gNB until it is told to stop.
 pub fn run_gnb(args: &GnbArgs) -> anyhow::Result<()> {
     let config = gnb::load(&args.common)?;
+    preflight::agent(&args.common, &config.api, config.metrics.as_ref())?;
     if args.common.check {
         return Ok(());
     }
+    preflight::may_configure()?;
     gnb::run(&args.common, config)
 }
 
@@ -250,16 +258,21 @@ pub fn run_lwip(args: &LwipArgs) -> anyhow::Result<()> {
     if let Some(ue) = &args.ue_rules {
         return lwip::print_ue_rules(args, &config, ue);
     }
+    preflight::agent(&args.common, &config.api, config.metrics.as_ref())?;
     if args.common.check {
         return Ok(());
     }
+    preflight::may_configure()?;
     lwip::run(args, config)
 }
 
 /// Runs a transparent proxy until it is told to stop.
 pub fn run_proxy(args: &ProxyArgs) -> anyhow::Result<()> {
-    let Some(common) = args.common.as_ref().filter(|_| !args.clean) else { return proxy::clean() };
+    let Some(common) = args.common.as_ref().filter(|_| !args.clean) else {
+        return preflight::may_configure().and_then(|()| proxy::clean());
+    };
     if !common.check
+        && preflight::may_configure().is_ok()
         && let Err(error) = proxy::clean()
     {
         // A file that is wrong ends this start: until then, who was left cut off is not any more.
@@ -271,9 +284,11 @@ pub fn run_proxy(args: &ProxyArgs) -> anyhow::Result<()> {
         }
     }
     let config = proxy::load(common)?;
+    preflight::agent(common, &config.api, config.metrics.as_ref())?;
     if common.check {
         return Ok(());
     }
+    preflight::may_configure()?;
     proxy::run(common, config)
 }
 

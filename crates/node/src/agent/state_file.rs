@@ -1,5 +1,6 @@
 //! Files in the state directory: replaced whole, so that a crash leaves the old one or the new one; and what a UE keeps there.
 
+use crate::folder;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Write};
@@ -14,8 +15,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        std::fs::File::open(folder::of(path))?.sync_all()
     };
     write().with_context(|| format!("state file {}", path.display()))
 }

@@ -9,11 +9,12 @@ use super::trouble::Troubles;
 use super::ue_access::{self, Access, Change};
 use super::{metrics, views, why};
 use crate::api::{self, Ask, Asker, EventLog, Problem, TcpLaneAsk};
-use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, check_rules};
+use crate::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, WithoutAddress, check_rules};
 use crate::engine::clock::{Clock, unix_ns};
 use crate::engine::device;
 use crate::engine::fast;
 use crate::engine::worker::{Handle, Worker};
+use crate::folder;
 use crate::keygen::random_seed;
 use crate::netctl::{self, Layer, Monitor, Net, Owners};
 use crate::taps::{Installed, Taps, Usci, Windows};
@@ -49,14 +50,22 @@ pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
 pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let key = config::read_private_key(&config.ue.private_key_file)?;
-    let net = Net::open()?;
+    let net = Net::open()?.remembering(folder::of(&config.ue.state_file), &config.device.name);
     net.clean(&config.device.name, config.device.mark, false).await?;
 
     let mut accesses: Vec<Access> =
         config.access.iter().map(|a| Access::new(a.clone(), &config.device)).collect();
     for access in accesses.iter_mut().filter(|a| a.remote.is_none()) {
         let config::UeAccess { remote, local, .. } = access.config.clone();
-        access.remote = ue_access::resolve(remote, local).await;
+        access.remote = ue_access::resolve(remote.clone(), local).await;
+        if access.remote.is_none() {
+            let name = &access.config.name;
+            tracing::warn!(
+                access = name,
+                "the UPF's name {} does not resolve; it is asked for every 5 s",
+                remote.host
+            );
+        }
     }
     let mtu = mtu(&config.device, &accesses);
 
@@ -67,6 +76,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let base = net.apply(plan).await?;
     let result = serve(args, config, key, &net, accesses, mtu, &mut signals).await;
     net.undo(base).await;
+    net.restore_rest().await;
     result
 }
 
@@ -362,7 +372,11 @@ impl Agent {
             }
             UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
                 let access = self.name_of(path);
-                let message = format!("no answer from the UPF by {access} ({tries} tries)");
+                let trouble = self.accesses.get(usize::from(path)).and_then(Access::why);
+                let message = match trouble {
+                    Some(why) => format!("the UPF cannot be asked by {access}: {why}"),
+                    None => format!("no answer from the UPF by {access} ({tries} tries)"),
+                };
                 self.troubles.note(&ue, &message, Instant::now());
                 let event = views::event("handshake-timeout", Some(&ue), message);
                 self.log.push(api::Event { access: Some(access), ..event });
@@ -408,7 +422,31 @@ impl Agent {
     /// Puts addresses and routes of the session in place of those there were.
     async fn apply_session(&mut self) -> anyhow::Result<()> {
         self.net.undo(std::mem::take(&mut self.session)).await;
-        let addresses: Vec<IpAddr> = self.addresses.iter().collect();
+        let device = &self.config.device;
+        let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
+        if addresses.iter().any(IpAddr::is_ipv6) && !netctl::has_ipv6(&device.name) {
+            addresses.retain(IpAddr::is_ipv4);
+            tracing::warn!(
+                "the session's IPv6 address is not used: IPv6 is off on this machine (disable_ipv6)"
+            );
+        }
+        for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
+            let unserved = device.routes.iter().any(|to| to.addr().is_ipv6() == v6)
+                && !addresses.iter().any(|a| a.is_ipv6() == v6);
+            match device.without_address {
+                _ if !unserved || v6 && !netctl::has_ipv6(&device.name) => {}
+                WithoutAddress::Block => {
+                    tracing::info!("no {family} address: what [device] routes lists of it is blocked");
+                }
+                WithoutAddress::Warn => {
+                    let message = format!(
+                        "no {family} address: what [device] routes lists of it goes outside the tunnel"
+                    );
+                    tracing::warn!("{message}");
+                    self.log.push(views::event("outside", Some(&self.config.ue.name), message));
+                }
+            }
+        }
         let plan = netctl::session_of_ue(&self.config.device, &addresses, self.mtu);
         self.session = self.net.apply(plan).await?;
         Ok(())

@@ -48,6 +48,15 @@ impl Access {
         self.health.trouble
     }
 
+    /// The same for people: with the name, if it is that.
+    pub fn why(&self) -> Option<String> {
+        let trouble = self.trouble()?;
+        if self.remote.is_some() {
+            return Some(trouble.to_owned());
+        }
+        Some(format!("{trouble}: {}", self.config.remote.host))
+    }
+
     /// The UPF's address, or one that stands for "not known".
     pub fn remote_or_any(&self) -> SocketAddr {
         self.remote.unwrap_or_else(|| SocketAddr::new(self.any(), self.config.remote.port))

@@ -15,6 +15,7 @@ use crate::engine::ends::{OwnerTable, UpfEnd};
 use crate::engine::fast;
 use crate::engine::udp::AccessSocket;
 use crate::engine::worker::{Handle, Worker};
+use crate::folder;
 use crate::keygen::random_seed;
 use crate::netctl::{self, Net, SocketSpec, bind_access, interface_of};
 use anabranch_core::access::FixedHasher;
@@ -39,6 +40,9 @@ const TICK: Duration = Duration::from_secs(5);
 /// Writing may take this part of the time: with 100,000 UEs somebody shakes hands in every tick, and the whole
 /// file is written each time.
 const SAVING: u32 = 200;
+
+const SHARED_KEY: &str =
+    "two devices run with this UE's key, and push each other out of the session: give each a key of its own";
 
 /// Reads the file and lets flags win.
 pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
@@ -135,7 +139,9 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let mut leases = Leases::load(&config.upf.state_file, &config.pool)?;
     let ues = directory(&mut config, &mut leases)
         .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
-    let net = Net::open()?;
+    let state = folder::of(&config.upf.state_file);
+    folder::make_for(&config.upf.state_file)?;
+    let net = Net::open()?.remembering(state, &config.device.name);
     // A table of the same name is replaced in one step; without it, the kernel would answer packets of
     // flows it translated a moment ago as if they were its own, and end them.
     let keep_table = config.n6.mode == N6Mode::Nat;
@@ -209,6 +215,7 @@ async fn serve(
             lane,
             log: log.clone(),
             troubles: Troubles::default(),
+            shared_keys: Troubles::default(),
             started: Instant::now(),
             save_after: Instant::now(),
             config,
@@ -230,7 +237,10 @@ async fn serve(
     .await;
     match result {
         Ok(Wish::MakeWay) => net.make_way(layer).await,
-        _ => net.undo(layer).await,
+        _ => {
+            net.undo(layer).await;
+            net.restore_rest().await;
+        }
     }
     result.map(drop)
 }
@@ -252,6 +262,8 @@ pub struct Agent {
     pub(super) log: EventLog,
     /// UEs that are refused.
     pub(super) troubles: Troubles,
+    /// UEs whose key two devices run with: they have a session all the time.
+    pub(super) shared_keys: Troubles,
     pub(super) started: Instant,
     /// When the state file may be written next only because handshakes changed it.
     pub(super) save_after: Instant,
@@ -312,6 +324,10 @@ impl Agent {
                 if self.troubles.note(&ue, reason, Instant::now()) {
                     self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
                 }
+            }
+            UpfEvent::SharedKey { ue } => {
+                self.shared_keys.note(&ue, SHARED_KEY, Instant::now());
+                self.log.push(views::event("shared-key", Some(&ue), SHARED_KEY.to_owned()));
             }
             UpfEvent::SessionDown { ue, reason } => {
                 self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));

@@ -55,13 +55,14 @@ impl Agent {
             let ask = shard.ask(|inside| {
                 let counters = inside.counters();
                 let upf = &inside.end.upf;
-                (counters, upf.drops().clone(), upf.connected_count(), upf.ioam_stats())
+                (counters, upf.drops().clone(), upf.connected_count(), upf.ioam_stats(), upf.key_conflicts())
             });
-            let (counters, dropped, up, marks) = ask.await.map_err(Problem::unavailable)?;
+            let (counters, dropped, up, marks, key_conflicts) = ask.await.map_err(Problem::unavailable)?;
             views::add_drops(&mut drops, &dropped);
             connected += up as u64;
             ioam += marks;
-            workers.push(views::worker(&counters, names.iter().map(String::as_str)));
+            let worker = views::worker(&counters, names.iter().map(String::as_str));
+            workers.push(api::WorkerStatus { key_conflicts, ..worker });
         }
         Ok(api::Status {
             part: "upf".to_owned(),
@@ -73,11 +74,18 @@ impl Agent {
             mtu_bytes: self.mtu,
             sessions: self.ues.len() as u64,
             connected,
-            trouble: self.troubles.rows(Instant::now()),
+            trouble: self.trouble_rows(),
             drops,
             ioam: views::ioam(self.config.ioam.is_some(), ioam),
             workers,
         })
+    }
+
+    fn trouble_rows(&self) -> BTreeMap<String, String> {
+        let now = Instant::now();
+        let mut rows = self.shared_keys.rows(now);
+        rows.extend(self.troubles.rows(now));
+        rows
     }
 
     async fn sessions(&self, offset: usize, limit: usize) -> Result<api::SessionList, Problem> {

@@ -92,6 +92,7 @@ pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a 
         handed_over: counters.handed_over,
         handover_full: counters.handover_full,
         events_lost: counters.events_lost,
+        key_conflicts: 0,
         fast_lanes: counters.fast.lanes,
         fast_flows: counters.fast.flows,
         fast_taken_back: counters.fast.taken_back,
@@ -135,8 +136,12 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
     };
     Some(match event {
         SessionEvent::PathUp { path, rtt_us } => {
-            let ms = f64::from(rtt_us) / 1000.0;
-            about("path-up", path, format!("{} is up, RTT {ms:.1} ms", access(path)))
+            let rtt = match rtt_us {
+                // The UE's word that it works may be the first.
+                0 => "RTT not known yet".to_owned(),
+                us => format!("RTT {:.1} ms", f64::from(us) / 1000.0),
+            };
+            about("path-up", path, format!("{} is up, {rtt}", access(path)))
         }
         SessionEvent::PathDown { path, reason } => {
             about("path-down", path, format!("{} is down: {}", access(path), reason.as_str()))

@@ -8,6 +8,7 @@ use super::problem::Problem;
 use super::queries::{self, Queries};
 use super::routes::{self, Shared};
 use crate::config::{Api, Connections, Listen, Metrics};
+use crate::folder;
 use crate::taps::Taps;
 use anyhow::Context;
 use axum::Router;
@@ -190,11 +191,7 @@ impl Server {
 
 /// A socket that a program that is gone left behind is replaced; one in use is not.
 fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
-    if let Some(folder) = path.parent()
-        && !folder.as_os_str().is_empty()
-    {
-        std::fs::create_dir_all(folder)?;
-    }
+    folder::make_for(path)?;
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => anyhow::bail!("another program listens there: stop it, or set another path"),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,

@@ -62,6 +62,9 @@ pub struct WorkerStatus {
     pub handover_full: u64,
     /// Events nobody took in time.
     pub events_lost: u64,
+    /// UPF: times that a UE was pushed out of its session by another device with its key.
+    #[serde(default)]
+    pub key_conflicts: u64,
     /// Paths of sessions that the kernel's fast path serves now.
     #[serde(default)]
     pub fast_lanes: u64,
@@ -353,7 +356,7 @@ pub struct Event {
     /// When.
     pub time_unix_ms: u64,
     /// What: `session-up`, `session-down`, `path-up`, `path-down`, `moved`, `flapping`, `endpoint`, `rekeyed`,
-    /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `carrier`, `handshake-timeout`, `refused`, `bad-config`, `reloaded`;
+    /// `access-left`, `access-back`, `overflow-paused`, `overflow-resumed`, `flows-left`, `rules`, `carrier`, `handshake-timeout`, `refused`, `shared-key`, `outside`, `bad-config`, `reloaded`;
     /// of a gNB `slices`, `scheduler`, `ue-changed`, `late`; of an LWIP node `lwip-changed`.
     #[schema(example = "path-down")]
     pub kind: String,

@@ -62,7 +62,8 @@ pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, C
     let value: T = toml::from_str(text).map_err(|error| ConfigError {
         file: name.to_owned(),
         line: error.span().map(|span| line_of(text, span.start)),
-        message: explain(error.message()),
+        message: explain_value(text, error.span(), error.message())
+            .unwrap_or_else(|| explain(error.message())),
     })?;
     value.check().map_err(|message| ConfigError {
         file: name.to_owned(),
@@ -81,6 +82,56 @@ fn line_of(text: &str, at: usize) -> usize {
 fn line_hint(text: &str, message: &str) -> Option<usize> {
     let quoted = message.split('"').nth(1).filter(|q| !q.is_empty())?;
     text.find(&format!("\"{quoted}\"")).map(|at| line_of(text, at))
+}
+
+/// Names section, key and value of what serde and the parsers of numbers and addresses say without them, and what is valid.
+fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
+    let value = text.get(span.clone()?)?.trim();
+    let before = text.get(..span?.start)?;
+    // Not of syntax, nor of a section as a whole.
+    if !message.starts_with("invalid ") && !message.contains("out of range")
+        || value.contains('\n')
+        || value.is_empty()
+    {
+        return None;
+    }
+    let key = before.lines().rev().find_map(|line| line.rsplit_once('=').map(|(key, _)| key))?.trim();
+    // Inside of an inline table it is the last one before.
+    let key = key.rsplit(['{', ',', ' ']).next().filter(|key| !key.is_empty())?;
+    let section =
+        before.lines().rev().map(str::trim).find(|line| line.starts_with('[') && line.ends_with(']'));
+    let place = section.map(|section| format!("{section} ")).unwrap_or_default();
+    let value: String = value.chars().take(MOST_QUOTED).collect();
+    Some(format!("{place}{key} = {value}: {}", remedy(message)))
+}
+
+/// Characters of a value that are repeated in an error.
+const MOST_QUOTED: usize = 60;
+
+/// What would be right, for people who do not know the types of Rust.
+fn remedy(message: &str) -> String {
+    let range = |most: &dyn fmt::Display| format!("give a whole number from 0 to {most}");
+    match message.rsplit_once(", expected ").map(|(_, wanted)| wanted) {
+        Some("u8") => range(&u8::MAX),
+        Some("u16") => range(&u16::MAX),
+        Some("u32") => range(&u32::MAX),
+        Some("u64" | "usize") => range(&i64::MAX),
+        Some("i8" | "i16" | "i32" | "i64") => "give a whole number".to_owned(),
+        Some("f32" | "f64") => "give a number".to_owned(),
+        Some("a boolean") => "give true or false".to_owned(),
+        Some("a string") => "give text in quotes".to_owned(),
+        Some(other) => format!("give {}", other.replace('`', "\"")),
+        None if message.contains("socket address") => {
+            "give ADDRESS:PORT, as \"192.0.2.1:4500\" or \"[2001:db8::1]:4500\"".to_owned()
+        }
+        None if message.contains("IPv4 address") => "give an IPv4 address, as \"192.0.2.1\"".to_owned(),
+        None if message.contains("IPv6 address") => "give an IPv6 address, as \"2001:db8::1\"".to_owned(),
+        None if message.contains("IP address") || message.contains("prefix") => {
+            "give an address or prefix of the right family and length, as \"10.45.0.0/16\" (0 to 32) or \"fd45::/64\" (0 to 128)"
+                .to_owned()
+        }
+        None => message.replace('`', "\""),
+    }
 }
 
 /// Adds the nearest valid name to serde's "unknown field `x`, expected one of `a`, `b`".
@@ -169,6 +220,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_a_value_is_said_with_key_value_and_range() {
+        for (this, that, said) in [
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0.0/33\"", ["[pool] v4 = \"10.45.0.0/33\"", "0 to 32"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0/16\"", ["[pool] v4 = \"10.45.0/16\"", "prefix"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"fd45::/64\"", ["[pool] v4 = \"fd45::/64\"", "family"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = 10", ["[pool] v4 = 10", "give"]),
+            (
+                "listen = \"0.0.0.0:4500\"",
+                "listen = \"0.0.0.0:70000\"",
+                ["[[access]] listen = \"0.0.0.0:70000\"", "ADDRESS:PORT"],
+            ),
+            (
+                "[device]",
+                "[device]\nbusy_poll_us = -1",
+                ["[device] busy_poll_us = -1", "from 0 to 4294967295"],
+            ),
+            (
+                "[device]",
+                "[device]\nbusy_poll_us = 4294967296",
+                ["[device] busy_poll_us = 4294967296", "from 0 to 4294967295"],
+            ),
+            ("[device]", "[device]\nbusy_poll_us = 1.5", ["[device] busy_poll_us = 1.5", "whole number"]),
+            ("[device]", "[device]\nfast_path = \"no\"", ["[device] fast_path = \"no\"", "true or false"]),
+            (
+                "[n6]",
+                "[n6]\nopen = [\"10.0.0.0/8\",\n  \"10.0.0.0/99\"]",
+                ["[n6] open = \"10.0.0.0/99\"", "0 to 32"],
+            ),
+        ] {
+            assert!(UPF.contains(this), "{this}");
+            let error = parse::<UpfConfig>("upf.toml", &UPF.replacen(this, that, 1)).unwrap_err();
+            let text = error.to_string();
+            assert!(error.line.is_some() && said.iter().all(|piece| text.contains(piece)), "{text}");
+        }
+    }
+
+    #[test]
     fn an_unknown_key_inside_a_rule_is_refused_too() {
         let text = format!(
             "{UE}\n[[rule]]\nname = \"x\"\nsteering = {{ mode = \"active-standby\", primry = \"5g\" }}\n"
@@ -218,7 +306,9 @@ mod tests {
             ("upf.example:4500", "plain", false),
             ("198.51.100.10.:4500", "plain", false),
         ] {
-            let text = UE.replace("198.51.100.10:4500", remote).replace("security = \"plain\"", &format!("security = \"{security}\""));
+            let text = UE
+                .replace("198.51.100.10:4500", remote)
+                .replace("security = \"plain\"", &format!("security = \"{security}\""));
             let parsed = parse::<UeConfig>("ue.toml", &text);
             assert_eq!(parsed.is_ok(), right, "{remote} {security}: {parsed:?}");
             if let Err(error) = parsed {

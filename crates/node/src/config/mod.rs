@@ -24,7 +24,9 @@ pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
 pub use proxy::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
 pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use tcp_lane::{UeLane as UeLaneSection, UpfLane as UpfLaneSection};
-pub use types::{Api, Connections, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, check_rules};
+pub use types::{
+    Api, Connections, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, WithoutAddress, check_rules,
+};
 pub use ue::{
     Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,
     WindowBy,

@@ -24,6 +24,8 @@ pub struct Device {
     pub mtu: Mtu,
     /// UE: destinations that go through the tunnel.
     pub routes: Vec<ipnet::IpNet>,
+    /// UE: what becomes of `routes` of a family of which the UE has no address.
+    pub without_address: WithoutAddress,
     /// How long the data path looks for more after each packet before it sleeps, in microseconds.
     pub busy_poll_us: u32,
     /// UE: firewall mark of the tunnel's own datagrams; also numbers the routing tables.
@@ -39,6 +41,7 @@ impl Default for Device {
             name: "anb0".to_owned(),
             mtu: Mtu::Auto,
             routes: Vec::new(),
+            without_address: WithoutAddress::default(),
             busy_poll_us: 0,
             mark: 0xab5a,
             fast_path: false,
@@ -100,6 +103,17 @@ pub enum DeviceKind {
     Tun,
     /// A veth pair and an AF_PACKET socket: slower, needs no /dev/net/tun.
     Packet,
+}
+
+/// What becomes of destinations that are to go through the tunnel, and cannot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WithoutAddress {
+    /// Nothing goes there.
+    #[default]
+    Block,
+    /// The host's other routes have them, and that is told.
+    Warn,
 }
 
 /// A size in bytes, or `"auto"`.

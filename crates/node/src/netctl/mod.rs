@@ -21,13 +21,14 @@ mod plan;
 mod slices;
 mod socket;
 mod steps;
+mod sysctls;
 mod tproxy;
 
 pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::Owners;
-pub use plan::{inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use plan::{has_ipv6, inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access, interface_of};
 pub use steps::Step;
@@ -36,7 +37,10 @@ pub use tproxy::{FlowRule, Tproxy};
 use anyhow::Context;
 use nat::Nat;
 use rtnetlink::Handle;
+use std::path::Path;
+use std::sync::Arc;
 use steps::Undo;
+use sysctls::Sysctls;
 
 /// What was applied together, so that it can be undone together.
 #[derive(Default)]
@@ -47,6 +51,7 @@ pub struct Layer(Vec<Undo>);
 #[derive(Clone)]
 pub struct Net {
     handle: Handle,
+    sysctls: Arc<Sysctls>,
 }
 
 impl Net {
@@ -54,7 +59,23 @@ impl Net {
     pub fn open() -> anyhow::Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection().context("opening rtnetlink")?;
         tokio::spawn(connection);
-        Ok(Self { handle })
+        Ok(Self { handle, sysctls: Arc::new(Sysctls::forgetful()) })
+    }
+
+    /// Remembers in the folder what switches of the kernel were before, for the run after one that is killed and for other
+    /// programs of ours; `device` is this program's.
+    pub fn remembering(mut self, folder: &Path, device: &str) -> Self {
+        self.sysctls = Arc::new(Sysctls::in_folder(folder, device));
+        self
+    }
+
+    /// Puts back what a killed run had set and this one did not want.
+    pub async fn restore_rest(&self) {
+        let sysctls = self.sysctls.clone();
+        let done = tokio::task::spawn_blocking(move || sysctls.restore_rest()).await;
+        if let Ok(Err(error)) = done {
+            tracing::warn!("network: {error:#}");
+        }
     }
 
     /// Executes a plan whole, or not at all.
@@ -63,7 +84,7 @@ impl Net {
         for step in plan {
             let what = step.to_string();
             tracing::debug!("network: {what}");
-            match steps::apply(&self.handle, step).await {
+            match steps::apply(&self.handle, &self.sysctls, step).await {
                 Ok(Some(undo)) => layer.0.push(undo),
                 Ok(None) => {}
                 Err(error) => {
@@ -85,9 +106,9 @@ impl Net {
         }
     }
 
-    /// As [`Net::undo`], but leaves the address translation to the run that follows at once: flows live on.
+    /// As [`Net::undo`], but leaves address translation and forwarding to the run that follows at once: flows live on.
     pub async fn make_way(&self, mut layer: Layer) {
-        layer.0.retain(|undo| !matches!(undo, Undo::Table(_)));
+        layer.0.retain(|undo| !matches!(undo, Undo::Table(_) | Undo::Sysctl(..)));
         self.undo(layer).await;
     }
 

@@ -171,6 +171,10 @@ fn explain(error: NftablesError) -> anyhow::Error {
         NftablesError::NftExecution { inner, .. } => {
             anyhow::anyhow!("cannot run nft ({inner}): install nftables, or set [n6] mode = \"routed\"")
         }
+        // nft says "cache initialization failed", which tells nobody what to do.
+        NftablesError::NftFailed { stderr, .. } if stderr.contains("not permitted") => {
+            anyhow::anyhow!("nft: not permitted: run as root, or give the program CAP_NET_ADMIN")
+        }
         NftablesError::NftFailed { stderr, .. } => anyhow::anyhow!("nft: {}", stderr.trim()),
         other => other.into(),
     }

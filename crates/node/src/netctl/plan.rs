@@ -13,7 +13,7 @@ use super::nat::{Filter, Nat};
 use super::slices::{PROXY_PRIORITY, Selector};
 use super::steps::Step;
 use super::tproxy::Tproxy;
-use crate::config::{Device, N6Mode, UpfConfig, gateway_v4, gateway_v6};
+use crate::config::{Device, N6Mode, UpfConfig, WithoutAddress, gateway_v4, gateway_v6};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,7 +49,14 @@ pub fn ue_accesses<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Step> {
         .collect()
 }
 
-/// A UE's session: addresses and routes.
+/// Whether a device takes part in IPv6: not where it is off in the kernel, or for new devices (`disable_ipv6`).
+pub fn has_ipv6(device: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"))
+        .is_ok_and(|value| value.trim() == "0")
+}
+
+/// A UE's session: addresses and routes. What `routes` lists of a family without address goes to the device all the same,
+/// and ends there, unless it is to be left alone.
 pub fn session_of_ue(device: &Device, addresses: &[IpAddr], mtu: u16) -> Vec<Step> {
     let name = &device.name;
     let mut plan = vec![Step::Up { device: name.clone(), mtu }];
@@ -57,7 +64,8 @@ pub fn session_of_ue(device: &Device, addresses: &[IpAddr], mtu: u16) -> Vec<Ste
     for v6 in [false, true] {
         let has_address = addresses.iter().any(|a| a.is_ipv6() == v6);
         let routes = || device.routes.iter().filter(|r| r.addr().is_ipv6() == v6);
-        if !has_address || routes().next().is_none() {
+        let blocks = device.without_address == WithoutAddress::Block && (!v6 || has_ipv6(name));
+        if routes().next().is_none() || !has_address && !blocks {
             continue;
         }
         let rule = |order, table, suppress_default| Step::Rule {

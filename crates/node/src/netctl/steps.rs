@@ -5,6 +5,7 @@ use super::lane::{self, WayBack};
 use super::mptcp;
 use super::nat::{self, Nat};
 use super::slices::{self, Selector, SliceRoute};
+use super::sysctls::Sysctls;
 use super::tproxy::{self, Tproxy};
 use anyhow::{Context, bail};
 use ipnet::IpNet;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use tokio_stream::StreamExt;
 
 /// Marks our routes and rules (rtm_protocol, FRA_PROTOCOL), so that `ip route show proto 171` lists them.
@@ -134,7 +136,7 @@ pub enum Undo {
     Address(String, IpNet),
     Route(Box<RouteMessage>),
     Rule(Box<RuleMessage>),
-    Sysctl(String, String),
+    Sysctl(Arc<Sysctls>, String),
     Table(String),
     /// A table that goes when this does.
     Kept(Keeper),
@@ -174,7 +176,7 @@ impl fmt::Display for Step {
 }
 
 /// Executes one step. `None`: there is nothing to undo.
-pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> {
+pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyhow::Result<Option<Undo>> {
     match step {
         Step::Veth { outside, inside } => {
             handle.link().add(LinkVeth::new(&outside, &inside).build()).execute().await.map_err(explain)?;
@@ -257,12 +259,10 @@ pub async fn apply(handle: &Handle, step: Step) -> anyhow::Result<Option<Undo>> 
             Ok(Some(Undo::Rule(Box::new(message))))
         }
         Step::Sysctl { key, value, only_from } => {
-            let old = read_sysctl(&key)?;
-            if old == value || only_from.is_some_and(|from| from != old) {
-                return Ok(None);
-            }
-            write_sysctl(&key, value)?;
-            Ok(Some(Undo::Sysctl(key, old)))
+            let (all, name) = (sysctls.clone(), key.clone());
+            // It writes a file.
+            let set = tokio::task::spawn_blocking(move || all.set(&name, value, only_from)).await??;
+            Ok(set.then(|| Undo::Sysctl(sysctls.clone(), key)))
         }
         Step::Slice(route) => {
             let message = slices::route(index(&route.device)?, &route)?;
@@ -316,7 +316,7 @@ pub async fn undo(handle: &Handle, undo: Undo) -> anyhow::Result<()> {
         }
         Undo::Route(message) => gone_is_fine(handle.route().del(*message).execute().await),
         Undo::Rule(message) => gone_is_fine(handle.rule().del(*message).execute().await),
-        Undo::Sysctl(key, value) => write_sysctl(&key, &value),
+        Undo::Sysctl(sysctls, key) => tokio::task::spawn_blocking(move || sysctls.restore(&key)).await?,
         Undo::Table(table) => tokio::task::spawn_blocking(move || nat::remove(&table)).await?,
         // It waits for nft to end.
         Undo::Kept(keeper) => Ok(tokio::task::spawn_blocking(move || drop(keeper)).await?),
@@ -445,11 +445,6 @@ fn rule(v6: bool, order: u32, table: u32, unless_mark: u32, suppress_default: bo
 
 fn index(device: &str) -> anyhow::Result<u32> {
     Ok(anabranch_kern::interface::index(device)?)
-}
-
-fn read_sysctl(key: &str) -> anyhow::Result<String> {
-    let path = format!("/proc/sys/{key}");
-    Ok(std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?.trim().to_owned())
 }
 
 fn write_sysctl(key: &str, value: &str) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{Device, UpfConfig, parse};
+use crate::config::{Device, UpfConfig, WithoutAddress, parse};
 use crate::testing::{in_private_network, sh};
 use std::time::{Duration, Instant};
 
@@ -306,4 +306,95 @@ fn losing_carrier_address_or_route_is_seen() {
             }
         });
     });
+}
+
+/// IPv6 in `routes`, and no IPv6 address: nothing leaves by the machine's own default route, unless it is to.
+#[test]
+fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
+    for (without_address, leaves) in [(WithoutAddress::Block, false), (WithoutAddress::Warn, true)] {
+        in_private_network(|| {
+            sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
+                ip -6 addr add 2001:db8:1::2/64 dev va nodad; ip -6 route add default via 2001:db8:1::1
+                ip addr add 198.51.100.2/24 dev va; ip route add default via 198.51.100.1");
+            with_runtime(async {
+                let net = Net::open().unwrap();
+                let before = picture();
+                for (given, other, to) in
+                    [("10.45.0.2", "2001:db8:9::9", "8.8.8.8"), ("fd45::2", "8.8.8.8", "2001:db8:9::9")]
+                {
+                    let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+                    let device = Device { routes, without_address, ..Device::default() };
+                    let mut layer = net.apply(packet_device(&device)).await.unwrap();
+                    let plan = session_of_ue(&device, &[given.parse().unwrap()], 1400);
+                    layer.0.extend(net.apply(plan).await.unwrap().0);
+                    let way = |to: &str| sh(&format!("ip route get {to}"));
+                    assert!(way(to).contains("dev anb0"), "{}", way(to));
+                    assert_eq!(way(other).contains("dev va"), leaves, "{}", way(other));
+                    // The tunnel's own datagrams, and what has a route of its own, are not touched.
+                    let own = sh(&format!("ip route get {other} mark {}", device.mark));
+                    assert!(own.contains("dev va"), "{own}");
+                    assert!(
+                        way("2001:db8:1::1").contains("dev va") && way("198.51.100.1").contains("dev va")
+                    );
+                    net.undo(layer).await;
+                    assert_eq!(picture(), before);
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn where_ipv6_is_off_a_session_does_without() {
+    in_private_network(|| {
+        sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+            let device = Device { routes, ..Device::default() };
+            let mut layer = net.apply(packet_device(&device)).await.unwrap();
+            assert!(!has_ipv6(&device.name) && !has_ipv6("none"));
+            let plan = session_of_ue(&device, &["10.45.0.2".parse().unwrap()], 1400);
+            layer.0.extend(net.apply(plan).await.unwrap().0);
+            assert!(sh("ip route get 8.8.8.8").contains("dev anb0"));
+            net.undo(layer).await;
+        });
+    });
+}
+
+/// As `kill -9` leaves it: the next run takes what the killed one had set for that, and puts back what was before.
+#[test]
+fn forwarding_is_what_it_was_after_a_kill() {
+    for before in ["0", "1"] {
+        in_private_network(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let forwarding = || sh("cat /proc/sys/net/ipv4/ip_forward").trim().to_owned();
+            sh(&format!("sysctl -qw net.ipv4.ip_forward={before}"));
+            with_runtime(async {
+                let config = upf_config();
+                let start = async || {
+                    let net = Net::open().unwrap().remembering(folder.path(), &config.device.name);
+                    net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+                    let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+                    layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+                    assert_eq!(forwarding(), "1");
+                    (net, layer)
+                };
+                for _ in 0..2 {
+                    let (_net, mut layer) = start().await;
+                    // What is dropped releases what the process had; what it had set stays.
+                    layer.0.clear();
+                }
+                let (net, layer) = start().await;
+                net.undo(layer).await;
+                assert_eq!(forwarding(), before);
+                // Killed, and the next run does not want it.
+                let (_net, mut layer) = start().await;
+                layer.0.clear();
+                let next = Net::open().unwrap().remembering(folder.path(), &config.device.name);
+                next.restore_rest().await;
+                assert_eq!(forwarding(), before);
+            });
+        });
+    }
 }

@@ -4,6 +4,7 @@
 //! one after another whoever makes them, an instance that is behind reads what is newer than what it has, and a program
 //! that is killed leaves a change whole or not at all.
 
+use crate::folder;
 use anabranch_core::slice::{Kind, Record, Write};
 use anyhow::Context;
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -123,9 +124,9 @@ impl Store {
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Full)
                     .busy_timeout(Duration::from_secs(10));
-                if let Some(folder) = std::path::Path::new(path.trim_start_matches("//")).parent() {
-                    // What is wrong with the folder is said when the file is opened.
-                    let _ = std::fs::create_dir_all(folder);
+                if !path.starts_with(":memory:") {
+                    let file = path.split('?').next().unwrap_or(path).trim_start_matches("//");
+                    folder::make_for(std::path::Path::new(file)).context("database")?;
                 }
                 let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options.clone()).await;
                 let pool = pool.with_context(|| format!("database \"{url}\": can the file be written?"))?;

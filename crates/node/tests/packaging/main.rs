@@ -205,9 +205,19 @@ fn user_and_folders_are_made_as_described() {
 /// The examples are right as they are, for the real program.
 #[test]
 fn the_examples_are_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().to_str().unwrap();
     for part in ["ue", "upf", "gnb", "lwip", "proxy", "slice-manager"] {
-        let example = format!("{PACKAGING}/{part}.example.toml");
-        let output = Command::new(ANABRANCH).args([part, "--check", "--config", &example]).output().unwrap();
+        // Keys and folders as an installation has them.
+        let key = format!("{here}/{part}.key");
+        assert!(Command::new(ANABRANCH).args(["keygen", "--out", &key]).output().unwrap().status.success());
+        let mut example = std::fs::read_to_string(format!("{PACKAGING}/{part}.example.toml")).unwrap();
+        for installed in ["/etc/anabranch", "/run/anabranch", "/var/lib/anabranch"] {
+            example = example.replace(installed, here);
+        }
+        let file = format!("{here}/{part}.toml");
+        std::fs::write(&file, example).unwrap();
+        let output = Command::new(ANABRANCH).args([part, "--check", "--config", &file]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
     }
 }
