@@ -2,6 +2,7 @@
 
 use super::Leg;
 use super::adaptive::Gaps;
+use super::balance::Balance;
 use super::config::{Config, ConfigError, DidaConfig, OtherTraffic, Steering, UeConfig, WifiLeg};
 use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
@@ -39,6 +40,7 @@ pub(super) struct Ue {
     /// In the order of [`Leg::ALL`].
     pub links: [Link; 2],
     pub switch: Switch,
+    pub balance: Balance,
     /// Part of its packets that go over LTE.
     pub lte_share: u32,
     /// Whether it got packets since the last probe.
@@ -54,6 +56,7 @@ impl Ue {
             gaps: Gaps::default(),
             links: [Link::new(), Link::new()],
             switch: Switch::new(),
+            balance: Balance::new(),
             lte_share: 0,
             is_busy: false,
             probed_at: Instant::ZERO,
