@@ -5,6 +5,7 @@ use crate::claims;
 use crate::netns::backend::NetnsBackend;
 use crate::netns::program::Interrupted;
 use crate::netns::sandbox::{self, Entered, Sandbox};
+use crate::output::Count;
 use crate::runner::{self, Watch};
 use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
@@ -27,11 +28,11 @@ Examples:
   anabranch-lab run my.toml --set link.wifi.down.rate_mbps=30 --seeds 5
                                                         another rate; medians over five seeds
   anabranch-lab run scenarios/atsss --json | jq '.claims[] | select(.holds | not)'
-                                                        what does not hold
+                                                        what differs, and why, or fails
   anabranch-lab check my.toml                           is the file right?
 
 Exit codes:
-  0  every claim holds (or differs for the reason it gives)
+  0  every claim holds (or differs for the reason it gives, within the band of that reason)
   1  a claim does not hold, or a run failed
   2  the command line or a file is wrong
   3  this machine cannot do it; the message says what is missing
@@ -97,6 +98,10 @@ struct RunArgs {
     /// medians of those. Real time is noisy; both tables are printed.
     #[arg(long, value_name = "TIMES", conflicts_with = "every_seed", value_parser = clap::value_parser!(u16).range(1..=100))]
     confirm: Option<u16>,
+    /// Print the band of each reason (`differs`) that these seeds give, for the scenario file: their median, and all
+    /// their spread on either side.
+    #[arg(long)]
+    bands: bool,
     /// Change a key: `link.wifi.down.rate_mbps=30`. May be given again.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -204,6 +209,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
     }
     let mut end = End::Good;
     let mut reports = Vec::new();
+    let (mut count, mut scenarios_run) = (Count::default(), 0);
     for (scenario, choice) in jobs {
         let backend = match choice {
             Choice::Run(backend) => backend,
@@ -217,9 +223,11 @@ fn run_all(args: &RunArgs) -> ExitCode {
                 continue;
             }
         };
-        let result = one(args, scenario, backend, sandbox.as_ref()).map(|(one_end, report)| {
+        let result = one(args, scenario, backend, sandbox.as_ref()).map(|(verdicts, report)| {
             reports.extend(report);
-            one_end
+            count += verdicts;
+            scenarios_run += 1;
+            if verdicts.failed > 0 { End::Failed } else { End::Good }
         });
         end = end.max(result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
@@ -235,6 +243,9 @@ fn run_all(args: &RunArgs) -> ExitCode {
         if end == End::Interrupted {
             break;
         }
+    }
+    if scenarios_run > 1 && !args.json && !args.quiet {
+        say(&format!("{scenarios_run} scenarios, {count}\n"));
     }
     if let Some(folder) = &args.out
         && reports.len() > 1
@@ -281,7 +292,7 @@ fn one(
     scenario: &Scenario,
     name: BackendName,
     sandbox: Option<&Sandbox>,
-) -> anyhow::Result<(End, Option<report::Written>)> {
+) -> anyhow::Result<(Count, Option<report::Written>)> {
     let backend: Box<dyn Backend> = match (name, sandbox) {
         (BackendName::Virtual, _) => Box::new(VirtualBackend),
         (BackendName::Netns, Some(sandbox)) => {
@@ -315,6 +326,9 @@ fn one(
             say(&format!("{}\n", matrix::text(of, &done)));
         }
     }
+    if args.bands {
+        say(&output::bands(scenario, &done));
+    }
     if let Some(page) = &args.markdown {
         markdown::put(page, scenario, &done)?;
     }
@@ -322,7 +336,7 @@ fn one(
     if let (Some(report), false) = (&report, args.quiet || args.json) {
         say(&format!("report: {}\n", report.html.display()));
     }
-    Ok((if failed { End::Failed } else { End::Good }, report))
+    Ok((Count::of(&done.claims), report))
 }
 
 /// Prints; a reader that went away (`| head`) is no error of ours.

@@ -54,7 +54,8 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
 fn measured(c: &Checked) -> String {
     let Some(value) = c.measured else { return "no number".into() };
     let unit = if c.claim.unit.is_empty() { String::new() } else { format!(" {}", c.claim.unit) };
-    let spread = c.spread.map_or(String::new(), |(low, high)| format!(" [{} – {}]", short(low), short(high)));
+    let spread =
+        c.spread().map_or(String::new(), |(low, high)| format!(" [{} – {}]", short(low), short(high)));
     format!("{}{spread}{unit}", short(value))
 }
 

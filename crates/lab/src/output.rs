@@ -1,9 +1,9 @@
 //! What a run says: the table of claims for people, one JSON object per scenario for programs.
 
-use crate::claims::{Checked, Verdict, band};
+use crate::claims::{Checked, Verdict, band, band_of_seeds};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
-use crate::scenario::file::PaperValue;
+use crate::scenario::file::{Differs, PaperValue};
 use comfy_table::{ContentArrangement, Table};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -50,6 +50,72 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
         let ids: Vec<&str> = claims.iter().map(|c| c.claim.id.as_str()).collect();
         text.push_str(&format!("differs · {}: {why}\n", ids.join(", ")));
     }
+    for checked in &done.claims {
+        if let Some(misfit) = checked.misfit() {
+            text.push_str(&format!("NO · {}: {misfit}\n", checked.claim.id));
+        }
+    }
+    text
+}
+
+/// Claims by verdict.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Those that hold.
+    pub held: usize,
+    /// Those that differ for the reason they give.
+    pub differing: usize,
+    /// Those that fail.
+    pub failed: usize,
+}
+
+impl Count {
+    /// Of these claims.
+    #[must_use]
+    pub fn of(claims: &[Checked]) -> Self {
+        let count = |v: Verdict| claims.iter().filter(|c| c.verdict == v).count();
+        Self {
+            held: count(Verdict::Holds),
+            differing: count(Verdict::Differs),
+            failed: count(Verdict::Fails),
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(self) -> usize {
+        self.held + self.differing + self.failed
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.held += other.held;
+        self.differing += other.differing;
+        self.failed += other.failed;
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { held, differing, failed } = self;
+        write!(f, "{} claims: {held} held, {differing} differing, {failed} failed", self.all())
+    }
+}
+
+/// For each claim that has a reason: the band of it that these seeds give, as it is written in the scenario.
+#[must_use]
+pub fn bands(scenario: &Scenario, done: &Finished) -> String {
+    let mut text = String::new();
+    for checked in done.claims.iter().filter(|c| c.claim.differs.is_some() || c.verdict == Verdict::Fails) {
+        let (min, max) = band_of_seeds(&checked.values);
+        let was = checked.claim.differs.as_ref().map_or("none".into(), |d| format!("{} to {}", d.min, d.max));
+        let (holding, all) = checked.seeds();
+        text.push_str(&format!(
+            "{} {}: min = {min}, max = {max} (was {was}; in the claim's own band at {holding} of {all} seeds)\n",
+            scenario.name, checked.claim.id
+        ));
+    }
     text
 }
 
@@ -75,7 +141,7 @@ pub fn reason_number(checked: &Checked, reasons: &[(&str, Vec<&Checked>)]) -> Op
 }
 
 fn reason(checked: &Checked) -> Option<&str> {
-    checked.claim.differs.as_deref().filter(|_| checked.verdict == Verdict::Differs)
+    checked.claim.differs.as_ref().filter(|_| checked.verdict == Verdict::Differs).map(|d| d.why.as_str())
 }
 
 /// On a terminal the verdict stands out.
@@ -109,7 +175,7 @@ pub fn paper(checked: &Checked) -> String {
 pub fn measured(checked: &Checked) -> String {
     let Some(value) = checked.measured else { return "no number".into() };
     let mut text = with_unit(value, &checked.claim.unit);
-    if let Some((low, high)) = checked.spread {
+    if let Some((low, high)) = checked.spread() {
         text.push_str(&format!(" ({} … {})", short(low), short(high)));
     }
     text
@@ -118,7 +184,7 @@ pub fn measured(checked: &Checked) -> String {
 /// The verdict, with the number of seeds at which it holds if they disagree.
 #[must_use]
 pub fn holds(checked: &Checked) -> String {
-    match checked.seeds {
+    match checked.seeds() {
         (holding, all) if holding < all && holding > 0 => {
             format!("{} ({holding} of {all} seeds)", checked.verdict)
         }
@@ -166,6 +232,11 @@ struct ClaimLine<'a> {
     spread: Option<(f64, f64)>,
     unit: &'a str,
     holds: bool,
+    /// `holds`, `differs` or `fails`.
+    verdict: &'static str,
+    /// Why it differs and its band, where the scenario has a reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs: Option<&'a Differs>,
 }
 
 /// A finished scenario as one line of JSON.
@@ -176,9 +247,15 @@ pub fn line<'a>(scenario: &'a Scenario, done: &'a Finished) -> Line<'a> {
         what: &c.claim.what,
         paper: &c.claim.paper,
         measured: c.measured,
-        spread: c.spread,
+        spread: c.spread(),
         unit: &c.claim.unit,
         holds: c.verdict == Verdict::Holds,
+        verdict: match c.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Differs => "differs",
+            Verdict::Fails => "fails",
+        },
+        differs: c.claim.differs.as_ref(),
     };
     Line {
         scenario: &scenario.name,

@@ -279,11 +279,11 @@ mod tests {
         assert!(m["flow.f.outage_ms.min"] <= m["flow.f.outage_ms"]);
         assert!(m["flow.f.outage_ms"] <= m["flow.f.outage_ms.max"]);
         assert_eq!(done.series["flow.f.outage_ms"].points.len(), 5);
-        assert_eq!(done.claims[0].seeds, (3, 3));
+        assert_eq!(done.claims[0].seeds(), (3, 3));
         assert_eq!(done.facts.len(), 1);
         let done = run(&scenario(1), &Fake, 7, 3, &Quiet).unwrap();
         assert_eq!(done.metrics["flow.f.outage_ms"], 8.0);
-        assert_eq!(done.claims[0].spread, Some((7.0, 9.0)));
+        assert_eq!(done.claims[0].spread(), Some((7.0, 9.0)));
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn json_is_one_object_per_scenario_with_the_documented_keys() {
     let value: serde_json::Value = serde_json::from_str(&said).unwrap();
     let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&value), ["backend", "claims", "metrics", "scenario", "seed"]);
-    assert_eq!(keys(&value["claims"][0]), ["holds", "id", "measured", "paper", "unit", "what"]);
+    assert_eq!(keys(&value["claims"][0]), ["holds", "id", "measured", "paper", "unit", "verdict", "what"]);
     assert_eq!((value["seed"].as_u64(), value["backend"].as_str()), (Some(3), Some("virtual")));
     assert!(value["metrics"]["filter.memory.8.junction_users"].as_f64().unwrap() > 0.0);
     // A scenario runs once, as text or as JSON: nothing else is on standard output.

@@ -17,9 +17,9 @@ use std::fmt;
 pub enum Verdict {
     /// It holds.
     Holds,
-    /// It does not, and the scenario says why ours differs from the paper.
+    /// It does not, the scenario says why ours differs from the paper, and the figure is where it says.
     Differs,
-    /// It does not.
+    /// It does not, or its reason does not fit what was measured.
     Fails,
 }
 
@@ -40,13 +40,41 @@ pub struct Checked {
     pub claim: Claim,
     /// Its value: the median where there are several seeds. `None` if it is not a finite number.
     pub measured: Option<f64>,
-    /// Smallest and largest value, where there are several seeds.
-    pub spread: Option<(f64, f64)>,
-    /// Seeds at which it holds, and seeds run.
-    pub seeds: (usize, usize),
-    /// Judged on the median.
+    /// Its value at each seed.
+    pub values: Vec<f64>,
+    /// Judged on the median, or at every seed.
     pub verdict: Verdict,
 }
+
+impl Checked {
+    /// Smallest and largest value, where there are several seeds.
+    #[must_use]
+    pub fn spread(&self) -> Option<(f64, f64)> {
+        (self.values.len() > 1).then(|| extent(&self.values))
+    }
+
+    /// Seeds at which it holds, and seeds run.
+    #[must_use]
+    pub fn seeds(&self) -> (usize, usize) {
+        (self.values.iter().filter(|v| in_band(&self.claim, **v)).count(), self.values.len())
+    }
+
+    /// What is wrong with the reason of a claim that fails in spite of one.
+    #[must_use]
+    pub fn misfit(&self) -> Option<String> {
+        let differs = self.claim.differs.as_ref().filter(|_| self.verdict == Verdict::Fails)?;
+        let (holding, all) = self.seeds();
+        Some(if holding == all {
+            format!("is in its band ({}) now: take the reason away", band(&self.claim))
+        } else {
+            let (min, max) = (differs.min, differs.max);
+            format!("has left the band of its reason ({min} to {max}): find out why, then renew either")
+        })
+    }
+}
+
+/// So many seeds in the claim's own band take its reason away.
+const ENOUGH_SEEDS: usize = 5;
 
 /// A claim names a metric that the run did not produce.
 #[derive(Debug, thiserror::Error)]
@@ -89,24 +117,59 @@ fn judge_one(claim: &Claim, seeds: &[BTreeMap<String, f64>]) -> Result<Checked, 
         values.push(value);
     }
     let measured = Some(median(&values)).filter(|m| m.is_finite());
-    let ok = measured.is_some_and(|m| in_band(claim, m));
-    let verdict = match (ok, &claim.differs) {
-        (true, _) => Verdict::Holds,
-        (false, Some(_)) => Verdict::Differs,
-        (false, None) => Verdict::Fails,
-    };
-    let spread = (values.len() > 1).then(|| {
-        values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)))
-    });
-    let holding = values.iter().filter(|v| in_band(claim, **v)).count();
-    Ok(Checked { claim: claim.clone(), measured, spread, seeds: (holding, values.len()), verdict })
+    let verdict = verdict(claim, &values, measured.as_slice());
+    Ok(Checked { claim: claim.clone(), measured, values, verdict })
 }
 
-/// Judges anew: a claim that does not hold at every seed does not hold.
+/// Judges anew: a claim that does not hold at every seed does not hold, and one with a reason is where it says at
+/// every seed.
 pub fn at_every_seed(claims: &mut [Checked]) {
-    for checked in claims.iter_mut().filter(|c| c.seeds.0 < c.seeds.1 && c.verdict == Verdict::Holds) {
-        checked.verdict = if checked.claim.differs.is_some() { Verdict::Differs } else { Verdict::Fails };
+    for checked in claims {
+        checked.verdict = verdict(&checked.claim, &checked.values, &checked.values);
     }
+}
+
+/// Of the values at the seeds, and those of them (or their median) that must fit.
+fn verdict(claim: &Claim, seeds: &[f64], judged: &[f64]) -> Verdict {
+    let all =
+        |values: &[f64], fits: &dyn Fn(f64) -> bool| !values.is_empty() && values.iter().all(|v| fits(*v));
+    let holds = |v: f64| in_band(claim, v);
+    let Some(differs) = &claim.differs else {
+        return if all(judged, &holds) { Verdict::Holds } else { Verdict::Fails };
+    };
+    // One seed may be in both bands by chance; five are not.
+    let resolved = seeds.len() >= ENOUGH_SEEDS && all(seeds, &holds);
+    let told = all(judged, &|v| (differs.min..=differs.max).contains(&v));
+    if told && !resolved { Verdict::Differs } else { Verdict::Fails }
+}
+
+/// A band for the reason of a claim: the median of the seeds, and on each side of it all their spread, but 1 % of the
+/// value where that is more. Rounded outwards to three digits.
+#[must_use]
+pub fn band_of_seeds(values: &[f64]) -> (f64, f64) {
+    let middle = median(values);
+    let (least, most) = extent(values);
+    let reach = (most - least).max(middle.abs() / 100.0);
+    (rounded(middle - reach, f64::floor), rounded(middle + reach, f64::ceil))
+}
+
+fn rounded(value: f64, round: fn(f64) -> f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = 2 - value.abs().log10().floor() as i32;
+    let text = if digits >= 0 {
+        let unit = 10f64.powi(digits);
+        format!("{:.*}", digits as usize, round(value * unit) / unit)
+    } else {
+        let unit = 10f64.powi(-digits);
+        format!("{}", round(value / unit) * unit)
+    };
+    text.parse().unwrap_or(value)
+}
+
+fn extent(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)))
 }
 
 /// Computes the metrics of the author's own from those of one run.
@@ -218,6 +281,17 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
         if claim.within_percent.is_some() && !matches!(claim.paper, Some(PaperValue::Number(_))) {
             problem(format!("{path}.within_percent"), "needs a number as `paper`".into());
         }
+        if let Some(differs) = &claim.differs {
+            if differs.why.trim().is_empty() {
+                problem(format!("{path}.differs.why"), "is empty: say why ours differs".into());
+            }
+            if differs.min > differs.max {
+                problem(format!("{path}.differs"), "holds nothing: min is above max".into());
+            } else if in_band(claim, differs.min) && in_band(claim, differs.max) {
+                let message = "is all in the claim's own band: nothing differs there";
+                problem(format!("{path}.differs"), message.into());
+            }
+        }
         match Expr::parse(&claim.metric) {
             Err(wrong) => problem(format!("{path}.metric"), wrong.to_string()),
             Ok(expr) if !expr.series().is_empty() => {
@@ -323,9 +397,14 @@ fn check_series(kind: PlotKind, series: &str, cases: &[&Case]) -> Result<(), Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::file::Differs;
 
     fn claim(metric: &str) -> Claim {
         Claim { id: "c".into(), metric: metric.into(), ..Claim::default() }
+    }
+
+    fn reason(min: f64, max: f64) -> Option<Differs> {
+        Some(Differs { why: "another radio".into(), min, max })
     }
 
     fn seeds(values: &[f64]) -> Vec<BTreeMap<String, f64>> {
@@ -338,11 +417,11 @@ mod tests {
         c.max = Some(6.0);
         let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0])).unwrap()[0];
         assert_eq!(checked.measured, Some(6.0));
-        assert_eq!((checked.spread, checked.seeds), (Some((2.0, 18.0)), (2, 3)));
+        assert_eq!((checked.spread(), checked.seeds()), (Some((2.0, 18.0)), (2, 3)));
         assert_eq!(checked.verdict, Verdict::Holds);
-        c.differs = Some("another radio".into());
+        c.differs = reason(17.0, 19.0);
         let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0])).unwrap()[0];
-        assert_eq!((checked.verdict, checked.spread), (Verdict::Differs, None));
+        assert_eq!((checked.verdict, checked.spread()), (Verdict::Differs, None));
     }
 
     #[test]
@@ -356,8 +435,45 @@ mod tests {
         };
         assert_eq!(judged(&c, &[1.0, 2.0, 7.0]), Verdict::Fails);
         assert_eq!(judged(&c, &[1.0, 2.0, 3.0]), Verdict::Holds);
-        c.differs = Some("one of three".into());
+        c.differs = reason(1.0, 7.0);
         assert_eq!(judged(&c, &[1.0, 2.0, 7.0]), Verdict::Differs);
+        assert_eq!(judged(&c, &[1.0, 2.0, 8.0]), Verdict::Fails);
+    }
+
+    #[test]
+    fn a_reason_fails_on_either_side_of_its_band_and_once_it_is_not_needed() {
+        let mut c = claim("x");
+        (c.min, c.differs) = (Some(5.0), reason(2.0, 4.0));
+        let judged = |values: &[f64]| {
+            let checked =
+                judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).unwrap().remove(0);
+            (checked.verdict, checked.misfit().unwrap_or_default())
+        };
+        assert_eq!(judged(&[3.0]), (Verdict::Differs, String::new()));
+        assert_eq!(judged(&[2.0, 3.0, 4.5, 6.0, 6.0]).0, Verdict::Fails);
+        let (verdict, says) = judged(&[1.9]);
+        assert_eq!(verdict, Verdict::Fails);
+        assert!(says.starts_with("has left the band of its reason (2 to 4)"), "{says}");
+        let (verdict, says) = judged(&[5.0]);
+        assert_eq!(verdict, Verdict::Fails);
+        assert!(says.ends_with("take the reason away"), "{says}");
+        // In both bands: told while the seeds are few.
+        c.differs = reason(2.0, 6.0);
+        let judged = |values: &[f64]| {
+            judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).unwrap()[0].verdict
+        };
+        assert_eq!(judged(&[5.5]), Verdict::Differs);
+        assert_eq!(judged(&[4.0, 5.0, 5.5, 5.6, 5.7]), Verdict::Differs);
+        assert_eq!(judged(&[5.1, 5.0, 5.5, 5.6, 5.7]), Verdict::Fails);
+    }
+
+    #[test]
+    fn the_band_of_seeds_is_their_median_and_their_spread() {
+        assert_eq!(band_of_seeds(&[2.0, 3.0, 2.5]), (1.5, 3.5));
+        assert_eq!(band_of_seeds(&[100.0]), (99.0, 101.0));
+        assert_eq!(band_of_seeds(&[-0.012_34, -0.012_34]), (-0.0125, -0.0122));
+        assert_eq!(band_of_seeds(&[12_345.0, 12_345.0]), (12_200.0, 12_500.0));
+        assert_eq!(band_of_seeds(&[0.0, 0.0]), (0.0, 0.0));
     }
 
     #[test]
