@@ -60,6 +60,8 @@ enum Command {
         #[arg(default_value = "scenarios")]
         paths: Vec<PathBuf>,
     },
+    /// Simulate faults, and check what must hold whatever happens.
+    Chaos(crate::chaos::cli::Args),
     /// Measure the running programs beside their peers, in namespaces of their own.
     Bench(crate::bench::Args),
     /// A traffic source or sink; started by the others.
@@ -155,6 +157,14 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => return run_all(&args),
         Command::List { paths } => list(&paths),
         Command::Check { paths, set } => check(&paths, &set),
+        Command::Chaos(args) => match crate::chaos::cli::main(&args) {
+            Ok(true) => End::Good,
+            Ok(false) => End::Failed,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                if error.is::<crate::chaos::cli::BadInput>() { End::BadInput } else { End::Failed }
+            }
+        },
         Command::Bench(args) => {
             return match crate::bench::run(&args) {
                 Ok(code) => ExitCode::from(code),

@@ -11,6 +11,7 @@ pub mod backend;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]
 pub mod bench;
 pub mod cell;
+pub mod chaos;
 pub mod claims;
 pub mod cli;
 #[allow(clippy::disallowed_methods, reason = "real programs, in real time")]

@@ -1,0 +1,169 @@
+//! `anabranch-lab chaos`.
+#![allow(clippy::disallowed_methods, reason = "how long the whole takes is told to people, and decides nothing")]
+
+use super::check::Violation;
+use super::many::{Summary, many};
+use super::plan::Plan;
+use super::run::run;
+use super::shrink::shrink;
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch-lab chaos --seed 7 --steps 5000          one seed; what fails is shrunk and written to a file
+  anabranch-lab chaos --seeds 0..10000               many, on all cores, with a table
+  anabranch-lab chaos --replay chaos/seed-7.toml     a plan once more, byte for byte
+
+docs/testing.md says what is simulated, and what must hold.";
+
+/// Simulate faults: the whole system in virtual time, and what must hold whatever happens.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The seed of the plan.
+    #[arg(long, default_value_t = 0, conflicts_with_all = ["seeds", "replay"])]
+    seed: u64,
+    /// Run the seeds from A up to, but not including, B.
+    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "replay")]
+    seeds: Option<Range<u64>>,
+    /// Steps before the faults stop, each one event.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000), conflicts_with = "replay")]
+    steps: u64,
+    /// Run the plan in this file.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Where plans that fail are written.
+    #[arg(long, value_name = "DIR", default_value = "chaos")]
+    out: PathBuf,
+    /// Seeds at the same time. Left out: one for each core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Runs that shrinking one failing plan may take; 0: it stays as it is.
+    #[arg(long, value_name = "RUNS", default_value_t = 400)]
+    shrink: u32,
+    /// Print the plan of the seed, and do not run it.
+    #[arg(long, conflicts_with_all = ["seeds", "replay"])]
+    plan: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let wrong = || format!("\"{text}\": write a first and an end, such as 0..1000");
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    let range = from.parse().map_err(|_| wrong())?..to.parse().map_err(|_| wrong())?;
+    if range.is_empty() { Err(wrong()) } else { Ok(range) }
+}
+
+/// What went wrong is the caller's input.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadInput(String);
+
+/// Runs it; whether everything holds.
+///
+/// # Errors
+/// [`BadInput`], or a file that cannot be written.
+pub fn main(args: &Args) -> Result<bool> {
+    if args.plan {
+        print!("{}", Plan::of(args.seed, args.steps).to_toml()?);
+        return Ok(true);
+    }
+    // A panic is what a run came to, and is told as that.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let held = all(args);
+    std::panic::set_hook(hook);
+    held
+}
+
+fn all(args: &Args) -> Result<bool> {
+    if let Some(seeds) = &args.seeds {
+        return run_many(args, seeds);
+    }
+    let (name, plan) = match &args.replay {
+        Some(file) => {
+            let bad = |why: String| BadInput(format!("{}: {why}", file.display()));
+            let text = std::fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
+            (file.display().to_string(), Plan::from_toml(&text).map_err(bad)?)
+        }
+        None => (format!("seed {}", args.seed), Plan::of(args.seed, args.steps)),
+    };
+    let outcome = run(&plan);
+    let held = outcome.violation.is_none();
+    let violation = outcome.violation.clone();
+    let failed = violation.clone().map(|violation| (plan.seed, violation)).into_iter().collect();
+    let summary = Summary { seeds: 1, tally: outcome.tally, failed };
+    print!("{}", summary.text());
+    match violation {
+        None => println!("{name}: everything holds"),
+        Some(violation) => {
+            println!("{name}: {violation}");
+            if args.replay.is_none() {
+                write_small(args, &plan, &violation)?;
+            }
+        }
+    }
+    Ok(held)
+}
+
+fn run_many(args: &Args, seeds: &Range<u64>) -> Result<bool> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = args.jobs.map_or(cores, usize::from);
+    let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(seeds.end - seeds.start) };
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}") {
+        bar.set_style(style);
+    }
+    let begin = Instant::now();
+    let summary = many(seeds.clone(), args.steps, threads, |seed, violation| {
+        bar.inc(1);
+        if let Some(violation) = violation {
+            bar.println(format!("seed {seed}: {violation}"));
+        }
+    });
+    bar.finish_and_clear();
+    print!("{}", summary.text());
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{seconds:.1} s with {threads} threads: {:.1} seeds/s", summary.seeds as f64 / seconds);
+    for (seed, violation) in summary.failed.iter().take(20) {
+        println!("seed {seed}: {violation}");
+    }
+    // The first of each kind is made small: others are most often the same.
+    let mut told = std::collections::BTreeSet::new();
+    for (seed, violation) in &summary.failed {
+        if told.insert(violation.invariant) {
+            write_small(args, &Plan::of(*seed, args.steps), violation)?;
+        }
+    }
+    Ok(summary.failed.is_empty() && summary.without_effect().is_empty() && summary.unchecked().is_empty())
+}
+
+fn write_small(args: &Args, plan: &Plan, violation: &Violation) -> Result<()> {
+    let small = shrink(plan, violation, args.shrink);
+    let file = args.out.join(format!("seed-{}-{}.toml", plan.seed, violation.invariant.name()));
+    write(&file, &small.plan, &small.violation)?;
+    println!(
+        "shrunk in {} runs from {} steps and {} faults to {} and {}: {}",
+        small.runs,
+        plan.steps,
+        plan.faults.len(),
+        small.plan.steps,
+        small.plan.faults.len(),
+        small.violation
+    );
+    println!("{}\nwritten to {}", small.plan.to_toml()?, file.display());
+    Ok(())
+}
+
+fn write(file: &Path, plan: &Plan, violation: &Violation) -> Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    let text = format!("# {}\n{}", violation.to_string().replace('\n', " "), plan.to_toml()?);
+    std::fs::write(file, text).with_context(|| file.display().to_string())
+}

@@ -1,0 +1,404 @@
+//! The programs of a world: UEs and UPFs with their configuration, what they keep in files, and their sockets.
+
+use super::draw::Draw;
+use super::flow::{Flow, Transport};
+use super::plan::{Mode, UePlan};
+use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
+use anabranch_core::access::session::{Addresses, Security, SessionParams};
+use anabranch_core::access::{DatagramSink, PacketSink, PathId};
+use anabranch_core::policy::{Granularity, Rule, SteeringMode, Weight};
+use anabranch_core::time::Instant;
+use anabranch_core::ue::{Ue, UeAccess, UeConfig};
+use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Names of the accesses.
+pub const NAMES: [&str; 2] = ["5g", "wifi"];
+/// Unix time at which a world begins, nanoseconds.
+const EPOCH_NS: i128 = 1_750_000_000_000_000_000;
+/// Where traffic goes.
+pub const SERVER: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80))];
+
+/// Rules for all traffic, beside one that nothing matches before an exception says so.
+#[must_use]
+pub fn rules(name: &str, mode: Mode, reorder: bool) -> Vec<Rule> {
+    let standby = |primary: &str, rotate_packets| SteeringMode::ActiveStandby {
+        primary: primary.into(),
+        rotate_packets,
+        leave_above_loss_percent: 5,
+    };
+    let balance = |per, autonomous| SteeringMode::LoadBalance {
+        weights: if autonomous {
+            Vec::new()
+        } else {
+            NAMES.map(|access| Weight { access: access.into(), percent: 50 }).to_vec()
+        },
+        per,
+        autonomous,
+    };
+    let steering = match mode {
+        Mode::First => standby(NAMES[0], 0),
+        Mode::Second => standby(NAMES[1], 0),
+        Mode::Rotate => standby(NAMES[0], 5),
+        Mode::SmallestDelay => {
+            SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 }
+        }
+        Mode::Balance => balance(Granularity::Packet, false),
+        Mode::BalanceFlows => balance(Granularity::Flow, false),
+        Mode::Autonomous => balance(Granularity::Packet, true),
+        Mode::Priority => SteeringMode::PriorityBased {
+            primary: NAMES[0].into(),
+            rtt_ms: Some(60.0),
+            loss_percent: Some(5.0),
+        },
+        Mode::Redundant => SteeringMode::Redundant { above_loss_percent: None },
+        Mode::Coded => SteeringMode::Coded { overhead_percent: 50, window_packets: 16, longest_wait_ms: 100 },
+    };
+    vec![Rule {
+        name: name.into(),
+        filter: Default::default(),
+        steering,
+        reorder,
+        functionality: Default::default(),
+    }]
+}
+
+/// What an end writes into: datagrams, and inner packets.
+#[derive(Default)]
+pub struct Out {
+    /// Datagrams: access, destination, payload.
+    pub datagrams: Vec<(PathId, SocketAddr, Vec<u8>)>,
+    /// Inner packets.
+    pub packets: Vec<Vec<u8>>,
+}
+
+/// The socket side: it may have no room.
+pub struct Sockets<'a> {
+    datagrams: &'a mut Vec<(PathId, SocketAddr, Vec<u8>)>,
+    room: bool,
+    /// Datagrams there was no room for.
+    pub refused: u64,
+}
+
+/// The device side.
+pub struct Device<'a>(&'a mut Vec<Vec<u8>>);
+
+impl Out {
+    /// Both sides.
+    pub fn sides(&mut self, room: bool) -> (Sockets<'_>, Device<'_>) {
+        (Sockets { datagrams: &mut self.datagrams, room, refused: 0 }, Device(&mut self.packets))
+    }
+}
+
+impl DatagramSink for Sockets<'_> {
+    fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
+        if !self.room {
+            self.refused += 1;
+            return None;
+        }
+        self.datagrams.push((path, to, vec![0; len]));
+        self.datagrams.last_mut().map(|(_, _, bytes)| bytes.as_mut_slice())
+    }
+}
+
+impl PacketSink for Device<'_> {
+    fn deliver(&mut self, packet: &mut [u8]) {
+        self.0.push(packet.to_vec());
+    }
+}
+
+/// Whether programs that ended may still be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Running {
+    /// It runs, since then.
+    Since(Instant),
+    /// It does not.
+    No,
+}
+
+/// A UE, and the flows of its device.
+pub struct UeEnd {
+    /// The state machine.
+    pub ue: Ue,
+    /// What it was started with.
+    pub config: UeConfig,
+    /// What UPFs know of it.
+    pub entry: UeEntry,
+    /// The UPF it is at.
+    pub home: usize,
+    /// Whether it runs.
+    pub running: Running,
+    /// Its source, as a middlebox shows it, by access.
+    pub source: [SocketAddr; 2],
+    /// How wrong its wall clock is, seconds.
+    pub clock_s: i32,
+    /// The state file.
+    pub kept_timestamp_ns: u64,
+    /// Full queues, as many faults as are in force.
+    pub no_room: u32,
+    /// Its traffic.
+    pub flows: Vec<Flow>,
+    /// Nothing that may lose a packet has happened to it, but for what its accesses lost.
+    pub lossless: bool,
+    /// Nothing that may disturb the order has.
+    pub orderly: bool,
+    /// Whether rules, its own or the UPF's, restore order.
+    pub reorder: bool,
+    /// Packets sent since the last that arrived, while a good access was there for long: by direction and flow, and the
+    /// time of the first.
+    pub unserved: [[(u32, Instant); super::ledger::MAX_FLOWS]; 2],
+    /// No later than this may it have been without service.
+    pub excused_until: Instant,
+    /// Seeds of its processes.
+    pub draw: Draw,
+    /// Times it roamed.
+    pub roamed: u16,
+    /// How it is made.
+    pub plan: UePlan,
+}
+
+/// The address of a UE on an access, before it roamed.
+#[must_use]
+pub fn local(ue: usize, access: usize, roamed: u16) -> SocketAddr {
+    SocketAddr::from(([10, 100 + access as u8, ue as u8, 2 + (roamed % 200) as u8], 4_000 + roamed))
+}
+
+/// The address of a UPF on an access.
+#[must_use]
+pub fn remote(upf: usize, access: usize) -> SocketAddr {
+    SocketAddr::from(([10, 110 + access as u8, upf as u8, 1], 4_500))
+}
+
+/// Virtual addresses of a UE.
+#[must_use]
+pub fn inner(ue: usize) -> Addresses {
+    Addresses {
+        v4: Some(Ipv4Addr::new(10, 45, 0, 2 + ue as u8)),
+        v6: Some(Ipv6Addr::new(0xfd45, 0, 0, 0, 0, 0, 0, 2 + ue as u16)),
+    }
+}
+
+/// Unix time at the start of a world, by a clock that is wrong by so much.
+#[must_use]
+pub fn epoch_ns(clock_s: i32) -> u64 {
+    u64::try_from(EPOCH_NS + i128::from(clock_s) * 1_000_000_000).unwrap_or(0)
+}
+
+impl UeEnd {
+    /// UE `number`, at UPF `home`.
+    ///
+    /// # Panics
+    /// Never: what it is made with is valid.
+    #[must_use]
+    pub fn new(
+        plan: &UePlan,
+        plain: [bool; 2],
+        number: usize,
+        home: usize,
+        upf_key: PublicKey,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let mut draw = Draw::new(seed, 100 + number as u64);
+        let key = PrivateKey::generate(draw.rng());
+        let entry = UeEntry {
+            name: format!("ue{number}"),
+            key: key.public(),
+            addresses: inner(number),
+            rules: Vec::new(),
+            accept_rules: true,
+        };
+        let config = UeConfig {
+            private_key: key,
+            upf_key,
+            suite: if draw.percent(50) { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 },
+            accesses: (0..2)
+                .map(|access| UeAccess {
+                    name: NAMES[access].into(),
+                    remote: remote(home, access),
+                    local: None,
+                    security: security(plain[access]),
+                    max_payload: 1_472,
+                })
+                .collect(),
+            rules: rules("own", plan.mode, plan.reorder),
+            params: SessionParams::default(),
+            unix_epoch_ns: epoch_ns(0),
+            last_timestamp_ns: 0,
+        };
+        let begin = if plan.early { now } else { Instant::from_secs(3) };
+        let flows = [
+            (true, false, Transport::Udp),
+            (false, false, Transport::Udp),
+            (true, true, Transport::Reliable),
+            (false, false, Transport::Reliable),
+        ];
+        let flows = (0_u8..)
+            .zip(flows)
+            .map(|(n, (up, v6, transport))| {
+                let own = Draw::new(draw.bits(), n.into());
+                Flow::new(n, up, v6, transport, plan.pace_ms, begin, own)
+            })
+            .collect();
+        let ue = Ue::new(config.clone(), draw.secret(), now).expect("valid");
+        Self {
+            ue,
+            config,
+            entry,
+            home,
+            running: Running::Since(now),
+            source: [local(number, 0, 0), local(number, 1, 0)],
+            clock_s: 0,
+            kept_timestamp_ns: 0,
+            no_room: 0,
+            flows,
+            lossless: !plan.early,
+            orderly: !plan.early,
+            reorder: plan.reorder,
+            unserved: [[(0, now); super::ledger::MAX_FLOWS]; 2],
+            excused_until: now,
+            draw,
+            roamed: 0,
+            plan: plan.clone(),
+        }
+    }
+
+    /// Starts the program again.
+    ///
+    /// # Panics
+    /// Never: what it is made with was valid before.
+    pub fn start(&mut self, now: Instant) {
+        self.config.unix_epoch_ns = epoch_ns(self.clock_s);
+        self.config.last_timestamp_ns = self.kept_timestamp_ns;
+        self.ue = Ue::new(self.config.clone(), self.draw.secret(), now).expect("valid");
+        self.running = Running::Since(now);
+    }
+
+    /// Something happened that may lose packets, and their order.
+    pub fn disturb(&mut self) {
+        (self.lossless, self.orderly) = (false, false);
+    }
+
+    /// Whether the process is there.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.running != Running::No
+    }
+}
+
+/// A UPF.
+pub struct UpfEnd {
+    /// The state machine.
+    pub upf: Upf,
+    /// What it was started with.
+    pub config: UpfConfig,
+    /// Whether it runs.
+    pub running: Running,
+    /// The state file: newest timestamps, by the bytes of the key.
+    pub kept: BTreeMap<[u8; 32], (PublicKey, u64)>,
+    /// UEs it is to know.
+    pub known: Vec<UeEntry>,
+    /// Full queues.
+    pub no_room: u32,
+    /// Nobody takes its events.
+    pub deaf: u32,
+    /// Room for sessions, if there is too little.
+    pub sessions: Option<u32>,
+    /// How wrong its wall clock is, seconds.
+    pub clock_s: i32,
+    /// Bytes of its tables when it started.
+    pub table_bytes: usize,
+    draw: Draw,
+}
+
+/// Sessions a UPF has room for.
+const SESSIONS: u32 = 8;
+
+impl UpfEnd {
+    /// UPF `number`, without UEs; `plain` are the accesses that go in the clear.
+    ///
+    /// # Panics
+    /// Never: what it is made with is valid.
+    #[must_use]
+    pub fn new(number: usize, plain: [bool; 2], seed: u64, now: Instant) -> Self {
+        let mut draw = Draw::new(seed, 200 + number as u64);
+        let config = UpfConfig {
+            private_key: PrivateKey::generate(draw.rng()),
+            accesses: (0..2)
+                .map(|access| UpfAccess {
+                    name: NAMES[access].into(),
+                    security: security(plain[access]),
+                    local: None,
+                })
+                .collect(),
+            rules: Vec::new(),
+            params: SessionParams::default(),
+            shard: 0,
+            shards: 1,
+            max_sessions: SESSIONS,
+            unix_epoch_ns: epoch_ns(0),
+        };
+        let upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
+        Self {
+            upf,
+            config,
+            running: Running::Since(now),
+            kept: BTreeMap::new(),
+            known: Vec::new(),
+            no_room: 0,
+            deaf: 0,
+            sessions: None,
+            clock_s: 0,
+            table_bytes: 0,
+            draw,
+        }
+    }
+
+    /// Its public key.
+    #[must_use]
+    pub fn key(&self) -> PublicKey {
+        self.config.private_key.public()
+    }
+
+    /// Knows a UE from now on, also after it was started again.
+    ///
+    /// # Panics
+    /// Never: each UE has addresses of its own.
+    pub fn know(&mut self, entry: &UeEntry, now: Instant) {
+        self.known.retain(|known| known.key != entry.key);
+        self.known.push(entry.clone());
+        self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
+        self.table_bytes = self.table_bytes.max(self.upf.table_bytes());
+    }
+
+    /// Starts the program again.
+    ///
+    /// # Panics
+    /// Never: what it is made with was valid before.
+    pub fn start(&mut self, now: Instant) {
+        self.config.unix_epoch_ns = epoch_ns(self.clock_s);
+        self.config.max_sessions = self.sessions.unwrap_or(SESSIONS);
+        self.upf = Upf::new(self.config.clone(), self.draw.secret(), now).expect("valid");
+        for entry in &self.known {
+            self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
+        }
+        for (key, timestamp_ns) in self.kept.values().copied() {
+            // One that is not known any more needs no protection.
+            let _ = self.upf.command(UpfCommand::NotBefore { key, timestamp_ns }, now);
+        }
+        self.running = Running::Since(now);
+        self.table_bytes = self.upf.table_bytes();
+    }
+
+    /// Whether the process is there.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.running != Running::No
+    }
+}
+
+fn security(plain: bool) -> Security {
+    if plain { Security::Plain } else { Security::Secure }
+}

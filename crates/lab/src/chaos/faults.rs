@@ -1,0 +1,377 @@
+//! How faults begin and end.
+
+use super::check::Violation;
+use super::ends::{Running, rules};
+use super::plan::{Fault, Kind, Mode};
+use super::world::World;
+use anabranch_core::policy::Rule;
+use anabranch_core::time::{Duration, Instant};
+use anabranch_core::ue::UeCommand;
+use anabranch_core::upf::UpfCommand;
+use std::collections::BTreeMap;
+
+/// Time in which a UE that was refused comes back: it asks ever more rarely, at last every 80 s.
+pub const REFUSED: Duration = Duration::from_secs(90);
+
+/// Faults in force, by number.
+#[derive(Debug, Default)]
+pub struct Active(BTreeMap<u64, Kind>);
+
+impl World {
+    /// A fault begins.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
+        let (ues, upfs) = (self.ues.len(), self.upfs.len());
+        if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
+            return Ok(());
+        }
+        *self.tally.planned.entry(fault.kind.name()).or_default() += 1;
+        let now = self.now;
+        let name = fault.kind.name();
+        let mut lasts = true;
+        match fault.kind {
+            Kind::Loss { place, .. }
+            | Kind::Partition { place }
+            | Kind::Reorder { place, .. }
+            | Kind::Duplicate { place, .. }
+            | Kind::Corrupt { place, .. }
+            | Kind::Delay { place, .. }
+            | Kind::Rate { place, .. }
+            | Kind::Mtu { place, .. } => {
+                let (ue, access) = (usize::from(place.ue), usize::from(place.access));
+                match fault.kind {
+                    Kind::Duplicate { .. } => self.ues[ue].orderly &= !self.plain.contains(&true),
+                    Kind::Delay { .. } => self.ues[ue].orderly = false,
+                    _ => self.ues[ue].disturb(),
+                }
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.tally);
+            }
+            Kind::Carrier { ue, access } => {
+                let (ue, access) = (usize::from(ue), usize::from(access));
+                self.ues[ue].disturb();
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.tally);
+                self.tally.effect(name, 1);
+                self.carrier(ue, access, false)?;
+            }
+            Kind::Roam { ue, access } => {
+                self.ues[usize::from(ue)].disturb();
+                self.roam(usize::from(ue), usize::from(access));
+                lasts = false;
+            }
+            Kind::RestartUe { ue, kept } => {
+                let end = &mut self.ues[usize::from(ue)];
+                end.disturb();
+                end.running = Running::No;
+                if !kept {
+                    end.kept_timestamp_ns = 0;
+                }
+                self.tally.effect(name, 1);
+            }
+            Kind::RestartUpf { upf, kept } => {
+                let upf = usize::from(upf) % upfs;
+                self.disturb_all_at(upf);
+                self.upfs[upf].running = Running::No;
+                if !kept {
+                    self.upfs[upf].kept.clear();
+                }
+                self.tally.effect(name, 1);
+            }
+            Kind::SmallUpf { upf, sessions } => {
+                let upf = usize::from(upf) % upfs;
+                self.disturb_all_at(upf);
+                self.upfs[upf].sessions = Some(sessions.into());
+                self.upfs[upf].start(now);
+                self.tally.effect(name, 1);
+            }
+            Kind::UeClock { ue, seconds } => {
+                let end = &mut self.ues[usize::from(ue)];
+                end.disturb();
+                end.clock_s = seconds;
+                end.start(now);
+                self.tally.effect(name, 1);
+            }
+            Kind::UpfClock { upf, seconds } => {
+                let upf = usize::from(upf) % upfs;
+                self.disturb_all_at(upf);
+                self.set_upf_clock(upf, seconds);
+                self.tally.effect(name, 1);
+            }
+            Kind::CloseAtUe { ue } => {
+                let ue = usize::from(ue);
+                self.ues[ue].disturb();
+                if self.ues[ue].runs() {
+                    self.ues[ue].ue.on_command(UeCommand::Close, now);
+                    self.tally.effect(name, 1);
+                    self.take_ue(ue)?;
+                }
+                lasts = false;
+            }
+            Kind::CloseAtUpf { ue } => {
+                let end = &mut self.ues[usize::from(ue)];
+                end.disturb();
+                let (home, key) = (end.home, end.entry.key);
+                if self.upfs[home].runs()
+                    && self.upfs[home].upf.command(UpfCommand::CloseSession(key), now).is_ok()
+                {
+                    self.tally.effect(name, 1);
+                    self.take_upf(home)?;
+                }
+                lasts = false;
+            }
+            Kind::Remove { ue } => {
+                let end = &mut self.ues[usize::from(ue)];
+                end.disturb();
+                end.excused_until = Instant::MAX;
+                let (home, key) = (end.home, end.entry.key);
+                self.upfs[home].known.retain(|entry| entry.key != key);
+                if self.upfs[home].upf.command(UpfCommand::RemoveUe(key), now).is_ok() {
+                    self.tally.effect(name, 1);
+                    self.take_upf(home)?;
+                }
+            }
+            Kind::Move { ue } => {
+                lasts = false;
+                let ue = usize::from(ue);
+                if upfs > 1 {
+                    self.ues[ue].disturb();
+                    self.move_ue(ue);
+                    self.tally.effect(name, 1);
+                }
+            }
+            Kind::Rules { upf, mode, reorder } => {
+                let upf = usize::from(upf) % upfs;
+                self.rules_at(upf, rules("all", mode, reorder));
+                self.tally.effect(name, 1);
+                lasts = false;
+            }
+            Kind::UeRules { ue, mode, reorder } => {
+                let ue = usize::from(ue);
+                self.ue_rules(ue, mode, reorder);
+                self.tally.effect(name, 1);
+                self.take_ue(ue)?;
+                lasts = false;
+            }
+            Kind::UeNoRoom { ue } => {
+                self.ues[usize::from(ue)].disturb();
+                self.ues[usize::from(ue)].no_room += 1;
+            }
+            Kind::UpfNoRoom { upf } => {
+                let upf = usize::from(upf) % upfs;
+                self.disturb_all_at(upf);
+                self.upfs[upf].no_room += 1;
+            }
+            Kind::Deaf { upf } => self.upfs[usize::from(upf) % upfs].deaf += 1,
+            Kind::Quiet => self.quiet += 1,
+            Kind::Burst { ue, packets } => {
+                // Before there is a session there is room for a few.
+                let ue = usize::from(ue);
+                if self.ues[ue].flows.iter().all(|flow| flow.next > Instant::from_secs(3)) {
+                    self.burst(ue, packets)?;
+                }
+                lasts = false;
+            }
+        }
+        if lasts {
+            self.active.0.insert(number, fault.kind);
+            self.ends.push((now + Duration::from_millis(fault.ms), number));
+        }
+        Ok(())
+    }
+
+    /// A fault ends.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
+        let Some(kind) = self.active.0.remove(&number) else { return Ok(()) };
+        let (now, upfs) = (self.now, self.upfs.len());
+        match kind {
+            Kind::Loss { place, .. }
+            | Kind::Partition { place }
+            | Kind::Reorder { place, .. }
+            | Kind::Duplicate { place, .. }
+            | Kind::Corrupt { place, .. }
+            | Kind::Delay { place, .. }
+            | Kind::Rate { place, .. }
+            | Kind::Mtu { place, .. } => {
+                let line = &mut self.lines[usize::from(place.ue)][usize::from(place.access)];
+                line.end(number, now, &mut self.tally);
+            }
+            Kind::Carrier { ue, access } => {
+                let (ue, access) = (usize::from(ue), usize::from(access));
+                self.lines[ue][access].end(number, now, &mut self.tally);
+                let down = |kind: &Kind| matches!(*kind, Kind::Carrier { ue: u, access: a } if (usize::from(u), usize::from(a)) == (ue, access));
+                if !self.active.0.values().any(down) {
+                    self.carrier(ue, access, true)?;
+                }
+            }
+            Kind::RestartUe { ue, .. } => {
+                let (ue, same) = (
+                    usize::from(ue),
+                    |kind: &Kind| matches!(*kind, Kind::RestartUe { ue: u, .. } if u == ue),
+                );
+                if !self.active.0.values().any(same) {
+                    self.start_ue(ue)?;
+                }
+            }
+            Kind::RestartUpf { upf, .. } => {
+                let upf = usize::from(upf) % upfs;
+                let same = |kind: &Kind| matches!(*kind, Kind::RestartUpf { upf: u, .. } if usize::from(u) % upfs == upf);
+                if !self.active.0.values().any(same) {
+                    self.upfs[upf].start(now);
+                    self.disturb_all_at(upf);
+                }
+            }
+            Kind::SmallUpf { upf, .. } => {
+                let upf = usize::from(upf) % upfs;
+                self.upfs[upf].sessions = None;
+                if self.upfs[upf].runs() {
+                    self.upfs[upf].start(now);
+                }
+                self.excuse_all_at(upf, REFUSED);
+            }
+            Kind::UeClock { ue, .. } => {
+                let ue = usize::from(ue);
+                self.ues[ue].clock_s = 0;
+                self.reset_clock_of(ue);
+                if self.ues[ue].runs() {
+                    self.start_ue(ue)?;
+                }
+            }
+            Kind::UpfClock { upf, .. } => {
+                let upf = usize::from(upf) % upfs;
+                self.set_upf_clock(upf, 0);
+                self.excuse_all_at(upf, REFUSED);
+            }
+            Kind::Remove { ue } => {
+                let ue = usize::from(ue);
+                let (home, entry) = (self.ues[ue].home, self.ues[ue].entry.clone());
+                for (n, upf) in self.upfs.iter_mut().enumerate() {
+                    // It may have moved meanwhile.
+                    if n == home || !upf.known.iter().any(|known| known.key == entry.key) {
+                        upf.know(&entry, now);
+                    }
+                }
+                self.ues[ue].excused_until = now;
+            }
+            Kind::UeNoRoom { ue } => self.ues[usize::from(ue)].no_room -= 1,
+            Kind::UpfNoRoom { upf } => self.upfs[usize::from(upf) % upfs].no_room -= 1,
+            Kind::Deaf { upf } => self.upfs[usize::from(upf) % upfs].deaf -= 1,
+            Kind::Quiet => self.quiet -= 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends all faults, and those that attack.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn end_all(&mut self) -> Result<(), Violation> {
+        self.ends.clear();
+        (self.hostile, self.strangers) = (None, None);
+        while let Some(number) = self.active.0.keys().next().copied() {
+            self.end_fault(number)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a UE, which learns at once which accesses have a carrier.
+    fn start_ue(&mut self, ue: usize) -> Result<(), Violation> {
+        self.ues[ue].start(self.now);
+        let down: Vec<usize> = self
+            .active
+            .0
+            .values()
+            .filter_map(|kind| match *kind {
+                Kind::Carrier { ue: u, access } if usize::from(u) == ue => Some(usize::from(access)),
+                _ => None,
+            })
+            .collect();
+        down.into_iter().try_for_each(|access| self.carrier(ue, access, false))
+    }
+
+    fn carrier(&mut self, ue: usize, access: usize, up: bool) -> Result<(), Violation> {
+        if self.ues[ue].runs() {
+            let command = UeCommand::Carrier { path: access as u8, up };
+            self.ues[ue].ue.on_command(command, self.now);
+        }
+        self.take_ue(ue)
+    }
+
+    fn disturb_all_at(&mut self, upf: usize) {
+        self.ues.iter_mut().filter(|ue| ue.home == upf).for_each(super::ends::UeEnd::disturb);
+    }
+
+    fn excuse_all_at(&mut self, upf: usize, time: Duration) {
+        let until = self.now + time;
+        for ue in self.ues.iter_mut().filter(|ue| ue.home == upf) {
+            ue.excused_until = ue.excused_until.max(until);
+        }
+    }
+
+    fn set_upf_clock(&mut self, upf: usize, seconds: i32) {
+        let end = &mut self.upfs[upf];
+        end.clock_s = seconds;
+        if end.runs() {
+            let clock = UpfCommand::Clock { unix_epoch_ns: super::ends::epoch_ns(seconds) };
+            let _ = end.upf.command(clock, self.now);
+        }
+    }
+
+    /// What an operator does for a UE whose clock was wrong (`ctl sessions reset-clock`).
+    fn reset_clock_of(&mut self, ue: usize) {
+        let key = self.ues[ue].entry.key;
+        self.ues[ue].kept_timestamp_ns = 0;
+        for upf in &mut self.upfs {
+            upf.kept.remove(&key.0);
+            // One that does not know it has nothing to forget.
+            let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.now);
+        }
+    }
+
+    /// A UE says that it was refused: the operator looks at both clocks, and where they are right lets it in again. (That the
+    /// UPF refused somebody is not enough: a recorded handshake sent again looks the same there.)
+    pub(super) fn refused(&mut self, ue: usize) {
+        let home = self.ues[ue].home;
+        let until = self.now + REFUSED;
+        self.ues[ue].excused_until = self.ues[ue].excused_until.max(until);
+        if self.ues[ue].clock_s == 0 && self.upfs[home].clock_s == 0 {
+            self.reset_clock_of(ue);
+        }
+    }
+
+    fn move_ue(&mut self, ue: usize) {
+        let to = (self.ues[ue].home + 1) % self.upfs.len();
+        let key = self.upfs[to].key();
+        let end = &mut self.ues[ue];
+        end.home = to;
+        end.config.upf_key = key;
+        for (n, access) in end.config.accesses.iter_mut().enumerate() {
+            access.remote = super::ends::remote(to, n);
+        }
+        end.disturb();
+        if end.runs() {
+            end.start(self.now);
+        }
+    }
+
+    fn rules_at(&mut self, upf: usize, rules: Vec<Rule>) {
+        self.ues.iter_mut().filter(|ue| ue.home == upf).for_each(|ue| ue.orderly = false);
+        self.upfs[upf].config.rules.clone_from(&rules);
+        if self.upfs[upf].runs() {
+            let _ = self.upfs[upf].upf.command(UpfCommand::Rules(rules), self.now);
+        }
+    }
+
+    fn ue_rules(&mut self, ue: usize, mode: Mode, reorder: bool) {
+        let end = &mut self.ues[ue];
+        end.orderly = false;
+        end.config.rules = rules("own", mode, reorder);
+        if end.runs() {
+            end.ue.on_command(UeCommand::Rules(end.config.rules.clone()), self.now);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Traffic: numbered packets, and a model of a reliable transport: segments, cumulative acknowledgements, repetition.
+
+use super::draw::Draw;
+use super::ledger::Kind;
+use anabranch_core::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Segments under way at once.
+const WINDOW: usize = 8;
+/// Time before a segment is sent again; doubles up to [`MAX_RTO`].
+const RTO: Duration = Duration::from_millis(400);
+const MAX_RTO: Duration = Duration::from_secs(3);
+
+/// How often a flow that has nothing to send looks whether it has.
+const SILENT: Duration = Duration::from_millis(500);
+
+/// What a flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Numbered packets.
+    Udp,
+    /// Every byte, once and in order.
+    Reliable,
+}
+
+/// A segment that is not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    offset: u64,
+    bytes: usize,
+    sent: Instant,
+    rto: Duration,
+}
+
+/// One flow of a UE, with both of its ends.
+#[derive(Debug)]
+pub struct Flow {
+    /// Its number.
+    pub number: u8,
+    /// Whether data goes to the UPF.
+    pub up: bool,
+    /// Whether it is of IPv6.
+    pub v6: bool,
+    /// What it is.
+    pub transport: Transport,
+    /// When it sends next.
+    pub next: Instant,
+    draw: Draw,
+    pace_ms: u64,
+    // The sender's end.
+    offered: u64,
+    under_way: VecDeque<Segment>,
+    // The receiver's end.
+    expected: u64,
+    early: BTreeMap<u64, usize>,
+}
+
+/// What is to be sent: kind, offset and bytes.
+pub type Send = (Kind, u64, usize);
+
+impl Flow {
+    /// A flow that begins at `next`.
+    #[must_use]
+    pub fn new(
+        number: u8,
+        up: bool,
+        v6: bool,
+        transport: Transport,
+        pace_ms: u64,
+        next: Instant,
+        draw: Draw,
+    ) -> Self {
+        Self {
+            number,
+            up,
+            v6,
+            transport,
+            next,
+            draw,
+            pace_ms,
+            offered: 0,
+            under_way: VecDeque::new(),
+            expected: 0,
+            early: BTreeMap::new(),
+        }
+    }
+
+    /// Its turn to send has come. `new`: whether it may offer what it did not offer before.
+    pub fn turn(&mut self, now: Instant, new: bool) -> Option<Send> {
+        let us = self.pace_ms * 1_000;
+        self.next = now + Duration::from_micros(self.draw.between((us / 2, us * 3 / 2)).max(1));
+        if !new && self.under_way.is_empty() {
+            // There is nothing to do before others have something to say.
+            self.next = now + SILENT;
+            return None;
+        }
+        let bytes = self.size();
+        if self.transport == Transport::Udp {
+            return new.then_some((Kind::Udp, 0, bytes));
+        }
+        if let Some(first) = self.under_way.front_mut()
+            && now >= first.sent + first.rto
+        {
+            (first.sent, first.rto) = (now, (first.rto * 2).min(MAX_RTO));
+            return Some((Kind::Segment, first.offset, first.bytes));
+        }
+        if !new || self.under_way.len() >= WINDOW {
+            return None;
+        }
+        let offset = self.offered;
+        self.offered += bytes as u64;
+        self.under_way.push_back(Segment { offset, bytes, sent: now, rto: RTO });
+        Some((Kind::Segment, offset, bytes))
+    }
+
+    /// A size: most are small or full, some are anything between; a multiple of 8.
+    pub fn size(&mut self) -> usize {
+        let bytes = match self.draw.below(5) {
+            0 | 1 => self.draw.between((40, 200)),
+            2 | 3 => self.draw.between((900, 1_200)),
+            // An IP packet of 1400 bytes, what a tunnel carries at most, has a body of 1,348 or 1,328.
+            _ => self.draw.between((1_200, 1_328)),
+        };
+        bytes as usize & !7
+    }
+
+    /// A segment has arrived: what to acknowledge.
+    ///
+    /// # Errors
+    /// It is not what was sent there.
+    pub fn segment(&mut self, offset: u64, bytes: usize) -> Result<Send, String> {
+        let end = offset + bytes as u64;
+        if end > self.offered {
+            return Err(format!("flow {}: bytes {offset} to {end} were never offered", self.number));
+        }
+        if offset >= self.expected && self.early.insert(offset, bytes).is_some_and(|other| other != bytes) {
+            return Err(format!("flow {}: two segments at {offset}", self.number));
+        }
+        while let Some(entry) = self.early.first_entry() {
+            if *entry.key() > self.expected {
+                break;
+            }
+            let (at, bytes) = entry.remove_entry();
+            if at < self.expected {
+                return Err(format!("flow {}: a segment at {at} overlaps what is there", self.number));
+            }
+            self.expected += bytes as u64;
+        }
+        Ok((Kind::Ack, self.expected, 0))
+    }
+
+    /// All up to `offset` is acknowledged.
+    ///
+    /// # Errors
+    /// It was not there yet.
+    pub fn ack(&mut self, offset: u64) -> Result<(), String> {
+        if offset > self.expected {
+            return Err(format!("flow {}: {offset} acknowledged, {} received", self.number, self.expected));
+        }
+        while self.under_way.front().is_some_and(|first| first.offset + first.bytes as u64 <= offset) {
+            self.under_way.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether everything offered has arrived and is acknowledged.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.under_way.is_empty() && self.expected == self.offered
+    }
+
+    /// Bytes offered, and received in order.
+    #[must_use]
+    pub const fn progress(&self) -> (u64, u64) {
+        (self.offered, self.expected)
+    }
+}

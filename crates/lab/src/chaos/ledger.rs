@@ -1,0 +1,318 @@
+//! Every inner packet that was sent, and what became of it.
+//!
+//! ```text
+//!   payload  | number 8 | kind 1 | flow 1 | UE 1 | 0 | bytes 4 | offset 8 | body: three words of MARK, one of the stream's |
+//! ```
+//!
+//! The body makes user data in the clear easy to find in any datagram, and makes any byte of a reliable flow tell its
+//! place.
+
+use super::check::{Invariant, Tally};
+use anabranch_core::time::Instant;
+use anabranch_wire::ip;
+use std::net::{IpAddr, SocketAddr};
+
+/// In every body, three words of four.
+pub const MARK: u64 = 0x5ec2_e7da_7a1b_93c4;
+/// Bytes of a payload before the body.
+pub const HEADER: usize = 24;
+/// Numbers from here on are of the hostile UE, and not in the ledger.
+pub const FOREIGN: u64 = 1 << 60;
+
+/// What a packet is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Numbered, and no more.
+    Udp = 0,
+    /// A segment of a reliable flow.
+    Segment = 1,
+    /// It has all up to there.
+    Ack = 2,
+}
+
+/// What a payload says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Number in the ledger.
+    pub number: u64,
+    /// What for.
+    pub kind: Kind,
+    /// Number of the UE.
+    pub ue: u8,
+    /// Number of the flow.
+    pub flow: u8,
+    /// Place of the segment in its stream, or of what is expected next.
+    pub offset: u64,
+    /// Bytes of the body.
+    pub bytes: usize,
+}
+
+/// A packet that was sent.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    ue: u8,
+    flow: u8,
+    up: bool,
+    hash: u64,
+    at: Instant,
+    /// When it arrived first.
+    came: Option<Instant>,
+    arrived: u8,
+}
+
+/// What is delivered to one UE in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets delivered, copies not counted.
+    pub delivered: u64,
+    /// Σ of the time each took, nanoseconds.
+    pub delay_ns: u64,
+}
+
+/// What came out of a tunnel end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// One of ours, for the first time.
+    Packet(Label),
+    /// One of ours once more, where nobody can tell a copy.
+    Copy,
+    /// Something of the tunnel itself, or of the hostile UE.
+    Other,
+}
+
+/// See the top of this file.
+#[derive(Default)]
+pub struct Ledger {
+    sent: Vec<Sent>,
+    /// Highest number that arrived, by UE, direction and flow.
+    highest: Vec<[[u64; MAX_FLOWS]; 2]>,
+}
+
+/// Most flows of a UE.
+pub const MAX_FLOWS: usize = 8;
+
+impl Ledger {
+    /// For so many UEs.
+    #[must_use]
+    pub fn new(ues: usize) -> Self {
+        Self { sent: Vec::new(), highest: vec![[[0; MAX_FLOWS]; 2]; ues] }
+    }
+
+    /// The number of the next packet.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
+        self.sent.len() as u64 + 1
+    }
+
+    /// Notes a packet that is about to be sent, with the number that it carries.
+    pub fn send(&mut self, ue: u8, flow: u8, up: bool, packet: &[u8], now: Instant) {
+        let hash = hash(packet);
+        self.sent.push(Sent { ue, flow, up, hash, at: now, came: None, arrived: 0 });
+    }
+
+    /// Takes what a tunnel end delivered. `addresses` are those of each UE, `own` the hostile one's; `up`: at the UPF; `plain`: whether a UE has
+    /// an access without a replay window; `ordered`: whether order must hold for a UE and direction.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn arrive(
+        &mut self,
+        up: bool,
+        packet: &[u8],
+        now: Instant,
+        addresses: &[[IpAddr; 2]],
+        own: [IpAddr; 2],
+        plain: impl Fn(u8) -> bool,
+        ordered: impl Fn(u8, bool) -> bool,
+        tally: &mut Tally,
+    ) -> Result<Arrival, (Invariant, String)> {
+        let protocol = match packet.first().map(|b| b >> 4) {
+            Some(4) => packet.get(9),
+            _ => packet.get(6),
+        };
+        if matches!(protocol, Some(1 | 58)) {
+            return Ok(Arrival::Other);
+        }
+        // The hostile UE may send what it likes as itself.
+        if up && ip::src_dst(packet).is_ok_and(|(from, _)| own.contains(&from)) {
+            return Ok(Arrival::Other);
+        }
+        tally.look(Invariant::Intact);
+        let (from, to, label) = parse(packet).ok_or_else(|| {
+            (Invariant::Intact, format!("{} bytes that nobody sent came out", packet.len()))
+        })?;
+        tally.look(Invariant::OwnSource);
+        let owner = |address: IpAddr| addresses.iter().position(|own| own.contains(&address));
+        let device = owner(if up { from.ip() } else { to.ip() });
+        if label.number >= FOREIGN {
+            return match device {
+                Some(ue) => Err((
+                    Invariant::OwnSource,
+                    format!("a packet of the hostile UE was delivered as if UE {ue} had sent it"),
+                )),
+                None => Ok(Arrival::Other),
+            };
+        }
+        let index = usize::try_from(label.number).unwrap_or(0).wrapping_sub(1);
+        let Some(sent) = self.sent.get_mut(index) else {
+            return Err((Invariant::Intact, format!("packet {} was never sent", label.number)));
+        };
+        if device != Some(sent.ue.into()) {
+            let what = format!("packet {} of UE {} came out as of {from} for {to}", label.number, sent.ue);
+            return Err((Invariant::OwnSource, what));
+        }
+        if sent.up != up || sent.hash != hash(packet) {
+            let what = format!("packet {} of UE {} is not as it was sent", label.number, sent.ue);
+            return Err((Invariant::Intact, what));
+        }
+        tally.look(Invariant::Once);
+        sent.arrived = sent.arrived.saturating_add(1);
+        if sent.arrived > 1 {
+            if plain(sent.ue) {
+                return Ok(Arrival::Copy);
+            }
+            let what = format!("packet {} of UE {} was delivered twice", label.number, sent.ue);
+            return Err((Invariant::Once, what));
+        }
+        sent.came = Some(now);
+        let highest = &mut self.highest[usize::from(sent.ue)][usize::from(up)][usize::from(sent.flow)];
+        if ordered(sent.ue, up) {
+            tally.look(Invariant::Order);
+            if label.number < *highest {
+                let what = format!(
+                    "packet {} of UE {}, flow {}, {}, came out after {highest}",
+                    label.number,
+                    sent.ue,
+                    sent.flow,
+                    if up { "up" } else { "down" },
+                );
+                return Err((Invariant::Order, what));
+            }
+        }
+        *highest = label.number.max(*highest);
+        Ok(Arrival::Packet(label))
+    }
+
+    /// The first packet of a UE from number `from` on that is not there.
+    #[must_use]
+    pub fn missing(&self, ue: u8, from: u64) -> Option<String> {
+        let from_index = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
+        let lost = |(_, sent): &(usize, &Sent)| sent.ue == ue && sent.arrived == 0;
+        let (index, sent) = self.sent.iter().enumerate().skip(from_index).find(lost)?;
+        let way = if sent.up { "up" } else { "down" };
+        Some(format!("packet {} of UE {ue}, flow {}, {way}, sent at {}", index + 1, sent.flow, sent.at))
+    }
+
+    /// What became of all packets sent by `until`, by UE and direction (up is 1).
+    #[must_use]
+    pub fn services(&self, until: Instant) -> Vec<[Service; 2]> {
+        let mut services = vec![[Service::default(); 2]; self.highest.len()];
+        for sent in self.sent.iter().filter(|sent| sent.at <= until) {
+            let service = &mut services[usize::from(sent.ue)][usize::from(sent.up)];
+            service.sent += 1;
+            if let Some(came) = sent.came {
+                service.delivered += 1;
+                service.delay_ns += (came - sent.at).as_nanos() as u64;
+            }
+        }
+        services
+    }
+}
+
+/// A packet of a flow.
+#[must_use]
+pub fn emit(from: SocketAddr, to: SocketAddr, label: &Label) -> Vec<u8> {
+    let mut payload = vec![0; HEADER + label.bytes];
+    payload[..8].copy_from_slice(&label.number.to_be_bytes());
+    payload[8..12].copy_from_slice(&[label.kind as u8, label.flow, label.ue, 0]);
+    payload[12..16].copy_from_slice(&(label.bytes as u32).to_be_bytes());
+    payload[16..24].copy_from_slice(&label.offset.to_be_bytes());
+    fill(label, &mut payload[HEADER..]);
+    ip::udp_datagram(from, to, &payload).unwrap_or_default()
+}
+
+fn fill(label: &Label, body: &mut [u8]) {
+    let mut place = label.offset / 8;
+    for word in body.chunks_mut(8) {
+        let value = if place % 4 == 3 { scramble(place, label) } else { MARK };
+        word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+        place += 1;
+    }
+}
+
+fn scramble(place: u64, label: &Label) -> u64 {
+    let of = u64::from(label.ue) << 8 | u64::from(label.flow);
+    (place ^ of << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// What a packet says, if it is one of ours and its body is that of its place.
+fn parse(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, Label)> {
+    let (from, to, payload) = ip::parse_udp(packet).ok()?;
+    let payload = &packet[payload];
+    let word = |at: usize| Some(u64::from_be_bytes(payload.get(at..at + 8)?.try_into().ok()?));
+    let kind = match payload.get(8)? {
+        0 => Kind::Udp,
+        1 => Kind::Segment,
+        2 => Kind::Ack,
+        _ => return None,
+    };
+    let bytes = u32::from_be_bytes(payload.get(12..16)?.try_into().ok()?) as usize;
+    let label = Label { number: word(0)?, kind, flow: payload[9], ue: payload[10], offset: word(16)?, bytes };
+    let mut body = vec![0; bytes];
+    fill(&label, &mut body);
+    (payload.get(HEADER..) == Some(&body)).then_some((from, to, label))
+}
+
+/// Whether user data is to be seen in a datagram.
+#[must_use]
+pub fn in_clear(datagram: &[u8]) -> bool {
+    // Two words of the mark in a row show one of its rotations at any alignment.
+    let doubled = u128::from(MARK) << 64 | u128::from(MARK);
+    let rotations: [u64; 8] = std::array::from_fn(|n| (doubled >> (8 * n)) as u64);
+    let words = datagram.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    words.into_iter().any(|word| rotations.contains(&word))
+}
+
+/// 64 bits of a packet.
+fn hash(packet: &[u8]) -> u64 {
+    let mut tally = Tally::default();
+    tally.digest(packet);
+    tally.digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(bytes: usize) -> Label {
+        Label { number: 7, kind: Kind::Segment, ue: 1, flow: 2, offset: 4096, bytes }
+    }
+
+    #[test]
+    fn a_packet_says_what_it_is_and_a_changed_byte_shows() {
+        let (from, to) = ("10.0.0.1:5".parse().unwrap(), "192.0.2.1:9".parse().unwrap());
+        let packet = emit(from, to, &label(800));
+        assert_eq!(parse(&packet), Some((from, to, label(800))));
+        for at in [0, 17, 23, 24, 500, 823] {
+            let mut payload = packet[28..].to_vec();
+            payload[at] ^= 1;
+            let other = ip::udp_datagram(from, to, &payload).unwrap();
+            let changed = parse(&other).is_none_or(|(_, _, other)| other != label(800));
+            assert!(changed, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn user_data_is_seen_at_any_place() {
+        let (from, to) = ("10.0.0.1:5".parse().unwrap(), "192.0.2.1:9".parse().unwrap());
+        let packet = emit(from, to, &label(40));
+        for shift in 0..16 {
+            let mut datagram = vec![0xa5; shift];
+            datagram.extend_from_slice(&packet);
+            assert!(in_clear(&datagram), "{shift}");
+        }
+        assert!(!in_clear(&super::super::draw::Draw::new(1, 1).bytes(100_000)));
+    }
+}

@@ -1,0 +1,635 @@
+//! What a run consists of: the world, and the faults with the step at which each begins. A plan is drawn from a seed,
+//! written to a file, read back and shrunk; everything that happens in a run follows from it.
+
+use super::draw::Draw;
+use serde::{Deserialize, Serialize};
+
+/// Most UEs, the hostile one not counted.
+pub const MAX_UES: u8 = 4;
+/// Accesses of a UE.
+pub const ACCESSES: u8 = 2;
+/// Version of the file: what is drawn from a seed in a run changes with it.
+pub const VERSION: u32 = 1;
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Of this file.
+    pub version: u32,
+    /// What everything that is drawn while it runs follows from.
+    pub seed: u64,
+    /// Steps, each one event, before the faults stop.
+    pub steps: u64,
+    /// UPFs, 1 or 2; UE *i* begins at UPF *i* modulo this.
+    pub upfs: u8,
+    /// Whether user data goes in the clear, by access.
+    pub plain: [bool; 2],
+    /// A UE with valid keys that keeps to no rule.
+    #[serde(default)]
+    pub hostile: bool,
+    /// Senders without keys: garbage, replays, handshakes, spoofed sources.
+    #[serde(default)]
+    pub strangers: bool,
+    /// The UEs.
+    #[serde(default)]
+    pub ues: Vec<UePlan>,
+    /// The faults.
+    #[serde(default, rename = "fault")]
+    pub faults: Vec<Fault>,
+}
+
+/// One UE.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UePlan {
+    /// How its traffic is steered.
+    pub mode: Mode,
+    /// Whether the rule restores order.
+    pub reorder: bool,
+    /// One-way delay, by access, milliseconds.
+    pub delay_ms: [u64; 2],
+    /// Largest IP packet, by access, bytes.
+    pub mtu: [usize; 2],
+    /// Mean time between packets of a flow, milliseconds.
+    pub pace_ms: u64,
+    /// Whether traffic begins before there is a session.
+    pub early: bool,
+}
+
+/// A steering mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Active-standby on the first access.
+    First,
+    /// Active-standby on the second access.
+    Second,
+    /// Active-standby that changes the access of its uplink every few packets.
+    Rotate,
+    /// Smallest delay.
+    SmallestDelay,
+    /// Packet by packet, half each.
+    Balance,
+    /// Flow by flow.
+    BalanceFlows,
+    /// Autonomous load-balance.
+    Autonomous,
+    /// The first access until its round trip is too long.
+    Priority,
+    /// Every packet on both.
+    Redundant,
+    /// With repair packets.
+    Coded,
+}
+
+/// All of them.
+pub const MODES: [Mode; 10] = [
+    Mode::First,
+    Mode::Second,
+    Mode::Rotate,
+    Mode::SmallestDelay,
+    Mode::Balance,
+    Mode::BalanceFlows,
+    Mode::Autonomous,
+    Mode::Priority,
+    Mode::Redundant,
+    Mode::Coded,
+];
+
+/// A fault: when, how long, what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Step at which it begins.
+    pub at: u64,
+    /// How long it lasts, milliseconds of virtual time; what happens at once has no use for it.
+    pub ms: u64,
+    /// What.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+/// Towards the UPF, towards the UE, or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Towards the UPF.
+    Up,
+    /// Towards the UE.
+    Down,
+    /// Both.
+    Both,
+}
+
+impl Way {
+    /// Whether a direction is meant.
+    #[must_use]
+    pub const fn has(self, up: bool) -> bool {
+        matches!((self, up), (Self::Both, _) | (Self::Up, true) | (Self::Down, false))
+    }
+}
+
+/// Which direction of which access of which UE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Number of the UE.
+    pub ue: u8,
+    /// Number of the access.
+    pub access: u8,
+    /// Direction.
+    pub way: Way,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Kind {
+    /// Packets are lost, in bursts of so many on average.
+    Loss {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// Share of the packets.
+        percent: u8,
+        /// Mean length of a burst, packets.
+        burst: u8,
+    },
+    /// Nothing comes through, and nobody is told.
+    Partition {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+    },
+    /// Packets overtake one another.
+    Reorder {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// Most extra delay, milliseconds.
+        jitter_ms: u16,
+    },
+    /// Packets come twice.
+    Duplicate {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// Share of the packets.
+        percent: u8,
+    },
+    /// A byte is another one, and the outer checksum fits.
+    Corrupt {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// Share of the packets.
+        percent: u8,
+    },
+    /// The one-way delay is another one.
+    Delay {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// The new one, milliseconds.
+        delay_ms: u16,
+    },
+    /// The rate is bounded, with a queue of so many packets.
+    Rate {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// kbit/s.
+        kbps: u32,
+        /// Packets that may wait.
+        queue: u16,
+    },
+    /// Larger packets do not come through.
+    Mtu {
+        /// Where.
+        #[serde(flatten)]
+        place: Place,
+        /// Bytes of an IP packet.
+        bytes: u16,
+    },
+    /// An access loses its carrier, and the UE is told.
+    Carrier {
+        /// Of which UE.
+        ue: u8,
+        /// Which.
+        access: u8,
+    },
+    /// A middlebox gives the UE's datagrams another source.
+    Roam {
+        /// Of which UE.
+        ue: u8,
+        /// On which access.
+        access: u8,
+    },
+    /// A UE ends and starts again after the time; with or without what it keeps in files.
+    RestartUe {
+        /// Which.
+        ue: u8,
+        /// Whether its state file is there.
+        kept: bool,
+    },
+    /// A UPF ends and starts again after the time.
+    RestartUpf {
+        /// Which.
+        upf: u8,
+        /// Whether its state file is there.
+        kept: bool,
+    },
+    /// A UPF starts again with room for so many sessions, and once more with enough after the time.
+    SmallUpf {
+        /// Which.
+        upf: u8,
+        /// Sessions.
+        sessions: u8,
+    },
+    /// A UE starts again with a wall clock that is wrong; it is right after the time.
+    UeClock {
+        /// Which.
+        ue: u8,
+        /// By how much, seconds.
+        seconds: i32,
+    },
+    /// A UPF's wall clock is set to something else; it is right after the time.
+    UpfClock {
+        /// Which.
+        upf: u8,
+        /// By how much, seconds.
+        seconds: i32,
+    },
+    /// The UE ends its session.
+    CloseAtUe {
+        /// Which.
+        ue: u8,
+    },
+    /// The operator ends the session.
+    CloseAtUpf {
+        /// Of which UE.
+        ue: u8,
+    },
+    /// The operator forgets a UE, and knows it again after the time.
+    Remove {
+        /// Which.
+        ue: u8,
+    },
+    /// A UE goes to the other UPF.
+    Move {
+        /// Which.
+        ue: u8,
+    },
+    /// New rules at the UPF.
+    Rules {
+        /// Of which.
+        upf: u8,
+        /// The mode.
+        mode: Mode,
+        /// Whether order is restored.
+        reorder: bool,
+    },
+    /// New rules of the UE's own.
+    UeRules {
+        /// Which.
+        ue: u8,
+        /// The mode.
+        mode: Mode,
+        /// Whether order is restored.
+        reorder: bool,
+    },
+    /// A UE's output has no room.
+    UeNoRoom {
+        /// Which.
+        ue: u8,
+    },
+    /// A UPF's output has no room.
+    UpfNoRoom {
+        /// Which.
+        upf: u8,
+    },
+    /// Nobody takes a UPF's events.
+    Deaf {
+        /// Which.
+        upf: u8,
+    },
+    /// Nobody has anything to send.
+    Quiet,
+    /// A burst of packets at once, both ways.
+    Burst {
+        /// Of which UE.
+        ue: u8,
+        /// Packets each way.
+        packets: u8,
+    },
+}
+
+impl Kind {
+    /// Its name, as in a plan.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Loss { .. } => "loss",
+            Self::Partition { .. } => "partition",
+            Self::Reorder { .. } => "reorder",
+            Self::Duplicate { .. } => "duplicate",
+            Self::Corrupt { .. } => "corrupt",
+            Self::Delay { .. } => "delay",
+            Self::Rate { .. } => "rate",
+            Self::Mtu { .. } => "mtu",
+            Self::Carrier { .. } => "carrier",
+            Self::Roam { .. } => "roam",
+            Self::RestartUe { .. } => "restart-ue",
+            Self::RestartUpf { .. } => "restart-upf",
+            Self::SmallUpf { .. } => "small-upf",
+            Self::UeClock { .. } => "ue-clock",
+            Self::UpfClock { .. } => "upf-clock",
+            Self::CloseAtUe { .. } => "close-at-ue",
+            Self::CloseAtUpf { .. } => "close-at-upf",
+            Self::Remove { .. } => "remove",
+            Self::Move { .. } => "move",
+            Self::Rules { .. } => "rules",
+            Self::UeRules { .. } => "ue-rules",
+            Self::UeNoRoom { .. } => "ue-no-room",
+            Self::UpfNoRoom { .. } => "upf-no-room",
+            Self::Deaf { .. } => "deaf",
+            Self::Quiet => "quiet",
+            Self::Burst { .. } => "burst",
+        }
+    }
+
+    /// The UE it is about, for plans with fewer UEs.
+    #[must_use]
+    pub const fn ue(&self) -> Option<u8> {
+        match self {
+            Self::Loss { place, .. }
+            | Self::Partition { place }
+            | Self::Reorder { place, .. }
+            | Self::Duplicate { place, .. }
+            | Self::Corrupt { place, .. }
+            | Self::Delay { place, .. }
+            | Self::Rate { place, .. }
+            | Self::Mtu { place, .. } => Some(place.ue),
+            Self::Carrier { ue, .. }
+            | Self::Roam { ue, .. }
+            | Self::RestartUe { ue, .. }
+            | Self::UeClock { ue, .. }
+            | Self::CloseAtUe { ue }
+            | Self::CloseAtUpf { ue }
+            | Self::Remove { ue }
+            | Self::Move { ue }
+            | Self::UeRules { ue, .. }
+            | Self::UeNoRoom { ue }
+            | Self::Burst { ue, .. } => Some(*ue),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub const fn ue_mut(&mut self) -> Option<&mut u8> {
+        match self {
+            Self::Loss { place, .. }
+            | Self::Partition { place }
+            | Self::Reorder { place, .. }
+            | Self::Duplicate { place, .. }
+            | Self::Corrupt { place, .. }
+            | Self::Delay { place, .. }
+            | Self::Rate { place, .. }
+            | Self::Mtu { place, .. } => Some(&mut place.ue),
+            Self::Carrier { ue, .. }
+            | Self::Roam { ue, .. }
+            | Self::RestartUe { ue, .. }
+            | Self::UeClock { ue, .. }
+            | Self::CloseAtUe { ue }
+            | Self::CloseAtUpf { ue }
+            | Self::Remove { ue }
+            | Self::Move { ue }
+            | Self::UeRules { ue, .. }
+            | Self::UeNoRoom { ue }
+            | Self::Burst { ue, .. } => Some(ue),
+            _ => None,
+        }
+    }
+}
+
+/// Names of all kinds of faults that a plan can have, for the table of what took effect.
+pub const KINDS: [&str; 26] = [
+    "loss",
+    "partition",
+    "reorder",
+    "duplicate",
+    "corrupt",
+    "delay",
+    "rate",
+    "mtu",
+    "carrier",
+    "roam",
+    "restart-ue",
+    "restart-upf",
+    "small-upf",
+    "ue-clock",
+    "upf-clock",
+    "close-at-ue",
+    "close-at-upf",
+    "remove",
+    "move",
+    "rules",
+    "ue-rules",
+    "ue-no-room",
+    "upf-no-room",
+    "deaf",
+    "quiet",
+    "burst",
+];
+
+/// How rough a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weather {
+    /// Nothing that may lose a packet or disturb its order: nothing may be lost, and order holds.
+    Calm,
+    /// Accesses misbehave, programs run on.
+    Accesses,
+    /// Everything.
+    All,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of(seed: u64, steps: u64) -> Self {
+        let draw = &mut Draw::new(seed, 0);
+        let weather = match draw.below(10) {
+            0..=2 => Weather::Calm,
+            3..=5 => Weather::Accesses,
+            _ => Weather::All,
+        };
+        let count = draw.of(&[1, 1, 2, 2, 3, MAX_UES]);
+        let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, weather)).collect();
+        let mut plan = Self {
+            version: VERSION,
+            seed,
+            steps,
+            upfs: if draw.percent(30) { 2 } else { 1 },
+            plain: [draw.percent(15), draw.percent(5)],
+            hostile: draw.percent(40),
+            strangers: draw.percent(40),
+            ues,
+            faults: Vec::new(),
+        };
+        let faults = match weather {
+            Weather::Calm => draw.between((0, 3)),
+            _ => draw.between((1, 4 + steps / 400)),
+        };
+        for _ in 0..faults {
+            let fault = plan.fault(draw, weather);
+            plan.faults.push(fault);
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    fn fault(&self, draw: &mut Draw, weather: Weather) -> Fault {
+        let at = draw.below(self.steps);
+        // Short as a fade, or long as a tunnel.
+        let ms = match draw.below(4) {
+            0 => draw.between((1, 50)),
+            1 => draw.between((50, 1_000)),
+            2 => draw.between((200, 5_000)),
+            _ => draw.between((1_000, 20_000)),
+        };
+        let ue = draw.below(self.ues.len() as u64) as u8;
+        let upf = draw.below(self.upfs.into()) as u8;
+        let access = draw.below(ACCESSES.into()) as u8;
+        let way = draw.of(&[Way::Up, Way::Down, Way::Both, Way::Both]);
+        let place = Place { ue, access, way };
+        let kind = match weather {
+            Weather::Calm => match draw.below(3) {
+                0 => Kind::Duplicate { place, percent: draw.between((5, 60)) as u8 },
+                1 => Kind::Quiet,
+                _ => Kind::Burst { ue, packets: draw.between((2, 40)) as u8 },
+            },
+            Weather::Accesses => self.access_kind(draw, place),
+            Weather::All if draw.percent(40) => self.access_kind(draw, place),
+            Weather::All => match draw.below(17) {
+                0 | 1 => Kind::RestartUe { ue, kept: draw.percent(50) },
+                2 | 3 => Kind::RestartUpf { upf, kept: draw.percent(50) },
+                4 => Kind::SmallUpf { upf, sessions: draw.below(3) as u8 },
+                5 => Kind::UeClock { ue, seconds: clock(draw) },
+                6 => Kind::UpfClock { upf, seconds: clock(draw) },
+                7 => Kind::CloseAtUe { ue },
+                8 => Kind::CloseAtUpf { ue },
+                9 => Kind::Remove { ue },
+                10 => Kind::Move { ue },
+                11 => Kind::Rules { upf, mode: draw.of(&MODES), reorder: draw.percent(75) },
+                12 => Kind::UeRules { ue, mode: draw.of(&MODES), reorder: draw.percent(75) },
+                13 => Kind::UeNoRoom { ue },
+                14 => Kind::UpfNoRoom { upf },
+                15 => Kind::Deaf { upf },
+                _ => Kind::Quiet,
+            },
+        };
+        // Nobody speaks for long enough that sessions rest, and keys change or run out.
+        let ms = if kind == Kind::Quiet { draw.of(&[3_000, 12_000, 70_000, 130_000, 200_000]) } else { ms };
+        Fault { at, ms, kind }
+    }
+
+    fn access_kind(&self, draw: &mut Draw, place: Place) -> Kind {
+        let percent = draw.between((1, 60)) as u8;
+        match draw.below(12) {
+            0 | 1 => Kind::Loss { place, percent, burst: draw.between((1, 20)) as u8 },
+            2 | 3 => Kind::Partition { place },
+            4 => Kind::Reorder { place, jitter_ms: draw.between((1, 120)) as u16 },
+            5 => Kind::Duplicate { place, percent },
+            // Nobody can tell what was changed in the clear.
+            6 if !self.plain.contains(&true) => Kind::Corrupt { place, percent },
+            7 => Kind::Delay { place, delay_ms: draw.between((0, 400)) as u16 },
+            8 => Kind::Rate {
+                place,
+                kbps: draw.between((20, 3_000)) as u32,
+                queue: draw.between((1, 50)) as u16,
+            },
+            9 => Kind::Mtu { place, bytes: draw.between((1_280, 1_500)) as u16 },
+            10 => Kind::Carrier { ue: place.ue, access: place.access },
+            _ => Kind::Roam { ue: place.ue, access: place.access },
+        }
+    }
+}
+
+fn ue(draw: &mut Draw, weather: Weather) -> UePlan {
+    let calm = weather == Weather::Calm;
+    UePlan {
+        mode: draw.of(&MODES),
+        reorder: draw.percent(80),
+        delay_ms: [draw.between((1, 80)), draw.between((1, 80))],
+        mtu: if calm || draw.percent(70) {
+            [1_500; 2]
+        } else {
+            [draw.between((1_280, 1_500)) as usize, draw.between((1_280, 1_500)) as usize]
+        },
+        pace_ms: draw.of(&[5, 20, 50, 100]),
+        early: !calm && draw.percent(30),
+    }
+}
+
+fn clock(draw: &mut Draw) -> i32 {
+    let seconds = draw.of(&[1, 60, 3_600, 43_200, 172_800, 31_536_000]);
+    if draw.percent(50) { seconds } else { -seconds }
+}
+
+impl Plan {
+    /// As it is written to a file.
+    ///
+    /// # Errors
+    /// None that a plan could cause.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
+    /// What a file says.
+    ///
+    /// # Errors
+    /// It is not a plan, or one of another version; what is wrong, and where.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        let plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if plan.version != VERSION {
+            return Err(format!("version {}: this program replays version {VERSION}", plan.version));
+        }
+        if plan.ues.is_empty() || plan.ues.len() > usize::from(MAX_UES) {
+            return Err(format!("{} UEs: write 1 to {MAX_UES}", plan.ues.len()));
+        }
+        if !(1..=2).contains(&plan.upfs) {
+            return Err(format!("upfs = {}: write 1 or 2", plan.upfs));
+        }
+        let access = |fault: &Fault| match fault.kind {
+            Kind::Loss { place, .. }
+            | Kind::Partition { place }
+            | Kind::Reorder { place, .. }
+            | Kind::Duplicate { place, .. }
+            | Kind::Corrupt { place, .. }
+            | Kind::Delay { place, .. }
+            | Kind::Rate { place, .. }
+            | Kind::Mtu { place, .. } => place.access,
+            Kind::Carrier { access, .. } | Kind::Roam { access, .. } => access,
+            _ => 0,
+        };
+        if let Some(fault) = plan.faults.iter().find(|fault| access(fault) >= ACCESSES) {
+            return Err(format!("fault at {}: access {}: write 0 or 1", fault.at, access(fault)));
+        }
+        Ok(plan)
+    }
+
+    /// The same without a UE; those after it move up, and so do the faults that are about them.
+    #[must_use]
+    pub fn without_ue(&self, gone: u8) -> Self {
+        let mut plan = self.clone();
+        plan.ues.remove(usize::from(gone).min(self.ues.len().saturating_sub(1)));
+        plan.faults.retain(|fault| fault.kind.ue() != Some(gone));
+        for fault in &mut plan.faults {
+            if let Some(ue) = fault.kind.ue_mut()
+                && *ue > gone
+            {
+                *ue -= 1;
+            }
+        }
+        plan
+    }
+}
