@@ -94,18 +94,19 @@ mod tests {
 
     #[test]
     fn a_table_says_paper_ours_and_why() {
-        let claim = |id: &str, max: u32| {
+        let claim = |id: &str, max: u32, differs: &str| {
             format!(
                 "[[claim]]\nid = \"{id}\"\nwhat = \"a | b\"\nmetric = \"flow.f.outage_ms\"\nunit = \"ms\"\n\
-                 paper = 2.5\nmax = {max}\ndiffers = \"moon\"\n"
+                 paper = 2.5\nmax = {max}\n{differs}\n"
             )
         };
+        let moon = "differs = { why = \"moon\", min = 1, max = 5 }";
         let text = format!(
             "title = \"t\"\n[link.w]\n[ue.u]\naccesses = [{{ name = \"w\", link = \"w\" }}]\n\
              [flow.f]\nkind = \"ping\"\n{}{}{}",
-            claim("x", 9),
-            claim("y", 1),
-            claim("z", 2)
+            claim("x", 9, ""),
+            claim("y", 1, moon),
+            claim("z", 2, moon)
         );
         let scenario = parse(Path::new("s.toml"), &text, &[]).unwrap();
         let done = run(&scenario, &Fake, 1, 5, &Quiet).unwrap();
