@@ -1,5 +1,8 @@
 //! `anabranch-lab chaos`.
-#![allow(clippy::disallowed_methods, reason = "how long the whole takes is told to people, and decides nothing")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "how long the whole takes is told to people, and decides nothing"
+)]
 
 use super::check::Violation;
 use super::many::{Summary, many};
@@ -116,7 +119,8 @@ fn run_many(args: &Args, seeds: &Range<u64>) -> Result<bool> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = args.jobs.map_or(cores, usize::from);
     let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(seeds.end - seeds.start) };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}")
+    {
         bar.set_style(style);
     }
     let begin = Instant::now();

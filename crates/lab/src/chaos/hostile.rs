@@ -75,7 +75,10 @@ impl Hostile {
     #[must_use]
     pub fn own() -> [IpAddr; 2] {
         let addresses = inner(NUMBER);
-        [addresses.v4.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4), addresses.v6.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6)]
+        [
+            addresses.v4.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4),
+            addresses.v6.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6),
+        ]
     }
 
     /// Where it is.

@@ -169,7 +169,8 @@ fn kept(world: &World) -> Option<String> {
     world.upfs.iter().enumerate().find_map(|(n, end)| {
         let pool = end.upf.pool();
         let held = (pool.used_bytes(), pool.queues_used());
-        let holders = end.upf.sessions().filter_map(|view| Some((view.ue, end.upf.session(&view.key)?.held())));
+        let holders =
+            end.upf.sessions().filter_map(|view| Some((view.ue, end.upf.session(&view.key)?.held())));
         (held != (0, 0)).then(|| {
             format!("UPF {n} holds {} bytes and {} queues: {:?}", held.0, held.1, holders.collect::<Vec<_>>())
         })
