@@ -261,8 +261,8 @@ fn killed_started_again_and_told_anew() {
     assert_ne!(installed, before);
     // Another one does not start beside it, and does it no harm.
     let mut second = world.spawn_proxy();
-    assert_eq!(second.wait(Duration::from_secs(20)), 1);
-    assert!(world.log().contains("is another proxy running"), "{}", world.log());
+    assert_eq!(second.wait(Duration::from_secs(20)), 2);
+    assert!(world.log().contains("another program listens there"), "{}", world.log());
     assert_eq!(world.picture(), installed);
     exchange(connect(&world.ue, server).unwrap(), 1000);
     proxy.signal(Signal::SIGKILL);
