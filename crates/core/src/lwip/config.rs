@@ -277,7 +277,7 @@ pub enum Hold {
         ms: f64,
     },
     /// The paper's t_opt, corrected, from what the node learns of each flow; see
-    /// [`Model`](super::holding_time::Model). It is 0 most of the time: for comparison with the paper.
+    /// [`Model`](super::holding_time::Model).
     Optimal,
     /// As long as it has paid lately on the UE's legs: ours, see docs/lwip.md.
     Adaptive,

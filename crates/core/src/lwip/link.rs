@@ -1,11 +1,19 @@
 //! What is known of one leg of one UE: round-trip time and rate, by echo requests that any UE answers, and by what the
 //! node itself sends.
 //!
-//! *RTT*: EWMA with 0.6 of the new value, as the authors' code has it. *Rate*: the data between two probes is the train;
-//! [`super::load`] tells what its dispersion says. Nothing is sent to find out: what is not used is not measured.
+//! *RTT*: EWMA with 0.6 of the new value, as the authors' code has it. *Rate*: the data itself is the train. A leg is a
+//! queue in front of a bottleneck, so between the answers to two probes left what was sent between the probes:
+//!
+//! ```text
+//!   sent      P1 ▪▪▪▪▪▪▪▪▪ P2              bytes between: b, with P2
+//!   answered        ●───────────────●      time between the answers: t
+//! ```
+//!
+//! If P1 found a queue (its round trip was well above the least), the leg was busy all that time, and b/t is its rate.
+//! Otherwise b/t is no more than a lower bound, which only ever raises the estimate. Nothing is sent to find out: what
+//! is not used is not measured.
 
 use super::Leg;
-use super::load::Meter;
 use crate::time::{Duration, Instant, nanos};
 
 /// Weight of a new round trip.
@@ -14,12 +22,9 @@ const NEW: f64 = 0.6;
 const OUTSTANDING: usize = 16;
 /// The least round trip is that of the last one or two of these.
 const LEAST_OVER: Duration = Duration::from_secs(10);
-/// A round trip is above those without a queue from here on: so much more, and so many microseconds.
+/// A round trip is well above the least from here on: so much more, and so many microseconds.
 const BUSY_RATIO: f64 = 1.1;
 const BUSY_US: f64 = 2_000.0;
-/// Samples of the rate are of probes so far apart, at least and at most: jitter is a part of what lies between.
-const SAMPLE: Duration = Duration::from_millis(80);
-const LONGEST_SAMPLE: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Clone, Copy)]
 struct Probe {
@@ -27,39 +32,6 @@ struct Probe {
     at: Instant,
     /// Bytes sent when it was, itself included.
     bytes: u64,
-    /// It bounds a sample of the rate.
-    is_mark: bool,
-}
-
-/// A mark that was answered.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    bytes: u64,
-    sent: Instant,
-    answered: Instant,
-    rtt_us: f64,
-}
-
-/// Round trips while there is no queue, by those samples from which [`Meter`] can tell.
-#[derive(Debug, Clone, Copy)]
-struct Quiet {
-    seen: u32,
-    mean_us: f64,
-    variance: f64,
-}
-
-impl Quiet {
-    fn learn(&mut self, rtt_us: f64) {
-        self.seen = self.seen.saturating_add(1);
-        let (new, off) = ((1.0 / f64::from(self.seen)).max(1.0 / 8.0), rtt_us - self.mean_us);
-        self.mean_us += new * off;
-        self.variance = (1.0 - new) * (self.variance + new * off * off);
-    }
-
-    /// What hardly any round trip exceeds; infinite as long as nothing is known.
-    fn top_us(&self) -> f64 {
-        if self.seen < 2 { f64::INFINITY } else { self.mean_us + 2.0 * self.variance.sqrt() }
-    }
 }
 
 /// One leg of one UE.
@@ -72,18 +44,10 @@ pub(super) struct Link {
     /// Least round trip of this window of time and of the one before.
     least_us: [f64; 2],
     least_since: Instant,
-    marked_at: Option<Instant>,
-    last: Option<Mark>,
-    meter: Meter,
-    quiet: Quiet,
-    is_queued: bool,
-    /// Bits and seconds of the last samples with a queue.
-    bits: f64,
-    seconds: f64,
-    /// Samples of the rate.
-    pub samples: u64,
+    /// Bytes before the last probe that was answered, when that was, and whether there was a queue.
+    last: Option<(u64, Instant, bool)>,
     rate_bps: f64,
-    /// It was full once: the rate is not a lower bound.
+    /// It was busy once: the rate is not a lower bound.
     rate_known: bool,
     pub sent_bytes: u64,
     pub up: bool,
@@ -101,14 +65,7 @@ impl Link {
             rtt_us: 0.0,
             least_us: [f64::INFINITY; 2],
             least_since: Instant::ZERO,
-            marked_at: None,
             last: None,
-            meter: Meter::EMPTY,
-            quiet: Quiet { seen: 0, mean_us: 0.0, variance: 0.0 },
-            is_queued: false,
-            bits: 0.0,
-            seconds: 0.0,
-            samples: 0,
             rate_bps: 0.0,
             rate_known: false,
             sent_bytes: 0,
@@ -126,12 +83,8 @@ impl Link {
         let sequence = self.next;
         self.next = sequence.wrapping_add(1);
         self.sent_bytes += bytes as u64;
-        let is_mark = self.marked_at.is_none_or(|at| now.saturating_since(at) >= SAMPLE);
-        if is_mark {
-            self.marked_at = Some(now);
-        }
         self.outstanding[usize::from(sequence) % OUTSTANDING] =
-            Some(Probe { sequence, at: now, bytes: self.sent_bytes, is_mark });
+            Some(Probe { sequence, at: now, bytes: self.sent_bytes });
         self.unanswered = self.unanswered.saturating_add(1);
         self.probes += 1;
         sequence
@@ -150,41 +103,20 @@ impl Link {
             self.least_since = now;
         }
         self.least_us[0] = self.least_us[0].min(rtt_us);
-        if probe.is_mark {
-            self.mark_answered(Mark { bytes: probe.bytes, sent: probe.at, answered: now, rtt_us });
+        let is_busy = rtt_us > self.least_rtt_us() * BUSY_RATIO + BUSY_US;
+        if let Some((bytes, at, was_busy)) = self.last
+            && probe.bytes > bytes
+        {
+            let seconds = now.saturating_since(at).as_secs_f64();
+            let rate = (probe.bytes - bytes) as f64 * 8.0 / seconds;
+            if seconds > 0.0 {
+                self.rate_sample(rate, was_busy && is_busy);
+            }
+        }
+        if self.last.is_none_or(|(bytes, ..)| probe.bytes > bytes) {
+            self.last = Some((probe.bytes, now, is_busy));
         }
         true
-    }
-
-    fn mark_answered(&mut self, mark: Mark) {
-        let Some(last) = self.last.filter(|last| mark.sent > last.sent) else {
-            self.last = self.last.or(Some(mark));
-            return;
-        };
-        self.last = Some(mark);
-        let sent = mark.sent.saturating_since(last.sent);
-        if sent > LONGEST_SAMPLE {
-            return;
-        }
-        self.samples += 1;
-        let (bytes, took) = (mark.bytes - last.bytes, mark.answered.saturating_since(last.answered));
-        self.meter.sample(bytes, sent, took);
-        if self.meter.is_quiet() {
-            self.quiet.learn(mark.rtt_us);
-        }
-        // A queue at both ends: the leg had something to do all the time.
-        let top_us = self.quiet.top_us() * BUSY_RATIO + BUSY_US;
-        self.is_queued = self.meter.is_full() || last.rtt_us.min(mark.rtt_us) > top_us;
-        let (bits, took) = (bytes as f64 * 8.0, took.as_secs_f64());
-        if self.is_queued && took > 0.0 {
-            self.bits = (1.0 - NEW) * self.bits + bits;
-            self.seconds = (1.0 - NEW) * self.seconds + took;
-            (self.rate_bps, self.rate_known) = (self.bits / self.seconds, true);
-        } else {
-            (self.bits, self.seconds) = (0.0, 0.0);
-            // What jitter takes from the time between two answers is no rate.
-            self.rate_bps = self.rate_bps.max(bits / took.max(sent.as_secs_f64()));
-        }
     }
 
     /// Smoothed round-trip time, microseconds; 0 before the first.
@@ -202,22 +134,17 @@ impl Link {
         self.rate_bps
     }
 
-    /// Whether capacity is left over, for sure.
-    pub(super) fn is_spare(&self) -> bool {
-        !self.is_queued && self.meter.is_spare()
+    fn rate_sample(&mut self, rate: f64, is_exact: bool) {
+        if is_exact && self.rate_known {
+            self.rate_bps = NEW * rate + (1.0 - NEW) * self.rate_bps;
+        } else if is_exact {
+            (self.rate_bps, self.rate_known) = (rate, true);
+        } else {
+            self.rate_bps = self.rate_bps.max(rate);
+        }
     }
 
-    /// Whether the last sample was of a full leg.
-    pub(super) const fn is_queued(&self) -> bool {
-        self.is_queued
-    }
-
-    /// Its rate is taken to be this, until more is known.
-    pub(super) const fn suppose_bps(&mut self, rate_bps: f64) {
-        self.rate_bps = rate_bps;
-    }
-
-    /// Whether the rate was measured while the leg was full.
+    /// Whether the rate was measured while the leg was busy.
     pub(super) const fn is_rate_known(&self) -> bool {
         self.rate_known
     }
@@ -248,7 +175,7 @@ pub struct LinkView {
     pub rtt_us: f64,
     /// The least of the last 10 to 20 s, microseconds; 0 before the first.
     pub least_rtt_us: f64,
-    /// Rate, bits per second; a lower bound as long as the leg was never full; 0 as long as nothing is known.
+    /// Rate, bits per second; a lower bound as long as the leg was not busy; 0 as long as nothing is known.
     pub rate_bps: f64,
     /// Bytes of TCP and probes sent.
     pub sent_bytes: u64,
@@ -259,4 +186,86 @@ pub struct LinkView {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A leg of 8 Mbit/s with 20 ms round trip; offers `load_bps`, and probes every 100 ms.
+    fn run(load_bps: f64, seconds: u64) -> Link {
+        let mut link = Link::new();
+        let mut answers: Vec<(Instant, u16)> = Vec::new();
+        let (mut busy_until, mut credit) = (0.0f64, 0.0);
+        for ms in 0..seconds * 1000 {
+            let (now, t) = (Instant::from_millis(ms), ms as f64 / 1e3);
+            answers.retain(|(at, sequence)| *at > now || !link.answered(*sequence, *at));
+            credit += load_bps / 1e3;
+            while credit >= 12_000.0 {
+                credit -= 12_000.0;
+                // A queue of 200 ms, and no more.
+                if busy_until < t + 0.2 {
+                    busy_until = busy_until.max(t) + 0.0015;
+                    link.sent_bytes += 1500;
+                }
+            }
+            if ms % 100 == 0 {
+                busy_until = busy_until.max(t) + 0.000_052;
+                let sequence = link.probe(52, 4, now);
+                answers.push((Instant::from_nanos(((busy_until + 0.02) * 1e9) as u64), sequence));
+            }
+        }
+        link
+    }
+
+    #[test]
+    fn a_busy_leg_is_measured_and_an_idle_one_is_bounded() {
+        let busy = run(20e6, 10);
+        assert!((7.6e6..8.4e6).contains(&busy.rate_bps()), "{}", busy.rate_bps());
+        assert!(busy.rtt_us() > 150_000.0 && busy.up);
+        let idle = run(2e6, 10);
+        assert!((1.8e6..3e6).contains(&idle.rate_bps()), "{}", idle.rate_bps());
+        assert!((20_000.0..23_000.0).contains(&idle.rtt_us()), "{}", idle.rtt_us());
+        assert_eq!((idle.probes, idle.answers), (100, 100));
+    }
+
+    #[test]
+    fn the_authors_average() {
+        let mut link = Link::new();
+        for (n, rtt, average) in [(0u64, 100u64, 100.0), (1, 50, 70.0), (2, 50, 58.0)] {
+            let at = Instant::from_millis(1000 * n);
+            let sequence = link.probe(52, 4, at);
+            assert!(link.answered(sequence, at + Duration::from_millis(rtt)));
+            assert!(!link.answered(sequence, at + Duration::from_millis(rtt)), "once");
+            assert!((link.rtt_us() - 1000.0 * average).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn silence_is_noticed_and_forgiven() {
+        let mut link = Link::new();
+        for n in 0..4 {
+            link.probe(52, 4, Instant::from_millis(n));
+            assert!(link.up);
+        }
+        let last = link.probe(52, 4, Instant::from_millis(4));
+        assert!(!link.up);
+        assert!(link.answered(last, Instant::from_millis(5)) && link.up);
+    }
+
+    proptest! {
+        #[test]
+        fn any_answers_leave_numbers(steps in proptest::collection::vec((any::<bool>(), any::<u16>(), 0u64..10_000), 0..100)) {
+            let mut link = Link::new();
+            let mut now = Instant::ZERO;
+            for (probes, sequence, us) in steps {
+                now += Duration::from_micros(us);
+                if probes {
+                    link.probe(52, 4, now);
+                } else {
+                    link.answered(sequence % 40, now);
+                }
+                let view = link.view(Leg::Lte);
+                prop_assert!(view.rtt_us.is_finite() && view.rate_bps.is_finite() && view.answers <= view.probes);
+            }
+        }
+    }
+}

@@ -17,7 +17,6 @@
 //! [`Element`](crate::element::Element); [`UeSide`] is what the UE needs, in reality one rule of nftables.
 
 mod adaptive;
-mod balance;
 mod config;
 mod dida;
 mod element;
@@ -27,7 +26,6 @@ mod flow;
 mod flows;
 pub mod holding_time;
 mod link;
-mod load;
 mod node;
 mod pool;
 mod probe;

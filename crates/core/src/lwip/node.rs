@@ -2,7 +2,6 @@
 
 use super::Leg;
 use super::adaptive::Gaps;
-use super::balance::Balance;
 use super::config::{Config, ConfigError, DidaConfig, OtherTraffic, Steering, UeConfig, WifiLeg};
 use super::element::Outbox;
 use super::events::{Event, ReleaseReason};
@@ -40,7 +39,6 @@ pub(super) struct Ue {
     /// In the order of [`Leg::ALL`].
     pub links: [Link; 2],
     pub switch: Switch,
-    pub balance: Balance,
     /// Part of its packets that go over LTE.
     pub lte_share: u32,
     /// Whether it got packets since the last probe.
@@ -56,7 +54,6 @@ impl Ue {
             gaps: Gaps::default(),
             links: [Link::new(), Link::new()],
             switch: Switch::new(),
-            balance: Balance::new(),
             lte_share: 0,
             is_busy: false,
             probed_at: Instant::ZERO,

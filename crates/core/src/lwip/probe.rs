@@ -1,7 +1,7 @@
 //! The node's own packets: echo requests to UEs on both legs, and the answers.
 
 use super::Leg;
-use super::config::{Steering, WifiLeg};
+use super::config::WifiLeg;
 use super::link::LinkView;
 use super::node::{Node, NodeSink};
 use super::steer::lte_share;
@@ -82,15 +82,7 @@ impl Node {
             return false;
         }
         let Some(ue) = self.ues.get_mut(number as usize) else { return true };
-        let link = &mut ue.links[leg as usize];
-        let samples = link.samples;
-        if link.answered(echo.sequence, now) {
-            if link.samples > samples
-                && let Steering::CapacityWeighted { least_percent, lte_mbps, wifi_mbps } =
-                    self.config.steering
-            {
-                ue.balance.learn(&mut ue.links, [lte_mbps * 1e6, wifi_mbps * 1e6], least_percent / 100.0);
-            }
+        if ue.links[leg as usize].answered(echo.sequence, now) {
             ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
         }
         true

@@ -5,7 +5,6 @@
 //! too.
 
 use super::Leg;
-use super::balance;
 use super::config::{Steering, SwitchTo};
 use super::link::Link;
 use crate::time::{Duration, Instant};
@@ -63,7 +62,11 @@ pub(super) fn lte_share(steering: &Steering, links: &[Link; 2], switch: &mut Swi
             share(percent.clamp(least_percent, 100.0 - least_percent))
         }
         Steering::CapacityWeighted { least_percent, lte_mbps, wifi_mbps } => {
-            share(100.0 * balance::lte_share(links, [lte_mbps * 1e6, wifi_mbps * 1e6], least_percent / 100.0))
+            let rate = |link: &Link, mbps: f64| {
+                if link.is_rate_known() { link.rate_bps() } else { link.rate_bps().max(mbps * 1e6) }
+            };
+            let (l, w) = (rate(lte, lte_mbps), rate(wifi, wifi_mbps));
+            share((100.0 * l / (l + w)).clamp(least_percent, 100.0 - least_percent))
         }
         Steering::Switched { to: SwitchTo::Lte, .. } => ONE,
         Steering::Switched { to: SwitchTo::Wifi, .. } => 0,
