@@ -406,13 +406,15 @@ impl Routed {
         self.ends.iperf_while(cc, time, during)
     }
 
-    /// A second of TCP, as tshark dissects its first packets at the receiver.
+    /// A second of TCP, as tshark dissects at the receiver what carries a trace or options beyond time stamps.
     pub fn capture(&self, cc: &str) -> Option<Seen> {
         if Command::new("tshark").arg("--version").output().is_err() {
             return skip("tshark is not installed");
         }
         let file = self.ends.log("seen.pcap");
-        let args = ["-q", "-i", "r0", "-f", "ip6", "-c", "400", "-s", "400", "-w"];
+        // A hop-by-hop header, or a TCP header of over 32 bytes. How many other packets there are depends on offload.
+        let filter = "ip6 and (ip6[6] = 0 or (ip6[6] = 6 and ip6[52] >= 0x90))";
+        let args = ["-q", "-i", "r0", "-f", filter, "-c", "60", "-s", "400", "-w"];
         let args: Vec<&str> = args.into_iter().chain([file.to_str().unwrap()]).collect();
         let log = self.ends.log("tshark.log");
         let mut capture = self.ends.receiver.spawn("tshark", &args, &log);
