@@ -21,8 +21,9 @@ mod served;
 mod show;
 mod watch;
 
-use crate::api::read_token;
-use crate::config::Listen;
+use crate::api::tls::Tls;
+use crate::api::{Access, read_token};
+use crate::config::{self, Listen};
 use anabranch_core::collect::CollectConfig;
 use anyhow::{Context, Result, bail};
 pub use api::{IntFlows, IntPaths};
@@ -81,10 +82,20 @@ pub struct ApiArgs {
     /// File whose first line is the token that every request needs; required where --api can be reached from elsewhere.
     #[arg(long, value_name = "FILE", requires = "api")]
     api_token_file: Option<PathBuf>,
+    /// Certificate (PEM, with those between it and its authority) of --api and --metrics; required where they can be reached
+    /// from elsewhere. Read again on SIGHUP.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Let others reach --api and --metrics in the clear.
+    #[arg(long, conflicts_with = "tls_certificate")]
+    without_tls: bool,
 }
 
 /// Where to listen, and the token.
-type Asked<'a> = (&'a Listen, Option<Arc<str>>);
+type Asked<'a> = (&'a Listen, Option<Arc<Access>>);
 
 impl ApiArgs {
     /// As asked for, if at all.
@@ -99,7 +110,28 @@ impl ApiArgs {
             );
         }
         let token = self.api_token_file.as_deref().map(read_token).transpose().context("--api-token-file")?;
-        Ok(Some((at, token)))
+        Ok(Some((at, token.map(|token| Access::of_operator(&token)))))
+    }
+
+    /// What the listeners show, if anything.
+    fn tls(&self, metrics: Option<&Listen>) -> Result<Option<Arc<Tls>>> {
+        let files = match (&self.tls_certificate, &self.tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(config::Tls { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => None,
+        };
+        for (what, at) in [("--api", self.api.as_ref()), ("--metrics", metrics)] {
+            if let (Some(Listen::Tcp(address)), None, false) = (at, &files, self.without_tls)
+                && !address.ip().is_loopback()
+            {
+                bail!(
+                    "{what} {address} can be reached from elsewhere: add --tls-certificate and --tls-key, or say \
+                     --without-tls where the network between is trusted"
+                );
+            }
+        }
+        Ok(files.as_ref().map(Tls::new).transpose()?.map(Arc::new))
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Order {
     pub accesses: Vec<String>,
     /// Share of the RBs, whatever the rates, millionths.
     pub share_ppm: Option<u32>,
+    /// The tenant it is made for; one that is there keeps its own.
+    pub owner: Option<String>,
 }
 
 impl From<&Nest> for Order {
@@ -71,6 +73,7 @@ impl From<&Nest> for Order {
             services: !nest.services().is_empty(),
             accesses: Vec::new(),
             share_ppm: None,
+            owner: None,
         }
     }
 }
@@ -235,6 +238,7 @@ impl Manager {
         let cell_name = if taken { format!("{}-{short}", order.name) } else { order.name.clone() };
         let mut slice = Slice {
             id: id.to_owned(),
+            owner: order.owner,
             name: order.name,
             cell_name,
             state: State::Init.after(&Phase::Placed)?,
@@ -327,6 +331,7 @@ impl Manager {
             nest: asked.nest,
             accesses: asked.accesses,
             share_ppm: asked.share_ppm,
+            owner: slice.owner.clone(),
         }
     }
 

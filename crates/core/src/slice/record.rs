@@ -192,6 +192,9 @@ pub const MAX_ERRORS: usize = 32;
 pub struct Slice {
     /// Identifier.
     pub id: String,
+    /// The tenant whose it is; absent: the operator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Its name; not unique.
     pub name: String,
     /// Its name at a cell; unique.

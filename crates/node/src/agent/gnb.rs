@@ -106,7 +106,15 @@ async fn serve(args: &Common, config: GnbConfig, n3: N3End, devices: Vec<UeEnd>)
     let mut cell = Running::start("anb-cell", worker, handle.clone())?;
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
-    let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), None).await;
+    let server = api::serve(
+        api::Agent::Gnb,
+        &config.api,
+        config.metrics.as_ref(),
+        Asker::new(asker),
+        log.clone(),
+        None,
+    )
+    .await;
     let mut agent = Agent {
         file: args.config.clone(),
         running: config.core(),

@@ -86,7 +86,15 @@ async fn serve(args: &super::LwipArgs, config: LwipConfig, ports: Ports) -> anyh
     let mut running = Running::start("anb-lwip", worker, handle.clone())?;
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
-    let server = api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), None).await;
+    let server = api::serve(
+        api::Agent::Lwip,
+        &config.api,
+        config.metrics.as_ref(),
+        Asker::new(asker),
+        log.clone(),
+        None,
+    )
+    .await;
     let mut agent = Agent {
         file: args.common.config.clone(),
         flags: args.flags.clone(),

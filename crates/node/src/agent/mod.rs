@@ -213,7 +213,11 @@ impl Common {
             api.check().map_err(|e| ConfigError::new("--api", e))?;
         }
         if let Some(listen) = &self.metrics {
-            *metrics = Some(Metrics { listen: listen.clone() });
+            let given = metrics.take();
+            let tls = given.as_ref().and_then(|m| m.tls.clone());
+            let without_tls = given.is_some_and(|m| m.without_tls);
+            *metrics = Some(Metrics { listen: listen.clone(), tls, without_tls });
+            Metrics::check(metrics.as_ref()).map_err(|e| ConfigError::new("--metrics", e))?;
         }
         Ok(())
     }

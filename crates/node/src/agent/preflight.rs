@@ -166,6 +166,18 @@ impl<'a> At<'a> {
         if let Some(path) = &api.token_file {
             self.token("[api] token_file", path)?;
         }
+        for token in &api.tokens {
+            self.token("[api] tokens", &token.file)?;
+        }
+        if let Some(oauth) = &api.oauth {
+            crate::api::auth::check_files(oauth).map_err(|e| self.wrong(&format!("[api] oauth: {e:#}")))?;
+        }
+        for (what, tls) in
+            [("[api] tls", api.tls.as_ref()), ("[metrics] tls", metrics.and_then(|m| m.tls.as_ref()))]
+        {
+            let read = tls.map(crate::api::tls::Tls::new).transpose();
+            read.map_err(|error| self.wrong(&format!("{what}: {error:#}")))?;
+        }
         for (what, listen) in std::iter::once(("[api] listen", &api.listen))
             .chain(metrics.map(|metrics| ("[metrics] listen", &metrics.listen)))
         {

@@ -61,8 +61,15 @@ async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
     let (asker, asks) = mpsc::channel(64);
     let log = EventLog::default();
     // Whoever listens does so before flows are led here.
-    let _server =
-        api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), None).await?;
+    let _server = api::serve(
+        api::Agent::Proxy,
+        &config.api,
+        config.metrics.as_ref(),
+        Asker::new(asker),
+        log.clone(),
+        None,
+    )
+    .await?;
     let layer = net.lead(tproxy).await?;
     let mut agent =
         Agent { file: args.config.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };

@@ -154,8 +154,15 @@ async fn serve(
         [tokio::spawn(usci.clone().run()), tokio::spawn(usci.carry_up())]
     });
     let shared = Some(taps.clone());
-    let server =
-        api::serve(&config.api, config.metrics.as_ref(), Asker::new(asker), log.clone(), shared).await;
+    let server = api::serve(
+        api::Agent::Ue,
+        &config.api,
+        config.metrics.as_ref(),
+        Asker::new(asker),
+        log.clone(),
+        shared,
+    )
+    .await;
     let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, config.access.len(), net.clone());
     let mut agent = Agent {
         file: args.config.clone(),

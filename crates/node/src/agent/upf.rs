@@ -222,7 +222,8 @@ async fn serve(
         };
         let mut crew = crew;
         let api = (&agent.config.api, agent.config.metrics.as_ref());
-        let served = match api::serve(api.0, api.1, Asker::new(asker), log, None).await {
+        let role = api::Agent::Upf;
+        let served = match api::serve(role, api.0, api.1, Asker::new(asker), log, None).await {
             Ok(_server) => agent.serve(signals, &mut crew, events, asks).await,
             Err(error) => Err(error),
         };

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  accept ─▶ a place? ─no─▶ closed        header within 15 s ─▶ answered within 60 s ─▶ taken within 30 s ─▶ next header …
-//!              └─yes─▶ HTTP/1.1 ─────────▶
+//!              └─yes─▶ TLS, within 15 s ─▶ HTTP/1.1 ─▶
 //! ```
 //!
 //! A peer is an address (of IPv6 a /64, which one host has whole), at a Unix socket a user. Those that have shown a token
 //! do not count for its share any more: a thousand UEs behind one address are not one.
 
 use super::problem::Problem;
+use super::tls::Tls;
 use crate::config::Connections;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -33,11 +34,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
 
 /// How long what is asked may take.
 #[derive(Debug, Clone, Copy)]
 struct Timers {
-    /// For the whole header of a request, from when its connection is open or the last answer is sent.
+    /// For the TLS handshake, and for the whole header of a request, from when its connection is open or the last answer is
+    /// sent.
     header: Duration,
     /// For the rest of a request, until its answer begins.
     answer: Duration,
@@ -184,11 +187,17 @@ fn possible(mut most: Connections) -> Connections {
 }
 
 /// Serves `router` for ever.
-pub async fn serve(listener: Listener, router: Router, most: Connections) {
-    serve_within(listener, router, most, TIMERS).await;
+pub async fn serve(listener: Listener, router: Router, most: Connections, tls: Option<Arc<Tls>>) {
+    serve_within(listener, router, most, tls, TIMERS).await;
 }
 
-async fn serve_within(listener: Listener, router: Router, most: Connections, timers: Timers) {
+async fn serve_within(
+    listener: Listener,
+    router: Router,
+    most: Connections,
+    tls: Option<Arc<Tls>>,
+    timers: Timers,
+) {
     let counts = Arc::new(Counts { most: possible(most), counted: Mutex::default() });
     let router = router.layer(axum::middleware::from_fn_with_state(timers.answer, within));
     let mut open = JoinSet::new();
@@ -201,7 +210,7 @@ async fn serve_within(listener: Listener, router: Router, most: Connections, tim
         match accepted {
             Ok((stream, peer)) => {
                 if let Some(place) = counts.take(peer) {
-                    open.spawn(one(stream, place, router.clone(), timers));
+                    open.spawn(one(stream, place, router.clone(), tls.clone(), timers));
                 }
             }
             Err(error) if is_of_connection(&error) => {}
@@ -243,7 +252,25 @@ fn is_of_connection(error: &io::Error) -> bool {
         .contains(&error.kind())
 }
 
-async fn one(stream: Box<dyn Stream>, place: Arc<Place>, router: Router, timers: Timers) {
+async fn one(
+    stream: Box<dyn Stream>,
+    place: Arc<Place>,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    timers: Timers,
+) {
+    let stream: Box<dyn Stream> = match tls {
+        None => stream,
+        Some(tls) => {
+            // A stranger has a place from before the handshake, and no longer than this without ending it.
+            let handshake = TlsAcceptor::from(tls.current()).accept(stream);
+            match tokio::time::timeout(timers.header, handshake).await {
+                Ok(Ok(stream)) => Box::new(stream),
+                Ok(Err(error)) => return tracing::debug!("TLS: {error}"),
+                Err(_) => return tracing::debug!("TLS: the handshake took too long"),
+            }
+        }
+    };
     let io = TokioIo::new(Patient { stream, taken: timers.taken, waits: None });
     let service = Placed { inner: TowerToHyperService::new(router), place };
     let mut http = http1::Builder::new();
@@ -383,7 +410,7 @@ mod tests {
             .route("/body", post(async |body: axum::body::Bytes| body.len().to_string()));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let at = listener.local_addr().unwrap();
-        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, timers));
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, None, timers));
         (at, runtime)
     }
 
@@ -531,6 +558,58 @@ mod tests {
                 prop_assert_eq!(counts.counted().of.get(&Peer::User(peer.into())).copied().unwrap_or(0) as usize, of(&places));
             }
         }
+    }
+
+    /// Strangers who begin a TLS handshake and never end it have places for a while, and of their own share.
+    #[test]
+    fn a_handshake_that_never_ends_keeps_out_none_but_its_peer() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = Tls::new(&crate::api::auth::tests::certificate(folder.path())).unwrap();
+        let most = Connections { all: 64, of_peer: 4 };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let at = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "hello"));
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, Some(Arc::new(tls)), SHORT));
+        let answers = || {
+            use crate::api::client::{Trust, builder};
+            let ca = folder.path().join("ca.pem");
+            let http = builder(Trust::Authorities(&ca)).unwrap().pool_max_idle_per_host(0).build().unwrap();
+            runtime.block_on(async move { http.get(format!("https://{at}/")).send().await.is_ok() })
+        };
+        assert!(answers());
+        // Nothing; half of a record; a record that is none; a byte now and then.
+        let starts: [&[u8]; 4] = [b"", &[22, 3, 1, 0x02, 0], b"GET / HTTP/1.1\r\n\r\n", &[22]];
+        let mut strangers: Vec<TcpStream> = (0..16).map(|_| connect("127.0.0.9", at)).collect();
+        for (stranger, start) in strangers.iter_mut().zip(starts.iter().cycle()) {
+            let _ = stranger.write_all(start);
+        }
+        assert!(answers(), "one peer keeps others out");
+        // Each of them is closed, also one that goes on.
+        let end = Instant::now() + SHORT.header + Duration::from_secs(10);
+        for mut stranger in strangers {
+            stranger.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            loop {
+                let _ = stranger.write_all(&[0]);
+                match stranger.read(&mut [0; 64]) {
+                    Ok(0) => break,
+                    Err(error)
+                        if ![io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()) =>
+                    {
+                        break;
+                    }
+                    _ => assert!(Instant::now() < end, "still open"),
+                }
+            }
+        }
+        // And their places are there again: for that peer, too.
+        until("no place", || {
+            let mut again = connect("127.0.0.9", at);
+            again.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            matches!(again.read(&mut [0; 1]), Err(error) if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()))
+        });
+        assert!(answers());
     }
 
     #[test]

@@ -7,10 +7,12 @@
 //! ```
 //!
 //! The same paths serve UE, UPF, gNB, LWIP node and proxy; what only one of them can do answers 405 at the others. The OpenAPI
-//! description is generated from the handlers, served at `/openapi.json` and committed as
-//! `openapi/agent.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
+//! description is generated from the handlers and committed as `openapi/agent.json`; each serves its own part of it at
+//! `/openapi.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
 
 mod ask;
+pub mod auth;
+pub mod client;
 mod connections;
 mod events;
 pub mod extract;
@@ -23,16 +25,19 @@ mod proxy_routes;
 pub mod queries;
 mod ran;
 mod ran_routes;
+mod roles;
 mod routes;
 mod schema;
 mod serve;
 mod taps_routes;
 mod taps_schema;
 mod tcp_lane;
+pub mod tls;
 mod types;
 mod versions;
 
 pub use ask::{Ask, Asker};
+pub use auth::Access;
 pub use connections::{REUSED, proved};
 pub use events::EventLog;
 #[cfg(test)]
@@ -44,6 +49,7 @@ pub use ran::{
     BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellUe, RanAsk, Second, SliceLink,
     SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
 };
+pub use roles::Agent;
 pub use routes::{Bearer, Page, hundred};
 pub use serve::{Guarded, Server, bearer, finish, read_token, serve};
 pub use tcp_lane::{TcpLane, TcpLaneAsk, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows};

@@ -4,6 +4,7 @@ use super::ask::{Ask, Asker};
 use super::events::EventLog;
 use super::extract::{Body, Params, Path, complete};
 use super::problem::Problem;
+use super::tls::Tls;
 use super::types::{Event, PathList, Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
 use crate::taps::Taps;
@@ -31,6 +32,8 @@ pub struct Shared {
     pub events: EventLog,
     /// Transport Services, on a device.
     pub taps: Option<Arc<Taps>>,
+    /// What its listeners show, to be read again with the configuration.
+    pub certificates: Arc<[Arc<Tls>]>,
 }
 
 #[derive(OpenApi)]
@@ -51,7 +54,9 @@ impl Modify for Bearer {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("Needed only if [api] has a token_file."))
+            .description(Some(
+                "Needed only if [api] has token_file, tokens or oauth: a fixed token, or a JWT access token.",
+            ))
             .build();
         openapi.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
     }
@@ -263,9 +268,12 @@ async fn events(
     Sse::new(stream).keep_alive(KeepAlive::default())
 }
 
-/// Reads the configuration file again.
+/// Reads the configuration file, and certificates, again.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = Reloaded), (status = 400, body = Problem)))]
 async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
+    for tls in shared.certificates.iter() {
+        tls.reload().map_err(|error| Problem::invalid(format!("{error:#}")))?;
+    }
     shared.asker.ask(Ask::Reload).await.map(Json)
 }
 

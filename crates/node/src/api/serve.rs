@@ -1,21 +1,24 @@
 //! Listening, and who may come in.
 
 use super::ask::Asker;
+use super::auth::{self, Access, OPERATOR_SCOPE, READER_SCOPE, Role};
 use super::connections::{self, Listener};
 use super::events::EventLog;
 use super::origin::{self, Tokenless};
 use super::problem::Problem;
 use super::queries::{self, Queries};
+use super::roles::Agent;
 use super::routes::{self, Shared};
+use super::tls::Tls;
 use crate::config::{Api, Connections, Listen, Metrics};
 use crate::folder;
 use crate::taps::Taps;
 use anyhow::Context;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -23,7 +26,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 /// What listens; stops, and removes its sockets, when dropped.
@@ -42,40 +47,56 @@ impl Drop for Server {
     }
 }
 
-/// Starts the interface, and the metrics if asked for.
+/// Starts the interface of an agent, and the metrics if asked for.
 pub async fn serve(
+    agent: Agent,
     api: &Api,
     metrics: Option<&Metrics>,
     asker: Asker,
     events: EventLog,
     taps: Option<Arc<Taps>>,
 ) -> anyhow::Result<Server> {
-    let shared = Shared { asker, events, taps };
+    let guarded = Guarded::of(api)?;
+    let of_metrics = metrics.map(|m| m.tls.as_ref().map(Tls::new).transpose()).transpose();
+    let of_metrics = of_metrics.context("[metrics] tls")?.flatten().map(Arc::new);
+    let certificates = guarded.tls.iter().chain(&of_metrics).cloned().collect();
+    let shared = Shared { asker, events, taps, certificates };
     let mut server = Server::default();
-    let token = api.token_file.as_deref().map(read_token).transpose()?;
-    let router = router(shared.clone(), token);
-    server.listen(&api.listen, router, Guarded::of(api)).await.context("[api] listen")?;
+    let access = Access::new(api)?;
+    let router = router(agent, shared.clone(), access);
+    server.listen(&api.listen, router, guarded).await.context("[api] listen")?;
     if let Some(metrics) = metrics {
         let router = Router::new().route("/metrics", get(routes::metrics)).with_state(shared);
-        let tokenless = Guarded::default();
+        let tokenless = Guarded { tls: of_metrics, ..Guarded::default() };
         server.listen(&metrics.listen, router, tokenless).await.context("[metrics] listen")?;
     }
     Ok(server)
 }
 
-/// The whole interface. With a token, every request needs it.
-pub fn router(shared: Shared, token: Option<Arc<str>>) -> Router {
-    finish(routes::routes(), shared, token)
+/// The whole interface. With tokens, every request needs one.
+pub fn router(agent: Agent, shared: Shared, access: Option<Arc<Access>>) -> Router {
+    finish_as(routes::routes(), agent.description(), shared, access)
 }
 
 /// Routes, their description at `/openapi.json`, answers to those that go astray, and the guard where there is a token.
 pub fn finish<S: Clone + Send + Sync + 'static>(
     routes: OpenApiRouter<S>,
     shared: S,
-    token: Option<Arc<str>>,
+    access: Option<Arc<Access>>,
 ) -> Router {
-    let (router, description) = routes.split_for_parts();
-    let router = router.layer(middleware::from_fn_with_state(Queries::of(&description), queries::guard));
+    let description = routes.get_openapi().clone();
+    finish_as(routes, description, shared, access)
+}
+
+/// The same with another description.
+fn finish_as<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+    description: OpenApi,
+    shared: S,
+    access: Option<Arc<Access>>,
+) -> Router {
+    let (router, whole) = routes.split_for_parts();
+    let router = router.layer(middleware::from_fn_with_state(Queries::of(&whole), queries::guard));
     // Every connection has a copy of the router: of the text there is one.
     let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
     let kind = [(header::CONTENT_TYPE, "application/json")];
@@ -88,36 +109,41 @@ pub fn finish<S: Clone + Send + Sync + 'static>(
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
         })
         .with_state(shared);
-    let router = match token {
-        Some(token) => router.layer(middleware::from_fn_with_state(token, guard)),
+    let router = match access {
+        Some(access) => router.layer(middleware::from_fn_with_state(access, guard)),
         None => router,
     };
     // Whoever watches over the program needs no token to see that it lives.
     router.route("/healthz", get(async || axum::Json(serde_json::json!({"status": "ok"}))))
 }
 
-async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    if bearer(request.headers()).is_some_and(|given| same(given.as_bytes(), token.as_bytes())) {
-        connections::proved(&request);
-        return next.run(request).await;
+async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let caller = match access.check(bearer(request.headers())).await {
+        Ok(caller) => caller,
+        Err(refused) => {
+            let remedy = "send \"Authorization: Bearer TOKEN\" with the first line of [api] token_file, or \
+                          --api-token-file, or one of the authorization server in [api] oauth";
+            return refused.response(remedy);
+        }
+    };
+    connections::proved(&request);
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    match &caller.role {
+        Role::Operator => {}
+        Role::Reader if reads => {}
+        Role::Reader => return auth::insufficient("a reader changes nothing", &[OPERATOR_SCOPE]),
+        Role::Tenant(_) => {
+            let scopes: &[&str] = if reads { &[READER_SCOPE, OPERATOR_SCOPE] } else { &[OPERATOR_SCOPE] };
+            return auth::insufficient("nothing here belongs to a tenant", scopes);
+        }
     }
-    let remedy =
-        "send \"Authorization: Bearer TOKEN\" with the first line of [api] token_file, or --api-token-file";
-    let mut response =
-        Problem::new(StatusCode::UNAUTHORIZED, "token missing or wrong", remedy).into_response();
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
-    response
+    auth::until(next.run(request).await, &caller)
 }
 
 /// The token of a request (RFC 6750 §2.1); the name of the scheme is in any case (RFC 9110 §11.1).
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
-}
-
-/// Compares in a time that does not depend on where the difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }
 
 /// The first line of a token file.
@@ -134,7 +160,7 @@ pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
 }
 
 /// What a listener asks of those who connect.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Guarded {
     /// Every request shows a token, or is refused by the router.
     pub by_token: bool,
@@ -142,16 +168,23 @@ pub struct Guarded {
     pub changes_without_token: bool,
     /// How many there may be.
     pub connections: Connections,
+    /// What it shows itself; a Unix socket shows nothing.
+    pub tls: Option<Arc<Tls>>,
 }
 
 impl Guarded {
     /// As `[api]` says.
-    pub fn of(api: &Api) -> Self {
-        Self {
-            by_token: api.token_file.is_some(),
+    ///
+    /// # Errors
+    /// Certificate or key cannot be used.
+    pub fn of(api: &Api) -> anyhow::Result<Self> {
+        let tls = api.tls.as_ref().map(Tls::new).transpose().context("[api] tls")?;
+        Ok(Self {
+            by_token: api.wants_token(),
             changes_without_token: api.changes_without_token,
             connections: api.connections(),
-        }
+            tls: tls.map(Arc::new),
+        })
     }
 }
 
@@ -168,7 +201,8 @@ impl Server {
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address).await.with_context(|| format!("{address}"))?;
                 let at = listener.local_addr()?;
-                tracing::info!("listening on http://{at}");
+                let scheme = if guarded.tls.is_some() { "https" } else { "http" };
+                tracing::info!("listening on {scheme}://{at}");
                 let router = if guarded.by_token {
                     router
                 } else {
@@ -184,7 +218,19 @@ impl Server {
                 (Listener::Unix(listener), router, None)
             }
         };
-        self.tasks.spawn(connections::serve(listener, router, guarded.connections));
+        let tls = guarded.tls.filter(|_| matches!(listener, Listener::Tcp(_)));
+        if let Some(tls) = tls.clone() {
+            let mut hangup = signal(SignalKind::hangup()).context("taking over signals")?;
+            self.tasks.spawn(async move {
+                while hangup.recv().await.is_some() {
+                    match tls.reload() {
+                        Ok(()) => tracing::info!("certificate read again"),
+                        Err(error) => tracing::error!("reload: {error:#}; the old certificate stays"),
+                    }
+                }
+            });
+        }
+        self.tasks.spawn(connections::serve(listener, router, guarded.connections, tls));
         Ok(address)
     }
 }

@@ -51,11 +51,16 @@ pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::taps::Taps>
     let (sender, asks) = mpsc::channel(8);
     tokio::spawn(control_loop(asks));
     let events = EventLog::default();
-    let shared = Shared { asker: Asker::new(sender), events: events.clone(), taps };
+    let certificates = Arc::default();
+    let shared = Shared { asker: Asker::new(sender), events: events.clone(), taps, certificates };
     let guarded = Guarded { by_token: token.is_some(), changes_without_token: true, ..Guarded::default() };
     let mut server = Server::default();
     let at = crate::config::Listen::Tcp("127.0.0.1:0".parse().unwrap());
-    let address = server.listen(&at, router(shared, token.map(Arc::from)), guarded).await.unwrap().unwrap();
+    let address = server
+        .listen(&at, router(Agent::Upf, shared, token.map(Access::of_operator)), guarded)
+        .await
+        .unwrap()
+        .unwrap();
     // It serves as long as the test runs.
     std::mem::forget(server);
     (format!("http://{address}"), events)
@@ -114,10 +119,12 @@ async fn a_port_without_token_lets_no_browser_in() {
     for (listen, changes) in
         [("127.0.0.1:0", false), ("127.0.0.1:0", true), ("[::1]:0", false), (&unix, false)]
     {
-        let shared = Shared { asker: Asker::new(sender.clone()), events: EventLog::default(), taps: None };
+        let (asker, certificates) = (Asker::new(sender.clone()), Arc::default());
+        let shared = Shared { asker, events: EventLog::default(), taps: None, certificates };
         let mut server = Server::default();
         let guarded = Guarded { changes_without_token: changes, ..Guarded::default() };
-        let at = server.listen(&listen.parse().unwrap(), router(shared, None), guarded).await.unwrap();
+        let at =
+            server.listen(&listen.parse().unwrap(), router(Agent::Upf, shared, None), guarded).await.unwrap();
         let mut client = reqwest::Client::builder().no_proxy();
         if let Some(path) = listen.strip_prefix("unix:") {
             client = client.unix_socket(std::path::PathBuf::from(path));
@@ -237,4 +244,72 @@ fn every_request_is_documented_and_every_documented_one_exists() {
         })
         .collect();
     assert_eq!(documented, served);
+}
+
+/// An agent's listener with tokens of every kind: the operator's, a reader's, and of an authorization server.
+#[tokio::test]
+async fn roles_are_kept_and_a_stream_ends_with_its_token() {
+    use crate::config::{Api, FixedToken, RoleName};
+    let folder = tempfile::tempdir().unwrap();
+    let (issuing, oauth) = super::auth::tests::Issuing::new();
+    let file = |name: &str, token: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, token).unwrap();
+        path
+    };
+    let (operator, reader) = ("operator-operator-operator", "reader-reader-reader");
+    let api = Api {
+        listen: crate::config::Listen::Tcp("127.0.0.1:0".parse().unwrap()),
+        token_file: Some(file("operator", operator)),
+        tokens: vec![FixedToken { file: file("reader", reader), role: RoleName::Reader, tenant: None }],
+        oauth: Some(oauth),
+        ..Api::unix("")
+    };
+    let (sender, asks) = mpsc::channel(8);
+    tokio::spawn(control_loop(asks));
+    let (asker, certificates, events) = (Asker::new(sender), Arc::default(), EventLog::default());
+    let shared = Shared { asker, events, taps: None, certificates };
+    let mut server = Server::default();
+    let router = router(Agent::Upf, shared, Access::new(&api).unwrap());
+    let at = server.listen(&api.listen, router, Guarded::of(&api).unwrap()).await.unwrap().unwrap();
+    let http = reqwest::Client::new();
+    let ask = async |token: &str, method: &str, path: &str| {
+        let request = http.request(method.parse().unwrap(), format!("http://{at}{path}"));
+        let answer = request.bearer_auth(token).send().await.unwrap();
+        let said = answer.headers().get("www-authenticate").map(|v| v.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), said.unwrap_or_default())
+    };
+    let granted = |scope: &str| issuing.token("acme", scope, 600);
+    for (token, reads, changes) in [
+        (operator.to_owned(), true, true),
+        (granted("anabranch:operator"), true, true),
+        (reader.to_owned(), true, false),
+        (granted("anabranch:reader"), true, false),
+        (granted("anabranch:slices:write"), false, false),
+        (granted(""), false, false),
+    ] {
+        for (method, path, may) in [
+            ("GET", "/v1/sessions/phone", reads),
+            ("GET", "/openapi.json", reads),
+            ("DELETE", "/v1/sessions/phone", changes),
+            ("POST", "/v1/sessions/phone/reset-clock", changes),
+        ] {
+            let (status, said) = ask(&token, method, path).await;
+            assert_eq!(status != 403 && status != 401, may, "{method} {path}: {status}");
+            assert_eq!(said.contains("insufficient_scope"), !may, "{method} {path}: {said}");
+        }
+    }
+    let (status, said) = ask(&issuing.token("acme", "anabranch:operator", -600), "GET", "/v1/status").await;
+    assert!(status == 401 && said.contains("invalid_token"), "{said}");
+    // One that holds for a second more than the leeway that is over: the stream that it opened ends by itself.
+    let short = issuing.token("acme", "anabranch:reader", -28);
+    let request = http.get(format!("http://{at}/v1/events")).bearer_auth(short);
+    let mut stream = request.send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::OK);
+    let ended = async { while stream.chunk().await.unwrap().is_some() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(10), ended).await.unwrap();
+    // What an agent describes is its own.
+    let description = http.get(format!("http://{at}/openapi.json")).bearer_auth(reader).send().await.unwrap();
+    let description: serde_json::Value = description.json().await.unwrap();
+    assert!(description["paths"]["/v1/sessions"].is_object() && description["paths"]["/v1/lwip"].is_null());
 }

@@ -191,6 +191,12 @@ fn sections() -> Vec<Section> {
             all.push(Section { file, path: vec![name], heading, steering: "" });
         }
     }
+    for file in ["ue.toml", "upf.toml", "gnb.toml", "lwip.toml", "proxy.toml", "slice-manager.toml"] {
+        for part in ["tokens", "oauth", "tls"] {
+            let (path, heading) = (vec!["api", part], format!("[api] {part}"));
+            all.push(Section { file, path, heading, steering: MODES[1] });
+        }
+    }
     for (file, sections) in [("gnb.toml", &GNB[..]), ("lwip.toml", &LWIP[..])] {
         all.extend(sections.iter().map(|(path, heading, variant)| Section {
             file,
@@ -203,9 +209,21 @@ fn sections() -> Vec<Section> {
 }
 
 impl Section {
+    /// The smallest configuration in which it exists.
+    fn smallest(&self) -> Table {
+        let mut table = smallest(self.file, self.steering);
+        if self.path.len() > 1 && self.path[0] == "api" {
+            let more = "tokens = [{ file = \"t\", role = \"tenant\", tenant = \"a\" }]\n\
+                        oauth = { issuer = \"i\", audience = \"a\", jwks = \"/j\" }\n\
+                        tls = { certificate = \"c\", key = \"k\" }\n";
+            table["api"].as_table_mut().unwrap().extend(toml::from_str::<Table>(more).unwrap());
+        }
+        table
+    }
+
     /// The smallest configuration, with `key` of this section set; `None` as a value removes it.
     fn with(&self, key: &str, value: Option<Value>) -> Table {
-        let mut table = smallest(self.file, self.steering);
+        let mut table = self.smallest();
         let mut at = &mut table;
         for step in &self.path {
             at = match at.get_mut(*step).unwrap() {
@@ -256,7 +274,12 @@ impl Section {
     fn rows(&self) -> BTreeMap<String, Row> {
         let headings =
             [format!("### {}: `{}`", self.file, self.heading), format!("### both: `{}`", self.heading)];
+        // What every file has alike is described once.
+        let shared = self.path.len() > 1 && self.path[0] == "api";
+        let of_all = format!("### every file: `{}`", self.heading);
+        let headings = if shared { [of_all.clone(), of_all] } else { headings };
         let page = match self.file {
+            _ if shared => PAGE,
             "gnb.toml" => RAN,
             "proxy.toml" => PROXY_PAGE,
             "slice-manager.toml" => SLICES,
@@ -320,7 +343,7 @@ fn every_top_level_section_is_documented() {
 #[test]
 fn every_default_is_the_documented_one() {
     for section in sections() {
-        let implied = section.accepts(&smallest(section.file, section.steering)).unwrap();
+        let implied = section.accepts(&section.smallest()).unwrap();
         for (key, row) in section.rows() {
             let place = format!("{} {} {key}", section.file, section.heading);
             let without = section.accepts(&section.with(&key, None));
@@ -332,7 +355,9 @@ fn every_default_is_the_documented_one() {
                 }
                 // A pool, and a constant channel, need one of their two.
                 (None, "none") => {
-                    let one_of_two = section.path == ["pool"] || section.path.ends_with(&["channel"]);
+                    // As a fixed token's tenant goes with its role.
+                    let one_of_two =
+                        section.path == ["pool"] || section.path.ends_with(&["channel"]) || key == "tenant";
                     assert!(without.is_ok() || one_of_two, "{place}: {without:?}");
                 }
                 (None, "") => assert!(without.is_err(), "{place} can be left out"),

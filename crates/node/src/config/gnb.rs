@@ -1,7 +1,8 @@
 //! `gnb.toml`.
 
+use super::api::{Api, Metrics};
 use super::load::{Check, read_trace};
-use super::types::{Api, Device, DeviceKind, Metrics};
+use super::types::{Device, DeviceKind};
 use anabranch_core::ran::gnb::{Gnb, GnbConfig as Cell, N3, PacketEvents, TelemetryConfig};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -249,6 +250,7 @@ impl Check for GnbConfig {
         }
         Gnb::new(&self.core(), &mut read_trace).map_err(|e| format!("[cell] {e}"))?;
         self.check_devices()?;
+        Metrics::check(self.metrics.as_ref())?;
         self.api.check()
     }
 }

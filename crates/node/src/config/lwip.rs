@@ -1,8 +1,9 @@
 //! `lwip.toml`.
 
+use super::api::{Api, Metrics};
 use super::gnb::{PortDevice, gtpu_anywhere, netns_path};
 use super::load::Check;
-use super::types::{Api, Metrics, check_ioam};
+use super::types::check_ioam;
 use anabranch_core::ioam::IoamConfig;
 use anabranch_core::lwip::{Config as Node, UeConfig, WifiLeg};
 use serde::Deserialize;
@@ -185,6 +186,7 @@ impl Check for LwipConfig {
             }
         }
         check_ioam(self.ioam.as_ref())?;
+        Metrics::check(self.metrics.as_ref())?;
         self.api.check()
     }
 }

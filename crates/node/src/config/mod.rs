@@ -4,6 +4,7 @@
 //!
 //! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,proxy,slice-manager}.example.toml`.
 
+mod api;
 #[cfg(test)]
 mod documented;
 mod gnb;
@@ -17,16 +18,17 @@ mod types;
 mod ue;
 mod upf;
 
+#[cfg(test)]
+pub use api::FixedToken;
+pub use api::{Api, Connections, Listen, Metrics, OAuth, RoleName, Tls};
 pub use gnb::{GnbConfig, N3Section, PortDevice};
 pub use keys::read_private_key;
 pub use load::{Check, ConfigError, load, parse, read_trace};
 pub use lwip::{GtpuBackhaul, LwipConfig, ue_rules};
 pub use proxy::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
-pub use slice_manager::{Callbacks, Limits, ManagedAccess, SliceManagerConfig};
+pub use slice_manager::{AgentSection, Callbacks, Limits, ManagedAccess, SliceManagerConfig};
 pub use tcp_lane::{UeLane as UeLaneSection, UpfLane as UpfLaneSection};
-pub use types::{
-    Api, Connections, Device, DeviceKind, Listen, Metrics, Mtu, RemoteAddr, WithoutAddress, check_rules,
-};
+pub use types::{Device, DeviceKind, Mtu, RemoteAddr, WithoutAddress, check_rules};
 pub use ue::{
     Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,
     WindowBy,

@@ -1,7 +1,7 @@
 //! `proxy.toml`.
 
+use super::api::{Api, Listen, Metrics};
 use super::load::Check;
-use super::types::{Api, Listen, Metrics};
 use anabranch_core::policy::{Filter, Protocol};
 use anabranch_core::taps::Properties;
 use ipnet::IpNet;
@@ -304,6 +304,7 @@ impl Check for ProxyConfig {
                 return Err(format!("[[rule]] name \"{}\" is there twice: names must differ", rule.name));
             }
         }
+        Metrics::check(self.metrics.as_ref())?;
         self.api.check()
     }
 }

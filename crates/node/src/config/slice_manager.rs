@@ -1,8 +1,9 @@
 //! `slice-manager.toml`.
 
+use super::api::{Api, Listen};
 use super::load::Check;
-use super::types::{Api, Listen};
 use anabranch_core::slice::{Access, GrowthLimits, Inventory};
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -86,9 +87,12 @@ pub struct ManagedAccess {
     /// How far from there it serves, metres.
     #[serde(default)]
     pub range_m: f64,
-    /// The agent of its gNB: `unix:PATH` or `http://ADDRESS:PORT`; left out: nobody is told.
+    /// The agent of its gNB: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`; left out: nobody is told.
     #[serde(default)]
     pub gnb: Option<String>,
+    /// Certificate authorities of an https gNB, PEM; left out: those of the system.
+    #[serde(default)]
+    pub gnb_ca_file: Option<PathBuf>,
     /// File whose first line is the gNB's bearer token.
     #[serde(default)]
     pub gnb_token_file: Option<PathBuf>,
@@ -101,8 +105,11 @@ pub struct ManagedAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSection {
-    /// Its agent: `unix:PATH` or `http://ADDRESS:PORT`.
+    /// Its agent: `unix:PATH`, `https://HOST:PORT` or `http://ADDRESS:PORT`.
     pub agent: String,
+    /// Certificate authorities of an https agent, PEM; left out: those of the system.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
     /// File whose first line is its bearer token.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
@@ -112,7 +119,7 @@ pub struct AgentSection {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManoSection {
-    /// A folder, or `http://…`.
+    /// A folder, or `https://…`, or `http://…`.
     pub target: String,
 }
 
@@ -124,6 +131,12 @@ pub struct Limits {
     pub ue_requests_per_s: u32,
     /// Requests of one UE at once.
     pub ue_burst: u32,
+    /// Requests of one tenant, a second, and at once.
+    pub tenant_requests_per_s: u32,
+    /// Slices of one tenant, with those it booked.
+    pub tenant_slices: u32,
+    /// QoS sessions of one tenant.
+    pub tenant_sessions: u32,
     /// Requests with a wrong token, a second, from all.
     pub refused_per_s: u32,
     /// Open streams.
@@ -149,6 +162,9 @@ impl Default for Limits {
         Self {
             ue_requests_per_s: 5,
             ue_burst: 20,
+            tenant_requests_per_s: 50,
+            tenant_slices: 100,
+            tenant_sessions: 1000,
             refused_per_s: 100,
             streams: 20_000,
             streams_per_ue: 4,
@@ -162,8 +178,14 @@ impl Default for Limits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Callbacks {
-    /// Where events may be sent: beginnings of URLs, such as `http://app.example/events/`. Nowhere else.
+    /// Where events may be sent: beginnings of URLs, such as `https://app.example/events/`. Nowhere else.
     pub allow: Vec<String>,
+    /// Whether they may be sent to every https URL as well.
+    pub any_https: bool,
+    /// Prefixes that are not public and where sinks may be; an address that `allow` names needs none.
+    pub private: Vec<IpNet>,
+    /// Certificate authorities of https sinks, PEM; left out: those of the system.
+    pub ca_file: Option<PathBuf>,
 }
 
 fn default_api() -> Api {
@@ -193,9 +215,9 @@ impl SliceManagerConfig {
     }
 }
 
-/// Host and port of an http URL, and its path. What the URL is good for is found out when it is used.
+/// Host and port of an http or https URL, and its path. What the URL is good for is found out when it is used.
 fn http(url: &str) -> Option<(&str, &str)> {
-    let rest = url.strip_prefix("http://")?;
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let plain = |c: char| c.is_ascii_graphic() && !"@?#\\".contains(c);
     (!host.is_empty() && rest.chars().all(plain)).then_some((host, path))
@@ -206,7 +228,7 @@ fn check_agent(what: &str, at: &str) -> Result<(), String> {
     if fits {
         Ok(())
     } else {
-        Err(format!("{what} \"{at}\": write \"unix:PATH\" or \"http://ADDRESS:PORT\""))
+        Err(format!("{what} \"{at}\": write \"unix:PATH\", \"https://HOST:PORT\" or \"http://ADDRESS:PORT\""))
     }
 }
 
@@ -256,6 +278,9 @@ impl Check for SliceManagerConfig {
         for (key, value) in [
             ("ue_requests_per_s", l.ue_requests_per_s),
             ("ue_burst", l.ue_burst),
+            ("tenant_requests_per_s", l.tenant_requests_per_s),
+            ("tenant_slices", l.tenant_slices),
+            ("tenant_sessions", l.tenant_sessions),
             ("refused_per_s", l.refused_per_s),
             ("streams", l.streams),
             ("streams_per_ue", l.streams_per_ue),
@@ -271,7 +296,7 @@ impl Check for SliceManagerConfig {
         for allowed in &self.callbacks.allow {
             if http(allowed).is_none_or(|(_, path)| !path.ends_with('/')) {
                 return Err(format!(
-                    "[callbacks] allow \"{allowed}\": write the beginning of a URL, such as \"http://app.example/\", \
+                    "[callbacks] allow \"{allowed}\": write the beginning of a URL, such as \"https://app.example/\", \
                      ending in /"
                 ));
             }

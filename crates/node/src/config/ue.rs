@@ -1,8 +1,9 @@
 //! `ue.toml`.
 
+use super::api::{Api, Metrics};
 use super::load::Check;
 use super::tcp_lane::UeLane;
-use super::types::{Api, Device, Metrics, RemoteAddr, check_accesses, check_ioam, check_rules};
+use super::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
 use anabranch_core::access::session::Security;
@@ -154,8 +155,11 @@ impl UeAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlicesSection {
-    /// The slice manager: `http://ADDRESS:PORT` or `unix:PATH`.
+    /// The slice manager: `https://HOST:PORT`, `http://ADDRESS:PORT` or `unix:PATH`.
     pub manager: String,
+    /// Certificate authorities of an https manager, PEM; left out: those of the system.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
     /// File whose first line is this UE's token there.
     pub token_file: PathBuf,
     /// How it is followed.
@@ -243,11 +247,12 @@ impl SlicesSection {
     fn check(&self) -> Result<(), String> {
         let sound = match self.manager.strip_prefix("unix:") {
             Some(path) => !path.is_empty(),
-            None => url::Url::parse(&self.manager).is_ok_and(|u| u.scheme() == "http" && u.has_host()),
+            None => url::Url::parse(&self.manager)
+                .is_ok_and(|u| ["http", "https"].contains(&u.scheme()) && u.has_host()),
         };
         if !sound {
             return Err(format!(
-                "[slices] manager \"{}\": write http://ADDRESS:PORT or unix:PATH",
+                "[slices] manager \"{}\": write https://HOST:PORT, http://ADDRESS:PORT or unix:PATH",
                 self.manager
             ));
         }
@@ -361,6 +366,7 @@ impl Check for UeConfig {
         check_ioam(self.ioam.as_ref())?;
         let plain = self.access.iter().any(|access| access.security == Security::Plain);
         self.device.check_fast_path(plain, self.ioam.is_some())?;
+        Metrics::check(self.metrics.as_ref())?;
         self.api.check()
     }
 }

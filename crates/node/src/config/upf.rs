@@ -1,8 +1,9 @@
 //! `upf.toml`.
 
+use super::api::{Api, Metrics};
 use super::load::Check;
 use super::tcp_lane::UpfLane;
-use super::types::{Api, Device, DeviceKind, Metrics, check_accesses, check_ioam, check_rules};
+use super::types::{Device, DeviceKind, check_accesses, check_ioam, check_rules};
 use anabranch_core::access::crypto::PublicKey;
 use anabranch_core::access::destinations::Destinations;
 use anabranch_core::access::path::{FlapParams, ProbeParams};
@@ -254,6 +255,7 @@ impl Check for UpfConfig {
         check_ioam(self.ioam.as_ref())?;
         let plain = self.access.iter().any(|access| access.security == Security::Plain);
         self.device.check_fast_path(plain, self.ioam.is_some())?;
+        Metrics::check(self.metrics.as_ref())?;
         self.api.check()
     }
 }

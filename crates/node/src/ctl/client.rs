@@ -2,6 +2,7 @@
 
 use super::error::CtlError;
 use crate::api::Problem;
+use crate::api::client::{self, Trust};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,9 +29,12 @@ pub struct Target {
     /// The agent's Unix socket; default: that of the one agent running here (/run/anabranch/ue.sock, upf.sock, gnb.sock or lwip.sock; for `proxy`, proxy.sock, for `int`, int.sock).
     #[arg(long, global = true, value_name = "PATH", env = "ANABRANCH_SOCKET", conflicts_with = "url")]
     pub socket: Option<PathBuf>,
-    /// Its URL instead, where [api] listens on TCP: http://127.0.0.1:PORT.
+    /// Its URL instead, where [api] listens on TCP: https://HOST:PORT, or http://127.0.0.1:PORT.
     #[arg(long, global = true, value_name = "URL", env = "ANABRANCH_URL")]
     pub url: Option<String>,
+    /// Certificate authorities that an https URL is trusted by, PEM; default: those of this system.
+    #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Bearer token. Others on this machine can see arguments: --token-file and the environment keep it.
     #[arg(long, global = true, value_name = "TOKEN", env = "ANABRANCH_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -67,8 +71,9 @@ impl Client {
             return Err(CtlError::Usage("the token is empty or has characters that no token has".into()));
         }
         let timeout = Duration::from_secs(target.timeout_s);
-        // Proxies of the environment have no business with a socket or loopback.
-        let builder = reqwest::Client::builder().no_proxy().connect_timeout(timeout);
+        let trust = Trust::of(target.url.as_deref().unwrap_or_default(), target.ca_file.as_deref());
+        let builder = client::builder(trust).map_err(|e| CtlError::Usage(format!("--ca-file: {e:#}")))?;
+        let builder = builder.connect_timeout(timeout);
         let (builder, base, place, socket) = match &target.url {
             Some(url) => (builder, check_url(url)?, url.trim_end_matches('/').to_owned(), None),
             None => {
@@ -210,7 +215,11 @@ impl Client {
             text = inner.to_string();
             cause = inner.source();
         }
-        let over_tcp = "is the agent running, and is this its [api] listen?";
+        let over_tcp = if self.base.scheme() == "https" {
+            "is the agent running, is this its [api] listen, and is its certificate of an authority in --ca-file?"
+        } else {
+            "is the agent running, and is this its [api] listen? With [api] tls it speaks https"
+        };
         let remedy = match (&self.socket, kind) {
             (Some(_), Some(ErrorKind::PermissionDenied)) => {
                 "use sudo, or join the socket's group: sudo usermod -aG anabranch $USER, and log in again"
@@ -230,11 +239,11 @@ fn local_base() -> Result<Url, CtlError> {
 }
 
 fn check_url(text: &str) -> Result<Url, CtlError> {
-    let example = "write http://127.0.0.1:PORT or http://[::1]:PORT";
+    let example = "write https://HOST:PORT, http://127.0.0.1:PORT or http://[::1]:PORT";
     let url = Url::parse(text).map_err(|e| CtlError::Usage(format!("--url {text}: {e}; {example}")))?;
-    if url.scheme() != "http" || url.host().is_none() {
+    if !["http", "https"].contains(&url.scheme()) || url.host().is_none() {
         return Err(CtlError::Usage(format!(
-            "--url {text}: agents speak plain HTTP; {example}. To reach one elsewhere, forward its socket: \
+            "--url {text}: agents speak HTTP; {example}. To reach a socket elsewhere, forward it: \
              ssh -L 9464:/run/anabranch/upf.sock HOST, then --url http://127.0.0.1:9464"
         )));
     }
@@ -242,8 +251,10 @@ fn check_url(text: &str) -> Result<Url, CtlError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback())
     });
-    if !loopback {
-        tracing::warn!("{text}: token and answers cross the network in the clear; ssh -L is safer");
+    if !loopback && url.scheme() == "http" {
+        tracing::warn!(
+            "{text}: token and answers cross the network in the clear; [api] tls or ssh -L is safer"
+        );
     }
     Ok(url)
 }
@@ -296,7 +307,8 @@ mod tests {
     #[test]
     fn only_http_urls_are_taken() {
         assert!(check_url("http://[::1]:9464").is_ok());
-        for wrong in ["https://127.0.0.1:1", "unix:/x", "127.0.0.1:80", ""] {
+        assert!(check_url("https://upf.example:9464").is_ok());
+        for wrong in ["ftp://127.0.0.1:1", "unix:/x", "127.0.0.1:80", ""] {
             let error = check_url(wrong).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("http://127.0.0.1"), "{error}");
         }

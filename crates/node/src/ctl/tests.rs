@@ -176,7 +176,8 @@ impl World {
         let (sender, asks) = mpsc::channel(8);
         tokio::spawn(agent(asks));
         let events = EventLog::default();
-        let server = serve(api, None, Asker::new(sender), events.clone(), None).await.unwrap();
+        let server =
+            serve(crate::api::Agent::Upf, api, None, Asker::new(sender), events.clone(), None).await.unwrap();
         Self { _server: Box::new(server), events, folder }
     }
 
@@ -463,8 +464,11 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
     for auth in ["--token correct-horse-battery".to_owned(), format!("--token-file {token}")] {
         assert!(ctl(&format!("--url http://{port} {auth} status")).await.unwrap().contains("edge"));
     }
-    let error = ctl(&format!("--url https://{port} status")).await.unwrap_err();
+    let error = ctl(&format!("--url ftp://{port} status")).await.unwrap_err();
     assert!(error.exit_code() == 2 && error.to_string().contains("ssh -L"), "{error}");
+    // It speaks no TLS there.
+    let error = ctl(&format!("--url https://{port} status")).await.unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("--ca-file"), "{error}");
     assert!(ctl("--token-file /nowhere --socket /x status").await.unwrap_err().exit_code() == 2);
     // Something else listens there.
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -472,4 +476,29 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
     tokio::spawn(async move { axum::serve(other, axum::Router::new().fallback(async || "hello")).await });
     let error = ctl(&format!("--url http://{address} status")).await.unwrap_err();
     assert!(error.exit_code() == 1 && error.to_string().contains("anabranch agent"), "{error}");
+}
+
+#[tokio::test]
+async fn an_agent_with_a_certificate_is_asked_by_https() {
+    let folder = tempfile::tempdir().unwrap();
+    let tls = crate::api::auth::tests::certificate(folder.path());
+    let (token_file, ca) = (folder.path().join("token"), folder.path().join("ca.pem"));
+    std::fs::write(&token_file, "correct-horse-battery\n").unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let listen = Listen::Tcp(port);
+    let api = Api { listen, token_file: Some(token_file), tls: Some(tls), ..Api::unix("") };
+    let ca = ca.display().to_string();
+    let _world = World::at(&api, folder).await;
+    let auth = "--token correct-horse-battery";
+    let shown = ctl(&format!("--url https://{port} --ca-file {ca} {auth} status")).await.unwrap();
+    assert!(shown.contains("edge"), "{shown}");
+    // The certificate is read again with the configuration.
+    assert!(ctl(&format!("--url https://{port} --ca-file {ca} {auth} reload")).await.is_ok());
+    // Of an authority that is not trusted; in the clear; without the file.
+    let error = ctl(&format!("--url https://{port} {auth} status")).await.unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("--ca-file"), "{error}");
+    let error = ctl(&format!("--url http://{port} {auth} status")).await.unwrap_err();
+    assert!(error.exit_code() != 0 && error.to_string().contains("https"), "{error}");
+    let error = ctl(&format!("--url https://{port} --ca-file /none {auth} status")).await.unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("/none"), "{error}");
 }

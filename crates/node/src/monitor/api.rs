@@ -14,7 +14,7 @@ use super::report::Report;
 use super::schema::{CountersSchema, FlowSchema, PathSchema};
 use super::served::Last;
 use crate::api::extract::{Params, Path, complete};
-use crate::api::{Bearer, Page, Problem, finish, hundred};
+use crate::api::{Access, Bearer, Page, Problem, finish, hundred};
 use anabranch_core::collect::{CollectCounters, FlowView, PathView};
 use axum::extract::State;
 use axum::{Json, Router};
@@ -101,8 +101,8 @@ pub fn description() -> String {
 }
 
 /// The whole interface. With a token, every request needs it.
-pub fn router(last: Last, token: Option<Arc<str>>) -> Router {
-    finish(routes(), last, token)
+pub fn router(last: Last, access: Option<Arc<Access>>) -> Router {
+    finish(routes(), last, access)
 }
 
 fn newest(last: &Last) -> Result<Arc<Report>, Problem> {
@@ -192,7 +192,7 @@ mod tests {
         let socket = folder.path().join("int.sock");
         let (last, reports) = watch::channel(report.map(Arc::new));
         let mut server = Server::default();
-        let router = router(reports, token.map(Arc::from));
+        let router = router(reports, token.map(Access::of_operator));
         server.listen(&Listen::Unix(socket.clone()), router, Guarded::default()).await.unwrap();
         drop(last);
         (server, reqwest::Client::builder().unix_socket(socket).build().unwrap(), folder)

@@ -32,6 +32,7 @@ impl Served {
         let (last, reports) = watch::channel(None);
         let mut server = Server::default();
         let asked = rest.check()?;
+        let tls = rest.tls(at)?;
         if at.is_none() && asked.is_none() && !mqtt.is_wanted() {
             return Ok(Self { last, _server: server, _runtime: None });
         }
@@ -42,10 +43,11 @@ impl Served {
             .context("starting a thread")?;
         if let Some(at) = at {
             let router = metrics_route(reports.clone());
-            runtime.block_on(server.listen(at, router, Guarded::default())).context("--metrics")?;
+            let guarded = Guarded { tls: tls.clone(), ..Guarded::default() };
+            runtime.block_on(server.listen(at, router, guarded)).context("--metrics")?;
         }
         if let Some((at, token)) = asked {
-            let guarded = Guarded { by_token: token.is_some(), ..Guarded::default() };
+            let guarded = Guarded { by_token: token.is_some(), tls, ..Guarded::default() };
             let router = api::router(reports.clone(), token);
             runtime.block_on(server.listen(at, router, guarded)).context("--api")?;
         }

@@ -2,6 +2,7 @@
 
 use super::policy::Way;
 use super::rules::Transport;
+use crate::api::client::{self, Trust};
 use crate::config::{AgentLink, Listen};
 use anabranch_core::taps::PathName;
 use anabranch_core::taps::plan::{Answer as Selected, Planned};
@@ -51,9 +52,8 @@ pub struct Agent {
 impl Agent {
     /// Nothing is sent yet; none if there is none to be asked.
     pub fn new(config: &AgentLink) -> anyhow::Result<Option<Self>> {
-        // Proxies of the environment have no business with a socket or loopback.
         let builder =
-            reqwest::Client::builder().no_proxy().timeout(Duration::from_millis(config.timeout_ms.into()));
+            client::builder(Trust::Nobody)?.timeout(Duration::from_millis(config.timeout_ms.into()));
         let builder = builder.pool_idle_timeout(crate::api::REUSED);
         let (builder, base, place) = match &config.connect {
             Listen::Off => return Ok(None),

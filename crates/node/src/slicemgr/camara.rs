@@ -2,7 +2,7 @@
 //! are places in one for a time. Errors have CAMARA's form (`status`, `code`, `message`).
 
 use super::area::Area;
-use super::auth::{self, Operator};
+use super::auth::{self, View};
 use super::camara_types::{Device, Ports, SinkCredential, Span};
 use super::routes::{Body, Path, object, object_or_null, refused};
 use super::times::{from_rfc3339, rfc3339};
@@ -239,7 +239,7 @@ struct NewBooking {
     )
 )]
 async fn book(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     body: Result<Body<NewBooking>, Problem>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -283,14 +283,16 @@ async fn book(
     };
     profile.check().map_err(|e| Problem::invalid(e.to_string()))?;
     let short: String = id.chars().take(8).collect();
-    let order = Order { name: format!("booking-{short}"), profile, accesses, ..Order::default() };
+    let name = format!("booking-{short}");
+    let order = Order { name, profile, accesses, owner: view.owner(), ..Order::default() };
     let made = shared
         .engine
         .commit(|m| {
+            view.room_for_slice(m, shared.quota)?;
             room(m, Kind::Booking)?;
             let mut writes = m.create(&id, order, now).map_err(refused)?;
             let v =
-                json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "sink_token": token, "told": "REQUESTED"});
+                json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "sink_token": token, "told": "REQUESTED", "owner": view.owner()});
             let shown = shown_booking(m, &id, &v);
             writes.push(Write { kind: Kind::Booking, id: id.clone(), record: Some(Record::Document(v)) });
             Ok((writes, shown))
@@ -354,9 +356,10 @@ fn shown_booking(m: &Manager, id: &str, v: &Value) -> Value {
     shown
 }
 
-fn found(m: &Manager, kind: Kind, id: &str) -> Result<Value, Problem> {
+/// A session that is there for whoever asks; another's is as one that is not.
+fn found(view: &View, m: &Manager, kind: Kind, id: &str) -> Result<Value, Problem> {
     let missing = || Problem::not_found("session", id, "use the sessionId of the answer that made it");
-    m.document(kind, id).cloned().ok_or_else(missing)
+    m.document(kind, id).filter(|v| view.sees(v["owner"].as_str())).cloned().ok_or_else(missing)
 }
 
 /// A booking.
@@ -367,9 +370,9 @@ fn found(m: &Manager, kind: Kind, id: &str) -> Result<Value, Problem> {
     params(("sessionId" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = CamaraError))
 )]
-async fn booking(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<Json<Value>> {
+async fn booking(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<Json<Value>> {
     Ok(shared.engine.read(|m| {
-        let v = found(m, Kind::Booking, &id)?;
+        let v = found(&view, m, Kind::Booking, &id)?;
         let mut shown = shown_booking(m, &id, &v);
         if !m.slices().contains_key(&id) {
             shown["status"] = json!("UNAVAILABLE");
@@ -387,14 +390,14 @@ async fn booking(_: Operator, State(shared): State<Shared>, Path(id): Path<Strin
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = 404, body = CamaraError))
 )]
-async fn unbook(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
-    shared.engine.commit(|m| Ok((end_booking(m, &id)?, ()))).await?;
+async fn unbook(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
+    shared.engine.commit(|m| Ok((end_booking(&view, m, &id)?, ()))).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Ends a booking.
-pub fn end_booking(m: &Manager, id: &str) -> Result<Vec<Write>, Problem> {
-    found(m, Kind::Booking, id)?;
+pub fn end_booking(view: &View, m: &Manager, id: &str) -> Result<Vec<Write>, Problem> {
+    found(view, m, Kind::Booking, id)?;
     let mut writes = vec![Write { kind: Kind::Booking, id: id.to_owned(), record: None }];
     // One that is being removed, or gone, needs nothing more.
     if let Ok(more) = m.remove(id, false, now_ms()) {
@@ -449,7 +452,7 @@ struct NewSession {
     )
 )]
 async fn start(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     body: Result<Body<NewSession>, Problem>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -471,7 +474,9 @@ async fn start(
         .engine
         .commit(|m| {
             room(m, Kind::Qod)?;
-            let slice = profile(m, &new.qos_profile)?;
+            let own = m.documents(Kind::Qod).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
+            view.room("sessions", own, shared.quota.sessions)?;
+            let slice = profile(&view, m, &new.qos_profile)?;
             let ue = ue.as_str();
             let had = m.ue(ue).map_err(refused)?.slices.iter().any(|a| a.slice == slice);
             let mut writes = if had { Vec::new() } else { m.assign(ue, &slice, None).map_err(refused)? };
@@ -479,6 +484,7 @@ async fn start(
             let v = json!({
                 "request": new, "slice": slice, "ue": ue, "had": had, "started_ms": now,
                 "end_ms": now + new.duration * 1000, "sink": new.sink, "sink_token": token, "told": status,
+                "owner": view.owner(),
             });
             let shown = shown_session(m, &id, &v);
             writes.push(Write { kind: Kind::Qod, id: id.clone(), record: Some(Record::Document(v)) });
@@ -489,11 +495,11 @@ async fn start(
 }
 
 /// The slice that a profile names.
-fn profile(m: &Manager, name: &str) -> Result<String, Problem> {
-    if m.slices().contains_key(name) {
+fn profile(view: &View, m: &Manager, name: &str) -> Result<String, Problem> {
+    if view.slice(m, name).is_ok() {
         return Ok(name.to_owned());
     }
-    let mut named = m.slices().values().filter(|s| s.name == name);
+    let mut named = view.slices(m).filter(|s| s.name == name);
     match (named.next(), named.next()) {
         (Some(slice), None) => Ok(slice.id.clone()),
         (Some(_), Some(_)) => {
@@ -552,7 +558,7 @@ struct Extension {
     )
 )]
 async fn extend(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
     body: Result<Body<Extension>, Problem>,
@@ -563,7 +569,7 @@ async fn extend(
         return Err(Problem::invalid(detail).field("requestedAdditionalDuration").into());
     }
     let extend = |m: &Manager| {
-        let mut v = found(m, Kind::Qod, &id)?;
+        let mut v = found(&view, m, Kind::Qod, &id)?;
         let (status, _) = status(m, v["slice"].as_str().unwrap_or_default());
         if v["ended_ms"].is_u64() || status != "AVAILABLE" {
             // Said in CAMARA's words below.
@@ -605,14 +611,14 @@ struct Whose {
     )
 )]
 async fn retrieve(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     body: Result<Body<Whose>, Problem>,
 ) -> Answer<Json<Vec<Value>>> {
     let Body(whose) = body?;
     shared.engine.read(|m| {
         let ue = whose.device.ue(m)?;
-        let own = m.documents(Kind::Qod).filter(|(_, v)| v["ue"] == ue);
+        let own = m.documents(Kind::Qod).filter(|(_, v)| v["ue"] == ue && view.sees(v["owner"].as_str()));
         Ok(Json(own.map(|(id, v)| shown_session(m, id, v)).collect()))
     })
 }
@@ -625,9 +631,9 @@ async fn retrieve(
     params(("sessionId" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = CamaraError))
 )]
-async fn session(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<Json<Value>> {
+async fn session(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<Json<Value>> {
     Ok(shared.engine.read(|m| {
-        let v = found(m, Kind::Qod, &id)?;
+        let v = found(&view, m, Kind::Qod, &id)?;
         Ok::<_, Problem>(Json(shown_session(m, &id, &v)))
     })?)
 }
@@ -640,11 +646,11 @@ async fn session(_: Operator, State(shared): State<Shared>, Path(id): Path<Strin
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = 404, body = CamaraError))
 )]
-async fn stop(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
+async fn stop(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
     let v = shared
         .engine
         .commit(|m| {
-            let v = found(m, Kind::Qod, &id)?;
+            let v = found(&view, m, Kind::Qod, &id)?;
             Ok((end_session(m, &id, &v), v))
         })
         .await?;

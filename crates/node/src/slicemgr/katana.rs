@@ -1,7 +1,7 @@
 //! Katana's paths, so that its users and their NESTs move over unchanged. Answers have its shapes: identifiers as plain
 //! text, 201 for what is new; errors are ours, and say what is wrong. What Katana drops is kept.
 
-use super::auth::{Operator, Who, forbidden, new_uuid};
+use super::auth::{Operator, View, Who, forbidden, new_uuid};
 use super::native::{check_slice, version, version_of};
 use super::routes::{Body, Params, Path, refused};
 use super::{Shared, now_ms};
@@ -43,9 +43,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
 
 /// Slices: `_id`, `name`, `created_at`, `status`.
 #[utoipa::path(get, path = "/api/slice", tag = "katana", responses((status = 200, body = Vec<Object>), (status = 401, body = Problem)))]
-async fn slices(_: Operator, State(shared): State<Shared>) -> Answer {
+async fn slices(view: View, State(shared): State<Shared>) -> Answer {
     let line = |s: &Slice| json!({"_id": s.id, "name": s.name, "created_at": seconds(s.created_ms), "status": s.state.name()});
-    Ok(Json(shared.engine.read(|m| m.slices().values().map(line).collect())))
+    Ok(Json(shared.engine.read(|m| view.slices(m).map(line).collect())))
 }
 
 /// Makes a slice of a NEST; answers its identifier. The slice is placed and its guarantees are reserved; how it goes
@@ -63,11 +63,13 @@ async fn slices(_: Operator, State(shared): State<Shared>) -> Answer {
         (status = 415, body = Problem)
     )
 )]
-async fn create(_: Operator, State(shared): State<Shared>, Body(document): Body<Value>) -> VersionedText {
+async fn create(view: View, State(shared): State<Shared>, Body(document): Body<Value>) -> VersionedText {
     let id = new_uuid()?;
     let made = shared.engine.commit(|m| {
+        view.room_for_slice(m, shared.quota)?;
         let nest = parse(m, &document)?;
-        let mut writes = m.create(&id, Order::from(&nest), now_ms()).map_err(refused)?;
+        let order = Order { owner: view.owner(), ..Order::from(&nest) };
+        let mut writes = m.create(&id, order, now_ms()).map_err(refused)?;
         let version = version_of(&writes).unwrap_or_default();
         let record = Some(Record::Document(document));
         if m.documents(Kind::Gst).count() < MAX_DOCUMENTS {
@@ -88,12 +90,12 @@ async fn create(_: Operator, State(shared): State<Shared>, Body(document): Body<
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
 async fn slice(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
 ) -> Result<Versioned, Problem> {
     let answer = |s: &Slice| (header_of(&version(s)), Json(document(s)));
-    shared.engine.read(|m| m.slice(&id).map(answer).map_err(refused))
+    shared.engine.read(|m| view.slice(m, &id).map(answer))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -119,7 +121,7 @@ struct Force {
     )
 )]
 async fn remove(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
     Params(query): Params<Force>,
@@ -127,7 +129,7 @@ async fn remove(
 ) -> Text {
     let force = query.force.as_deref() == Some("true");
     let remove = |m: &Manager| {
-        check_slice(m, &id, &seen)?;
+        check_slice(&view, m, &id, &seen)?;
         Ok((m.remove(&id, force, now_ms()).map_err(refused)?, ()))
     };
     shared.engine.commit(remove).await?;
@@ -142,8 +144,8 @@ async fn remove(
     params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn time(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
-    shared.engine.read(|m| m.slice(&id).map(|s| Json(deployment_time(s))).map_err(refused))
+async fn time(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+    shared.engine.read(|m| view.slice(m, &id).map(|s| Json(deployment_time(s))))
 }
 
 /// What went wrong.
@@ -154,8 +156,8 @@ async fn time(_: Operator, State(shared): State<Shared>, Path(id): Path<String>)
     params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
-async fn errors(_: Operator, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
-    shared.engine.read(|m| m.slice(&id).map(|s| Json(runtime_errors(s))).map_err(refused))
+async fn errors(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+    shared.engine.read(|m| view.slice(m, &id).map(|s| Json(runtime_errors(s))))
 }
 
 /// Gives a slice other attributes: a whole NEST, or only the keys of `base_slice_descriptor` that change.
@@ -176,15 +178,15 @@ async fn errors(_: Operator, State(shared): State<Shared>, Path(id): Path<String
     )
 )]
 async fn modify(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
     seen: Preconditions,
     Body(update): Body<Map<String, Value>>,
 ) -> VersionedText {
     let modify = |m: &Manager| {
-        check_slice(m, &id, &seen)?;
-        let asked = m.slice(&id).map_err(refused)?.asked();
+        check_slice(&view, m, &id, &seen)?;
+        let asked = view.slice(m, &id)?.asked();
         let Some(Value::Object(mut document)) = asked.nest else {
             return Err(Problem::conflict("this slice was not made of a NEST", "use PUT /v1/slices/{id}"));
         };
@@ -248,13 +250,17 @@ async fn gst(
 )]
 async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
     shared.engine.read(|m| {
-        if let Who::Ue(name) = &who
-            && !m.ue(name).is_ok_and(|ue| ue.slices.iter().any(|a| a.slice == id))
-        {
-            // The same whether there is such a slice or not.
-            return Err(forbidden("this is no slice of yours", "GET /v1/me lists yours"));
-        }
-        m.slice(&id).map(|s| Json(document(s))).map_err(refused)
+        let view = match &who {
+            Who::Ue(name) => {
+                if !m.ue(name).is_ok_and(|ue| ue.slices.iter().any(|a| a.slice == id)) {
+                    // The same whether there is such a slice or not.
+                    return Err(forbidden("this is no slice of yours", "GET /v1/me lists yours"));
+                }
+                View::All
+            }
+            Who::Caller(caller) => View::of(caller),
+        };
+        view.slice(m, &id).map(|s| Json(document(s)))
     })
 }
 

@@ -18,6 +18,7 @@ mod metrics;
 mod native;
 mod policies;
 mod routes;
+mod scopes;
 mod southbound;
 mod store;
 mod times;
@@ -27,7 +28,7 @@ mod worker;
 mod tests;
 
 use crate::agent::service::{Signals, Wish, notify};
-use crate::api::{Guarded, Server, read_token};
+use crate::api::{Access, Guarded, Server};
 use crate::config::{self, Listen, SliceManagerConfig};
 use anyhow::Context;
 use engine::Engine;
@@ -71,8 +72,8 @@ pub struct Args {
 #[derive(Clone)]
 pub struct Shared {
     engine: Arc<Engine>,
-    /// Hash of the operator's token.
-    operator: Option<Arc<str>>,
+    /// Who may come in beside UEs; none: whoever reaches it is the operator.
+    access: Option<Arc<Access>>,
     buckets: Arc<auth::Buckets>,
     callbacks: Arc<callbacks::Callbacks>,
     /// Accesses whose place is known.
@@ -81,6 +82,7 @@ pub struct Shared {
     max_streams: u32,
     streams_per_ue: u32,
     ttl_s: u32,
+    quota: auth::Quota,
 }
 
 /// Runs until it is told to stop.
@@ -106,7 +108,7 @@ async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     let mut signals = Signals::open()?;
     let running = start(&config).await?;
     let router = routes::router(running.shared.clone());
-    let mut guarded = Guarded::of(&config.api);
+    let mut guarded = Guarded::of(&config.api)?;
     // UEs that listen to their streams do not keep others out.
     guarded.connections.all = guarded.connections.all.saturating_add(config.limits.streams);
     let mut server = Server::default();
@@ -117,7 +119,7 @@ async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
     let result = loop {
         tokio::select! {
             wish = signals.next() => if wish != Wish::Reload { break Ok(()) } else {
-                tracing::warn!("the configuration is read at the start only: restart to change it");
+                tracing::warn!("of the configuration only certificates and keys are read again: restart to change the rest");
             },
             ended = tasks.join_next() => break match ended {
                 Some(Ok(result)) => result,
@@ -144,7 +146,7 @@ pub struct Running {
 /// Opens the database and starts what runs behind the interface.
 async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let inventory = config.inventory().map_err(anyhow::Error::msg)?;
-    let operator = config.api.token_file.as_deref().map(read_token).transpose()?;
+    let access = Access::new(&config.api)?;
     let store = store::Store::open(&config.manager.database).await?;
     let engine = Engine::start(store, inventory, config.limits.growth(), config.manager.ttl_s).await?;
     let callbacks = Arc::new(callbacks::Callbacks::new(&config.callbacks)?);
@@ -153,7 +155,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
     let owner = format!("{}/{}", host.to_string_lossy(), config.manager.name);
     let shared = Shared {
         engine: engine.clone(),
-        operator: operator.map(|token| auth::hash(&token).into()),
+        access,
         buckets: Arc::new(auth::Buckets::new(&config.limits)),
         callbacks: callbacks.clone(),
         placed: area::Placed::of(&config.access).into(),
@@ -161,6 +163,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
         max_streams: config.limits.streams,
         streams_per_ue: config.limits.streams_per_ue,
         ttl_s: config.manager.ttl_s,
+        quota: auth::Quota { slices: config.limits.tenant_slices, sessions: config.limits.tenant_sessions },
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(worker::follow(engine.clone()));

@@ -1,6 +1,6 @@
 //! Our own paths: slices in the names of TS 28.541, UEs, and what is left of each access.
 
-use super::auth::{self, Operator};
+use super::auth::{self, Operator, View};
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::api::{Preconditions, Problem, etag, header_of};
@@ -79,6 +79,7 @@ impl NewSlice {
             services: false,
             accesses: self.accesses,
             share_ppm: self.share_percent.map(|p| (p * 1e4).round() as u32),
+            owner: None,
         })
     }
 }
@@ -88,6 +89,7 @@ fn shown(slice: &Slice) -> Value {
     let asked = slice.asked();
     json!({
         "id": slice.id,
+        "owner": slice.owner,
         "name": asked.name,
         "state": slice.state.name(),
         "reason": slice.state.reason(),
@@ -129,9 +131,9 @@ pub fn version_of(writes: &[Write]) -> Option<String> {
 /// A change is of the version that was seen.
 ///
 /// # Errors
-/// There is no such slice, or it has another version.
-pub fn check_slice(m: &Manager, id: &str, asked: &Preconditions) -> Result<(), Problem> {
-    asked.check(Some(&version(m.slice(id).map_err(refused)?)))
+/// There is no such slice for whoever asks, or it has another version.
+pub fn check_slice(view: &View, m: &Manager, id: &str, asked: &Preconditions) -> Result<(), Problem> {
+    asked.check(Some(&version(view.slice(m, id)?)))
 }
 
 /// The same of a UE.
@@ -205,12 +207,12 @@ impl Page {
     params(Page),
     responses((status = 200, body = Object), (status = 400, body = Problem))
 )]
-async fn slices(_: Operator, State(shared): State<Shared>, Params(page): Params<Page>) -> Answer {
+async fn slices(view: View, State(shared): State<Shared>, Params(page): Params<Page>) -> Answer {
     page.check()?;
     Ok(Json(
         shared
             .engine
-            .read(|m| json!({"total": m.slices().len(), "slices": page.of(m.slices().values().map(shown))})),
+            .read(|m| json!({"total": view.slices(m).count(), "slices": page.of(view.slices(m).map(shown))})),
     ))
 }
 
@@ -229,12 +231,12 @@ async fn slices(_: Operator, State(shared): State<Shared>, Params(page): Params<
     )
 )]
 async fn create(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Body(new): Body<NewSlice>,
 ) -> Result<(StatusCode, Versioned), Problem> {
     let id = auth::new_uuid()?;
-    let order = new.order()?;
+    let order = Order { owner: view.owner(), ..new.order()? };
     let answer = |writes: Vec<Write>| {
         let shown = match writes.first().and_then(|w| w.record.as_ref()) {
             Some(Record::Slice(slice)) => (header_of(&version(slice)), Json(shown(slice))),
@@ -242,7 +244,11 @@ async fn create(
         };
         (writes, shown)
     };
-    let made = shared.engine.commit(|m| m.create(&id, order, now_ms()).map(answer).map_err(refused)).await?;
+    let make = |m: &Manager| {
+        view.room_for_slice(m, shared.quota)?;
+        m.create(&id, order, now_ms()).map(answer).map_err(refused)
+    };
+    let made = shared.engine.commit(make).await?;
     Ok((StatusCode::CREATED, made))
 }
 
@@ -255,12 +261,12 @@ async fn create(
     responses((status = 200, body = Object), (status = 404, body = Problem))
 )]
 async fn slice(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
 ) -> Result<Versioned, Problem> {
     let answer = |s: &Slice| (header_of(&version(s)), Json(shown(s)));
-    shared.engine.read(|m| m.slice(&id).map(answer).map_err(refused))
+    shared.engine.read(|m| view.slice(m, &id).map(answer))
 }
 
 /// Gives a slice another profile; the old one holds until the cells have the new one, or if they refuse it.
@@ -281,7 +287,7 @@ async fn slice(
     )
 )]
 async fn change(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
     seen: Preconditions,
@@ -289,7 +295,7 @@ async fn change(
 ) -> Result<(StatusCode, [(HeaderName, HeaderValue); 1]), Problem> {
     let order = new.order()?;
     let modify = |m: &Manager| {
-        check_slice(m, &id, &seen)?;
+        check_slice(&view, m, &id, &seen)?;
         let writes = m.modify(&id, order, now_ms()).map_err(refused)?;
         let version = version_of(&writes).unwrap_or_default();
         Ok((writes, version))
@@ -321,14 +327,14 @@ struct Force {
     )
 )]
 async fn remove(
-    _: Operator,
+    view: View,
     State(shared): State<Shared>,
     Path(id): Path<String>,
     Params(query): Params<Force>,
     seen: Preconditions,
 ) -> Result<StatusCode, Problem> {
     let remove = |m: &Manager| {
-        check_slice(m, &id, &seen)?;
+        check_slice(&view, m, &id, &seen)?;
         Ok((m.remove(&id, query.force, now_ms()).map_err(refused)?, ()))
     };
     shared.engine.commit(remove).await?;

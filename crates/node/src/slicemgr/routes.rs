@@ -1,6 +1,6 @@
 //! The paths of the interface, and what is said to those that go astray.
 
-use super::{Shared, auth, camara, katana, me, metrics, native, policies};
+use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
 use crate::api::Problem;
 pub use crate::api::extract::{Params, Path};
 use crate::api::extract::{check_kind, complete};
@@ -40,7 +40,10 @@ impl Modify for Bearer {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("The operator's token ([api] token_file), or a UE's for /v1/me."))
+            .description(Some(
+                "A fixed token ([api] token_file, tokens), a JWT access token of the server in [api] oauth with the scopes \
+                 of x-scopes, or a UE's token for /v1/me.",
+            ))
             .build();
         openapi.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
         openapi.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
@@ -55,6 +58,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .merge(me::routes())
         .merge(metrics::routes())
         .merge(camara::routes());
+    scopes::describe(router.get_openapi_mut());
     complete(router.get_openapi_mut(), &["400", "401", "403", "404", "408", "429", "503"], &[]);
     router
 }
@@ -88,7 +92,7 @@ pub fn router(shared: Shared) -> Router {
 
 /// Whether it works, without a token: 200, or 503 while the database does not answer.
 async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
-    if !shared.buckets.take("", Instant::now()) {
+    if !shared.buckets.take(auth::Bucket::Refused, Instant::now()) {
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests", "wait a second"));
     }
     match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {

@@ -1,6 +1,7 @@
 //! Those that keep what slices promise: our gNB, our UPF, and a stub for MANO; each behind [`Southbound`].
 
-use crate::config::{ManagedAccess, SliceManagerConfig};
+use crate::api::client::{self, Trust};
+use crate::config::{AgentSection, ManagedAccess, SliceManagerConfig};
 use anabranch_core::slice::record::SessionRule;
 use anabranch_core::slice::{Slice, SliceShare};
 use reqwest::{Method, StatusCode, Url};
@@ -56,10 +57,9 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(at: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
-        let builder =
-            reqwest::Client::builder().no_proxy().timeout(PATIENCE).pool_idle_timeout(crate::api::REUSED);
-        let builder = builder.redirect(reqwest::redirect::Policy::none());
+    fn new(at: &str, token_file: Option<&Path>, ca_file: Option<&Path>) -> anyhow::Result<Self> {
+        let builder = client::builder(Trust::of(at, ca_file))?;
+        let builder = builder.timeout(PATIENCE).pool_idle_timeout(crate::api::REUSED);
         let (builder, base) = match at.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
             None => (builder, Url::parse(at)?),
@@ -311,7 +311,7 @@ impl Network {
     pub fn new(config: &SliceManagerConfig) -> anyhow::Result<Self> {
         let gnb = |a: &ManagedAccess| {
             let at = a.gnb.as_ref()?;
-            let agent = Agent::new(at, a.gnb_token_file.as_deref());
+            let agent = Agent::new(at, a.gnb_token_file.as_deref(), a.gnb_ca_file.as_deref());
             let made = |agent| {
                 let gnb = Gnb { agent, rest: a.rest_slice.clone(), max_share_percent: a.max_share_percent };
                 (a.name.clone(), gnb)
@@ -319,13 +319,16 @@ impl Network {
             Some(agent.map(made))
         };
         let upf = config.upf.as_ref();
-        let upf = upf.map(|u| Agent::new(&u.agent, u.token_file.as_deref()).map(Upf)).transpose()?;
-        let mano = config.mano.as_ref().map(|m| match Url::parse(&m.target) {
-            Ok(url) if url.scheme() == "http" => {
-                let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
-                http.redirect(reqwest::redirect::Policy::none()).build().map(|http| Mano::Url(http, url))
-            }
-            _ => Ok(Mano::Folder(PathBuf::from(&m.target))),
+        let agent = |u: &AgentSection| Agent::new(&u.agent, u.token_file.as_deref(), u.ca_file.as_deref());
+        let upf = upf.map(|u| agent(u).map(Upf)).transpose()?;
+        let mano = config.mano.as_ref().map(|m| -> anyhow::Result<Mano> {
+            Ok(match Url::parse(&m.target) {
+                Ok(url) if ["http", "https"].contains(&url.scheme()) => {
+                    let http = client::builder(Trust::of(url.as_str(), None))?.timeout(PATIENCE);
+                    Mano::Url(http.build()?, url)
+                }
+                _ => Mano::Folder(PathBuf::from(&m.target)),
+            })
         });
         let gnbs = config.access.iter().filter_map(gnb).collect::<anyhow::Result<_>>()?;
         Ok(Self { gnbs, upf, mano: mano.transpose()? })

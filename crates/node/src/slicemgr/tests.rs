@@ -6,6 +6,7 @@ mod cells;
 mod compat;
 mod disk;
 mod signalling;
+mod tenants;
 mod versions;
 
 use super::{Running, routes, start};
@@ -48,10 +49,15 @@ impl World {
     /// With everything in this folder.
     async fn at(folder: tempfile::TempDir, more: &str) -> Self {
         let config = config(folder.path(), more);
-        let running = start(&config).await.unwrap();
+        Self::of(folder, &config).await
+    }
+
+    /// With this configuration.
+    async fn of(folder: tempfile::TempDir, config: &SliceManagerConfig) -> Self {
+        let running = start(config).await.unwrap();
         let mut server = Server::default();
         let router = routes::router(running.shared.clone());
-        let at = server.listen(&config.api.listen, router, Guarded::of(&config.api)).await.unwrap();
+        let at = server.listen(&config.api.listen, router, Guarded::of(&config.api).unwrap()).await.unwrap();
         let base = format!("http://{}", at.unwrap());
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { base, http, folder, _running: running, _server: server }
@@ -159,7 +165,11 @@ async fn a_port_without_token_is_for_this_machine_and_for_reading() {
         let running = start(&config).await.unwrap();
         let mut server = Server::default();
         let router = routes::router(running.shared.clone());
-        let at = server.listen(&config.api.listen, router, Guarded::of(&config.api)).await.unwrap().unwrap();
+        let at = server
+            .listen(&config.api.listen, router, Guarded::of(&config.api).unwrap())
+            .await
+            .unwrap()
+            .unwrap();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         let ask = async |method: &str, path: &str, headers: &[(&str, &str)]| {
             let mut request = http.request(method.parse().unwrap(), format!("http://{at}{path}"));

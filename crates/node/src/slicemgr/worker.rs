@@ -1,6 +1,7 @@
 //! What runs behind the interface: taking over what other instances changed, and, in one instance at a time, changing
 //! the network, looking at its health, and ending what has run out.
 
+use super::auth::View;
 use super::callbacks::Callbacks;
 use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
@@ -344,7 +345,7 @@ impl Work {
                     }
                     if over {
                         let writes = match kind {
-                            Kind::Booking => camara::end_booking(m, &id)?,
+                            Kind::Booking => camara::end_booking(&View::All, m, &id)?,
                             _ => camara::expire_session(m, &id, &v, now),
                         };
                         let data =

@@ -9,6 +9,7 @@
 
 use super::Taps;
 use super::needs::{Became, NeedView};
+use crate::api::client::{self, Trust};
 use crate::config::{Follow, SlicesSection};
 use anabranch_core::slice::UeView;
 use anyhow::{Context, bail, ensure};
@@ -91,10 +92,10 @@ impl Usci {
             header::HeaderValue::from_str(&format!("Bearer {token}")).context("[slices] token")?;
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);
-        let builder =
-            reqwest::Client::builder().no_proxy().default_headers(headers).connect_timeout(PATIENCE);
-        let builder =
-            builder.redirect(reqwest::redirect::Policy::none()).pool_idle_timeout(crate::api::REUSED);
+        let trust = Trust::of(&config.manager, config.ca_file.as_deref());
+        let builder = client::builder(trust).context("[slices] ca_file")?;
+        let builder = builder.default_headers(headers).connect_timeout(PATIENCE);
+        let builder = builder.pool_idle_timeout(crate::api::REUSED);
         let (builder, base) = match config.manager.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://x/")?),
             None => (builder, Url::parse(&config.manager).context("[slices] manager")?),

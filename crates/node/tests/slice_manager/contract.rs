@@ -98,8 +98,12 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[manager]\ndatabase = \"sqlite:FOLDER/slices.db\"\n\
                   [api]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"FOLDER/token\"\n\
+                  tokens = [{ file = \"FOLDER/tenant\", role = \"tenant\", tenant = \"acme\" }]\n\
                   [limits]\nue_requests_per_s = 1000000\nue_burst = 1000000\nrefused_per_s = 1000000\n\
+                  tenant_requests_per_s = 1000000\n\
                   [[access]]\nname = \"cell\"\ndownlink_bps = 1_000_000_000\nuplink_bps = 1_000_000_000\n";
+    const TENANT: &str = "acme-token-acme-token";
+    std::fs::write(folder.path().join("tenant"), TENANT).unwrap();
     let (_program, base) = start("slice-manager", folder.path(), config).await;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let ask = async |method: &str, path: &str, body: Value| -> Value {
@@ -114,6 +118,11 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     // A UE's paths with a UE's token. A stream does not end, so nobody could judge it.
     let parts = [
         (OPERATOR, ["--exclude-path-regex", "^/v1/me"].as_slice()),
+        // A tenant's with a tenant's.
+        (
+            TENANT,
+            &["--include-path-regex", "^/(v1/slices|api/slice|network-slice-booking|quality-on-demand)"],
+        ),
         (
             ue["token"].as_str().unwrap(),
             &["--include-path-regex", "^/v1/me", "--exclude-path", "/v1/me/stream"],
