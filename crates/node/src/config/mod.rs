@@ -7,6 +7,7 @@
 mod api;
 #[cfg(test)]
 mod documented;
+mod gateways;
 mod gnb;
 mod keys;
 mod load;

@@ -1,6 +1,7 @@
 //! `ue.toml`.
 
 use super::api::{Api, Metrics};
+use super::gateways::Gateways;
 use super::load::Check;
 use super::tcp_lane::UeLane;
 use super::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules};
@@ -198,9 +199,9 @@ pub struct SliceBinding {
     /// The routing table of the mark.
     #[serde(default)]
     pub table: Option<u32>,
-    /// The router to send to; left out, every address is on the link.
+    /// The routers to send to, of each family at most one; of a family without one, every address is on the link.
     #[serde(default)]
-    pub gateway: Option<IpAddr>,
+    pub gateway: Gateways,
     /// α of the initial window: the share of the guaranteed uplink rate that a first flight may use.
     #[serde(default = "half")]
     pub alpha: f64,

@@ -99,7 +99,7 @@ impl Taps {
             wanted.insert(Key::Rule { priority: source, v6 }, Step::Select { priority: source, table, by });
             for (more, initcwnd) in [(0, None), (1, window)] {
                 let (table, priority) = (table + more, priority + more);
-                let gateway = binding.gateway.filter(|g| g.is_ipv6() == v6);
+                let gateway = binding.gateway.of(v6);
                 let route = SliceRoute { v6, device: binding.interface.clone(), gateway, table, initcwnd };
                 wanted.insert(Key::Route { table, v6 }, Step::Slice(route));
                 let by = Selector { v6, mark: Some(mark + more), ..Selector::default() };

@@ -214,3 +214,38 @@ fn what_is_installed_follows_slices_and_mappings() {
     assert!(wanted.values().all(|s| !matches!(s, Step::Slice(r) if r.initcwnd.is_some())));
     assert!(!problems.is_empty());
 }
+
+/// Each family goes by its own router, and one without a router by the link.
+#[test]
+fn a_slice_has_a_gateway_of_each_family() {
+    use super::actions::Key;
+    use crate::netctl::Step;
+    fn both() -> Host {
+        let mut host = made_up();
+        host.interfaces.get_mut("wwan1").unwrap().addresses.push("2001:db8::2".parse().unwrap());
+        host
+    }
+    for (gateway, v4, v6) in [
+        ("", None, None),
+        ("gateway = \"10.0.1.1\"", Some("10.0.1.1"), None),
+        ("gateway = \"fe80::1\"", None, Some("fe80::1")),
+        ("gateway = [\"10.0.1.1\", \"fe80::1\"]", Some("10.0.1.1"), Some("fe80::1")),
+    ] {
+        let text = format!(
+            "[ue]\nprivate_key_file = \"k\"\n[upf]\npublic_key = \"q2kPPoy5fKHpZsrvFhiOsNgjSJg9lx1FrFDx0OXHFS8=\"\n\
+             [[access]]\nname = \"5g\"\nremote = \"192.0.2.1:4500\"\n\
+             [[slice]]\nslice = \"B\"\ninterface = \"wwan1\"\nmark = 200\ntable = 2000\n{gateway}\n"
+        );
+        let config: crate::config::UeConfig = crate::config::parse("ue.toml", &text).unwrap();
+        let taps = Taps { interfaces: both, ..Taps::new(config.slice, config.mapping) };
+        let (wanted, _) = taps.wanted();
+        for (family, router) in [(false, v4), (true, v6)] {
+            match &wanted[&Key::Route { table: 2000, v6: family }] {
+                Step::Slice(route) => {
+                    assert_eq!(route.gateway.map(|g| g.to_string()).as_deref(), router, "{gateway}");
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+}
