@@ -12,13 +12,14 @@ use anabranch_core::slice::profile::{ServiceProfile, Snssai, Thpt};
 use anabranch_core::slice::{Kind, Manager, Order, Record, State as SliceState, Write};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -44,7 +45,50 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(session, stop))
         .routes(routes!(extend))
         .routes(routes!(retrieve))
-        .layer(axum::middleware::from_fn(correlate))
+}
+
+/// Whether a path is CAMARA's.
+fn is_camara(path: &str) -> bool {
+    ["/network-slice-booking/", "/quality-on-demand/"].iter().any(|begin| path.starts_with(begin))
+}
+
+/// Whatever answers at a path of CAMARA's, answers in its form: also who refuses a token.
+pub async fn shaped(request: Request, next: Next) -> Response {
+    if !is_camara(request.uri().path()) {
+        return next.run(request).await;
+    }
+    let response = correlate(request, next).await;
+    if response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind != "application/problem+json") {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let bytes = axum::body::to_bytes(body, 64 << 10).await.unwrap_or_default();
+    let shaped = match serde_json::from_slice::<Problem>(&bytes) {
+        Ok(problem) => CamaraError::from(problem).into_response(),
+        Err(_) => bytes.into_response(),
+    };
+    let (own, body) = shaped.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.extend(own.headers);
+    Response::from_parts(parts, body)
+}
+
+/// Says in a description that every error of these paths may have CAMARA's form.
+pub fn describe(description: &mut OpenApi) {
+    for (path, item) in &mut description.paths.paths {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        for operation in operations.into_iter().flatten().filter(|_| is_camara(path)) {
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response
+                    && (status.starts_with('4') || status.starts_with('5'))
+                {
+                    let schema = Some(Ref::from_schema_name("CamaraError"));
+                    let content = ContentBuilder::new().schema(schema).build();
+                    response.content.insert("application/json".to_owned(), content);
+                }
+            }
+        }
+    }
 }
 
 /// Who asks finds the answer by the header that both have (CAMARA API design guide).
@@ -97,6 +141,7 @@ impl From<Problem> for CamaraError {
             401 => "UNAUTHENTICATED",
             403 => "PERMISSION_DENIED",
             404 => "NOT_FOUND",
+            405 => "METHOD_NOT_ALLOWED",
             409 => "CONFLICT",
             429 => "TOO_MANY_REQUESTS",
             503 => "UNAVAILABLE",

@@ -60,6 +60,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .merge(camara::routes());
     scopes::describe(router.get_openapi_mut());
     complete(router.get_openapi_mut(), &["400", "401", "403", "404", "408", "429", "503"], &[]);
+    camara::describe(router.get_openapi_mut());
     router
 }
 
@@ -87,6 +88,7 @@ pub fn router(shared: Shared) -> Router {
         .with_state(shared.clone())
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(shared.clone(), auth::guard))
+        .layer(middleware::from_fn(camara::shaped))
         .route("/healthz", get(healthz).with_state(shared))
 }
 

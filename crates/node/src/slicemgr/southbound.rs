@@ -350,7 +350,8 @@ mod tests {
     async fn an_agent_with_a_certificate_is_asked_by_https_and_must_be_who_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let tls = crate::api::tls::Tls::new(&crate::api::auth::tests::certificate(folder.path())).unwrap();
-        let router = axum::Router::new().route("/v1/status", axum::routing::get(async || axum::Json(json!({}))));
+        let router =
+            axum::Router::new().route("/v1/status", axum::routing::get(async || axum::Json(json!({}))));
         let guarded = Guarded { tls: Some(std::sync::Arc::new(tls)), ..Guarded::default() };
         let mut server = Server::default();
         let at = Listen::Tcp("127.0.0.1:0".parse().unwrap());
@@ -362,7 +363,8 @@ mod tests {
             Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap()).health(&[]).await.is_ok()
         };
         assert!(asked("https", Some(&trusted)).await);
-        for (scheme, ca) in [("https", Some(untrusted.as_path())), ("https", None), ("http", Some(&trusted))] {
+        for (scheme, ca) in [("https", Some(untrusted.as_path())), ("https", None), ("http", Some(&trusted))]
+        {
             assert!(!asked(scheme, ca).await, "{scheme} {ca:?}");
         }
     }

@@ -258,3 +258,32 @@ async fn one_tenant_does_not_take_everything() {
     assert_eq!(world.ask_as(&rival, "GET", "/v1/slices", None).await.0, 200);
     assert_eq!(make(OPERATOR).await, 201);
 }
+
+/// At CAMARA's paths every refusal has CAMARA's form, and the correlator of the request.
+#[tokio::test]
+async fn refusals_have_the_form_of_who_is_asked() {
+    let (world, issuing) = world(FAST).await;
+    let none = issuing.token("acme", "openid", 600);
+    let path = "/quality-on-demand/v1/sessions/x";
+    for (token, method, path, status, code) in [
+        ("wrong", "GET", path, 401, "UNAUTHENTICATED"),
+        (&none, "GET", path, 403, "PERMISSION_DENIED"),
+        (ACME, "GET", path, 404, "NOT_FOUND"),
+        (OPERATOR, "PUT", path, 405, "METHOD_NOT_ALLOWED"),
+        (ACME, "GET", "/quality-on-demand/v1/sessions/x?y=z", 400, "INVALID_ARGUMENT"),
+        (ACME, "GET", "/quality-on-demand/v9/none", 404, "NOT_FOUND"),
+    ] {
+        let answer = world.request(method, path, token).header("x-correlator", "abc").send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{method} {path}");
+        assert_eq!(answer.headers()["x-correlator"], "abc", "{method} {path}");
+        assert_eq!(answer.headers()["content-type"], "application/json", "{method} {path}");
+        assert_eq!(answer.headers().contains_key("www-authenticate"), status == 401 || status == 403);
+        let error: Value = answer.json().await.unwrap();
+        assert!(
+            error["status"] == status && error["code"] == code && error["message"].is_string(),
+            "{error}"
+        );
+    }
+    let own = world.request("GET", "/v1/slices", "wrong").send().await.unwrap();
+    assert_eq!(own.headers()["content-type"], "application/problem+json");
+}
