@@ -1,4 +1,4 @@
-//! DNS answers overheard: arbitrary bytes, alone and in a UDP packet. Nothing panics, the table stays bounded,
+//! DNS questions and answers overheard: arbitrary bytes, alone and in a UDP packet. Nothing panics, the table stays bounded,
 //! and what is learned lapses.
 #![no_main]
 
@@ -26,10 +26,14 @@ fuzz_target!(|input: Input| {
     for (whole, bytes, wait_s) in input.messages.iter().take(64) {
         now += Duration::from_secs((*wait_s).into());
         if *whole {
+            table.ask(bytes, now);
             table.snoop(bytes, now);
         } else {
             table.learn(bytes, now);
-            if let Ok(packet) = ip::udp_datagram(server, device, bytes) {
+            if let (Ok(question), Ok(packet)) =
+                (ip::udp_datagram(device, server, bytes), ip::udp_datagram(server, device, bytes))
+            {
+                table.ask(&question, now);
                 table.snoop(&packet, now);
             }
         }

@@ -182,6 +182,10 @@ impl DatagramSink for Out {
         self.0.push((path, vec![0; len]));
         self.0.last_mut().map(|(_, bytes)| bytes.as_mut_slice())
     }
+
+    fn withdraw(&mut self, _path: PathId) {
+        self.0.pop();
+    }
 }
 
 #[derive(Default)]

@@ -9,12 +9,15 @@
 //! addresses longer than they should, and a flow is classified when it starts, not when its name was
 //! asked for) and at most [`TTL_CEILING`]. The table is bounded: the address whose names lapse first
 //! makes room. A wrong answer can at worst make traffic take another access, never leave the tunnel.
+//!
+//! Only answers to questions that were seen on their way out count (RFC 5452 §9.1: addresses, ports and identifier), each
+//! question once, within [`ANSWERED_WITHIN`]: others can be sent by anybody.
 
 use crate::time::{Duration, Instant};
-use anabranch_wire::ip::{IpPacket, protocol};
+use anabranch_wire::ip::{FlowKey, IpPacket, protocol};
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, OPCODE, Packet, PacketFlag, RCODE, ResourceRecord};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -26,6 +29,10 @@ pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
 pub const DEFAULT_ADDRESSES: usize = 2048;
 /// Names kept per address.
 pub const NAMES_PER_ADDRESS: usize = 8;
+/// Questions remembered; of more, the oldest are forgotten.
+pub const MAX_QUESTIONS: usize = 512;
+/// How long after a question its answer counts: longer than resolvers wait.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// CNAMEs followed in one answer.
 const MAX_CHAIN: usize = 16;
 const HEADER_BYTES: usize = 12;
@@ -39,6 +46,8 @@ pub struct DnsStats {
     pub ignored: u64,
     /// Packets from port 53 that are not valid DNS.
     pub malformed: u64,
+    /// Answers to questions that nobody asked, or that were answered before.
+    pub unasked: u64,
     /// Addresses that were dropped because the table was full.
     pub evicted: u64,
 }
@@ -49,8 +58,18 @@ pub struct DnsTable {
     addresses: BTreeMap<IpAddr, Known>,
     /// The same addresses by the time their last name lapses.
     by_expiry: BTreeSet<(Instant, IpAddr)>,
+    /// Questions without an answer, oldest first.
+    asked: VecDeque<Question>,
     limit: usize,
     stats: DnsStats,
+}
+
+/// A question on its way: the flow of its answer, and its identifier.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    answer: FlowKey,
+    id: u16,
+    at: Instant,
 }
 
 #[derive(Debug, Clone)]
@@ -72,19 +91,48 @@ impl DnsTable {
         Self {
             addresses: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
+            asked: VecDeque::new(),
             limit: limit.max(1),
             stats: DnsStats::default(),
         }
     }
 
-    /// Looks at an IP packet on its way to the device and learns from it if it is a DNS answer.
+    /// Looks at an IP packet on its way from the device and remembers it if it is a DNS question.
+    pub fn ask(&mut self, packet: &[u8], now: Instant) {
+        let Some(message) = dns_payload(packet, Way::Question) else { return };
+        let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else { return };
+        let answer = flow.reversed();
+        // The same one again, as resolvers do when nothing comes.
+        self.asked.retain(|question| {
+            (question.answer, question.id) != (answer, id) && question.at + ANSWERED_WITHIN > now
+        });
+        if self.asked.len() == MAX_QUESTIONS {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(Question { answer, id, at: now });
+    }
+
+    /// Looks at an IP packet on its way to the device and learns from it if it is the answer to a DNS question that
+    /// [`DnsTable::ask`] has seen.
     pub fn snoop(&mut self, packet: &[u8], now: Instant) {
         // The cheap question first: nearly all packets are not UDP from port 53.
-        let Some(message) = dns_payload(packet) else { return };
+        let Some(message) = dns_payload(packet, Way::Answer) else { return };
+        let (Some(id), Ok(flow)) = (identifier(message), FlowKey::parse(packet)) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        let answers = |question: &Question| {
+            question.answer == flow && question.id == id && question.at + ANSWERED_WITHIN > now
+        };
+        let Some(at) = self.asked.iter().position(answers) else {
+            self.stats.unasked += 1;
+            return;
+        };
+        self.asked.remove(at);
         self.learn(message, now);
     }
 
-    /// Learns from a DNS message.
+    /// Learns from a DNS message, whoever sent it.
     pub fn learn(&mut self, message: &[u8], now: Instant) {
         match answers(message) {
             Err(()) => self.stats.malformed += 1,
@@ -159,18 +207,32 @@ impl DnsTable {
     }
 }
 
-/// The payload of a UDP packet from port 53.
-fn dns_payload(packet: &[u8]) -> Option<&[u8]> {
+/// Which way a message of DNS goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// To port 53.
+    Question,
+    /// From port 53.
+    Answer,
+}
+
+/// The payload of a UDP packet to or from port 53.
+fn dns_payload(packet: &[u8], way: Way) -> Option<&[u8]> {
     let ip = IpPacket::parse(packet).ok()?;
     if ip.protocol != protocol::UDP || ip.fragment {
         return None;
     }
     let udp = packet.get(ip.payload)?;
     let length = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
-    if udp[..2] != 53u16.to_be_bytes() || length < 8 {
+    let port = if way == Way::Answer { &udp[..2] } else { &udp[2..4] };
+    if port != 53u16.to_be_bytes() || length < 8 {
         return None;
     }
     udp.get(8..length)
+}
+
+fn identifier(message: &[u8]) -> Option<u16> {
+    message.first_chunk().copied().map(u16::from_be_bytes)
 }
 
 type Found = Vec<(IpAddr, Arc<str>, Duration)>;
@@ -277,6 +339,48 @@ mod tests {
         udp_datagram("192.0.2.53:53".parse().unwrap(), "10.0.0.2:4000".parse().unwrap(), message).unwrap()
     }
 
+    /// The question that [`reply`] answers, to the server that [`from_server`] is.
+    fn to_server() -> Vec<u8> {
+        question("10.0.0.2:4000", "192.0.2.53:53", 7)
+    }
+
+    fn question(from: &str, to: &str, id: u16) -> Vec<u8> {
+        let message = Packet::new_query(id).build_bytes_vec().unwrap();
+        udp_datagram(from.parse().unwrap(), to.parse().unwrap(), &message).unwrap()
+    }
+
+    #[test]
+    fn answers_to_what_nobody_asked_teach_nothing() {
+        let answer = reply("bank.example", vec![a("bank.example", 60, 1)]);
+        let (us, server) = ("10.0.0.2:4000", "192.0.2.53:53");
+        let learns = |asked: &[Vec<u8>], after: Duration, answers: usize| {
+            let mut table = DnsTable::default();
+            asked.iter().for_each(|packet| table.ask(packet, Instant::ZERO));
+            (0..answers).for_each(|_| table.snoop(&from_server(&answer), Instant::ZERO + after));
+            (table.len(), table.stats().unasked)
+        };
+        let asked = question(us, server, 7);
+        let late = ANSWERED_WITHIN;
+        assert_eq!(learns(&[], SECOND, 1), (0, 1), "nobody asked");
+        assert_eq!(learns(core::slice::from_ref(&asked), SECOND, 1), (1, 0));
+        assert_eq!(learns(core::slice::from_ref(&asked), SECOND, 3), (1, 2), "one answer to each question");
+        assert_eq!(learns(&[asked.clone(), asked.clone()], SECOND, 2), (1, 1), "the same question again");
+        assert_eq!(learns(core::slice::from_ref(&asked), late, 1), (0, 1), "too late");
+        let others = [
+            question(us, server, 8),
+            question("10.0.0.2:4001", server, 7),
+            question("10.0.0.3:4000", server, 7),
+            question(us, "192.0.2.54:53", 7),
+            question(us, "192.0.2.53:54", 7),
+        ];
+        assert_eq!(learns(&others, SECOND, 1), (0, 1), "another identifier, port or address");
+        let many: Vec<_> = (0..MAX_QUESTIONS).map(|n| question(us, server, 100 + n as u16)).collect();
+        let flooded: Vec<_> = core::iter::once(asked.clone()).chain(many.iter().cloned()).collect();
+        assert_eq!(learns(&flooded, SECOND, 1), (0, 1), "the oldest was forgotten");
+        let last: Vec<_> = many.into_iter().chain([asked]).collect();
+        assert_eq!(learns(&last, SECOND, 1), (1, 0));
+    }
+
     fn names(table: &DnsTable, last: u8, now: Instant) -> Vec<String> {
         table.names(IpAddr::from([192, 0, 2, last]), now).map(str::to_owned).collect()
     }
@@ -290,6 +394,7 @@ mod tests {
             cname("x.cdn.example", 400, "edge.cdn.example"),
             a("stranger.example", 9999, 2),
         ];
+        table.ask(&to_server(), Instant::ZERO);
         table.snoop(&from_server(&reply("www.example.org", answers)), Instant::ZERO);
         let wanted = ["www.example.org", "x.cdn.example", "edge.cdn.example"];
         assert_eq!(names(&table, 1, Instant::from_secs(399)), wanted);
@@ -316,6 +421,7 @@ mod tests {
         let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | 5);
         let record = RData::AAAA(AAAA { address: address.to_bits() });
         let message = reply("s.example", vec![ResourceRecord::new(name("s.example"), CLASS::IN, 60, record)]);
+        table.ask(&question("[fd00::2]:4000", "[fd00::53]:53", 7), Instant::ZERO);
         let (server, us) = ("[fd00::53]:53".parse().unwrap(), "[fd00::2]:4000".parse().unwrap());
         table.snoop(&udp_datagram(server, us, &message).unwrap(), Instant::ZERO);
         assert_eq!(table.names(address.into(), Instant::ZERO).collect::<Vec<_>>(), ["s.example"]);
@@ -389,9 +495,11 @@ mod tests {
             for (at, bits) in flips {
                 let at = usize::from(at) % valid.len();
                 valid[at] ^= bits;
+                table.ask(&to_server(), Instant::ZERO);
+                table.ask(&valid, Instant::ZERO);
                 table.snoop(&valid, Instant::ZERO);
             }
-            prop_assert!(table.len() <= 4);
+            prop_assert!(table.len() <= 4 && table.asked.len() <= MAX_QUESTIONS);
             prop_assert_eq!(table.addresses.len(), table.by_expiry.len());
         }
     }

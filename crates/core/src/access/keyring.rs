@@ -110,6 +110,12 @@ impl Epoch {
         self.keys.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
     }
 
+    /// As if so many packets had been sent on `path`.
+    #[cfg(test)]
+    fn spend(&mut self, path: PathId, packets: u64) {
+        self.lane_mut(path).unwrap().next_number = packets;
+    }
+
     /// Opens a datagram in place; returns its plaintext and whether it is the newest of its path.
     fn open<'a>(
         &mut self,
@@ -228,14 +234,17 @@ impl KeyRing {
     /// Seals a datagram laid out as secure-header room ‖ plaintext ‖ tag room.
     ///
     /// # Errors
-    /// [`DropReason::NoKeys`] when there are none or they are past their life.
+    /// [`DropReason::NoKeys`] when there are none, they are past their life or used up; `buf` is all zeros then.
     pub fn seal(&mut self, path: PathId, buf: &mut [u8], now: Instant) -> Result<(), DropReason> {
         debug_assert!(buf.len() >= SECURE_OVERHEAD);
-        let epoch = self.current.as_mut().ok_or(DropReason::NoKeys)?;
-        if now >= epoch.until {
-            return Err(DropReason::NoKeys);
+        let sealed = match self.current.as_mut().filter(|epoch| now < epoch.until) {
+            Some(epoch) => epoch.seal(path, buf),
+            None => Err(DropReason::NoKeys),
+        };
+        if sealed.is_err() {
+            buf.fill(0);
         }
-        epoch.seal(path, buf)
+        sealed
     }
 
     /// Opens a datagram in place.
@@ -422,6 +431,50 @@ mod tests {
         }
         let mut buf = vec![0; SECURE_OVERHEAD];
         assert_eq!(ue.seal(MAX_PATHS as PathId, &mut buf, NOW), Err(DropReason::UnknownPath));
+    }
+
+    #[test]
+    fn what_cannot_be_sealed_leaves_nothing_and_is_not_sent() {
+        struct Sink(Vec<Vec<u8>>, Vec<u8>);
+        impl crate::access::DatagramSink for Sink {
+            fn reserve(&mut self, _: PathId, _: std::net::SocketAddr, len: usize) -> Option<&mut [u8]> {
+                self.0.push(vec![0xee; len]); // what was sent from there before
+                self.0.last_mut().map(Vec::as_mut_slice)
+            }
+            fn withdraw(&mut self, _: PathId) {
+                self.1 = self.0.pop().unwrap();
+            }
+        }
+        let to = "192.0.2.1:1".parse().unwrap();
+        let fresh = || {
+            let mut ring = KeyRing::default();
+            ring.install_now(epochs(1, NOW).0, NOW);
+            ring
+        };
+        let used_up = |path| {
+            let mut ring = fresh();
+            ring.current.as_mut().unwrap().spend(path, crate::access::crypto::REJECT_AFTER_PACKETS);
+            ring
+        };
+        let cases = [
+            (KeyRing::default(), 0, NOW),
+            (fresh(), 0, NOW + REJECT_AFTER),
+            (fresh(), MAX_PATHS as PathId, NOW),
+            (used_up(0), 0, NOW),
+            (used_up(5), 5, NOW),
+        ];
+        for (n, (mut ring, path, now)) in cases.into_iter().enumerate() {
+            let mut sink = Sink(Vec::new(), Vec::new());
+            let sent = crate::access::put(&mut sink, path, to, SECURE_OVERHEAD + 10, |slot| {
+                slot[SecureHeader::LEN..].fill(0x5e);
+                ring.seal(path, slot, now)
+            });
+            assert!(sent.is_err() && sink.0.is_empty(), "case {n}: sent");
+            assert_eq!(sink.1, [0; SECURE_OVERHEAD + 10], "case {n}");
+        }
+        let mut sink = Sink(Vec::new(), Vec::new());
+        let sent = crate::access::put(&mut sink, 0, to, 100, |_| Err(DropReason::Malformed));
+        assert_eq!((sent, sink.0.len(), sink.1), (Err(DropReason::Malformed), 0, vec![0; 100]));
     }
 
     #[test]

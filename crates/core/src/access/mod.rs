@@ -27,6 +27,7 @@ pub mod view;
 
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;
+use drops::DropReason;
 use fast::FastFlow;
 use session::Addresses;
 use siphasher::sip::SipHasher13;
@@ -46,6 +47,10 @@ pub trait DatagramSink {
     /// `None` means there is no room: the packet is dropped and counted by the caller.
     fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]>;
 
+    /// The datagram that room was last given for by way of `path` is not to be sent. Called before anything else is asked
+    /// of the sink.
+    fn withdraw(&mut self, path: PathId);
+
     /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::take_back`]. Who
     /// has no faster way does nothing.
     fn carry(&mut self, _flow: &FastFlow, _now: Instant) {}
@@ -53,6 +58,29 @@ pub trait DatagramSink {
     /// From now on the session wants to see every packet of this flow, as its packets have it; without one, of every flow
     /// that it gave away.
     fn take_back(&mut self, _session: Addresses, _flow: Option<&FlowKey>) {}
+}
+
+/// Writes one datagram of exactly `len` bytes to `to` by way of `path`. One that `fill` fails to complete is not sent, and
+/// nothing of it stays in the sink's buffer: it may be the plaintext of what could not be sealed, or what was sent from
+/// there before.
+///
+/// # Errors
+/// [`DropReason::NoRoom`], or what `fill` says.
+#[inline]
+pub(crate) fn put(
+    out: &mut impl DatagramSink,
+    path: PathId,
+    to: SocketAddr,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), DropReason>,
+) -> Result<(), DropReason> {
+    let slot = out.reserve(path, to, len).ok_or(DropReason::NoRoom)?;
+    let filled = fill(slot);
+    if filled.is_err() {
+        slot.fill(0);
+        out.withdraw(path);
+    }
+    filled
 }
 
 /// Where inner IP packets are delivered, in order (batch form of the contract).

@@ -37,6 +37,10 @@ impl DatagramSink for AccessPackets<'_> {
         self.datagrams.push((path, to, vec![0; len]));
         self.datagrams.last_mut().map(|(_, _, bytes)| bytes.as_mut_slice())
     }
+
+    fn withdraw(&mut self, _path: PathId) {
+        self.datagrams.pop();
+    }
 }
 
 /// Collects inner packets.

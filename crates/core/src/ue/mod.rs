@@ -294,6 +294,7 @@ impl Ue {
                 ..Told::default()
             });
         }
+        self.dns.ask(packet, now);
         let mut shared = Shared {
             pool: &mut self.pool,
             drops: &mut self.drops,

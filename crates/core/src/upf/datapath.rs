@@ -52,7 +52,8 @@ impl Upf {
     }
 
     /// Takes a datagram that arrived by way of access number `access` (batch form). Call [`Upf::poll`]
-    /// after a batch.
+    /// after a batch. Returns whether it was sealed by the UE that has a session and came for the first time: only such a
+    /// one tells anything of its sender.
     pub fn datagram(
         &mut self,
         access: PathId,
@@ -61,18 +62,20 @@ impl Upf {
         now: Instant,
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
-    ) {
+    ) -> bool {
         let mut ioam = self.ioam.take();
         let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
         let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
+        let mut authentic = false;
         match classify(datagram) {
-            Ok(MessageType::Secure) => self.on_secure(access, from, datagram, now, inner),
+            Ok(MessageType::Secure) => authentic = self.on_secure(access, from, datagram, now, inner),
             Ok(MessageType::PlainData) => self.on_plain(access, from, datagram, now, inner),
             Ok(MessageType::Init) => self.on_init(access, from, datagram, now, out),
             Ok(_) => self.drops.count(DropReason::UnknownType),
             Err(_) => self.drops.count(DropReason::Malformed),
         }
         self.ioam = ioam;
+        authentic
     }
 
     fn on_secure(
@@ -82,13 +85,13 @@ impl Upf {
         datagram: &mut [u8],
         now: Instant,
         inner: &mut impl PacketSink,
-    ) {
+    ) -> bool {
         let index = SecureHeader::parse(datagram).ok().map(|h| h.receiver);
         let user = index.and_then(|index| self.users.by_receiver(index));
         let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
         let Some((user, seat)) = user else {
             self.drops.count(DropReason::UnknownIndex);
-            return;
+            return false;
         };
         let shared = &mut shared!(self, user);
         let received = seat.session.receive_secure(access, from, datagram, now, shared, inner);
@@ -96,6 +99,7 @@ impl Upf {
         if received.is_ok() || seat.session.has_news() {
             mark(&mut self.dirty, &mut seat.dirty, user);
         }
+        received.is_ok()
     }
 
     /// Plain data is found by its inner source, which must be the user's own address anyway; it is taken

@@ -76,6 +76,10 @@ impl DatagramSink for Wire {
         self.bytes.get_mut(self.used - len..self.used)
     }
 
+    fn withdraw(&mut self, _: PathId) {
+        self.used -= self.frames.pop().map_or(0, |(_, _, _, len)| len);
+    }
+
     fn carry(&mut self, flow: &FastFlow, _: Instant) {
         self.fast.push((self.frames.len(), Fast::Given(*flow)));
     }
@@ -234,7 +238,9 @@ impl Swarm {
         let before = (self.meter)();
         let (upf, now) = (&mut self.upf, self.now);
         let (to_ue, at_upf) = (&mut self.to_ue, &mut self.at_upf);
-        self.to_upf.drain(|path, _, bytes| upf.datagram(path, from(i, path), bytes, now, to_ue, at_upf));
+        self.to_upf.drain(|path, _, bytes| {
+            upf.datagram(path, from(i, path), bytes, now, to_ue, at_upf);
+        });
         upf.poll(now, to_ue, at_upf);
         while upf.poll_event().is_some() {}
         self.upf_bytes += (self.meter)() - before;

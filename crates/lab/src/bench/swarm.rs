@@ -38,6 +38,10 @@ impl DatagramSink for Out<'_> {
         self.0.push(vec![0; len]);
         self.0.last_mut().map(Vec::as_mut_slice)
     }
+
+    fn withdraw(&mut self, _path: PathId) {
+        self.0.pop();
+    }
 }
 
 struct Nowhere;

@@ -170,11 +170,11 @@ impl Agent {
         loop {
             tokio::select! {
                 biased;
-                Some(report) = reports.recv() => self.on_report(report),
                 wish = signals.next() => match wish {
                     Wish::Stop | Wish::MakeWay => return Ok(()),
                     Wish::Reload => reloading(self.reload()).await,
                 },
+                Some(report) = reports.recv() => self.on_report(report),
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 _ = tick.tick() => {
                     // The cell answers, so it lives.

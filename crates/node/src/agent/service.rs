@@ -73,3 +73,24 @@ pub fn notify(state: &str) {
         tracing::debug!("NOTIFY_SOCKET: {error}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// In a select that goes by order, whatever stands before signals keeps them waiting as long as it has something.
+    #[test]
+    fn nothing_keeps_signals_waiting() {
+        let agents = [
+            ("gnb", include_str!("gnb.rs")),
+            ("lwip", include_str!("lwip.rs")),
+            ("proxy", include_str!("proxy.rs")),
+            ("ue", include_str!("ue.rs")),
+            ("upf", include_str!("upf.rs")),
+        ];
+        for (agent, source) in agents {
+            assert!(source.contains("signals.next()"), "{agent}");
+            for ordered in source.split("biased;").skip(1) {
+                assert!(ordered.trim_start().starts_with("wish = signals.next()"), "{agent}: {ordered:.120}");
+            }
+        }
+    }
+}

@@ -16,7 +16,7 @@ use crate::engine::fast;
 use crate::engine::worker::{Handle, Worker};
 use crate::folder;
 use crate::keygen::random_seed;
-use crate::netctl::{self, Layer, Monitor, Net, Owners};
+use crate::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
 use crate::taps::{Installed, Taps, Usci, Windows};
 use anabranch_core::access::PathId;
 use anabranch_core::access::crypto::{PublicKey, Suite};
@@ -218,7 +218,7 @@ struct Agent {
     session: Layer,
     addresses: Addresses,
     mtu: u16,
-    owners: Option<Owners>,
+    owners: Option<OwnerThread>,
     log: EventLog,
     /// Why there is no session.
     troubles: Troubles,
@@ -257,16 +257,16 @@ impl Agent {
         loop {
             tokio::select! {
                 biased;
+                wish = signals.next() => match wish {
+                    Wish::Stop | Wish::MakeWay => return Ok(()),
+                    Wish::Reload => reloading(self.reload()).await,
+                },
                 () = changed.notified() => {
                     self.look();
                     self.installed.bring(&self.taps, false).await;
                 }
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
-                wish = signals.next() => match wish {
-                    Wish::Stop | Wish::MakeWay => return Ok(()),
-                    Wish::Reload => reloading(self.reload()).await,
-                },
                 Some(ask) = asks.recv() => self.on_ask(ask).await,
                 Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
                 _ = tick.tick() => {
@@ -400,14 +400,16 @@ impl Agent {
             UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
             UeEvent::OwnerWanted(key) => {
                 if self.owners.is_none() {
-                    self.owners = Some(Owners::open()?);
+                    let worker = self.worker.clone();
+                    let found = move |key, owner| {
+                        let command = UeCommand::Owner { key, owner };
+                        // If the worker is too busy, the flow stays with the rule it has.
+                        let _ = worker.run(|inside| inside.end.on_command(command, inside.now));
+                    };
+                    self.owners = Some(OwnerThread::start(Owners::open()?, found)?);
                 }
-                if let Some(owners) = &mut self.owners {
-                    let owner = owners.owner(&key);
-                    let command = UeCommand::Owner { key, owner };
-                    // If the worker is too busy, the flow stays with the rule it has.
-                    let _ = self.worker.run(|inside| inside.end.on_command(command, inside.now));
-                }
+                // The same, if too many wait.
+                let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
             }
             UeEvent::Session(event) => {
                 if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {

@@ -151,13 +151,21 @@ impl Agent {
         let (name, known) = Known::new(ue, addresses, false);
         let shard = known.shard(self.shards.len());
         self.order(shard, add(&name, &known, &leases).into(), Vec::new()).await?;
-        self.leases = leases;
+        let before = std::mem::replace(&mut self.leases, leases);
+        if let Err(error) = self.save().await {
+            self.take_back(before);
+            self.order(shard, vec![UpfCommand::RemoveUe(known.key)], Vec::new()).await?;
+            return Err(not_saved(&error));
+        }
         self.ues.insert(name.clone(), known);
         self.addresses_changed();
-        if let Err(error) = self.save().await {
-            tracing::error!("{error:#}; will be tried again");
-        }
         self.session(&name).await
+    }
+
+    /// What was to be saved could not be: it is as it was before. The file may have it all the same, so it is written again.
+    fn take_back(&mut self, before: Leases) {
+        self.leases = before;
+        self.leases.dirty = true;
     }
 
     async fn delete(&mut self, name: &str) -> Result<(), Problem> {
@@ -167,15 +175,21 @@ impl Agent {
             return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
         }
         let (key, shard) = (known.key, known.shard(self.shards.len()));
-        self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await?;
-        self.ues.remove(name);
-        self.troubles.clear(name);
+        let before = self.leases.clone();
         self.leases.added.retain(|ue| ue.public_key != key);
         self.leases.dirty = true;
-        self.addresses_changed();
+        // One that the file still has would be back after a restart.
         if let Err(error) = self.save().await {
-            tracing::error!("{error:#}; will be tried again");
+            self.take_back(before);
+            return Err(not_saved(&error));
         }
+        if let Err(problem) = self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await {
+            self.take_back(before);
+            return Err(problem);
+        }
+        self.ues.remove(name);
+        self.troubles.clear(name);
+        self.addresses_changed();
         Ok(())
     }
 
@@ -416,6 +430,10 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("ioam", new.ioam != running.ioam),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+fn not_saved(error: &anyhow::Error) -> Problem {
+    Problem::unavailable(format!("{error:#}; nothing has changed"))
 }
 
 fn no_session(name: &str) -> Problem {

@@ -4,6 +4,7 @@ use super::load::ConfigError;
 use anabranch_core::access::crypto::PrivateKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Reads a private key file made by `anabranch keygen`.
 ///
@@ -17,7 +18,7 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKey, ConfigError> {
             format!("{why}: make one with `anabranch keygen --out {place}`"),
         )
     };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?);
     if std::fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0) {
         tracing::warn!("private key {place} can be read by others: chmod 600 {place}");
     }

@@ -28,8 +28,10 @@ impl End for Ue {
         now: Instant,
         _out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
-    ) {
+    ) -> bool {
         Ue::datagram(self, access, from, datagram, now, inner);
+        // Its sockets have one peer each, and one address.
+        false
     }
 
     fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
@@ -91,8 +93,8 @@ impl End for UpfEnd {
         now: Instant,
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
-    ) {
-        self.upf.datagram(access, from, datagram, now, out, inner);
+    ) -> bool {
+        self.upf.datagram(access, from, datagram, now, out, inner)
     }
 
     fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {

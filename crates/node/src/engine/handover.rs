@@ -12,7 +12,7 @@
 use anabranch_core::access::PathId;
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Parcels per worker.
@@ -29,6 +29,8 @@ pub enum Kind {
         access: PathId,
         /// Its sender.
         from: SocketAddr,
+        /// The address of ours it came to, where that is known.
+        local: Option<IpAddr>,
     },
 }
 

@@ -29,10 +29,11 @@ impl End for Through {
         _: Instant,
         _: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
-    ) {
+    ) -> bool {
         if datagram.len() > 8 {
             inner.deliver(&mut datagram[8..]);
         }
+        true
     }
     fn poll(&mut self, _: Instant, _: &mut impl DatagramSink, _: &mut impl PacketSink) {}
     fn poll_timeout(&self) -> Option<Instant> {

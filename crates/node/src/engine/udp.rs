@@ -25,8 +25,8 @@ const BUFFERS: usize = 16;
 const MAX_BATCH_BYTES: usize = 65000;
 /// Most segments in one GSO send (kernels before 6.9 refuse more).
 const MAX_SEGMENTS: usize = 64;
-/// Replies of a socket bound to every address leave by the address the peer used; remembered for so many
-/// peers at a time.
+/// What a socket bound to every address sends leaves by the address the peer used in its last authentic datagram;
+/// remembered for so many peers at a time.
 const SOURCES: usize = 1024;
 
 /// What a socket counts.
@@ -59,6 +59,8 @@ pub struct AccessSocket {
     batch: Batch,
     /// Address each peer used, by a hash of the peer; only when bound to every address.
     sources: Option<Box<[Option<Source>]>>,
+    /// Peer and address of the datagram that is looked at: what answers it leaves by that address.
+    arrived: Option<Source>,
     counters: SocketCounters,
     last_error: Option<i32>,
 }
@@ -72,6 +74,8 @@ struct Batch {
     segment_bytes: usize,
     segments: usize,
     to: SocketAddr,
+    /// The address it leaves by; without one, the kernel chooses.
+    from: Option<IpAddr>,
     /// A shorter datagram was last.
     closed: bool,
 }
@@ -94,9 +98,11 @@ impl AccessSocket {
                 segment_bytes: 0,
                 segments: 0,
                 to: local,
+                from: None,
                 closed: false,
             },
             sources: (replies && local.ip().is_unspecified()).then(|| vec![None; SOURCES].into_boxed_slice()),
+            arrived: None,
             socket,
             counters: SocketCounters::default(),
             last_error: None,
@@ -117,16 +123,18 @@ impl AccessSocket {
         if len > MAX_BATCH_BYTES {
             return None;
         }
+        let from = self.source_for(to);
         let batch = &self.batch;
         let follows = batch.len > 0
             && !batch.closed
             && batch.to == to
+            && batch.from == from
             && len <= batch.segment_bytes
             && batch.len + len <= MAX_BATCH_BYTES
             && batch.segments < MAX_SEGMENTS.min(self.state.max_gso_segments());
         if !follows {
             self.flush();
-            self.batch.to = to;
+            (self.batch.to, self.batch.from) = (to, from);
             self.batch.segment_bytes = len;
         }
         let batch = &mut self.batch;
@@ -137,13 +145,21 @@ impl AccessSocket {
         Some(&mut batch.bytes[at..at + len])
     }
 
+    /// Takes the datagram that room was last given for out of the batch.
+    fn withdraw(&mut self) {
+        let batch = &mut self.batch;
+        batch.segments = batch.segments.saturating_sub(1);
+        // All but the last are as long as the first.
+        batch.len = batch.segments * batch.segment_bytes;
+        batch.closed = false;
+    }
+
     /// Sends the open batch.
     pub fn flush(&mut self) {
         if self.batch.len == 0 {
             return;
         }
-        let Batch { len, segment_bytes, segments, to, .. } = self.batch;
-        let src_ip = self.source_for(to);
+        let Batch { len, segment_bytes, segments, to, from: src_ip, .. } = self.batch;
         match self.send(0..len, (segments > 1).then_some(segment_bytes), to, src_ip) {
             Ok(()) => self.sent(segments, len),
             // Offload refused (or one datagram too big for it): each by itself.
@@ -198,8 +214,9 @@ impl AccessSocket {
     }
 
     fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
-        let (peer, source) = self.sources.as_ref()?[slot(to)]?;
-        (peer == to).then_some(source)
+        let learned = self.sources.as_ref()?[slot(to)];
+        let known = [self.arrived, learned].into_iter().flatten();
+        known.into_iter().find(|(peer, _)| *peer == to).map(|(_, source)| source)
     }
 }
 
@@ -254,6 +271,24 @@ impl Sockets {
         self.accesses.len()
     }
 
+    /// A datagram from `peer` that came to the address `local` is about to be looked at.
+    pub fn begin(&mut self, access: PathId, peer: SocketAddr, local: Option<IpAddr>) {
+        if let Some(socket) = self.get_mut(access.into()) {
+            socket.arrived = local.map(|local| (peer, local));
+        }
+    }
+
+    /// It was looked at. Only an authentic one tells which of our addresses the peer uses: anybody can send one that shows
+    /// its source.
+    pub fn end(&mut self, access: PathId, authentic: bool) {
+        if let Some(socket) = self.get_mut(access.into())
+            && let Some(source) = socket.arrived.take()
+            && let Some(sources) = socket.sources.as_mut().filter(|_| authentic)
+        {
+            sources[slot(source.0)] = Some(source);
+        }
+    }
+
     /// Every access that has a socket.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut AccessSocket)> {
         self.accesses.iter_mut().enumerate().filter_map(|(i, s)| Some((i, s.as_mut()?)))
@@ -270,6 +305,12 @@ impl Sockets {
 impl DatagramSink for Sockets {
     fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
         self.accesses.get_mut(usize::from(path))?.as_mut()?.reserve(to, len)
+    }
+
+    fn withdraw(&mut self, path: PathId) {
+        if let Some(socket) = self.get_mut(path.into()) {
+            socket.withdraw();
+        }
     }
 
     fn carry(&mut self, flow: &FastFlow, now: Instant) {
@@ -328,9 +369,6 @@ impl Inbox {
             socket.counters.rx_buffers += 1;
             socket.counters.rx_bytes += meta.len as u64;
             socket.counters.rx_datagrams += meta.len.div_ceil(meta.stride.max(1)) as u64;
-            if let (Some(sources), Some(source)) = (&mut socket.sources, meta.dst_ip) {
-                sources[slot(meta.addr)] = Some((meta.addr, source));
-            }
         }
         self.filled = filled;
         Ok(filled)
@@ -341,13 +379,13 @@ impl Inbox {
         filled == BUFFERS
     }
 
-    /// Hands every datagram received to `each`, in order.
-    pub fn for_each(&mut self, mut each: impl FnMut(SocketAddr, &mut [u8])) {
+    /// Hands every datagram received to `each`, in order: its sender, the address of ours it came to, its payload.
+    pub fn for_each(&mut self, mut each: impl FnMut(SocketAddr, Option<IpAddr>, &mut [u8])) {
         let buffers = self.bytes.chunks_exact_mut(BUFFER_BYTES);
         for (buffer, meta) in buffers.zip(&self.meta[..self.filled]) {
             let len = meta.len.min(buffer.len());
             for datagram in buffer[..len].chunks_mut(meta.stride.max(1)) {
-                each(meta.addr, datagram);
+                each(meta.addr, meta.dst_ip, datagram);
             }
         }
         self.filled = 0;
@@ -386,7 +424,7 @@ mod tests {
         let (mut inbox, mut got) = (Inbox::default(), Vec::new());
         for _ in 0..200 {
             inbox.receive(socket).unwrap();
-            inbox.for_each(|_, d| got.push(d.to_vec()));
+            inbox.for_each(|_, _, d| got.push(d.to_vec()));
             if got.len() >= want {
                 break;
             }
@@ -411,6 +449,63 @@ mod tests {
         let counters = sockets.get_mut(0).unwrap().counters();
         assert_eq!(counters.tx_datagrams, 300);
         assert!(counters.tx_batches < 150, "{counters:?}");
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_not_sent_and_the_rest_goes() {
+        let (mut sockets, mut far, to) = pair();
+        for (n, len) in [1000, 1000, 300, 1000, 1000].into_iter().enumerate() {
+            sockets.reserve(0, to, len).unwrap().fill(n as u8);
+            if n != 1 && n != 4 {
+                let withdrawn = sockets.reserve(0, to, 200 + n).unwrap();
+                withdrawn.fill(0xbb);
+                sockets.withdraw(0);
+            } else {
+                sockets.withdraw(0);
+            }
+        }
+        sockets.flush();
+        let got = received(&mut far, 3);
+        assert_eq!(got, [vec![0; 1000], vec![2; 300], vec![3; 1000]]);
+        assert_eq!(sockets.get_mut(0).unwrap().counters().tx_datagrams, 3);
+        sockets.reserve(0, to, 10).unwrap();
+        sockets.withdraw(0);
+        sockets.withdraw(7);
+        sockets.flush();
+        assert_eq!(sockets.get_mut(0).unwrap().counters().tx_datagrams, 3, "nothing is left of it");
+    }
+
+    #[test]
+    fn only_authentic_datagrams_tell_which_address_a_peer_uses() {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let mut sockets = Sockets::new(vec![Some(AccessSocket::new(socket, true, true).unwrap())]);
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        let to = peer.local_addr().unwrap();
+        // Says something to an address of ours, which looks at it and answers; by which address, and later ones.
+        let mut hears = |local: &str, authentic: bool| {
+            peer.send_to(b"x", (local, port)).unwrap();
+            let mut inbox = Inbox::default();
+            while inbox.receive(sockets.get_mut(0).unwrap()).unwrap() == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            inbox.for_each(|from, local, _| {
+                sockets.begin(0, from, local);
+                sockets.reserve(0, from, 5).unwrap().fill(1);
+                sockets.end(0, authentic);
+            });
+            sockets.reserve(0, to, 5).unwrap().fill(2);
+            sockets.flush();
+            let by = || {
+                (0..2).map(|_| peer.recv_from(&mut [0; 9]).unwrap().1.ip().to_string()).collect::<Vec<_>>()
+            };
+            by()
+        };
+        assert_eq!(hears("127.0.0.1", true), ["127.0.0.1", "127.0.0.1"]);
+        let spoofed = hears("127.0.0.2", false);
+        assert_eq!(spoofed, ["127.0.0.2", "127.0.0.1"], "the answer, and what the session sends");
+        assert_eq!(hears("127.0.0.3", true), ["127.0.0.3", "127.0.0.3"]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub trait End: Send + 'static {
 
     /// An inner packet came from the interface.
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
-    /// A datagram came in by `access`.
+    /// A datagram came in by `access`; whether it was authentic.
     fn datagram(
         &mut self,
         access: PathId,
@@ -46,7 +46,7 @@ pub trait End: Send + 'static {
         now: Instant,
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
-    );
+    ) -> bool;
     /// Does what is due.
     fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink);
     /// When to call [`End::poll`] next.
@@ -353,15 +353,17 @@ impl<E: End> Worker<E> {
                 fast.look(end, now, Look::Received);
             }
             let access = access as PathId;
-            inbox.for_each(|from, datagram| {
+            inbox.for_each(|from, local, datagram| {
                 if let Some(handover) = handover
                     && let Some(owner) = end.owner_of_datagram(datagram)
                     && owner != handover.index()
                 {
-                    count(counters, handover.give(owner, Kind::Outer { access, from }, datagram));
+                    count(counters, handover.give(owner, Kind::Outer { access, from, local }, datagram));
                     return;
                 }
-                end.datagram(access, from, datagram, now, sockets, device);
+                sockets.begin(access, from, local);
+                let authentic = end.datagram(access, from, datagram, now, sockets, device);
+                sockets.end(access, authentic);
             });
             device.flush();
             sockets.flush();
@@ -466,7 +468,11 @@ impl<E: End> Worker<E> {
         handover.wake_receivers();
         let now = self.clock.now();
         let taken = handover.take(|kind, bytes| match kind {
-            Kind::Outer { access, from } => end.datagram(access, from, bytes, now, sockets, device),
+            Kind::Outer { access, from, local } => {
+                sockets.begin(access, from, local);
+                let authentic = end.datagram(access, from, bytes, now, sockets, device);
+                sockets.end(access, authentic);
+            }
             Kind::Inner => end.inner(bytes, now, sockets),
         });
         if taken > 0 {

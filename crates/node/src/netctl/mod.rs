@@ -27,7 +27,7 @@ mod tproxy;
 pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
-pub use owner::Owners;
+pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
 pub use socket::{SocketSpec, bind_access, interface_of};

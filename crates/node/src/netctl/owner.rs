@@ -1,7 +1,8 @@
 //! Who owns a flow on this machine: user id and cgroup, from the kernel's socket tables.
 //!
 //! One exact query per new flow that a rule asks about (sock_diag(7), struct inet_diag_req_v2), never a
-//! dump; cgroup ids are inode numbers of /sys/fs/cgroup and are looked up once.
+//! dump; cgroup ids are inode numbers of /sys/fs/cgroup. Finding one that is new takes a walk through all cgroups, which may
+//! take long: there is one in [`WALK_EVERY`] at most, and the control plane asks by way of [`OwnerThread`].
 
 use anabranch_core::access::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
@@ -12,10 +13,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Directories looked at when a cgroup id is new; a machine with more keeps some flows without cgroup.
 const MAX_CGROUPS: usize = 4096;
+
+/// Between two walks, and how many times the one before took if that is longer. Flows of a cgroup that is not found
+/// meanwhile have none.
+const WALK_EVERY: Duration = Duration::from_secs(1);
+const WALK_SHARE: u32 = 10;
+/// Questions that wait for the thread; more are not answered, and their flows stay with the rule they have.
+const MAX_WAITING: usize = 1024;
 
 const UDP: u8 = 17;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -28,7 +38,37 @@ const UID_AT: usize = HEADER_BYTES + 64;
 /// Looks owners up.
 pub struct Owners {
     socket: Socket,
+    root: PathBuf,
     cgroups: BTreeMap<u64, String>,
+    /// No walk before.
+    walk_after: Option<Instant>,
+    walks: u64,
+}
+
+/// Looks owners up on a thread of its own.
+pub struct OwnerThread(SyncSender<FlowKey>);
+
+impl OwnerThread {
+    /// Starts the thread; `found` is told each owner there. It ends with this.
+    pub fn start(
+        mut owners: Owners,
+        found: impl Fn(FlowKey, FlowOwner) + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (wanted, asked) = sync_channel::<FlowKey>(MAX_WAITING);
+        let run = move || {
+            for flow in asked {
+                let owner = owners.owner(&flow);
+                found(flow, owner);
+            }
+        };
+        std::thread::Builder::new().name("owners".into()).spawn(run).context("thread of owners")?;
+        Ok(Self(wanted))
+    }
+
+    /// Asks, and does not wait; `false`: too many wait already.
+    pub fn look_up(&self, flow: FlowKey) -> bool {
+        self.0.try_send(flow).is_ok()
+    }
 }
 
 impl Owners {
@@ -39,7 +79,8 @@ impl Owners {
         socket.connect(&SocketAddr::new(0, 0))?;
         // An answer comes at once or not at all; never hang the control plane on it.
         socket.set_non_blocking(true)?;
-        Ok(Self { socket, cgroups: BTreeMap::new() })
+        let root = PathBuf::from(CGROUP_ROOT);
+        Ok(Self { socket, root, cgroups: BTreeMap::new(), walk_after: None, walks: 0 })
     }
 
     /// The owner of a flow that starts here; empty if no socket of this machine has it.
@@ -60,8 +101,11 @@ impl Owners {
     }
 
     fn cgroup(&mut self, id: u64) -> Option<String> {
-        if !self.cgroups.contains_key(&id) {
-            self.cgroups = read_cgroups(Path::new(CGROUP_ROOT));
+        let now = Instant::now();
+        if !self.cgroups.contains_key(&id) && self.walk_after.is_none_or(|after| now >= after) {
+            self.cgroups = read_cgroups(&self.root);
+            self.walks += 1;
+            self.walk_after = Some(now + WALK_EVERY.max(now.elapsed() * WALK_SHARE));
         }
         self.cgroups.get(&id).cloned()
     }
@@ -171,6 +215,41 @@ mod tests {
         let found = read_cgroups(root.path());
         assert_eq!(found[&leaf.metadata().unwrap().ino()], "system.slice/backup.service");
         assert_eq!(found[&root.path().metadata().unwrap().ino()], "");
+    }
+
+    #[test]
+    fn cgroups_that_are_not_there_are_not_looked_for_again_and_again() {
+        let root = tempfile::tempdir().unwrap();
+        let mut owners = Owners { root: root.path().to_owned(), ..Owners::open().unwrap() };
+        let begin = Instant::now();
+        for id in 0..10_000 {
+            assert_eq!(owners.cgroup(u64::MAX - id), None);
+        }
+        let most = 1 + begin.elapsed().as_secs();
+        assert!(owners.walks <= most, "{} walks for 10,000 flows", owners.walks);
+        // One that is new is found all the same, soon.
+        owners.walk_after = Some(Instant::now());
+        assert_eq!(owners.cgroup(root.path().metadata().unwrap().ino()).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn whoever_asks_the_thread_does_not_wait() {
+        let (found, told) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        // As slow as a walk through a disk that does not answer.
+        let slow = move |flow: FlowKey, _| {
+            wait.recv().unwrap();
+            found.send(flow.src_port).unwrap();
+        };
+        let thread = OwnerThread::start(Owners::open().unwrap(), slow).unwrap();
+        let flow = |port| FlowKey {
+            src_port: port,
+            ..key("192.0.2.1:5".parse().unwrap(), "192.0.2.2:6".parse().unwrap(), 6)
+        };
+        let taken = (0..2 * MAX_WAITING as u16).filter(|port| thread.look_up(flow(*port))).count();
+        assert!((MAX_WAITING..=MAX_WAITING + 1).contains(&taken), "{taken}");
+        (0..taken).for_each(|_| go.send(()).unwrap());
+        assert_eq!((0..taken).filter(|_| told.recv().is_ok()).count(), taken);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::aead::SessionKeys;
 use super::keys::{PrivateKey, PublicKey};
 use super::mac::{Cookie, CookieJar, Labels, Mac, mac2};
+use super::noise::Exchange;
 use super::{Suite, noise};
 use crate::access::PathId;
 use crate::time::Instant;
@@ -14,7 +15,6 @@ use anabranch_wire::handshake::{
 use core::fmt;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{CryptoRng, RngCore, SeedableRng};
-use snow::HandshakeState;
 use std::net::SocketAddr;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -135,7 +135,7 @@ pub struct Established {
 
 /// The UE's end.
 pub struct Initiator {
-    noise: Box<HandshakeState>,
+    noise: Exchange,
     suite: Suite,
     sender_index: u32,
     path: PathId,
@@ -184,7 +184,7 @@ impl Initiator {
             message[macs_at + MAC_LEN..].copy_from_slice(&mac);
         }
         let this = Self {
-            noise: Box::new(noise),
+            noise,
             suite,
             sender_index,
             path: hello.path,
@@ -380,7 +380,7 @@ pub struct PendingInit {
     timestamp_ns: u64,
     sender_index: u32,
     suite: Suite,
-    noise: HandshakeState,
+    noise: Exchange,
 }
 
 impl PendingInit {
@@ -464,7 +464,7 @@ impl fmt::Debug for PendingInit {
 type Raw = Zeroizing<[u8; 32]>;
 
 /// The keys towards the UPF and towards the UE.
-fn split(noise: &mut HandshakeState) -> (Raw, Raw) {
+fn split(noise: &mut Exchange) -> (Raw, Raw) {
     let (to_upf, to_ue) = noise.dangerously_get_raw_split();
     (Zeroizing::new(to_upf), Zeroizing::new(to_ue))
 }

@@ -2,6 +2,9 @@
 //!
 //! AWS-LC's X25519 is faster than snow's own and refuses keys of low order, whose shared
 //! secret is zero whatever the private key (RFC 7748 §6.1).
+//!
+//! snow does not wipe what it holds: the keys of its ciphers and the chaining key, from which those of the session follow.
+//! Both are overwritten here before their memory is given back.
 
 use super::Suite;
 use super::keys::{PrivateKey, PublicKey};
@@ -11,9 +14,44 @@ use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, Error, HandshakeState};
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 const PROLOGUE: &[u8] = b"anabranch 1";
+
+/// An exchange, as it lies in memory from its beginning until it is overwritten.
+pub(super) struct Exchange(Box<HandshakeState>);
+
+impl Exchange {
+    fn new(state: HandshakeState) -> Self {
+        Self(Box::new(state))
+    }
+}
+
+impl Deref for Exchange {
+    type Target = HandshakeState;
+    fn deref(&self) -> &HandshakeState {
+        &self.0
+    }
+}
+
+impl DerefMut for Exchange {
+    fn deref_mut(&mut self) -> &mut HandshakeState {
+        &mut self.0
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // One that has exchanged nothing takes its place. It takes what cannot fail: no agreement is computed.
+        static NOBODY: OnceLock<PrivateKey> = OnceLock::new();
+        let nobody = NOBODY.get_or_init(|| PrivateKey::from_bytes([0; 32]));
+        if let Ok(blank) = state_of_responder(nobody, Suite::Aes256Gcm, &[], Zeroizing::new([0; 32])) {
+            *self.0 = blank;
+        }
+    }
+}
 
 /// Starts the exchange with a peer whose public key is known.
 pub(super) fn initiator(
@@ -22,16 +60,26 @@ pub(super) fn initiator(
     suite: Suite,
     header: &[u8],
     seed: Zeroizing<[u8; 32]>,
-) -> Result<HandshakeState, Error> {
+) -> Result<Exchange, Error> {
     Builder::with_resolver(params(suite)?, resolver(local, seed))
         .prologue(&prologue(header))?
         .local_private_key(local.bytes())?
         .remote_public_key(&remote.0)?
         .build_initiator()
+        .map(Exchange::new)
 }
 
 /// Answers one.
 pub(super) fn responder(
+    local: &PrivateKey,
+    suite: Suite,
+    header: &[u8],
+    seed: Zeroizing<[u8; 32]>,
+) -> Result<Exchange, Error> {
+    state_of_responder(local, suite, header, seed).map(Exchange::new)
+}
+
+fn state_of_responder(
     local: &PrivateKey,
     suite: Suite,
     header: &[u8],
@@ -83,7 +131,44 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
+        DefaultResolver.resolve_cipher(choice).map(|cipher| Box::new(Wiped(cipher)) as Box<dyn Cipher>)
+    }
+}
+
+/// A cipher of snow's whose key is overwritten at its end.
+struct Wiped(Box<dyn Cipher>);
+
+impl Cipher for Wiped {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn set(&mut self, key: &[u8; 32]) {
+        self.0.set(key);
+    }
+
+    fn encrypt(&self, nonce: u64, authtext: &[u8], plaintext: &[u8], out: &mut [u8]) -> usize {
+        self.0.encrypt(nonce, authtext, plaintext, out)
+    }
+
+    fn decrypt(
+        &self,
+        nonce: u64,
+        authtext: &[u8],
+        ciphertext: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        self.0.decrypt(nonce, authtext, ciphertext, out)
+    }
+
+    fn rekey(&mut self) {
+        self.0.rekey();
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.set(&[0; 32]);
     }
 }
 

@@ -5,6 +5,7 @@ use super::control::Message;
 use super::fast::Fast;
 use super::send::RuleState;
 use super::{Profile, SessionEvent};
+use crate::access::config_channel::Allowance;
 use crate::access::fragment::Assembler;
 use crate::access::keyring::Confirmed;
 use crate::access::mtu::PathMtu;
@@ -47,6 +48,8 @@ pub(super) struct Active {
     events: VecDeque<SessionEvent>,
     /// Documents of the peer, complete.
     documents: VecDeque<Vec<u8>>,
+    /// What it may still bring.
+    allowance: Allowance,
     confirmed: Option<Confirmed>,
     closed: Option<u8>,
     /// When unused flows are looked for next.
@@ -98,6 +101,7 @@ impl Active {
             icmp: VecDeque::new(),
             events: VecDeque::new(),
             documents: VecDeque::new(),
+            allowance: Allowance::default(),
             confirmed: None,
             closed: None,
             sweep_at: Instant::ZERO,
@@ -239,9 +243,9 @@ impl Active {
         self.closed = Some(reason);
     }
 
-    /// Whether one more document may be completed.
-    pub fn takes_document(&self) -> bool {
-        self.documents.len() < MAX_DOCUMENTS
+    /// Whether a fragment of so many bytes is taken, with which one more document may be complete.
+    pub fn takes_document(&mut self, bytes: usize, now: Instant) -> bool {
+        self.documents.len() < MAX_DOCUMENTS && self.allowance.take(bytes, now)
     }
 
     pub fn document(&mut self, document: Vec<u8>) {

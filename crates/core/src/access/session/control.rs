@@ -124,12 +124,15 @@ impl Session {
                 self.on_path_event(notify.path, event, now);
             }
             Control::Config(part) => {
-                if !active.takes_document() {
+                if !active.takes_document(part.bytes.len(), now) {
                     return Ok(()); // no acknowledgement: the peer will repeat it
                 }
-                let ack = ConfigAck { version: part.version, fragment: part.fragment };
-                active.queue(path, Control::ConfigAck(ack));
-                let done = self.config.on_fragment(part.version, part.fragment, part.fragments, part.bytes);
+                let Config { version, fragment, fragments, bytes } = part;
+                let Ok(done) = self.config.on_fragment(version, fragment, fragments, bytes, shared.pool)
+                else {
+                    return Ok(()); // the same
+                };
+                active.queue(path, Control::ConfigAck(ConfigAck { version, fragment }));
                 if let Some(document) = done {
                     active.document(document);
                 }

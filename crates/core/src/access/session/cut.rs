@@ -6,7 +6,7 @@ use super::{Security, Session};
 use crate::access::drops::{DropCounters, DropReason};
 use crate::access::fragment::Cut;
 use crate::access::mtu::{PathMtu, Phase};
-use crate::access::{DatagramSink, PathId};
+use crate::access::{DatagramSink, PathId, put};
 use crate::time::Instant;
 use anabranch_wire::control::{CONFIG_FRAGMENT_MAX, Control};
 use anabranch_wire::ip;
@@ -62,18 +62,20 @@ impl Session {
         let number = next.map(|next| core::mem::replace(next, next.wrapping_add(1))).unwrap_or(0);
         for at in cut.pieces() {
             let size = Fragment::OVERHEAD + at.len();
-            let slot = out.reserve(access, to, size).ok_or(DropReason::NoRoom)?;
-            let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
-            // `Cut` bounds both by `MAX_MESSAGE`.
-            let (total, offset) = (total as u16, at.start as u16);
-            let piece = Fragment { number, total, offset, bytes: &[] };
-            piece.emit_header(at.len(), body).map_err(|_| DropReason::NoRoom)?;
-            let bytes = &mut body[Fragment::HEADER..];
-            let of_head = head.len().saturating_sub(at.start).min(bytes.len());
-            bytes[..of_head].copy_from_slice(&head[head.len() - of_head..]);
-            let from = (at.start + of_head).saturating_sub(head.len());
-            bytes[of_head..].copy_from_slice(&payload[from..from + at.len() - of_head]);
-            self.keys.seal(path, slot, now)?;
+            let keys = &mut self.keys;
+            put(out, access, to, size, |slot| {
+                let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
+                // `Cut` bounds both by `MAX_MESSAGE`.
+                let (total, offset) = (total as u16, at.start as u16);
+                let piece = Fragment { number, total, offset, bytes: &[] };
+                piece.emit_header(at.len(), body).map_err(|_| DropReason::NoRoom)?;
+                let bytes = &mut body[Fragment::HEADER..];
+                let of_head = head.len().saturating_sub(at.start).min(bytes.len());
+                bytes[..of_head].copy_from_slice(&head[head.len() - of_head..]);
+                let from = (at.start + of_head).saturating_sub(head.len());
+                bytes[of_head..].copy_from_slice(&payload[from..from + at.len() - of_head]);
+                keys.seal(path, slot, now)
+            })?;
             state.monitor.on_data_sent(size, now);
             state.fragments().tx_pieces += 1;
         }

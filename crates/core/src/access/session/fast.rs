@@ -6,10 +6,11 @@ use crate::access::fast::{FastFlow, FastLane, FastTraffic, KEEP, has_ports, is_n
 use crate::access::steer::{PathSet, Pick, View};
 use crate::access::{DatagramSink, PathId};
 use crate::time::Instant;
-use anabranch_wire::ip::FlowKey;
+use anabranch_wire::ip::{FlowKey, protocol};
 use anabranch_wire::tunnel::PLAIN_OVERHEAD;
 use std::net::SocketAddr;
 
+const DNS_PORT: u16 = 53;
 /// Of more flows that are decided anew between two polls, all are taken back.
 const MAX_RECALLED: usize = 64;
 
@@ -66,6 +67,10 @@ impl Session {
         out: &mut impl DatagramSink,
     ) {
         if !self.profile.fast || self.profile.security(path) != Security::Plain || !has_ports(key) {
+            return;
+        }
+        // The UE has to see questions to know their answers ([`crate::access::dns`]).
+        if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, DNS_PORT) {
             return;
         }
         let basis = self.basis();

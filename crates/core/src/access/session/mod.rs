@@ -336,6 +336,7 @@ impl Session {
 
     /// As [`Self::release`], where the pool serves this session already.
     fn give_back(&mut self, pool: &mut Pool) {
+        self.config.release(pool);
         if let Some(active) = &mut self.active {
             active.flow_reorder.close(pool);
             active.stream_reorder.close(pool);
@@ -362,7 +363,7 @@ impl Session {
     /// As [`Self::peer_restarted`], where the pool serves this session already.
     fn begin_anew(&mut self, now: Instant, pool: &mut Pool) {
         self.give_back(pool);
-        self.config.peer_restarted();
+        self.config.peer_restarted(pool);
         if self.is_ue() {
             // What a UPF sent before it was restarted counts no more. (A UPF has put such keys aside.)
             self.keys.forget_previous();

@@ -9,7 +9,7 @@ use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
 use crate::access::view::FlowSteer;
-use crate::access::{DatagramSink, MAX_PATHS, PathId, tcp_lane};
+use crate::access::{DatagramSink, MAX_PATHS, PathId, put, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::FlowKey;
@@ -386,9 +386,11 @@ impl Session {
             if size > max {
                 return self.emit_pieces(path, header, payload, max, now, out);
             }
-            let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
-            header.emit(slot).map_err(|_| DropReason::NoRoom)?;
-            slot[InnerHeader::LEN..].copy_from_slice(payload);
+            put(out, state.access(), to, size, |slot| {
+                header.emit(slot).map_err(|_| DropReason::NoRoom)?;
+                slot[InnerHeader::LEN..].copy_from_slice(payload);
+                Ok(())
+            })?;
             size
         } else {
             if !self.keys.can_seal(now) {
@@ -398,11 +400,13 @@ impl Session {
             if size > max {
                 return self.emit_pieces(path, header, payload, max, now, out);
             }
-            let slot = out.reserve(state.access(), to, size).ok_or(DropReason::NoRoom)?;
-            let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
-            header.emit(body).map_err(|_| DropReason::NoRoom)?;
-            body[InnerHeader::LEN..].copy_from_slice(payload);
-            self.keys.seal(path, slot, now)?;
+            let keys = &mut self.keys;
+            put(out, state.access(), to, size, |slot| {
+                let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
+                header.emit(body).map_err(|_| DropReason::NoRoom)?;
+                body[InnerHeader::LEN..].copy_from_slice(payload);
+                keys.seal(path, slot, now)
+            })?;
             size
         };
         state.monitor.on_data_sent(size, now);
@@ -431,9 +435,11 @@ impl Session {
         {
             return self.emit_config_pieces(path, message, most.into(), now, out);
         }
-        let slot = out.reserve(access, to, size).ok_or(DropReason::NoRoom)?;
-        message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
-        self.keys.seal(path, slot, now)
+        let keys = &mut self.keys;
+        put(out, access, to, size, |slot| {
+            message.emit(&mut slot[SecureHeader::LEN..size - TAG_LEN]).map_err(|_| DropReason::Malformed)?;
+            keys.seal(path, slot, now)
+        })
     }
 }
 

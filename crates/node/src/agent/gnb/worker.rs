@@ -290,7 +290,7 @@ impl Worker {
             N3End::Gtpu { sockets, inbox, peer } => {
                 let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
                 let filled = inbox.receive(socket).context("receiving on N3")?;
-                inbox.for_each(|from, datagram| {
+                inbox.for_each(|from, _, datagram| {
                     if from == *peer {
                         gnb.on_packet(Gnb::N3, own(spare, datagram, now), now);
                     } else {

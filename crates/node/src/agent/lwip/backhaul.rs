@@ -115,7 +115,7 @@ impl Gtpu {
         let Self { sockets, inbox, peer, tunnels, dropped } = self;
         let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
         let filled = inbox.receive(socket)?;
-        inbox.for_each(|from, datagram| {
+        inbox.for_each(|from, _, datagram| {
             if from != *peer {
                 dropped.unknown_peer += 1;
                 return;
