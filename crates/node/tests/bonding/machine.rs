@@ -296,7 +296,7 @@ fn package(folder: &Path) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// Does of a unit what matters here: user, group, capabilities, folders, command, and signals to stop and reload.
+/// Does of a unit what matters here: user, group, capabilities, command, and signals to stop and reload.
 const SYSTEMCTL: &str = r#"#!/bin/bash
 set -euo pipefail
 say() { echo "systemctl stand-in: $*" >&2; exit 1; }
@@ -311,9 +311,6 @@ pid_file=/run/$unit.pid log=/var/log/$unit.log
 case $verb in
     enable | start)
         user=$(key User) group=$(key Group)
-        install -d -o "$user" -g "$group" -m "$(key RuntimeDirectoryMode)" "/run/$(key RuntimeDirectory)"
-        state=$(key StateDirectory)
-        [ -z "$state" ] || install -d -o "$user" -g "$group" -m "$(key StateDirectoryMode)" "/var/lib/$state"
         caps=$(key CapabilityBoundingSet | tr 'A-Z ' 'a-z,' | sed 's/cap_/+/g')
         umask "$(key UMask)"
         # shellcheck disable=SC2046

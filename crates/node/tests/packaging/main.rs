@@ -61,7 +61,7 @@ fn units_have_two_capabilities_and_no_way_to_more() {
         for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
             assert_eq!(keys[key], "CAP_NET_ADMIN CAP_NET_RAW");
         }
-        assert_eq!((keys["User"], keys["NoNewPrivileges"]), ("anabranch", "yes"));
+        assert_eq!((keys["Group"], keys["NoNewPrivileges"]), ("anabranch", "yes"));
         assert_eq!((keys["ProtectSystem"], keys["DevicePolicy"]), ("strict", "closed"));
         assert_eq!((keys["Type"], keys["ExecReload"]), ("notify", "/bin/kill -HUP $MAINPID"));
     }
@@ -73,8 +73,8 @@ fn units_have_two_capabilities_and_no_way_to_more() {
         "Wants",
         "After",
         "RestartKillSignal",
-        "StateDirectory",
-        "StateDirectoryMode",
+        "User",
+        "ReadWritePaths",
     ];
     let rest = |unit| {
         let mut keys = keys(unit);
@@ -91,6 +91,27 @@ fn units_have_two_capabilities_and_no_way_to_more() {
     }
 }
 
+/// No daemon is another's user, and all that any writes is in the folders that are made for them.
+#[test]
+fn each_daemon_has_a_user_of_its_own() {
+    let units = [UE_UNIT, UPF_UNIT, GNB_UNIT, LWIP_UNIT, PROXY_UNIT, SLICES_UNIT].map(keys);
+    let users: std::collections::BTreeSet<&str> = units.iter().map(|keys| keys["User"]).collect();
+    assert_eq!(users.len(), units.len(), "{users:?}");
+    let sysusers = std::fs::read_to_string(format!("{PACKAGING}/sysusers.d/anabranch.conf")).unwrap();
+    for user in users {
+        assert!(sysusers.lines().any(|line| line.starts_with(&format!("u     {user} "))), "{user}");
+    }
+    let tmpfiles = std::fs::read_to_string(format!("{PACKAGING}/tmpfiles.d/anabranch.conf")).unwrap();
+    for keys in &units {
+        // These would be given to the user of each unit that starts.
+        assert!(!keys.contains_key("RuntimeDirectory") && !keys.contains_key("StateDirectory"));
+        for folder in keys["ReadWritePaths"].split(' ') {
+            let made = tmpfiles.lines().find(|line| line.split_whitespace().nth(1) == Some(folder));
+            assert!(made.is_some_and(|line| line.contains(" 1770 root ")), "{folder}: {made:?}");
+        }
+    }
+}
+
 /// A proxy has the same two capabilities, and sees neither devices nor the kernel's switches.
 #[test]
 fn the_proxy_sees_less() {
@@ -98,7 +119,7 @@ fn the_proxy_sees_less() {
     for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
         assert_eq!(keys[key], "CAP_NET_ADMIN CAP_NET_RAW");
     }
-    assert_eq!((keys["User"], keys["NoNewPrivileges"], keys["Type"]), ("anabranch", "yes", "notify"));
+    assert_eq!((keys["NoNewPrivileges"], keys["Type"]), ("yes", "notify"));
     assert_eq!((keys["PrivateDevices"], keys["ProtectKernelTunables"]), ("yes", "yes"));
     // However it ends, the host is not left cut off.
     assert_eq!(keys["ExecStopPost"], "/usr/bin/anabranch proxy --clean");
@@ -110,7 +131,7 @@ fn the_proxy_sees_less() {
 fn the_slice_manager_has_no_capability_at_all() {
     let keys = keys(SLICES_UNIT);
     assert_eq!((keys["CapabilityBoundingSet"], keys["AmbientCapabilities"]), ("", ""));
-    assert_eq!((keys["User"], keys["NoNewPrivileges"]), ("anabranch", "yes"));
+    assert_eq!(keys["NoNewPrivileges"], "yes");
     assert_eq!((keys["ProtectSystem"], keys["PrivateDevices"]), ("strict", "yes"));
 }
 
@@ -181,8 +202,14 @@ fn user_and_folders_are_made_as_described() {
     let root = root();
     let etc = root.path().join("etc");
     std::fs::create_dir_all(etc.join("anabranch")).unwrap();
-    std::fs::write(etc.join("anabranch/ue.key"), "secret").unwrap();
-    std::fs::write(etc.join("anabranch/token"), "secret").unwrap();
+    let state = root.path().join("var/lib/anabranch");
+    std::fs::create_dir_all(&state).unwrap();
+    for name in ["ue.key", "upf.key", "laptop.key", "token"] {
+        std::fs::write(etc.join("anabranch").join(name), "secret").unwrap();
+    }
+    // As the one user that there was before left it.
+    std::fs::write(state.join("upf-state.json"), "{}").unwrap();
+    std::os::unix::fs::chown(state.join("upf-state.json"), Some(4711), Some(4711)).unwrap();
     for (program, create) in [("systemd-sysusers", ""), ("systemd-tmpfiles", "--create")] {
         let mut command = Command::new(program);
         command.arg(format!("--root={}", root.path().display()));
@@ -191,15 +218,26 @@ fn user_and_folders_are_made_as_described() {
         assert!(output.status.success(), "{program}: {}", text(&output));
     }
     let passwd = std::fs::read_to_string(etc.join("passwd")).unwrap();
-    let user = passwd.lines().find(|line| line.starts_with("anabranch:")).unwrap();
-    let uid: u32 = user.split(':').nth(2).unwrap().parse().unwrap();
-    assert!(user.ends_with("/nologin"), "{user}");
-    let meta = |name: &str| std::fs::metadata(etc.join(name)).unwrap();
-    let (folder, key, token) = (meta("anabranch"), meta("anabranch/ue.key"), meta("anabranch/token"));
-    assert_eq!((folder.mode() & 0o777, folder.uid()), (0o750, 0));
-    assert_eq!((key.mode() & 0o777, key.uid()), (0o400, uid));
-    assert_eq!((token.mode() & 0o777, token.uid()), (0o440, 0));
-    assert_ne!(token.gid(), 0);
+    let uid = |name: &str| -> u32 {
+        let user = passwd.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+        assert!(user.ends_with("/nologin"), "{user}");
+        user.split(':').nth(2).unwrap().parse().unwrap()
+    };
+    let (ue, upf) = (uid("anabranch-ue"), uid("anabranch-upf"));
+    assert_ne!(ue, upf);
+    let meta = |name: &str| std::fs::metadata(etc.join("anabranch").join(name)).unwrap();
+    let of = |meta: std::fs::Metadata| (meta.mode() & 0o7777, meta.uid());
+    assert_eq!(of(meta("")), (0o750, 0));
+    assert_eq!((of(meta("ue.key")), of(meta("upf.key"))), ((0o400, ue), (0o400, upf)));
+    assert_eq!(of(meta("laptop.key")), (0o400, 0), "whoever it is for, no other daemon reads it");
+    assert_eq!(of(meta("token")), (0o440, 0));
+    let group = meta("token").gid();
+    assert_ne!(group, 0);
+    for folder in [root.path().join("run/anabranch"), state.clone()] {
+        let meta = std::fs::metadata(&folder).unwrap();
+        assert_eq!((meta.gid(), of(meta)), (group, (0o1770, 0)), "{}", folder.display());
+    }
+    assert_eq!(of(std::fs::metadata(state.join("upf-state.json")).unwrap()), (0o600, upf));
 }
 
 /// The examples are right as they are, for the real program.
