@@ -20,6 +20,8 @@ pub enum Invariant {
     Lossless,
     /// Where accesses kept the order, a rule that restores it keeps it.
     Order,
+    /// There, nothing waits longer than the slower access takes.
+    Prompt,
     /// A UE with a good access is served.
     Served,
     /// What nobody may take notice of is counted as dropped.
@@ -42,7 +44,7 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Intact,
         Self::Once,
         Self::Reliable,
@@ -50,6 +52,7 @@ impl Invariant {
         Self::OwnSource,
         Self::Lossless,
         Self::Order,
+        Self::Prompt,
         Self::Served,
         Self::Counted,
         Self::Share,
@@ -72,6 +75,7 @@ impl Invariant {
             Self::OwnSource => "own-source",
             Self::Lossless => "lossless",
             Self::Order => "order",
+            Self::Prompt => "prompt",
             Self::Served => "served",
             Self::Counted => "counted",
             Self::Share => "share",

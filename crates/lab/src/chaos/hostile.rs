@@ -20,6 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const NUMBER: usize = 40;
 /// Datagrams it has recorded of its own.
 const RECORDED: usize = 64;
+/// Streams that it has the UPF wait for at once; a worker has 127 queues.
+const RAID: u8 = 160;
 
 /// See the top of this file.
 pub struct Hostile {
@@ -29,6 +31,7 @@ pub struct Hostile {
     waiting: Option<(Initiator, u32)>,
     recorded: Vec<Vec<u8>>,
     draw: Draw,
+    raids: Draw,
     number: u64,
     last_ns: u64,
     streak: u8,
@@ -54,6 +57,7 @@ impl Hostile {
             last_ns: 0,
             streak: 0,
             next: Instant::from_secs(1),
+            raids: Draw::new(seed, 301),
             draw,
         }
     }
@@ -113,6 +117,9 @@ impl Hostile {
         };
         if !self.ring.can_seal(now) || self.draw.percent(1) {
             return vec![(access, from, self.init(access, now))];
+        }
+        if self.raids.percent(1) {
+            return self.raid(access, now);
         }
         let payload = match self.draw.below(12) {
             0..=3 => self.data(access, victims, now),
@@ -223,10 +230,22 @@ impl Hostile {
         self.seal(path, &message, now)
     }
 
+    /// Has the UPF wait in more streams than there are queues, all at once.
+    fn raid(&mut self, path: u8, now: Instant) -> Vec<Attack> {
+        let epoch = self.raids.between((1, 100)) as u8;
+        let datagrams = (0..RAID).filter_map(|stream| self.held(path, stream, epoch, now));
+        datagrams.map(|datagram| (path, Self::home(path), datagram)).collect()
+    }
+
     /// Has the UPF wait, in as many streams and epochs as there are.
     fn hoard(&mut self, path: u8, now: Instant) -> Option<Vec<u8>> {
         self.streak = self.streak.max(20);
         let (stream, epoch) = (self.draw.below(256) as u8, self.draw.between((1, 100)) as u8);
+        self.held(path, stream, epoch, now)
+    }
+
+    /// A packet of a stream that waits for another path.
+    fn held(&mut self, path: u8, stream: u8, epoch: u8, now: Instant) -> Option<Vec<u8>> {
         let packet = self.packet(&[], 1_200);
         let word = StreamWord { stream, epoch, timeout_100us: u16::MAX };
         self.sealed_data(path, Order::Stream(word), &packet, now)

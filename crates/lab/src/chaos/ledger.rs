@@ -8,7 +8,7 @@
 //! place.
 
 use super::check::{Invariant, Tally};
-use anabranch_core::time::Instant;
+use anabranch_core::time::{Duration, Instant};
 use anabranch_wire::ip;
 use std::net::{IpAddr, SocketAddr};
 
@@ -113,10 +113,12 @@ impl Ledger {
     }
 
     /// Takes what a tunnel end delivered. `addresses` are those of each UE, `own` the hostile one's; `up`: at the UPF; `plain`: whether a UE has
-    /// an access without a replay window; `ordered`: whether order must hold for a UE and direction.
+    /// an access without a replay window; `ordered`: whether order must hold for a UE and direction; `within`: how long a packet of a UE
+    /// may take.
     ///
     /// # Errors
     /// What does not hold.
+    #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
     pub fn arrive(
         &mut self,
         up: bool,
@@ -126,6 +128,7 @@ impl Ledger {
         own: [IpAddr; 2],
         plain: impl Fn(u8) -> bool,
         ordered: impl Fn(u8, bool) -> bool,
+        within: impl Fn(u8) -> Option<Duration>,
         tally: &mut Tally,
     ) -> Result<Arrival, (Invariant, String)> {
         let protocol = match packet.first().map(|b| b >> 4) {
@@ -177,6 +180,22 @@ impl Ledger {
             return Err((Invariant::Once, what));
         }
         sent.came = Some(now);
+        if let Some(within) = within(sent.ue) {
+            tally.look(Invariant::Prompt);
+            let took = now - sent.at;
+            if took > within {
+                let what = format!(
+                    "packet {} of UE {}, flow {}, {}, took {} ms where {} are enough",
+                    label.number,
+                    sent.ue,
+                    sent.flow,
+                    if up { "up" } else { "down" },
+                    took.as_millis(),
+                    within.as_millis(),
+                );
+                return Err((Invariant::Prompt, what));
+            }
+        }
         let highest = &mut self.highest[usize::from(sent.ue)][usize::from(up)][usize::from(sent.flow)];
         if ordered(sent.ue, up) {
             tally.look(Invariant::Order);
@@ -234,11 +253,9 @@ pub fn emit(from: SocketAddr, to: SocketAddr, label: &Label) -> Vec<u8> {
 }
 
 fn fill(label: &Label, body: &mut [u8]) {
-    let mut place = label.offset / 8;
-    for word in body.chunks_mut(8) {
+    for (place, word) in (label.offset / 8..).zip(body.chunks_mut(8)) {
         let value = if place % 4 == 3 { scramble(place, label) } else { MARK };
         word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
-        place += 1;
     }
 }
 

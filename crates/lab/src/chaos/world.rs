@@ -30,6 +30,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Polls of one end at one instant with nothing in between.
 const SPINS: u32 = 64;
+/// Nothing waits longer than this beside the slower access's delay, where nothing is lost.
+const PROMPT: Duration = Duration::from_millis(10);
 /// A UE with a good access for this long is served.
 const GOOD_FOR: Duration = Duration::from_secs(6);
 /// This many packets of a flow in a row, over this time, do not all get lost then.
@@ -247,16 +249,16 @@ impl World {
         let mut payload = packet[payload].to_vec();
         if up {
             let Some(upf) = (0..self.upfs.len()).find(|n| remote(*n, access) == to) else { return Ok(()) };
-            return self.to_upf(upf, access as u8, from, &mut payload);
+            return self.upf_takes(upf, access as u8, from, &mut payload);
         }
         // What was sent to where it was before it roamed arrives nowhere.
         if self.ues[ue].source[access] != to {
             return Ok(());
         }
-        self.to_ue(ue, access as u8, from, &mut payload)
+        self.ue_takes(ue, access as u8, from, &mut payload)
     }
 
-    fn to_upf(
+    fn upf_takes(
         &mut self,
         upf: usize,
         access: u8,
@@ -273,7 +275,7 @@ impl World {
         self.take_upf(upf)
     }
 
-    fn to_ue(
+    fn ue_takes(
         &mut self,
         ue: usize,
         access: u8,
@@ -373,6 +375,11 @@ impl World {
                 |ue, _| {
                     let ue = &ues[usize::from(ue)];
                     ue.orderly && ue.reorder
+                },
+                |ue| {
+                    let ue = &ues[usize::from(ue)];
+                    let slower = ue.plan.delay_ms.into_iter().max().map(Duration::from_millis);
+                    slower.filter(|_| ue.orderly && ue.lossless && ue.reorder).map(|slower| slower + PROMPT)
                 },
                 &mut self.tally,
             );
@@ -516,7 +523,7 @@ impl World {
         let attacks = hostile.turn(&self.victims, self.now);
         self.tally.effect("hostile", attacks.len() as u64);
         for (access, from, mut payload) in attacks {
-            self.to_upf(0, access, from, &mut payload)?;
+            self.upf_takes(0, access, from, &mut payload)?;
         }
         Ok(())
     }
@@ -535,12 +542,12 @@ impl World {
         let runs = if attack.up {
             let upf = (0..self.upfs.len()).find(|n| remote(*n, usize::from(access)) == attack.to);
             let Some(upf) = upf else { return Ok(()) };
-            self.to_upf(upf, access, from, &mut attack.payload)?;
+            self.upf_takes(upf, access, from, &mut attack.payload)?;
             self.upfs[upf].runs()
         } else {
             let ue = self.ues.iter().position(|ue| ue.source[usize::from(access)] == attack.to);
             let Some(ue) = ue else { return Ok(()) };
-            self.to_ue(ue, access, from, &mut attack.payload)?;
+            self.ue_takes(ue, access, from, &mut attack.payload)?;
             self.ues[ue].runs()
         };
         if !attack.harmless || !runs {
