@@ -78,14 +78,14 @@ impl Upf {
         let latest_ns =
             self.config.unix_epoch_ns.saturating_add(now.as_nanos()).saturating_add(MOST_AHEAD_NS);
         if timestamp_ns > latest_ns {
-            self.refuse(user, pending, Refused::CLOCK_AHEAD, access, from, out)?;
+            self.refuse(user, *pending, Refused::CLOCK_AHEAD, access, from, out)?;
             return Err(DropReason::HandshakeClock);
         }
         let last_ns = record.last_timestamp_ns;
         if timestamp_ns <= last_ns {
             // The newest one again is a copy, whoever sent it; the UE has its answer.
             if timestamp_ns < last_ns {
-                self.refuse(user, pending, Refused::CLOCK_BEHIND, access, from, out)?;
+                self.refuse(user, *pending, Refused::CLOCK_BEHIND, access, from, out)?;
             }
             return Err(DropReason::HandshakeReplayed);
         }
@@ -94,7 +94,7 @@ impl Upf {
         let response = match self.accept(user, pending, now) {
             Ok(response) => response,
             Err((refused, pending)) => {
-                self.refuse(user, pending, refused, access, from, out)?;
+                self.refuse(user, *pending, refused, access, from, out)?;
                 return Err(DropReason::Exhausted);
             }
         };
@@ -105,7 +105,7 @@ impl Upf {
     fn refuse(
         &mut self,
         user: UserIndex,
-        pending: Box<PendingInit>,
+        pending: PendingInit,
         refused: Refused,
         access: PathId,
         from: SocketAddr,
