@@ -225,7 +225,8 @@ int ab_fast_in(struct __sk_buff *skb)
 	if (!number)
 		return TC_ACT_UNSPEC;
 	slot = bpf_map_lookup_elem(&ab_fast_slots, number);
-	if (!slot || !leased(slot))
+	/* What comes by another interface shows a source that anybody there can; user space decides. */
+	if (!slot || slot->ifindex != skb->ifindex || !leased(slot))
 		return TC_ACT_UNSPEC;
 	/* A datagram without checksum, with data in no order, up to its end; else a probe, perhaps. */
 	if (outer[IPV4_LEN + 6] || outer[IPV4_LEN + 7] || header[0] != TYPE_DATA || header[2] || header[3]) {

@@ -21,6 +21,7 @@
 //! Registration of a controller is global for the machine: every network namespace sees its name. No one uses it
 //! who does not ask for it by name (`TCP_CONGESTION`, `congctl` of a route, a sysctl of a namespace).
 
+mod capabilities;
 mod controllers;
 mod fast_path;
 mod feedback;
@@ -104,9 +105,9 @@ pub fn supported() -> Result<(), BpfError> {
 /// The same of programs that have nothing to do with congestion control.
 fn loadable_here() -> Result<(), BpfError> {
     let unsupported = |why: &str| Err(BpfError::Unsupported(why.into()));
-    // SAFETY: takes nothing and always succeeds.
-    if unsafe { libc::geteuid() } != 0 {
-        return unsupported("root is needed (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
+    let missing = capabilities::missing(&capabilities::FOR_BPF);
+    if !missing.is_empty() {
+        return Err(BpfError::Unsupported(format!("{} is needed", missing.join(" and "))));
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return unsupported("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)");

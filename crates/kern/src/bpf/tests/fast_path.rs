@@ -155,6 +155,39 @@ fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
 }
 
 #[test]
+fn what_comes_by_another_interface_is_not_taken_for_the_far_end() {
+    let Some(_alone) = alone() else { return };
+    let second = "ip link add v2 type veth peer name v3; ip link set v2 address 02:00:00:00:00:01
+ip addr add 10.1.0.1/24 dev v2; ip link set v2 up; ip link set v3 up
+ip neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev v2";
+    // What runs there outlives this call, as far as the compiler knows.
+    let network: &str = Box::leak(format!("{NETWORK}; {second}").into_boxed_str());
+    in_private_network(network, || {
+        let application = UdpSocket::bind("10.64.0.2:5000").unwrap();
+        application.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let fast = FastPath::attach("anb0", FastPathConfig { ue: true, slots: 2, flows: 16 }).unwrap();
+        let here = tunnel();
+        // One of another session: the program is at that interface, too.
+        let there = FastTunnel {
+            interface: interface::index("v2").unwrap(),
+            local: "10.1.0.1:4000".parse().unwrap(),
+            remote: "10.1.0.2:4500".parse().unwrap(),
+            ..here
+        };
+        let slots = [fast.open(&here).unwrap().unwrap(), fast.open(&there).unwrap().unwrap()];
+        slots.iter().for_each(|slot| fast.renew(*slot, LONG));
+        for (wire, delivered) in [("v1", true), ("v3", false)] {
+            let mut wire = PacketSocket::open(wire, &Options::default()).unwrap();
+            let to = application.local_addr().unwrap();
+            assert!(wire.push(&frame("10.64.0.1:6000".parse().unwrap(), to, 4500, b"hello")));
+            assert_eq!(wire.flush().unwrap().sent, 1);
+            assert_eq!(application.recv_from(&mut [0; 64]).is_ok(), delivered);
+        }
+        assert_eq!(fast.counters(slots[0]).rx_packets, 1);
+    });
+}
+
+#[test]
 fn what_comes_from_the_far_end_is_delivered_if_it_may() {
     let Some(_alone) = alone() else { return };
     in_private_network(NETWORK, || {
