@@ -5,6 +5,7 @@
 
 #[cfg(feature = "bpf")]
 mod fast;
+mod faults;
 mod mtu;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
