@@ -10,21 +10,21 @@
 //! ```
 //!
 //! If P1 found a queue (its round trip was well above the least), the leg was busy all that time, and b/t is its rate.
-//! Otherwise b/t is no more than a lower bound, which only ever raises the estimate. Nothing is sent to find out: what
-//! is not used is not measured.
+//! Otherwise b/t is no more than a lower bound, which only ever raises the estimate. Jitter looks like a queue, and
+//! [`super::jitter`] tells them apart. Nothing is sent to find out: what is not used is not measured.
 
 use super::Leg;
+use super::jitter::{Answer, Jitter};
 use crate::time::{Duration, Instant, nanos};
 
 /// Weight of a new round trip.
 const NEW: f64 = 0.6;
+/// Weight of the samples before, where jitter is a part of each.
+const KEPT: f64 = 0.8;
 /// Probes of which the answer is waited for.
 const OUTSTANDING: usize = 16;
 /// The least round trip is that of the last one or two of these.
 const LEAST_OVER: Duration = Duration::from_secs(10);
-/// A round trip is well above the least from here on: so much more, and so many microseconds.
-const BUSY_RATIO: f64 = 1.1;
-const BUSY_US: f64 = 2_000.0;
 
 #[derive(Debug, Clone, Copy)]
 struct Probe {
@@ -46,6 +46,9 @@ pub(super) struct Link {
     least_since: Instant,
     /// Bytes before the last probe that was answered, when that was, and whether there was a queue.
     last: Option<(u64, Instant, bool)>,
+    jitter: Jitter,
+    /// Bits and seconds of the last samples of a busy leg that has jitter.
+    busy: (f64, f64),
     rate_bps: f64,
     /// It was busy once: the rate is not a lower bound.
     rate_known: bool,
@@ -66,6 +69,8 @@ impl Link {
             least_us: [f64::INFINITY; 2],
             least_since: Instant::ZERO,
             last: None,
+            jitter: Jitter::new(),
+            busy: (0.0, 0.0),
             rate_bps: 0.0,
             rate_known: false,
             sent_bytes: 0,
@@ -101,16 +106,24 @@ impl Link {
         if now.saturating_since(self.least_since) > LEAST_OVER {
             self.least_us = [rtt_us, self.least_us[0]];
             self.least_since = now;
+            self.jitter.turn();
         }
         self.least_us[0] = self.least_us[0].min(rtt_us);
-        let is_busy = rtt_us > self.least_rtt_us() * BUSY_RATIO + BUSY_US;
+        let least_us = self.least_rtt_us();
+        let answer = Answer { bytes: probe.bytes, sent: probe.at, answered: now, rtt_us };
+        if self.jitter.answered(answer, least_us, self.rate_known.then_some(self.rate_bps)) {
+            (self.rate_bps, self.rate_known) = (self.jitter.most_bps(), false);
+            self.busy = (0.0, 0.0);
+        }
+        let is_busy = self.jitter.is_beyond(rtt_us, least_us);
         if let Some((bytes, at, was_busy)) = self.last
             && probe.bytes > bytes
         {
-            let seconds = now.saturating_since(at).as_secs_f64();
-            let rate = (probe.bytes - bytes) as f64 * 8.0 / seconds;
+            let (bits, seconds) =
+                ((probe.bytes - bytes) as f64 * 8.0, now.saturating_since(at).as_secs_f64());
             if seconds > 0.0 {
-                self.rate_sample(rate, was_busy && is_busy);
+                let is_exact = was_busy && is_busy && Jitter::is_possible(bits / seconds, rtt_us - least_us);
+                self.rate_sample(bits, seconds, is_exact);
             }
         }
         if self.last.is_none_or(|(bytes, ..)| probe.bytes > bytes) {
@@ -134,13 +147,28 @@ impl Link {
         self.rate_bps
     }
 
-    fn rate_sample(&mut self, rate: f64, is_exact: bool) {
+    fn rate_sample(&mut self, bits: f64, seconds: f64, is_exact: bool) {
+        let rate = bits / seconds;
+        if self.jitter.is_known() {
+            return self.rate_sample_with_jitter(bits, seconds, is_exact);
+        }
         if is_exact && self.rate_known {
             self.rate_bps = NEW * rate + (1.0 - NEW) * self.rate_bps;
         } else if is_exact {
             (self.rate_bps, self.rate_known) = (rate, true);
         } else {
             self.rate_bps = self.rate_bps.max(rate);
+        }
+    }
+
+    /// Over several samples what jitter adds to one is what it takes from the next.
+    fn rate_sample_with_jitter(&mut self, bits: f64, seconds: f64, is_exact: bool) {
+        if is_exact {
+            self.busy = (KEPT * self.busy.0 + bits, KEPT * self.busy.1 + seconds);
+            (self.rate_bps, self.rate_known) = (self.busy.0 / self.busy.1, true);
+        } else {
+            self.busy = (0.0, 0.0);
+            self.rate_bps = self.rate_bps.max(self.jitter.sample_bps());
         }
     }
 
@@ -186,86 +214,4 @@ pub struct LinkView {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A leg of 8 Mbit/s with 20 ms round trip; offers `load_bps`, and probes every 100 ms.
-    fn run(load_bps: f64, seconds: u64) -> Link {
-        let mut link = Link::new();
-        let mut answers: Vec<(Instant, u16)> = Vec::new();
-        let (mut busy_until, mut credit) = (0.0f64, 0.0);
-        for ms in 0..seconds * 1000 {
-            let (now, t) = (Instant::from_millis(ms), ms as f64 / 1e3);
-            answers.retain(|(at, sequence)| *at > now || !link.answered(*sequence, *at));
-            credit += load_bps / 1e3;
-            while credit >= 12_000.0 {
-                credit -= 12_000.0;
-                // A queue of 200 ms, and no more.
-                if busy_until < t + 0.2 {
-                    busy_until = busy_until.max(t) + 0.0015;
-                    link.sent_bytes += 1500;
-                }
-            }
-            if ms % 100 == 0 {
-                busy_until = busy_until.max(t) + 0.000_052;
-                let sequence = link.probe(52, 4, now);
-                answers.push((Instant::from_nanos(((busy_until + 0.02) * 1e9) as u64), sequence));
-            }
-        }
-        link
-    }
-
-    #[test]
-    fn a_busy_leg_is_measured_and_an_idle_one_is_bounded() {
-        let busy = run(20e6, 10);
-        assert!((7.6e6..8.4e6).contains(&busy.rate_bps()), "{}", busy.rate_bps());
-        assert!(busy.rtt_us() > 150_000.0 && busy.up);
-        let idle = run(2e6, 10);
-        assert!((1.8e6..3e6).contains(&idle.rate_bps()), "{}", idle.rate_bps());
-        assert!((20_000.0..23_000.0).contains(&idle.rtt_us()), "{}", idle.rtt_us());
-        assert_eq!((idle.probes, idle.answers), (100, 100));
-    }
-
-    #[test]
-    fn the_authors_average() {
-        let mut link = Link::new();
-        for (n, rtt, average) in [(0u64, 100u64, 100.0), (1, 50, 70.0), (2, 50, 58.0)] {
-            let at = Instant::from_millis(1000 * n);
-            let sequence = link.probe(52, 4, at);
-            assert!(link.answered(sequence, at + Duration::from_millis(rtt)));
-            assert!(!link.answered(sequence, at + Duration::from_millis(rtt)), "once");
-            assert!((link.rtt_us() - 1000.0 * average).abs() < 1e-6);
-        }
-    }
-
-    #[test]
-    fn silence_is_noticed_and_forgiven() {
-        let mut link = Link::new();
-        for n in 0..4 {
-            link.probe(52, 4, Instant::from_millis(n));
-            assert!(link.up);
-        }
-        let last = link.probe(52, 4, Instant::from_millis(4));
-        assert!(!link.up);
-        assert!(link.answered(last, Instant::from_millis(5)) && link.up);
-    }
-
-    proptest! {
-        #[test]
-        fn any_answers_leave_numbers(steps in proptest::collection::vec((any::<bool>(), any::<u16>(), 0u64..10_000), 0..100)) {
-            let mut link = Link::new();
-            let mut now = Instant::ZERO;
-            for (probes, sequence, us) in steps {
-                now += Duration::from_micros(us);
-                if probes {
-                    link.probe(52, 4, now);
-                } else {
-                    link.answered(sequence % 40, now);
-                }
-                let view = link.view(Leg::Lte);
-                prop_assert!(view.rtt_us.is_finite() && view.rate_bps.is_finite() && view.answers <= view.probes);
-            }
-        }
-    }
-}
+mod tests;
