@@ -277,7 +277,8 @@ pub enum Hold {
         ms: f64,
     },
     /// The paper's t_opt, corrected, from what the node learns of each flow; see
-    /// [`Model`](super::holding_time::Model).
+    /// [`Model`](super::holding_time::Model). For comparison with the paper: it is 0 most of the time, and a download takes as
+    /// long as without a hold.
     Optimal,
     /// As long as it has paid lately on the UE's legs: ours, see docs/lwip.md.
     Adaptive,
