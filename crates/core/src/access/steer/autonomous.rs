@@ -31,7 +31,8 @@
 //!
 //! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up, and keeps
 //! only bulk flows that fill it. A bulk flow that does not fill a home with wild loss (its sender takes it for congestion) moves to
-//! a path with a quarter of it or less.
+//! a path with a quarter of it or less, unless that is known to carry less than the home did; and where that turns out after the
+//! move, it goes back.
 
 use super::record::{Left, Record};
 use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
@@ -58,6 +59,14 @@ const MOVE: Duration = Duration::from_millis(500);
 /// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
 /// that looks for the least round trip (BBR: 200 ms).
 const SETTLE_PERIODS: u8 = 3;
+/// A path whose capacity is below this part, in percent, of what a lossy home carried is no better than that home.
+const WORTH_PERCENT: u64 = 90;
+/// A flow that left its home for loss, has less on the other path than it had there, and did not gain for so long, goes back;
+/// and so long none leaves again.
+const STUCK: Duration = Duration::from_secs(3);
+const STAY: Duration = Duration::from_secs(60);
+/// What a home carries, on average over some periods: the newest counts for one part of so many.
+const CARRIED_PARTS: u64 = 2;
 /// A path that carries so much of its capacity, in percent, is not idle.
 const FILLED_PERCENT: u64 = 50;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
@@ -197,6 +206,12 @@ pub(super) struct Lane {
     /// Paths that had a queue for most of the last period, and that had none and carried less than they can.
     full: PathSet,
     idle: PathSet,
+    /// What each path carried while it was home of bulk flows, in bit/s on average, and the paths that one left for loss.
+    carried_bps: [u64; MAX_PATHS],
+    left: PathSet,
+    stay_until: Instant,
+    /// The most a path carried since a flow came there for another's loss, in bit/s, and when that last grew.
+    peak: (u64, Instant),
     /// Periods in a row in which each path was idle.
     idle_periods: [u8; MAX_PATHS],
     groups: [Group; GROUPS],
@@ -342,6 +357,11 @@ impl Lane {
             } else if queued <= self.packets / 16 && !filled {
                 self.idle.insert(path);
             }
+            if self.bulk(path) > 0 {
+                let (carried, sent) = (&mut self.carried_bps[usize::from(path)], sent_bps[usize::from(path)]);
+                let before = if *carried == 0 { sent } else { *carried };
+                *carried = (before * (CARRIED_PARTS - 1) + sent) / CARRIED_PARTS;
+            }
             let periods = &mut self.idle_periods[usize::from(path)];
             *periods = if self.idle.contains(path) { periods.saturating_add(1) } else { 0 };
         }
@@ -423,14 +443,23 @@ impl Lane {
             return to;
         }
         let wild_ppm = input.load(home).wild_ppm;
-        if wild_ppm > WILD_PPM && self.is_settled(input, home) {
+        if wild_ppm > WILD_PPM && self.is_settled(input, home) && input.now >= self.stay_until {
             let cleaner = |path: &PathId| input.load(*path).wild_ppm * 4 < wild_ppm;
-            let best = others.iter().filter(cleaner).min_by_key(|path| input.live.get(*path).rtt_us);
+            let better = |path: &PathId| cleaner(path) && self.is_worth(input, home, *path);
+            let best = others.iter().filter(better).min_by_key(|path| input.live.get(*path).rtt_us);
             let to = best.unwrap_or(home);
             if to != home {
+                self.left.insert(home);
+                self.peak = (0, input.now);
                 self.record.left(home, wild_ppm);
             }
             return to;
+        }
+        if let Some(back) = self.back(input, others, home) {
+            self.move_at = input.now + MOVE;
+            self.left = self.left.without(PathSet::single(back));
+            self.record.moved(back);
+            return back;
         }
         let idle = others.and(self.idle);
         if self.full.contains(home) && !idle.is_empty() && self.bulk(home) > 1 && input.now >= self.move_at {
@@ -444,6 +473,34 @@ impl Lane {
             }
         }
         home
+    }
+
+    /// Whether `path` may carry as much as the lossy `home` did.
+    fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId) -> bool {
+        let capacity_bps = input.load(path).capacity_bps;
+        capacity_bps == 0 || capacity_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
+    }
+
+    /// The lossy path to which a flow goes back that has less here than it had there.
+    fn back(&mut self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
+        if self.left.is_empty() || input.now < self.move_at {
+            return None;
+        }
+        let here_bps = self.carried_bps[usize::from(home)];
+        if here_bps * 100 > self.peak.0 * GROWTH_PERCENT {
+            self.peak = (here_bps, input.now);
+        }
+        let stuck = input.now.saturating_since(self.peak.1) >= STUCK;
+        for path in others.and(self.left) {
+            if stuck && here_bps < self.carried_bps[usize::from(path)] / 100 * WORTH_PERCENT {
+                self.stay_until = input.now + STAY;
+                return Some(path);
+            }
+            if !self.is_worth(input, path, home) {
+                return Some(path);
+            }
+        }
+        None
     }
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {

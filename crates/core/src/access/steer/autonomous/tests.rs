@@ -153,6 +153,35 @@ fn a_bulk_flow_that_loss_keeps_from_filling_its_home_moves() {
     assert_eq!(bed.lane.untold_left()[..2], [Left { flows: 1, loss_ppm: 5_000 }, Left::default()]);
 }
 
+/// A sender that does not take loss for congestion (BBR) and leaves no queue, so that the lossy path's capacity is not known.
+/// The other path's is known, or it is not and the flow has less there, or more and more.
+#[test]
+fn a_bulk_flow_goes_back_to_a_lossy_home_that_carried_more() {
+    // Capacity of the other path in Mbit/s, µs from packet to packet there at first and after 8 s, and the path at the end.
+    for (mbps, first_us, last_us, end) in
+        [(8, 1_000, 1_000, 0), (80, 1_000, 1_000, 1), (0, 4_000, 4_000, 0), (0, 4_000, 800, 1)]
+    {
+        let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 0) }, load(15, 0, 0)]);
+        let flow = &mut FlowSteer::default();
+        let left = (0..3_000).find(|_| {
+            bed.wait(1);
+            bed.packet(flow, 1) == 1
+        });
+        assert!(left.is_some(), "it leaves for its loss");
+        bed.loads[1] = load(15, 0, mbps);
+        let from = bed.now;
+        let mut path = 1;
+        while bed.now < from + Duration::from_secs(20) {
+            let part = bed.now.saturating_since(from).as_millis().min(8_000) as u64;
+            let wait_us = if path == 0 { 1_000 } else { first_us - (first_us - last_us) * part / 8_000 };
+            bed.now = bed.now + Duration::from_micros(wait_us);
+            path = bed.packet(flow, 1);
+        }
+        assert_eq!(path, end, "{mbps} Mbit/s, {first_us} to {last_us} us");
+        assert_eq!(bed.lane.view(bed.now).counts.left[0], 1, "it leaves once");
+    }
+}
+
 #[test]
 fn a_bulk_flow_that_fills_its_home_in_spite_of_loss_stays() {
     let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 10) }, load(15, 0, 0)]);
