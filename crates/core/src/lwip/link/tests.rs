@@ -209,7 +209,7 @@ proptest! {
             let before = way.link.answers;
             way.run(1, |draw| (least + 0.004 * draw as f64, queue_ms));
             known += way.link.answers - before;
-            answers.extend(way.seen.drain(..));
+            answers.append(&mut way.seen);
             let (rate, is_known) = without_jitter(&answers);
             prop_assert_eq!(is_known, way.link.is_rate_known());
             prop_assert!((rate - way.link.rate_bps()).abs() <= 1e-6 * rate, "{} {}", rate, way.link.rate_bps());

@@ -174,7 +174,7 @@ fn a_bulk_flow_goes_back_to_a_lossy_home_that_carried_more() {
         while bed.now < from + Duration::from_secs(20) {
             let part = bed.now.saturating_since(from).as_millis().min(8_000) as u64;
             let wait_us = if path == 0 { 1_000 } else { first_us - (first_us - last_us) * part / 8_000 };
-            bed.now = bed.now + Duration::from_micros(wait_us);
+            bed.now += Duration::from_micros(wait_us);
             path = bed.packet(flow, 1);
         }
         assert_eq!(path, end, "{mbps} Mbit/s, {first_us} to {last_us} us");
