@@ -1,5 +1,6 @@
 //! `anabranch keygen`: a key pair.
 
+use crate::folder;
 use anabranch_core::access::crypto::PrivateKey;
 use anyhow::Context;
 use rand_core::{OsRng, TryRngCore};
@@ -57,9 +58,7 @@ fn generate() -> anyhow::Result<PrivateKey> {
 }
 
 fn write(file: &Path, key: &PrivateKey) -> anyhow::Result<()> {
-    if let Some(folder) = file.parent().filter(|f| !f.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder)?;
-    }
+    std::fs::create_dir_all(folder::of(file))?;
     let mut open = std::fs::OpenOptions::new();
     let mut file =
         open.write(true).create_new(true).mode(0o600).open(file).context(

@@ -29,6 +29,8 @@ pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
 pub const DEFAULT_ADDRESSES: usize = 2048;
 /// Names kept per address.
 pub const NAMES_PER_ADDRESS: usize = 8;
+/// Where servers listen, by UDP (RFC 1035 §4.2.1).
+pub const PORT: u16 = 53;
 /// Questions remembered; of more, the oldest are forgotten.
 pub const MAX_QUESTIONS: usize = 512;
 /// How long after a question its answer counts: longer than resolvers wait.
@@ -225,7 +227,7 @@ fn dns_payload(packet: &[u8], way: Way) -> Option<&[u8]> {
     let udp = packet.get(ip.payload)?;
     let length = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
     let port = if way == Way::Answer { &udp[..2] } else { &udp[2..4] };
-    if port != 53u16.to_be_bytes() || length < 8 {
+    if port != PORT.to_be_bytes() || length < 8 {
         return None;
     }
     udp.get(8..length)

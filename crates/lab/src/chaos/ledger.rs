@@ -60,6 +60,14 @@ struct Sent {
     arrived: u8,
 }
 
+impl Sent {
+    /// What messages call it, given its number.
+    fn name(&self, number: u64) -> String {
+        let way = if self.up { "up" } else { "down" };
+        format!("packet {number} of UE {}, flow {}, {way}", self.ue, self.flow)
+    }
+}
+
 /// What is delivered to one UE in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Service {
@@ -184,15 +192,8 @@ impl Ledger {
             tally.look(Invariant::Prompt);
             let took = now - sent.at;
             if took > within {
-                let what = format!(
-                    "packet {} of UE {}, flow {}, {}, took {} ms where {} are enough",
-                    label.number,
-                    sent.ue,
-                    sent.flow,
-                    if up { "up" } else { "down" },
-                    took.as_millis(),
-                    within.as_millis(),
-                );
+                let (took, within) = (took.as_millis(), within.as_millis());
+                let what = format!("{}, took {took} ms where {within} are enough", sent.name(label.number));
                 return Err((Invariant::Prompt, what));
             }
         }
@@ -200,13 +201,7 @@ impl Ledger {
         if ordered(sent.ue, up) {
             tally.look(Invariant::Order);
             if label.number < *highest {
-                let what = format!(
-                    "packet {} of UE {}, flow {}, {}, came out after {highest}",
-                    label.number,
-                    sent.ue,
-                    sent.flow,
-                    if up { "up" } else { "down" },
-                );
+                let what = format!("{}, came out after {highest}", sent.name(label.number));
                 return Err((Invariant::Order, what));
             }
         }
@@ -220,8 +215,7 @@ impl Ledger {
         let from_index = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
         let lost = |(_, sent): &(usize, &Sent)| sent.ue == ue && sent.arrived == 0;
         let (index, sent) = self.sent.iter().enumerate().skip(from_index).find(lost)?;
-        let way = if sent.up { "up" } else { "down" };
-        Some(format!("packet {} of UE {ue}, flow {}, {way}, sent at {}", index + 1, sent.flow, sent.at))
+        Some(format!("{}, sent at {}", sent.name(index as u64 + 1), sent.at))
     }
 
     /// What became of all packets sent by `until`, by UE and direction (up is 1).

@@ -359,28 +359,10 @@ impl Kind {
 
     /// The UE it is about, for plans with fewer UEs.
     #[must_use]
-    pub const fn ue(&self) -> Option<u8> {
-        match self {
-            Self::Loss { place, .. }
-            | Self::Partition { place }
-            | Self::Reorder { place, .. }
-            | Self::Duplicate { place, .. }
-            | Self::Corrupt { place, .. }
-            | Self::Delay { place, .. }
-            | Self::Rate { place, .. }
-            | Self::Mtu { place, .. } => Some(place.ue),
-            Self::Carrier { ue, .. }
-            | Self::Roam { ue, .. }
-            | Self::RestartUe { ue, .. }
-            | Self::UeClock { ue, .. }
-            | Self::CloseAtUe { ue }
-            | Self::CloseAtUpf { ue }
-            | Self::Remove { ue }
-            | Self::Move { ue }
-            | Self::UeRules { ue, .. }
-            | Self::UeNoRoom { ue }
-            | Self::Burst { ue, .. } => Some(*ue),
-            _ => None,
+    pub const fn ue(mut self) -> Option<u8> {
+        match self.ue_mut() {
+            Some(ue) => Some(*ue),
+            None => None,
         }
     }
 

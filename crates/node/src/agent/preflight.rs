@@ -150,9 +150,7 @@ impl<'a> At<'a> {
             return Err(self.wrong(&format!("{what} \"{}\" is a folder: name a file", path.display())));
         }
         let folder = folder::of(path);
-        let around =
-            folder.parent().filter(|around| !around.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if folder.is_dir() || !folder.exists() && around.is_dir() {
+        if folder.is_dir() || !folder.exists() && folder::of(folder).is_dir() {
             return Ok(());
         }
         Err(self.wrong(&format!(

@@ -203,7 +203,7 @@ impl Sysctls {
 
     /// One program of the folder at a time, as long as this lives.
     fn turn(&self) -> Option<Flock<File>> {
-        let folder = self.file.as_deref()?.parent()?;
+        let folder = folder::of(self.file.as_deref()?);
         let mut file = File::open(folder).ok()?;
         let start = Instant::now();
         loop {

@@ -4,13 +4,12 @@ use super::active::Active;
 use super::{Security, Session, Shared};
 use crate::access::fast::{FastFlow, FastLane, FastTraffic, KEEP, has_ports, is_none};
 use crate::access::steer::{PathSet, Pick, View};
-use crate::access::{DatagramSink, PathId};
+use crate::access::{DatagramSink, PathId, dns};
 use crate::time::Instant;
 use anabranch_wire::ip::{FlowKey, protocol};
 use anabranch_wire::tunnel::PLAIN_OVERHEAD;
 use std::net::SocketAddr;
 
-const DNS_PORT: u16 = 53;
 /// Of more flows that are decided anew between two polls, all are taken back.
 const MAX_RECALLED: usize = 64;
 
@@ -70,7 +69,7 @@ impl Session {
             return;
         }
         // The UE has to see questions to know their answers ([`crate::access::dns`]).
-        if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, DNS_PORT) {
+        if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, dns::PORT) {
             return;
         }
         let basis = self.basis();
