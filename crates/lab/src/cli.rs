@@ -11,7 +11,7 @@ use crate::scenario::file::BackendName;
 use crate::scenario::walk::Problems;
 use crate::scenario::{self, Case, Form, Scenario, Select};
 use crate::virtual_backend::VirtualBackend;
-use crate::{markdown, matrix, output, report};
+use crate::{markdown, matrix, output, report, reproduction};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -60,6 +60,17 @@ enum Command {
         #[arg(default_value = "scenarios")]
         paths: Vec<PathBuf>,
     },
+    /// Write the page of all figures of the papers anew, with results of `run --json`.
+    Reproduction {
+        /// The page. Tables that the results do not have stay as they are.
+        #[arg(long, default_value = "docs/reproduction.md")]
+        page: PathBuf,
+        /// The folder with a folder of scenarios for each paper.
+        #[arg(long, default_value = "scenarios/papers")]
+        scenarios: PathBuf,
+        /// Files with what `run --json` printed.
+        results: Vec<PathBuf>,
+    },
     /// Simulate faults, and check what must hold whatever happens.
     Chaos(crate::chaos::cli::Args),
     /// Measure the running programs beside their peers, in namespaces of their own.
@@ -67,7 +78,7 @@ enum Command {
     /// A traffic source or sink; started by the others.
     #[command(hide = true)]
     Traffic(crate::netns::traffic::Args),
-    /// Check scenario files without running them.
+    /// Check scenario files without running them, and whether their claims can fail.
     Check {
         /// Scenario files, or folders searched for them.
         #[arg(required = true)]
@@ -157,6 +168,15 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => return run_all(&args),
         Command::List { paths } => list(&paths),
         Command::Check { paths, set } => check(&paths, &set),
+        Command::Reproduction { page, scenarios, results } => {
+            match reproduction::write(&page, &scenarios, &results) {
+                Ok(()) => End::Good,
+                Err(error) => {
+                    eprintln!("error: {error:#}");
+                    End::BadInput
+                }
+            }
+        }
         Command::Chaos(args) => match crate::chaos::cli::main(&args) {
             Ok(true) => End::Good,
             Ok(false) => End::Failed,
@@ -359,15 +379,22 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
     if load_all(paths, sets, Form::Quick, &Select::Chosen).is_none() {
         return End::BadInput;
     }
+    let mut end = End::Good;
     for (_, scenario) in &scenarios {
         let claims = scenario.claims.len();
         if !scenario.missing.is_empty() {
             say(&format!("{}: not checked, it needs {}\n", scenario.file.display(), missing(scenario)));
             continue;
         }
-        say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
+        let problems = claims::audit::audit(scenario);
+        if problems.is_empty() {
+            say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
+        } else {
+            print_problems(&Problems::new(&scenario.file, problems));
+            end = End::BadInput;
+        }
     }
-    End::Good
+    end
 }
 
 fn list(paths: &[PathBuf]) -> End {

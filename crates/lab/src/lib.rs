@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod netns;
 pub mod output;
 pub mod report;
+pub mod reproduction;
 pub mod runner;
 pub mod scenario;
 pub mod sim;

@@ -218,6 +218,7 @@ pub struct Line<'a> {
     scenario: &'a str,
     backend: &'a str,
     seed: u64,
+    seeds: usize,
     claims: Vec<ClaimLine<'a>>,
     metrics: &'a BTreeMap<String, f64>,
 }
@@ -261,6 +262,7 @@ pub fn line<'a>(scenario: &'a Scenario, done: &'a Finished) -> Line<'a> {
         scenario: &scenario.name,
         backend: done.backend.name(),
         seed: done.seed,
+        seeds: done.seeds,
         claims: done.claims.iter().map(claim).collect(),
         metrics: &done.metrics,
     }

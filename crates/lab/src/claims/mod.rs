@@ -1,5 +1,6 @@
 //! Claims: what a scenario must show, what the paper says, what was measured.
 
+pub mod audit;
 mod correlate;
 pub mod expr;
 
@@ -241,13 +242,21 @@ pub fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64
 }
 
 fn in_band(claim: &Claim, value: f64) -> bool {
-    let within = match (claim.within_percent, &claim.paper) {
+    let (low, high) = ends(claim);
+    low.is_none_or(|low| value >= low) && high.is_none_or(|high| value <= high)
+}
+
+/// The ends of a claim's band, as far as it has them.
+fn ends(claim: &Claim) -> (Option<f64>, Option<f64>) {
+    let around = match (claim.within_percent, &claim.paper) {
         (Some(percent), Some(PaperValue::Number(paper))) => {
-            (value - paper).abs() <= paper.abs() * percent / 100.0
+            let reach = paper.abs() * percent / 100.0;
+            Some((paper - reach, paper + reach))
         }
-        _ => true,
+        _ => None,
     };
-    within && claim.min.is_none_or(|min| value >= min) && claim.max.is_none_or(|max| value <= max)
+    let (low, high) = (around.map(|a| a.0), around.map(|a| a.1));
+    (claim.min.into_iter().chain(low).reduce(f64::max), claim.max.into_iter().chain(high).reduce(f64::min))
 }
 
 /// The band of a claim in words.
