@@ -11,12 +11,16 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions, PgPool, Postgres, SqlitePool, Transaction};
+use sqlx::{ConnectOptions, Connection, PgPool, Postgres, SqlitePool, Transaction};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const CHANNEL: &str = "anabranch_slices";
+/// Longest wait for a server. Behind a network that is cut it says nothing for ever, and no socket tells.
+const SILENT: Duration = Duration::from_secs(5);
+/// For every connection: an instance that stops in the middle of a change keeps others waiting no longer.
+const BEGUN: &str = "SET idle_in_transaction_session_timeout = '10s'";
 /// Records that are gone stay as empty rows for so many changes, for instances that are behind.
 const KEEP_GONE: i64 = 10_000;
 
@@ -133,7 +137,17 @@ impl Store {
                 Self::Sqlite(pool, Writer { options: Arc::new(options), idle: Arc::default() })
             }
             None => {
-                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(10));
+                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(SILENT);
+                let pool = pool.after_connect(|connection, _| {
+                    Box::pin(async move { sqlx::query(BEGUN).execute(connection).await.map(drop) })
+                });
+                // One that waits for an answer which nobody waits for any more gives it, or is closed.
+                let pool = pool.after_release(|connection, _| {
+                    Box::pin(async move {
+                        let answers = tokio::time::timeout(SILENT, connection.ping()).await;
+                        answers.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
+                    })
+                });
                 let pool = pool.connect(url).await;
                 Self::Postgres(pool.with_context(|| format!("database \"{hidden}\": is the server there?"))?)
             }
@@ -163,6 +177,10 @@ impl Store {
 
     /// Begins a change: whoever else wants to make one waits. Gives what is newer than `known`.
     pub async fn begin(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
+        in_time(self.is_server(), self.begun(known)).await
+    }
+
+    async fn begun(&self, known: i64) -> anyhow::Result<(Change, Newer)> {
         let mut change = match self {
             Self::Sqlite(_, writer) => {
                 let mut connection = writer.take().await?;
@@ -194,13 +212,17 @@ impl Store {
     /// Whether a change was made of which it was not told: `writes` as `revision`. Waits for one that is still being made.
     pub async fn was_made(&self, revision: i64, writes: &[Write]) -> anyhow::Result<bool> {
         let (mut change, _) = self.begin(revision).await?;
-        let made = change.has(revision, writes).await;
+        let made = in_time(self.is_server(), change.has(revision, writes)).await;
         change.end().await;
         made
     }
 
     /// What is newer than `known`, without a lock.
     pub async fn newer(&self, known: i64) -> anyhow::Result<Newer> {
+        in_time(self.is_server(), self.read(known)).await
+    }
+
+    async fn read(&self, known: i64) -> anyhow::Result<Newer> {
         on!(self, Self, pool => {
             let purged: i64 = sqlx::query_scalar(META).bind("purged").fetch_one(pool).await?;
             let all = known < purged;
@@ -213,16 +235,26 @@ impl Store {
 
     /// Whether this instance, until `until_ms`, is the one that changes the network.
     pub async fn lease(&self, owner: &str, until_ms: i64, now_ms: i64) -> anyhow::Result<bool> {
-        Ok(on!(self, Self, pool => {
-            sqlx::query(LEASE).bind(owner).bind(until_ms).bind(now_ms).execute(pool).await?.rows_affected() == 1
-        }))
+        in_time(self.is_server(), async {
+            Ok(on!(self, Self, pool => {
+                sqlx::query(LEASE).bind(owner).bind(until_ms).bind(now_ms).execute(pool).await?.rows_affected() == 1
+            }))
+        })
+        .await
     }
 
     /// Gives the lease back.
     pub async fn release(&self, owner: &str) -> anyhow::Result<()> {
         let sql = "DELETE FROM anabranch_lease WHERE name = 'southbound' AND owner = $1";
-        on!(self, Self, pool => sqlx::query(sql).bind(owner).execute(pool).await.map(drop))?;
-        Ok(())
+        in_time(self.is_server(), async {
+            on!(self, Self, pool => sqlx::query(sql).bind(owner).execute(pool).await.map(drop))?;
+            Ok(())
+        })
+        .await
+    }
+
+    const fn is_server(&self) -> bool {
+        matches!(self, Self::Postgres(_))
     }
 
     /// Tells of changes of other instances; `None` where there are none.
@@ -237,7 +269,7 @@ impl Store {
 impl Change {
     /// Makes it, as `revision`.
     pub async fn commit(mut self, revision: i64, writes: &[Write]) -> Result<(), Failed> {
-        if let Err(error) = self.put(revision, writes).await {
+        if let Err(error) = in_time(self.is_server(), self.put(revision, writes)).await {
             self.end().await;
             return Err(Failed::Unchanged(error));
         }
@@ -250,14 +282,18 @@ impl Change {
                     }
                     Err(error) => {
                         // Closed before anyone looks: what it left half done is undone then.
-                        drop(sqlx::Connection::close(connection).await);
-                        Err(error)
+                        drop(connection.close().await);
+                        Err(error.into())
                     }
                 }
             }
-            Self::Postgres(tx) => tx.commit().await,
+            Self::Postgres(tx) => in_time(true, async { Ok(tx.commit().await?) }).await,
         };
-        made.map_err(|error| Failed::Unknown(error.into()))
+        made.map_err(Failed::Unknown)
+    }
+
+    const fn is_server(&self) -> bool {
+        matches!(self, Self::Postgres(_))
     }
 
     async fn put(&mut self, revision: i64, writes: &[Write]) -> anyhow::Result<()> {
@@ -292,11 +328,11 @@ impl Change {
                 // SQLite may have rolled back by itself, and says so; a new connection is sure not to be in the middle.
                 match sqlx::query("ROLLBACK").execute(&mut connection).await {
                     Ok(_) => writer.give(connection),
-                    Err(_) => drop(sqlx::Connection::close(connection).await),
+                    Err(_) => drop(connection.close().await),
                 }
             }
             // The server undoes what it does not hear the end of.
-            Self::Postgres(tx) => drop(tx.rollback().await),
+            Self::Postgres(tx) => drop(in_time(true, async { Ok(tx.rollback().await?) }).await),
         }
     }
 
@@ -331,6 +367,15 @@ impl Statement for Transaction<'static, Postgres> {
     fn statement(&mut self) -> &mut sqlx::PgConnection {
         self
     }
+}
+
+/// What a server does in time; a file is not given up.
+async fn in_time<T>(is_server: bool, run: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    if !is_server {
+        return run.await;
+    }
+    let done = tokio::time::timeout(SILENT, run).await;
+    done.unwrap_or_else(|_| anyhow::bail!("the server said nothing within {} s", SILENT.as_secs()))
 }
 
 fn newer(rows: Vec<Row>, revision: i64, all: bool) -> anyhow::Result<Newer> {

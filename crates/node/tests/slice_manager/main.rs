@@ -4,11 +4,15 @@
 #![allow(clippy::disallowed_methods)]
 
 mod contract;
+mod faults;
 mod needs;
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
 mod postgres;
+#[path = "../run/shim.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod shim;
 mod usci;
 
 use nix::sys::signal::{Signal, kill};

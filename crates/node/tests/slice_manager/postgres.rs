@@ -2,12 +2,12 @@
 
 use super::{Manager, killed, slice};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server of the test's own, on a Unix socket only; gone when dropped.
-struct Postgres {
+pub struct Postgres {
     folder: tempfile::TempDir,
     server: Child,
 }
@@ -35,8 +35,8 @@ fn checked(output: Output) {
 
 impl Postgres {
     /// `None` where it is not installed.
-    async fn start() -> Option<Self> {
-        let (Some(initdb), Some(postgres)) = (bin("initdb"), bin("postgres")) else {
+    pub async fn start() -> Option<Self> {
+        let (Some(initdb), Some(_)) = (bin("initdb"), bin("postgres")) else {
             assert!(std::env::var_os("CI").is_none(), "CI must have PostgreSQL (package postgresql-15)");
             use std::io::Write;
             let _ = writeln!(std::io::stderr(), "skipped: needs PostgreSQL (package postgresql-15)");
@@ -53,28 +53,61 @@ impl Postgres {
         let args = ["-A", "trust", "-U", "anabranch", "--no-sync", "-E", "UTF8", "--locale=C", "-D"];
         command.args(args).arg(&data).current_dir(folder.path()).env("TZ", "UTC");
         checked(command.output().unwrap());
-        let mut command = unprivileged(postgres);
-        command.arg("-D").arg(&data).args([
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "fsync=off",
-            "-c",
-            "shared_buffers=16MB",
-        ]);
-        command.arg("-c").arg(format!("unix_socket_directories={}", folder.path().display()));
-        let server =
-            command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let this = Self { folder, server };
+        let server = Self::run(folder.path()).await;
+        Some(Self { folder, server })
+    }
+
+    /// Starts the server and waits until it takes connections.
+    async fn run(folder: &Path) -> Child {
+        let mut command = unprivileged(bin("postgres").unwrap());
+        command.arg("-D").arg(folder.join("data")).args(["-c", "listen_addresses="]);
+        command.args(["-c", "fsync=off", "-c", "shared_buffers=16MB"]);
+        command.arg("-c").arg(format!("unix_socket_directories={}", folder.display()));
+        let command = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = command.spawn().unwrap();
         let end = Instant::now() + Duration::from_secs(60);
-        while std::os::unix::net::UnixStream::connect(this.folder.path().join(".s.PGSQL.5432")).is_err() {
+        while std::os::unix::net::UnixStream::connect(folder.join(".s.PGSQL.5432")).is_err() {
             assert!(Instant::now() < end, "PostgreSQL does not start");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Some(this)
+        server
     }
 
-    fn url(&self) -> String {
+    /// All of its processes are gone at once, whatever they are at.
+    pub fn kill(&mut self) {
+        // "Immediate shutdown": the server kills its children, and leaves recovery to the next start.
+        let id = nix::unistd::Pid::from_raw(self.server.id() as i32);
+        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGQUIT).unwrap();
+        self.server.wait().unwrap();
+    }
+
+    /// After [`Postgres::kill`].
+    pub async fn restart(&mut self) {
+        self.server = Self::run(self.folder.path()).await;
+    }
+
+    /// Sends all of its processes a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let id = self.server.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        for id in children.split_whitespace().map(|id| id.parse().unwrap()).chain([id as i32]) {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
+        }
+    }
+
+    /// What the server answers.
+    pub fn sql(&self, statements: &[&str]) -> String {
+        let mut command = Command::new(bin("psql").unwrap());
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "anabranch", "postgres", "-h"]);
+        command.arg(self.folder.path());
+        command.args(statements.iter().flat_map(|statement| ["-c", statement]));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        checked(output);
+        said
+    }
+
+    pub fn url(&self) -> String {
         let host = self.folder.path().display().to_string().replace('/', "%2F");
         format!("postgres://anabranch@{host}/postgres")
     }

@@ -1,0 +1,84 @@
+//! `fault.c`, compiled and given to the programs of a test by their environment.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is done from inside a program.
+pub struct Shim {
+    folder: PathBuf,
+}
+
+impl Shim {
+    /// Compiles it into a folder of the test's.
+    pub fn new(folder: &Path) -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/fault.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+        let output = cc.arg(folder.join("fault.so")).arg(source).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { folder: folder.to_owned() }
+    }
+
+    /// Words for env(1), in front of a program's.
+    fn with(&self, variable: &str, value: &str) -> Vec<String> {
+        vec![format!("LD_PRELOAD={}", self.folder.join("fault.so").display()), format!("{variable}={value}")]
+    }
+
+    /// Has a program killed right after step `last` of those that ask something of the kernel.
+    pub fn die_after(&self, last: usize) -> Vec<String> {
+        self.with("FAULT_DIE_AFTER", &last.to_string())
+    }
+
+    /// Counts those steps.
+    pub fn count(&self) -> Vec<String> {
+        let _ = std::fs::remove_file(self.folder.join("steps"));
+        self.with("FAULT_STEPS", &self.folder.join("steps").display().to_string())
+    }
+
+    /// How many there were so far.
+    pub fn steps(&self) -> usize {
+        std::fs::metadata(self.folder.join("steps")).map_or(0, |file| file.len() as usize)
+    }
+
+    /// A program whose wall clock [`Shim::set_clock`] sets.
+    pub fn clock(&self) -> Vec<String> {
+        self.with("FAULT_CLOCK", &self.folder.join("clock").display().to_string())
+    }
+
+    /// The wall clock is so many seconds ahead.
+    pub fn set_clock(&self, ahead_s: i64) {
+        std::fs::write(self.folder.join("clock"), ahead_s.to_string()).unwrap();
+    }
+
+    /// A program whose files cannot be brought to the disk while [`Shim::fail_fsync`] says so.
+    pub fn fsync(&self) -> Vec<String> {
+        self.with("FAULT_FSYNC", &self.folder.join("fsync").display().to_string())
+    }
+
+    /// Whether fsync fails from now on.
+    pub fn fail_fsync(&self, fails: bool) {
+        let file = self.folder.join("fsync");
+        if fails { std::fs::write(file, "").unwrap() } else { std::fs::remove_file(file).unwrap() }
+    }
+}
+
+/// Takes from a program what it would need to open anything; what it has it keeps. Gives the limit that it had.
+pub fn take_descriptors(pid: u32) -> String {
+    let open: std::collections::BTreeSet<u64> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+        .collect();
+    let first_free = (0..).find(|number| !open.contains(number)).unwrap();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let before = line.split_whitespace().nth(3).unwrap().to_owned();
+    give_descriptors(pid, &first_free.to_string());
+    before
+}
+
+/// Sets the soft limit of open files.
+pub fn give_descriptors(pid: u32, limit: &str) {
+    let set =
+        Command::new("prlimit").args(["--pid", &pid.to_string(), &format!("--nofile={limit}:")]).status();
+    assert!(set.unwrap().success());
+}

@@ -1,0 +1,207 @@
+//! Bad days of the slice manager: its database gone or silent, in the middle of a COMMIT and otherwise; itself stopped, or
+//! without descriptors. Nothing that was answered is lost, and it goes on by itself.
+
+use super::postgres::Postgres;
+use super::shim::{give_descriptors, take_descriptors};
+use super::{Manager, slice};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn names(slices: &[Value]) -> BTreeSet<String> {
+    slices.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A slice is made without a restart, at last; how long that took.
+async fn works_again(manager: &Manager, name: &str) -> Duration {
+    let start = Instant::now();
+    loop {
+        match manager.ask("POST", "/v1/slices", slice(name, 1000)).await {
+            Some((201, _)) => return start.elapsed(),
+            other => assert!(start.elapsed() < Duration::from_secs(40), "{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The server dies while it commits: once when nothing is stored yet, once when all is, and it could not say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
+    for stored in [false, true] {
+        let Some(mut postgres) = Postgres::start().await else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let manager = Manager::start(folder.path(), "one", &postgres.url()).await;
+        manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+        manager.settled().await;
+        if stored {
+            // A COMMIT is in the log, and waits for a standby that does not exist.
+            postgres
+                .sql(&["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"]);
+        } else {
+            // A COMMIT first does what was deferred, and that takes its time.
+            postgres.sql(&[
+                "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
+                 'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'",
+                "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON anabranch_record DEFERRABLE INITIALLY DEFERRED \
+                 FOR EACH ROW WHEN (NEW.body LIKE '%doomed%') EXECUTE FUNCTION slow()",
+            ]);
+        }
+        let manager = Arc::new(manager);
+        let asks = manager.clone();
+        let doomed = tokio::spawn(async move { asks.ask("POST", "/v1/slices", slice("doomed", 1000)).await });
+        let end = Instant::now() + Duration::from_secs(20);
+        let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'COMMIT'";
+        while postgres.sql(&[busy]).trim() == "0" {
+            assert!(Instant::now() < end && !doomed.is_finished(), "it does not commit: {doomed:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // As of the next start.
+        postgres.sql(&["ALTER SYSTEM RESET synchronous_standby_names"]);
+        postgres.kill();
+        // What is known is known without a database.
+        assert!(names(&manager.slices().await).contains("before"));
+        postgres.restart().await;
+        let outage = works_again(&manager, "after").await;
+        let answer = doomed.await.unwrap();
+        println!(
+            "PostgreSQL killed during COMMIT, stored: {stored}; works again after {outage:?}; {answer:?}"
+        );
+        let there = names(&manager.slices().await);
+        match answer {
+            Some((201, _)) => assert!(stored),
+            Some((503, said)) if said["detail"].as_str().unwrap().contains("not known") => {}
+            Some((503, said)) => assert!(!stored, "{said}"),
+            other => panic!("{other:?}"),
+        }
+        let mut expected: BTreeSet<String> = ["before", "after"].map(str::to_owned).into();
+        expected.extend(stored.then(|| "doomed".to_owned()));
+        assert_eq!(there, expected);
+        // And so another one has it.
+        manager.settled().await;
+        let again = Manager::start(folder.path(), "two", &postgres.url()).await;
+        assert_eq!(names(&again.slices().await), expected);
+    }
+}
+
+/// The server says nothing any more, as behind a network that is cut. What is known is told, changes are refused in time, and
+/// with a server that answers all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_silent_keeps_nobody_waiting_for_ever() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let manager = Manager::start(folder.path(), "one", &postgres.url()).await;
+    manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+    manager.settled().await;
+    postgres.signal(Signal::SIGSTOP);
+    let start = Instant::now();
+    let answer = manager.ask("POST", "/v1/slices", slice("meanwhile", 1000)).await;
+    println!("PostgreSQL stopped: {answer:?} after {:?}", start.elapsed());
+    assert!(matches!(answer, Some((503, _))), "{answer:?}");
+    assert!(names(&manager.slices().await).contains("before"));
+    postgres.signal(Signal::SIGCONT);
+    let outage = works_again(&manager, "after").await;
+    println!("works again after {outage:?}");
+    assert!(names(&manager.slices().await).is_superset(&["before", "after"].map(str::to_owned).into()));
+}
+
+/// An instance that is stopped in the middle of a change has what changes take. The others refuse theirs in time, and go on
+/// when the server has given that one up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_is_stopped_in_the_middle_of_a_change_keeps_no_other_from_it() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let stopped = Arc::new(Manager::start(folder.path(), "a", &postgres.url()).await);
+    let other = Manager::start(folder.path(), "b", &postgres.url()).await;
+    let pid = Pid::from_raw(stopped.child.id() as i32);
+    let asks = stopped.clone();
+    let load = tokio::spawn(async move {
+        for i in 0.. {
+            if asks
+                .ask("PUT", &format!("/v1/ues/u{}", i % 10), Some(serde_json::json!({"slices": []})))
+                .await
+                .is_none()
+            {
+                break;
+            }
+        }
+    });
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    let mut tries = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(7 + tries % 5)).await;
+        kill(pid, Signal::SIGSTOP).unwrap();
+        // What it had asked is answered by now.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if postgres.sql(&[busy]).trim() != "0" {
+            break;
+        }
+        kill(pid, Signal::SIGCONT).unwrap();
+        tries += 1;
+        assert!(tries < 300, "it is never in the middle of a change");
+    }
+    let start = Instant::now();
+    let answer = other.ask("POST", "/v1/slices", slice("meanwhile", 1000)).await;
+    assert!(matches!(answer, Some((503 | 201, _))), "{answer:?} after {:?}", start.elapsed());
+    works_again(&other, "after").await;
+    println!("an instance stopped in the middle of a change: the other goes on after {:?}", start.elapsed());
+    kill(pid, Signal::SIGCONT).unwrap();
+    works_again(&stopped, "too").await;
+    load.abort();
+    let all = names(&other.settled().await);
+    assert!(all.is_superset(&["after", "too"].map(str::to_owned).into()), "{all:?}");
+}
+
+/// Stopped, and without descriptors: who is connected is served, and nothing that was answered is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_is_stopped_or_has_no_descriptors_goes_on_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("sqlite:{}/slices.db", folder.path().display());
+    let mut manager = Manager::start(folder.path(), "one", &database).await;
+    let pid = manager.child.id();
+    manager.ask("POST", "/v1/slices", slice("before", 1000)).await.unwrap();
+    manager.settled().await;
+
+    kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).unwrap();
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        kill(Pid::from_raw(pid as i32), Signal::SIGCONT).unwrap();
+    };
+    let asked = manager.ask("POST", "/v1/slices", slice("stopped", 1000));
+    let (answer, ()) = futures_util::future::join(asked, later).await;
+    assert!(matches!(answer, Some((201, _))), "{answer:?}");
+
+    let limit = take_descriptors(pid);
+    let stranger = || {
+        let socket = folder.path().join("one.sock");
+        let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().unwrap();
+        http.get("http://x/v1/slices").timeout(Duration::from_secs(1)).send()
+    };
+    assert!(stranger().await.is_err(), "there is no descriptor for it");
+    // Of the connection that is there.
+    let mut expected: BTreeSet<String> = ["before", "stopped"].map(str::to_owned).into();
+    for i in 0..20 {
+        let name = format!("s{i}");
+        match manager.ask("POST", "/v1/slices", slice(&name, 1000)).await {
+            Some((201, _)) => drop(expected.insert(name)),
+            Some((503, said)) => {
+                assert!(said["detail"].as_str().unwrap().contains("nothing has changed"), "{said}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    give_descriptors(pid, &limit);
+    let end = Instant::now() + Duration::from_secs(5);
+    while stranger().await.is_err() {
+        assert!(Instant::now() < end, "with descriptors it does not answer either");
+    }
+    println!("without descriptors: {} of 20 changes made; then all", expected.len() - 2);
+    works_again(&manager, "after").await;
+    expected.insert("after".to_owned());
+    assert_eq!(names(&manager.settled().await), expected);
+    manager.kill();
+    let again = Manager::start(folder.path(), "one", &database).await;
+    assert_eq!(names(&again.settled().await), expected);
+}
