@@ -151,7 +151,9 @@ fn nft(args: &[&str]) -> anyhow::Result<String> {
 
 /// Routing tables of proxies whose mark nobody sets.
 async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> Vec<u32> {
-    let mut marks = BTreeSet::new();
+    // One that was killed in the middle of its start may have a route, and no rule yet.
+    let mut marks = local_tables(handle).await;
+    marks.retain(|mark| !alive.contains(mark));
     for version in [IpVersion::V4, IpVersion::V6] {
         let mut rules = handle.rule().get(version.clone()).execute();
         // Without IPv6 in the kernel there are no rules to ask for.
@@ -166,6 +168,27 @@ async fn orphans(handle: &Handle, alive: &BTreeSet<u32>) -> Vec<u32> {
         }
     }
     found
+}
+
+/// Tables with routes of ours that lead to this machine.
+async fn local_tables(handle: &Handle) -> BTreeSet<u32> {
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    let mut tables = BTreeSet::new();
+    for message in [v4, v6] {
+        let mut routes = handle.route().get(message).execute();
+        while let Ok(Some(Ok(route))) = tokio::time::timeout(ANSWER, routes.next()).await {
+            if route.header.protocol == RouteProtocol::Other(PROTOCOL)
+                && route.header.kind == RouteType::Local
+            {
+                tables.extend(route.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Table(table) => Some(*table),
+                    _ => None,
+                }));
+            }
+        }
+    }
+    tables
 }
 
 /// The mark of a rule that leads to a proxy: also the number of its table.

@@ -3,10 +3,16 @@
 // These tests run in real time.
 #![allow(clippy::disallowed_methods)]
 
+mod faults;
+#[path = "../run/live.rs"]
+mod live;
 #[path = "../run/net.rs"]
 #[allow(dead_code, reason = "shared with the tests of the programs")]
 mod net;
 mod quic;
+#[path = "../run/shim.rs"]
+#[allow(dead_code, reason = "shared with the tests of the programs")]
+mod shim;
 mod window;
 mod world;
 

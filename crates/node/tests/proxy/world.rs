@@ -122,9 +122,15 @@ impl World {
     }
 
     pub fn spawn_proxy(&self) -> Program {
+        self.spawn_proxy_with(&[])
+    }
+
+    /// With an environment, as env(1) takes it.
+    pub fn spawn_proxy_with(&self, environment: &[String]) -> Program {
         let config = self.file("proxy.toml").display().to_string();
-        let args = ["--log", "anabranch=debug", "proxy", "--config", &config];
-        self.ue.spawn(ANABRANCH, &args, &self.file("proxy.log"))
+        let mut args: Vec<&str> = environment.iter().map(String::as_str).collect();
+        args.extend([ANABRANCH, "--log", "anabranch=debug", "proxy", "--config", &config]);
+        self.ue.spawn("env", &args, &self.file("proxy.log"))
     }
 
     pub fn start_proxy(&self) -> Program {

@@ -1,0 +1,125 @@
+//! Bad days of the proxy with live traffic: killed at any moment of its start, stopped, without descriptors.
+
+use super::live::{self, Flow, Live};
+use super::net::Program;
+use super::shim::{Shim, give_descriptors, take_descriptors};
+use super::world::{V4, World, connect, exchange};
+use nix::sys::signal::Signal;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+const HEAD: &str = "[intercept]\ninterfaces = [\"lan0\"]\n";
+const ALL: &str = "[[rule]]\nname = \"all\"\n";
+
+/// New flows of the host and of the LAN, in both families.
+#[track_caller]
+fn new_flows(world: &World, servers: &[SocketAddr; 2], why: &str) {
+    for server in servers {
+        for from in [&world.ue, &world.lan] {
+            let stream =
+                connect(from, *server).unwrap_or_else(|e| panic!("{why}: {server}: {e}\n{}", world.log()));
+            exchange(stream, 1000);
+        }
+    }
+}
+
+fn servers(world: &World) -> [SocketAddr; 2] {
+    [V4, "[2001:db8::80]"].map(|host| {
+        let at: SocketAddr = format!("{host}:8020").parse().unwrap();
+        live::serve(&world.net, at);
+        at
+    })
+}
+
+/// Right after each thing that its start asks of the kernel and of nft, and with a start that fails after every other one.
+/// Flows that were there before take no notice; new ones go on at once.
+#[test]
+fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
+    let Some(world) = World::new() else { return };
+    let shim = Shim::new(world.file("x").parent().unwrap());
+    let before = world.picture();
+    let servers = servers(&world);
+    world.configure(HEAD, ALL);
+    let mut program = world.spawn_proxy_with(&shim.count());
+    world.until("it runs", || world.log().contains("proxy runs"));
+    let steps = shim.steps();
+    program.signal(Signal::SIGTERM);
+    assert_eq!(program.wait(Duration::from_secs(20)), 0);
+    assert_eq!(world.picture(), before);
+    assert!((5..200).contains(&steps), "{steps} steps");
+    let traffic = [&world.ue, &world.lan].map(|from| Live::start(from, servers[0]));
+    for last in 1..=steps {
+        let starts = world.log().matches("proxy runs").count();
+        let mut program = world.spawn_proxy_with(&shim.die_after(last));
+        world.until("it dies, or needs fewer steps", || {
+            !program.is_running() || world.log().matches("proxy runs").count() > starts
+        });
+        if program.is_running() {
+            program.signal(Signal::SIGKILL);
+        }
+        program.wait(Duration::from_secs(5));
+        // A table goes as soon as nft sees that the proxy has.
+        let start = Instant::now();
+        new_flows(&world, &servers, &format!("killed after step {last} of {steps}"));
+        assert!(start.elapsed() < Duration::from_secs(1), "step {last}: {:?}", start.elapsed());
+        if last % 2 == 0 {
+            world.configure(&format!("nonsense = 1\n{HEAD}"), ALL);
+            assert_eq!(world.spawn_proxy().wait(Duration::from_secs(20)), 2);
+            assert_eq!(world.picture(), before, "after step {last}, a start that failed has cleaned up");
+            new_flows(&world, &servers, &format!("killed after step {last}, and a start that failed"));
+            world.configure(HEAD, ALL);
+        }
+    }
+    let proxy = world.start_proxy();
+    new_flows(&world, &servers, "with a proxy");
+    for (traffic, of) in traffic.into_iter().zip(["host", "LAN"]) {
+        let name =
+            format!("proxy killed after each of {steps} steps of its start; flows of the {of} from before");
+        Flow::judge(&traffic.end(), &name, [500.0, 500.0], || world.log());
+    }
+    proxy.stop();
+    assert_eq!(world.picture(), before);
+}
+
+/// Does something to a proxy that carries flows; bounds on the outages of TCP and UDP, milliseconds.
+fn suffer(name: &str, most_ms: [f64; 2], fault: impl FnOnce(&World, &mut Program, &[SocketAddr; 2])) {
+    let Some(world) = World::new() else { return };
+    let servers = servers(&world);
+    world.configure(HEAD, ALL);
+    let before = world.picture();
+    let mut proxy = world.start_proxy();
+    let traffic = Live::start(&world.lan, servers[0]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(world.proxy()["flows"].as_u64() >= Some(2), "{}", world.proxy());
+    fault(&world, &mut proxy, &servers);
+    new_flows(&world, &servers, name);
+    std::thread::sleep(Duration::from_millis(300));
+    Flow::judge(&traffic.end(), name, most_ms, || world.log());
+    proxy.stop();
+    assert_eq!(world.picture(), before);
+}
+
+#[test]
+fn flows_survive_a_proxy_that_is_stopped() {
+    suffer("proxy stopped for 2 s (SIGSTOP)", [4_000.0, 3_000.0], |_, proxy, _| {
+        proxy.signal(Signal::SIGSTOP);
+        std::thread::sleep(Duration::from_secs(2));
+        proxy.signal(Signal::SIGCONT);
+    });
+}
+
+/// New connections wait for a descriptor or are refused; what is carried goes on; both are told.
+#[test]
+fn flows_do_not_notice_that_the_proxy_has_no_descriptors() {
+    suffer("proxy without descriptors for 2 s (EMFILE)", [500.0, 500.0], |world, proxy, servers| {
+        let limit = take_descriptors(proxy.pid());
+        let waits = connect(&world.lan, servers[0]);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(world.log().contains("is the limit of open files too low?"), "{}", world.log());
+        give_descriptors(proxy.pid(), &limit);
+        // One that waited is carried, now.
+        exchange(waits.unwrap(), 1000);
+        assert!(world.proxy()["refused"]["socket"].as_u64() >= Some(1), "{}", world.proxy());
+        assert!(proxy.is_running());
+    });
+}
