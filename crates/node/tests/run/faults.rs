@@ -1,102 +1,283 @@
-//! Bad days with live traffic: programs that are killed or stopped, files that are broken, disks that are full. The table
-//! of docs/testing.md is what these print.
+//! Bad days with live traffic: programs that are killed or stopped, files that are broken, disks that are full, accesses that
+//! are cut, clocks that are wrong, descriptors that are used up, names that move. The table of docs/testing.md is what these
+//! print.
 
-use super::download;
+use super::live::{self, Flow, Live};
 use super::net::{ANABRANCH, Program, World};
-use super::{Options, longest_gap_ms};
+use super::shim::{Shim, give_descriptors, take_descriptors};
+use super::{Namespace, Options};
 use nix::sys::signal::Signal;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-/// Between two packets of the flow whose outage is measured, seconds.
-const EVERY: f64 = 0.005;
+mod names;
+mod steps;
+mod together;
 
-/// What is done to a world under traffic; afterwards everything must run again.
-type Fault = fn(&World, &mut Option<Program>, &mut Option<Program>);
+/// Behind the UPF.
+const SERVER: [&str; 2] = ["192.0.2.2:7", "[2001:db8:6::2]:7"];
+
+/// A world with both programs at work, and a way beside the tunnel: what they do not take goes by 5G, or Wi-Fi for IPv6, to
+/// the UPF's machine, which forwards it to the server.
+struct Day {
+    world: World,
+    shim: Shim,
+    ue: Option<Program>,
+    upf: Option<Program>,
+}
+
+impl Day {
+    /// `None` where namespaces are not allowed. Nothing runs yet.
+    fn new(options: &Options<'_>) -> Option<Self> {
+        let world = World::new()?;
+        world.configure(options);
+        std::fs::create_dir(world.file("ue")).unwrap();
+        let text = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+        let state = format!("[ue]\nstate_file = \"{}\"\n", world.file("ue/state.json").display());
+        std::fs::write(world.file("ue.toml"), text.replace("[ue]\n", &state)).unwrap();
+        world.upf.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+        world.ue.sh("ip route add default via 10.1.0.1; ip -6 route add default via fd02::1");
+        world
+            .server
+            .sh("ip route add 10.1.0.0/24 via 192.0.2.1; ip -6 route add fd02::/64 via 2001:db8:6::1");
+        for at in SERVER {
+            live::serve(&world.server, at.parse().unwrap());
+        }
+        let shim = Shim::new(world.file("ue").parent().unwrap());
+        Some(Self { world, shim, ue: None, upf: None })
+    }
+
+    /// The same, with both at work.
+    fn at_work() -> Option<Self> {
+        let mut day = Self::new(&Options::default())?;
+        day.upf = Some(day.world.start_upf());
+        day.ue = Some(day.world.start_ue());
+        Some(day)
+    }
+
+    fn part(&mut self, part: &str) -> &mut Option<Program> {
+        if part == "ue" { &mut self.ue } else { &mut self.upf }
+    }
+
+    fn pid(&mut self, part: &str) -> u32 {
+        self.part(part).as_ref().unwrap().pid()
+    }
+
+    fn start(&mut self, part: &str) {
+        let program = if part == "ue" { self.world.start_ue() } else { self.world.start_upf() };
+        *self.part(part) = Some(program);
+    }
+
+    fn kill(&mut self, part: &str) {
+        let mut dead = self.part(part).take().unwrap();
+        dead.signal(Signal::SIGKILL);
+        dead.wait(Duration::from_secs(5));
+    }
+
+    fn pause(&mut self, part: &str, time: Duration) {
+        let program = self.part(part).as_ref().unwrap();
+        program.signal(Signal::SIGSTOP);
+        std::thread::sleep(time);
+        program.signal(Signal::SIGCONT);
+    }
+
+    /// Whatever the tunnel's programs do, the host reaches what is beside it.
+    fn not_cut_off(&self) {
+        self.world.ue.sh("ping -q -c 1 -W 2 10.1.0.1; ping -q -c 1 -W 2 fd02::1");
+    }
+
+    fn is_back(&self) {
+        let up = |part| self.world.paths_up(part) == 2;
+        self.world.until("both paths are back", || up("upf") && up("ue"));
+    }
+
+    fn end(mut self) {
+        self.ue.take().into_iter().for_each(Program::stop);
+        self.upf.take().into_iter().for_each(Program::stop);
+    }
+}
 
 /// The same name, with a file that is wrong in the place of a good one.
 fn start_broken(world: &World, part: &str) {
     let file = world.file(&format!("{part}.toml"));
     let good = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{good}\n[no-such-section]\n")).unwrap();
-    let ns = if part == "ue" { &world.ue } else { &world.upf };
-    let args = [part, "--config", file.to_str().unwrap()];
-    let mut program = ns.spawn(ANABRANCH, &args, &world.file("broken.log"));
+    let mut program = world.spawn(part);
     assert_eq!(program.wait(Duration::from_secs(10)), 2, "{}", program.log());
     std::fs::write(&file, good).unwrap();
 }
 
-/// However dead the program is, the host reaches what is beside the tunnel.
-fn not_cut_off(world: &World) {
-    world.ue.sh("ping -q -c 1 -W 2 10.1.0.1");
+/// New connections of both families, with an answer.
+#[track_caller]
+fn new_connections(from: &Namespace, why: &str) {
+    for at in SERVER {
+        let at: SocketAddr = at.parse().unwrap();
+        let answered = from.run(move || -> std::io::Result<()> {
+            let mut stream = std::net::TcpStream::connect_timeout(&at, Duration::from_secs(3))?;
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            std::io::Write::write_all(&mut stream, b"there?")?;
+            std::io::Read::read_exact(&mut stream, &mut [0; 6])
+        });
+        assert!(answered.is_ok(), "{why}: {at}: {answered:?}");
+    }
 }
 
-fn kill(program: &mut Option<Program>) {
-    let mut dead = program.take().unwrap();
-    dead.signal(Signal::SIGKILL);
-    dead.wait(Duration::from_secs(5));
-}
+/// What is done to a day under traffic; afterwards everything must run again.
+type Fault = fn(&mut Day);
 
-fn pause(program: &Option<Program>, time: Duration) {
-    let program = program.as_ref().unwrap();
-    program.signal(Signal::SIGSTOP);
-    std::thread::sleep(time);
-    program.signal(Signal::SIGCONT);
+/// Does one thing after the other, each on a day of its own; with the longest outages of TCP and UDP that are accepted,
+/// milliseconds: what takes part in them, and a margin for a busy machine.
+fn suffer(faults: &[(&str, [f64; 2], Fault)]) {
+    for (name, most_ms, fault) in faults {
+        let Some(mut day) = Day::at_work() else { return };
+        let traffic = Live::start(&day.world.ue, SERVER[0].parse().unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+        fault(&mut day);
+        day.is_back();
+        new_connections(&day.world.ue, name);
+        std::thread::sleep(Duration::from_millis(500));
+        Flow::judge(&traffic.end(), name, *most_ms, || day.world.logs());
+        day.end();
+    }
 }
-
-/// Faults, and the longest outage that is accepted, milliseconds: what takes part in it, and a margin for a busy machine.
-const FAULTS: [(&str, f64, Fault); 6] = [
-    ("UPF killed", 4_000.0, |world, _, upf| {
-        kill(upf);
-        not_cut_off(world);
-        *upf = Some(world.start_upf());
-    }),
-    ("UPF killed, started with a broken file, then a good one", 4_500.0, |world, _, upf| {
-        kill(upf);
-        start_broken(world, "upf");
-        not_cut_off(world);
-        *upf = Some(world.start_upf());
-    }),
-    ("UE killed", 4_000.0, |world, ue, _| {
-        kill(ue);
-        not_cut_off(world);
-        *ue = Some(world.start_ue());
-    }),
-    ("UE killed, started with a broken file, then a good one", 4_500.0, |world, ue, _| {
-        kill(ue);
-        start_broken(world, "ue");
-        not_cut_off(world);
-        *ue = Some(world.start_ue());
-    }),
-    ("UPF stopped for 2 s (SIGSTOP)", 4_500.0, |_, _, upf| pause(upf, Duration::from_secs(2))),
-    ("UE stopped for 2 s (SIGSTOP)", 4_500.0, |_, ue, _| pause(ue, Duration::from_secs(2))),
-];
 
 #[test]
-fn flows_survive_faults_and_the_host_is_never_cut_off() {
-    for (name, most_ms, fault) in FAULTS {
-        let Some(world) = World::new() else { return };
-        world.configure(&Options::default());
-        // A killed UPF cannot say what these were before.
-        world.upf.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-        let (mut upf, mut ue) = (Some(world.start_upf()), Some(world.start_ue()));
-        let every = EVERY.to_string();
-        let ping = ["-D", "-i", every.as_str(), "192.0.2.2"];
-        let mut ping = world.ue.spawn("ping", &ping, &world.file("ping.log"));
-        let (_server, mut client) = download(&world, 12);
-        std::thread::sleep(Duration::from_millis(800));
-        fault(&world, &mut ue, &mut upf);
-        world.until("both paths are back", || world.paths_up("upf") == 2 && world.paths_up("ue") == 2);
-        assert_eq!(client.wait(Duration::from_secs(40)), 0, "{name}\n{}\n{}", client.log(), world.logs());
-        assert!(client.log().contains("intact"), "{name}: {}", client.log());
-        ping.signal(Signal::SIGINT);
-        ping.wait(Duration::from_secs(5));
-        let log = ping.log();
-        let outage = longest_gap_ms(&log);
-        println!("| {name} | {outage:.0} ms | {:.0} | 0 of {} |", outage / 1_000.0 / EVERY - 1.0, 12 << 20);
-        assert!(outage < most_ms, "{name}: {outage} ms\n{}", world.logs());
-        ue.into_iter().for_each(Program::stop);
-        upf.into_iter().for_each(Program::stop);
+fn flows_survive_programs_that_are_killed() {
+    suffer(&[
+        ("UPF killed", [6_000.0, 4_000.0], |day| {
+            day.kill("upf");
+            day.not_cut_off();
+            day.start("upf");
+        }),
+        ("UPF killed, started with a broken file, then a good one", [6_500.0, 4_500.0], |day| {
+            day.kill("upf");
+            start_broken(&day.world, "upf");
+            day.not_cut_off();
+            day.start("upf");
+        }),
+        ("UE killed", [6_000.0, 4_000.0], |day| {
+            day.kill("ue");
+            day.not_cut_off();
+            day.start("ue");
+        }),
+        ("UE killed, started with a broken file, then a good one", [6_500.0, 4_500.0], |day| {
+            day.kill("ue");
+            start_broken(&day.world, "ue");
+            day.not_cut_off();
+            day.start("ue");
+        }),
+    ]);
+}
+
+#[test]
+fn flows_survive_programs_that_are_stopped() {
+    suffer(&[
+        ("UPF stopped for 2 s (SIGSTOP)", [7_000.0, 4_500.0], |day| day.pause("upf", Duration::from_secs(2))),
+        ("UE stopped for 2 s (SIGSTOP)", [7_000.0, 4_500.0], |day| day.pause("ue", Duration::from_secs(2))),
+    ]);
+}
+
+/// What comes by these interfaces vanishes, both ways, for so long; nobody is told.
+fn cut(world: &World, interfaces: &str, time: Duration) {
+    for ns in [&world.ue, &world.upf] {
+        ns.sh(&format!(
+            "nft add table inet cut; nft 'add chain inet cut in {{ type filter hook prerouting priority -310; }}'
+             nft 'add rule inet cut in iifname {{ {interfaces} }} drop'"
+        ));
     }
+    std::thread::sleep(time);
+    for ns in [&world.ue, &world.upf] {
+        ns.sh("nft delete table inet cut");
+    }
+}
+
+#[test]
+fn flows_survive_accesses_that_are_cut() {
+    let both = [7_000.0, 4_500.0];
+    suffer(&[
+        ("5G cut for 2 s", [1_500.0, 1_500.0], |day| cut(&day.world, "\"5g0\"", Duration::from_secs(2))),
+        ("Wi-Fi cut for 2 s", [1_500.0, 1_500.0], |day| cut(&day.world, "wifi0", Duration::from_secs(2))),
+        ("both cut for 2 s", both, |day| cut(&day.world, "\"5g0\", wifi0", Duration::from_secs(2))),
+    ]);
+}
+
+/// Nobody new is served, those who are there are, and with descriptors everybody is.
+fn without_descriptors(day: &mut Day, part: &str) {
+    let pid = day.pid(part);
+    let limit = take_descriptors(pid);
+    let start = Instant::now();
+    assert!(day.world.ask(part, &["--max-time", "1"], "/v1/status").is_null(), "there are none left");
+    std::thread::sleep(Duration::from_secs(2).saturating_sub(start.elapsed()));
+    new_connections(&day.world.ue, "without descriptors");
+    give_descriptors(pid, &limit);
+    day.world.until("it answers", || day.world.get(part, "/v1/status").is_object());
+}
+
+#[test]
+fn flows_do_not_notice_that_descriptors_are_used_up() {
+    suffer(&[
+        ("UPF without descriptors for 2 s (EMFILE)", [1_000.0, 1_000.0], |day| {
+            without_descriptors(day, "upf")
+        }),
+        ("UE without descriptors for 2 s (EMFILE)", [1_000.0, 1_000.0], |day| without_descriptors(day, "ue")),
+    ]);
+}
+
+const HOUR_S: i64 = 3600;
+
+/// A program is killed and started with a wrong wall clock, which steps once more while it runs; then with a right one.
+fn wrong_clock(day: &mut Day, part: &str, ahead_s: i64) {
+    *day.world.environment.borrow_mut() = day.shim.clock();
+    for ahead_s in [ahead_s, 0] {
+        day.shim.set_clock(ahead_s);
+        day.kill(part);
+        day.start(part);
+        day.is_back();
+        day.shim.set_clock(2 * ahead_s);
+        // TCP is back, too, before the next time.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    day.world.environment.borrow_mut().clear();
+}
+
+#[test]
+fn flows_survive_clocks_that_are_wrong() {
+    let most_ms = [6_000.0, 4_000.0];
+    suffer(&[
+        ("UE killed twice, started with its wall clock 1 h ahead, and right again", most_ms, |day| {
+            wrong_clock(day, "ue", HOUR_S);
+        }),
+        ("the same, 1 h behind", most_ms, |day| wrong_clock(day, "ue", -HOUR_S)),
+        ("UPF killed twice, started with its wall clock 1 h ahead, and right again", most_ms, |day| {
+            wrong_clock(day, "upf", HOUR_S);
+        }),
+        ("the same, 1 h behind", most_ms, |day| wrong_clock(day, "upf", -HOUR_S)),
+    ]);
+}
+
+/// A disk that says that it does not have what was written: no answer says that it has, and sessions go on.
+#[test]
+fn fsync_that_fails_refuses_changes_and_nothing_else() {
+    let Some(mut day) = Day::new(&Options::default()) else { return };
+    *day.world.environment.borrow_mut() = day.shim.fsync();
+    day.start("upf");
+    day.start("ue");
+    let traffic = Live::start(&day.world.ue, SERVER[0].parse().unwrap());
+    let key = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=";
+    let body = serde_json::json!({"name": "tv", "public_key": key, "address_v4": "10.45.0.9"}).to_string();
+    let post = ["-H", "content-type: application/json", "-d", &body];
+    day.shim.fail_fsync(true);
+    let answer = day.world.ask("upf", &post, "/v1/sessions");
+    assert_eq!(answer["status"], 503, "{answer}");
+    assert_eq!(day.world.get("upf", "/v1/sessions/tv")["status"], 404);
+    // The time stamp of the UE's handshake cannot be kept.
+    day.kill("ue");
+    day.start("ue");
+    day.is_back();
+    day.shim.fail_fsync(false);
+    assert_eq!(day.world.ask("upf", &post, "/v1/sessions")["addresses"][0], "10.45.0.9");
+    Flow::judge(&traffic.end(), "fsync fails, UE killed", [6_000.0, 4_000.0], || day.world.logs());
+    day.end();
 }
 
 /// What a full disk does not take is not done: no answer says that it is, and sessions go on.

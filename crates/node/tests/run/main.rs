@@ -6,9 +6,13 @@
 #[cfg(feature = "bpf")]
 mod fast;
 mod faults;
+#[allow(dead_code, reason = "shared with the tests of other programs")]
+mod live;
 mod mtu;
 #[allow(dead_code, reason = "shared with the tests of other programs")]
 mod net;
+#[allow(dead_code, reason = "shared with the tests of other programs")]
+mod shim;
 mod tcp_lane;
 
 use net::{Namespace, Options, Program, World};

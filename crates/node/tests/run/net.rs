@@ -15,6 +15,7 @@
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -200,6 +201,8 @@ pub struct World {
     folder: tempfile::TempDir,
     upf_key: String,
     ue_key: String,
+    /// What programs that are started from now on have in their environment, as env(1) takes it.
+    pub environment: RefCell<Vec<String>>,
 }
 
 pub const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
@@ -252,11 +255,16 @@ impl World {
             String::from_utf8(made.stdout).unwrap().trim().to_owned()
         };
         let (upf_key, ue_key) = (key("upf.key"), key("ue.key"));
-        Some(Self { ue, upf, server, folder, upf_key, ue_key })
+        Some(Self { ue, upf, server, folder, upf_key, ue_key, environment: RefCell::default() })
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The UPF's public key, from text as its type has it.
+    pub fn upf_key<T: std::str::FromStr<Err: std::fmt::Debug>>(&self) -> T {
+        self.upf_key.parse().unwrap()
     }
 
     /// Writes both configurations.
@@ -283,10 +291,18 @@ impl World {
         std::fs::write(self.file("upf.toml"), upf).unwrap();
     }
 
+    /// Starts a program by its file, and waits for nothing.
+    pub fn spawn(&self, part: &str) -> Program {
+        let ns = if part == "ue" { &self.ue } else { &self.upf };
+        let config = self.file(&format!("{part}.toml")).display().to_string();
+        let environment = self.environment.borrow();
+        let mut args: Vec<&str> = environment.iter().map(String::as_str).collect();
+        args.extend([ANABRANCH, part, "--config", &config]);
+        ns.spawn("env", &args, &self.file(&format!("{part}.log")))
+    }
+
     pub fn start_upf(&self) -> Program {
-        let config = self.file("upf.toml");
-        let program =
-            self.upf.spawn(ANABRANCH, &["upf", "--config", config.to_str().unwrap()], &self.file("upf.log"));
+        let program = self.spawn("upf");
         self.until("the UPF listens", || {
             self.file("upf.sock").exists() && program.log().contains("upf runs")
         });
@@ -294,9 +310,7 @@ impl World {
     }
 
     pub fn start_ue(&self) -> Program {
-        let config = self.file("ue.toml");
-        let program =
-            self.ue.spawn(ANABRANCH, &["ue", "--config", config.to_str().unwrap()], &self.file("ue.log"));
+        let program = self.spawn("ue");
         self.until("the UE is connected", || self.file("ue.sock").exists() && self.paths_up("ue") == 2);
         program
     }

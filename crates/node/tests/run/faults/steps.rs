@@ -1,0 +1,77 @@
+//! Killed at any moment of the start: right after each of the things that are asked of the kernel and of nft.
+
+use super::{Day, SERVER, new_connections, start_broken};
+use crate::live::{Flow, Live};
+use crate::{Options, Program};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// Whether a start came as far as it gets.
+fn is_ready(day: &Day, part: &str) -> bool {
+    if part == "ue" { day.world.paths_up("ue") == 2 } else { day.world.get("upf", "/v1/status").is_object() }
+}
+
+/// How many steps a start has, by the program itself.
+fn steps(day: &Day, part: &str) -> usize {
+    *day.world.environment.borrow_mut() = day.shim.count();
+    let program = day.world.spawn(part);
+    day.world.until("it is ready", || is_ready(day, part));
+    // Routes follow the first paths.
+    std::thread::sleep(Duration::from_millis(300));
+    let steps = day.shim.steps();
+    program.stop();
+    steps
+}
+
+/// Kills `part` after every step of its start, with a start with a broken file after every other one. Traffic beside the
+/// tunnel takes no notice, and a good start finds nothing in its way.
+fn die_at_every_step(part: &str, options: &Options<'_>) {
+    let Some(mut day) = Day::new(options) else { return };
+    if part == "ue" {
+        day.upf = Some(day.world.start_upf());
+    }
+    let from = |day: &Day| if part == "ue" { day.world.ue.picture() } else { day.world.upf.picture() };
+    let before = from(&day);
+    let steps = steps(&day, part);
+    assert_eq!(from(&day), before);
+    assert!((5..200).contains(&steps), "{steps} steps");
+    // The UPF's machine is on the way of both.
+    let beside = if part == "ue" { "10.1.0.1:7" } else { SERVER[0] };
+    let ns = if part == "ue" { &day.world.ue } else { &day.world.upf };
+    if part == "ue" {
+        crate::live::serve(&day.world.upf, beside.parse().unwrap());
+    }
+    let traffic = Live::start(ns, beside.parse().unwrap());
+    for last in 1..=steps {
+        *day.world.environment.borrow_mut() = day.shim.die_after(last);
+        let mut program = day.world.spawn(part);
+        day.world.until("it dies, or needs fewer steps", || !program.is_running() || is_ready(&day, part));
+        if program.is_running() {
+            program.signal(Signal::SIGKILL);
+        }
+        program.wait(Duration::from_secs(5));
+        day.world.environment.borrow_mut().clear();
+        new_connections(ns, &format!("killed after step {last} of {steps}"));
+        if last % 2 == 0 {
+            start_broken(&day.world, part);
+            new_connections(ns, &format!("killed after step {last} of {steps}, and a start that failed"));
+        }
+    }
+    let program: Program = day.world.spawn(part);
+    day.world.until("it works", || is_ready(&day, part));
+    let name = format!("{part} killed after each of {steps} steps of its start; flows beside the tunnel");
+    Flow::judge(&traffic.end(), &name, [500.0, 500.0], || day.world.logs());
+    program.stop();
+    assert_eq!(from(&day), before, "{}", day.world.logs());
+    day.end();
+}
+
+#[test]
+fn a_ue_killed_at_any_step_of_its_start_cuts_nobody_off() {
+    die_at_every_step("ue", &Options::default());
+}
+
+#[test]
+fn a_upf_killed_at_any_step_of_its_start_cuts_nobody_off() {
+    die_at_every_step("upf", &Options::default());
+}
