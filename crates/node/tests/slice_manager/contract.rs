@@ -1,7 +1,8 @@
 //! The interface against its own description, by a program we did not write: schemathesis makes requests of every
 //! kind the description allows, and of kinds it does not, and judges the answers.
 //!
-//! `./x test unit` installs it, in the versions of `schemathesis.txt`, and says where in `ANABRANCH_SCHEMATHESIS`.
+//! `./x test unit` installs it, in the versions of `schemathesis.txt`, and says where in `ANABRANCH_SCHEMATHESIS`. With
+//! `ANABRANCH_EXAMPLES=100` it makes so many requests of one kind instead of ten.
 
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -13,9 +14,15 @@ const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 const OPERATOR: &str = "operator-of-the-contract-test";
 /// What counts as a failure.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
-                      response_schema_conformance,ignored_auth,negative_data_rejection";
+                      response_schema_conformance,negative_data_rejection";
+/// Who may ask for anything: whoever has a token, and whoever is on this machine.
+const DOORS: [(&str, bool); 2] =
+    [("token_file = \"FOLDER/token\"\n", true), ("changes_without_token = true\n", false)];
+
 /// Requests of one kind, for one path and method.
-const EXAMPLES: &str = "10";
+fn examples() -> String {
+    std::env::var("ANABRANCH_EXAMPLES").unwrap_or_else(|_| "10".to_owned())
+}
 
 struct Program(Child);
 
@@ -71,25 +78,39 @@ fn judge() -> Option<OsString> {
     schemathesis
 }
 
-/// Has an interface judged; `command` runs schemathesis.
+/// Has an interface judged; `command` runs schemathesis. Without a token, an interface that wants none.
 async fn judged(
     mut command: Command,
     description: &str,
     base: &str,
-    token: &str,
+    token: Option<&str>,
     paths: &[&str],
     folder: &Path,
 ) {
-    let description = format!("{}/../../openapi/{description}", env!("CARGO_MANIFEST_DIR"));
-    let token = format!("Authorization: Bearer {token}");
-    command.args(["run", &description, "--url", base, "--header", &token]);
-    command.args(["--checks", CHECKS, "--max-examples", EXAMPLES, "--seed", "1"]);
+    let mut description = format!("{}/../../openapi/{description}", env!("CARGO_MANIFEST_DIR"));
+    if token.is_none() {
+        // It says that a token is needed, as it is elsewhere.
+        let mut open: Value = serde_json::from_slice(&std::fs::read(description).unwrap()).unwrap();
+        open.as_object_mut().unwrap().remove("security");
+        description = folder.join("open.json").display().to_string();
+        std::fs::write(&description, open.to_string()).unwrap();
+    }
+    command.args(["run", &description, "--url", base]);
+    command.args(token.map(|token| format!("--header=Authorization: Bearer {token}")));
+    let checks = format!("{CHECKS}{}", if token.is_some() { ",ignored_auth" } else { "" });
+    command.args(["--checks", &checks, "--max-examples", &examples(), "--seed", "1"]);
     command.args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]);
     command.args(["--continue-on-failure", "--no-color"]).args(paths);
     command.current_dir(folder).stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let summary = text.lines().filter(|line| line.contains("generated") || line.contains("tested"));
+    println!(
+        "{} {paths:?}: {}",
+        if token.is_some() { "token" } else { "no token" },
+        summary.collect::<String>()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,14 +118,15 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     let Some(schemathesis) = judge() else { return };
     let folder = tempfile::tempdir().unwrap();
     let config = "[manager]\ndatabase = \"sqlite:FOLDER/slices.db\"\n\
-                  [api]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"FOLDER/token\"\n\
-                  tokens = [{ file = \"FOLDER/tenant\", role = \"tenant\", tenant = \"acme\" }]\n\
+                  [api]\nlisten = \"127.0.0.1:0\"\nDOOR\
                   [limits]\nue_requests_per_s = 1000000\nue_burst = 1000000\nrefused_per_s = 1000000\n\
                   tenant_requests_per_s = 1000000\n\
                   [[access]]\nname = \"cell\"\ndownlink_bps = 1_000_000_000\nuplink_bps = 1_000_000_000\n";
+    const WITH_TOKENS: &str = "token_file = \"FOLDER/token\"\n\
+                               tokens = [{ file = \"FOLDER/tenant\", role = \"tenant\", tenant = \"acme\" }]\n";
     const TENANT: &str = "acme-token-acme-token";
     std::fs::write(folder.path().join("tenant"), TENANT).unwrap();
-    let (_program, base) = start("slice-manager", folder.path(), config).await;
+    let (_program, base) = start("slice-manager", folder.path(), &config.replace("DOOR", WITH_TOKENS)).await;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let ask = async |method: &str, path: &str, body: Value| -> Value {
         let request = http.request(method.parse().unwrap(), format!("{base}{path}")).bearer_auth(OPERATOR);
@@ -130,10 +152,15 @@ async fn schemathesis_finds_no_fault_in_the_slice_manager() {
     ];
     for (token, paths) in parts {
         let command = Command::new(&schemathesis);
-        judged(command, "slice-manager.json", &base, token, paths, folder.path()).await;
+        judged(command, "slice-manager.json", &base, Some(token), paths, folder.path()).await;
     }
     // Whatever it sent, every record can still be read.
     assert!(ask("GET", "/v1/slices", Value::Null).await["total"].is_u64());
+    // The same without tokens.
+    let folder = tempfile::tempdir().unwrap();
+    let (_program, base) = start("slice-manager", folder.path(), &config.replace("DOOR", DOORS[1].0)).await;
+    let (command, paths) = (Command::new(&schemathesis), ["--exclude-path", "/v1/me/stream"]);
+    judged(command, "slice-manager.json", &base, None, &paths, folder.path()).await;
 }
 
 /// Streams do not end.
@@ -142,17 +169,19 @@ const NO_STREAMS: [&str; 4] = ["--exclude-path", "/v1/events", "--exclude-path",
 /// An agent has the same description at every part; `paths` are those that are this part's.
 async fn agent(part: &str, config: &str, paths: &str) {
     let Some(schemathesis) = judge().filter(|_| super::usci::is_root()) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    for key in ["upf.key", "ue.key"] {
-        let mut keygen = Command::new(ANABRANCH);
-        assert!(
-            keygen.arg("keygen").arg("--out").arg(folder.path().join(key)).output().unwrap().status.success()
-        );
-    }
-    let config = format!("{config}[api]\nlisten = \"127.0.0.1:8080\"\ntoken_file = \"FOLDER/token\"\n");
-    let program = start(part, folder.path(), &config).await;
     let paths = [["--include-path-regex", paths].as_slice(), &NO_STREAMS].concat();
-    judged_inside(program, &schemathesis, "agent.json", &paths, folder.path()).await;
+    for (door, has_token) in DOORS {
+        let folder = tempfile::tempdir().unwrap();
+        for key in ["upf.key", "ue.key"] {
+            let mut keygen = Command::new(ANABRANCH);
+            let made = keygen.arg("keygen").arg("--out").arg(folder.path().join(key)).output().unwrap();
+            assert!(made.status.success());
+        }
+        let config = format!("{config}[api]\nlisten = \"127.0.0.1:8080\"\n{door}");
+        let program = start(part, folder.path(), &config).await;
+        let token = has_token.then_some(OPERATOR);
+        judged_inside(program, &schemathesis, "agent.json", token, &paths, folder.path()).await;
+    }
 }
 
 /// Has a program in a network namespace of its own judged, from in there; it survives that.
@@ -160,12 +189,13 @@ async fn judged_inside(
     (mut program, base): (Program, String),
     schemathesis: &OsString,
     description: &str,
+    token: Option<&str>,
     paths: &[&str],
     folder: &Path,
 ) {
     let mut command = Command::new("nsenter");
     command.args(["-t", &program.0.id().to_string(), "-n"]).arg(schemathesis);
-    judged(command, description, &base, OPERATOR, paths, folder).await;
+    judged(command, description, &base, token, paths, folder).await;
     assert!(program.0.try_wait().unwrap().is_none(), "it goes on");
     let log = std::fs::read_to_string(folder.join("log")).unwrap();
     assert!(!log.contains("panicked"), "{log}");
@@ -208,10 +238,14 @@ async fn schemathesis_finds_no_fault_in_an_lwip_nodes_agent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schemathesis_finds_no_fault_in_a_monitor() {
     let Some(schemathesis) = judge().filter(|_| super::usci::is_root()) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let token = format!("{}/token", folder.path().display());
-    let args = ["int", "monitor", "--interface", "lo", "--quiet", "--interval-ms", "100"];
-    let args = [&args[..], &["--api", "127.0.0.1:8080", "--api-token-file", &token]].concat();
-    let program = started("monitor", &args, folder.path()).await;
-    judged_inside(program, &schemathesis, "int-monitor.json", &[], folder.path()).await;
+    for with in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("{}/token", folder.path().display());
+        let args = ["int", "monitor", "--interface", "lo", "--quiet", "--interval-ms", "100"];
+        let mut args = [&args[..], &["--api", "127.0.0.1:8080"]].concat();
+        args.extend(["--api-token-file", &file].iter().filter(|_| with));
+        let program = started("monitor", &args, folder.path()).await;
+        let token = with.then_some(OPERATOR);
+        judged_inside(program, &schemathesis, "int-monitor.json", token, &[], folder.path()).await;
+    }
 }
