@@ -87,9 +87,9 @@ struct ab_socket {
 	u32 left;
 	/* A late report took the judgement on the last loss back. */
 	u32 late;
-	/* int_cubic_l1: window before medium losses. */
+	/* int_cubic_l1, int_cubic_l2: window that medium losses leave. */
 	u32 kept_cwnd;
-	/* int_rate: segments delivered in this recovery; int_cubic_ss: 1/1024 segments still to add. */
+	/* int_rate: segments delivered in this recovery; int_cubic_ss, _l2: 1/1024 segments still to add, to take. */
 	u32 carried;
 	/* int_rate: rate paced at (0: CUBIC is in force), and when it is set anew. */
 	u64 rate_bps;

@@ -10,40 +10,42 @@ void BPF_PROG(l2_init, struct sock *sk)
 	ab_made(sk);
 }
 
-/* β = 0.95, in the units of the kernel's CUBIC, and fast convergence with it: (1 + β) / 2. */
-#define BETA_SCALE 1024
-#define BETA_MEDIUM 973
-
 SEC("struct_ops")
 u32 BPF_PROG(l2_ssthresh, struct sock *sk)
 {
 	struct tcp_sock *tp = ab_tcp(sk);
 	struct ab_socket *s = ab_socket(sk);
-	u32 cwnd = tp->snd_cwnd;
+	u32 from = tp->snd_cwnd;
 
-	if (s && ab_medium_loss(s, tp, cwnd)) {
-		struct bictcp *cubic = ab_cubic(sk);
-		u32 less = (u64)cwnd * BETA_MEDIUM / BETA_SCALE;
+	if (s && s->kept_cwnd > from)
+		from = s->kept_cwnd;
+	if (s && ab_medium_loss(s, tp, from)) {
+		u32 less = ab_give_way(from, &s->carried);
 
-		cubic->epoch_start = 0;
-		cubic->last_max_cwnd = cwnd < cubic->last_max_cwnd
-					       ? (u64)cwnd * (BETA_SCALE + BETA_MEDIUM) / (2 * BETA_SCALE)
-					       : cwnd;
+		s->kept_cwnd = less;
 		return less > 2 ? less : 2;
 	}
+	if (s)
+		s->kept_cwnd = 0;
 	return cubictcp_recalc_ssthresh(sk);
 }
 
 SEC("struct_ops")
 void BPF_PROG(l2_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
+	struct tcp_sock *tp = ab_tcp(sk);
 	struct ab_socket *s = ab_socket(sk);
 
 	ab_cubic_acked(sk, acked);
-	if (ab_on_ack(s, ab_tcp(sk)))
+	if (ab_on_ack(s, tp)) {
+		s->kept_cwnd = 0;
 		ab_reduce(sk);
-	else
-		cubictcp_cong_avoid(sk, ack, acked);
+		return;
+	}
+	cubictcp_cong_avoid(sk, ack, acked);
+	/* Grown back to where it was: nothing is owed any more. */
+	if (s && tp->snd_cwnd >= s->kept_cwnd)
+		s->kept_cwnd = 0;
 }
 
 SEC("struct_ops")

@@ -227,6 +227,18 @@ AB_INLINE u64 ab_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
 	return segments < 4 ? 4 : segments;
 }
 
+/*
+ * What a window is after a loss of the medium by β = 0.95, in the units of the kernel's CUBIC (973 / 1024). A window has whole
+ * segments: what is less than one is in `owed`, in 1/1024 segments, until there is one to take.
+ */
+AB_INLINE u32 ab_give_way(u32 cwnd, u32 *owed)
+{
+	u64 take = (*owed & 1023) + (u64)cwnd * (1024 - 973);
+
+	*owed = take & 1023;
+	return cwnd - (u32)(take >> 10);
+}
+
 /* Whether `cwnd` has reached ab_ceiling_window: the same without its divisions, for who asks at every ACK. */
 AB_INLINE int ab_at_ceiling_window(u32 cwnd, u64 ceiling_bps, u64 srtt_us, u64 mss_bytes)
 {

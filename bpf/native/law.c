@@ -26,6 +26,7 @@ u64 abn_rate(const struct ab_view *v, u64 own_bps, u64 srtt_us, u64 mss, u64 cei
 }
 u64 abn_rate_window(u64 rate_bps, u64 srtt_us, u64 mss) { return ab_rate_window(rate_bps, srtt_us, mss); }
 u64 abn_ceiling_window(u64 ceiling_bps, u64 srtt_us, u64 mss) { return ab_ceiling_window(ceiling_bps, srtt_us, mss); }
+u32 abn_give_way(u32 cwnd, u32 *owed) { return ab_give_way(cwnd, owed); }
 int abn_at_ceiling(u32 cwnd, u64 ceiling_bps, u64 srtt_us, u64 mss)
 {
 	return ab_at_ceiling_window(cwnd, ceiling_bps, srtt_us, mss);

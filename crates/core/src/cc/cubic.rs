@@ -106,13 +106,6 @@ impl Cubic {
         self.state.cwnd
     }
 
-    /// A loss answered with another factor than [`BETA`].
-    pub(super) fn reduce_by(&mut self, beta: f64) {
-        self.before = Some((self.state.cwnd, self.state.ssthresh));
-        self.state.reduce(beta);
-        self.state.cwnd = self.state.ssthresh;
-    }
-
     /// A loss answered by going on at `segments`, on the same curve.
     pub(super) fn keep(&mut self, segments: f64) {
         self.before = Some((self.state.cwnd, self.state.ssthresh));
@@ -169,7 +162,9 @@ impl CongestionController for Cubic {
     }
 
     fn on_loss(&mut self, _: Instant, _: u64) {
-        self.reduce_by(BETA);
+        self.before = Some((self.state.cwnd, self.state.ssthresh));
+        self.state.reduce();
+        self.state.cwnd = self.state.ssthresh;
     }
 
     fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
@@ -223,10 +218,10 @@ impl State {
 
     /// §4.6, and fast convergence §4.7: a flow that lost before it regained its last maximum leaves more
     /// room to the others.
-    fn reduce(&mut self, beta: f64) {
+    fn reduce(&mut self) {
         let cwnd = self.cwnd.floor();
-        self.w_max = if cwnd < self.w_max { (cwnd * (1.0 + beta) / 2.0).floor() } else { cwnd };
-        self.ssthresh = (cwnd * beta).floor().max(2.0);
+        self.w_max = if cwnd < self.w_max { (cwnd * (1.0 + BETA) / 2.0).floor() } else { cwnd };
+        self.ssthresh = (cwnd * BETA).floor().max(2.0);
         self.epoch = None;
         self.credit = 0.0;
         self.unlimited_since = None;

@@ -48,6 +48,7 @@ unsafe extern "C" {
     fn abn_rate_window(rate_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_ceiling_window(ceiling_bps: u64, srtt_us: u64, mss: u64) -> u64;
     fn abn_at_ceiling(cwnd: u32, ceiling_bps: u64, srtt_us: u64, mss: u64) -> i32;
+    fn abn_give_way(cwnd: u32, owed: *mut u32) -> u32;
     fn abn_tells_growth(v: *const CView) -> i32;
     fn abn_code(value: u64) -> u16;
     fn abn_decode(code: u16) -> u64;
@@ -120,6 +121,21 @@ fn step() -> impl Strategy<Value = Step> {
             |(increment, cap, own_kbps, mss, ceiling_bps)| Step::Ask { increment, cap, own_kbps, mss, ceiling_bps }
         ),
     ]
+}
+
+proptest! {
+    /// What `int_cubic_l2` leaves of a window, loss after loss, is what `core::cc` leaves.
+    #[test]
+    fn l2_gives_way_as_in_core(mut cwnd in any::<u32>(), mut owed in any::<u32>(), losses in 1u32..100) {
+        let mut owed_there = owed;
+        let mut there = cwnd;
+        for _ in 0..losses {
+            // SAFETY: takes a number and a place for one.
+            there = unsafe { abn_give_way(there, &raw mut owed_there) };
+            (cwnd, owed) = View::give_way(cwnd, owed);
+            prop_assert_eq!((there, owed_there), (cwnd, owed));
+        }
+    }
 }
 
 fn all_of(v: &View) -> [u64; 12] {

@@ -64,8 +64,36 @@ fn l1_keeps_what_the_medium_lost() {
 fn l2_gives_way_by_a_twentieth() {
     let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
     told(&mut c, &report(), 20);
+    // 5100 / 1024 segments: 4, and 1004 / 1024 are owed; then 5.
     c.on_loss(at(21), 0);
-    assert_eq!(c.cwnd_bytes(), 95_000);
+    assert_eq!(c.cwnd_bytes(), 96_000);
+    c.on_loss(at(22), 0);
+    assert_eq!(c.cwnd_bytes(), 91_000);
+}
+
+/// A small window loses a segment every few losses, not a fifth at each.
+#[test]
+fn l2_takes_whole_segments_when_they_are_due() {
+    let (mut cwnd, mut owed, mut exact) = (10_u32, 0, 10.0);
+    for _ in 0..20 {
+        (cwnd, owed) = View::give_way(cwnd, owed);
+        exact *= 973.0 / 1024.0;
+        assert!((f64::from(cwnd) - exact).abs() < 1.2, "{cwnd} for {exact}");
+    }
+}
+
+/// A loss on the way back from a timeout takes 5 % of the window before it.
+#[test]
+fn l2_keeps_its_window_through_a_timeout() {
+    let mut c = IntCubicL2::new(CcConfig { initial_window_segments: 99, ..config() });
+    told(&mut c, &report(), 20);
+    c.on_rto(at(21), 0, true);
+    assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 96_000));
+    told(&mut c, &report(), 40);
+    c.on_loss(at(41), 0);
+    assert_eq!(c.cwnd_bytes(), 91_000);
+    c.on_rto(at(42), 0, true);
+    assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 86_000));
 }
 
 /// A drop on the path, no telemetry, stale telemetry, a hop that tells no drops: CUBIC's 0.7.

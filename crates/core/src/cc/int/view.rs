@@ -245,6 +245,15 @@ impl View {
         at_most(rate_bps, MOST_KBPS * 1000) / 4 * rtt(srtt_us) / 1_000_000 / mss_bytes + 4
     }
 
+    /// What a window is after a loss of the medium by β = 0.95, in the units of the kernel's CUBIC (973 / 1024), and what
+    /// is still owed. A window has whole segments: what is less than one is owed, in 1/1024 segments, until there is one
+    /// to take.
+    #[must_use]
+    pub const fn give_way(cwnd_segments: u32, owed: u32) -> (u32, u32) {
+        let take = (owed & 1023) as u64 + cwnd_segments as u64 * (1024 - 973);
+        (cwnd_segments - (take >> 10) as u32, (take & 1023) as u32)
+    }
+
     /// The window of a flow at `ceiling_bps`, segments; at least 4.
     #[must_use]
     pub const fn ceiling_window(ceiling_bps: u64, srtt_us: u64, mss_bytes: u64) -> u64 {
