@@ -38,6 +38,10 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
     let mut config: GnbConfig = config::load(&args.config)?;
     args.win(&mut config.api, &mut config.metrics)?;
+    // A cell that cannot be is told of where it is made.
+    for stuck in Gnb::new(&config.core(), &mut read_trace).iter().flat_map(Gnb::stuck) {
+        tracing::warn!("[cell] {stuck}");
+    }
     Ok(config)
 }
 

@@ -120,6 +120,15 @@ impl Channel {
         }
     }
 
+    /// Every quality it ever has.
+    pub fn qualities(&self) -> impl Iterator<Item = Quality> + '_ {
+        let (one, trace) = match &self.kind {
+            Kind::Constant(quality) => (Some(*quality), None),
+            Kind::Trace { trace, .. } => (None, Some(trace)),
+        };
+        one.into_iter().chain(trace.into_iter().flat_map(|trace| trace.steps().map(|(_, quality)| quality)))
+    }
+
     /// The same channel with its trace starting later or earlier.
     #[must_use]
     pub fn starting_at(mut self, at: Duration) -> Self {

@@ -117,6 +117,11 @@ impl Bearer {
         self.ends[sender(direction)].rlc.status(now)
     }
 
+    /// Bytes of the least PDU that carries on with a packet of a direction.
+    pub(super) fn least_pdu(&self, direction: Direction) -> u32 {
+        self.ends[sender(direction)].rlc.least_pdu()
+    }
+
     /// Whether SDUs of which nothing was sent lie in the buffer of a direction.
     #[inline]
     pub(super) fn has_whole_sdus(&self, direction: Direction) -> bool {

@@ -24,6 +24,7 @@ mod grants;
 mod ioam;
 mod slot;
 mod stats;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod ue;
@@ -34,6 +35,7 @@ pub use config::{
     TelemetryConfig, UeConfig, UeError,
 };
 pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
+pub use stuck::{Remedy, Stuck};
 pub use ue::Loader;
 
 use crate::element::{Element, Port, Reason};

@@ -2,6 +2,7 @@
 
 mod cells;
 mod limiters;
+mod stuck;
 
 use super::*;
 use crate::element::{Sink, drive};

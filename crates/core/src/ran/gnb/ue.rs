@@ -9,7 +9,7 @@ use super::stats::UeLinkStats;
 use crate::packet::Packet;
 use crate::ran::amc::{Amc, Direction};
 use crate::ran::channel::Channel;
-use crate::ran::mac::FIRST_LCID;
+use crate::ran::mac::{FIRST_LCID, PER_PDU};
 use crate::ran::queue::{AnyLimiter, Forecast, Sdu, TtiReport};
 use crate::ran::rlc::BufferPool;
 use crate::ran::sched::intra::{Average, UeMetric};
@@ -137,6 +137,8 @@ impl Ue {
             side(Direction::Downlink, &config.sdap, &config.channel, seed)?,
             side(Direction::Uplink, up, up_channel, seed)?,
         ];
+        let of_bearer = |bearer: &Bearer| bearer.least_pdu(Direction::Uplink) + PER_PDU;
+        let least_block = bearers.iter().map(of_bearer).max().unwrap_or(0);
         // Stable: bearers of one priority in the order they are written.
         bearers.sort_by_key(|b| b.priority);
         let limited = sides.iter().any(|side| side.listens);
@@ -147,7 +149,7 @@ impl Ue {
             teid_uplink: 0,
             active: false,
             wake: Instant::MAX,
-            grants: GrantDelay::new(delay_slots),
+            grants: GrantDelay::new(delay_slots, least_block),
             tellers: None,
             limited,
             timed: limited || bearers.iter().any(|bearer| bearer.acknowledged),

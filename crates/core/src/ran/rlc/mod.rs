@@ -324,6 +324,17 @@ impl Entity {
         }
     }
 
+    /// Bytes of the least PDU that carries on with an SDU: a header with an offset, and a byte of data. A first segment may be
+    /// shorter, but what follows it is not.
+    #[must_use]
+    pub fn least_pdu(&self) -> u32 {
+        match &self.mode {
+            Mode::Um(um) => um.segment_header_len() + 1,
+            // TS 38.322 §6.2.2.4: the offset is 2 bytes.
+            Mode::Am(am) => am.header_len() + 2 + 1,
+        }
+    }
+
     /// Appends the sizes on the air of what would be pulled next, `per_pdu` bytes around each included, until
     /// `most` PDUs are named.
     pub fn sizes(&self, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {

@@ -127,6 +127,11 @@ impl Um {
         header_len + take
     }
 
+    /// Bytes of the header of a segment that is not the first.
+    pub(super) fn segment_header_len(&self) -> u32 {
+        UmHeader::len(Segment::Last, self.sn()) as u32
+    }
+
     /// Whether a packet is partly pulled.
     #[inline]
     pub(super) fn has_head(&self) -> bool {

@@ -84,12 +84,12 @@ impl SliceConfig {
     }
 
     /// ⌊share · rbs⌋.
-    pub(super) fn share_of(&self, rbs: u16) -> u16 {
+    pub(in crate::ran) fn share_of(&self, rbs: u16) -> u16 {
         floor_share(self.share_parts(), rbs)
     }
 
     /// Dedicated, minimum and maximum RBs of `rbs`.
-    pub(super) fn policy_of(&self, rbs: u16) -> (u16, u16, u16) {
+    pub(in crate::ran) fn policy_of(&self, rbs: u16) -> (u16, u16, u16) {
         let min = self.min_percent.unwrap_or(self.share_percent);
         (
             floor_share(parts(self.dedicated_percent), rbs),
