@@ -8,6 +8,11 @@ pub(super) const PERIOD_MS: u64 = 250;
 /// Bytes of a flow in a period that make it a bulk flow: 0.5 Mbit/s.
 pub(super) const BULK_BYTES: u32 = 16_000;
 
+/// A flow of which so many times as many bytes arrive as leave carries acknowledgements.
+const ACKNOWLEDGED_PARTS: u32 = 8;
+/// Longest packet, in bytes, that is taken for an acknowledgement.
+pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 200;
+
 /// Why a path is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DownReason {
@@ -90,6 +95,15 @@ impl LoadView {
     };
 }
 
+/// What arrived of a flow since it was asked last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Bytes, duplicates included.
+    pub bytes: u32,
+    /// A bit for each path by which something came: `1 << path`.
+    pub paths: u8,
+}
+
 /// What steering remembers of one flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlowSteer {
@@ -100,6 +114,11 @@ pub struct FlowSteer {
     pub(super) period: u32,
     /// Bytes in this period, and in the one before.
     pub(super) bytes: [u32; 2],
+    /// What arrived of the flow in these periods, as far as it was asked for.
+    pub(super) arrived: [Arrived; 2],
+    /// Periods in a row in which its home's loss harmed it: it sent as little as a sender does that takes loss for
+    /// congestion, or nothing acknowledges what it sends.
+    pub(super) held_back: u8,
     /// Path of its last packet, plus one; 0: none yet.
     path: u8,
     /// Plus one; 0: none yet.
@@ -130,12 +149,40 @@ impl FlowSteer {
 
     pub(super) fn set_home(&mut self, path: u8, now: Instant) {
         if self.home != path + 1 {
-            (self.home, self.moved_ms) = (path + 1, wrapping_ms(now));
+            (self.home, self.moved_ms, self.held_back) = (path + 1, wrapping_ms(now), 0);
         }
     }
 
     pub(super) fn is_bulk(&self) -> bool {
         self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
+    }
+
+    /// Something of the flow arrived from the far end.
+    pub fn arrives(&mut self, arrived: Arrived) {
+        let [this, _] = &mut self.arrived;
+        this.bytes = this.bytes.saturating_add(arrived.bytes);
+        this.paths |= arrived.paths;
+    }
+
+    /// Whether the flow had no packet in this period of the law yet.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.period != (now.as_millis() / PERIOD_MS) as u32
+    }
+
+    /// A period of the law begins; `next`: right after the flow's last one.
+    pub(super) fn begin(&mut self, period: u32, next: bool) {
+        self.bytes = [0, if next { self.bytes[0] } else { 0 }];
+        self.arrived = [Arrived::default(), if next { self.arrived[0] } else { Arrived::default() }];
+        self.period = period;
+    }
+
+    /// Whether the flow's packets acknowledge bulk that arrives by `path`.
+    pub(super) fn acknowledges(&self, path: u8) -> bool {
+        let [this, before] = self.arrived;
+        let arrived = this.bytes.saturating_add(before.bytes);
+        let sent = self.bytes[0].saturating_add(self.bytes[1]);
+        arrived >= BULK_BYTES.max(sent.saturating_mul(ACKNOWLEDGED_PARTS))
+            && (this.paths | before.paths) >> path & 1 == 1
     }
 
     /// Whether the flow sends at this rate at least, by what it sent in this period or the one before.

@@ -43,6 +43,7 @@ mod release;
 use super::flows::Flows;
 use super::law::{HoldLaw, compact};
 use super::pool::{Fifo, Pool};
+use crate::access::view::Arrived;
 use crate::access::{MAX_PATHS, PacketSink, PathId};
 use crate::element::Reason;
 use crate::time::{Duration, Instant};
@@ -189,6 +190,13 @@ impl FlowReorder {
         } else if let Some(rtt) = self.rtts.get_mut(usize::from(path)) {
             *rtt = compact(rtt_us);
         }
+    }
+
+    /// What arrived of `flow` since this was asked last.
+    pub fn take_arrived(&mut self, flow: &FlowKey) -> Arrived {
+        let Some(inner) = &mut self.inner else { return Arrived::default() };
+        let index = inner.flows.find(flow);
+        index.map(|index| core::mem::take(&mut inner.flows.get(index).arrived)).unwrap_or_default()
     }
 
     /// How long a packet that came by `path` waits at most, as the law stands now.

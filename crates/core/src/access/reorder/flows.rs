@@ -6,6 +6,7 @@ use super::law::ahead;
 use super::pool::{NONE, Pool};
 use super::seen::Seen;
 use crate::access::PathId;
+use crate::access::view::Arrived;
 use crate::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -46,6 +47,8 @@ pub(super) struct Flow {
     pub touched: Instant,
     /// The path that every packet still missing took, if the sender says so.
     pub sole: Option<PathId>,
+    /// What came since it was taken.
+    pub arrived: Arrived,
     pub skip: Option<Skip>,
     /// Slot of each held packet at `sequence % len`; only there while something is held.
     pub ring: Option<Box<[u32]>>,
@@ -168,6 +171,7 @@ impl Flows {
             above: [0; LISTS],
             touched: now,
             sole: None,
+            arrived: Arrived::default(),
             skip: None,
             ring: None,
             seen: Seen::new(),

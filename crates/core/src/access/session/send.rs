@@ -8,7 +8,7 @@ use crate::access::drops::DropReason;
 use crate::access::mtu::PathMtu;
 use crate::access::reorder::{StreamSender, Switch, hold_timeout};
 use crate::access::steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, View};
-use crate::access::view::FlowSteer;
+use crate::access::view::{ACKNOWLEDGEMENT_BYTES, FlowSteer};
 use crate::access::{DatagramSink, MAX_PATHS, PathId, put, tcp_lane};
 use crate::time::{Duration, Instant};
 use anabranch_wire::control::Control;
@@ -173,6 +173,9 @@ impl Session {
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
             let steer = &mut flow.steer;
+            if policy.mode.is_autonomous() && (packet.len() <= ACKNOWLEDGEMENT_BYTES || steer.is_due(now)) {
+                steer.arrives(active.flow_reorder.take_arrived(&sent.reversed()));
+            }
             let info = Packet { sequence, flow_hash, remote, bytes, flow: steer };
             let pick = state.mode.pick(&policy.mode, view, info, now);
             let order = match pick {

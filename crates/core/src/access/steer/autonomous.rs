@@ -29,10 +29,13 @@
 //! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
 //! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
 //!
-//! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up, and keeps
-//! only bulk flows that fill it. A bulk flow that does not fill a home with wild loss (its sender takes it for congestion) moves to
-//! a path with a quarter of it or less, unless that is known to carry less than the home did; and where that turns out after the
-//! move, it goes back.
+//! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
+//! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
+//! acknowledges bulk that comes by this path, for its sender knows the round trip of both together. Bulk that loss holds back moves to
+//! a path with a quarter of it or less where it may soon have more, unless that is known to carry less than the home did; and
+//! where that turns out after the move, it goes back.
+
+mod answer;
 
 use super::record::{Left, Record};
 use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
@@ -59,6 +62,8 @@ const MOVE: Duration = Duration::from_millis(500);
 /// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
 /// that looks for the least round trip (BBR: 200 ms).
 const SETTLE_PERIODS: u8 = 3;
+/// And so many round trips.
+const SETTLE_ROUNDS: u32 = 4;
 /// A path whose capacity is below this part, in percent, of what a lossy home carried is no better than that home.
 const WORTH_PERCENT: u64 = 90;
 /// A flow that left its home for loss, has less on the other path than it had there, and did not gain for so long, goes back;
@@ -233,7 +238,9 @@ impl Lane {
         self.count(input);
         let usable = self.lossy.usable(up, input.live, LOSSY_PERCENT);
         let home = match input.flow.home() {
-            Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, home) => home,
+            Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, usable, home) => {
+                home
+            }
             _ => {
                 let home = self.place(input, usable)?;
                 self.record.placed(home);
@@ -325,12 +332,12 @@ impl Lane {
             self.period = period;
         }
         self.packets = self.packets.saturating_add(1);
-        let flow = &mut *input.flow;
-        if flow.period != period {
-            let next = period.wrapping_sub(flow.period) == 1;
-            flow.bytes = [0, if next { flow.bytes[0] } else { 0 }];
-            flow.period = period;
+        if input.flow.period != period {
+            answer::judge(input, WILD_PPM);
+            let next = period.wrapping_sub(input.flow.period) == 1;
+            input.flow.begin(period, next);
         }
+        let flow = &mut *input.flow;
         let before = flow.bytes[0];
         flow.bytes[0] = before.saturating_add(input.bytes);
         if before < BULK_BYTES
@@ -418,15 +425,22 @@ impl Lane {
         }
     }
 
-    /// Whether the flow is a bulk flow that may yet fill this home, whatever that loses.
-    fn keeps(&self, input: &Input<'_>, home: PathId) -> bool {
-        input.flow.is_bulk() && !self.is_settled(input, home)
+    /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
+    /// on the others, and what acknowledges bulk that comes by it.
+    fn keeps(&self, input: &Input<'_>, others: PathSet, home: PathId) -> bool {
+        let stays = || {
+            !self.is_settled(input, home) || !others.iter().any(|path| answer::may_gain(input, home, path))
+        };
+        input.flow.acknowledges(home) || input.flow.is_bulk() && stays()
     }
 
-    /// Whether a flow has not filled its home for so long that it will not.
+    /// Whether a flow has for so long neither filled its home nor sent more than loss lets a sender that minds it.
     fn is_settled(&self, input: &Input<'_>, home: PathId) -> bool {
+        let rounds = input.live.get(home).rtt_us / (PERIOD_MS as u32 * 1000 / SETTLE_ROUNDS);
+        let periods = rounds.max(u32::from(SETTLE_PERIODS));
         self.idle_periods[usize::from(home)] >= SETTLE_PERIODS
-            && input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32
+            && u32::from(input.flow.held_back) >= periods.min(u8::MAX.into())
+            && input.flow.since_moved_ms(input.now) >= periods * PERIOD_MS as u32
     }
 
     /// Whether, and to where, a flow moves for good.
@@ -443,8 +457,11 @@ impl Lane {
             return to;
         }
         let wild_ppm = input.load(home).wild_ppm;
-        if wild_ppm > WILD_PPM && self.is_settled(input, home) && input.now >= self.stay_until {
-            let cleaner = |path: &PathId| input.load(*path).wild_ppm * 4 < wild_ppm;
+        let stays = input.flow.acknowledges(home) || input.now < self.stay_until;
+        if wild_ppm > WILD_PPM && !stays && self.is_settled(input, home) {
+            let cleaner = |path: &PathId| {
+                input.load(*path).wild_ppm * 4 < wild_ppm && answer::may_gain(input, home, *path)
+            };
             let better = |path: &PathId| cleaner(path) && self.is_worth(input, home, *path);
             let best = others.iter().filter(better).min_by_key(|path| input.live.get(*path).rtt_us);
             let to = best.unwrap_or(home);

@@ -55,6 +55,7 @@ impl Inner {
     ) -> Outcome {
         self.law.on_arrival(arrival.path, ctx.now);
         let sole = (arrival.hold == Hold::OnPath).then_some(arrival.path);
+        let by = 1 << arrival.path;
         if let Hold::For(patience) = arrival.hold {
             self.patience = patience;
             arrival.path = PATIENT;
@@ -78,6 +79,8 @@ impl Inner {
         let flow = self.flows.get(index);
         let spreads = flow.sole.is_some() && sole.is_none() && arrival.path != PATIENT;
         flow.sole = sole;
+        flow.arrived.bytes = flow.arrived.bytes.saturating_add(packet.len() as u32);
+        flow.arrived.paths |= by;
         if spreads {
             self.law.on_spread();
         }

@@ -1,6 +1,6 @@
 use super::super::{PathState, PathStates};
 use super::*;
-use crate::access::view::FlowSteer;
+use crate::access::view::{Arrived, FlowSteer};
 use proptest::prelude::*;
 
 const CLEAN: LoadView = LoadView { base_us: Some(0), rtt_us: 10_000, ..LoadView::UNKNOWN };
@@ -265,6 +265,62 @@ fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
     assert!(!flow.takes(1, longest, at(2)) && !flow.takes(0, longest, at(50)));
     assert!(!flow.takes(0, longest, at(150)));
     assert!(flow.takes(0, longest, at(151)));
+}
+
+/// Packets at an even pace, as many per round trip as given, and the path each second and at the end.
+fn run(bed: &mut Bed, flow: &mut FlowSteer, per_round: f64, rtt_us: f64, ms: u64) -> PathId {
+    let (until, wait_us) = (bed.now + Duration::from_millis(ms), (rtt_us / per_round) as u64);
+    let mut path = flow.home().unwrap_or(0);
+    while bed.now < until {
+        flow.arrives(Arrived { bytes: 30, paths: 1 });
+        path = bed.packet(flow, 1);
+        bed.now += Duration::from_micros(wait_us.max(1));
+    }
+    path
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// A sender that loss does not slow down keeps its home, whose capacity is not known; one that has the window that
+    /// loss leaves it moves within a second, or five round trips.
+    #[test]
+    fn a_flow_leaves_its_lossy_home_if_it_answers_loss_and_only_then(
+        loss_ppm in 2_000_u32..300_000,
+        base_ms in 2_i64..60,
+        times in 1.3_f64..4.0,
+    ) {
+        let base_us = base_ms as f64 * 2000.0;
+        let window = (1_500_000.0 / f64::from(loss_ppm)).sqrt();
+        let percent = (loss_ppm / 10_000) as u8;
+        for (per_round, end) in [((3.0 * window * times).max(12.0), 0), (window.max(2.0), 1)] {
+            let mut bed = Bed::new(&[load(base_ms, 0, 0), load(2 * base_ms, 0, 0)]);
+            let flow = &mut FlowSteer::default();
+            prop_assert_eq!(run(&mut bed, flow, per_round.max(20.0), base_us, 300), 0);
+            bed.loads[0].wild_ppm = loss_ppm;
+            bed.states.set(0, PathState { steady_loss_percent: percent, ..PathState::up(base_us as u32) });
+            let least = f64::from(BULK_BYTES) / 1400.0 * base_us / 250_000.0;
+            let ms = 1_300 + 5 * base_us as u64 / 1_000;
+            prop_assert_eq!(run(&mut bed, flow, per_round.max(1.1 * least), base_us, ms), end, "{} packets", per_round);
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_of_what_comes_by_a_lossy_home_stay_there() {
+    for (paths, end) in [(0b01, 0), (0b10, 1)] {
+        let mut bed = Bed::new(&[load(5, 0, 100), load(20, 0, 50)]);
+        let flow = &mut FlowSteer::default();
+        assert_eq!(bed.packet(flow, 1), 0);
+        bed.states.set(0, PathState { steady_loss_percent: 20, ..PathState::up(10_000) });
+        let mut path = 0;
+        for _ in 0..1_000 {
+            flow.arrives(Arrived { bytes: 28_000, paths });
+            path = bed.packet(flow, 1);
+            bed.wait(4);
+        }
+        assert_eq!(path, end, "paths {paths:b}");
+    }
 }
 
 proptest! {
