@@ -48,8 +48,27 @@ struct More {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidate {
     endpoint: Endpoint,
-    /// The request that was answered there.
-    asked: Option<u32>,
+    /// Requests answered there: the newest, and by bit *k* the one *k* before it. Many are under way at a time where a
+    /// round trip takes longer than the pause between two, and any of them proves the address.
+    newest: u32,
+    answered: u128,
+}
+
+impl Candidate {
+    fn note(&mut self, id: u32) {
+        let ahead = id.wrapping_sub(self.newest);
+        if self.answered == 0 || ahead < 1 << 31 {
+            self.answered = self.answered.checked_shl(ahead).unwrap_or(0) | 1;
+            self.newest = id;
+        } else {
+            self.answered |= 1_u128.checked_shl(ahead.wrapping_neg()).unwrap_or(0);
+        }
+    }
+
+    fn has_answered(&self, id: u32) -> bool {
+        let back = self.newest.wrapping_sub(id);
+        self.answered.checked_shr(back).is_some_and(|answered| answered & 1 == 1)
+    }
 }
 
 /// Whether the peer has answered, sealed, what was sent to the address in use. User data in the clear waits for that.
@@ -235,19 +254,19 @@ impl Path {
     /// The newest packet came from there: the peer may have moved.
     pub(super) fn set_candidate(&mut self, address: SocketAddr, access: PathId) {
         let endpoint = Endpoint::new(address, access);
-        self.more.get_or_insert_default().candidate = Some(Candidate { endpoint, asked: None });
+        self.more.get_or_insert_default().candidate = Some(Candidate { endpoint, newest: 0, answered: 0 });
     }
 
     /// Where the answer to a request that came from the candidate goes: the request's number is remembered.
     pub(super) fn ask_candidate(&mut self, id: u32) {
         if let Some(candidate) = self.more.as_mut().and_then(|more| more.candidate.as_mut()) {
-            candidate.asked = Some(id);
+            candidate.note(id);
         }
     }
 
-    /// Address and access of the candidate, if the request with this number is the one answered there.
+    /// Address and access of the candidate, if the request with this number is one of those answered there.
     pub(super) fn candidate(&self, id: u32) -> Option<(SocketAddr, PathId)> {
-        let candidate = self.more.as_ref()?.candidate.filter(|candidate| candidate.asked == Some(id))?;
+        let candidate = self.more.as_ref()?.candidate.filter(|candidate| candidate.has_answered(id))?;
         Some((candidate.endpoint.address()?, candidate.endpoint.access))
     }
 
@@ -391,6 +410,35 @@ mod tests {
             assert!(!path.bind(address, 1));
             assert_eq!((path.endpoint(), path.access(), path.is_bound()), (Some(address), 1, true));
             assert!(path.is_bound_to(address, 1) && !path.is_bound_to(address, 2));
+        }
+    }
+
+    #[test]
+    fn a_candidate_is_proved_by_any_request_answered_there_and_by_no_other() {
+        let (home, nat): (SocketAddr, SocketAddr) =
+            ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap());
+        for first in [0, 7, u32::MAX - 20] {
+            // Every third request came from elsewhere; the rest are answered at the candidate, some out of order.
+            let asked = |n: u32| n % 3 != 1;
+            let mut path = Path::new(Role::Upf, 0, &Arc::default(), Instant::ZERO);
+            path.bind(home, 0);
+            path.set_candidate(nat, 0);
+            assert!((0..300).all(|n| path.candidate(first.wrapping_add(n)).is_none()));
+            for n in [2, 0, 3, 6, 5, 9, 8].into_iter().chain((11..200).filter(|n| asked(*n))) {
+                path.ask_candidate(first.wrapping_add(n));
+            }
+            for n in 0..300 {
+                let recent = (71..199).contains(&n);
+                assert_eq!(
+                    path.candidate(first.wrapping_add(n)).is_some(),
+                    recent && asked(n),
+                    "{first} {n}"
+                );
+            }
+            assert_eq!(path.accept_candidate(first.wrapping_add(73)), None);
+            assert_eq!(path.accept_candidate(first.wrapping_add(180)), Some(nat));
+            assert_eq!((path.endpoint(), path.is_proven()), (Some(nat), true));
+            assert_eq!(path.candidate(first.wrapping_add(180)), None, "it is the address in use now");
         }
     }
 
