@@ -12,7 +12,7 @@
 //!           ▲  ▲  └── within 8 bytes ──▶ COMPLETE
 //!           │  │                          │   │
 //!           │  └──── `high` passes ───────┘   │     tried again 10, 20, 40 ... 600 s after the search
-//!           └─ nothing is known ◀─ `low` fails (confirmed every 30 s, or on suspicion)
+//!           └─ nothing is known ◀─ `low` fails (confirmed every 30 s, sooner where others failed, or on suspicion)
 //! ```
 //!
 //! *Search*: the largest size first, as most paths carry it; then the base; then by halving between what was
@@ -25,11 +25,15 @@
 //! as user data is, up to 75 %): 3 or 4 without loss, 14 where 64 % of the rounds get no answer. Losses in bursts are
 //! shared by both probes of a round, which makes wrong verdicts rarer still.
 //!
-//! *A wrong verdict* is mended: an acknowledgement that comes late counts, and after the search the smallest size that
-//! failed is tried again, soon at first. If it passes, the search goes on upwards. That also finds a path that grew.
+//! *A wrong verdict* is mended: after the search the smallest size that failed is tried again, soon at first, and at once
+//! when an acknowledgement of it comes late. If it passes, the search goes on upwards. That also finds a path that grew. The
+//! late one alone does not count: the probe may have come another way than user data does, by one of several routes, or in
+//! the hands of somebody who saw it before it was lost.
 //!
 //! *Black hole* (RFC 8899 §4.3): the current size is confirmed every 30 s, and at once when the owner suspects it (its
-//! counters show data lost while small probes pass). If that fails, nothing is known any more, but what failed.
+//! counters show data lost while small probes pass). Where probes of it or of a larger size have failed before, it is
+//! confirmed 1, 2, 4 … 30 s after one another: what was found wrongly then costs large packets for a second and three rounds,
+//! and not for half a minute. If that fails, nothing is known any more, but what failed.
 //!
 //! RFC 8899 §5.1.1 wants a probe to be given up after a second at the earliest; here an answer to the small probe says that
 //! the path works, so that the next round may follow.
@@ -45,7 +49,9 @@ pub const MIN_BYTES: u16 = 548;
 pub const SMALL_BYTES: u16 = 64;
 
 const GRANULARITY: u16 = 8;
-const CONFIRM: Duration = Duration::from_secs(30);
+/// Between two confirmations of a size, in seconds: doubling.
+const CONFIRM_S: (u8, u8) = (1, 30);
+const CONFIRM: Duration = Duration::from_secs(CONFIRM_S.1 as u64);
 /// Rounds are at least this far apart.
 const PACE: Duration = Duration::from_millis(50);
 /// An answer is waited for this long at most, and while no round trip is known.
@@ -119,6 +125,7 @@ pub struct PathMtu {
     rtt_ms: u16,
     raise_s: u16,
     suspect_s: u8,
+    confirm_s: u8,
     /// Rounds of `probe` that failed.
     failed: u8,
     /// Small probes of late, and those without an answer.
@@ -148,6 +155,7 @@ impl PathMtu {
             rtt_ms: 0,
             raise_s: RAISE_S.0,
             suspect_s: SUSPECT_S.0,
+            confirm_s: CONFIRM_S.1,
             failed: 0,
             small_sent: 0,
             small_lost: 0,
@@ -233,18 +241,24 @@ impl PathMtu {
             }
             return;
         }
-        // One that failed before, or fails just now, passes after all.
-        let tried = self.probe != 0 && size == self.probe;
-        let late = size == self.high && size <= self.max;
-        if !tried && !late {
+        if self.probe == 0 || size != self.probe {
+            if size == self.high && size <= self.max {
+                // It may pass after all.
+                self.settle();
+                (self.probe, self.due) = (size, now);
+            }
             return;
         }
-        self.confirm_at = now + CONFIRM;
         if size != self.low || !self.proven {
             (self.low, self.proven) = (size, true);
+            // Probes of this size, or of a larger one, have failed: it may have passed by another way than data does.
+            let doubted = self.failed > 0 || self.high <= self.max;
+            self.confirm_s = if doubted { CONFIRM_S.0 } else { CONFIRM_S.1 };
             self.raise_s = RAISE_S.0;
             self.phase = Phase::Searching;
         }
+        self.confirm_at = now + Duration::from_secs(self.confirm_s.into());
+        self.confirm_s = (self.confirm_s * 2).min(CONFIRM_S.1);
         if size >= self.high {
             self.high = self.max + 1;
         }
@@ -622,6 +636,34 @@ mod tests {
         bed.mtu.on_ack(bed.mtu.high, bed.now);
         bed.run(1);
         assert_eq!(bed.mtu.usable(), 1472);
+    }
+
+    #[test]
+    fn probes_that_somebody_else_brings_do_not_stand_for_the_path() {
+        for carries in (MIN_BYTES..1472).step_by(13) {
+            let mut bed = Bed::new(1472, carries);
+            bed.run(3);
+            let found = bed.mtu.usable();
+            // Each size that was lost, once, in the course of a minute.
+            for (n, size) in bed.large().into_iter().enumerate() {
+                bed.mtu.on_ack(size, bed.now);
+                bed.run_ms(700 + 130 * (n as u64 % 7));
+                assert!(bed.mtu.usable() <= found, "{carries}: {:?}", bed.mtu);
+            }
+            // One that comes while its size is tried is believed, and not for long.
+            let high = bed.mtu.high;
+            if high > 1472 {
+                continue;
+            }
+            bed.mtu.on_ack(high, bed.now);
+            bed.run_ms(10);
+            bed.mtu.on_ack(high, bed.now);
+            assert_eq!(bed.mtu.usable(), high);
+            bed.run_ms(1_500);
+            assert!(bed.mtu.usable() <= carries, "{carries}: {:?}", bed.mtu);
+            bed.run(3);
+            assert!(bed.is_right(), "{carries}: {:?}", bed.mtu);
+        }
     }
 
     #[test]
