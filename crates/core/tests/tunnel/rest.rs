@@ -51,6 +51,28 @@ fn packets_after_a_rest_arrive_in_order_whatever_the_mode() {
 }
 
 #[test]
+fn the_first_answer_after_a_rest_waits_for_nothing() {
+    for pause_ms in [2_500, 11_000, 60_000] {
+        // Streams that have moved remember that the far end may have to wait; the pause ends that, whoever speaks first.
+        let rules = rule(SteeringMode::ActiveStandby {
+            primary: "5g".into(),
+            rotate_packets: 5,
+            leave_above_loss_percent: 5,
+        });
+        let mut w = connected(Setup { ue_rules: rules, delays_ms: [37, 63], ..Setup::default() });
+        talk(&mut w, 0, 23);
+        w.run_ms(pause_ms);
+        let (server, device) = (w.at_server.len(), w.at_device.len());
+        w.down(100, 600);
+        w.run_ms(70);
+        assert_eq!(w.at_device.len(), device + 1, "{pause_ms}");
+        w.up(100, 600);
+        w.run_ms(70);
+        assert_eq!(w.at_server.len(), server + 1, "{pause_ms}");
+    }
+}
+
+#[test]
 fn rest_ends_with_the_first_packet_of_either_side_and_keeps_what_was_measured() {
     let mut w = connected(Setup { upf_rules: standby("5g"), ..Setup::default() });
     w.channels[0].loss = 0.2;

@@ -145,7 +145,7 @@ impl Session {
         if self.resting {
             self.wake(now);
         }
-        self.last_data = now;
+        self.note_data(now);
         let headers = PLAIN_OVERHEAD as u64;
         self.traffic.tx_packets += traffic.tx_packets;
         self.traffic.tx_bytes += traffic.tx_bytes.saturating_sub(headers * traffic.tx_packets);

@@ -288,7 +288,7 @@ impl Session {
         }
         self.traffic.rx_packets += 1;
         self.traffic.rx_bytes += packet.len() as u64;
-        self.last_data = now;
+        self.note_data(now);
         // What the peer's host may send is what this end can carry back.
         self.clamp_mss(packet, shared.params.inner_mtu);
         match order {

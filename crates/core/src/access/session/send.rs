@@ -153,10 +153,7 @@ impl Session {
             let generation = self.generation;
             self.flows.entry(&key, now).assign(rule, generation);
         }
-        if now.saturating_since(self.last_data) >= QUIET {
-            self.settle_streams();
-        }
-        self.last_data = now;
+        self.note_data(now);
         self.traffic.tx_packets += 1;
         self.traffic.tx_bytes += packet.len() as u64;
 
@@ -234,7 +231,7 @@ impl Session {
         out: &mut impl DatagramSink,
     ) -> Result<(), DropReason> {
         let path = self.lane_path(flow, self.is_ue()).ok_or(DropReason::SpoofedSource)?;
-        self.last_data = now;
+        self.note_data(now);
         self.traffic.tx_packets += 1;
         self.traffic.tx_bytes += packet.len() as u64;
         let live = &self.active().live;
@@ -245,6 +242,15 @@ impl Session {
     /// The path of a packet of the TCP lane, where there is a lane and the packet is this session's.
     pub(super) fn lane_path(&self, flow: &FlowKey, by_ue: bool) -> Option<PathId> {
         tcp_lane::path_of(flow, self.addresses.v4, by_ue).filter(|_| self.profile.tcp_lane)
+    }
+
+    /// User data leaves or has come. After a pause the peer may have rested, and waits for nothing that was sent before.
+    #[inline]
+    pub(super) fn note_data(&mut self, now: Instant) {
+        if now.saturating_since(self.last_data) >= QUIET {
+            self.settle_streams();
+        }
+        self.last_data = now;
     }
 
     /// Nothing is under way any more: what the streams were about to wait for has come or is lost.
