@@ -7,7 +7,7 @@
 use super::check::Violation;
 use super::many::{Summary, many};
 use super::plan::Plan;
-use super::run::run;
+use super::run::{run, run_traced};
 use super::shrink::shrink;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,6 +20,7 @@ Examples:
   anabranch-lab chaos --seed 7 --steps 5000          one seed; what fails is shrunk and written to a file
   anabranch-lab chaos --seeds 0..10000               many, on all cores, with a table
   anabranch-lab chaos --replay chaos/seed-7.toml     a plan once more, byte for byte
+  anabranch-lab chaos --replay chaos/seed-7.toml --trace    with what happens in it
 
 docs/testing.md says what is simulated, and what must hold.";
 
@@ -51,6 +52,9 @@ pub struct Args {
     /// Print the plan of the seed, and do not run it.
     #[arg(long, conflicts_with_all = ["seeds", "replay"])]
     plan: bool,
+    /// Print what happens in the run: faults, what programs tell, what they drop.
+    #[arg(long, conflicts_with = "seeds")]
+    trace: bool,
     /// No progress.
     #[arg(long, short)]
     quiet: bool,
@@ -97,7 +101,8 @@ fn all(args: &Args) -> Result<bool> {
         }
         None => (format!("seed {}", args.seed), Plan::of(args.seed, args.steps)),
     };
-    let outcome = run(&plan);
+    let (outcome, trace) = if args.trace { run_traced(&plan) } else { (run(&plan), Vec::new()) };
+    trace.iter().for_each(|line| println!("{line}"));
     let held = outcome.violation.is_none();
     let violation = outcome.violation.clone();
     let failed = violation.clone().map(|violation| (plan.seed, violation)).into_iter().collect();

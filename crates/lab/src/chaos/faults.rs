@@ -27,6 +27,7 @@ impl World {
         if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
             return Ok(());
         }
+        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
         *self.tally.planned.entry(fault.kind.name()).or_default() += 1;
         let now = self.now;
         let name = fault.kind.name();
@@ -186,6 +187,7 @@ impl World {
     /// What does not hold.
     pub fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.0.remove(&number) else { return Ok(()) };
+        self.note(|| format!("fault {number} ends"));
         let (now, upfs) = (self.now, self.upfs.len());
         match kind {
             Kind::Loss { place, .. }
@@ -256,8 +258,17 @@ impl World {
                 }
                 self.ues[ue].excused_until = now;
             }
-            Kind::UeNoRoom { ue } => self.ues[usize::from(ue)].no_room -= 1,
-            Kind::UpfNoRoom { upf } => self.upfs[usize::from(upf) % upfs].no_room -= 1,
+            // What had no room was not sent, handshakes among it: service counts from now on.
+            Kind::UeNoRoom { ue } => {
+                let end = &mut self.ues[usize::from(ue)];
+                end.no_room -= 1;
+                end.excused_until = end.excused_until.max(now);
+            }
+            Kind::UpfNoRoom { upf } => {
+                let upf = usize::from(upf) % upfs;
+                self.upfs[upf].no_room -= 1;
+                self.excuse_all_at(upf, Duration::ZERO);
+            }
             Kind::Deaf { upf } => self.upfs[usize::from(upf) % upfs].deaf -= 1,
             Kind::Quiet => self.quiet -= 1,
             _ => {}

@@ -23,8 +23,9 @@ pub mod plan;
 pub mod run;
 pub mod shrink;
 mod strangers;
+mod trace;
 mod world;
 
 pub use check::{Invariant, Tally, Violation};
 pub use plan::Plan;
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_traced};

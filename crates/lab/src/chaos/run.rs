@@ -53,8 +53,19 @@ struct Faulted {
 /// Runs a plan.
 #[must_use]
 pub fn run(plan: &Plan) -> Outcome {
+    run_with(plan, &mut None)
+}
+
+/// Runs a plan; what happened, line by line (of the run with attackers, where there are some).
+#[must_use]
+pub fn run_traced(plan: &Plan) -> (Outcome, Vec<String>) {
+    let mut trace = Some(Vec::new());
+    (run_with(plan, &mut trace), trace.unwrap_or_default())
+}
+
+fn run_with(plan: &Plan, trace: &mut Option<Vec<String>>) -> Outcome {
     let mut tally = Tally::default();
-    let result = catch_unwind(AssertUnwindSafe(|| whole(plan, &mut tally)));
+    let result = catch_unwind(AssertUnwindSafe(|| whole(plan, &mut tally, trace)));
     tally.look(Invariant::NoPanic);
     let violation = match result {
         Ok(result) => result.err(),
@@ -68,14 +79,20 @@ pub fn run(plan: &Plan) -> Outcome {
     Outcome { tally, violation }
 }
 
-fn whole(plan: &Plan, tally: &mut Tally) -> Result<(), Violation> {
+fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan);
+    if trace.is_some() {
+        world.trace();
+    }
     let result = faulted(&mut world, plan, &When::Steps).and_then(|faulted| {
         after(&mut world, plan)?;
         Ok(faulted)
     });
     world.tally.virtual_ms = world.now.as_millis();
     tally.add(&world.tally);
+    if let Some(lines) = trace {
+        *lines = world.traced();
+    }
     let faulted = result?;
     if (plan.hostile || plan.strangers) && plan.is_comparable() {
         independent(plan, &faulted, tally, world.step)?;
@@ -113,6 +130,10 @@ fn faulted(world: &mut World, plan: &Plan, when: &When<'_>) -> Result<Faulted, V
             break;
         }
         world.step()?;
+    }
+    // The same moment for both: the last event before it may be long ago.
+    if let When::Times(_, end) = when {
+        world.now = *end;
     }
     // What is still under way counts in neither.
     let services = world.ledger.services(world.now - SETTLED);

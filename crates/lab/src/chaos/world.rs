@@ -20,6 +20,7 @@ use super::ledger::{self, Arrival, Kind, Label, Ledger};
 use super::line::Line;
 use super::plan::Plan;
 use super::strangers::Strangers;
+use super::trace::Trace;
 use anabranch_core::access::session::Addresses;
 use anabranch_core::time::{Duration, Instant};
 use anabranch_core::ue::UeEvent;
@@ -69,6 +70,7 @@ pub struct World {
     /// Flows send nothing new any more.
     pub(super) drain: bool,
     pub(super) plain: [bool; 2],
+    pub(super) trace: Option<Trace>,
     addresses: Vec<[IpAddr; 2]>,
     victims: Vec<Addresses>,
     out: Out,
@@ -123,6 +125,7 @@ impl World {
             quiet: 0,
             drain: false,
             plain,
+            trace: None,
             out: Out::default(),
             spins: (now, 0),
         }
@@ -144,6 +147,7 @@ impl World {
         self.step += 1;
         self.tally.steps += 1;
         self.happen(event)?;
+        self.note_drops();
         self.bounds()
     }
 
@@ -295,6 +299,7 @@ impl World {
     pub(super) fn take_ue(&mut self, ue: usize) -> Result<(), Violation> {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         while let Some(event) = self.ues[ue].ue.poll_event() {
+            self.note(|| format!("UE {ue}: {event:?}"));
             match event {
                 UeEvent::Handshake { timestamp_ns } => self.ues[ue].kept_timestamp_ns = timestamp_ns,
                 UeEvent::Refused { .. } => self.refused(ue),
@@ -316,6 +321,7 @@ impl World {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         if self.upfs[upf].deaf == 0 {
             while let Some(event) = self.upfs[upf].upf.poll_event() {
+                self.note(|| format!("UPF {upf}: {event:?}"));
                 if let UpfEvent::Handshake { key, timestamp_ns } = event {
                     self.upfs[upf].kept.insert(key.0, (key, timestamp_ns));
                 }
