@@ -99,8 +99,11 @@ impl Inner {
                 return self.in_order(index, sequence, packet, ctx);
             }
             // A START that is held already: the sender's or the network's duplicate.
-            if (distance as u32) >= WINDOW || flow.slot(sequence).is_none() {
+            if (distance as u32) >= WINDOW {
                 return self.restart(index, sequence, packet, ctx);
+            }
+            if flow.slot(sequence).is_none() {
+                return self.start_at(index, sequence, packet, ctx);
             }
         }
         if hold {
@@ -191,6 +194,23 @@ impl Inner {
         self.release_all(index, ctx);
         self.stats.resyncs += 1;
         self.flows.get(index).restart(sequence);
+        self.in_order(index, sequence, packet, ctx)
+    }
+
+    /// The sender has begun anew at this packet, which is ahead of what is expected and within the window: nothing before it
+    /// is missing. What is held after it came by a faster path, and follows it.
+    fn start_at(
+        &mut self,
+        index: u16,
+        sequence: u32,
+        packet: &mut [u8],
+        ctx: &mut Ctx<'_, impl PacketSink>,
+    ) -> Outcome {
+        self.release_below(index, sequence, ctx);
+        let flow = self.flows.get(index);
+        flow.seen.clear(flow.expected, sequence.wrapping_sub(flow.expected));
+        (flow.expected, flow.skip) = (sequence, None);
+        self.stats.resyncs += 1;
         self.in_order(index, sequence, packet, ctx)
     }
 

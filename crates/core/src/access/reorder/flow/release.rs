@@ -117,6 +117,23 @@ impl Inner {
         self.settle(index, Cause::Early, ctx);
     }
 
+    /// Delivers what is held before `sequence`, which is not held itself.
+    pub(super) fn release_below(&mut self, index: u16, sequence: u32, ctx: &mut Ctx<'_, impl PacketSink>) {
+        loop {
+            let flow = self.flows.get(index);
+            let Some(lowest) = flow.lowest().filter(|lowest| ahead(*lowest, sequence) < 0) else { break };
+            if lowest != flow.expected {
+                self.skip_to(index, lowest, Cause::Early, ctx);
+            }
+            if let Some(slot) = self.flows.get(index).slot(lowest) {
+                self.deliver(index, slot, Cause::Early, ctx);
+            }
+        }
+        if self.flows.get(index).held == 0 {
+            self.settle(index, Cause::Early, ctx); // gives an empty ring back
+        }
+    }
+
     pub(super) fn release_all(&mut self, index: u16, ctx: &mut Ctx<'_, impl PacketSink>) {
         while self.flows.get(index).held > 0 {
             self.release_lowest(index, ctx);

@@ -261,6 +261,35 @@ fn a_sequence_begun_anew_is_followed() {
 }
 
 #[test]
+fn a_start_by_a_slow_path_comes_before_what_overtook_it_and_after_what_is_older() {
+    // As after a pause: the flow is known, its next number is further on, and the first packet takes the slow path.
+    for (begin, first, old) in [(0, 7, &[][..]), (u32::MAX - 8, u32::MAX - 1, &[]), (0, 40, &[3, 5])] {
+        let mut bed = Bed::two_paths();
+        bed.start(begin);
+        for &sequence in old {
+            assert_eq!(bed.get(sequence, 0), Outcome::Held);
+        }
+        let number = |n: u32| first.wrapping_add(n);
+        for n in 1..4 {
+            assert_eq!(bed.get(number(n), 0), Outcome::Held, "{first}");
+        }
+        assert_eq!(bed.packet(1, first, true, true, 1), Outcome::Delivered, "{first}");
+        assert_eq!(bed.packet(1, first, true, true, 1), Outcome::Duplicate, "{first}");
+        assert_eq!(bed.get(number(4), 0), Outcome::Delivered);
+        let mut expected: Vec<u32> = old.to_vec();
+        expected.extend((0..5).map(number));
+        let got = bed.sequences();
+        assert_eq!(got[got.len() - expected.len()..], expected, "{first}");
+        assert_eq!((bed.pool.used_bytes(), bed.reorder.stats().late), (FLOW_BYTES, 0));
+        // What waits before it is all that waits: nothing is kept of the waiting.
+        assert_eq!(bed.get(number(10), 0), Outcome::Held);
+        assert_eq!(bed.packet(1, number(20), true, true, 0), Outcome::Delivered);
+        assert_eq!(bed.sequences(), [number(10), number(20)]);
+        assert_eq!(bed.pool.used_bytes(), FLOW_BYTES);
+    }
+}
+
+#[test]
 fn a_jump_that_fits_after_the_oldest_left_is_no_restart() {
     let mut bed = Bed::two_paths();
     bed.start(0);
