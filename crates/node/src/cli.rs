@@ -1,6 +1,8 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
-use crate::{agent, ctl, kernel, keygen, link, slicemgr};
+#[cfg(feature = "slice-manager")]
+use crate::slicemgr;
+use crate::{agent, ctl, kernel, keygen, link};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -34,6 +36,7 @@ pub enum Command {
     /// Ask a running UE, UPF, gNB, LWIP node or proxy, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
     /// Slices over REST: templates, admission, lifecycle, and what each UE is told.
+    #[cfg(feature = "slice-manager")]
     SliceManager(slicemgr::Args),
     /// Make a key pair.
     Keygen(keygen::Args),
@@ -54,6 +57,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Lwip(args) => agent::run_lwip(&args),
         Command::Proxy(args) => agent::run_proxy(&args),
         Command::Ctl(args) => ctl::run(&args),
+        #[cfg(feature = "slice-manager")]
         Command::SliceManager(args) => slicemgr::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),

@@ -11,6 +11,8 @@
 //! anabranch cc    congestion controllers in the kernel     anabranch int   telemetry in packets
 //! ```
 #![forbid(unsafe_code)]
+// What only the slice manager uses of the configuration and of the REST interface is small.
+#![cfg_attr(not(feature = "slice-manager"), allow(dead_code, unused_imports))]
 // This program runs in real time, on real clocks; `core` and `lab` do not.
 #![allow(clippy::disallowed_methods)]
 
@@ -28,6 +30,7 @@ mod monitor;
 mod netctl;
 mod proxy;
 mod relay;
+#[cfg(feature = "slice-manager")]
 mod slicemgr;
 mod taps;
 mod tcp_lane;
