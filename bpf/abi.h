@@ -37,14 +37,14 @@ typedef uint64_t u64;
 #define AB_MARK_LEN 2
 
 /* Traces of a flow are so far apart at least: no law gains by more, and each costs.
- * crates/core/src/cc/int/view.rs has it as TELEMETRY_INTERVAL_US. */
+ * crates/cc/src/int/view.rs has it as TELEMETRY_INTERVAL_US. */
 #define AB_INTERVAL_US 1000ULL
 
 /* Our opaque state snapshot: crates/wire/src/ioam/snapshot.rs. */
 #define AB_SCHEMA 0x414201
 #define AB_SCHEMA_LEN 24
 
-/* What a loader sets before a program is loaded; crates/core/src/cc/int/mod.rs explains each. */
+/* What a loader sets before a program is loaded; crates/cc/src/int/mod.rs explains each. */
 struct ab_config {
 	u64 ceiling_bps;
 	u32 increment;
@@ -59,7 +59,7 @@ struct ab_report_key {
 	u64 k1;
 };
 
-/* What a flow knows of its path; crates/core/src/cc/int/view.rs. All ones: unknown. */
+/* What a flow knows of its path; crates/cc/src/int/view.rs. All ones: unknown. */
 struct ab_view {
 	u64 received_us;
 	u64 detailed_us;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC that keeps its window when the medium loses: crates/core/src/cc/int/cubic_l1.rs in the kernel. */
+/* CUBIC that keeps its window when the medium loses: crates/cc/src/int/cubic_l1.rs in the kernel. */
 #define AB_COUNTER_MAP ab_int_cubic_l1
 #include "lib/cc.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC whose slow start follows the queue ahead, Eq. 1: crates/core/src/cc/int/cubic_ss.rs in the kernel. */
+/* CUBIC whose slow start follows the queue ahead, Eq. 1: crates/cc/src/int/cubic_ss.rs in the kernel. */
 #define AB_COUNTER_MAP ab_int_cubic_ss
 #include "lib/cc.h"
 #include <bpf/bpf_core_read.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What telemetry decides: crates/core/src/cc/int/view.rs in C, function by function, for the kernel and (in the
+ * What telemetry decides: crates/cc/src/int/view.rs in C, function by function, for the kernel and (in the
  * tests of crates/kern) natively. Change both; the laws are explained there.
  */
 #ifndef ANABRANCH_INT_LAW_H

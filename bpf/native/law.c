@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The kernel's arithmetic, natively: crates/kern tests hold it against crates/core. */
+/* The kernel's arithmetic, natively: crates/kern tests hold it against crates/cc. */
 #include <stddef.h>
 #include "abi.h"
 #include "lib/int_law.h"

@@ -2,8 +2,8 @@
 //! same.
 #![no_main]
 
-use anabranch_core::collect::{CollectConfig, Collector, Sighting};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{
     self, Hop, NodeData, Opaque, SNAPSHOT_SCHEMA, Snapshot, TraceHeader, TraceType, emit_trace_header,
     trace_header_len,

@@ -2,8 +2,8 @@
 //! and what is learned lapses.
 #![no_main]
 
-use anabranch_core::access::dns::{DnsTable, NAMES_PER_ADDRESS, TTL_CEILING};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_atsss::dns::{DnsTable, NAMES_PER_ADDRESS, TTL_CEILING};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;

@@ -2,8 +2,8 @@
 //! an undamaged message gets through.
 #![no_main]
 
-use anabranch_core::access::crypto::{Initiator, PrivateKey, PublicKey, Responder, Suite, Verdict};
-use anabranch_core::time::Instant;
+use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Responder, Suite, Verdict};
+use anabranch_element::time::Instant;
 use anabranch_wire::handshake::{Access, Hello, Welcome};
 use arbitrary::Arbitrary;
 use aws_lc_rs::{digest, hmac};

@@ -2,11 +2,11 @@
 //! rules that compile steer any flow over any path states to a path that is up, whenever there is one.
 #![no_main]
 
-use anabranch_core::access::classify::RuleSet;
-use anabranch_core::access::document::Document;
-use anabranch_core::access::steer::{ModeState, Packet, PathState, PathStates};
-use anabranch_core::access::view::FlowSteer;
-use anabranch_core::time::Instant;
+use anabranch_atsss::classify::RuleSet;
+use anabranch_atsss::document::Document;
+use anabranch_atsss::steer::{ModeState, Packet, PathState, PathStates};
+use anabranch_atsss::view::FlowSteer;
+use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;

@@ -5,19 +5,19 @@
 //! what waits is within its limits; and when the channel is good again and nobody sends, the cell falls quiet.
 #![no_main]
 
-use anabranch_core::element::{Element, Port, Sink, drive};
-use anabranch_core::packet::Packet;
-use anabranch_core::ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
-use anabranch_core::ran::channel::{Channel, ChannelConfig, Quality};
-use anabranch_core::ran::gnb::{
+use anabranch_element::{Element, Port, Sink, drive};
+use anabranch_element::packet::Packet;
+use anabranch_ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
+use anabranch_ran::channel::{Channel, ChannelConfig, Quality};
+use anabranch_ran::gnb::{
     BearerConfig, Gnb, GnbCommand, GnbConfig, GnbEvent, IoamConfig, N3, PacketEvents, QosRule,
     TelemetryConfig, UeConfig,
 };
-use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
-use anabranch_core::ran::queue::{Algorithm, BearerParams, BufferLimit};
-use anabranch_core::ran::sched::{InterAlgorithm, InterConfig, SliceConfig};
-use anabranch_core::ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_ran::mac::{ControlLoad, HarqConfig};
+use anabranch_ran::queue::{Algorithm, BearerParams, BufferLimit};
+use anabranch_ran::sched::{InterAlgorithm, InterConfig, SliceConfig};
+use anabranch_ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
 use anabranch_wire::ip::udp_datagram;
 use arbitrary::Arbitrary;
@@ -197,7 +197,7 @@ impl Input {
                     ..NrConfig::default()
                 }),
             },
-            mac: anabranch_core::ran::gnb::MacConfig {
+            mac: anabranch_ran::gnb::MacConfig {
                 control: if self.control {
                     vec![ControlLoad { every_slots: 5, offset_slots: 1, rbs: 5 }]
                 } else {
@@ -472,7 +472,7 @@ fuzz_target!(|input: Input| {
                 let queue = Algorithm::ALL[usize::from(*which) % Algorithm::ALL.len()].into();
                 let limit = BufferLimit { bytes: LIMIT_BYTES, sdus: LIMIT_SDUS };
                 let mtu_bytes = u32::from(*mtu).clamp(1, 9000);
-                let params = BearerParams { pulls: anabranch_core::ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1 };
+                let params = BearerParams { pulls: anabranch_ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1 };
                 let (ue, drb, direction) = (name(*ue), 1 + drb % 3, direction(*up));
                 run.command(GnbCommand::Queue { ue, drb, direction, queue, params });
             }

@@ -7,11 +7,11 @@
 //! the receiver does not have, and delivers all in the end.
 #![no_main]
 
-use anabranch_core::packet::Packet;
-use anabranch_core::ran::pdcp::{PdcpRx, PdcpSn, PdcpTx};
-use anabranch_core::ran::queue::{Algorithm, AnyBuffer, BearerParams, BufferLimit, QueueConfig, Sdu};
-use anabranch_core::ran::rlc::{BufferPool, Entity, RlcConfig, TxQueue};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::packet::Packet;
+use anabranch_ran::pdcp::{PdcpRx, PdcpSn, PdcpTx};
+use anabranch_ran::queue::{Algorithm, AnyBuffer, BearerParams, BufferLimit, QueueConfig, Sdu};
+use anabranch_ran::rlc::{BufferPool, Entity, RlcConfig, TxQueue};
+use anabranch_element::time::{Duration, Instant};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;

@@ -5,9 +5,9 @@
 //! with the work-conserving ones while somebody waits.
 #![no_main]
 
-use anabranch_core::ran::amc::{Amc, LteConfig, NrConfig, RadioConfig, TbsTable};
-use anabranch_core::ran::sched::eqp::Idle;
-use anabranch_core::ran::sched::{
+use anabranch_ran::amc::{Amc, LteConfig, NrConfig, RadioConfig, TbsTable};
+use anabranch_ran::sched::eqp::Idle;
+use anabranch_ran::sched::{
     Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
 };
 use arbitrary::Arbitrary;

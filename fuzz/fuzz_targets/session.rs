@@ -6,13 +6,13 @@
 //! is lost at all, and flows that are to be in order are.
 #![no_main]
 
-use anabranch_core::access::crypto::{PrivateKey, Suite};
-use anabranch_core::access::session::{Addresses, Security, SessionParams};
-use anabranch_core::access::{DatagramSink, PacketSink, PathId};
-use anabranch_core::policy::{Granularity, Rule, SteeringMode, Weight};
-use anabranch_core::time::{Duration, Instant};
-use anabranch_core::ue::{Ue, UeAccess, UeCommand, UeConfig};
-use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::crypto::{PrivateKey, Suite};
+use anabranch_atsss::session::{Addresses, Security, SessionParams};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_rules::{Granularity, Rule, SteeringMode, Weight};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_atsss::ue::{Ue, UeAccess, UeCommand, UeConfig};
+use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
 use anabranch_wire::ip;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! NESTs and service profiles: nothing panics, what is accepted stays as it was sent, and what is promised is finite.
 #![no_main]
 
-use anabranch_core::slice::{Nest, Order, ServiceProfile};
+use anabranch_slice::{Nest, Order, ServiceProfile};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

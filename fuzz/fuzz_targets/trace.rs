@@ -1,7 +1,7 @@
 //! Rate traces, both formats: nothing panics, and work and time are each other's inverse.
 #![no_main]
 
-use anabranch_core::net::trace::Trace;
+use anabranch_link::trace::Trace;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
 //! The machine's interfaces as Transport Services see them: for the agent of a UE, and for programs where none runs.
 
-use anabranch_core::taps::{Host, Interface};
+use anabranch_selection::{Host, Interface};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 use crate::backend::{Outcome, Series};
 use crate::claims::percentiles;
 use crate::scenario::Case;
-use anabranch_core::ran::gnb::{LinkStats, PacketTimes, UeLinkStats};
-use anabranch_core::time::{Duration, nanos};
+use anabranch_element::time::{Duration, nanos};
+use anabranch_ran::gnb::{LinkStats, PacketTimes, UeLinkStats};
 use std::collections::BTreeMap;
 
 /// What a cell was seen to do.
@@ -259,8 +259,8 @@ impl CellSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::ran::amc::Direction;
-    use anabranch_core::time::Instant;
+    use anabranch_element::time::Instant;
+    use anabranch_ran::amc::Direction;
 
     /// A packet that waited 1 ms in SDAP, 3 ms in RLC and 2 ms at the receiver.
     fn packet(qfi: u8, delivered_ms: u64) -> PacketTimes {

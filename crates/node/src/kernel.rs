@@ -11,8 +11,8 @@ mod show;
 mod trace;
 
 use crate::monitor;
-use anabranch_core::cc::Algorithm;
-use anabranch_core::cc::int::IntConfig;
+use anabranch_cc::Algorithm;
+use anabranch_cc::int::IntConfig;
 #[cfg(feature = "bpf")]
 use anabranch_kern::bpf::{MOST_NODES_DETAIL, SourceConfig, TraceFilter};
 use anyhow::Result;

@@ -1,7 +1,7 @@
 //! `anabranch keygen`: a key pair.
 
 use crate::folder;
-use anabranch_core::access::crypto::PrivateKey;
+use anabranch_atsss::crypto::PrivateKey;
 use anyhow::Context;
 use rand_core::{OsRng, TryRngCore};
 use std::io::Write;

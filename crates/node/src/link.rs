@@ -9,7 +9,7 @@
 //!                             control socket
 //! ```
 //!
-//! Frames are read from packet sockets, pass the same [`DuplexLink`](anabranch_core::net::DuplexLink) the
+//! Frames are read from packet sockets, pass the same [`DuplexLink`](anabranch_link::DuplexLink) the
 //! simulator uses, and are written to the other side. Times are those at which the kernel took a frame,
 //! so a late wake-up delays one batch and shifts nothing after it. Several interfaces on one side share
 //! the link: frames go to the interface behind which their destination was last seen.

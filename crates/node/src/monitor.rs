@@ -1,7 +1,7 @@
 //! `anabranch int monitor` and `anabranch int paths`: what the traces tell that arrive at an interface.
 //!
 //! ```text
-//!  interface ──▶ packet socket ──▶ core::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
+//!  interface ──▶ packet socket ──▶ cc::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
 //!                IPv6 with hop-by-hop options, incoming; the rest            ├─▶ /metrics
 //!                never leaves the kernel                                         ├─▶ REST
 //!                                                                                └─▶ MQTT: a broker's, or its own
@@ -24,7 +24,7 @@ mod watch;
 use crate::api::tls::Tls;
 use crate::api::{Access, read_token};
 use crate::config::{self, Listen};
-use anabranch_core::collect::CollectConfig;
+use anabranch_cc::collect::CollectConfig;
 use anyhow::{Context, Result, bail};
 pub use api::{IntFlows, IntPaths};
 #[cfg(feature = "bpf")]

@@ -1,8 +1,8 @@
 //! The agent of this machine's `anabranch ue`, which knows the slices: `POST /connections/select`.
 
 use crate::error::Error;
-use anabranch_core::taps::plan::Answer;
-use anabranch_core::taps::{PropertyError, Request};
+use anabranch_selection::plan::Answer;
+use anabranch_selection::{PropertyError, Request};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::Endpoint;
+    use anabranch_selection::Endpoint;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 

@@ -4,8 +4,8 @@ use crate::endpoint::{LocalEndpoint, Resolved};
 use crate::error::Error;
 use crate::security::Security;
 use crate::{Agent, host};
-use anabranch_core::taps::plan::{Answer, Planned};
-use anabranch_core::taps::{Host, Preference, Properties, PropertyError, Protocol, Request};
+use anabranch_selection::plan::{Answer, Planned};
+use anabranch_selection::{Host, Preference, Properties, PropertyError, Protocol, Request};
 use std::collections::BTreeSet;
 
 /// Candidates, and who ranked them.
@@ -150,7 +150,7 @@ pub(crate) fn strict_path_property(p: &Properties) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::{Endpoint, Interface, Multipath};
+    use anabranch_selection::{Endpoint, Interface, Multipath};
     use std::collections::BTreeMap;
 
     fn two() -> Host {

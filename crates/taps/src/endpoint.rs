@@ -1,7 +1,7 @@
 //! Where from and where to (RFC 9622 §6.1).
 
 use crate::error::Error;
-use anabranch_core::taps::{Endpoint, Protocol};
+use anabranch_selection::{Endpoint, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 

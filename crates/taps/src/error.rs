@@ -2,7 +2,7 @@
 
 use crate::framer::FramerError;
 use crate::security::SecurityError;
-use anabranch_core::taps::{Candidate, PropertyError, Refusal};
+use anabranch_selection::{Candidate, PropertyError, Refusal};
 use std::{fmt, io};
 
 /// No connection (RFC 9622 §7: `EstablishmentError`).
@@ -148,7 +148,7 @@ pub enum ReceiveError {
 pub enum CloneError {
     /// Only who opened it can open another one.
     #[error("the peer opened this connection: over {0} only the peer can open another one")]
-    Passive(anabranch_core::taps::Protocol),
+    Passive(anabranch_selection::Protocol),
     /// It is closed.
     #[error("the connection is closed")]
     Closed,

@@ -5,7 +5,7 @@ use crate::connection::Inner;
 use crate::event::Event;
 use crate::setup;
 use crate::transport::Link;
-use anabranch_core::taps::{CapacityProfile, Properties, Protocol, Rate, plan};
+use anabranch_selection::{CapacityProfile, Properties, Protocol, Rate, plan};
 use socket2::SockRef;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

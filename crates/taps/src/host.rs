@@ -3,11 +3,11 @@
 //! The kernel's routes are the policy then. A program that says nothing about paths gets the one they lead to, unbound, so
 //! that tunnels and policy routing keep what is theirs; only one that does gets the others, too.
 
-use anabranch_core::taps::plan::{Action, Answer, PlanConfig, plan};
-use anabranch_core::taps::{
+use anabranch_element::time::Instant;
+use anabranch_selection::plan::{Action, Answer, PlanConfig, plan};
+use anabranch_selection::{
     Endpoint, Host, Interface, Multipath, Preference, Properties, Refusal, Request, select,
 };
-use anabranch_core::time::Instant;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -76,7 +76,7 @@ fn source(to: &Endpoint) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::{PathName, Protocol};
+    use anabranch_selection::{PathName, Protocol};
 
     fn made_up() -> Host {
         let mut host = Host::with_all_protocols();

@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! Everything runs on tokio. The machinery of selection is `anabranch_core::taps`; here are the sockets. What is not offered
+//! Everything runs on tokio. The machinery of selection is `anabranch_selection`; here are the sockets. What is not offered
 //! is refused by name, never silently left out: docs/taps-api.md has the list and the map from RFC 9622.
 #![deny(missing_docs)]
 // Connections are made in real time.
@@ -52,8 +52,8 @@ mod setup;
 mod transport;
 
 pub use agent::Agent;
-pub use anabranch_core::taps::plan::Action;
-pub use anabranch_core::taps::{
+pub use anabranch_selection::plan::Action;
+pub use anabranch_selection::{
     Candidate, CapacityProfile, Direction, Effect, Feature, Isolation, IsolationBound, LatencyBound,
     Multipath, MultipathPolicy, PathName, Preference, Properties, PropertyError, Protocol, Rate, RateBound,
     Reason,

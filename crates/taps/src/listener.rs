@@ -10,11 +10,11 @@ use crate::preconnection::Preconnection;
 use crate::security::Security;
 use crate::setup::{set_dscp, set_rate};
 use crate::transport::{self, Demultiplexer, Opened};
-use anabranch_core::taps::{
+use anabranch_element::time::Instant;
+use anabranch_kern::socket::mptcp_paths;
+use anabranch_selection::{
     Endpoint, Host, Interface, Multipath, Preference, Properties, Protocol, Rate, Request, plan, select,
 };
-use anabranch_core::time::Instant;
-use anabranch_kern::socket::mptcp_paths;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Messages and their properties (RFC 9622 §9.1).
 
 use crate::error::SendError;
-use anabranch_core::taps::{CapacityProfile, Preference, Properties, Protocol};
+use anabranch_selection::{CapacityProfile, Preference, Properties, Protocol};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The race of candidates (RFC 8305 §5) in time: `core::taps::race` says when an attempt starts and which is given up, here
+//! The race of candidates (RFC 8305 §5) in time: `selection::race` says when an attempt starts and which is given up, here
 //! attempts are futures and the clock is a real one.
 
-use anabranch_core::taps::race::{Race, RaceAction, RaceConfig};
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
+use anabranch_selection::race::{Race, RaceAction, RaceConfig};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;

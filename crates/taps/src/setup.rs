@@ -2,9 +2,9 @@
 //! the wrong slice is worse than none. Steps that say how they are treated may fail; the program is told by a soft error.
 
 use crate::endpoint::LocalEndpoint;
-use anabranch_core::taps::plan::{Action, InitialWindow};
-use anabranch_core::taps::{CapacityProfile, Protocol, Rate};
 use anabranch_kern::socket::set_max_pacing_rate;
+use anabranch_selection::plan::{Action, InitialWindow};
+use anabranch_selection::{CapacityProfile, Protocol, Rate};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

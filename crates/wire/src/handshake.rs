@@ -29,7 +29,7 @@
 //! ```
 //!
 //! mac1 covers everything before it; mac2 covers everything before it, mac1 included. This module
-//! knows where the bytes are; `anabranch_core::access::crypto` knows what they must be.
+//! knows where the bytes are; `anabranch_atsss::crypto` knows what they must be.
 //!
 //! Hello and welcome are TLVs: type 8, length 8, value. Unknown types are skipped, so either end may
 //! learn new ones first.

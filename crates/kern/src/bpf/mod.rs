@@ -70,7 +70,7 @@ pub enum BpfError {
     Registered(&'static str),
     /// No kernel program of that name.
     #[error("{0} is not one of the kernel's; there are: {names}", names = loadable())]
-    NotLoadable(anabranch_core::cc::Algorithm),
+    NotLoadable(anabranch_cc::Algorithm),
     /// A cgroup or interface that is not there.
     #[error("{what}: {source}")]
     Io {
@@ -82,7 +82,7 @@ pub enum BpfError {
 }
 
 fn loadable() -> String {
-    LOADABLE.map(anabranch_core::cc::Algorithm::name).join(", ")
+    LOADABLE.map(anabranch_cc::Algorithm::name).join(", ")
 }
 
 /// Adds what was tried.

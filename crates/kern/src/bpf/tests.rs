@@ -1,6 +1,6 @@
 use super::*;
-use anabranch_core::cc::Algorithm;
-use anabranch_core::cc::int::{IntConfig, View};
+use anabranch_cc::Algorithm;
+use anabranch_cc::int::{IntConfig, View};
 use anabranch_wire::ioam::{Feedback as Report, code, decode};
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -96,7 +96,7 @@ fn the_contract_has_the_sizes_we_write() {
 enum Step {
     Option([u8; 16]),
     Ack,
-    /// An ACK in recovery: `core::cc` hears of it, the kernel's program does not.
+    /// An ACK in recovery: `cc` hears of it, the kernel's program does not.
     Unseen,
     /// The flow has nothing in flight, and begins to send.
     Begin,
@@ -124,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What `int_cubic_l2` leaves of a window, loss after loss, is what `core::cc` leaves.
+    /// What `int_cubic_l2` leaves of a window, loss after loss, is what `cc` leaves.
     #[test]
     fn l2_gives_way_as_in_core(mut cwnd in any::<u32>(), mut owed in any::<u32>(), losses in 1u32..100) {
         let mut owed_there = owed;
@@ -178,7 +178,7 @@ fn all_of_c(v: &CView) -> [u64; 12] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The twins: the same reports, ACKs and losses through `core::cc` and through what the kernel runs.
+    /// The twins: the same reports, ACKs and losses through `cc` and through what the kernel runs.
     #[test]
     fn the_kernels_arithmetic_is_cores(
         steps in proptest::collection::vec((step(), 1u64..200_000, 0u64..20_000_000), 1..60), stale in 1u32..=255,

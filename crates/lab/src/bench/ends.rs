@@ -4,7 +4,7 @@ use super::wireguard::{self, End};
 use super::{Bench, CLIENT, Core, Pair, SERVER, pinned, wait_for};
 use crate::netns::program::Program;
 use crate::netns::space::Space;
-use anabranch_core::access::crypto::PrivateKey;
+use anabranch_atsss::crypto::PrivateKey;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use rand_chacha::ChaCha20Rng;

@@ -4,7 +4,7 @@ use super::ends::{self, Kind, PORT, Tunnel, Upf};
 use super::{Bench, CLIENT, Core, Pair, Result1, SERVER, figures, stats, swarm, traffic};
 use crate::netns::program::Program;
 use crate::netns::traffic::{self as tasks, Task, UdpEcho, UdpSend, When};
-use anabranch_core::access::crypto::PrivateKey;
+use anabranch_atsss::crypto::PrivateKey;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use rand_chacha::ChaCha20Rng;

@@ -1,13 +1,13 @@
 //! Many UEs that shake hands with a real UPF, probe their path once, and fall silent.
 //!
-//! They are `core`'s own UE without device or engine: each has a socket and a source address, so that the
+//! They are `anabranch_atsss`'s own UE without device or engine: each has a socket and a source address, so that the
 //! UPF sees as many endpoints and networks as sessions.
 
-use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
-use anabranch_core::access::session::{Security, SessionParams};
-use anabranch_core::access::{DatagramSink, PacketSink, PathId};
-use anabranch_core::time::Instant;
-use anabranch_core::ue::{Ue, UeAccess, UeConfig, UeEvent};
+use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
+use anabranch_atsss::session::{Security, SessionParams};
+use anabranch_atsss::ue::{Ue, UeAccess, UeConfig, UeEvent};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_element::time::Instant;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::{SocketAddr, UdpSocket};

@@ -1,7 +1,7 @@
 //! WireGuard implementations in user space, configured over their socket as
 //! <https://www.wireguard.com/xplatform/#configuration-protocol> says.
 
-use anabranch_core::access::crypto::PrivateKey;
+use anabranch_atsss::crypto::PrivateKey;
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;

@@ -3,13 +3,13 @@
 use super::draw::Draw;
 use super::flow::{Flow, Transport};
 use super::plan::{Mode, UePlan};
-use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
-use anabranch_core::access::session::{Addresses, Security, SessionParams};
-use anabranch_core::access::{DatagramSink, PacketSink, PathId};
-use anabranch_core::policy::{Granularity, Rule, SteeringMode, Weight};
-use anabranch_core::time::Instant;
-use anabranch_core::ue::{Ue, UeAccess, UeConfig};
-use anabranch_core::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
+use anabranch_atsss::session::{Addresses, Security, SessionParams};
+use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
+use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_element::time::Instant;
+use anabranch_rules::{Granularity, Rule, SteeringMode, Weight};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

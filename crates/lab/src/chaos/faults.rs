@@ -4,10 +4,10 @@ use super::check::Violation;
 use super::ends::{Running, rules};
 use super::plan::{Fault, Kind, Mode};
 use super::world::World;
-use anabranch_core::policy::Rule;
-use anabranch_core::time::{Duration, Instant};
-use anabranch_core::ue::UeCommand;
-use anabranch_core::upf::UpfCommand;
+use anabranch_atsss::ue::UeCommand;
+use anabranch_atsss::upf::UpfCommand;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::Rule;
 use std::collections::BTreeMap;
 
 /// Time in which a UE that was refused comes back: it asks ever more rarely, at last every 80 s.

@@ -2,7 +2,7 @@
 
 use super::draw::Draw;
 use super::ledger::Kind;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Segments under way at once.

@@ -3,11 +3,11 @@
 use super::draw::Draw;
 use super::ends::{SERVER, epoch_ns, inner};
 use super::ledger::{self, FOREIGN, Kind, Label};
-use anabranch_core::access::crypto::{Initiator, PrivateKey, PublicKey, Suite};
-use anabranch_core::access::keyring::{Epoch, KeyRing};
-use anabranch_core::access::session::Addresses;
-use anabranch_core::time::{Duration, Instant};
-use anabranch_core::upf::UeEntry;
+use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Suite};
+use anabranch_atsss::keyring::{Epoch, KeyRing};
+use anabranch_atsss::session::Addresses;
+use anabranch_atsss::upf::UeEntry;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::control::{Close, Config, Control, MtuProbe, Notify, PathCounters, Probe, ProbeKind};
 use anabranch_wire::handshake::{Access, Hello};
 use anabranch_wire::tunnel::{

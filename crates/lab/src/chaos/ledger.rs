@@ -8,7 +8,7 @@
 //! place.
 
 use super::check::{Invariant, Tally};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip;
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,12 +1,12 @@
-//! An access of a UE with what goes wrong on it: a link each way (the product's own, `core::net`), and copies and damage
+//! An access of a UE with what goes wrong on it: a link each way (the product's own, `link`), and copies and damage
 //! on top.
 
 use super::check::Tally;
 use super::draw::Draw;
 use super::plan::Kind;
-use anabranch_core::net::{Link, LinkChange, LinkConfig, LinkStats, LossModel, QueueLimit, Rate};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_link::{Link, LinkChange, LinkConfig, LinkStats, LossModel, QueueLimit, Rate};
 use anabranch_wire::ip;
 use std::collections::VecDeque;
 

@@ -4,7 +4,7 @@ use super::check::{Invariant, Tally, Violation};
 use super::ledger::Service;
 use super::plan::{Kind, Mode, Plan};
 use super::world::World;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Sessions and paths are up again by then.

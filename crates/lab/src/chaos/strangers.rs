@@ -1,8 +1,8 @@
 //! Senders without keys: they see datagrams, send them again, change them, and make their own.
 
 use super::draw::Draw;
-use anabranch_core::access::crypto::{Initiator, PrivateKey, PublicKey, Suite};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_atsss::crypto::{Initiator, PrivateKey, PublicKey, Suite};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::handshake::{Access, Hello};
 use anabranch_wire::tunnel::{MessageType, classify};
 use rand_core::RngCore;

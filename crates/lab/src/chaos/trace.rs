@@ -1,7 +1,7 @@
 //! What happens in a run, line by line, for whoever looks for a cause: faults, what the programs tell, what they drop.
 
 use super::world::World;
-use anabranch_core::access::drops::DropCounters;
+use anabranch_atsss::drops::DropCounters;
 
 /// Lines so far.
 #[derive(Default)]

@@ -21,10 +21,10 @@ use super::line::Line;
 use super::plan::Plan;
 use super::strangers::Strangers;
 use super::trace::Trace;
-use anabranch_core::access::session::Addresses;
-use anabranch_core::time::{Duration, Instant};
-use anabranch_core::ue::UeEvent;
-use anabranch_core::upf::UpfEvent;
+use anabranch_atsss::session::Addresses;
+use anabranch_atsss::ue::UeEvent;
+use anabranch_atsss::upf::UpfEvent;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{MessageType, classify};
 use std::net::{IpAddr, SocketAddr};
@@ -635,14 +635,14 @@ impl World {
             let view = upf.view(&end.entry.key);
             let here = end.ue.paths();
             let there = view.as_ref().map(|view| &view.paths[..]).unwrap_or_default();
-            let up = |paths: &[anabranch_core::access::session::PathView]| {
+            let up = |paths: &[anabranch_atsss::session::PathView]| {
                 paths.len() == 2 && paths.iter().all(|path| path.up)
             };
             let connected = end.ue.is_connected() && view.as_ref().is_some_and(|view| view.connected);
             if connected && up(&here) && up(there) {
                 return None;
             }
-            let of = |paths: &[anabranch_core::access::session::PathView]| {
+            let of = |paths: &[anabranch_atsss::session::PathView]| {
                 paths.iter().map(|p| format!("{} {:?}", p.up, p.down)).collect::<Vec<_>>().join(", ")
             };
             Some(format!(

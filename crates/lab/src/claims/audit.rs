@@ -8,8 +8,8 @@ use crate::scenario::gnb::{Queue, Scheduler};
 use crate::scenario::model::Via;
 use crate::scenario::walk::Problem;
 use crate::scenario::{Case, Scenario};
-use anabranch_core::lwip::{DidaConfig, Hold};
-use anabranch_core::policy::SteeringMode;
+use anabranch_lwip::{DidaConfig, Hold};
+use anabranch_rules::SteeringMode;
 
 /// What is wrong with the claims of a scenario.
 #[must_use]

@@ -4,8 +4,8 @@
 
 use super::cells::Lateness;
 use crate::cell::Counters;
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::sched::SliceConfig;
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::sched::SliceConfig;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -281,7 +281,7 @@ impl Agent {
     ///
     /// # Errors
     /// It does not answer, or refuses.
-    pub fn set_rules(&self, rules: &[anabranch_core::policy::Rule]) -> Result<()> {
+    pub fn set_rules(&self, rules: &[anabranch_rules::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
         self.ask("PUT", "/v1/rules", &body).map(drop)
     }

@@ -10,10 +10,10 @@ use super::tunnels::Device;
 use crate::backend::Outcome;
 use crate::cell::{CellSeen, Waits};
 use crate::scenario::Case;
-use anabranch_core::ran::amc::Direction;
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::gnb::PacketTimes;
-use anabranch_core::ran::sched::SliceConfig;
+use anabranch_ran::amc::Direction;
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::gnb::PacketTimes;
+use anabranch_ran::sched::SliceConfig;
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -271,7 +271,7 @@ fn packets(agent: &Agent, begin_ns: u64, end: &Stop) -> Result<Vec<PacketTimes>>
 fn place(packet: &CellPacket, start_unix_ns: u64, begin_ns: u64) -> Option<PacketTimes> {
     let at = |ns: u64| {
         let since = (start_unix_ns + ns).checked_sub(begin_ns)?;
-        Some(anabranch_core::time::Instant::from_nanos(since))
+        Some(anabranch_element::time::Instant::from_nanos(since))
     };
     Some(PacketTimes {
         direction: Direction::Downlink,

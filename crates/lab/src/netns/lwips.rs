@@ -18,7 +18,7 @@ use super::topology::{Network, READY};
 use super::tunnels::Device;
 use crate::backend::{Outcome, Unable};
 use crate::scenario::Case;
-use anabranch_core::lwip::UeConfig;
+use anabranch_lwip::UeConfig;
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -5,7 +5,7 @@ use super::program::{self, Program};
 use super::space::Space;
 use super::stop::Stop;
 use crate::scenario::model::Link;
-use anabranch_core::net::{Direction, LinkPatch, LinkSpec};
+use anabranch_link::{Direction, LinkPatch, LinkSpec};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

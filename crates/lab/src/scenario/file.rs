@@ -3,7 +3,7 @@
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
 use super::schema::{choice, table};
-use anabranch_core::policy::{Rule, SteeringMode};
+use anabranch_rules::{Rule, SteeringMode};
 use std::collections::BTreeMap;
 
 choice! {
@@ -502,7 +502,7 @@ table! {
 
 table! {
     /// What a slice guarantees to a flow's sender: a paced one starts with a window of α·T·RTT/S (Eq. 1 of the paper on
-    /// slices at the end host), as `core::taps::window` bounds it.
+    /// slices at the end host), as `selection::window` bounds it.
     pub struct FlowSlice {
         /// T: guaranteed rate, Mbit/s; left out, the initial window is 10 segments.
         guaranteed_mbps: Option<f64> = None, range(0.001, 100_000.0);

@@ -1,20 +1,20 @@
-//! Cells in a scenario file, and as the core takes them.
+//! Cells in a scenario file, and as `anabranch_ran` takes them.
 
 use super::schema::{choice, table};
-use anabranch_core::ioam::DEFAULT_NAMESPACE;
-use anabranch_core::policy::Filter;
-use anabranch_core::ran::amc::Amc;
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::gnb::{
+use anabranch_element::ioam::DEFAULT_NAMESPACE;
+use anabranch_kern::file::read_text;
+use anabranch_ran::amc::Amc;
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::gnb::{
     BearerConfig, Gnb as Cell, GnbConfig, GnbError, IoamConfig, PacketEvents, QosRule, TelemetryConfig,
     UeConfig,
 };
-use anabranch_core::ran::mac::{ControlLoad, HarqConfig};
-use anabranch_core::ran::rlc::{AmConfig, RlcConfig, UmConfig};
-use anabranch_core::ran::sched::intra::IntraKind;
-use anabranch_core::ran::sched::{InterConfig, SliceConfig};
-use anabranch_core::ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
-use anabranch_kern::file::read_text;
+use anabranch_ran::mac::{ControlLoad, HarqConfig};
+use anabranch_ran::rlc::{AmConfig, RlcConfig, UmConfig};
+use anabranch_ran::sched::intra::IntraKind;
+use anabranch_ran::sched::{InterConfig, SliceConfig};
+use anabranch_ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
+use anabranch_rules::Filter;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -281,7 +281,7 @@ impl Channel {
     }
 }
 
-/// A name with its parameters, as the core reads it.
+/// A name with its parameters, as `anabranch_ran` reads it.
 fn named<T: DeserializeOwned>(tag: &str, name: &str, set: &toml::Table, what: &str) -> Result<T, String> {
     let mut table = set.clone();
     if table.contains_key(tag) {
@@ -373,7 +373,7 @@ impl Gnb {
         SdapConfig { drbs, flows: self.qos.iter().map(flow).collect(), ..base }
     }
 
-    /// As the core takes it, for UEs with these names and addresses.
+    /// As `anabranch_ran` takes it, for UEs with these names and addresses.
     ///
     /// # Errors
     /// A parameter of scheduler, queue or carrier that there is not.
@@ -416,7 +416,7 @@ impl Gnb {
             });
         }
         let control = ControlLoad { every_slots: self.control_every, offset_slots: 0, rbs: self.control_rbs };
-        let mac = anabranch_core::ran::gnb::MacConfig {
+        let mac = anabranch_ran::gnb::MacConfig {
             grant_delay_slots: Some(self.grant_delay_slots),
             control: if self.control_rbs > 0 { vec![control] } else { Vec::new() },
             forecast: Some(self.forecast),
@@ -450,7 +450,7 @@ impl Gnb {
     /// The cell itself; reads traces.
     ///
     /// # Errors
-    /// What [`Gnb::config`] and the core find.
+    /// What [`Gnb::config`] and `anabranch_ran` find.
     pub fn build(&self, seed: u64, ues: &[(String, Vec<IpAddr>)]) -> Result<Cell, String> {
         let config = self.config(seed, ues)?;
         let mut read = |file: &str| read_text(Path::new(file)).map_err(|e| e.to_string());

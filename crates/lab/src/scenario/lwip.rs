@@ -1,7 +1,7 @@
-//! LWIP nodes in a scenario file, and as the core takes them.
+//! LWIP nodes in a scenario file, and as `anabranch_lwip` takes them.
 
 use super::schema::table;
-use anabranch_core::lwip::{self, Config, ProbeConfig, UeConfig};
+use anabranch_lwip::{self as lwip, Config, ProbeConfig, UeConfig};
 use serde::de::DeserializeOwned;
 use std::net::IpAddr;
 
@@ -47,7 +47,7 @@ impl Lwip {
         self.config_at(ues, &[])
     }
 
-    /// The node as the core takes it, for these UEs; it measures its legs from these addresses.
+    /// The node as `anabranch_lwip` takes it, for these UEs; it measures its legs from these addresses.
     ///
     /// # Errors
     /// A key and what is wrong with it.

@@ -7,10 +7,10 @@ pub use super::file::{
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
 pub use super::matrix::Matrix;
-use anabranch_core::net::{self, LinkConfig, LinkSpec, SpecError};
-use anabranch_core::policy::{Rule, SteeringMode};
-use anabranch_core::time::Duration;
+use anabranch_element::time::Duration;
 use anabranch_kern::file::read_text;
+use anabranch_link::{self as net, LinkConfig, LinkSpec, SpecError};
+use anabranch_rules::{Rule, SteeringMode};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeMap;
@@ -419,7 +419,7 @@ impl Case {
 }
 
 impl LinkDirection {
-    /// As `core` and `anabranch link` write it.
+    /// As `anabranch_link` and `anabranch link` write it.
     #[must_use]
     pub fn spec(&self) -> LinkSpec {
         let queue_ms = self.queue_bdp.map_or(self.queue_ms, |times| times * 2.0 * self.delay_ms);

@@ -5,11 +5,11 @@ use super::model::{Access, Action, Case, Event, Flow, Traffic, Ue, Via, bps, ms,
 use super::schema::nearest;
 use super::walk::Problem;
 use crate::virtual_backend::addresses;
-use anabranch_core::access::MAX_PATHS;
-use anabranch_core::policy::{Filter, Rule, SteeringMode};
-use anabranch_core::taps::Properties;
-use anabranch_core::taps::window::{self, WindowInput};
-use anabranch_core::time::Duration;
+use anabranch_atsss::MAX_PATHS;
+use anabranch_element::time::Duration;
+use anabranch_rules::{Filter, Rule, SteeringMode};
+use anabranch_selection::Properties;
+use anabranch_selection::window::{self, WindowInput};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Resolves one variant of a file.

@@ -1,7 +1,7 @@
-//! Shapes of the policy types of `core`, which know nothing of scenario files.
+//! Shapes of the types of `anabranch_rules`, which know nothing of scenario files.
 
 use super::schema::{Described, Key, Shape, Table};
-use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_rules::{Filter, Rule, SteeringMode};
 
 impl Described for Rule {
     fn shape() -> Shape {
@@ -174,7 +174,7 @@ fn weight() -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::policy::Filter;
+    use anabranch_rules::Filter;
 
     fn words(table: &Table) -> Vec<&'static str> {
         table.keys.iter().map(|k| k.name).collect()

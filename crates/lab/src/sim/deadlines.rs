@@ -8,7 +8,7 @@
 //! Most networks are one block. A packet changes the deadlines of several nodes before the first is asked for.
 //! Time and place in the block are one number, so that the sooner of two is the lesser of two numbers.
 
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
 
 /// Deadlines of a block.
 const BLOCK: usize = 16;

@@ -10,9 +10,9 @@
 use super::spare;
 use super::tcp_app::TcpApp;
 use super::udp_app::UdpApp;
-use anabranch_core::element::{Element, Port, Reason};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_element::{Element, Port, Reason};
 use anabranch_wire::ip::protocol_and_port;
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -11,7 +11,7 @@ pub mod tcp;
 pub mod tcp_app;
 pub mod udp_app;
 
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
 
 /// A timer that may not run: when it is due, [`Instant::MAX`] if it does not.
 #[inline(always)]

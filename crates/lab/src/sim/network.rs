@@ -5,15 +5,15 @@
 //! ```
 //!
 //! Any [`Element`] is a node. A wire takes no time; delay, rate and loss are those of a
-//! [`DuplexLink`](anabranch_core::net::DuplexLink) put in between. Between two deadlines nothing happens, so
+//! [`DuplexLink`](anabranch_link::DuplexLink) put in between. Between two deadlines nothing happens, so
 //! a quiet hour costs nothing. The order of everything follows from the seeds and the order in which nodes
 //! were added: the same network run twice gives the same bytes.
 
 use super::deadlines::Deadlines;
 use super::router::Router;
-use anabranch_core::element::{Element, Port, Sink, drive};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::Instant;
+use anabranch_element::packet::Packet;
+use anabranch_element::time::Instant;
+use anabranch_element::{Element, Port, Sink, drive};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -481,9 +481,9 @@ impl<Event> Sink<Event> for Collect<'_, '_, Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::element::Reason;
-    use anabranch_core::net::{Direction, DuplexLink, LinkChange, LinkCommand, LinkConfig, LinkEvent, Rate};
-    use anabranch_core::time::Duration;
+    use anabranch_element::Reason;
+    use anabranch_element::time::Duration;
+    use anabranch_link::{Direction, DuplexLink, LinkChange, LinkCommand, LinkConfig, LinkEvent, Rate};
 
     /// Sends every packet back by the port it came from, and counts them.
     #[derive(Default)]

@@ -6,9 +6,9 @@
 //!                        └─no─▶ held, in order; all of it leaves when the timer runs out
 //! ```
 
-use anabranch_core::element::{Element, Port, Reason};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_element::{Element, Port, Reason};
 use anabranch_wire::ip::FlowKey;
 use anabranch_wire::tcp::{TcpFlags, parse_packet};
 use std::collections::{BTreeMap, VecDeque};

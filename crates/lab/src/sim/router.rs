@@ -1,8 +1,8 @@
 //! An IP router: longest prefix, hop limit, packet size per port.
 
-use anabranch_core::element::{Element, Port, Reason};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::Instant;
+use anabranch_element::packet::Packet;
+use anabranch_element::time::Instant;
+use anabranch_element::{Element, Port, Reason};
 use anabranch_wire::ip::{dst, packet_too_big, src_dst};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, VecDeque};

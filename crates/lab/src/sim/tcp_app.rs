@@ -4,8 +4,8 @@
 use super::due;
 use super::stream::SeededStream;
 use super::tcp::{Connection, Options, TcpStats, TelemetryStats};
-use anabranch_core::packet::Packet;
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::{Feedback, HOP_BY_HOP};
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, parse_packet, parse_packet_with};
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@
 
 use super::due;
 use crate::measure::Arrival;
-use anabranch_core::packet::Packet;
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ip::{parse_udp, udp_datagram};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};

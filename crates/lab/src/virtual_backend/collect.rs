@@ -10,7 +10,7 @@ use crate::sim::host::{App, Host};
 use crate::sim::tcp::{TcpStats, TelemetryStats};
 use crate::sim::tcp_app::TcpApp;
 use crate::sim::udp_app::UdpApp;
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
 use anyhow::{Context, Result};
 
 /// Adds everything about the run to `out`.

@@ -16,9 +16,9 @@ use crate::scenario::Case;
 use crate::scenario::model::ms;
 use crate::sim::network::{Network, NodeId};
 use crate::sim::resequence::Resequencer;
-use anabranch_core::element::Port;
-use anabranch_core::lwip::{Config, Event, Leg, Node, ReleaseReason, Stats, UeConfig, UeElement, UeSide};
-use anabranch_core::time::Instant;
+use anabranch_element::Port;
+use anabranch_element::time::Instant;
+use anabranch_lwip::{Config, Event, Leg, Node, ReleaseReason, Stats, UeConfig, UeElement, UeSide};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct UeEnd {
 /// Adds the nodes of `case`.
 ///
 /// # Errors
-/// A configuration the core does not take.
+/// A configuration that `anabranch_lwip` refuses.
 pub fn build(
     case: &Case,
     net: &mut Network,
@@ -105,7 +105,7 @@ pub fn attach(
 /// The UE's end of the node, not yet connected to the legs.
 ///
 /// # Errors
-/// Addresses the core does not take.
+/// Addresses that `anabranch_lwip` refuses.
 pub fn ue(case: &Case, node: &str, site: &Site, ue: &str, net: &mut Network) -> Result<Option<UeEnd>> {
     let Some(&u) = site.ues.get(ue) else { return Ok(None) };
     let side = UeSide::new(&ue_config(ue, site.number, u))?;

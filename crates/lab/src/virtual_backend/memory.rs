@@ -3,7 +3,7 @@
 use crate::backend::Outcome;
 use crate::scenario::file::FlatEntry;
 use crate::scenario::model::Memory;
-use anabranch_core::access::memory::{Design, Flat, table5_with};
+use anabranch_atsss::memory::{Design, Flat, table5_with};
 
 /// Adds the users that fit, by sessions per user and design.
 pub fn compute(memory: &Memory, outcome: &mut Outcome) {

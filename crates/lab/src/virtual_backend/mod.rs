@@ -15,7 +15,7 @@ mod world;
 use crate::backend::{Backend, Outcome, Progress, Unable};
 use crate::scenario::Case;
 use crate::scenario::file::BackendName;
-use anabranch_core::policy::Functionality;
+use anabranch_rules::Functionality;
 
 /// Runs scenarios in virtual time.
 pub struct VirtualBackend;

@@ -1,4 +1,4 @@
-//! Slices in virtual time: manager, view and policy are those of the programs (`core::slice`, `core::taps`). What is left out is
+//! Slices in virtual time: manager, view and policy are those of the programs (`slice`, `selection`). What is left out is
 //! the REST between them and the time it takes: UEs have heard of their slices before anything is sent.
 //!
 //! ```text
@@ -14,15 +14,13 @@ use crate::scenario::Case;
 use crate::scenario::file::CongestionControl;
 use crate::scenario::model::{Direction, Flow, Traffic, Via};
 use crate::slices::{ACCESS, FIRST_MARK, capacity_bps, of_ue, profile, question};
-use anabranch_core::access::PathId;
-use anabranch_core::policy::{
-    Filter, Granularity, PortRange, Protocol as Carried, Rule, SteeringMode, Weight,
-};
-use anabranch_core::slice::view::view;
-use anabranch_core::slice::{Access, GrowthLimits, Inventory, Manager, Order, Ue, UeView, Write};
-use anabranch_core::taps::plan::{Action, PlanConfig, plan};
-use anabranch_core::taps::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_atsss::PathId;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::{Filter, Granularity, PortRange, Protocol as Carried, Rule, SteeringMode, Weight};
+use anabranch_selection::plan::{Action, PlanConfig, plan};
+use anabranch_selection::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
+use anabranch_slice::view::view;
+use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Order, Ue, UeView, Write};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -79,7 +77,7 @@ fn manager(case: &Case) -> Result<Manager> {
         location: String::new(),
         downlink_bps: bps,
         uplink_bps: bps,
-        max_share_ppm: anabranch_core::slice::inventory::WHOLE,
+        max_share_ppm: anabranch_slice::inventory::WHOLE,
         delay_ms: 0.0,
     };
     let mut manager = Manager::new(Inventory::new([access])?, GrowthLimits::default());

@@ -14,8 +14,8 @@ use super::thread::Running;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::read_trace;
 use crate::config::{self, GnbConfig, N3Section};
-use anabranch_core::ran::amc::Amc;
-use anabranch_core::ran::gnb::Gnb;
+use anabranch_ran::amc::Amc;
+use anabranch_ran::gnb::Gnb;
 use anyhow::Context;
 use report::Report;
 use std::net::IpAddr;
@@ -147,7 +147,7 @@ struct Agent {
     file: PathBuf,
     config: GnbConfig,
     /// The cell as it is now.
-    running: anabranch_core::ran::gnb::GnbConfig,
+    running: anabranch_ran::gnb::GnbConfig,
     amc: Amc,
     device_of_ue: Vec<usize>,
     worker: Handle,

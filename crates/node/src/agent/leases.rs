@@ -6,10 +6,10 @@
 use super::state_file;
 use crate::config::{Pool, UpfUe, gateway_v4, gateway_v6};
 use crate::folder;
-use anabranch_core::access::FixedHasher;
-use anabranch_core::access::crypto::PublicKey;
-use anabranch_core::access::session::Addresses;
-use anabranch_core::access::table::HashIndex;
+use anabranch_atsss::FixedHasher;
+use anabranch_atsss::crypto::PublicKey;
+use anabranch_atsss::session::Addresses;
+use anabranch_atsss::table::HashIndex;
 use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};

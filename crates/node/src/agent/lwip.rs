@@ -11,7 +11,7 @@ use super::service::{Signals, Wish, notify, reloading};
 use super::thread::{Handle, Running};
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, ConfigError, GtpuBackhaul, LwipConfig};
-use anabranch_core::lwip::{Config as Node, DidaConfig};
+use anabranch_lwip::{Config as Node, DidaConfig};
 use anyhow::Context;
 use backhaul::{Backhaul, Gtpu, Tunnels};
 use std::net::UdpSocket;

@@ -410,7 +410,7 @@ pub(crate) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<
 mod tests {
     use super::*;
     use crate::testing::{documented_metrics, metric_rows};
-    use anabranch_core::access::drops::DropReason;
+    use anabranch_atsss::drops::DropReason;
     use std::collections::BTreeSet;
 
     const PAGE: &str = include_str!("../../../../docs/operations.md");
@@ -552,7 +552,7 @@ mod tests {
     fn limits_are_the_documented_ones() {
         let limits = PAGE.split("## Limits").nth(1).unwrap();
         for row in [
-            format!("paths of a session | {} |", anabranch_core::access::MAX_PATHS),
+            format!("paths of a session | {} |", anabranch_atsss::MAX_PATHS),
             format!("with metrics of their own | {MAX_SESSIONS} sessions |"),
             format!("events kept | {} |", crate::api::EVENTS_KEPT),
         ] {

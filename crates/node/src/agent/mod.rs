@@ -29,7 +29,7 @@ mod views;
 mod why;
 
 use crate::config::{Api, ConfigError, Listen, Metrics};
-use anabranch_core::lwip::{Config as LwipNode, DidaConfig, Hold, Steering};
+use anabranch_lwip::{Config as LwipNode, DidaConfig, Hold, Steering};
 use std::path::PathBuf;
 
 /// Arguments of `anabranch ue`.

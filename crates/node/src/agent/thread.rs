@@ -6,7 +6,7 @@
 //!                 ◀── Running::failed, or its panic ──┘
 //! ```
 
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::time::{Duration, Instant, nanos};
 use anyhow::Context;
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;

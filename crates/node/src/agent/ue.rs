@@ -18,14 +18,14 @@ use crate::folder;
 use crate::keygen::random_seed;
 use crate::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
 use crate::taps::{Installed, Taps, Usci, Windows};
-use anabranch_core::access::PathId;
-use anabranch_core::access::crypto::{PublicKey, Suite};
-use anabranch_core::access::session::{
+use anabranch_atsss::PathId;
+use anabranch_atsss::crypto::{PublicKey, Suite};
+use anabranch_atsss::session::{
     Addresses, CodingStats, PathLoad, PathView, RuleView, SessionParams, Traffic,
 };
-use anabranch_core::ioam::IoamStats;
-use anabranch_core::policy::Rule;
-use anabranch_core::ue::{self, Ue, UeCommand, UeEvent};
+use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
+use anabranch_element::ioam::IoamStats;
+use anabranch_rules::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -83,7 +83,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
 async fn serve(
     args: &Common,
     config: UeConfig,
-    key: anabranch_core::access::crypto::PrivateKey,
+    key: anabranch_atsss::crypto::PrivateKey,
     net: &Net,
     mut accesses: Vec<Access>,
     mtu: u16,
@@ -233,7 +233,7 @@ struct Snapshot {
     loads: Vec<PathLoad>,
     rules: Vec<RuleView>,
     coding: CodingStats,
-    now: anabranch_core::time::Instant,
+    now: anabranch_element::time::Instant,
     drops: BTreeMap<String, u64>,
     ioam: IoamStats,
     worker: api::WorkerStatus,

@@ -3,7 +3,7 @@
 use crate::config::{Device, RemoteAddr, UeAccess};
 use crate::engine::udp::AccessSocket;
 use crate::netctl::{Health, Watched, bind_access, interface_of};
-use anabranch_core::access::session::Security;
+use anabranch_atsss::session::Security;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 

@@ -4,10 +4,10 @@ use super::why;
 use crate::api;
 use crate::engine::udp::SocketCounters;
 use crate::engine::worker::WorkerCounters;
-use anabranch_core::access::drops::DropCounters;
-use anabranch_core::access::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
-use anabranch_core::access::steer::Exclusion;
-use anabranch_core::ioam::IoamStats;
+use anabranch_atsss::drops::DropCounters;
+use anabranch_atsss::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
+use anabranch_atsss::steer::Exclusion;
+use anabranch_element::ioam::IoamStats;
 use std::collections::BTreeMap;
 
 /// A path; `trouble` is what the operating system says of its interface.

@@ -2,10 +2,10 @@
 
 use super::views::event;
 use crate::api;
-use anabranch_core::access::PathId;
-use anabranch_core::access::session::{CodingStats, RuleEvent, RuleView};
-use anabranch_core::access::steer::{Because, Doing, Exclusion, LawView};
-use anabranch_core::time::Instant;
+use anabranch_atsss::PathId;
+use anabranch_atsss::session::{CodingStats, RuleEvent, RuleView};
+use anabranch_atsss::steer::{Because, Doing, Exclusion, LawView};
+use anabranch_element::time::Instant;
 use std::collections::BTreeMap;
 
 /// What a rule of `ue` does; `access` gives the name of a path id.

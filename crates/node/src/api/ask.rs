@@ -7,7 +7,7 @@ use super::ran::RanAsk;
 use super::tcp_lane::TcpLaneAsk;
 use super::types::{Reloaded, Rules, Session, SessionList, Status};
 use crate::config::UpfUe;
-use anabranch_core::policy::Rule;
+use anabranch_rules::Rule;
 use tokio::sync::{mpsc, oneshot};
 
 /// Where an answer goes.

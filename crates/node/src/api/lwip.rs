@@ -2,7 +2,7 @@
 
 use super::ask::Reply;
 use super::problem::Problem;
-use anabranch_core::lwip::{DidaConfig, Hold, OtherTraffic, Steering, WifiLeg};
+use anabranch_lwip::{DidaConfig, Hold, OtherTraffic, Steering, WifiLeg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;

@@ -2,7 +2,7 @@
 
 use super::ask::Reply;
 use super::problem::Problem;
-use anabranch_core::taps::plan::Action;
+use anabranch_selection::plan::Action;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;

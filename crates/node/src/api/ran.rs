@@ -2,9 +2,9 @@
 
 use super::ask::Reply;
 use super::problem::Problem;
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::queue::QueueConfig;
-use anabranch_core::ran::sched::{InterConfig, SliceConfig};
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::queue::QueueConfig;
+use anabranch_ran::sched::{InterConfig, SliceConfig};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::sync::broadcast;

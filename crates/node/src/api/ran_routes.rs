@@ -8,7 +8,7 @@ use super::ran::{
     UeChange, UeList,
 };
 use super::routes::{Answer, Page, Shared};
-use anabranch_core::ran::sched::SliceConfig;
+use anabranch_ran::sched::SliceConfig;
 use axum::Json;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};

@@ -1,4 +1,4 @@
-//! Rules as the OpenAPI description shows them: `core::policy`, whose types know nothing of OpenAPI,
+//! Rules as the OpenAPI description shows them: `rules`, whose types know nothing of OpenAPI,
 //! mirrored. A test holds the two together.
 
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ pub enum GranularitySchema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::policy::Rule;
+    use anabranch_rules::Rule;
 
     /// Every mode and every filter key, through `core` and through the mirror: the same JSON.
     #[test]

@@ -1,4 +1,4 @@
-//! The answer to `POST /connections/select` as the OpenAPI description shows it: `core::taps`, whose types know nothing of
+//! The answer to `POST /connections/select` as the OpenAPI description shows it: `selection`, whose types know nothing of
 //! OpenAPI, mirrored. A test holds the two together.
 
 use serde::{Deserialize, Serialize};
@@ -259,10 +259,10 @@ pub struct MatchedSchema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::plan::{Action, Answer, InitialWindow, Planned};
-    use anabranch_core::taps::ursp::Matched;
-    use anabranch_core::taps::window::WindowLimit;
-    use anabranch_core::taps::{Candidate, Effect, Endpoint, Need, PathName, Protocol, Pruned, Reason};
+    use anabranch_selection::plan::{Action, Answer, InitialWindow, Planned};
+    use anabranch_selection::ursp::Matched;
+    use anabranch_selection::window::WindowLimit;
+    use anabranch_selection::{Candidate, Effect, Endpoint, Need, PathName, Protocol, Pruned, Reason};
     use std::collections::BTreeSet;
 
     /// Every field there is, every step and every kind of effect and limit.

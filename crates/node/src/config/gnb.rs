@@ -3,7 +3,7 @@
 use super::api::{Api, Metrics};
 use super::load::{Check, read_trace};
 use super::types::{Device, DeviceKind};
-use anabranch_core::ran::gnb::{Gnb, GnbConfig as Cell, N3, PacketEvents, TelemetryConfig};
+use anabranch_ran::gnb::{Gnb, GnbConfig as Cell, N3, PacketEvents, TelemetryConfig};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;

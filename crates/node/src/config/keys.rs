@@ -1,7 +1,7 @@
 //! Private key files: 32 bytes in base64, one line, for the owner's eyes only.
 
 use super::load::ConfigError;
-use anabranch_core::access::crypto::PrivateKey;
+use anabranch_atsss::crypto::PrivateKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zeroize::Zeroizing;

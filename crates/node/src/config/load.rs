@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn what_two_ues_share_is_named() {
-        let key = |id: u8| anabranch_core::access::crypto::PublicKey([id; 32]);
+        let key = |id: u8| anabranch_atsss::crypto::PublicKey([id; 32]);
         let ue = |name: &str, id: u8, more: &str| {
             format!("[[ue]]\nname = \"{name}\"\npublic_key = \"{}\"\n{more}\n", key(id))
         };

@@ -2,8 +2,8 @@
 
 use super::api::{Api, Listen, Metrics};
 use super::load::Check;
-use anabranch_core::policy::{Filter, Protocol};
-use anabranch_core::taps::Properties;
+use anabranch_rules::{Filter, Protocol};
+use anabranch_selection::Properties;
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use super::api::{Api, Listen};
 use super::load::Check;
-use anabranch_core::slice::{Access, GrowthLimits, Inventory};
+use anabranch_slice::{Access, GrowthLimits, Inventory};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Values both files share.
 
-use anabranch_core::access::classify::RuleSet;
-use anabranch_core::ioam::IoamConfig;
-use anabranch_core::policy::Rule;
+use anabranch_atsss::classify::RuleSet;
+use anabranch_element::ioam::IoamConfig;
+use anabranch_rules::Rule;
 use serde::{Deserialize, Serialize};
 
 /// The first thing wrong with `[ioam]`.
@@ -186,9 +186,9 @@ pub fn check_rules(rules: &[Rule], accesses: &[&str]) -> Result<(), String> {
     RuleSet::compile(rules, &accesses).map(drop).map_err(|error| error.to_string())
 }
 
-/// Names must be unique and there may be at most [`anabranch_core::access::MAX_PATHS`] of them.
+/// Names must be unique and there may be at most [`anabranch_atsss::MAX_PATHS`] of them.
 pub fn check_accesses(names: &[&str]) -> Result<(), String> {
-    let most = anabranch_core::access::MAX_PATHS;
+    let most = anabranch_atsss::MAX_PATHS;
     if names.is_empty() || names.len() > most {
         return Err(format!("{} [[access]] sections: give 1 to {most}", names.len()));
     }

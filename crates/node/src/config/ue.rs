@@ -5,11 +5,11 @@ use super::gateways::Gateways;
 use super::load::Check;
 use super::tcp_lane::UeLane;
 use super::types::{Device, RemoteAddr, check_accesses, check_ioam, check_rules};
-use anabranch_core::access::crypto::PublicKey;
-use anabranch_core::access::path::{FlapParams, ProbeParams};
-use anabranch_core::access::session::Security;
-use anabranch_core::ioam::IoamConfig;
-use anabranch_core::policy::{PortRange, Protocol, Rule};
+use anabranch_atsss::crypto::PublicKey;
+use anabranch_atsss::path::{FlapParams, ProbeParams};
+use anabranch_atsss::session::Security;
+use anabranch_element::ioam::IoamConfig;
+use anabranch_rules::{PortRange, Protocol, Rule};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -237,7 +237,7 @@ impl Mapping {
             return Err(format!("[[mapping]] {}: protocol must be tcp or udp", self.name));
         }
         let properties = serde_json::Value::Object(self.properties.clone());
-        match anabranch_core::taps::Properties::from_json(properties) {
+        match anabranch_selection::Properties::from_json(properties) {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("[[mapping]] {}: properties: {error}", self.name)),
         }

@@ -9,9 +9,9 @@ use super::watch::{Rates, Watch};
 use crate::api::{
     BearerLink, Cell, CellChange, CellLink, CellUe, SliceLink, Slices, Status, UeChange, UeList,
 };
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::queue::QueueConfig;
-use anabranch_core::ran::sched::{InterConfig, SliceConfig};
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::queue::QueueConfig;
+use anabranch_ran::sched::{InterConfig, SliceConfig};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -8,7 +8,7 @@ use super::sessions::Page;
 use super::table::{bytes, list, or_dash, rate, table, with_rest};
 use super::watch::{Rates, Watch};
 use crate::api::{LwipChange, LwipFlows, LwipNode};
-use anabranch_core::lwip::{Hold, OtherTraffic, Steering};
+use anabranch_lwip::{Hold, OtherTraffic, Steering};
 use reqwest::Method;
 use serde::Serialize;
 

@@ -24,7 +24,7 @@ mod watch;
 pub use error::CtlError;
 
 use crate::api::{Reloaded, Rules};
-use anabranch_core::policy::Rule;
+use anabranch_rules::Rule;
 use client::{Client, INT_SOCKET, PROXY_SOCKET, Target};
 use reqwest::Method;
 use serde::Serialize;

@@ -7,7 +7,7 @@ use super::sessions::Page;
 use super::table::{bytes, counted, list, or_dash, rate, table, with_rest};
 use super::watch::{Rates, Watch};
 use crate::api::{ProxyFlow, ProxyFlows, ProxyNode};
-use anabranch_core::taps::plan::Action;
+use anabranch_selection::plan::Action;
 
 /// What to look at; without it, the proxy.
 #[derive(Debug, clap::Subcommand)]

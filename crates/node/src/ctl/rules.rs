@@ -4,7 +4,7 @@ use super::error::CtlError;
 use super::table::{or_dash, table};
 use crate::api::{Coded, Law, LawPath, RuleUse, Rules};
 use crate::config::{self, Check};
-use anabranch_core::policy::{Filter, Rule, SteeringMode};
+use anabranch_rules::{Filter, Rule, SteeringMode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -6,7 +6,7 @@ use super::error::CtlError;
 use super::table::{bytes, list, table};
 use crate::api::{Session, SessionList};
 use crate::config::UpfUe;
-use anabranch_core::access::crypto::PublicKey;
+use anabranch_atsss::crypto::PublicKey;
 use reqwest::Method;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;

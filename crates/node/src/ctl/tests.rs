@@ -5,7 +5,7 @@ use crate::api::{
 use crate::api::{Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve};
 use crate::cli::{Cli, Command};
 use crate::config::{Api, Listen};
-use anabranch_core::policy::Rule;
+use anabranch_rules::Rule;
 use clap::{CommandFactory, Parser};
 use std::path::PathBuf;
 use tokio::sync::mpsc;

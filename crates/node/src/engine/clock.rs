@@ -1,6 +1,6 @@
 //! Real time as the core sees it.
 
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
 
 /// Maps the monotonic clock to nanoseconds since the program started.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use super::offload::{Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, for_each_packet};
 use crate::config::DeviceKind;
 use crate::netctl::inside_name;
-use anabranch_core::access::PacketSink;
+use anabranch_atsss::PacketSink;
 use anabranch_kern::packet::{Framing, Options, PacketSocket};
 use anabranch_wire::ip;
 use anyhow::Context;

@@ -1,11 +1,11 @@
 //! The tunnel ends of `core` as the data path drives them.
 
 use super::worker::End;
-use anabranch_core::access::fast::{FastLane, FastTraffic};
-use anabranch_core::access::{DatagramSink, FixedHasher, PacketSink, PathId, tcp_lane};
-use anabranch_core::time::Instant;
-use anabranch_core::ue::{Ue, UeEvent};
-use anabranch_core::upf::{Upf, UpfEvent};
+use anabranch_atsss::fast::{FastLane, FastTraffic};
+use anabranch_atsss::ue::{Ue, UeEvent};
+use anabranch_atsss::upf::{Upf, UpfEvent};
+use anabranch_atsss::{DatagramSink, FixedHasher, PacketSink, PathId, tcp_lane};
+use anabranch_element::time::Instant;
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::InnerHeader;
 use arc_swap::{ArcSwap, Cache};

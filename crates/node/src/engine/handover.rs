@@ -9,7 +9,7 @@
 //!              (none free: the packet is dropped and counted)      wake once per round
 //! ```
 
-use anabranch_core::access::PathId;
+use anabranch_atsss::PathId;
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! The inner side of a worker: its queue of the interface, and that of the TCP lane while there is one.
 
 use super::device::Device;
-use anabranch_core::access::{PacketSink, tcp_lane};
+use anabranch_atsss::{PacketSink, tcp_lane};
 use anabranch_wire::ip;
 
 /// Where inner packets come from and go to.

@@ -5,8 +5,8 @@ use super::device::Device;
 use super::udp::AccessSocket;
 use super::worker::{End, Handle, Worker};
 use crate::testing::{in_private_network, sh};
-use anabranch_core::access::{DatagramSink, PacketSink, PathId};
-use anabranch_core::time::Instant;
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_element::time::Instant;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc;
 

@@ -6,10 +6,10 @@
 //! ```
 
 use super::fast::{self, Fast, Place};
-use anabranch_core::access::fast::FastFlow;
-use anabranch_core::access::session::Addresses;
-use anabranch_core::access::{DatagramSink, PathId};
-use anabranch_core::time::Instant;
+use anabranch_atsss::fast::FastFlow;
+use anabranch_atsss::session::Addresses;
+use anabranch_atsss::{DatagramSink, PathId};
+use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};

@@ -1,8 +1,8 @@
 //! Loading, holding, and asking what is loaded.
 
 use crate::config::read_private_key;
-use anabranch_core::cc::Algorithm;
-use anabranch_core::cc::int::IntConfig;
+use anabranch_cc::Algorithm;
+use anabranch_cc::int::IntConfig;
 use anabranch_kern::bpf::{self, Controllers, Feedback, ReportKey, Source, SourceConfig};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{SHA256, digest};

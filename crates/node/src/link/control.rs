@@ -1,6 +1,6 @@
 //! The control socket of a running link: one JSON object per line in, one per line out.
 
-use anabranch_core::net::{Direction, LinkPatch};
+use anabranch_link::{Direction, LinkPatch};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};

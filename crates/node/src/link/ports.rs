@@ -1,11 +1,11 @@
 //! The interfaces of an emulated link: reading, writing, and which of several a frame belongs to.
 
-use anabranch_core::element::Port as Side;
-use anabranch_core::net::DuplexLink;
-use anabranch_core::packet::Packet;
-use anabranch_core::time::Instant;
+use anabranch_element::Port as Side;
+use anabranch_element::packet::Packet;
+use anabranch_element::time::Instant;
 use anabranch_kern::interface;
 use anabranch_kern::packet::{Options, PacketSocket};
+use anabranch_link::DuplexLink;
 use anabranch_wire::ip;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsFd, BorrowedFd};

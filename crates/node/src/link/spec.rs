@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::config::read_trace;
-use anabranch_core::net::{LinkConfig, LinkSpec};
+use anabranch_link::{LinkConfig, LinkSpec};
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
@@ -63,7 +63,7 @@ fn one(direction: &str, both: &Table, own: Table) -> Result<LinkConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::net::{LossModel, Rate};
+    use anabranch_link::{LossModel, Rate};
     use clap::Parser;
     use std::io::Write;
     use std::time::Duration;

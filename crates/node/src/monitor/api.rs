@@ -15,7 +15,7 @@ use super::schema::{CountersSchema, FlowSchema, PathSchema};
 use super::served::Last;
 use crate::api::extract::{Params, Path, complete};
 use crate::api::{Access, Bearer, Page, Problem, finish, hundred};
-use anabranch_core::collect::{CollectCounters, FlowView, PathView};
+use anabranch_cc::collect::{CollectCounters, FlowView, PathView};
 use axum::extract::State;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::ctl::table::{bytes, or_dash, rate, table};
-use anabranch_core::collect::PathView;
+use anabranch_cc::collect::PathView;
 use anabranch_kern::bpf::{PATH_NODES, PathsMap, PublishedPath, published};
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};

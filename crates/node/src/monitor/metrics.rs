@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::agent::metrics::{count, encoded, gauge, one};
-use anabranch_core::collect::{FlowView, HopView, LatencyView, PathView};
+use anabranch_cc::collect::{FlowView, HopView, LatencyView, PathView};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
 

@@ -1,6 +1,6 @@
 //! What a monitor says at a time: its collector's views, and what it counted.
 
-use anabranch_core::collect::{CollectCounters, FlowView, PathView};
+use anabranch_cc::collect::{CollectCounters, FlowView, PathView};
 use anyhow::{Context, Result};
 use serde::Serialize;
 

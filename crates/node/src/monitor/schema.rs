@@ -1,4 +1,4 @@
-//! Paths and flows as the OpenAPI description shows them: `core::collect`, whose types know nothing of OpenAPI, mirrored.
+//! Paths and flows as the OpenAPI description shows them: `cc::collect`, whose types know nothing of OpenAPI, mirrored.
 //! A test holds the two together.
 
 use serde::{Deserialize, Serialize};

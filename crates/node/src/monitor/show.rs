@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::ctl::table::{bytes, or_dash, rate, table};
-use anabranch_core::collect::{CollectCounters, FlowView, HopView, LatencyView, LevelView, PathView};
+use anabranch_cc::collect::{CollectCounters, FlowView, HopView, LatencyView, LevelView, PathView};
 
 /// Flows in the table; JSON has all.
 const MOST_ROWS: usize = 50;

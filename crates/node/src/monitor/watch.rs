@@ -1,8 +1,8 @@
 //! The monitor's loop: packets in, a report every interval, until a signal.
 
 use super::report::Report;
-use anabranch_core::collect::{CollectConfig, Collector, Sighting};
-use anabranch_core::time::Instant;
+use anabranch_cc::collect::{CollectConfig, Collector, Sighting};
+use anabranch_element::time::Instant;
 use anabranch_kern::packet::{Framing, Only, Options, PacketSocket};
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};

@@ -8,7 +8,7 @@
 use super::slices::{PROXY_PRIORITY, Selector};
 use super::steps::Step;
 use super::{mptcp, tproxy};
-use anabranch_core::access::{MAX_PATHS, PathId, tcp_lane};
+use anabranch_atsss::{MAX_PATHS, PathId, tcp_lane};
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -227,7 +227,7 @@ mod tests {
     use super::super::{FlowRule, Net, Tproxy};
     use super::leads;
     use crate::testing::{in_private_network, sh};
-    use anabranch_core::policy::Filter;
+    use anabranch_rules::Filter;
 
     fn tproxy(name: &str, mark: u32, port: u16) -> Tproxy {
         Tproxy {

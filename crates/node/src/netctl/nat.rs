@@ -62,7 +62,7 @@ pub fn install(nat: &Nat) -> anyhow::Result<()> {
     helper::apply_ruleset(&batch.to_nftables()).map_err(explain)
 }
 
-/// Where packets of UEs may go that the program does not see (`core::access::destinations` judges those that it does).
+/// Where packets of UEs may go that the program does not see (`atsss::destinations` judges those that it does).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// Name of the table.

@@ -4,7 +4,7 @@
 //! dump; cgroup ids are inode numbers of /sys/fs/cgroup. Finding one that is new takes a walk through all cgroups, which may
 //! take long: there is one in [`WALK_EVERY`] at most, and the control plane asks by way of [`OwnerThread`].
 
-use anabranch_core::access::classify::FlowOwner;
+use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
 use anyhow::{Context, bail};
 use nix::libc;

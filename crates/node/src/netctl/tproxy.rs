@@ -11,7 +11,7 @@
 //! ask for a slice themselves.
 
 use super::keeper::Keeper;
-use anabranch_core::policy::{Filter, PortRange, Protocol};
+use anabranch_rules::{Filter, PortRange, Protocol};
 use anyhow::Context;
 use ipnet::IpNet;
 use nftables::helper::{self, DEFAULT_ARGS, DEFAULT_NFT, NftablesError};

@@ -4,8 +4,8 @@ use super::policy::Way;
 use super::rules::Transport;
 use crate::api::client::{self, Trust};
 use crate::config::{AgentLink, Listen};
-use anabranch_core::taps::PathName;
-use anabranch_core::taps::plan::{Answer as Selected, Planned};
+use anabranch_selection::PathName;
+use anabranch_selection::plan::{Answer as Selected, Planned};
 use anyhow::Context;
 use reqwest::{Response, StatusCode, Url};
 use serde_json::{Value, json};
@@ -180,7 +180,7 @@ fn innermost(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::plan::Action;
+    use anabranch_selection::plan::Action;
 
     #[test]
     fn a_question_is_about_what_the_program_speaks() {

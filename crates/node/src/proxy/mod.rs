@@ -35,7 +35,7 @@ pub use rules::Rules;
 
 use crate::config::ProxyLimits;
 use crate::netctl::Owners;
-use anabranch_core::access::classify::FlowOwner;
+use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
 use arc_swap::ArcSwap;
 use rules::Transport;

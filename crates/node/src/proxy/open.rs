@@ -3,8 +3,8 @@
 use super::flows::Counters;
 use super::policy::Way;
 use crate::relay::transparent;
-use anabranch_core::taps::Protocol as Carrier;
-use anabranch_core::taps::plan::Action;
+use anabranch_selection::Protocol as Carrier;
+use anabranch_selection::plan::Action;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;

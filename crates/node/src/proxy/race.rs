@@ -3,8 +3,8 @@
 use super::Proxy;
 use super::open;
 use super::policy::Way;
-use anabranch_core::taps::race::{Race, RaceAction, RaceConfig};
-use anabranch_core::time;
+use anabranch_element::time;
+use anabranch_selection::race::{Race, RaceAction, RaceConfig};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

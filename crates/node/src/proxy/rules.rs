@@ -2,8 +2,8 @@
 
 use crate::config::{ProxyRule, Source, Unmet};
 use crate::netctl::FlowRule;
-use anabranch_core::access::classify::{FlowFilter, FlowOwner};
-use anabranch_core::taps::Protocol;
+use anabranch_atsss::classify::{FlowFilter, FlowOwner};
+use anabranch_selection::Protocol;
 use anabranch_wire::ip::{FlowKey, protocol};
 use anyhow::Context;
 use serde::Serialize;

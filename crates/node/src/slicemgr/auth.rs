@@ -4,7 +4,7 @@ use super::routes::refused;
 use super::{Shared, scopes};
 use crate::api::auth::{Caller, Refused, Role, insufficient};
 use crate::api::{Problem, bearer, proved};
-use anabranch_core::slice::{Manager, Refusal, Slice};
+use anabranch_slice::{Manager, Refusal, Slice};
 use aws_lc_rs::digest;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;

@@ -9,7 +9,7 @@
 use crate::api::Problem;
 use crate::api::client::{self, Trust};
 use crate::config::Callbacks as Config;
-use anabranch_core::access::destinations::Destinations;
+use anabranch_atsss::destinations::Destinations;
 use anyhow::Context;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};

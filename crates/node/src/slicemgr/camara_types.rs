@@ -4,7 +4,7 @@ use super::camara::CamaraError;
 use super::routes::object_or_null;
 use super::times::from_rfc3339;
 use crate::api::Problem;
-use anabranch_core::slice::Manager;
+use anabranch_slice::Manager;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

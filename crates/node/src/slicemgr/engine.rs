@@ -6,8 +6,8 @@
 
 use super::store::{Failed, Newer, Store};
 use crate::api::Problem;
-use anabranch_core::slice::view::{self, tag};
-use anabranch_core::slice::{GrowthLimits, Inventory, Kind, Manager, Record, Refusal, Write};
+use anabranch_slice::view::{self, tag};
+use anabranch_slice::{GrowthLimits, Inventory, Kind, Manager, Record, Refusal, Write};
 use axum::http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};

@@ -6,8 +6,8 @@ use super::native::{check_slice, version, version_of};
 use super::routes::{Body, Params, Path, refused};
 use super::{Shared, now_ms};
 use crate::api::{Preconditions, Problem, etag, header_of};
-use anabranch_core::slice::nest::{self, Nest};
-use anabranch_core::slice::{Kind, Manager, Order, Record, Slice, Write};
+use anabranch_slice::nest::{self, Nest};
+use anabranch_slice::{Kind, Manager, Order, Record, Slice, Write};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -265,7 +265,7 @@ async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) ->
 }
 
 /// Reads a NEST, with the base descriptors there are.
-fn parse(m: &anabranch_core::slice::Manager, document: &Value) -> Result<Nest, Problem> {
+fn parse(m: &anabranch_slice::Manager, document: &Value) -> Result<Nest, Problem> {
     Nest::parse(document, &|name| base(m, name)).map_err(invalid)
 }
 
@@ -529,7 +529,7 @@ mod documents {
 
     /// What Katana asks of each kind, and that names are unique.
     fn check(
-        m: &anabranch_core::slice::Manager,
+        m: &anabranch_slice::Manager,
         kind: Kind,
         own: Option<&str>,
         v: &mut Map<String, Value>,

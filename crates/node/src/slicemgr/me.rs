@@ -6,7 +6,7 @@ use super::native::ViewSchema;
 use super::routes::{Body, refused};
 use super::{Shared, now_ms};
 use crate::api::{Preconditions, Problem, bearer};
-use anabranch_core::slice::{Manager, Ue, Write};
+use anabranch_slice::{Manager, Ue, Write};
 use axum::Json;
 use axum::body::Body as HttpBody;
 use axum::extract::State;

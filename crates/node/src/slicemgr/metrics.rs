@@ -3,7 +3,7 @@
 use super::Shared;
 use super::auth::Operator;
 use crate::api::Problem;
-use anabranch_core::slice::Manager;
+use anabranch_slice::Manager;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

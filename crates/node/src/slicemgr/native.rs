@@ -4,9 +4,9 @@ use super::auth::{self, Operator, View};
 use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
 use super::{Shared, now_ms};
 use crate::api::{Preconditions, Problem, etag, header_of};
-use anabranch_core::slice::profile::{ProfileError, ServiceProfile};
-use anabranch_core::slice::record::SessionRule;
-use anabranch_core::slice::{Attachment, Manager, Order, Record, Refusal, Slice, Ue, Write};
+use anabranch_slice::profile::{ProfileError, ServiceProfile};
+use anabranch_slice::record::SessionRule;
+use anabranch_slice::{Attachment, Manager, Order, Record, Refusal, Slice, Ue, Write};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -149,7 +149,7 @@ pub fn check_ue(m: &Manager, name: &str, asked: &Preconditions) -> Result<(), Pr
 async fn accesses(_: Operator, State(shared): State<Shared>) -> Answer {
     let list = shared.engine.read(|m| {
         let ledger = m.ledger(None);
-        let line = |a: &anabranch_core::slice::Access| {
+        let line = |a: &anabranch_slice::Access| {
             let (dl, ul, share) = ledger.promised(&a.name);
             json!({
                 "name": a.name, "location": a.location, "delay_ms": a.delay_ms,
@@ -444,8 +444,8 @@ async fn set_ue(
                 return Err(Problem::conflict("this UE is being forgotten", "wait until it answers 404"));
             }
             let is_new = old.is_none();
-            if is_new && m.ues().len() >= anabranch_core::slice::manager::MAX_UES {
-                let most = anabranch_core::slice::manager::MAX_UES as u64;
+            if is_new && m.ues().len() >= anabranch_slice::manager::MAX_UES {
+                let most = anabranch_slice::manager::MAX_UES as u64;
                 return Err(refused(Refusal::Full { what: "UEs", most }));
             }
             let mut ue = old.unwrap_or_else(|| Ue::new(name.clone(), auth::hash(&token)));
@@ -515,7 +515,7 @@ async fn remove_ue(
             };
             return Ok((vec![Write::ue(leaving)], ()));
         }
-        let kind = anabranch_core::slice::Kind::Ue;
+        let kind = anabranch_slice::Kind::Ue;
         Ok((vec![Write { kind, id: name.clone(), record: None }], ()))
     };
     shared.engine.commit(forget).await?;

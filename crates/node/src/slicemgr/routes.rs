@@ -5,7 +5,7 @@ use crate::api::Problem;
 pub use crate::api::extract::{Params, Path};
 use crate::api::extract::{check_kind, complete};
 use crate::api::queries::{self, Queries};
-use anabranch_core::slice::Refusal;
+use anabranch_slice::Refusal;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};

@@ -2,8 +2,8 @@
 
 use crate::api::client::{self, Trust};
 use crate::config::{AgentSection, ManagedAccess, SliceManagerConfig};
-use anabranch_core::slice::record::SessionRule;
-use anabranch_core::slice::{Slice, SliceShare};
+use anabranch_slice::record::SessionRule;
+use anabranch_slice::{Slice, SliceShare};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

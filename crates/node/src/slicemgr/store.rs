@@ -5,7 +5,7 @@
 //! that is killed leaves a change whole or not at all.
 
 use crate::folder;
-use anabranch_core::slice::{Kind, Record, Write};
+use anabranch_slice::{Kind, Record, Write};
 use anyhow::Context;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::sqlite::{

@@ -7,7 +7,7 @@ use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Network, Southbound};
-use anabranch_core::slice::{Action, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
+use anabranch_slice::{Action, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,11 +11,11 @@ use crate::config::{Mapping, SliceBinding};
 use crate::netctl::{
     self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, SOURCE_PRIORITY, Selector, SliceRoute, Step,
 };
-use anabranch_core::policy;
-use anabranch_core::taps::plan::{Action, PlanConfig, plan};
-use anabranch_core::taps::window::{WindowInput, bucket, initial_window};
-use anabranch_core::taps::{Endpoint, Host, Preference, Properties, Protocol, Refusal, Request, select};
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
+use anabranch_rules as policy;
+use anabranch_selection::plan::{Action, PlanConfig, plan};
+use anabranch_selection::window::{WindowInput, bucket, initial_window};
+use anabranch_selection::{Endpoint, Host, Preference, Properties, Protocol, Refusal, Request, select};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -134,7 +134,7 @@ impl Taps {
     /// The steps of a plan as they are on this host: α is the slice's, and the mark that of the routes with its window.
     pub(super) fn plan_here(
         &self,
-        candidate: &anabranch_core::taps::Candidate,
+        candidate: &anabranch_selection::Candidate,
         properties: &Properties,
         host: &Host,
         now: Instant,

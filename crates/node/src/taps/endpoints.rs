@@ -6,8 +6,8 @@
 
 use super::actions::Key;
 use crate::netctl::{MOST_ENDPOINTS, MptcpEndpoint, Step};
-use anabranch_core::taps::Host;
-use anabranch_core::taps::plan::{Action, Answer};
+use anabranch_selection::Host;
+use anabranch_selection::plan::{Action, Answer};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -100,8 +100,8 @@ impl Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::taps::{Endpoint, Interface, Multipath, Properties, Request, plan, select};
-    use anabranch_core::time::Instant;
+    use anabranch_element::time::Instant;
+    use anabranch_selection::{Endpoint, Interface, Multipath, Properties, Request, plan, select};
 
     fn host() -> Host {
         let mut host = Host::with_all_protocols();

@@ -1,8 +1,8 @@
-//! Transport Services on this host: what the engine of `core::taps` needs of the machine, and what it is told.
+//! Transport Services on this host: what the engine of `selection` needs of the machine, and what it is told.
 //!
 //! ```text
-//!  REST ──▶ Taps ──▶ core::taps::select        interfaces are read at every question; slices are told
-//!  Usci ───▶ │  └──▶ core::taps::neat::Manager  (by hand, PUT /connections/slices, or by the slice manager)
+//!  REST ──▶ Taps ──▶ selection::select        interfaces are read at every question; slices are told
+//!  Usci ───▶ │  └──▶ selection::neat::Manager  (by hand, PUT /connections/slices, or by the slice manager)
 //!            └── slices, policies, CIB: in memory, bounded
 //! ```
 
@@ -23,11 +23,11 @@ pub use usci::{ManagerView, Usci};
 pub use windows::Windows;
 
 use crate::config::{Mapping, SliceBinding};
-use anabranch_core::taps::neat::{Candidate, Manager, NeatError, slice_node};
-use anabranch_core::taps::plan::Answer;
-use anabranch_core::taps::ursp::{Flow, Ursp};
-use anabranch_core::taps::{Host, Refusal, Request, Slice, select};
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
+use anabranch_selection::neat::{Candidate, Manager, NeatError, slice_node};
+use anabranch_selection::plan::Answer;
+use anabranch_selection::ursp::{Flow, Ursp};
+use anabranch_selection::{Host, Refusal, Request, Slice, select};
 use endpoints::Endpoints;
 use serde_json::Value;
 use std::collections::BTreeMap;

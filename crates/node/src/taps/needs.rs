@@ -8,7 +8,7 @@
 //! ```
 
 use super::Taps;
-use anabranch_core::taps::{Need, Properties};
+use anabranch_selection::{Need, Properties};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Slices as they are told over REST.
 
-use anabranch_core::taps::ursp::Snssai;
-use anabranch_core::taps::{Isolation, Slice, SliceFacts};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_selection::ursp::Snssai;
+use anabranch_selection::{Isolation, Slice, SliceFacts};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

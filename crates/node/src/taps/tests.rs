@@ -2,7 +2,7 @@
 
 use super::Taps;
 use crate::api::tests::start_with;
-use anabranch_core::taps::{Host, Interface};
+use anabranch_selection::{Host, Interface};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;

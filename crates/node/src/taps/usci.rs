@@ -11,7 +11,7 @@ use super::Taps;
 use super::needs::{Became, NeedView};
 use crate::api::client::{self, Trust};
 use crate::config::{Follow, SlicesSection};
-use anabranch_core::slice::UeView;
+use anabranch_slice::UeView;
 use anyhow::{Context, bail, ensure};
 use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::Serialize;

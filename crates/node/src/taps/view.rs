@@ -2,9 +2,9 @@
 
 use super::{MAX_SLICES, SliceSpec, Taps};
 use crate::config::SliceBinding;
-use anabranch_core::slice::{SliceFacts, UeView};
-use anabranch_core::taps::neat::Policy;
-use anabranch_core::taps::ursp::Ursp;
+use anabranch_selection::neat::Policy;
+use anabranch_selection::ursp::Ursp;
+use anabranch_slice::{SliceFacts, UeView};
 use std::collections::BTreeMap;
 
 impl Taps {
@@ -99,7 +99,7 @@ impl SliceSpec {
             downlink_guaranteed_bps: promise(facts.dl_guaranteed_bps),
             downlink_max_bps: promise(facts.dl_max_bps),
             five_qi: facts.qi.clone(),
-            isolation: facts.isolated.filter(|i| *i).map(|_| anabranch_core::taps::Isolation::Logical),
+            isolation: facts.isolated.filter(|i| *i).map(|_| anabranch_selection::Isolation::Logical),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Inner, locked};
 use crate::error::ReceiveError;
 use crate::event::Event;
 use crate::transport::{Read, Reader};
-use anabranch_core::taps::Protocol;
+use anabranch_selection::Protocol;
 use bytes::{Bytes, BytesMut};
 
 /// The receiving side of a connection.

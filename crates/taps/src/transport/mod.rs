@@ -13,7 +13,7 @@ use crate::endpoint::LocalEndpoint;
 use crate::group::Live;
 use crate::security::Security;
 use crate::setup::Setup;
-use anabranch_core::taps::Protocol;
+use anabranch_selection::Protocol;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use super::{Link, Opened, Reader, Recipe, Writer};
 use crate::group::Live;
 use crate::security::Security;
 use crate::setup::Setup;
-use anabranch_core::taps::plan::{self, PlanConfig};
+use anabranch_selection::plan::{self, PlanConfig};
 use bytes::Bytes;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{

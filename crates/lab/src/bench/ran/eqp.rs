@@ -1,8 +1,8 @@
 //! How long EQP decides, on 275 RBs and 64 backlogged queues, and how that grows with either.
 
 use super::super::{Result1, figures, stats};
-use anabranch_core::ran::amc::{Amc, NrConfig, RadioConfig};
-use anabranch_core::ran::sched::{Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
+use anabranch_ran::amc::{Amc, NrConfig, RadioConfig};
+use anabranch_ran::sched::{Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
 use anyhow::Result;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};

@@ -1,15 +1,15 @@
 //! A cell of a thousand UEs: what it holds of memory, and how long a TTI takes.
 
 use super::super::{Result1, figures, stats};
-use anabranch_core::element::{Element, Port, Sink, drive};
-use anabranch_core::packet::Packet;
-use anabranch_core::ran::amc::{LteConfig, RadioConfig};
-use anabranch_core::ran::channel::ChannelConfig;
-use anabranch_core::ran::gnb::{BearerConfig, Gnb, GnbConfig, GnbEvent, UeConfig};
-use anabranch_core::ran::queue::Algorithm;
-use anabranch_core::ran::sched::{InterAlgorithm, SliceConfig};
-use anabranch_core::time::Duration;
-use anabranch_core::time::Instant as Time;
+use anabranch_element::packet::Packet;
+use anabranch_element::time::Duration;
+use anabranch_element::time::Instant as Time;
+use anabranch_element::{Element, Port, Sink, drive};
+use anabranch_ran::amc::{LteConfig, RadioConfig};
+use anabranch_ran::channel::ChannelConfig;
+use anabranch_ran::gnb::{BearerConfig, Gnb, GnbConfig, GnbEvent, UeConfig};
+use anabranch_ran::queue::Algorithm;
+use anabranch_ran::sched::{InterAlgorithm, SliceConfig};
 use anabranch_wire::ip::udp_datagram;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};

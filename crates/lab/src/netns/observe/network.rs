@@ -3,7 +3,7 @@
 use super::super::space::Space;
 use super::super::stop::Stop;
 use super::super::topology::LinkControl;
-use anabranch_core::net::LinkStats;
+use anabranch_link::LinkStats;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

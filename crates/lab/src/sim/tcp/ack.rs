@@ -2,8 +2,8 @@
 
 use super::rack::ProbeOutcome;
 use super::sender::{Early, Phase, Sender};
-use anabranch_core::cc::{Ack, CongestionController};
-use anabranch_core::time::{Duration, Instant};
+use anabranch_cc::{Ack, CongestionController};
+use anabranch_element::time::{Duration, Instant};
 
 /// An acknowledgment with its sequence numbers unwrapped.
 #[derive(Debug, Clone, Copy)]

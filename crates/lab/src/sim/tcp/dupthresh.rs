@@ -78,7 +78,7 @@ impl DupThresh {
 mod tests {
     use super::super::rate::SentState;
     use super::*;
-    use anabranch_core::time::Instant;
+    use anabranch_element::time::Instant;
 
     fn board(n: u64) -> Scoreboard {
         let mut b = Scoreboard::default();

@@ -33,9 +33,9 @@ pub use connection::{Closed, Connection};
 pub use dupthresh::Recovery;
 pub use telemetry::{Telemetry, TelemetryStats};
 
-use anabranch_core::cc::Algorithm;
-use anabranch_core::cc::int::IntConfig;
-use anabranch_core::time::Duration;
+use anabranch_cc::Algorithm;
+use anabranch_cc::int::IntConfig;
+use anabranch_element::time::Duration;
 
 /// How an end of a connection behaves.
 #[derive(Debug, Clone, PartialEq)]

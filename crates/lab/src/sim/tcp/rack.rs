@@ -9,7 +9,7 @@
 //! each segment is declared lost exactly when its own deadline passes.
 
 use super::scoreboard::{Scoreboard, Segment};
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::time::{Duration, Instant, nanos};
 
 /// SACKed segments that justify not waiting when no reordering was ever seen (RFC 5681).
 pub const DUP_THRESH: usize = 3;

@@ -1,8 +1,8 @@
 //! Delivery-rate samples for controllers that want them (draft-ietf-ccwg-bbr §4.1).
 
 use super::scoreboard::Segment;
-use anabranch_core::cc::RateSample;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_cc::RateSample;
+use anabranch_element::time::{Duration, Instant};
 
 /// What a segment remembers of the connection when it was sent.
 #[derive(Debug, Clone, Copy, Default)]

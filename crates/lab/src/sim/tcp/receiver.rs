@@ -11,7 +11,7 @@ use super::Options;
 use super::ranges::Ranges;
 use super::rto::smoothed_ns;
 use crate::sim::spare;
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::time::{Duration, Instant, nanos};
 use std::collections::VecDeque;
 
 /// Window offered at first.

@@ -3,7 +3,7 @@
 //! `RTO = SRTT + max(4·RTTVAR, 200 ms)`, doubled per timeout up to 120 s; 1 s before the first sample. The
 //! 200 ms are a floor of the variance term, as in Linux, so the RTO is at least SRTT + 200 ms.
 
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::time::{Duration, Instant, nanos};
 
 /// Floor of the variance term.
 pub const RTO_MIN: Duration = Duration::from_millis(200);

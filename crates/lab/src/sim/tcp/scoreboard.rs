@@ -20,7 +20,7 @@
 
 use super::ranges::Ranges;
 use super::rate::SentState;
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
 use std::collections::{BTreeSet, VecDeque};
 
 /// A segment that was sent.

@@ -20,8 +20,8 @@ use super::rto::RttEstimator;
 use super::scoreboard::{Scoreboard, Segment};
 use super::{Options, TcpStats};
 use crate::sim::due;
-use anabranch_core::cc::{CongestionController, Controller};
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_cc::{CongestionController, Controller};
+use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
 /// See the top of this file.

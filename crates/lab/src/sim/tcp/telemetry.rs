@@ -9,7 +9,7 @@
 //! As in `bpf/`: the newest trace answers, the full form where there is room, the short one beside two SACK blocks,
 //! none beside three.
 
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::{
     self, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, HOP_BY_HOP, TraceHeader, TraceType, trace_header_len,
 };

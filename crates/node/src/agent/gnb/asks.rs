@@ -5,12 +5,12 @@ use super::{Agent, metrics, views};
 use crate::api::{self, Ask, Problem, RanAsk};
 use crate::config::read_trace;
 use crate::config::{self, GnbConfig, N3Section};
-use anabranch_core::ran::amc::{Direction, RadioConfig};
-use anabranch_core::ran::channel::{Channel, ChannelConfig};
-use anabranch_core::ran::gnb::{BearerById, BearerConfig, GnbCommand, UeConfig};
-use anabranch_core::ran::queue::{BearerParams, BufferLimit, QueueConfig};
-use anabranch_core::ran::sched::SliceConfig;
-use anabranch_core::time::{Duration, Instant, nanos};
+use anabranch_element::time::{Duration, Instant, nanos};
+use anabranch_ran::amc::{Direction, RadioConfig};
+use anabranch_ran::channel::{Channel, ChannelConfig};
+use anabranch_ran::gnb::{BearerById, BearerConfig, GnbCommand, UeConfig};
+use anabranch_ran::queue::{BearerParams, BufferLimit, QueueConfig};
+use anabranch_ran::sched::SliceConfig;
 use std::collections::BTreeMap;
 
 /// UEs whose state is asked for in one go, so that slots stay on time.
@@ -345,7 +345,7 @@ impl Agent {
             worker.sums.set_slices_if_other(worker.gnb.slices());
             Ok(())
         });
-        let done: Result<(), anabranch_core::ran::gnb::GnbError> = ask.await.map_err(Problem::unavailable)?;
+        let done: Result<(), anabranch_ran::gnb::GnbError> = ask.await.map_err(Problem::unavailable)?;
         done.map_err(|e| Problem::invalid(e.to_string()))
     }
 
@@ -382,7 +382,7 @@ impl Agent {
             if wanted.slices != running.slices && both.len() > wanted.slices.len() {
                 changes.push(Change::Command(GnbCommand::Slices(wanted.slices.clone())));
             }
-            let up = |cell: &anabranch_core::ran::gnb::GnbConfig| {
+            let up = |cell: &anabranch_ran::gnb::GnbConfig| {
                 cell.uplink_scheduler.clone().unwrap_or_else(|| cell.scheduler.clone())
             };
             for (direction, old, new) in [

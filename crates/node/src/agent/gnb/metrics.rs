@@ -154,9 +154,9 @@ mod tests {
     use super::*;
     use crate::api::{Ticks, UeBearer};
     use crate::testing::{documented_metrics, metric_rows};
-    use anabranch_core::ran::channel::ChannelConfig;
-    use anabranch_core::ran::queue::Algorithm;
-    use anabranch_core::ran::sched::InterAlgorithm;
+    use anabranch_ran::channel::ChannelConfig;
+    use anabranch_ran::queue::Algorithm;
+    use anabranch_ran::sched::InterAlgorithm;
 
     const PAGE: &str = include_str!("../../../../../docs/ran.md");
 

@@ -1,9 +1,9 @@
 //! Packets as they are told: in batches, while somebody listens.
 
 use crate::api::{CellPacket, CellPackets};
-use anabranch_core::ran::amc::Direction;
-use anabranch_core::ran::gnb::PacketTimes;
-use anabranch_core::time::{Duration, Instant};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_ran::amc::Direction;
+use anabranch_ran::gnb::PacketTimes;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 

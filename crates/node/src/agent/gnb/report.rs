@@ -1,9 +1,9 @@
 //! What is counted beside the data path: lateness of slots, and what slices carried and how long it waited.
 
-use anabranch_core::ran::amc::Direction;
-use anabranch_core::ran::gnb::{LinkStats, PacketTimes, SlotStats};
-use anabranch_core::ran::sched::SliceConfig;
-use anabranch_core::time::{Duration, nanos};
+use anabranch_element::time::{Duration, nanos};
+use anabranch_ran::amc::Direction;
+use anabranch_ran::gnb::{LinkStats, PacketTimes, SlotStats};
+use anabranch_ran::sched::SliceConfig;
 use hdrhistogram::Histogram;
 
 /// Longest time a histogram tells from longer ones.
@@ -204,7 +204,7 @@ impl From<SlotStats> for SlotTick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::time::Instant;
+    use anabranch_element::time::Instant;
 
     #[test]
     fn a_second_is_told_once_and_the_total_stays() {

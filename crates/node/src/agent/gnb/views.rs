@@ -2,11 +2,11 @@
 
 use super::report::{Carried, Report, SliceSums, Spread};
 use crate::api::{BearerLink, CellLink, CellUe, Second, SliceLink, SliceUse, Ticks, UeBearer, UeFlow};
-use anabranch_core::ran::amc::Direction;
-use anabranch_core::ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, UeConfig};
-use anabranch_core::ran::rlc::RlcConfig;
-use anabranch_core::ran::sdap::FlowStats;
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
+use anabranch_ran::amc::Direction;
+use anabranch_ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, UeConfig};
+use anabranch_ran::rlc::RlcConfig;
+use anabranch_ran::sdap::FlowStats;
 
 /// Lateness; `late` are those a slot late.
 pub fn ticks(spread: Spread, late: u64) -> Ticks {
@@ -109,7 +109,7 @@ pub fn ue(gnb: &mut Gnb, number: u32, config: &UeConfig, device: &str, now: Inst
     }
 }
 
-fn bearer_link(stats: &BearerStats, queue: anabranch_core::ran::queue::QueueConfig) -> BearerLink {
+fn bearer_link(stats: &BearerStats, queue: anabranch_ran::queue::QueueConfig) -> BearerLink {
     BearerLink {
         queue,
         delivered_packets: stats.delivered_packets,

@@ -5,7 +5,7 @@ use super::backhaul::Tunnels;
 use super::{Agent, metrics, views};
 use crate::api::{self, Ask, LwipAsk, Problem};
 use crate::config::{self, LwipConfig};
-use anabranch_core::lwip::{Command, Config as Node, DidaConfig};
+use anabranch_lwip::{Command, Config as Node, DidaConfig};
 use std::collections::BTreeMap;
 
 /// Flows that are asked for in one go, so that packets stay on time.
@@ -196,7 +196,7 @@ fn no_sessions() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::lwip::Hold;
+    use anabranch_lwip::Hold;
 
     #[test]
     fn dida_goes_off_and_comes_back_as_it_was() {

@@ -11,8 +11,8 @@
 use crate::config::GtpuBackhaul;
 use crate::engine::device::{Device, DeviceCounters};
 use crate::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use anabranch_core::access::DatagramSink;
-use anabranch_core::lwip::UeConfig;
+use anabranch_atsss::DatagramSink;
+use anabranch_lwip::UeConfig;
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
 use anabranch_wire::ip::src_dst;
 use anyhow::Context;

@@ -129,8 +129,8 @@ mod tests {
     use super::super::views;
     use super::*;
     use crate::testing::{documented_metrics, metric_rows};
-    use anabranch_core::lwip::{Config, Node, PassReason, ReleaseReason};
-    use anabranch_core::time::Instant;
+    use anabranch_element::time::Instant;
+    use anabranch_lwip::{Config, Node, PassReason, ReleaseReason};
 
     const PAGE: &str = include_str!("../../../../../docs/lwip-operation.md");
 

@@ -1,10 +1,8 @@
 //! The core's state as the REST interface shows it.
 
 use crate::api;
-use anabranch_core::lwip::{
-    FlowView, HOLD_BUCKETS_US, Leg, LinkView, Node, PassReason, ReleaseReason, Stats,
-};
-use anabranch_core::time::Instant;
+use anabranch_element::time::Instant;
+use anabranch_lwip::{FlowView, HOLD_BUCKETS_US, Leg, LinkView, Node, PassReason, ReleaseReason, Stats};
 use std::net::SocketAddr;
 
 /// UEs whose links are shown, and have metrics of their own.

@@ -3,9 +3,9 @@
 use super::{FastStatus, Look, Place};
 use crate::config::Device;
 use crate::engine::worker::End;
-use anabranch_core::access::fast::FastFlow;
-use anabranch_core::access::session::Addresses;
-use anabranch_core::time::Instant;
+use anabranch_atsss::fast::FastFlow;
+use anabranch_atsss::session::Addresses;
+use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
 
 /// There is none.

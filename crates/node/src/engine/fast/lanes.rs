@@ -11,9 +11,9 @@
 use super::{FastStatus, Look, Place};
 use crate::config::Device;
 use crate::engine::worker::End;
-use anabranch_core::access::fast::{FastFlow, FastLane, FastTraffic, is_none};
-use anabranch_core::access::session::Addresses;
-use anabranch_core::time::Instant;
+use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
+use anabranch_atsss::session::Addresses;
+use anabranch_element::time::Instant;
 use anabranch_kern::bpf::{FastCounters, FastFlow as Flow, FastPath, FastPathConfig, FastTunnel};
 use anabranch_wire::ip::FlowKey;
 use anyhow::Context;

@@ -13,7 +13,7 @@ pub use absent::{Fast, start};
 pub use lanes::{Fast, start};
 pub use place::{Place, place};
 
-use anabranch_core::access::fast::FastTraffic;
+use anabranch_atsss::fast::FastTraffic;
 
 /// What a worker counts of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

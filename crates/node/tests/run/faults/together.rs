@@ -4,10 +4,10 @@ use super::{Day, SERVER, new_connections};
 use crate::Options;
 use crate::live::{Flow, Live};
 use crate::net::{ANABRANCH, Program, World};
-use anabranch_core::access::crypto::{PrivateKey, PublicKey, Suite};
-use anabranch_core::access::session::{Security, SessionParams};
-use anabranch_core::access::{DatagramSink, PacketSink, PathId};
-use anabranch_core::ue::{Ue, UeAccess, UeConfig};
+use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
+use anabranch_atsss::session::{Security, SessionParams};
+use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use nix::sys::signal::Signal;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn first_words(upf: PublicKey, count: u8) -> Vec<Vec<u8>> {
             unix_epoch_ns: unix.as_nanos() as u64,
             last_timestamp_ns: 0,
         };
-        let now = anabranch_core::time::Instant::from_nanos(0);
+        let now = anabranch_element::time::Instant::from_nanos(0);
         Ue::new(config, [number; 32], now).unwrap().poll(now, &mut sent, &mut Nowhere);
     }
     sent.0

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sim::tcp::Recovery;
-use anabranch_core::cc::Algorithm;
+use anabranch_cc::Algorithm;
 use anabranch_wire::tcp::parse_packet;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,0 +1,494 @@
+//! The keys of one tunnel end over time: current, the one to come, and those that just left.
+//!
+//! ```text
+//!            install()                    first packet under `next`            previous expires
+//!  current ───────────▶ current + next ──────────────────────────▶ current + previous ─────▶ current
+//!                       (UPF sends under current)                 (still opens what is in flight)
+//! ```
+//!
+//! The UE may use new keys at once, because the response proves that the UPF has them; the UPF waits
+//! for the first packet it can open under them (JUNCTION has no encryption; the law is WireGuard's,
+//! §6.3 of its paper). Packet numbers and replay windows are per epoch and per path.
+//!
+//! Nothing is changed or allocated for a packet before it is authenticated.
+
+use crate::crypto::{REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_PACKETS, Replay, ReplayWindow, SessionKeys};
+use crate::drops::DropReason;
+use crate::{MAX_PATHS, PathId};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::tunnel::{SECURE_OVERHEAD, SecureHeader};
+
+/// Old keys open packets still in flight for this long after the new ones are confirmed.
+const PREVIOUS_LIFE: Duration = Duration::from_secs(5);
+/// Keys whose peer never confirmed them are forgotten after this long.
+const NEXT_LIFE: Duration = Duration::from_secs(15);
+/// Paths whose lanes are part of the epoch; the others' are allocated when they are used.
+const USUAL_PATHS: usize = 2;
+
+/// What one handshake yielded: keys, both indices, and per path a packet number and replay window.
+pub struct Epoch {
+    /// Receiver index the peer puts into packets for us.
+    pub local_index: u32,
+    /// Receiver index we put into packets for the peer.
+    pub peer_index: u32,
+    keys: SessionKeys,
+    /// When it protects nothing any more.
+    until: Instant,
+    lanes: [Lane; USUAL_PATHS],
+    more_lanes: Option<Box<[Lane; MAX_PATHS - USUAL_PATHS]>>,
+    /// The epoch before, while this one is no longer current.
+    older: Option<Box<Self>>,
+    /// The peer has started again with these keys and knows nothing of the session before.
+    fresh_peer: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    next_number: u64,
+    replay: ReplayWindow,
+}
+
+impl Epoch {
+    /// The epoch a finished handshake opens.
+    #[must_use]
+    pub fn new(local_index: u32, peer_index: u32, keys: SessionKeys, now: Instant) -> Self {
+        Self {
+            local_index,
+            peer_index,
+            keys,
+            until: now + REJECT_AFTER,
+            lanes: Default::default(),
+            more_lanes: None,
+            older: None,
+            fresh_peer: false,
+        }
+    }
+
+    /// When the handshake was done; for an epoch that is current or to come.
+    fn created(&self) -> Instant {
+        self.until - REJECT_AFTER
+    }
+
+    /// Notes that the peer has started again: see [`Confirmed::fresh_peer`].
+    #[must_use]
+    pub fn with_fresh_peer(self, fresh_peer: bool) -> Self {
+        Self { fresh_peer, ..self }
+    }
+
+    fn lane(&self, path: PathId) -> Option<&Lane> {
+        let path = usize::from(path);
+        self.lanes.get(path).or_else(|| self.more_lanes.as_ref()?.get(path - USUAL_PATHS))
+    }
+
+    fn lane_mut(&mut self, path: PathId) -> Result<&mut Lane, DropReason> {
+        let path = usize::from(path);
+        if path < USUAL_PATHS {
+            self.lanes.get_mut(path).ok_or(DropReason::UnknownPath)
+        } else if path < MAX_PATHS {
+            self.more_lanes.get_or_insert_default().get_mut(path - USUAL_PATHS).ok_or(DropReason::UnknownPath)
+        } else {
+            Err(DropReason::UnknownPath)
+        }
+    }
+
+    fn all_lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().chain(self.more_lanes.iter().flat_map(|lanes| lanes.iter()))
+    }
+
+    /// Seals `buf` = header room ‖ plaintext ‖ tag room, in place.
+    fn seal(&mut self, path: PathId, buf: &mut [u8]) -> Result<(), DropReason> {
+        let receiver = self.peer_index;
+        let lane = self.lane_mut(path)?;
+        let number = lane.next_number;
+        lane.next_number += 1;
+        let (header, body) = buf.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
+        SecureHeader { path, receiver, packet_number: number }
+            .emit(header)
+            .map_err(|_| DropReason::Malformed)?;
+        self.keys.seal(path, number, header, body).map_err(|_| DropReason::NoKeys)
+    }
+
+    /// As if so many packets had been sent on `path`.
+    #[cfg(test)]
+    fn spend(&mut self, path: PathId, packets: u64) {
+        self.lane_mut(path).unwrap().next_number = packets;
+    }
+
+    /// Opens a datagram in place; returns its plaintext and whether it is the newest of its path.
+    fn open<'a>(
+        &mut self,
+        header: &SecureHeader,
+        datagram: &'a mut [u8],
+    ) -> Result<(&'a mut [u8], bool), DropReason> {
+        if usize::from(header.path) >= MAX_PATHS {
+            return Err(DropReason::UnknownPath);
+        }
+        if let Some(lane) = self.lane(header.path) {
+            lane.replay.check(header.packet_number).map_err(|replay| match replay {
+                Replay::Duplicate => DropReason::Replayed,
+                Replay::TooOld => DropReason::TooOld,
+            })?;
+        }
+        let (aad, body) = datagram.split_at_mut_checked(SecureHeader::LEN).ok_or(DropReason::Malformed)?;
+        let plaintext =
+            self.keys.open(header.path, header.packet_number, aad, body).map_err(|_| DropReason::Forged)?;
+        let newest = self.lane_mut(header.path)?.replay.commit(header.packet_number);
+        Ok((plaintext, newest))
+    }
+
+    fn cool_down(&mut self) {
+        self.keys.cool_down();
+        let more = self.more_lanes.iter_mut().flat_map(|lanes| lanes.iter_mut());
+        self.lanes.iter_mut().chain(more).for_each(|lane| lane.replay.cool_down());
+    }
+}
+
+/// The epochs of one session.
+#[derive(Default)]
+pub struct KeyRing {
+    current: Option<Box<Epoch>>,
+    next: Option<Box<Epoch>>,
+    /// What was current before, with its own predecessors; all but the first open nothing.
+    previous: Option<Box<Epoch>>,
+}
+
+/// A datagram that was opened.
+pub struct Opened<'a> {
+    /// Inner header and payload.
+    pub plaintext: &'a mut [u8],
+    /// Path id of the secure header.
+    pub path: PathId,
+    /// Whether no later packet of this path was seen before: only then may it move the path.
+    pub newest: bool,
+    /// The keys this packet confirmed, if it is the first one under them.
+    pub confirmed: Option<Confirmed>,
+}
+
+/// The peer used the new keys for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Confirmed {
+    /// Index of the epoch that is current from now on.
+    pub local_index: u32,
+    /// The peer has started again: what it knew of the session is gone.
+    pub fresh_peer: bool,
+}
+
+impl KeyRing {
+    /// Takes new keys into use at once (UE: the response proves the peer has them).
+    pub fn install_now(&mut self, epoch: Epoch, now: Instant) {
+        // Nobody finds this end by index: what was previous can go.
+        self.previous = self.current.replace(Box::new(epoch));
+        if let Some(previous) = &mut self.previous {
+            previous.until = now + PREVIOUS_LIFE;
+        }
+    }
+
+    /// Takes new keys that the peer has still to confirm (UPF).
+    ///
+    /// Returns the receiver index of an unconfirmed epoch it replaces.
+    pub fn install_unconfirmed(&mut self, epoch: Epoch) -> Option<u32> {
+        self.next.replace(Box::new(epoch)).map(|e| e.local_index)
+    }
+
+    /// Whether there are keys to seal with at `now`.
+    #[must_use]
+    pub fn can_seal(&self, now: Instant) -> bool {
+        self.current.as_ref().is_some_and(|e| now < e.until)
+    }
+
+    /// Whether the UE should start a new handshake.
+    #[must_use]
+    pub fn wants_rekey(&self, now: Instant) -> bool {
+        self.current.as_ref().is_some_and(|e| {
+            now >= e.created() + REKEY_AFTER || e.all_lanes().any(|l| l.next_number >= REKEY_AFTER_PACKETS)
+        })
+    }
+
+    /// When [`KeyRing::wants_rekey`] becomes true by age.
+    #[must_use]
+    pub fn rekey_at(&self) -> Option<Instant> {
+        self.current.as_ref().map(|e| e.created() + REKEY_AFTER)
+    }
+
+    /// The peer's receiver index under the current keys.
+    #[must_use]
+    pub fn peer_index(&self) -> Option<u32> {
+        self.current.as_ref().map(|e| e.peer_index)
+    }
+
+    /// Whether an epoch with this receiver index is here.
+    #[must_use]
+    pub fn has_index(&self, local_index: u32) -> bool {
+        self.indices().any(|i| i == local_index)
+    }
+
+    /// Every receiver index of this session.
+    pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
+        let current = self.current.iter().chain(self.next.iter()).map(|e| e.local_index);
+        let older = core::iter::successors(self.previous.as_deref(), |e| e.older.as_deref());
+        current.chain(older.map(|e| e.local_index))
+    }
+
+    /// Seals a datagram laid out as secure-header room ‖ plaintext ‖ tag room.
+    ///
+    /// # Errors
+    /// [`DropReason::NoKeys`] when there are none, they are past their life or used up; `buf` is all zeros then.
+    pub fn seal(&mut self, path: PathId, buf: &mut [u8], now: Instant) -> Result<(), DropReason> {
+        debug_assert!(buf.len() >= SECURE_OVERHEAD);
+        let sealed = match self.current.as_mut().filter(|epoch| now < epoch.until) {
+            Some(epoch) => epoch.seal(path, buf),
+            None => Err(DropReason::NoKeys),
+        };
+        if sealed.is_err() {
+            buf.fill(0);
+        }
+        sealed
+    }
+
+    /// Opens a datagram in place.
+    ///
+    /// # Errors
+    /// The reason it was refused; the ring is unchanged then.
+    pub fn open<'a>(&mut self, datagram: &'a mut [u8], now: Instant) -> Result<Opened<'a>, DropReason> {
+        let header = SecureHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
+        let index = header.receiver;
+        if let Some(epoch) = self.current.as_mut().filter(|e| e.local_index == index) {
+            if now >= epoch.until {
+                return Err(DropReason::NoKeys);
+            }
+            let (plaintext, newest) = epoch.open(&header, datagram)?;
+            return Ok(Opened { plaintext, path: header.path, newest, confirmed: None });
+        }
+        if let Some(epoch) = self.next.as_mut().filter(|e| e.local_index == index) {
+            let (plaintext, newest) = epoch.open(&header, datagram)?;
+            let confirmed = Some(Confirmed { local_index: index, fresh_peer: epoch.fresh_peer });
+            if let Some(epoch) = self.next.take() {
+                self.promote(epoch, now);
+            }
+            return Ok(Opened { plaintext, path: header.path, newest, confirmed });
+        }
+        match self.previous.as_mut().filter(|e| e.local_index == index && now < e.until) {
+            // An old packet never moves a path: the newer epoch knows better.
+            Some(epoch) => epoch.open(&header, datagram).map(|(plaintext, _)| Opened {
+                plaintext,
+                path: header.path,
+                newest: false,
+                confirmed: None,
+            }),
+            None => Err(DropReason::UnknownIndex),
+        }
+    }
+
+    fn promote(&mut self, epoch: Box<Epoch>, now: Instant) {
+        let fresh_peer = epoch.fresh_peer;
+        let Some(mut old) = self.current.replace(epoch) else { return };
+        // A peer that has started again has nothing in flight under the old keys.
+        old.until = if fresh_peer { now } else { old.until.min(now + PREVIOUS_LIFE) };
+        // One more that was previous gives way; `expire` reports its index.
+        old.older = self.previous.take().map(|mut older| {
+            older.until = now;
+            older
+        });
+        self.previous = Some(old);
+    }
+
+    /// The peer has started again: what it sent before counts no more.
+    pub fn forget_previous(&mut self) {
+        self.previous = None;
+    }
+
+    /// Forgets epochs past their time.
+    ///
+    /// Returns the receiver indices that no longer open anything.
+    pub fn expire(&mut self, now: Instant) -> Vec<u32> {
+        let mut gone = Vec::new();
+        let mut older = self.previous.take();
+        while let Some(mut epoch) = older {
+            older = epoch.older.take();
+            if epoch.until > now && self.previous.is_none() {
+                self.previous = Some(epoch);
+            } else {
+                gone.push(epoch.local_index);
+            }
+        }
+        if let Some(epoch) = self.next.take_if(|e| e.created() + NEXT_LIFE <= now) {
+            gone.push(epoch.local_index);
+        }
+        if let Some(epoch) = self.current.take_if(|e| e.until <= now) {
+            gone.push(epoch.local_index);
+        }
+        gone
+    }
+
+    /// When [`KeyRing::expire`] has something to do.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Instant> {
+        let previous =
+            self.previous.as_ref().map(|e| if e.older.is_some() { Instant::ZERO } else { e.until });
+        let next = self.next.as_ref().map(|e| e.created() + NEXT_LIFE);
+        let current = self.current.as_ref().map(|e| e.until);
+        [previous, next, current].into_iter().flatten().min()
+    }
+
+    /// Frees the expanded ciphers and all but the newest of the replay windows; the next packet makes them
+    /// again.
+    pub fn cool_down(&mut self) {
+        let epochs = [&mut self.current, &mut self.next, &mut self.previous];
+        epochs.into_iter().flatten().for_each(|epoch| epoch.cool_down());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::{Initiator, PrivateKey, Responder, Suite, Verdict};
+    use anabranch_wire::handshake::{Access, Hello, Welcome};
+    use rand_chacha::ChaCha20Rng;
+    use rand_core::SeedableRng;
+
+    const NOW: Instant = Instant::from_secs(1000);
+
+    /// The two ends of a handshake, the UPF's under index `index`.
+    fn epochs(index: u32, now: Instant) -> (Epoch, Epoch) {
+        let mut rng = ChaCha20Rng::seed_from_u64(index.into());
+        let (ue, upf) = (PrivateKey::generate(&mut rng), PrivateKey::generate(&mut rng));
+        let mut responder = Responder::new(upf.clone(), [1; 32]);
+        let accesses = vec![Access { path: 0, name: "5g".into() }];
+        let hello = Hello { path: 0, accesses, mtu: 1400, resume: None, plain: 0 };
+        let suite = Suite::Aes256Gcm;
+        let (mut initiator, init) =
+            Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
+        let from = "192.0.2.1:1".parse().unwrap();
+        let Verdict::Pending(pending) = responder.inspect(&init, from, now, false) else { panic!() };
+        let welcome = Welcome {
+            ipv4: Some(([10, 0, 0, 1].into(), 32)),
+            ipv6: None,
+            inner_mtu: 1400,
+            reorder_available: 0,
+            instance: 0,
+            plain: 0,
+        };
+        let (keys, response) = pending.respond(index, &welcome).unwrap();
+        let established = initiator.finish(&response).unwrap();
+        (Epoch::new(7, index, established.keys, now), Epoch::new(index, 7, keys, now))
+    }
+
+    fn sealed(ring: &mut KeyRing, path: PathId) -> Vec<u8> {
+        let mut buf = vec![0; SECURE_OVERHEAD + 10];
+        ring.seal(path, &mut buf, NOW).unwrap();
+        buf
+    }
+
+    #[test]
+    fn an_idle_epoch_is_small() {
+        assert!(size_of::<Epoch>() <= 184, "{}", size_of::<Epoch>());
+        assert_eq!(size_of::<KeyRing>(), 24);
+    }
+
+    #[test]
+    fn every_index_that_opens_nothing_any_more_is_reported_once() {
+        let (mut ue, mut upf) = (KeyRing::default(), KeyRing::default());
+        let mut reported = Vec::new();
+        for index in 0..6 {
+            let (ours, theirs) = epochs(index, NOW);
+            ue.install_now(ours, NOW);
+            reported.extend(upf.install_unconfirmed(theirs));
+            if index != 3 {
+                let opened = upf.open(&mut sealed(&mut ue, 0), NOW).map(|o| o.confirmed).unwrap();
+                assert_eq!(opened, Some(Confirmed { local_index: index, fresh_peer: false }));
+            }
+        }
+        assert_eq!(reported, [3], "never confirmed");
+        assert_eq!(upf.expires_at(), Some(Instant::ZERO), "one too many is waiting to be reported");
+        reported.extend(upf.expire(NOW));
+        reported.sort_unstable();
+        assert_eq!(reported, [0, 1, 2, 3]);
+        assert_eq!(upf.indices().collect::<Vec<_>>(), [5, 4]);
+        assert_eq!(upf.expire(NOW + PREVIOUS_LIFE), [4]);
+        assert_eq!(upf.expire(NOW + REJECT_AFTER), [5]);
+        assert_eq!((upf.indices().count(), upf.expires_at()), (0, None));
+    }
+
+    #[test]
+    fn nothing_is_allocated_for_a_forged_packet_and_every_path_has_its_numbers() {
+        let (mut ue, mut upf) = (KeyRing::default(), KeyRing::default());
+        let (ours, theirs) = epochs(9, NOW);
+        ue.install_now(ours, NOW);
+        upf.install_unconfirmed(theirs);
+        upf.open(&mut sealed(&mut ue, 0), NOW).map(|_| ()).unwrap();
+        let mut forged = sealed(&mut ue, 5);
+        forged[30] ^= 1;
+        assert_eq!(upf.open(&mut forged, NOW).map(|_| ()), Err(DropReason::Forged));
+        assert!(upf.current.as_ref().unwrap().more_lanes.is_none());
+        for path in 0..MAX_PATHS as PathId {
+            let packet = sealed(&mut ue, path);
+            assert!(upf.open(&mut packet.clone(), NOW).map(|o| o.newest).unwrap());
+            assert_eq!(upf.open(&mut packet.clone(), NOW).map(|_| ()), Err(DropReason::Replayed));
+            upf.cool_down();
+            assert_eq!(upf.open(&mut packet.clone(), NOW).map(|_| ()), Err(DropReason::Replayed));
+        }
+        let mut buf = vec![0; SECURE_OVERHEAD];
+        assert_eq!(ue.seal(MAX_PATHS as PathId, &mut buf, NOW), Err(DropReason::UnknownPath));
+    }
+
+    #[test]
+    fn what_cannot_be_sealed_leaves_nothing_and_is_not_sent() {
+        struct Sink(Vec<Vec<u8>>, Vec<u8>);
+        impl crate::DatagramSink for Sink {
+            fn reserve(&mut self, _: PathId, _: std::net::SocketAddr, len: usize) -> Option<&mut [u8]> {
+                self.0.push(vec![0xee; len]); // what was sent from there before
+                self.0.last_mut().map(Vec::as_mut_slice)
+            }
+            fn withdraw(&mut self, _: PathId) {
+                self.1 = self.0.pop().unwrap();
+            }
+        }
+        let to = "192.0.2.1:1".parse().unwrap();
+        let fresh = || {
+            let mut ring = KeyRing::default();
+            ring.install_now(epochs(1, NOW).0, NOW);
+            ring
+        };
+        let used_up = |path| {
+            let mut ring = fresh();
+            ring.current.as_mut().unwrap().spend(path, crate::crypto::REJECT_AFTER_PACKETS);
+            ring
+        };
+        let cases = [
+            (KeyRing::default(), 0, NOW),
+            (fresh(), 0, NOW + REJECT_AFTER),
+            (fresh(), MAX_PATHS as PathId, NOW),
+            (used_up(0), 0, NOW),
+            (used_up(5), 5, NOW),
+        ];
+        for (n, (mut ring, path, now)) in cases.into_iter().enumerate() {
+            let mut sink = Sink(Vec::new(), Vec::new());
+            let sent = crate::put(&mut sink, path, to, SECURE_OVERHEAD + 10, |slot| {
+                slot[SecureHeader::LEN..].fill(0x5e);
+                ring.seal(path, slot, now)
+            });
+            assert!(sent.is_err() && sink.0.is_empty(), "case {n}: sent");
+            assert_eq!(sink.1, [0; SECURE_OVERHEAD + 10], "case {n}");
+        }
+        let mut sink = Sink(Vec::new(), Vec::new());
+        let sent = crate::put(&mut sink, 0, to, 100, |_| Err(DropReason::Malformed));
+        assert_eq!((sent, sink.0.len(), sink.1), (Err(DropReason::Malformed), 0, vec![0; 100]));
+    }
+
+    #[test]
+    fn a_peer_that_started_again_has_nothing_in_flight() {
+        let (mut ue, mut upf) = (KeyRing::default(), KeyRing::default());
+        let (ours, theirs) = epochs(1, NOW);
+        ue.install_now(ours, NOW);
+        upf.install_unconfirmed(theirs);
+        upf.open(&mut sealed(&mut ue, 0), NOW).map(|_| ()).unwrap();
+        let mut late = sealed(&mut ue, 0);
+        let (ours, theirs) = epochs(2, NOW);
+        let mut again = KeyRing::default();
+        again.install_now(ours, NOW);
+        upf.install_unconfirmed(theirs.with_fresh_peer(true));
+        let confirmed = upf.open(&mut sealed(&mut again, 0), NOW).map(|o| o.confirmed).unwrap();
+        assert_eq!(confirmed, Some(Confirmed { local_index: 2, fresh_peer: true }));
+        assert_eq!(upf.open(&mut late, NOW).map(|_| ()), Err(DropReason::UnknownIndex));
+    }
+}

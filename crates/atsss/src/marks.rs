@@ -1,0 +1,40 @@
+//! Inner packets that leave a tunnel, as an IOAM node sees them.
+
+use super::PacketSink;
+use anabranch_element::ioam::{Node, Told};
+use anabranch_element::time::Instant;
+
+/// Passes packets on, each counted as an arrival of `node`, and its trace filled. What waits to be put in order waited in
+/// the tunnel, as the stamps have it.
+pub(crate) struct Marked<'a, S> {
+    node: Option<&'a mut Node>,
+    told: Told,
+    now: Instant,
+    inner: &'a mut S,
+}
+
+impl<'a, S: PacketSink> Marked<'a, S> {
+    /// `held_bytes` of at most `most_bytes` wait to be put in order. Routers inside the tunnel see its own headers only, so
+    /// nobody could tell what they dropped.
+    pub(crate) fn new(
+        node: Option<&'a mut Node>,
+        held_bytes: usize,
+        most_bytes: usize,
+        now: Instant,
+        inner: &'a mut S,
+    ) -> Self {
+        let (depth_bytes, capacity_bytes) = (Some(held_bytes as u64), Some(most_bytes as u64));
+        Self { node, told: Told { depth_bytes, capacity_bytes, ..Told::default() }, now, inner }
+    }
+}
+
+impl<S: PacketSink> PacketSink for Marked<'_, S> {
+    #[inline]
+    fn deliver(&mut self, packet: &mut [u8]) {
+        if let Some(node) = &mut self.node {
+            node.arrived(packet, self.now);
+            node.fill(packet, self.now, self.now, || self.told);
+        }
+        self.inner.deliver(packet);
+    }
+}

@@ -1,0 +1,571 @@
+//! What waits in a path's queue, what the path carries, and where its queue overflows: the model behind
+//! autonomous steering (docs/atsss-steering.md).
+//!
+//! A probe passes the queue that data passes. With the departure of a probe by our clock and its arrival by the
+//! peer's, the *forward delay* is known but for the offset of the clocks, which all paths of a session share:
+//!
+//! ```text
+//!   forward     =  peer's timestamp − echo                 (µs, offset included)
+//!   base        =  least forward delay of the last 30 to 60 s
+//!   queue       =  forward − base                          at the time the probe left
+//!   capacity    =  bytes received / time, by the peer's counters and clock, between two probes. It is a sample where
+//!                  the second met a queue that is longer than the time, for then the path was full all the time; where
+//!                  both met one, it may not have been, and a lower rate counts a tenth. Before the first such sample, or
+//!                  a queue met by six probes in a row, it is the highest rate seen and told to nobody.
+//! ```
+//!
+//! Between probes the backlog is carried on by a model, in bits: it grows with each packet sent and falls by the
+//! capacity. Each answered probe says what the backlog was when it left; three quarters of the difference to
+//! what the model had then are made good at once.
+//!
+//! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
+//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops.
+
+use crate::view::LoadView;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::control::{PathCounters, Probe};
+
+/// The least forward delay is kept over one to two of these.
+const BASE_WINDOW: Duration = Duration::from_secs(30);
+/// Probes whose departure is remembered, and for how long at most: of a path with a long round trip not every probe.
+const MARKS: usize = 16;
+const MARK_AGE: Duration = Duration::from_secs(2);
+/// Shortest time over which a rate is taken, in nanoseconds of the peer's clock.
+const RATE_NS: u64 = 10_000_000;
+/// A rate over `t` weighs `t / (t + 100 ms)`, and a lower one less where the queue may have been empty for a while.
+const RATE_MEMORY_NS: u64 = 100_000_000;
+/// A queue that all probes meet for so long stands: the path is full.
+const BUSY_IN_A_ROW: u8 = 5;
+const LOWER_RATE_MEMORY_NS: u64 = 1_000_000_000;
+/// What a path is taken to carry before anything was received by it.
+const FIRST_RATE_BPS: u64 = 10_000_000;
+/// A queue up to this, and two full packets more, is taken for none.
+const NO_QUEUE_US: u32 = 1_000;
+const TWO_PACKETS_BITS: u64 = 24_000;
+/// Counters that jump by more than this belong to a peer that started again.
+const MAX_STEP: u32 = 1 << 24;
+/// A sample of wild loss: at least so many packets and so much time, or the longer time. A queue that overflows between
+/// two probes looks like wild loss, but not for long: so many of the last eight samples must have some.
+const WILD_PACKETS: u32 = 256;
+const WILD_NS: (u64, u64) = (100_000_000, 10_000_000_000);
+const WILD_SAMPLES: usize = 3;
+/// A sample that tells whether a path is lossy: so many packets, or fewer after some time.
+const LOSSY_PACKETS: (u32, u32) = (32, 8);
+const LOSSY_NS: u64 = 250_000_000;
+/// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
+const LOSSY_PERCENT: u8 = 3;
+/// The largest queue that is believed: 10 s.
+const MAX_QUEUE_US: u32 = 10_000_000;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    id: u32,
+    tx_packets: u32,
+    backlog_bits: u64,
+    at: Instant,
+    used: bool,
+}
+
+/// The newest probe of which everything is known.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at_ns: u64,
+    rx_bytes: u32,
+    queue_us: u32,
+    tx_packets: u32,
+    rx_packets: u32,
+}
+
+/// Packets since some time, by the peer's clock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    sent: u32,
+    /// Signed: a packet that overtakes a probe counts as lost before it and as one too many after it.
+    lost: i32,
+    since_ns: u64,
+}
+
+impl Sample {
+    fn add(&mut self, sent: u32, lost: i32) {
+        (self.sent, self.lost) = (self.sent.saturating_add(sent), self.lost.saturating_add(lost));
+    }
+
+    const fn age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns)
+    }
+
+    /// The loss in parts per million; the next sample begins.
+    fn take_ppm(&mut self, now_ns: u64) -> u32 {
+        let lost = u64::from(self.lost.max(0).unsigned_abs());
+        let ppm = lost * 1_000_000 / u64::from(self.sent.max(1));
+        *self = Self { sent: 0, lost: 0, since_ns: now_ns };
+        u32::try_from(ppm).unwrap_or(u32::MAX)
+    }
+}
+
+/// What `capacity_bps` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// The highest rate seen; there was no queue yet.
+    Nothing,
+    /// The same, and a probe met a queue.
+    Least,
+    /// The capacity.
+    Capacity,
+}
+
+/// Load of one path in the sending direction.
+#[derive(Debug, Clone)]
+pub(super) struct Load {
+    /// Least forward delay of this window and of the one before; `i64::MAX`: none.
+    base_us: [i64; 2],
+    window_from: Instant,
+    queue_us: u32,
+    drop_us: u32,
+    capacity_bps: u64,
+    known: Known,
+    /// So many times in a row probes met a queue before and after.
+    busy: u8,
+    /// The last samples of wild loss, in parts per million, and what they say.
+    wild_samples: [u32; 8],
+    wild_ppm: u32,
+    wild: Sample,
+    /// The last samples of the other kind, in percent.
+    short_percent: [u8; 8],
+    short: Sample,
+    backlog_bits: u64,
+    backlog_at: Instant,
+    marks: [Mark; MARKS],
+    next_mark: usize,
+    seen: Option<Seen>,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            base_us: [i64::MAX; 2],
+            window_from: Instant::ZERO,
+            queue_us: 0,
+            drop_us: u32::MAX,
+            capacity_bps: 0,
+            known: Known::Nothing,
+            busy: 0,
+            wild_samples: [0; 8],
+            wild_ppm: 0,
+            wild: Sample::default(),
+            short_percent: [0; 8],
+            short: Sample::default(),
+            backlog_bits: 0,
+            backlog_at: Instant::ZERO,
+            marks: [Mark::default(); MARKS],
+            next_mark: 0,
+            seen: None,
+        }
+    }
+}
+
+impl Load {
+    /// `bytes` leave on the path.
+    #[inline]
+    pub(super) fn on_sent(&mut self, bytes: usize, now: Instant) {
+        // What the path drops does not wait in it.
+        let most_us = u64::from(self.drop_us.min(MAX_QUEUE_US)) * 2;
+        let most = (self.drain_bps() / 1000).saturating_mul(most_us) / 1000;
+        self.backlog_bits = (self.backlog_now(now) + bytes as u64 * 8).min(most);
+        self.backlog_at = now;
+    }
+
+    /// A probe with this id leaves, counted in `counters`.
+    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
+        let oldest = self.marks[self.next_mark];
+        if oldest.used && now.saturating_since(oldest.at) < MARK_AGE {
+            return;
+        }
+        let backlog_bits = self.backlog_now(now);
+        let mark = Mark { id, tx_packets: counters.tx_packets as u32, backlog_bits, at: now, used: true };
+        self.marks[self.next_mark] = mark;
+        self.next_mark = (self.next_mark + 1) % MARKS;
+    }
+
+    /// The far end answered a probe of ours.
+    pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
+        let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
+        self.queue_us = self.queue_of(forward_us, now);
+        let Some(mark) = self.marks.iter().find(|mark| mark.used && mark.id == msg.id) else { return };
+        let (tx_packets, modelled) = (mark.tx_packets, mark.backlog_bits);
+        // Answers to earlier probes are lost, or say less.
+        for mark in self.marks.iter_mut().filter(|mark| msg.id.wrapping_sub(mark.id).cast_signed() >= 0) {
+            mark.used = false;
+        }
+        let fresh = Seen {
+            at_ns: msg.timestamp_ns,
+            rx_bytes: msg.counters.rx_bytes as u32,
+            queue_us: self.queue_us,
+            tx_packets,
+            rx_packets: msg.counters.rx_packets as u32,
+        };
+        let Some(seen) = self.seen else {
+            self.seen = Some(fresh);
+            return;
+        };
+        let elapsed_ns = fresh.at_ns.wrapping_sub(seen.at_ns);
+        if elapsed_ns > 1 << 40 || fresh.tx_packets.wrapping_sub(seen.tx_packets) > MAX_STEP {
+            // Another clock, or other counters.
+            self.seen = Some(fresh);
+            return;
+        }
+        if elapsed_ns >= RATE_NS {
+            self.measure(&seen, &fresh, elapsed_ns);
+            self.seen = Some(fresh);
+        }
+        self.correct(modelled, now);
+    }
+
+    /// What was under way is lost or late: the path was down.
+    pub(super) fn interrupted(&mut self) {
+        let Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, .. } = *self;
+        *self =
+            Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, ..Self::default() };
+    }
+
+    pub(super) fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
+        let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
+        let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
+        let queue_us = if self.known == Known::Nothing { self.queue_us } else { modelled_us };
+        LoadView {
+            base_us: self.base_us().filter(|_| self.seen.is_some()),
+            rtt_us,
+            queue_us,
+            modelled_us,
+            drop_us: self.drop_us,
+            seen_bps: self.capacity_bps,
+            capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
+            wild_ppm: self.wild_ppm,
+        }
+    }
+
+    fn base_us(&self) -> Option<i64> {
+        let [this, before] = self.base_us;
+        Some(this.min(before)).filter(|base| *base != i64::MAX)
+    }
+
+    /// The rate at which the model empties the queue. Before there was one, twice the highest rate seen may pass.
+    fn drain_bps(&self) -> u64 {
+        match self.known {
+            Known::Nothing => (2 * self.capacity_bps).max(FIRST_RATE_BPS),
+            Known::Least | Known::Capacity => self.capacity_bps.max(1_000),
+        }
+    }
+
+    fn backlog_now(&self, now: Instant) -> u64 {
+        let ns = u128::from(anabranch_element::time::nanos(now.saturating_since(self.backlog_at)));
+        let drained = u128::from(self.drain_bps()) * ns / 1_000_000_000;
+        u64::try_from(u128::from(self.backlog_bits).saturating_sub(drained)).unwrap_or(0)
+    }
+
+    fn queue_of(&mut self, forward_us: i64, now: Instant) -> u32 {
+        if now.saturating_since(self.window_from) >= BASE_WINDOW {
+            self.base_us = [i64::MAX, self.base_us[0]];
+            self.window_from = now;
+        }
+        self.base_us[0] = self.base_us[0].min(forward_us);
+        let queue = forward_us.saturating_sub(self.base_us().unwrap_or(forward_us));
+        u32::try_from(queue.max(0)).unwrap_or(u32::MAX).min(MAX_QUEUE_US)
+    }
+
+    /// What happened between two probes.
+    fn measure(&mut self, seen: &Seen, fresh: &Seen, elapsed_ns: u64) {
+        let bytes = u64::from(fresh.rx_bytes.wrapping_sub(seen.rx_bytes));
+        let rate_bps = if bytes > 1 << 31 { 0 } else { bytes * 8_000_000_000 / elapsed_ns };
+        let two_packets_us = (TWO_PACKETS_BITS * 1_000_000).checked_div(rate_bps).unwrap_or(0);
+        let none_us = NO_QUEUE_US.saturating_add(u32::try_from(two_packets_us).unwrap_or(u32::MAX));
+        self.learn_capacity(
+            rate_bps,
+            elapsed_ns,
+            fresh.queue_us,
+            [seen, fresh].map(|probe| probe.queue_us > none_us),
+        );
+        let sent = fresh.tx_packets.wrapping_sub(seen.tx_packets);
+        let got = fresh.rx_packets.wrapping_sub(seen.rx_packets);
+        if got > MAX_STEP {
+            return;
+        }
+        let queue_us = seen.queue_us.max(fresh.queue_us);
+        let lost = i32::try_from(i64::from(sent) - i64::from(got)).unwrap_or(0);
+        let known = self.drop_us != u32::MAX;
+        if queue_us > none_us && !self.is_lossy() && !(known && queue_us < self.drop_us / 2) {
+            if lost > 0 {
+                let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
+                // Probes do not meet the queue at its highest: a level below the one known counts little.
+                self.drop_us = if known { at_us.max(self.drop_us - self.drop_us / 8) } else { at_us };
+            }
+            return;
+        }
+        self.wild.add(sent, lost);
+        self.short.add(sent, lost);
+        let at_ns = fresh.at_ns;
+        let (enough, time) = (self.wild.sent >= WILD_PACKETS, self.wild.age_ns(at_ns));
+        if self.wild.sent > 0 && (enough && time >= WILD_NS.0 || time >= WILD_NS.1) {
+            self.wild_samples.rotate_left(1);
+            self.wild_samples[7] = self.wild.take_ppm(at_ns);
+            self.wild_ppm = wild_loss_ppm(&self.wild_samples);
+        }
+        let old = self.short.age_ns(at_ns) >= LOSSY_NS;
+        if self.short.sent >= if old { LOSSY_PACKETS.1 } else { LOSSY_PACKETS.0 } {
+            self.short_percent.rotate_left(1);
+            self.short_percent[7] = u8::try_from(self.short.take_ppm(at_ns) / 10_000).unwrap_or(100);
+        }
+    }
+
+    /// A rate at which the path delivered for a while, the queue after it, and whether probes met one before and after.
+    fn learn_capacity(&mut self, rate_bps: u64, elapsed_ns: u64, queue_us: u32, [before, after]: [bool; 2]) {
+        let full = u64::from(queue_us) * 1000 >= elapsed_ns;
+        let busy = before && after;
+        if self.known != Known::Capacity {
+            self.capacity_bps = if full { rate_bps } else { self.capacity_bps.max(rate_bps) };
+            self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
+            if (full || self.busy >= BUSY_IN_A_ROW) && self.capacity_bps > 0 {
+                self.known = Known::Capacity;
+            } else if after {
+                self.known = Known::Least;
+            }
+            return;
+        }
+        let memory_ns = match rate_bps > self.capacity_bps {
+            true => RATE_MEMORY_NS,
+            false if full => RATE_MEMORY_NS,
+            false if busy => LOWER_RATE_MEMORY_NS,
+            false => return,
+        };
+        let sum = u128::from(self.capacity_bps) * u128::from(memory_ns)
+            + u128::from(rate_bps) * u128::from(elapsed_ns);
+        self.capacity_bps =
+            u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX).max(1);
+    }
+
+    /// Whether losses beside a queue are no sign of congestion either.
+    fn is_lossy(&self) -> bool {
+        self.steady_loss_percent() > LOSSY_PERCENT
+    }
+
+    /// Loss without congestion that half of the last samples had or passed, in percent.
+    pub(super) fn steady_loss_percent(&self) -> u8 {
+        let mut sorted = self.short_percent;
+        sorted.sort_unstable();
+        sorted[4]
+    }
+
+    /// The model had `modelled` bits when a probe left that met `queue_us`.
+    fn correct(&mut self, modelled: u64, now: Instant) {
+        let met = u64::from(self.queue_us) * (self.drain_bps() / 1000) / 1000;
+        let backlog = self.backlog_now(now);
+        let moved = |bits: u64| {
+            if met >= modelled {
+                bits.saturating_add((met - modelled) / 4 * 3)
+            } else {
+                bits.saturating_sub((modelled - met) / 4 * 3)
+            }
+        };
+        self.backlog_bits = moved(backlog);
+        self.backlog_at = now;
+        for mark in self.marks.iter_mut().filter(|mark| mark.used) {
+            mark.backlog_bits = moved(mark.backlog_bits);
+        }
+    }
+}
+
+/// The mean of the samples, if enough of them have wild loss.
+fn wild_loss_ppm(samples: &[u32; 8]) -> u32 {
+    let lossy = samples.iter().filter(|ppm| **ppm > 0).count();
+    let sum: u64 = samples.iter().map(|ppm| u64::from(*ppm)).sum();
+    if lossy < WILD_SAMPLES { 0 } else { u32::try_from(sum / samples.len() as u64).unwrap_or(u32::MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::control::ProbeKind;
+    use proptest::prelude::*;
+
+    /// A path with a rate, a delay and a queue, and a clock of the far end that is off by some hours.
+    struct Bed {
+        load: Load,
+        counters: PathCounters,
+        rx: PathCounters,
+        rate_bps: u64,
+        queue_us: u64,
+        delay_us: u64,
+        /// When the queue is empty again, µs.
+        busy_until: u64,
+        wild_every: u64,
+        next_id: u32,
+        /// Answers on their way: (arrival, probe).
+        answers: std::collections::VecDeque<(u64, Probe)>,
+        lost: u64,
+    }
+
+    const OFFSET_US: u64 = 7_200_000_000;
+
+    impl Bed {
+        fn new(rate_bps: u64, delay_us: u64, queue_us: u64) -> Self {
+            Self {
+                load: Load::default(),
+                counters: PathCounters::default(),
+                rx: PathCounters::default(),
+                rate_bps,
+                queue_us,
+                delay_us,
+                busy_until: 0,
+                wild_every: u64::MAX,
+                next_id: 0,
+                answers: std::collections::VecDeque::new(),
+                lost: 0,
+            }
+        }
+
+        /// One packet; when it arrives, if it does.
+        fn pass(&mut self, bytes: u64, now: u64) -> Option<u64> {
+            self.counters.tx_packets += 1;
+            let begins = self.busy_until.max(now);
+            if begins - now > self.queue_us || self.counters.tx_packets.is_multiple_of(self.wild_every) {
+                self.lost += 1;
+                return None;
+            }
+            self.busy_until = begins + bytes * 8_000_000 / self.rate_bps;
+            self.rx.rx_packets += 1;
+            Some(self.busy_until + self.delay_us)
+        }
+
+        /// Sends at this rate for so many milliseconds, with a probe every 20 ms.
+        fn run(&mut self, offered_bps: u64, from_ms: u64, for_ms: u64) {
+            let gap_us = (1440 * 8_000_000 / offered_bps.max(1)).max(1);
+            let (mut next_data, mut next_probe) = (from_ms * 1000, from_ms * 1000);
+            let end = (from_ms + for_ms) * 1000;
+            while next_data.min(next_probe) < end {
+                let now = next_data.min(next_probe);
+                while self.answers.front().is_some_and(|(at, _)| *at <= now) {
+                    let (at, probe) = self.answers.pop_front().unwrap();
+                    self.load.answered(&probe, Instant::from_micros(at));
+                }
+                if now == next_data {
+                    // Not in step with the link either: gaps of half to one and a half.
+                    next_data += gap_us / 2 + self.counters.tx_packets * 7919 % gap_us.max(1) + gap_us % 2;
+                    self.load.on_sent(1440, Instant::from_micros(now));
+                    self.counters.tx_bytes += 1440;
+                    if self.pass(1440, now).is_some() {
+                        self.rx.rx_bytes += 1440;
+                    }
+                    continue;
+                }
+                let id = self.next_id;
+                // Not in step with the data, or a full queue would drop all of them or none.
+                next_probe += 20_000 + u64::from(id * 7919 % 1009);
+                self.next_id += 1;
+                let mut counters = self.counters;
+                counters.tx_packets += 1;
+                self.load.departs(id, &counters, Instant::from_micros(now));
+                let Some(arrives) = self.pass(128, now) else { continue };
+                let probe = Probe {
+                    kind: ProbeKind::Reply,
+                    id,
+                    timestamp_ns: (arrives + OFFSET_US) * 1000,
+                    echo_ns: now * 1000,
+                    counters: PathCounters { rx_packets: self.rx.rx_packets, ..self.rx },
+                    reorder_available: 0,
+                    rtt_us: 0,
+                };
+                self.answers.push_back((arrives + self.delay_us, probe));
+            }
+        }
+
+        fn view(&self, ms: u64) -> LoadView {
+            self.load.view(0, Instant::from_millis(ms))
+        }
+    }
+
+    #[test]
+    fn an_overload_tells_capacity_queue_and_drop_level() {
+        let mut bed = Bed::new(50_000_000, 10_000, 20_000);
+        bed.run(10_000_000, 0, 500);
+        let view = bed.view(500);
+        assert_eq!((view.capacity_bps, view.drop_us), (0, u32::MAX), "never full: {view:?}");
+        assert!(view.queue_us < 1_000 && view.base_us.is_some());
+        bed.run(60_000_000, 500, 1000);
+        let view = bed.view(1500);
+        assert!((48_000_000..=52_000_000).contains(&view.capacity_bps), "{view:?}");
+        assert!((15_000..=40_000).contains(&view.queue_us), "{view:?}");
+        assert!((12_000..=20_000).contains(&view.drop_us), "{view:?}");
+        assert_eq!((view.wild_ppm, bed.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
+        bed.run(10_000_000, 1500, 500);
+        assert!(bed.view(2000).queue_us < 2_000, "the queue has drained: {:?}", bed.view(2000));
+    }
+
+    #[test]
+    fn packets_that_overtake_probes_are_no_loss() {
+        let mut sample = Sample::default();
+        for i in 0..256 {
+            sample.add(1, if i % 2 == 0 { 1 } else { -1 });
+        }
+        assert_eq!(sample.take_ppm(0), 0);
+        sample.add(256, 1);
+        assert_eq!(sample.take_ppm(0), 3906);
+        sample.add(256, -1);
+        assert_eq!(sample.take_ppm(0), 0);
+    }
+
+    #[test]
+    fn loss_without_a_queue_is_wild_and_steady() {
+        let mut bed = Bed::new(50_000_000, 10_000, 20_000);
+        bed.wild_every = 5;
+        bed.run(20_000_000, 0, 2000);
+        let view = bed.view(2000);
+        assert!((150_000..=250_000).contains(&view.wild_ppm), "{view:?}");
+        assert!((15..=25).contains(&bed.load.steady_loss_percent()));
+        assert_eq!(view.drop_us, u32::MAX);
+        // It is forgotten with as many samples.
+        bed.wild_every = u64::MAX;
+        bed.run(20_000_000, 2000, 2000);
+        assert_eq!((bed.view(4000).wild_ppm, bed.load.steady_loss_percent()), (0, 0));
+    }
+
+    proptest! {
+        /// Whatever rate, delay, queue and load: after two seconds of overload the capacity is within a tenth, the
+        /// modelled queue is not far below the true one nor above twice of it, and no loss is taken for wild.
+        #[test]
+        fn the_model_follows_the_path(
+            rate_mbps in 2_u64..500, delay_us in 500_u64..300_000, queue_ms in 8_u64..200, over in 110_u64..200,
+        ) {
+            let rate = rate_mbps * 1_000_000;
+            let queue_us = (queue_ms * 1000).max(30 * 1440 * 8_000_000 / rate);
+            let mut bed = Bed::new(rate, delay_us, queue_us);
+            bed.run(rate * over / 100, 0, 4000);
+            let view = bed.view(4000);
+            let off = view.capacity_bps.abs_diff(rate);
+            prop_assert!(off * 10 <= rate, "{:?}", view);
+            let queue = bed.busy_until.saturating_sub(4_000_000);
+            let modelled = u64::from(view.queue_us);
+            prop_assert!(modelled + 5_000 >= queue / 4 * 3 && modelled <= 2 * queue + 10_000, "{} {:?}", queue, view);
+            prop_assert_eq!(view.wild_ppm, 0);
+        }
+
+        /// Answers with any counters, time stamps and ids never panic, and what they tell stays in range.
+        #[test]
+        fn a_peer_that_lies_breaks_nothing(
+            probes in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..50),
+        ) {
+            let mut load = Load::default();
+            for (i, (id, stamp, echo, packets, bytes)) in probes.into_iter().enumerate() {
+                let now = Instant::from_millis(i as u64 * 20);
+                let counters = PathCounters { tx_packets: packets, tx_bytes: bytes, rx_packets: packets, rx_bytes: bytes };
+                load.departs(id, &counters, now);
+                load.on_sent(1440, now);
+                load.answered(
+                    &Probe { kind: ProbeKind::Ack, id, timestamp_ns: stamp, echo_ns: echo, counters, reorder_available: 0, rtt_us: 0 },
+                    now,
+                );
+                let view = load.view(1, now);
+                prop_assert!(view.queue_us <= MAX_QUEUE_US && load.steady_loss_percent() <= 100);
+            }
+        }
+    }
+}

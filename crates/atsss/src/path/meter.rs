@@ -1,0 +1,257 @@
+//! Loss of one direction, from the counters both ends exchange.
+//!
+//! Counters are compared modulo 2³². A difference that jumps by more than [`MAX_STEP`], or further back
+//! than [`LATE`], is a counter that started again: the meter takes the new values as its base and
+//! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
+//! out (should it be a young counter that started again, nothing is measured until it has caught up).
+
+use super::load::Load;
+use super::monitor::ID_WINDOW;
+use anabranch_element::time::Instant;
+use anabranch_wire::control::{PathCounters, Probe};
+
+/// Everything that is measured of a path in use.
+///
+/// One probe in flight has its departure remembered: what the far end had received when it answered is
+/// compared with what had been sent then, so that what is under way is not counted as lost.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Meters {
+    pub(super) tx_loss: LossMeter,
+    pub(super) rx_loss: LossMeter,
+    pub(super) load: Load,
+    hole: HoleMeter,
+    mark_id: u32,
+    mark_packets: u32,
+    mark_bytes: u32,
+    marked: bool,
+    /// The path seems to carry probes but no larger packets.
+    pub(super) suspicion: bool,
+}
+
+impl Meters {
+    /// Meters that start from a loss measured before, in parts per million.
+    pub(super) fn from_ppm(tx: u32, rx: u32) -> Self {
+        Self { tx_loss: LossMeter::from_ppm(tx), rx_loss: LossMeter::from_ppm(rx), ..Self::default() }
+    }
+
+    /// A probe with this id leaves, counted in `counters`.
+    pub(super) fn departs(&mut self, id: u32, counters: &PathCounters, now: Instant) {
+        self.load.departs(id, counters, now);
+        if !self.marked {
+            (self.mark_id, self.marked) = (id, true);
+            (self.mark_packets, self.mark_bytes) = (counters.tx_packets as u32, counters.tx_bytes as u32);
+        }
+    }
+
+    /// The far end answered a probe of ours.
+    pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
+        self.load.answered(msg, now);
+        if self.marked && msg.id == self.mark_id {
+            let received = msg.counters.rx_bytes as u32;
+            self.tx_loss.update(self.mark_packets, msg.counters.rx_packets as u32, now);
+            self.suspicion |= self.hole.update(self.mark_bytes, received);
+        }
+        // A later answer than the mark's: the mark's was lost.
+        self.marked &= (1..=ID_WINDOW).contains(&self.mark_id.wrapping_sub(msg.id));
+    }
+
+    /// The path went down: what was lost meanwhile says nothing of its quality.
+    pub(super) fn interrupted(&mut self) {
+        self.marked = false;
+        self.load.interrupted();
+        self.hole = HoleMeter::default();
+        self.tx_loss.skip_interval();
+        self.rx_loss.skip_interval();
+    }
+}
+
+/// User data, in bytes, after which the hole meter looks: two full-size packets.
+const HOLE_BYTES: u32 = 2500;
+
+/// Finds black holes of a path MTU that shrank: most user data is lost while probes, which are small, pass.
+#[derive(Debug, Clone, Copy, Default)]
+struct HoleMeter {
+    sent: u32,
+    got: u32,
+    based: bool,
+}
+
+impl HoleMeter {
+    /// `sent` bytes of user data had left and `got` of them arrived (both modulo 2³²). `true`: most of the
+    /// last few packets are missing.
+    fn update(&mut self, sent: u32, got: u32) -> bool {
+        let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
+        let believable = self.based && sent_step < 1 << 31 && got_step < 1 << 31;
+        if believable && sent_step < HOLE_BYTES {
+            return false;
+        }
+        (self.sent, self.got, self.based) = (sent, got, true);
+        believable && got_step < sent_step / 2
+    }
+}
+
+/// Packets between two probes beyond which a difference is not believed.
+const MAX_STEP: u32 = 1 << 24;
+/// Packets a late probe may lie behind the newest.
+const LATE: u32 = 1 << 16;
+/// An interval closes after so many packets ...
+const INTERVAL_PACKETS: u32 = 32;
+/// ... or after this time, whichever is first.
+const INTERVAL_MS: i64 = 1000;
+const TICK_MS: u64 = 16;
+/// A sample over `n` packets weighs `n / (n + 512)`: about the last 500 packets count. Packets that
+/// overtake a probe shift a sample by `d / n`, and so the result by `d / (n + 512)` only. A young meter
+/// has fewer packets to remember, but never trusts less than this few.
+const MEMORY_PACKETS: u8 = 255; // in units of two
+const MEMORY_PACKETS_YOUNG: u8 = 32;
+/// And one over `t` weighs at least `t / 30 s`, so that a path without traffic forgets too.
+const MEMORY_MS: i64 = 30_000;
+
+/// Loss of one direction.
+///
+/// The smoothed value is kept signed: packets that overtake a probe make one interval read too high and
+/// the next one too low by the same count, and the two must cancel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LossMeter {
+    sent: u32,
+    got: u32,
+    /// In units of [`TICK_MS`], to fit.
+    since: u16,
+    lost: u32,
+    smoothed_ppm: i32,
+    /// Packets seen, in units of two, up to the memory.
+    seen: u8,
+    flags: u8,
+}
+
+const BASED: u8 = 1;
+const SKIP: u8 = 2;
+
+impl LossMeter {
+    /// A meter that starts from a loss measured before.
+    fn from_ppm(ppm: u32) -> Self {
+        Self { smoothed_ppm: ppm.min(1_000_000) as i32, ..Self::default() }
+    }
+
+    /// `sent` packets had left and `got` of them arrived, since the start.
+    pub(super) fn update(&mut self, sent: u32, got: u32, now: Instant) {
+        let now = (now.as_millis() / TICK_MS) as u16;
+        let (sent_step, got_step) = (sent.wrapping_sub(self.sent), got.wrapping_sub(self.got));
+        let late = self.sent.wrapping_sub(sent) <= LATE && sent_step != 0;
+        let based = self.flags & BASED != 0;
+        if based && late {
+            return;
+        }
+        if !based || sent_step > MAX_STEP || got_step > MAX_STEP {
+            (self.sent, self.got, self.since) = (sent, got, now);
+            self.flags |= BASED;
+            return;
+        }
+        let elapsed = i64::from(now.wrapping_sub(self.since)) * TICK_MS as i64;
+        if sent_step == 0 || (sent_step < INTERVAL_PACKETS && elapsed < INTERVAL_MS) {
+            return;
+        }
+        let missing = i64::from(sent_step) - i64::from(got_step);
+        self.lost = u32::try_from((i64::from(self.lost) + missing).max(0)).unwrap_or(u32::MAX);
+        if self.flags & SKIP != 0 {
+            self.flags &= !SKIP;
+        } else {
+            let n = i64::from(sent_step);
+            let memory = 2 * i64::from(self.seen.max(MEMORY_PACKETS_YOUNG));
+            self.seen = u8::try_from(i64::from(self.seen) + n / 2).unwrap_or(MEMORY_PACKETS);
+            let sample = (missing * 1_000_000 / n).clamp(-1_000_000, 1_000_000);
+            let weight = (n * 4096 / (n + memory) + elapsed * 4096 / MEMORY_MS).min(4096);
+            let old = i64::from(self.smoothed_ppm);
+            // Both terms are within ±10⁶, so the sum fits.
+            self.smoothed_ppm = (old + (sample - old) * weight / 4096) as i32;
+        }
+        (self.sent, self.got, self.since) = (sent, got, now);
+    }
+
+    /// The interval now open spans an outage: its losses count in the total, not in the smoothed value.
+    pub(super) fn skip_interval(&mut self) {
+        self.flags |= SKIP;
+    }
+
+    /// Smoothed loss in parts per million, 0 to 1 000 000.
+    pub(super) fn ppm(&self) -> u32 {
+        self.smoothed_ppm.clamp(0, 1_000_000) as u32
+    }
+
+    /// Packets lost so far.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(v: u32) -> Instant {
+        Instant::from_millis(v.into())
+    }
+
+    #[test]
+    fn a_steady_loss_is_found_and_summed() {
+        let mut m = LossMeter::default();
+        for i in 0..200u32 {
+            m.update(i * 100, i * 95, ms(i * 20));
+        }
+        assert_eq!(m.lost(), 199 * 5);
+        assert!((49_000..=51_000).contains(&m.ppm()), "{}", m.ppm());
+    }
+
+    #[test]
+    fn reordering_around_the_probe_cancels() {
+        let mut m = LossMeter::default();
+        for i in 1..400u32 {
+            // Every second time ten packets are still on their way when the probe arrives.
+            m.update(i * 100, i * 100 - if i % 2 == 0 { 10 } else { 0 }, ms(i * 20));
+        }
+        assert_eq!(m.lost(), 0);
+        assert!(m.ppm() < 60_000, "{}", m.ppm());
+        for i in 400..500u32 {
+            m.update(i * 100, i * 100, ms(i * 20));
+        }
+        assert_eq!(m.ppm(), 0);
+    }
+
+    #[test]
+    fn a_counter_that_starts_again_is_a_new_base() {
+        let mut m = LossMeter::default();
+        m.update(3_000_000_000, 3_000_000_000, ms(0));
+        m.update(3_000_000_100, 3_000_000_100, ms(20));
+        m.update(100, 100, ms(40));
+        m.update(200, 190, ms(60));
+        assert_eq!(m.lost(), 10);
+        assert!(m.ppm() < 60_000);
+        // Across 2³² the counters simply go on.
+        let mut m = LossMeter::default();
+        m.update(u32::MAX - 49, u32::MAX - 49, ms(0));
+        m.update(50, 40, ms(20));
+        assert_eq!(m.lost(), 10);
+    }
+
+    #[test]
+    fn an_outage_counts_in_the_total_only() {
+        let mut m = LossMeter::default();
+        m.update(0, 0, ms(0));
+        m.update(100, 100, ms(20));
+        m.skip_interval();
+        m.update(200, 100, ms(5000));
+        assert_eq!((m.lost(), m.ppm()), (100, 0));
+    }
+
+    #[test]
+    fn a_hole_is_suspected_when_most_bytes_are_missing() {
+        let mut m = HoleMeter::default();
+        assert!(!m.update(1_000_000, 7_000), "the first one is the base");
+        assert!(!m.update(1_002_000, 7_000), "too few to tell");
+        assert!(m.update(1_003_000, 7_000));
+        assert!(!m.update(1_006_000, 9_000));
+        assert!(m.update(1_009_000, 10_000));
+        assert!(!m.update(5_000, 10_000), "a counter that starts again is a new base");
+        assert!(m.update(10_000, 10_000));
+    }
+}

@@ -1,0 +1,639 @@
+//! One path of one session, as one end sees it.
+
+use super::meter::Meters;
+use super::params::ProbeParams;
+use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
+use super::{DownReason, PathEvent, Role};
+use crate::view::LoadView;
+use anabranch_element::Reason;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
+use std::sync::Arc;
+
+/// Requests that must have gone unanswered before a silence is a verdict, idle and in traffic. The pace of
+/// the repeats makes them more as a rule, but not after a stall of the whole process: the clock has run on,
+/// and nothing was asked.
+const FEWEST_IDLE: u16 = 4;
+const FEWEST_IN_TRAFFIC: u16 = 16;
+/// An acknowledgement whose id is further off than this is from a peer that started again.
+pub(super) const ID_WINDOW: u32 = 1024;
+
+/// Whether the path may be used (drawing in [the module](super)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing has come back yet: not usable, and one answer is enough.
+    Fresh,
+    Up,
+    Down(DownReason),
+}
+
+/// State of one path at one end: up or down, round-trip time, loss, rate, and when to probe.
+///
+/// The caller sends what it is handed on *this* path, and polls after each batch:
+/// [`on_timeout`](Self::on_timeout), then [`poll_probe`](Self::poll_probe), then
+/// [`poll_timeout`](Self::poll_timeout). Received datagrams go in before `on_timeout`, so that an answer
+/// that is already here counts.
+#[derive(Debug, Clone)]
+pub struct PathMonitor {
+    params: Arc<ProbeParams>,
+    counters: PathCounters,
+    /// UE: when the newest request left. UPF: unused.
+    sent_at: Instant,
+    /// When the far end last proved that both directions work.
+    proof_at: Instant,
+    /// UE: since when a reply is due. UPF: since when `silence_datagrams` have been out without a proof.
+    waiting_since: Instant,
+    rtt: RttMeter,
+    /// Loss and rate; `None` while the session rests.
+    meters: Option<Box<Meters>>,
+    /// What the loss meters showed when the session went to rest, in parts per million.
+    loss_at_rest_ppm: [u32; 2],
+    /// UE: data packets in both directions since the newest request. UPF: datagrams sent since proof.
+    activity: u32,
+    /// UE: id of the next request.
+    next_id: u32,
+    /// Newest id answered.
+    answered_id: u32,
+    /// The far end's receive counter in its newest probe.
+    peer_rx: u32,
+    peer_reorder: u16,
+    /// UE: requests since `waiting_since`.
+    outstanding: u16,
+    state: State,
+    role: Role,
+    /// UE, up: missed probes in a row. Down: probes sent in vain.
+    missed: u8,
+    /// Down: consecutive answers.
+    streak: u8,
+    /// Reason in the newest notification of the far end.
+    notified: u8,
+    carrier: bool,
+    /// Why it may not be used, whatever it can do.
+    barred: Option<DownReason>,
+    /// UE: probes for which the path still counts as carrying traffic.
+    linger: u8,
+    /// UE: silence counts from the last proof, because probes have been steady since.
+    steady: bool,
+    /// UE: ask at once, whatever the interval.
+    urgent: bool,
+}
+
+impl PathMonitor {
+    /// A path not proven yet. Parameters out of range are moved into it
+    /// ([`ProbeParams::validate`] tells which).
+    #[must_use]
+    pub fn new(role: Role, params: &Arc<ProbeParams>, now: Instant) -> Self {
+        let valid = params.validate().is_ok();
+        Self {
+            params: if valid { Arc::clone(params) } else { Arc::new(params.clamped()) },
+            counters: PathCounters::default(),
+            sent_at: now,
+            proof_at: now,
+            waiting_since: now,
+            rtt: RttMeter::default(),
+            meters: Some(Box::default()),
+            loss_at_rest_ppm: [0; 2],
+            activity: 0,
+            next_id: 0,
+            answered_id: u32::MAX,
+            peer_rx: 0,
+            peer_reorder: 0,
+            outstanding: 0,
+            state: State::Fresh,
+            role,
+            missed: 0,
+            streak: 0,
+            notified: 0,
+            carrier: true,
+            barred: None,
+            linger: 0,
+            steady: false,
+            urgent: true,
+        }
+    }
+
+    /// Gives back what only a path in use needs: loss and rate are not measured until [`Self::wake`], and
+    /// the loss known stays as it is.
+    pub fn rest(&mut self) {
+        if let Some(meters) = self.meters.take() {
+            self.loss_at_rest_ppm = [meters.tx_loss.ppm(), meters.rx_loss.ppm()];
+        }
+    }
+
+    /// Measures everything again.
+    pub fn wake(&mut self) {
+        let [tx, rx] = self.loss_at_rest_ppm;
+        self.meters.get_or_insert_with(|| Box::new(Meters::from_ppm(tx, rx)));
+    }
+
+    /// The far end was started again: it numbers its probes and counts its packets from zero. The path keeps
+    /// its state, and what is known of its RTT and loss.
+    pub fn peer_restarted(&mut self, now: Instant) {
+        self.answered_id = self.next_id.wrapping_sub(1);
+        self.peer_rx = 0;
+        self.proof_at = now;
+        self.activity = 0;
+        self.outstanding = 0;
+        if self.meters.is_some() {
+            self.rest();
+            self.wake();
+        }
+    }
+
+    /// Whether, since this was asked last, most user data sent was lost while probes passed: larger packets
+    /// than probes may no longer fit the path.
+    pub fn take_suspicion(&mut self) -> bool {
+        self.meters.as_mut().is_some_and(|meters| core::mem::take(&mut meters.suspicion))
+    }
+
+    /// Whether traffic may be sent on this path.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Why the path is down; `None` while it is up or not proven yet.
+    #[must_use]
+    pub fn down_reason(&self) -> Option<DownReason> {
+        match self.state {
+            State::Down(reason) => Some(reason),
+            State::Fresh | State::Up => None,
+        }
+    }
+
+    /// Why the far end called the path down, if it last told so.
+    #[must_use]
+    pub fn notified_reason(&self) -> Option<DownReason> {
+        DownReason::from_code(self.notified)
+    }
+
+    /// A user-data datagram of `bytes` (UDP payload) leaves on this path.
+    #[inline]
+    pub fn on_data_sent(&mut self, bytes: usize, now: Instant) {
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += bytes as u64;
+        self.count_unproven(1, now);
+        if let Some(meters) = &mut self.meters {
+            meters.load.on_sent(bytes, now);
+        }
+    }
+
+    /// A user-data datagram of `bytes` (UDP payload) has arrived, authentic, on this path.
+    #[inline]
+    pub fn on_data_received(&mut self, bytes: usize, _now: Instant) {
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += bytes as u64;
+        self.activity = self.activity.saturating_add(u32::from(self.role == Role::Ue));
+    }
+
+    /// User-data datagrams went by this path without being seen one by one: as so many calls of
+    /// [`on_data_sent`](Self::on_data_sent) and [`on_data_received`](Self::on_data_received).
+    pub fn on_carried(&mut self, traffic: &PathCounters, now: Instant) {
+        self.counters.tx_packets += traffic.tx_packets;
+        self.counters.tx_bytes += traffic.tx_bytes;
+        self.counters.rx_packets += traffic.rx_packets;
+        self.counters.rx_bytes += traffic.rx_bytes;
+        let many = |packets: u64| u32::try_from(packets).unwrap_or(u32::MAX);
+        self.count_unproven(many(traffic.tx_packets), now);
+        if self.role == Role::Ue {
+            self.activity = self.activity.saturating_add(many(traffic.rx_packets));
+        }
+    }
+
+    /// The handshake was answered on this path, `rtt` after it was sent: the path works both ways.
+    pub fn confirm(&mut self, rtt: Option<Duration>, now: Instant) -> Option<PathEvent> {
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt, now);
+        }
+        if self.state != State::Fresh || !self.carrier || self.barred.is_some() {
+            return None;
+        }
+        self.proof_at = now;
+        Some(self.go_up())
+    }
+
+    /// An authentic probe has arrived on this path: what to answer, on this same path, and what it changed.
+    ///
+    /// At the UPF the round-trip time in [`PathEvent::Rtt`] (or in [`rtt`](Self::rtt) after
+    /// [`PathEvent::Up`]) is to be applied before the next packet is steered (JUNCTION §V-E).
+    #[must_use]
+    pub fn on_probe(
+        &mut self,
+        msg: &Probe,
+        reorder_available: u16,
+        now: Instant,
+    ) -> (Option<Probe>, Option<PathEvent>) {
+        self.counters.rx_packets += 1;
+        let expected = match self.role {
+            Role::Ue => msg.kind == ProbeKind::Reply,
+            Role::Upf => msg.kind != ProbeKind::Reply,
+        };
+        if !expected || self.barred.is_some() || (msg.kind != ProbeKind::Request && !plausible_echo(msg, now))
+        {
+            return (None, None);
+        }
+        if let Some(meters) = &mut self.meters {
+            meters.rx_loss.update(msg.counters.tx_packets as u32, self.counters.rx_packets as u32, now);
+        }
+        self.peer_reorder = msg.reorder_available;
+        match msg.kind {
+            ProbeKind::Request => {
+                // The far end has received something since it last spoke: what we send does arrive.
+                let peer_rx = msg.counters.rx_packets as u32;
+                let advanced = peer_rx.wrapping_sub(self.peer_rx);
+                if advanced != 0 && advanced < 1 << 31 && self.state == State::Up {
+                    self.proof_at = now;
+                    self.activity = 0;
+                }
+                self.peer_rx = peer_rx;
+                if !self.rtt.known() && msg.rtt_us > 0 {
+                    // Until the first acknowledgement, what the other end measured will do.
+                    self.rtt.sample(Duration::from_micros(msg.rtt_us.into()), now);
+                }
+                self.count_unproven(1, now);
+                (Some(self.probe(ProbeKind::Reply, msg.id, msg.timestamp_ns, reorder_available, now)), None)
+            }
+            ProbeKind::Reply => {
+                // Ids are ours: anything but an unanswered one is late or forged.
+                let remaining = self.next_id.wrapping_sub(msg.id).wrapping_sub(1);
+                let unanswered = self.next_id.wrapping_sub(self.answered_id).wrapping_sub(1);
+                if remaining >= unanswered {
+                    return (None, None);
+                }
+                let event = self.answered(msg, now);
+                self.outstanding = u16::try_from(remaining).unwrap_or(u16::MAX);
+                self.waiting_since = now;
+                let ack = self.probe(ProbeKind::Ack, msg.id, msg.timestamp_ns, reorder_available, now);
+                (Some(ack), event)
+            }
+            ProbeKind::Ack => {
+                self.peer_rx = msg.counters.rx_packets as u32;
+                let ahead = msg.id.wrapping_sub(self.answered_id);
+                let late = ahead == 0 || ahead.wrapping_neg() <= ID_WINDOW;
+                if late {
+                    return (None, None);
+                }
+                self.activity = 0;
+                (None, self.answered(msg, now))
+            }
+        }
+    }
+
+    /// The request that is due, if one is (UE; the UPF only answers). To be sent on this path, even when
+    /// it is down.
+    #[must_use]
+    pub fn poll_probe(&mut self, reorder_available: u16, now: Instant) -> Option<Probe> {
+        if self.request_due()? > now {
+            return None;
+        }
+        if self.activity > 0 {
+            if self.linger == 0 {
+                // Traffic joins. What an idle probe waited for so far is no evidence of the quick kind.
+                self.outstanding = 0;
+            }
+            let probes = self.params.silence_ms / self.params.active_interval_max_ms;
+            self.linger = u8::try_from(probes).unwrap_or(u8::MAX).max(1);
+        } else if self.outstanding == 0 || now < self.late_at() {
+            self.linger = self.linger.saturating_sub(1);
+        }
+        if self.outstanding == 0 {
+            self.waiting_since = now;
+            self.steady = self.state == State::Up
+                && self.missed == 0
+                && self.proof_at >= self.sent_at
+                && now.saturating_since(self.sent_at) <= 2 * self.params.active_max();
+        }
+        self.activity = 0;
+        self.outstanding = self.outstanding.saturating_add(1);
+        if self.state != State::Up {
+            self.missed = self.missed.saturating_add(1);
+            if self.waited(now) {
+                self.streak = 0;
+            }
+        }
+        self.urgent = false;
+        self.sent_at = now;
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        Some(self.probe(ProbeKind::Request, id, 0, reorder_available, now))
+    }
+
+    /// Does what is due at `now`; harmless when nothing is.
+    pub fn on_timeout(&mut self, now: Instant) -> Option<PathEvent> {
+        if self.verdict_due()? > now {
+            return None;
+        }
+        match self.role {
+            Role::Ue if self.in_traffic() => Some(self.go_down(DownReason::Silence)),
+            Role::Ue => {
+                self.missed = self.missed.saturating_add(1);
+                if self.missed >= self.params.missed_probes {
+                    return Some(self.go_down(DownReason::Probes));
+                }
+                self.outstanding = 0;
+                self.urgent = true;
+                None
+            }
+            Role::Upf if self.activity >= u32::from(self.params.silence_datagrams) => {
+                Some(self.go_down(DownReason::Silence))
+            }
+            Role::Upf => Some(self.go_down(DownReason::Probes)),
+        }
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) or [`poll_probe`](Self::poll_probe) have something to do, and
+    /// why. Data in either direction can bring it forward: poll after a batch.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let request = self.request_due().map(|at| (at, "probe due"));
+        let verdict = self.verdict_due().map(|at| (at, "path silent"));
+        match (request, verdict) {
+            (Some(r), Some(v)) => Some(if v.0 <= r.0 { v } else { r }),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The access gained or lost its carrier (link state or route; UE).
+    pub fn set_carrier(&mut self, up: bool, _now: Instant) -> Option<PathEvent> {
+        if core::mem::replace(&mut self.carrier, up) == up {
+            return None;
+        }
+        self.gate(up, DownReason::Carrier)
+    }
+
+    /// From now on the path must not be used, for this reason; `None`: it may.
+    pub fn bar(&mut self, reason: Option<DownReason>, _now: Instant) -> Option<PathEvent> {
+        if core::mem::replace(&mut self.barred, reason) == reason {
+            return None;
+        }
+        self.gate(reason.is_none(), reason.unwrap_or(DownReason::Admin))
+    }
+
+    /// The far end told, on another path, that this one is up or down for it.
+    ///
+    /// The UPF believes both; the UE believes *down* and finds out for itself when the path is back.
+    /// `reason` is the one in the message; [`notified_reason`](Self::notified_reason) keeps it.
+    pub fn on_notify(&mut self, up: bool, reason: u8, now: Instant) -> Option<PathEvent> {
+        self.notified = if up { 0 } else { reason };
+        match (up, self.state) {
+            (false, State::Up) => Some(self.go_down(DownReason::Notified)),
+            (false, State::Fresh) => {
+                self.state = State::Down(DownReason::Notified);
+                None
+            }
+            (true, State::Fresh | State::Down(_)) if self.role == Role::Upf && self.barred.is_none() => {
+                self.proof_at = now;
+                Some(self.go_up())
+            }
+            _ => None,
+        }
+    }
+
+    /// Round-trip time; zero before the first sample.
+    #[must_use]
+    pub fn rtt(&self) -> RttEstimate {
+        self.rtt.estimate()
+    }
+
+    /// Smoothed loss of what this end sends, in parts per million.
+    #[must_use]
+    pub fn loss_tx_ppm(&self) -> u32 {
+        self.meters.as_ref().map_or(self.loss_at_rest_ppm[0], |meters| meters.tx_loss.ppm())
+    }
+
+    /// Smoothed loss of what this end receives, in parts per million.
+    #[must_use]
+    pub fn loss_rx_ppm(&self) -> u32 {
+        self.meters.as_ref().map_or(self.loss_at_rest_ppm[1], |meters| meters.rx_loss.ppm())
+    }
+
+    /// Packets lost since the path was last woken: sent by this end, and sent to it (data and probes).
+    #[must_use]
+    pub fn lost_packets(&self) -> (u32, u32) {
+        self.meters.as_ref().map_or((0, 0), |meters| (meters.tx_loss.lost(), meters.rx_loss.lost()))
+    }
+
+    /// What is known of the load of the path in the sending direction.
+    #[must_use]
+    pub fn load(&self, now: Instant) -> LoadView {
+        let rtt_us = self.rtt.minimum_us();
+        self.meters.as_ref().map_or(LoadView::UNKNOWN, |meters| meters.load.view(rtt_us, now))
+    }
+
+    /// Loss of what this end sends that is steady and no sign of congestion, in percent.
+    #[must_use]
+    pub fn steady_loss_percent(&self) -> u8 {
+        self.meters.as_ref().map_or(0, |meters| meters.load.steady_loss_percent())
+    }
+
+    /// Reorder queues free at the far end, as of its newest probe.
+    #[must_use]
+    pub fn peer_reorder_available(&self) -> u16 {
+        self.peer_reorder
+    }
+
+    /// Packets (data and probes) and bytes (user data) so far.
+    #[must_use]
+    pub fn counters(&self) -> PathCounters {
+        self.counters
+    }
+
+    /// When the far end last proved that both directions work.
+    #[must_use]
+    pub fn last_proof(&self) -> Instant {
+        self.proof_at
+    }
+
+    // ---- the laws --------------------------------------------------------------------------------
+
+    /// Silence that counts as a failure.
+    fn silence(&self) -> Duration {
+        self.params.silence().max(self.rtts())
+    }
+
+    fn rtts(&self) -> Duration {
+        self.rtt.cautious() * u32::from(self.params.silence_rtts)
+    }
+
+    /// Whether the path carried a packet lately: for `silence_ms` after the last one, so that sparse
+    /// traffic towards us keeps the probes going when it stops because the path died.
+    fn in_traffic(&self) -> bool {
+        self.linger > 0 || self.activity > 0
+    }
+
+    /// When an answer is late enough to ask again.
+    fn late_at(&self) -> Instant {
+        self.waiting_since + self.rtt.late_after().min(self.silence() / 2)
+    }
+
+    /// When the next request leaves (UE).
+    fn request_due(&self) -> Option<Instant> {
+        if self.role == Role::Upf || !self.carrier || self.barred.is_some() {
+            return None;
+        }
+        if self.urgent {
+            return Some(self.sent_at);
+        }
+        if self.state != State::Up {
+            let interval = match self.streak {
+                0 => self.params.down_interval(self.missed),
+                _ => self.params.active_min(),
+            };
+            return Some(self.sent_at + interval);
+        }
+        let due = self.sent_at + self.params.interval_after(self.activity.max(self.linger.into()));
+        if self.outstanding == 0 {
+            return Some(due);
+        }
+        // Late: ask again, quickly, so that the verdict rests on many answers missing and not on one.
+        let pace = self.silence() / if self.in_traffic() { 40 } else { 8 };
+        Some(due.min(self.late_at().max(self.sent_at + pace.max(Duration::from_millis(1)))))
+    }
+
+    /// When the path will be called down unless something is heard.
+    fn verdict_due(&self) -> Option<Instant> {
+        if self.state != State::Up {
+            return None;
+        }
+        let silence = self.silence();
+        // The newest request must have had a moment, however late the others are.
+        let asked = self.sent_at + Duration::from_millis(1);
+        let fewest = if self.in_traffic() { FEWEST_IN_TRAFFIC } else { FEWEST_IDLE };
+        match self.role {
+            Role::Ue if self.outstanding < fewest => None,
+            Role::Ue if self.in_traffic() && self.steady => {
+                let waited = self.waiting_since + self.rtts().max(silence / 2);
+                Some(asked.max(waited).max(self.proof_at + silence))
+            }
+            Role::Ue => Some(asked.max(self.waiting_since + silence)),
+            Role::Upf => {
+                let idle = self.params.idle_interval() * (u32::from(self.params.missed_probes) + 1);
+                let idle = self.proof_at + idle + silence;
+                let busy = self.waiting_since + silence + self.params.active_max();
+                let enough = self.activity >= u32::from(self.params.silence_datagrams);
+                Some(if enough { busy.min(idle) } else { idle })
+            }
+        }
+    }
+
+    /// Whether the oldest request has been out longer than a working path would need.
+    fn waited(&self, now: Instant) -> bool {
+        self.outstanding > 1 && now.saturating_since(self.waiting_since) > self.silence()
+    }
+
+    /// One more datagram is out. At the UPF the clock starts with the one that makes them enough for a
+    /// verdict: fewer may simply have been lost.
+    #[inline]
+    fn count_unproven(&mut self, packets: u32, now: Instant) {
+        let (before, limit) = (self.activity, u32::from(self.params.silence_datagrams));
+        self.activity = before.saturating_add(packets);
+        let enough = self.role == Role::Upf && before < limit && self.activity >= limit;
+        self.waiting_since = if enough { now } else { self.waiting_since };
+    }
+
+    // ---- transitions -----------------------------------------------------------------------------
+
+    /// The far end answered our probe: a sample of everything, and a step towards up.
+    fn answered(&mut self, msg: &Probe, now: Instant) -> Option<PathEvent> {
+        let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
+        self.rtt.sample(rtt, now);
+        if let Some(meters) = &mut self.meters {
+            meters.answered(msg, now);
+        }
+        let follows = msg.id == self.answered_id.wrapping_add(1);
+        self.answered_id = msg.id;
+        self.proof_at = now;
+        match self.state {
+            State::Up => {
+                self.missed = 0;
+                Some(PathEvent::Rtt(rtt))
+            }
+            State::Fresh => Some(self.go_up()),
+            State::Down(_) => {
+                self.streak = if follows { self.streak.saturating_add(1) } else { 1 };
+                (self.streak >= self.params.replies_to_recover).then(|| self.go_up())
+            }
+        }
+    }
+
+    fn go_up(&mut self) -> PathEvent {
+        self.state = State::Up;
+        self.missed = 0;
+        self.streak = 0;
+        if self.role == Role::Upf {
+            self.activity = 0;
+        }
+        PathEvent::Up
+    }
+
+    fn go_down(&mut self, reason: DownReason) -> PathEvent {
+        self.state = State::Down(reason);
+        self.missed = 0;
+        self.streak = 0;
+        self.outstanding = 0;
+        self.linger = 0;
+        self.urgent = true;
+        // Only answers to what is asked from now on count.
+        if self.role == Role::Ue {
+            self.answered_id = self.next_id.wrapping_sub(1);
+        }
+        self.rtt.restart();
+        if let Some(meters) = &mut self.meters {
+            meters.interrupted();
+        }
+        PathEvent::Down(reason)
+    }
+
+    /// Carrier or administration changed.
+    fn gate(&mut self, up: bool, reason: DownReason) -> Option<PathEvent> {
+        if up {
+            // Ask at once: a carrier that came back is worth a packet.
+            self.urgent = true;
+            self.missed = 0;
+            if let Some(reason) = self.barred {
+                self.state = State::Down(reason);
+            } else if !self.carrier {
+                self.state = State::Down(DownReason::Carrier);
+            }
+            return None;
+        }
+        match self.state {
+            State::Up => Some(self.go_down(reason)),
+            State::Fresh | State::Down(_) => {
+                self.state = State::Down(reason);
+                self.streak = 0;
+                None
+            }
+        }
+    }
+
+    /// Builds a probe, counts it, and remembers its departure if none is remembered.
+    fn probe(
+        &mut self,
+        kind: ProbeKind,
+        id: u32,
+        echo_ns: u64,
+        reorder_available: u16,
+        now: Instant,
+    ) -> Probe {
+        self.counters.tx_packets += 1;
+        if let Some(meters) = self.meters.as_mut().filter(|_| kind != ProbeKind::Ack) {
+            meters.departs(id, &self.counters, now);
+        }
+        Probe {
+            kind,
+            id,
+            timestamp_ns: now.as_nanos(),
+            echo_ns,
+            counters: self.counters,
+            reorder_available,
+            rtt_us: self.rtt.smoothed_us(),
+        }
+    }
+}
+
+/// Whether the time echoed is one of ours: not in the future, and not older than any path is slow.
+fn plausible_echo(msg: &Probe, now: Instant) -> bool {
+    let sent = Instant::from_nanos(msg.echo_ns);
+    sent <= now && now.saturating_since(sent) <= MAX_RTT
+}

@@ -1,0 +1,159 @@
+//! What does not fit a path: cut outside, so that the session's MTU is one constant ([`crate::fragment`]).
+
+use super::active::Active;
+use super::path::Paths;
+use super::{Security, Session};
+use crate::drops::{DropCounters, DropReason};
+use crate::fragment::Cut;
+use crate::mtu::{PathMtu, Phase};
+use crate::{DatagramSink, PathId, put};
+use anabranch_element::time::Instant;
+use anabranch_wire::control::{CONFIG_FRAGMENT_MAX, Control};
+use anabranch_wire::ip;
+use anabranch_wire::tunnel::{
+    Fragment, InnerHeader, OUTER_IPV6, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
+};
+
+/// IPv6's least MTU. A path that carries less whole does not count when segment sizes are lowered.
+const LEAST_MTU: u16 = 1280;
+
+impl Active {
+    /// Largest UDP payload for user data on `path`, in bytes; its search begins with the first. `max` is the largest to
+    /// search for, 0: there is no search.
+    #[inline]
+    pub fn usable(&mut self, path: PathId, max: u16, now: Instant) -> usize {
+        if max == 0 {
+            return usize::MAX;
+        }
+        match self.mtu(path) {
+            Some(mtu) => mtu.usable().into(),
+            None => {
+                let mtu = PathMtu::new(max, now);
+                let usable = mtu.usable();
+                self.set_mtu(path, mtu);
+                usable.into()
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Sends a message in the pieces that `path` carries: `max` bytes of UDP payload each, always sealed.
+    #[cold]
+    pub(super) fn emit_pieces(
+        &mut self,
+        path: PathId,
+        header: InnerHeader,
+        payload: &[u8],
+        max: usize,
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let mut head = [0; InnerHeader::LEN];
+        header.emit(&mut head).map_err(|_| DropReason::NoRoom)?;
+        let total = head.len() + payload.len();
+        let cut = Cut::new(total, max).ok_or(DropReason::TooBig)?;
+        if !self.keys.can_seal(now) {
+            return Err(DropReason::NoKeys);
+        }
+        let state = self.paths.get_mut(path).ok_or(DropReason::UnknownPath)?;
+        let (access, to) = (state.access(), state.endpoint().ok_or(DropReason::NoPath)?);
+        let next = Active::of(&mut self.active, &self.profile).cuts.get_mut(usize::from(path));
+        let number = next.map(|next| core::mem::replace(next, next.wrapping_add(1))).unwrap_or(0);
+        for at in cut.pieces() {
+            let size = Fragment::OVERHEAD + at.len();
+            let keys = &mut self.keys;
+            put(out, access, to, size, |slot| {
+                let body = &mut slot[SecureHeader::LEN..size - TAG_LEN];
+                // `Cut` bounds both by `MAX_MESSAGE`.
+                let (total, offset) = (total as u16, at.start as u16);
+                let piece = Fragment { number, total, offset, bytes: &[] };
+                piece.emit_header(at.len(), body).map_err(|_| DropReason::NoRoom)?;
+                let bytes = &mut body[Fragment::HEADER..];
+                let of_head = head.len().saturating_sub(at.start).min(bytes.len());
+                bytes[..of_head].copy_from_slice(&head[head.len() - of_head..]);
+                let from = (at.start + of_head).saturating_sub(head.len());
+                bytes[of_head..].copy_from_slice(&payload[from..from + at.len() - of_head]);
+                keys.seal(path, slot, now)
+            })?;
+            state.monitor.on_data_sent(size, now);
+            state.fragments().tx_pieces += 1;
+        }
+        Ok(())
+    }
+
+    /// A piece of configuration that the path does not carry whole.
+    #[cold]
+    pub(super) fn emit_config_pieces(
+        &mut self,
+        path: PathId,
+        message: &Control<'_>,
+        max: usize,
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let mut bytes = [0; CONFIG_FRAGMENT_MAX + 64];
+        let len = message.encoded_len();
+        let bytes = bytes.get_mut(..len).ok_or(DropReason::Malformed)?;
+        message.emit(bytes).map_err(|_| DropReason::Malformed)?;
+        let (header, body) = InnerHeader::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        self.emit_pieces(path, header, body, max, now, out)
+    }
+
+    /// Lowers the segment size of a TCP SYN to what the session carries whole.
+    ///
+    /// That is the inner MTU, or less where a live path carries less, so that TCP's segments are not cut there: the other
+    /// paths lose 0.7 % of their rate to headers at most, and on the smaller one half as many datagrams are sent. A path
+    /// that does not carry [`LEAST_MTU`] would cost them more; it does not count, unless all are so small.
+    pub(super) fn clamp_mss(&self, packet: &mut [u8], inner_mtu: u16) {
+        ip::clamp_mss_with(packet, || self.segment_mtu(inner_mtu));
+    }
+
+    fn segment_mtu(&self, inner_mtu: u16) -> u16 {
+        let Some(active) = &self.active else { return inner_mtu };
+        let up = self.paths.iter().filter(|path| path.monitor.is_up());
+        let (mut least, mut largest, mut all_small) = (inner_mtu, 0, true);
+        for path in up {
+            let overhead = match self.profile.security(path.id) {
+                Security::Secure => SECURE_OVERHEAD as u16,
+                Security::Plain => PLAIN_OVERHEAD as u16,
+            };
+            // Of a path that is being searched nothing is known.
+            match active.mtu(path.id).and_then(PathMtu::proven).map(|most| most.saturating_sub(overhead)) {
+                Some(mtu) if mtu < LEAST_MTU => largest = largest.max(mtu),
+                Some(mtu) => (least, all_small) = (least.min(mtu), false),
+                None => all_small = false,
+            }
+        }
+        if all_small && largest > OUTER_IPV6 as u16 { largest.min(inner_mtu) } else { least }
+    }
+
+    /// The UDP payload that a faster data path may send on `path`; `None` while that is being found out.
+    pub(super) fn settled_payload(&self, path: PathId) -> Option<u16> {
+        if self.profile.max_payload == 0 {
+            return Some(u16::MAX);
+        }
+        let mtu = self.active.as_ref()?.mtu(path)?;
+        (mtu.phase() == Phase::Complete).then(|| mtu.usable())
+    }
+
+    /// Answers a packet larger than the tunnel's MTU.
+    ///
+    /// The answer comes from the address the packet was for. The host sends packets for that address by way of us, so the
+    /// answer passes its reverse path filter, however strict, and it is never one of the host's own, which the kernel would
+    /// drop ("martian source"). A tunnel's gateway address need not have a route at a UE that sends only some prefixes
+    /// through the tunnel.
+    pub(super) fn refuse_too_big(&mut self, packet: &[u8], mtu: u16) {
+        if let Ok((_, to)) = ip::src_dst(packet) {
+            self.active().queue_icmp(|| ip::packet_too_big(packet, mtu, to));
+        }
+    }
+}
+
+/// Counts a message that will never be whole.
+pub(super) fn lost_piece(paths: &mut Paths, path: PathId, drops: &mut DropCounters) {
+    drops.count(DropReason::Incomplete);
+    if let Some(path) = paths.get_mut(path) {
+        path.fragments().rx_incomplete += 1;
+    }
+}

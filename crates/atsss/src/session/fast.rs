@@ -1,0 +1,159 @@
+//! Flows given to a faster data path, and taken back ([`crate::fast`]).
+
+use super::active::Active;
+use super::{Security, Session, Shared};
+use crate::fast::{FastFlow, FastLane, FastTraffic, KEEP, has_ports, is_none};
+use crate::steer::{PathSet, Pick, View};
+use crate::{DatagramSink, PathId, dns};
+use anabranch_element::time::Instant;
+use anabranch_wire::ip::{FlowKey, protocol};
+use anabranch_wire::tunnel::PLAIN_OVERHEAD;
+use std::net::SocketAddr;
+
+/// Of more flows that are decided anew between two polls, all are taken back.
+const MAX_RECALLED: usize = 64;
+
+/// What a session has given away, and until when it gives nothing.
+#[derive(Debug, Default)]
+pub(super) struct Fast {
+    /// On what the decisions rest; `None`: nothing is given away.
+    basis: Option<Basis>,
+    /// Something else has changed since.
+    stale: bool,
+    /// Flows of which another decision was made since.
+    recalled: Vec<FlowKey>,
+    not_before: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Basis {
+    up: PathSet,
+    generation: u32,
+}
+
+impl Fast {
+    pub const fn has_given(&self) -> bool {
+        self.basis.is_some()
+    }
+
+    /// The decisions hold no more: everything is taken back with the next poll.
+    pub fn spoil(&mut self) {
+        self.stale = self.basis.is_some();
+    }
+
+    /// As [`Fast::spoil`], of one flow as its packets have it.
+    pub fn recall(&mut self, key: FlowKey) {
+        if self.recalled.len() == MAX_RECALLED {
+            self.spoil();
+        } else if self.has_given() {
+            self.recalled.push(key);
+        }
+    }
+
+    pub const fn has_news(&self) -> bool {
+        self.stale || !self.recalled.is_empty()
+    }
+}
+
+impl Session {
+    /// A packet of a flow has gone by `path` in no order that matters: the next may go without us.
+    pub(super) fn give(
+        &mut self,
+        key: &FlowKey,
+        path: PathId,
+        now: Instant,
+        mtu: u16,
+        out: &mut impl DatagramSink,
+    ) {
+        if !self.profile.fast || self.profile.security(path) != Security::Plain || !has_ports(key) {
+            return;
+        }
+        // The UE has to see questions to know their answers ([`crate::dns`]).
+        if self.is_ue() && (key.protocol, key.dst_port) == (protocol::UDP, dns::PORT) {
+            return;
+        }
+        let basis = self.basis();
+        // Larger packets come to us, and are cut.
+        let Some(mtu) = self.settled_payload(path).map(|most| mtu.min(most - PLAIN_OVERHEAD as u16)) else {
+            return;
+        };
+        let proven = self.paths.get(path).filter(|path| path.is_proven());
+        let Some((access, to)) = proven.and_then(|p| Some((p.access(), p.endpoint()?))) else {
+            return;
+        };
+        let fast = &mut self.active().fast;
+        let waits = fast.stale || fast.not_before.is_some_and(|at| now < at);
+        if waits || fast.basis.is_some_and(|old| old != basis) {
+            return;
+        }
+        fast.basis = Some(basis);
+        let lane = FastLane { session: self.addresses, access, to };
+        out.carry(&FastFlow { lane, key: *key, mtu }, now);
+    }
+
+    /// Takes everything back if another decision would be made now.
+    pub(super) fn reconsider(&mut self, now: Instant, shared: &Shared<'_>, out: &mut impl DatagramSink) {
+        let Some(basis) = self.active.as_ref().and_then(|active| active.fast.basis) else { return };
+        let idle = now.saturating_since(self.last_data) >= shared.params.cool_after;
+        let stale = self.active.as_ref().is_some_and(|active| active.fast.stale);
+        if stale || idle || basis != self.basis() || self.would_move(now) {
+            self.take_back(now, out);
+            return;
+        }
+        let session = self.addresses;
+        let recalled = &mut self.active().fast.recalled;
+        recalled.drain(..).for_each(|key| out.take_back(session, Some(&key)));
+    }
+
+    /// Every packet comes to us again, and a while nothing is given away.
+    pub(super) fn take_back(&mut self, now: Instant, out: &mut impl DatagramSink) {
+        let session = self.addresses;
+        let fast = &mut self.active().fast;
+        fast.not_before = Some(now + KEEP);
+        fast.stale = false;
+        fast.recalled.clear();
+        if fast.basis.take().is_some() {
+            out.take_back(session, None);
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        Basis { up: self.states().up(), generation: self.generation }
+    }
+
+    /// Whether the next packet of a rule that has a path would take another one.
+    fn would_move(&mut self, now: Instant) -> bool {
+        let active = Active::of(&mut self.active, &self.profile);
+        let view = View { steady: &active.states, live: &active.live, loads: &[] };
+        active.per_rule.iter_mut().zip(self.rules.rules()).any(|(state, rule)| {
+            let Some(path) = state.path() else { return false };
+            !rule.mode.splits()
+                && !rule.mode.per_flow()
+                && state.pick_again(&rule.mode, view, now) != Pick::One(path)
+        })
+    }
+
+    /// What went by `lane` without us. `false`: it leads nowhere any more and is to be closed.
+    pub fn carried(&mut self, access: PathId, to: SocketAddr, traffic: &FastTraffic, now: Instant) -> bool {
+        if !self.profile.fast || !self.keys.can_seal(now) {
+            return false;
+        }
+        let Some(path) = self.plain_path(to, access) else { return false };
+        if is_none(traffic) {
+            return true;
+        }
+        if self.resting {
+            self.wake(now);
+        }
+        self.note_data(now);
+        let headers = PLAIN_OVERHEAD as u64;
+        self.traffic.tx_packets += traffic.tx_packets;
+        self.traffic.tx_bytes += traffic.tx_bytes.saturating_sub(headers * traffic.tx_packets);
+        self.traffic.rx_packets += traffic.rx_packets;
+        self.traffic.rx_bytes += traffic.rx_bytes.saturating_sub(headers * traffic.rx_packets);
+        if let Some(state) = self.paths.get_mut(path) {
+            state.monitor.on_carried(traffic, now);
+        }
+        true
+    }
+}

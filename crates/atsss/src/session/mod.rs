@@ -1,0 +1,398 @@
+//! One user's tunnel end: keys, paths, steering, sequencing and reordering, composed.
+//!
+//! The same type serves the UE (one session) and the UPF (many). It knows nothing of sockets or of
+//! other sessions; its owner finds it by receiver index or virtual address.
+//!
+//! ```text
+//!  inner packet ─▶ flow table ─▶ rule ─▶ mode.pick(path states) ─▶ mark / number ─▶ seal ─▶ datagram
+//!                     (classify once per flow)                       (stream or flow sequence)
+//!
+//!  datagram ─▶ open ─▶ Data ──▶ as it is │ flow reorder │ stream reorder ─▶ inner packet
+//!                  └─▶ Probe, Notify, Config, MtuProbe, Close ─▶ path states, events, answers
+//! ```
+//!
+//! Most sessions of a UPF are idle. A session that saw no data for a while *rests* (`rest.rs`): it keeps what
+//! cannot be made again, and goes on answering probes.
+
+mod active;
+mod coding;
+mod control;
+mod cut;
+mod fast;
+mod path;
+mod profile;
+mod receive;
+mod rest;
+mod rules;
+mod send;
+mod types;
+
+pub use coding::CodingStats;
+pub use path::{Path, PathView, Security};
+pub use profile::Profile;
+pub use rules::{Origin, PathLoad, RuleEvent, RuleView};
+pub use send::RuleState;
+pub use types::{Addresses, SessionEvent, SessionParams, Shared, Traffic, UserExceptions};
+
+use crate::classify::RuleSet;
+use crate::config_channel::ConfigChannel;
+use crate::drops::DropReason;
+use crate::keyring::KeyRing;
+use crate::mtu::PathMtu;
+use crate::path::{DownReason, Role};
+use crate::reorder::{FlowStats, Pool, StreamStats, Usage};
+use crate::steer::PathStates;
+use crate::table::flow::FlowTable;
+use crate::{DatagramSink, PacketSink, PathId};
+use active::Active;
+use anabranch_element::Reason;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::AccessName;
+use anabranch_wire::ip::FlowKey;
+use path::Paths;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One user's tunnel end.
+pub struct Session {
+    profile: Arc<Profile>,
+    rules: Arc<RuleSet>,
+    /// What can be made again from the rest; at rest there only between a packet and the next poll.
+    active: Option<Box<Active>>,
+    keys: KeyRing,
+    paths: Paths,
+    flows: FlowTable,
+    traffic: Traffic,
+    last_data: Instant,
+    config: ConfigChannel,
+    addresses: Addresses,
+    generation: u32,
+    notify_sequence: u32,
+    /// Of the pool that sessions share.
+    held: Usage,
+    resting: bool,
+}
+
+impl Session {
+    /// A session not yet connected. `hash_key` seeds its flow hash.
+    #[must_use]
+    pub fn new(
+        profile: Arc<Profile>,
+        addresses: Addresses,
+        rules: Arc<RuleSet>,
+        hash_key: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            profile,
+            rules,
+            active: None,
+            keys: KeyRing::default(),
+            paths: Paths::default(),
+            flows: FlowTable::new(hash_key),
+            traffic: Traffic::default(),
+            last_data: now,
+            config: ConfigChannel::default(),
+            addresses,
+            generation: 0,
+            notify_sequence: 0,
+            held: Usage::default(),
+            resting: false,
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&mut self) -> &mut KeyRing {
+        &mut self.keys
+    }
+
+    /// When the UE should change keys.
+    #[must_use]
+    pub fn rekey_at(&self) -> Option<Instant> {
+        self.keys.rekey_at()
+    }
+
+    /// The addresses the session owns inside the tunnel.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Gives the session its addresses (UE: from the welcome).
+    pub fn set_addresses(&mut self, addresses: Addresses) {
+        self.addresses = addresses;
+    }
+
+    /// What it has in common with others.
+    #[must_use]
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
+    }
+
+    /// Names of the accesses, by path id.
+    #[must_use]
+    pub fn accesses(&self) -> &Arc<[AccessName]> {
+        self.profile.accesses()
+    }
+
+    /// Replaces the rules; every flow is classified again with its next packet, but for those whose rule
+    /// only the UE could tell: they follow it by its name. Streams go on where they are, so that traffic
+    /// which new rules move arrives in order.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
+        let old = core::mem::replace(&mut self.rules, rules);
+        if let Some(active) = &mut self.active {
+            for (index, state) in (0..).zip(&mut active.per_rule) {
+                state.renew(old.get(index).name == self.rules.get(index).name);
+            }
+        }
+        self.classify_again();
+        self.flows.renumber_pinned(self.generation, |rule| self.rules.index_of(&old.get(rule).name));
+    }
+
+    /// Every flow is classified again with its next packet.
+    pub fn classify_again(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.spoil_fast();
+    }
+
+    /// What was decided for flows given to a faster data path holds no more.
+    fn spoil_fast(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.fast.spoil();
+        }
+    }
+
+    /// The same of one flow, as seen from the UE.
+    fn recall_fast(&mut self, key: &FlowKey) {
+        let sent = if self.is_ue() { *key } else { key.reversed() };
+        if let Some(active) = &mut self.active {
+            active.fast.recall(sent);
+        }
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> &Arc<RuleSet> {
+        &self.rules
+    }
+
+    /// Traffic counters.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// The unified steering structure: what every rule decides from.
+    #[must_use]
+    pub fn states(&self) -> PathStates {
+        match &self.active {
+            Some(active) if !self.resting => active.states,
+            _ => self.paths.states(),
+        }
+    }
+
+    /// Counters of the reordering engines since the session last woke.
+    #[must_use]
+    pub fn reordering(&self) -> (FlowStats, StreamStats) {
+        let active = self.active.as_deref();
+        active.map(|a| (a.flow_reorder.stats(), a.stream_reorder.stats())).unwrap_or_default()
+    }
+
+    /// One row per path in use.
+    pub fn path_views(&self) -> impl Iterator<Item = PathView> + '_ {
+        self.paths.iter().map(|path| {
+            let mtu = self.active.as_ref().and_then(|a| a.mtu(path.id)).and_then(PathMtu::proven);
+            let name = self.accesses().get(usize::from(path.id)).map_or("", |name| name.as_str());
+            path.view(name, self.profile.own_security(path.id), mtu.unwrap_or(path.found.low_bytes()))
+        })
+    }
+
+    /// The path with this id, if it is in use.
+    #[must_use]
+    pub fn path(&self, path: PathId) -> Option<&Path> {
+        self.paths.get(path)
+    }
+
+    /// Number of paths that are up.
+    #[must_use]
+    pub fn paths_up(&self) -> usize {
+        self.paths.iter().filter(|p| p.monitor.is_up()).count()
+    }
+
+    /// Takes a path into use, or moves it: the far end is at `address`, our access is number `access`
+    /// (UE: the path id). Ids that are not among the session's accesses are ignored.
+    pub fn bind(&mut self, path: PathId, address: SocketAddr, access: PathId, now: Instant) {
+        if self.profile.has(path) && self.paths.get(path).is_none() {
+            self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+        }
+        if self.paths.get_mut(path).is_some_and(|path| path.bind(address, access)) {
+            self.spoil_fast();
+        }
+    }
+
+    /// The peer said in the handshake on which paths it would have user data in the clear (bits). A path on which the
+    /// two ends want something else each is refused: it carries nothing.
+    pub fn set_peer_plain(&mut self, plain: u8, now: Instant) {
+        if self.profile.peer_plain() != plain {
+            self.profile = Arc::new(self.profile.with_peer(plain));
+            self.spoil_fast();
+        }
+        self.refuse_paths(now);
+    }
+
+    /// Bars the paths that the profile refuses, and no other; each that is new to it is told.
+    pub fn refuse_paths(&mut self, now: Instant) {
+        for path in 0..self.accesses().len() as PathId {
+            let refused = self.profile.is_refused(path);
+            if refused && self.paths.get(path).is_none() {
+                self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+            }
+            let Some(state) = self.paths.get_mut(path) else { continue };
+            let known = state.monitor.down_reason() == Some(DownReason::Security);
+            let event = state.monitor.bar(refused.then_some(DownReason::Security), now);
+            if refused && !known {
+                let here = self.profile.own_security(path);
+                self.active().event(SessionEvent::AccessRefused { path, here });
+            }
+            self.on_path_event(path, event, now);
+        }
+    }
+
+    /// Searches the path MTU of `path` from now on, up to this UDP payload in bytes (UE; the UPF does so by
+    /// itself on every path that comes up).
+    pub fn search_mtu(&mut self, path: PathId, max_payload: u16, now: Instant) {
+        let max = max_payload.min(self.profile.max_payload);
+        if max > 0 {
+            self.active().set_mtu(path, PathMtu::new(max, now));
+        }
+    }
+
+    /// Whether a path of it is bound to this address by our access `access`.
+    #[must_use]
+    pub fn is_bound_to(&self, address: SocketAddr, access: PathId) -> bool {
+        self.paths.iter().any(|path| path.is_bound_to(address, access))
+    }
+
+    /// The path on which plain data from this address, arrived by our access `access`, is accepted.
+    #[must_use]
+    pub fn plain_path(&self, address: SocketAddr, access: PathId) -> Option<PathId> {
+        let plain = |path: &&Path| {
+            self.profile.security(path.id) == Security::Plain && path.is_bound_to(address, access)
+        };
+        self.paths.iter().find(plain).map(|path| path.id)
+    }
+
+    /// The next event: what the owner must act on first, then the others, oldest first.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.active.as_mut()?.poll_event()
+    }
+
+    /// Whether something waits for the next poll, or for the owner to take it.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| !active.is_empty())
+    }
+
+    /// Sends what is due and releases what waited long enough.
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared<'_>,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) {
+        shared.pool.serve(&mut self.held);
+        self.on_timeout(now, shared, inner);
+        self.reconsider(now, shared, out);
+        self.send_control(now, shared, out);
+        shared.pool.serve(&mut self.held);
+        self.send_repairs(now, out);
+        self.review_rules(now);
+        while let Some(mut packet) = self.active.as_mut().and_then(|active| active.icmp.pop_front()) {
+            inner.deliver(&mut packet);
+        }
+    }
+
+    /// When [`Session::poll`] has something to do next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let sealing = self.keys.rekey_at().is_some();
+        let bound = self.paths.iter().filter(|p| sealing && p.is_bound());
+        let paths = bound.filter_map(|p| p.monitor.poll_timeout());
+        let repeat = self.config.poll_timeout().filter(|_| self.paths_up() > 0);
+        paths
+            .chain(repeat.map(|at| (at, "config repeat")))
+            .chain(self.keys.expires_at().map(|at| (at, "key expiry")))
+            .chain(self.active_timeout())
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// Gives back what the session holds of the shared pool; call it before dropping the session.
+    pub fn release(&mut self, pool: &mut Pool) {
+        pool.serve(&mut self.held);
+        self.give_back(pool);
+        pool.serve(&mut self.held);
+    }
+
+    /// As [`Self::release`], where the pool serves this session already.
+    fn give_back(&mut self, pool: &mut Pool) {
+        self.config.release(pool);
+        if let Some(active) = &mut self.active {
+            active.flow_reorder.close(pool);
+            active.stream_reorder.close(pool);
+            active.assembler.close(pool);
+            if let Some(coding) = &mut active.coding {
+                coding.close(pool);
+            }
+        }
+    }
+
+    /// What the session holds of the shared pool.
+    #[must_use]
+    pub const fn held(&self) -> Usage {
+        self.held
+    }
+
+    /// The peer was started again: it counts from zero, and knows nothing of what it was told.
+    pub fn peer_restarted(&mut self, now: Instant, pool: &mut Pool) {
+        pool.serve(&mut self.held);
+        self.begin_anew(now, pool);
+        pool.serve(&mut self.held);
+    }
+
+    /// As [`Self::peer_restarted`], where the pool serves this session already.
+    fn begin_anew(&mut self, now: Instant, pool: &mut Pool) {
+        self.give_back(pool);
+        self.config.peer_restarted(pool);
+        if self.is_ue() {
+            // What a UPF sent before it was restarted counts no more. (A UPF has put such keys aside.)
+            self.keys.forget_previous();
+        }
+        self.flows.rest(Duration::ZERO, now);
+        self.settle_streams();
+        self.active().peer_restarted();
+        self.paths.iter_mut().for_each(|path| path.monitor.peer_restarted(now));
+        let rtts: Vec<_> = self.paths.iter().map(|path| (path.id, path.state().rtt_us)).collect();
+        for (path, rtt_us) in rtts {
+            self.active().flow_reorder.set_path_rtt(path, rtt_us);
+        }
+        self.classify_again();
+    }
+
+    fn active(&mut self) -> &mut Active {
+        Active::of(&mut self.active, &self.profile)
+    }
+
+    fn is_ue(&self) -> bool {
+        self.profile.role == Role::Ue
+    }
+
+    fn count(shared: &mut Shared<'_>, reason: DropReason) {
+        shared.drops.count(reason);
+    }
+}
+
+/// A duration in whole microseconds, as the steering structure keeps it.
+pub(crate) fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}

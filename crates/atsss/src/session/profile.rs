@@ -1,0 +1,108 @@
+//! What sessions with the same accesses have in common.
+
+use super::{Security, SessionParams};
+use crate::path::{FlapParams, ProbeParams, Role};
+use crate::{MAX_PATHS, PathId};
+use anabranch_rules::AccessName;
+use std::sync::Arc;
+
+/// One copy is shared by every session with these accesses.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    pub(super) role: Role,
+    accesses: Arc<[AccessName]>,
+    /// Bit *i*: this end would have user data in the clear on path *i*; the peer would.
+    plain: [u8; 2],
+    pub(super) probe: Arc<ProbeParams>,
+    pub(super) flap: FlapParams,
+    /// See [`SessionParams::max_payload`].
+    pub(super) max_payload: u16,
+    /// See [`SessionParams::fast_path`].
+    pub(super) fast: bool,
+    /// See [`SessionParams::tcp_lane`].
+    pub(super) tcp_lane: bool,
+}
+
+impl Profile {
+    /// For sessions with these accesses, in order of path ids; at most [`MAX_PATHS`] count. `probe` is what
+    /// `params` has, shared.
+    #[must_use]
+    pub fn new(
+        role: Role,
+        accesses: impl IntoIterator<Item = (AccessName, Security)>,
+        probe: &Arc<ProbeParams>,
+        params: &SessionParams,
+    ) -> Self {
+        let (accesses, securities): (Vec<_>, Vec<_>) = accesses.into_iter().take(MAX_PATHS).unzip();
+        let plain = |(i, security): (usize, &Security)| u8::from(*security == Security::Plain) << i;
+        Self {
+            role,
+            accesses: accesses.into(),
+            plain: [securities.iter().enumerate().map(plain).sum(); 2],
+            probe: Arc::clone(probe),
+            flap: params.flap,
+            max_payload: params.max_payload,
+            fast: params.fast_path,
+            tcp_lane: params.tcp_lane,
+        }
+    }
+
+    /// Names of the accesses, by path id.
+    #[must_use]
+    pub fn accesses(&self) -> &Arc<[AccessName]> {
+        &self.accesses
+    }
+
+    /// The same, for a peer that would have user data in the clear on the paths whose bits are set in `plain`, as it
+    /// said in the handshake.
+    #[must_use]
+    pub fn with_peer(&self, plain: u8) -> Self {
+        Self { plain: [self.plain[0], plain], ..self.clone() }
+    }
+
+    /// Paths on which this end would have user data in the clear, as bits.
+    #[must_use]
+    pub const fn plain(&self) -> u8 {
+        self.plain[0]
+    }
+
+    /// The same of the peer.
+    #[must_use]
+    pub const fn peer_plain(&self) -> u8 {
+        self.plain[1]
+    }
+
+    /// How user data is protected on a path: in the clear only where both ends would have it so.
+    #[must_use]
+    pub fn security(&self, path: PathId) -> Security {
+        if bit(self.plain[0] & self.plain[1], path) { Security::Plain } else { Security::Secure }
+    }
+
+    /// How this end would have user data protected on a path, whatever the peer says.
+    #[must_use]
+    pub fn own_security(&self, path: PathId) -> Security {
+        if bit(self.plain[0], path) { Security::Plain } else { Security::Secure }
+    }
+
+    /// Whether the two ends want another security each on a path: it carries nothing.
+    #[must_use]
+    pub fn is_refused(&self, path: PathId) -> bool {
+        bit(self.plain[0] ^ self.plain[1], path) && self.has(path)
+    }
+
+    /// Whether that is so of every path.
+    #[must_use]
+    pub fn refuses_all(&self) -> bool {
+        (0..self.accesses.len() as PathId).all(|path| self.is_refused(path))
+    }
+
+    /// Whether there is an access with this path id.
+    #[must_use]
+    pub fn has(&self, path: PathId) -> bool {
+        usize::from(path) < self.accesses.len()
+    }
+}
+
+fn bit(set: u8, path: PathId) -> bool {
+    u32::from(set).checked_shr(path.into()).unwrap_or(0) & 1 == 1
+}

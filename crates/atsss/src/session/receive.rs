@@ -1,0 +1,320 @@
+//! From a datagram to the inner packets it releases.
+
+use super::active::Active;
+use super::cut::lost_piece;
+use super::path::Origin;
+use super::{Path, Security, Session, SessionEvent, Shared};
+use crate::drops::DropReason;
+use crate::reorder::{Hold, Outcome};
+use crate::{PacketSink, PathId, tcp_lane};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::coding::CodeWord;
+use anabranch_wire::control::Control;
+use anabranch_wire::ip::{self, FlowKey};
+use anabranch_wire::tunnel::{Fragment, InnerHeader, InnerType, Order};
+use std::net::SocketAddr;
+
+/// Between two events of closed destinations of one session.
+const TELL_CLOSED: Duration = Duration::from_secs(600);
+
+impl Session {
+    /// Takes a sealed datagram whose receiver index is one of this session's; it came in by our
+    /// access number `access`.
+    ///
+    /// # Errors
+    /// Why it was dropped; already counted.
+    pub fn receive_secure(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        shared.pool.serve(&mut self.held);
+        let received = self.try_secure(access, from, datagram, now, shared, inner);
+        shared.pool.serve(&mut self.held);
+        if let Err(reason) = received {
+            Self::count(shared, reason);
+            if self.resting {
+                // Forged packets must not keep the ciphers of resting sessions expanded.
+                self.keys.cool_down();
+            }
+        }
+        received
+    }
+
+    /// Takes a plain-form datagram that came from the bound endpoint of `path`.
+    ///
+    /// # Errors
+    /// Why it was dropped; already counted.
+    pub fn receive_plain(
+        &mut self,
+        path: PathId,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        shared.pool.serve(&mut self.held);
+        let received = self.try_plain(path, datagram, now, shared, inner);
+        shared.pool.serve(&mut self.held);
+        received.inspect_err(|&reason| Self::count(shared, reason))
+    }
+
+    fn try_secure(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let size = datagram.len();
+        let opened = self.keys.open(datagram, now)?;
+        let (path, plaintext) = (opened.path, opened.plaintext);
+        if let Some(confirmed) = opened.confirmed {
+            if confirmed.fresh_peer {
+                self.begin_anew(now, shared.pool);
+            }
+            self.active().confirm(confirmed);
+        }
+        if !self.profile.has(path) {
+            return Err(DropReason::UnknownPath);
+        }
+        if self.profile.is_refused(path) {
+            return Err(DropReason::AccessRefused);
+        }
+        let origin =
+            if self.is_ue() { Origin::Endpoint } else { self.follow(path, from, access, opened.newest, now) };
+        let (header, body) = InnerHeader::parse(plaintext).map_err(|_| DropReason::Malformed)?;
+        if header.kind != InnerType::Fragment {
+            if header.kind == InnerType::Data {
+                self.on_datagram(path, size, now);
+            }
+            return self.message(path, origin, plaintext, now, shared, inner);
+        }
+        let piece = Fragment::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
+        self.on_datagram(path, size, now);
+        if self.resting {
+            self.wake(now);
+        }
+        let active = Active::of(&mut self.active, &self.profile);
+        let (paths, drops) = (&mut self.paths, &mut *shared.drops);
+        paths.get_mut(path).into_iter().for_each(|path| path.fragments().rx_pieces += 1);
+        let lost = &mut |path| lost_piece(paths, path, drops);
+        let Some(mut whole) = active.assembler.on_piece(path, &piece, now, shared.pool, lost)? else {
+            return Ok(());
+        };
+        let taken = self.message(path, Origin::Elsewhere, whole.message(), now, shared, inner);
+        self.active().assembler.give_back(whole);
+        taken
+    }
+
+    /// Takes a message that was sealed: inner header, and a packet or control.
+    fn message(
+        &mut self,
+        path: PathId,
+        origin: Origin,
+        message: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let (header, body) = InnerHeader::parse(message).map_err(|_| DropReason::Malformed)?;
+        if header.kind == InnerType::Data {
+            return self.data(path, &header, &mut message[InnerHeader::LEN..], now, shared, inner);
+        }
+        let message = Control::parse_body(&header, body).map_err(|_| DropReason::Malformed)?;
+        self.on_control(path, origin, message, now, shared)
+    }
+
+    /// What arrived with user data is not lost, whatever becomes of it.
+    fn on_datagram(&mut self, path: PathId, size: usize, now: Instant) {
+        if let Some(state) = self.paths.get_mut(path) {
+            state.monitor.on_data_received(size, now);
+        }
+    }
+
+    fn try_plain(
+        &mut self,
+        path: PathId,
+        datagram: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let size = datagram.len();
+        if self.profile.security(path) != Security::Plain {
+            return Err(DropReason::PlainRefused);
+        }
+        let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
+        // Control is always sealed, and so are markers (a forged one would end the wait for order) and repairs.
+        let sealed = matches!(header.order(), Ok(Order::Mark(_) | Order::Repair(_)));
+        if header.kind != InnerType::Data || sealed {
+            return Err(DropReason::PlainRefused);
+        }
+        if header.length == 0 {
+            // From a kernel's fast path, which leaves checksums to the interface; one that is virtual leaves them open.
+            ip::complete_checksum(&mut datagram[InnerHeader::LEN..]);
+        }
+        self.on_datagram(path, size, now);
+        self.data(path, &header, &mut datagram[InnerHeader::LEN..], now, shared, inner)
+    }
+
+    /// Takes a path into use, or follows it to where the peer is now (UPF). Only the newest packet of a path
+    /// tells where it is; and of a path whose user data goes in the clear not even that, until the address has answered.
+    fn follow(
+        &mut self,
+        path: PathId,
+        from: SocketAddr,
+        access: PathId,
+        newest: bool,
+        now: Instant,
+    ) -> Origin {
+        let plain = self.profile.security(path) == Security::Plain;
+        let state = match self.paths.get_mut(path) {
+            Some(state) => state,
+            None => {
+                self.paths.add(Path::new(self.profile.role, path, &self.profile.probe, now));
+                let Some(state) = self.paths.get_mut(path) else { return Origin::Elsewhere };
+                state
+            }
+        };
+        let origin = state.origin(from, access);
+        if plain && state.is_bound() && state.is_proven() {
+            match origin {
+                Origin::Elsewhere if newest => {
+                    state.set_candidate(from, access);
+                    return Origin::Candidate;
+                }
+                // It is where it was: whoever sent a copy from elsewhere has had no answer from it.
+                Origin::Endpoint if newest => state.forget_candidate(),
+                _ => {}
+            }
+            return origin;
+        }
+        if !newest && state.is_bound() {
+            return origin;
+        }
+        if state.bind(from, access) {
+            self.active().event(SessionEvent::Endpoint { path, address: from });
+            self.spoil_fast();
+        }
+        Origin::Endpoint
+    }
+
+    fn data(
+        &mut self,
+        path: PathId,
+        header: &InnerHeader,
+        packet: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let order = header.order().map_err(|_| DropReason::Malformed)?;
+        match order {
+            Order::Mark(word) => {
+                let active = Active::of(&mut self.active, &self.profile);
+                active.stream_reorder.on_marker(word, now, shared.pool, inner);
+                Ok(())
+            }
+            Order::Repair(word) => self.coded_repair(path, word, packet, now, shared, inner),
+            Order::Coded { sequence, start, hold } => {
+                let (word, packet) = CodeWord::split(packet).ok_or(DropReason::Malformed)?;
+                // Only what may be delivered may be a part of what is restored.
+                self.check_addresses(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?, now, shared)?;
+                let order = Order::sequenced(sequence, start, hold);
+                let hold = self.coded_source(word, order, packet, now, shared);
+                let taken = self.take_in(path, order, hold, packet, now, shared, inner);
+                self.deliver_recovered(path, word.stream, now, shared, inner);
+                taken
+            }
+            Order::Flow { sole: true, .. } => {
+                self.take_in(path, order, Hold::OnPath, packet, now, shared, inner)
+            }
+            Order::Flow { .. } => self.take_in(path, order, Hold::Skew, packet, now, shared, inner),
+            _ => self.take_in(path, order, Hold::Never, packet, now, shared, inner),
+        }
+    }
+
+    /// The UPF takes packets of the session's own addresses only, to destinations that are open to UEs; both ends take those
+    /// of the TCP lane that are the session's.
+    fn check_addresses(
+        &mut self,
+        key: &FlowKey,
+        now: Instant,
+        shared: &Shared<'_>,
+    ) -> Result<(), DropReason> {
+        let of_lane = tcp_lane::contains(key.src) || tcp_lane::contains(key.dst);
+        let admitted = if of_lane {
+            self.lane_path(key, !self.is_ue()).is_some()
+        } else {
+            self.is_ue() || self.addresses.contains(key.src)
+        };
+        if !admitted {
+            return Err(DropReason::SpoofedSource);
+        }
+        if of_lane || self.is_ue() || shared.params.destinations.admits(key.dst) {
+            return Ok(());
+        }
+        let active = self.active();
+        if active.closed_from <= now {
+            active.closed_from = now + TELL_CLOSED;
+            active.event(SessionEvent::ClosedDestination(key.dst));
+        }
+        Err(DropReason::ClosedDestination)
+    }
+
+    /// Takes an inner packet, as it arrived or was restored, and delivers it in its order.
+    #[expect(clippy::too_many_arguments, reason = "one packet and its surroundings")]
+    pub(super) fn take_in(
+        &mut self,
+        path: PathId,
+        order: Order,
+        hold: Hold,
+        packet: &mut [u8],
+        now: Instant,
+        shared: &mut Shared<'_>,
+        inner: &mut impl PacketSink,
+    ) -> Result<(), DropReason> {
+        let key = FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?;
+        self.check_addresses(&key, now, shared)?;
+        if self.resting {
+            self.wake(now);
+        }
+        self.traffic.rx_packets += 1;
+        self.traffic.rx_bytes += packet.len() as u64;
+        self.note_data(now);
+        // What the peer's host may send is what this end can carry back.
+        self.clamp_mss(packet, shared.params.inner_mtu);
+        match order {
+            Order::Flow { sequence, start, .. } | Order::Dedup { sequence, start } => {
+                let active = Active::of(&mut self.active, &self.profile);
+                let outcome = active.flow_reorder.on_packet(
+                    &key,
+                    sequence,
+                    start,
+                    hold,
+                    path,
+                    packet,
+                    now,
+                    shared.pool,
+                    inner,
+                );
+                if outcome == Outcome::Duplicate {
+                    return Err(DropReason::Duplicate);
+                }
+            }
+            Order::Stream(word) => {
+                let active = Active::of(&mut self.active, &self.profile);
+                active.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
+            }
+            _ => inner.deliver(packet),
+        }
+        Ok(())
+    }
+}

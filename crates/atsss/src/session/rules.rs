@@ -1,0 +1,335 @@
+//! What rules do and why, for people: asked for, and as events.
+//!
+//! Packets only count. Once a second, with the polls that there are anyway, what a rule was last seen to do is held against
+//! what it does now, and what changed is told; how much a session tells is bounded.
+
+use super::active::Active;
+use super::path::Paths;
+use super::send::RuleState;
+use super::{Session, SessionEvent};
+use crate::classify::RuleIndex;
+use crate::steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
+use crate::view::LoadView;
+use crate::{MAX_PATHS, PathId};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::Rule;
+
+/// Between two looks at the rules, and at one that had something to tell.
+const EVERY: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(5);
+/// Most events of rules in one look; the others come with the next ones.
+const MAX_EVENTS: usize = 8;
+
+/// Whose configuration a rule is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The UE's.
+    Ue,
+    /// The UPF's, for this UE alone.
+    UpfForUe,
+    /// The UPF's, for every UE.
+    Upf,
+    /// Nobody's: the rule of last resort.
+    BuiltIn,
+}
+
+impl Origin {
+    /// In REST.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ue => "ue",
+            Self::UpfForUe => "upf-for-ue",
+            Self::Upf => "upf",
+            Self::BuiltIn => "built-in",
+        }
+    }
+
+    /// The origin of the rule with this name, and the rule, in lists of which the first that has it counts.
+    #[must_use]
+    pub fn of<'a>(name: &str, lists: &[(Self, &'a [Rule])]) -> (Self, Option<&'a Rule>) {
+        let find = |rules: &'a [Rule]| rules.iter().find(|rule| rule.name == name);
+        let found = lists.iter().find_map(|(origin, rules)| Some((*origin, Some(find(rules)?))));
+        found.unwrap_or((Self::BuiltIn, None))
+    }
+}
+
+/// What a rule does now in the sending direction, for people. Counters are those since the rules last changed; at the UPF
+/// since the session last woke.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuleView {
+    /// The rule's name.
+    pub rule: String,
+    /// Its steering mode, as written in configuration.
+    pub mode: &'static str,
+    /// Whose it is.
+    pub origin: Origin,
+    /// As it is written there; `None` for the rule of last resort.
+    pub definition: Option<Rule>,
+    /// UPF: an exception says that this application follows the rule of this name.
+    pub follows: Option<String>,
+    /// Path of a switching rule that has traffic.
+    pub path: Option<PathId>,
+    /// Moves from one path to another.
+    pub switches: u64,
+    /// Moves that waited because the far end had no reorder queue free.
+    pub denied: u64,
+    /// Packets sent by path, copies included; not those that a faster data path carried.
+    pub packets: [u64; MAX_PATHS],
+    /// What it does and why not more; `None` before its first packet.
+    pub explanation: Option<Explanation>,
+    /// Of the autonomous law, once it had a packet.
+    pub law: Option<LawView>,
+}
+
+impl RuleView {
+    /// Whether the rule had a packet.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.packets.iter().any(|packets| *packets > 0)
+    }
+}
+
+/// Something about a rule that is worth knowing when it happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleEvent {
+    /// The rule leaves a path for what was measured of it.
+    Excluded {
+        /// Which.
+        path: PathId,
+        /// What was measured, and the limit.
+        why: Exclusion,
+    },
+    /// The rule may use the path again.
+    Included {
+        /// Which.
+        path: PathId,
+        /// What is measured of it now.
+        state: PathState,
+    },
+    /// Packets overflow no more for a while, for it did harm.
+    OverflowPaused {
+        /// For how long from now.
+        remaining_ms: u32,
+        /// What was sent when the pause began, in bit/s.
+        sent_bps: u64,
+        /// What the homes of bulk flows carry, in bit/s.
+        capacity_bps: u64,
+    },
+    /// Packets may overflow again.
+    OverflowResumed,
+    /// Bulk flows left a path for its random loss.
+    FlowsLeft {
+        /// Which.
+        path: PathId,
+        /// How many.
+        flows: u16,
+        /// Random loss of the path when the latest left, in parts per million.
+        loss_ppm: u32,
+    },
+}
+
+/// What was told of a rule.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    packets: u64,
+    silent_until: Instant,
+    excluded: PathSet,
+    paused: bool,
+}
+
+/// What steering knows of a path in the sending direction, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathLoad {
+    /// Path id.
+    pub path: PathId,
+    /// Queue, capacity, random loss, drop level.
+    pub load: LoadView,
+    /// Loss that is steady and no sign of congestion, in percent.
+    pub steady_loss_percent: u8,
+}
+
+impl Session {
+    /// One row per rule in force, the one of last resort last; `origin` tells whose the rule of a name is, and finds it.
+    pub fn rule_views<'a>(
+        &'a self,
+        now: Instant,
+        origin: impl Fn(&str) -> (Origin, Option<&'a Rule>) + 'a,
+    ) -> impl Iterator<Item = RuleView> + 'a {
+        let loads = self.paths.loads(now);
+        self.rules.rules().iter().enumerate().map(move |(i, rule)| {
+            let active = self.active.as_deref().filter(|_| !self.resting);
+            let state = active.and_then(|active| active.per_rule.get(i));
+            let last = i + 1 == self.rules.rules().len();
+            let (origin, definition) = if last { (Origin::BuiltIn, None) } else { origin(&rule.name) };
+            let used = active.zip(state).filter(|(_, state)| state.is_used());
+            RuleView {
+                rule: rule.name.clone(),
+                mode: rule.mode.name(),
+                origin,
+                definition: definition.cloned(),
+                follows: None,
+                path: state.and_then(RuleState::path),
+                switches: state.map_or(0, |s| s.switches),
+                denied: state.map_or(0, |s| s.denied),
+                packets: state.map_or([0; MAX_PATHS], |s| s.sent),
+                explanation: used
+                    .map(|(active, state)| explain(&self.paths, active, &loads, &rule.mode, state, now)),
+                law: state.and_then(|state| state.mode.law(now)),
+            }
+        })
+    }
+
+    /// What steering knows of each path in use.
+    pub fn path_loads(&self, now: Instant) -> impl Iterator<Item = PathLoad> + '_ {
+        self.paths.iter().map(move |path| PathLoad {
+            path: path.id,
+            load: path.monitor.load(now),
+            steady_loss_percent: path.monitor.steady_loss_percent(),
+        })
+    }
+
+    /// Tells what rules began and ceased to do since the last look.
+    pub(super) fn review_rules(&mut self, now: Instant) {
+        let Some(active) = self.active.as_deref_mut().filter(|_| !self.resting) else { return };
+        if now < active.review_at {
+            return;
+        }
+        active.review_at = now + EVERY;
+        let loads = self.paths.loads(now);
+        let mut left = MAX_EVENTS;
+        for (index, rule) in self.rules.rules().iter().enumerate() {
+            let Some(state) = active.per_rule.get(index) else { break };
+            let packets = state.sent.iter().fold(0_u64, |sum, packets| sum.wrapping_add(*packets));
+            if packets == state.told.packets || now < state.told.silent_until || left == 0 {
+                continue;
+            }
+            let explanation = explain(&self.paths, active, &loads, &rule.mode, state, now);
+            let live = active.live;
+            let state = &mut active.per_rule[index];
+            let events = news(state, &explanation, |path| live.get(path), &mut left, now);
+            if left > 0 {
+                state.told.packets = packets;
+            }
+            for event in events {
+                active.event(SessionEvent::Rule { rule: rule.name.clone(), event });
+            }
+        }
+    }
+
+    /// Why a switching rule that was on `from` is not any more.
+    pub(super) fn why_left(&self, rule: RuleIndex, from: PathId, now: Instant) -> Option<Exclusion> {
+        let active = self.active.as_deref()?;
+        let state = active.per_rule.get(usize::from(rule))?;
+        let mode = &self.rules.get(rule).mode;
+        explain(&self.paths, active, &[], mode, state, now).excluded[usize::from(from)]
+    }
+}
+
+fn explain(
+    paths: &Paths,
+    active: &Active,
+    loads: &[LoadView],
+    mode: &Mode,
+    state: &RuleState,
+    now: Instant,
+) -> Explanation {
+    let view = View { steady: &active.states, live: &active.live, loads };
+    let mut explanation = state.mode.explain(mode, view, paths.ids(), now);
+    for (path, why) in (0..).zip(&mut explanation.excluded) {
+        if let Some(Exclusion::Down { reason }) = why {
+            *reason = paths.get(path).and_then(|path| path.monitor.down_reason());
+        }
+    }
+    explanation
+}
+
+/// What is to be told of a rule now, at most `left`.
+fn news(
+    state: &mut RuleState,
+    explanation: &Explanation,
+    live: impl Fn(PathId) -> PathState,
+    left: &mut usize,
+    now: Instant,
+) -> Vec<RuleEvent> {
+    let mut events = Vec::new();
+    let mut tell = |event| {
+        let room = *left > 0;
+        if room {
+            *left -= 1;
+            events.push(event);
+        }
+        room
+    };
+    let verdicts = explanation.verdicts();
+    for path in verdicts.without(state.told.excluded) {
+        if let Some(why) = explanation.excluded[usize::from(path)]
+            && tell(RuleEvent::Excluded { path, why })
+        {
+            state.told.excluded.insert(path);
+        }
+    }
+    for path in state.told.excluded.without(verdicts) {
+        let away =
+            matches!(explanation.excluded[usize::from(path)], Some(Exclusion::Down { .. } | Exclusion::Held));
+        if !away && tell(RuleEvent::Included { path, state: live(path) }) {
+            state.told.excluded.remove(path);
+        }
+    }
+    let paused = state.mode.law(now).and_then(|law| law.paused);
+    if paused.is_some() != state.told.paused {
+        let event = match paused {
+            Some(Pause { until, sent_bps, capacity_bps }) => {
+                let remaining = until.saturating_since(now).as_millis();
+                let remaining_ms = u32::try_from(remaining).unwrap_or(u32::MAX);
+                RuleEvent::OverflowPaused { remaining_ms, sent_bps, capacity_bps }
+            }
+            None => RuleEvent::OverflowResumed,
+        };
+        if tell(event) {
+            state.told.paused = paused.is_some();
+        }
+    }
+    for (path, untold) in state.mode.untold_left() {
+        let Left { flows, loss_ppm } = *untold;
+        if flows > 0 && tell(RuleEvent::FlowsLeft { path, flows, loss_ppm }) {
+            untold.flows = 0;
+        }
+    }
+    if !events.is_empty() {
+        state.told.silent_until = now + SILENCE;
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steer::Doing;
+
+    #[test]
+    fn events_of_rules_do_not_make_the_queues_of_events_larger() {
+        let hint = size_of::<(anabranch_wire::ip::FlowKey, String)>();
+        assert!(size_of::<SessionEvent>() <= hint + 8, "{} {hint}", size_of::<SessionEvent>());
+    }
+
+    #[test]
+    fn what_is_told_in_one_look_is_bounded_and_nothing_is_told_twice_or_forgotten() {
+        let mut state = RuleState::new(0);
+        let why = Exclusion::SteadyLoss { loss: 20, limit: 5 };
+        let all = Explanation { doing: Doing::Shares, excluded: [Some(why); MAX_PATHS] };
+        let none = Explanation { excluded: [None; MAX_PATHS], ..all };
+        let away = Explanation { excluded: [Some(Exclusion::Held); MAX_PATHS], ..all };
+        let mut look = |explanation: &Explanation, mut left: usize| {
+            let live = |_| PathState::up(10_000);
+            let events = news(&mut state, explanation, live, &mut left, Instant::from_secs(1));
+            (events.len(), left)
+        };
+        assert_eq!(look(&all, 3), (3, 0));
+        assert_eq!(look(&all, 8), (5, 3));
+        assert_eq!(look(&all, 8), (0, 8));
+        assert_eq!(look(&away, 8), (0, 8), "left for another reason now: that is told elsewhere");
+        assert_eq!(look(&none, 7), (7, 0));
+        assert_eq!(look(&none, 8), (1, 7));
+    }
+}

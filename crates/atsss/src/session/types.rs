@@ -1,0 +1,206 @@
+//! What a session is given, and what it tells.
+
+use super::{RuleEvent, Security};
+use crate::PathId;
+use crate::classify::RuleIndex;
+use crate::destinations::Destinations;
+use crate::dns::DnsTable;
+use crate::drops::DropCounters;
+use crate::path::{DownReason, FlapParams, ProbeParams};
+use crate::reorder::Pool;
+use crate::steer::Exclusion;
+use crate::table::session::SessionTable;
+use anabranch_element::time::Duration;
+use anabranch_wire::ip::FlowKey;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+/// The addresses a session owns inside the tunnel; they are its identity at the UPF (JUNCTION §V-C).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Addresses {
+    /// Virtual IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// Virtual IPv6 address.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Addresses {
+    /// Whether `address` is one of them.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(a) => self.v4 == Some(a),
+            IpAddr::V6(a) => self.v6 == Some(a),
+        }
+    }
+
+    /// Both, IPv4 first.
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
+    }
+}
+
+/// What the owner lends a session for the time of one call.
+pub struct Shared<'a> {
+    /// Reorder buffers, bounded over all sessions.
+    pub pool: &'a mut Pool,
+    /// Drop counters of the whole tunnel end.
+    pub drops: &'a mut DropCounters,
+    /// Rates and intervals.
+    pub params: &'a SessionParams,
+    /// Names learned from DNS answers; the UE only.
+    pub dns: Option<&'a DnsTable>,
+    /// Exceptions of this user; the UPF only.
+    pub exceptions: Option<UserExceptions<'a>>,
+}
+
+/// The exceptions of one user in the table of all (JUNCTION §V-C1).
+#[derive(Clone, Copy)]
+pub struct UserExceptions<'a> {
+    /// The table.
+    pub table: &'a SessionTable,
+    /// The user's index in it.
+    pub user: u32,
+}
+
+impl UserExceptions<'_> {
+    /// The rule that applies instead of an application's own, or that one.
+    #[must_use]
+    pub fn rule(&self, application: RuleIndex) -> RuleIndex {
+        self.table.exception(self.user, application).map_or(application, |exception| exception.rule)
+    }
+}
+
+/// Parameters common to all sessions of a tunnel end.
+#[derive(Debug, Clone)]
+pub struct SessionParams {
+    /// Path probing and failure detection.
+    pub probe: ProbeParams,
+    /// When a user counts as flapping.
+    pub flap: FlapParams,
+    /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
+    /// 0 switches path MTU discovery off.
+    pub max_payload: u16,
+    /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
+    pub inner_mtu: u16,
+    /// Pausable queues of the pool for stream-wise reordering; see [`crate::reorder::PoolConfig`].
+    pub reorder_queues: u16,
+    /// After this long without a data packet expanded ciphers are freed, and a session of the UPF rests.
+    pub cool_after: Duration,
+    /// Flows in the plain form are given to a faster data path ([`crate::fast`]).
+    pub fast_path: bool,
+    /// There is a TCP lane at this end: packets of its addresses are taken and sent ([`crate::tcp_lane`]).
+    pub tcp_lane: bool,
+    /// Where packets of UEs may go (UPF).
+    pub destinations: Arc<Destinations>,
+}
+
+impl Default for SessionParams {
+    fn default() -> Self {
+        Self {
+            probe: ProbeParams::default(),
+            flap: FlapParams::default(),
+            max_payload: 1472,
+            inner_mtu: 1400,
+            reorder_queues: 127,
+            cool_after: Duration::from_secs(10),
+            fast_path: false,
+            tcp_lane: false,
+            destinations: Arc::new(Destinations::any()),
+        }
+    }
+}
+
+/// Something a session wants known.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SessionEvent {
+    /// A path can carry traffic.
+    PathUp {
+        /// Which.
+        path: PathId,
+        /// Its RTT, in microseconds.
+        rtt_us: u32,
+    },
+    /// A path stopped carrying traffic.
+    PathDown {
+        /// Which.
+        path: PathId,
+        /// How it was found out.
+        reason: DownReason,
+    },
+    /// A path carries nothing, because one end would have user data in the clear on it and the other would not.
+    AccessRefused {
+        /// Which.
+        path: PathId,
+        /// What this end wants; the peer wants the other.
+        here: Security,
+    },
+    /// Traffic of a switching rule moved.
+    Moved {
+        /// The rule's name.
+        rule: String,
+        /// Path it was on; `None` for the first packet.
+        from: Option<PathId>,
+        /// Path it is on now.
+        to: PathId,
+        /// Why it left the path it was on; `None` for the first packet, and where paths take turns.
+        why: Option<Exclusion>,
+    },
+    /// A rule does something else than before, and why.
+    Rule {
+        /// The rule's name.
+        rule: String,
+        /// What.
+        event: RuleEvent,
+    },
+    /// The preferred path changed too often; direct updates pause for this long.
+    Flapping {
+        /// Pause.
+        pause: Duration,
+    },
+    /// A path was bound to, or moved to, this endpoint.
+    Endpoint {
+        /// Which.
+        path: PathId,
+        /// Where its datagrams come from now.
+        address: SocketAddr,
+    },
+    /// A packet of the UE was for a destination that is closed to UEs (UPF); told at most every ten minutes.
+    ClosedDestination(IpAddr),
+    /// A rule needs to know who owns this flow (UE).
+    OwnerWanted(FlowKey),
+    /// Only the UE could classify this flow: the UPF must be told (UE).
+    Hint {
+        /// The flow as seen from the UE.
+        key: FlowKey,
+        /// Name of its rule.
+        rule: String,
+    },
+    /// A complete CONFIG document arrived from the peer (UTF-8 JSON).
+    Config(Vec<u8>),
+    /// The peer ended the session.
+    Closed {
+        /// Reason code of the CLOSE message.
+        reason: u8,
+    },
+    /// The peer confirmed new keys.
+    Rekeyed {
+        /// Receiver index of the keys now in use.
+        local_index: u32,
+        /// The peer has started again: what it had been told must be told once more.
+        fresh_peer: bool,
+    },
+}
+
+/// What both tunnel ends count per session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Inner packets sent to the peer.
+    pub tx_packets: u64,
+    /// Inner bytes sent to the peer.
+    pub tx_bytes: u64,
+    /// Inner packets received from the peer, before reordering.
+    pub rx_packets: u64,
+    /// Inner bytes received from the peer, before reordering.
+    pub rx_bytes: u64,
+}

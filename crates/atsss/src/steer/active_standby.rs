@@ -1,0 +1,104 @@
+//! Active-standby: the primary while it is available, else the best other one.
+//!
+//! JUNCTION §V-C3 ("if the retrieved RTT value for the primary path is non-zero ... otherwise traffic
+//! is directed to the backup path if available"); TS 23.501 §5.32.8 *Active-Standby*.
+//!
+//! ```text
+//!            primary down                      standby down
+//!   primary --------------> fastest other up --------------> next fastest up
+//!      ^                        |                                 |
+//!      +------ primary up ------+---------------------------------+
+//! ```
+//!
+//! An access that steadily loses more than its rule's `leave_above_loss_percent` counts as down here while another loses
+//! less ([`Lossy`](super::lossy::Lossy)); the paper has no such rule.
+//!
+//! With more than one standby the paper has no rule: the one with the smallest RTT is taken, and kept
+//! for as long as it is up, so that standbys do not take turns. Return to the primary is immediate;
+//! flap control (JUNCTION §V-E) decides when a path counts as up, not the mode.
+//!
+//! *Rotating* is for experiments with switching (JUNCTION §VI-C): after every so many packets the next path
+//! that is up has its turn, the primary first.
+
+use super::{Because, Doing, Exclusion, Input, ModeState, Pick, Steer};
+use crate::PathId;
+use anabranch_rules::DEFAULT_LEAVE_PERCENT;
+
+/// Compiled active-standby mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActiveStandby {
+    /// Preferred path; `None` if the user does not have the preferred access.
+    primary: Option<PathId>,
+    /// Packets per turn; 0: no turns.
+    rotate_packets: u32,
+    /// Percent.
+    leave_above_loss: u8,
+}
+
+impl ActiveStandby {
+    /// Prefers `primary`; with `None` every path is a standby.
+    #[must_use]
+    pub const fn new(primary: Option<PathId>) -> Self {
+        Self { primary, rotate_packets: 0, leave_above_loss: DEFAULT_LEAVE_PERCENT }
+    }
+
+    /// The same, but each path that is up has its turn of so many packets; 0: none has.
+    #[must_use]
+    pub const fn rotating(self, packets: u32) -> Self {
+        Self { rotate_packets: packets, ..self }
+    }
+
+    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    #[must_use]
+    pub const fn leaving_above(self, percent: u8) -> Self {
+        Self { leave_above_loss: percent, ..self }
+    }
+
+    /// The path whose turn it is.
+    fn turn(&self, input: &Input<'_>) -> Option<PathId> {
+        let turn = input.sequence.checked_div(self.rotate_packets)?;
+        let primary = self.primary.filter(|path| input.up.contains(*path));
+        let others = input.up.iter().filter(|path| Some(*path) != primary);
+        let count = input.up.len() as u32;
+        primary.into_iter().chain(others).nth(turn.checked_rem(count)? as usize)
+    }
+
+    /// The preferred path.
+    #[must_use]
+    pub const fn primary(&self) -> Option<PathId> {
+        self.primary
+    }
+}
+
+impl Steer for ActiveStandby {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        let usable = state.lossy.usable(input.up, input.paths, self.leave_above_loss);
+        let up = |path: &PathId| usable.contains(*path);
+        let path = self
+            .turn(input)
+            .or(self.primary.filter(up))
+            .or_else(|| state.current().filter(up))
+            .or_else(|| input.paths.fastest(usable));
+        state.set_current(path, input.now);
+        path.into()
+    }
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        let Some(current) = state.current() else { return Doing::NoPath };
+        let because = if self.rotate_packets > 0 {
+            Because::Turn
+        } else if self.primary == Some(current) {
+            Because::Preferred
+        } else {
+            Because::Fallback
+        };
+        Doing::One(current, because)
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        if self.rotate_packets > 0 || state.current() == Some(path) {
+            return None;
+        }
+        let lossy = state.lossy.why(input.up, input.paths, self.leave_above_loss, path);
+        Some(lossy.unwrap_or(Exclusion::Standby))
+    }
+}

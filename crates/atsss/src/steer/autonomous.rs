@@ -1,0 +1,616 @@
+//! Autonomous load-balance: flows stay on one path while that serves them, and packets leave it only where they
+//! arrive no later.
+//!
+//! TS 23.501 §5.32.8 *Load-Balancing with autonomous load-balance indicator* lets UE and UPF choose
+//! "percentages ... for maximum throughput" and leaves the law open; JUNCTION has only fixed ratios. The law here,
+//! with its derivation in docs/atsss-steering.md, for each packet, from the load of each path
+//! ([`LoadView`]):
+//!
+//! ```text
+//!   arrival(p)   =  base forward delay of p + queue of p
+//!
+//!   home         the path a flow was placed on; it changes seldom
+//!   spill        home has a queue, and another path q, not at its drop level, has arrival(q) < arrival(home):
+//!                this packet takes q
+//!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, and for
+//!                flows that send an eighth of what the home carries
+//!   placement    the first flow: the earliest end of a transfer of 100 kB; further flows to the same host within
+//!                2 s, which are parts of one transfer: the path with the fewest for what it carries
+//!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
+//!                first moves to the second, at most one every 500 ms
+//! ```
+//!
+//! *Why a packet that spills harms nobody.* It arrives no later than it would have behind the queue of its home, so
+//! whatever the sender does, it sees at most the delay that the home alone would have given it. A sender that
+//! slows down lets the queue of the home vanish, and with it the spill: no feedback can starve it.
+//!
+//! *Why packets overflow.* Where the home's queue is shorter than the other path is later, no packet ever spills. A
+//! packet that overflows arrives later than those behind it; the sender then needs a larger window to keep the home
+//! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
+//! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
+//!
+//! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
+//! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
+//! acknowledges bulk that comes by this path, for its sender knows the round trip of both together. Bulk that loss holds back moves to
+//! a path with a quarter of it or less where it may soon have more, unless that is known to carry less than the home did; and
+//! where that turns out after the move, it goes back.
+
+mod answer;
+
+use super::record::{Left, Record};
+use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
+use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
+use crate::{MAX_PATHS, PathId};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::tunnel::SECURE_OVERHEAD;
+
+/// Above this steady loss, in percent, a path carries nothing while another is up.
+const LOSSY_PERCENT: u8 = 3;
+/// Above this loss without congestion, in parts per million, a sender that takes loss for congestion suffers.
+const WILD_PPM: u32 = 1_000;
+/// Least queue of a home from which packets spill.
+const SPILL_US: u32 = 2_000;
+/// A path later than this by its base delay is not spilled to: the far end does not wait longer.
+const MAX_SKEW_US: i64 = 150_000;
+/// The transfer that decides where a flow begins, in bits.
+const FIRST_BITS: u64 = 800_000;
+/// Flows to one host belong together when they begin within this time.
+const GROUP: Duration = Duration::from_secs(2);
+const GROUPS: usize = 4;
+/// Time between two moves of flows between paths.
+const MOVE: Duration = Duration::from_millis(500);
+/// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
+/// that looks for the least round trip (BBR: 200 ms).
+const SETTLE_PERIODS: u8 = 3;
+/// And so many round trips.
+const SETTLE_ROUNDS: u32 = 4;
+/// A path whose capacity is below this part, in percent, of what a lossy home carried is no better than that home.
+const WORTH_PERCENT: u64 = 90;
+/// A flow that left its home for loss, has less on the other path than it had there, and did not gain for so long, goes back;
+/// and so long none leaves again.
+const STUCK: Duration = Duration::from_secs(3);
+const STAY: Duration = Duration::from_secs(60);
+/// What a home carries, on average over some periods: the newest counts for one part of so many.
+const CARRIED_PARTS: u64 = 2;
+/// A path that carries so much of its capacity, in percent, is not idle.
+const FILLED_PERCENT: u64 = 50;
+/// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
+const FILLS_PART: u64 = 8;
+/// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
+const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
+/// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
+const HARM_PERCENT: u64 = 95;
+const GAIN_PERCENT: u64 = 103;
+/// A sender that sends so much more than in any period before, in percent, is on its way.
+const GROWTH_PERCENT: u64 = 105;
+/// Periods of harm in a row that end it, and of gain that make the next pause short again.
+const HARM_PERIODS: u8 = 2;
+const GAIN_PERIODS: u8 = 8;
+/// First and longest pause of overflow after harm.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
+/// A small flow changes its path for a gain of a quarter and this at least.
+const SMALL_GAIN_US: i64 = 5_000;
+
+/// Flows to one host that began together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    remote: u64,
+    at: Instant,
+    flows: [u8; MAX_PATHS],
+}
+
+impl Group {
+    /// A flow begins on `home`. Where many have begun, earlier ones count half: they are likely to have ended.
+    fn add(&mut self, home: PathId, now: Instant) {
+        self.at = now;
+        if self.flows[usize::from(home)] == u8::MAX {
+            self.flows = self.flows.map(|flows| flows / 2);
+        }
+        self.flows[usize::from(home)] += 1;
+    }
+}
+
+/// Whether packets may overflow, by what it did before.
+#[derive(Debug, Clone)]
+struct Overflow {
+    /// Index into [`OVERFLOW_PERCENT`]; beyond: not at all.
+    caution: u8,
+    harm: u8,
+    gain: u8,
+    /// Packets overflowed in this period.
+    used: bool,
+    /// The most that was sent in a period since packets overflow, and in the one before.
+    sent_bps: u64,
+    retry_at: Instant,
+    pause: Duration,
+    /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
+    harmed: (u64, u64),
+    pauses: u64,
+}
+
+impl Default for Overflow {
+    fn default() -> Self {
+        Self {
+            caution: 0,
+            harm: 0,
+            gain: 0,
+            used: false,
+            sent_bps: 0,
+            retry_at: Instant::ZERO,
+            pause: PAUSE.0,
+            harmed: (0, 0),
+            pauses: 0,
+        }
+    }
+}
+
+impl Overflow {
+    /// Whether a home with a queue and this load is so full that packets overflow.
+    fn begins(&self, home: &LoadView) -> bool {
+        if home.drop_us == u32::MAX {
+            return self.caution == 0;
+        }
+        let percent = OVERFLOW_PERCENT.get(usize::from(self.caution));
+        percent.is_some_and(|percent| {
+            u64::from(home.queue_us) * 100 >= u64::from(home.drop_us) * u64::from(*percent)
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        usize::from(self.caution) == OVERFLOW_PERCENT.len()
+    }
+
+    fn paused(&self, now: Instant) -> Option<Pause> {
+        let (until, (sent_bps, capacity_bps)) = (self.retry_at, self.harmed);
+        (self.has_ended() && now < until).then_some(Pause { until, sent_bps, capacity_bps })
+    }
+
+    /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
+    fn review(&mut self, sent_bps: u64, capacity_bps: u64, now: Instant) {
+        if !core::mem::take(&mut self.used) {
+            self.sent_bps = sent_bps;
+            if self.caution > 0 && now >= self.retry_at {
+                self.caution -= 1;
+                self.retry_at = now + self.pause;
+            }
+            return;
+        }
+        let grows = sent_bps * 100 > self.sent_bps * GROWTH_PERCENT;
+        self.sent_bps = self.sent_bps.max(sent_bps);
+        if sent_bps * 100 < capacity_bps * HARM_PERCENT {
+            (self.harm, self.gain) = (self.harm + u8::from(!grows), 0);
+        } else {
+            self.harm = 0;
+            self.gain = if sent_bps * 100 > capacity_bps * GAIN_PERCENT { self.gain + 1 } else { 0 };
+        }
+        if self.harm >= HARM_PERIODS {
+            self.harm = 0;
+            self.caution = (self.caution + 1).min(OVERFLOW_PERCENT.len() as u8);
+            if self.has_ended() {
+                (self.harmed, self.pauses) = ((sent_bps, capacity_bps), self.pauses + 1);
+            }
+            self.retry_at = now + self.pause;
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        }
+        if self.gain >= GAIN_PERIODS {
+            (self.gain, self.pause) = (0, PAUSE.0);
+        }
+    }
+}
+
+/// The state of one (session, rule).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lane {
+    period: u32,
+    /// Bulk flows by home: in this period, and in the one before.
+    bulk: [[u16; MAX_PATHS]; 2],
+    /// Packets of this period, bytes by path, and how many packets found a queue on each path.
+    packets: u32,
+    bytes: [u64; MAX_PATHS],
+    queued: [u32; MAX_PATHS],
+    /// Paths that had a queue for most of the last period, and that had none and carried less than they can.
+    full: PathSet,
+    idle: PathSet,
+    /// What each path carried while it was home of bulk flows, in bit/s on average, and the paths that one left for loss.
+    carried_bps: [u64; MAX_PATHS],
+    left: PathSet,
+    stay_until: Instant,
+    /// The most a path carried since a flow came there for another's loss, in bit/s, and when that last grew.
+    peak: (u64, Instant),
+    /// Periods in a row in which each path was idle.
+    idle_periods: [u8; MAX_PATHS],
+    groups: [Group; GROUPS],
+    move_at: Instant,
+    overflow: Overflow,
+    lossy: Lossy,
+    weights: [u8; MAX_PATHS],
+    record: Record,
+}
+
+impl Lane {
+    /// `weights`: how flows of a group are spread while capacities are not known (all zero: by round trip).
+    pub(super) fn new(weights: [u8; MAX_PATHS]) -> Self {
+        Self { weights, ..Self::default() }
+    }
+
+    /// The path of one packet. `spill`: packets may leave the flow's home one by one; without it a flow stays.
+    pub(super) fn pick(&mut self, input: &mut Input<'_>, up: PathSet, spill: bool) -> Option<PathId> {
+        self.count(input);
+        let usable = self.lossy.usable(up, input.live, LOSSY_PERCENT);
+        let home = match input.flow.home() {
+            Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, usable, home) => {
+                home
+            }
+            _ => {
+                let home = self.place(input, usable)?;
+                self.record.placed(home);
+                input.flow.set_home(home, input.now);
+                home
+            }
+        };
+        let home = if spill { self.rehome(input, usable, home) } else { home };
+        input.flow.set_home(home, input.now);
+        let delays = Delays::of(input, usable);
+        for path in usable {
+            let queued = &mut self.queued[usize::from(path)];
+            *queued = queued.saturating_add(u32::from(delays.has_queue(path, input)));
+        }
+        let (path, overflowed) =
+            if spill { delays.spill(input, usable, home, &self.overflow) } else { (home, false) };
+        self.overflow.used |= overflowed;
+        self.bytes[usize::from(path)] += u64::from(input.bytes) + SECURE_OVERHEAD as u64;
+        self.record.took(path, home, overflowed, input.now);
+        Some(path)
+    }
+
+    /// What it did and does, for people.
+    pub(super) fn view(&self, now: Instant) -> LawView {
+        let mut bulk = [0; MAX_PATHS];
+        (0..).zip(&mut bulk).for_each(|(path, flows)| *flows = self.bulk_now(path, now));
+        let counts = LawCounts { pauses: self.overflow.pauses, ..self.record.counts };
+        LawView { counts, bulk, paused: self.overflow.paused(now) }
+    }
+
+    /// See [`Record::untold_left`].
+    pub(super) fn untold_left(&mut self) -> &mut [Left; MAX_PATHS] {
+        &mut self.record.untold_left
+    }
+
+    /// Bulk flows with this home; none if there was no packet lately.
+    fn bulk_now(&self, path: PathId, now: Instant) -> u16 {
+        let period = (now.as_millis() / PERIOD_MS) as u32;
+        if period.wrapping_sub(self.period) <= 1 { self.bulk(path) } else { 0 }
+    }
+
+    /// What it does now, for people.
+    pub(super) fn doing(&self, input: &Input<'_>, up: PathSet) -> Doing {
+        let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
+        let bulk = |path| self.bulk_now(path, input.now);
+        let homes = usable.iter().filter(|path| bulk(*path) > 0).count();
+        match self.record.main_home(usable, bulk) {
+            _ if self.record.overflows(input.now) => Doing::Overflows,
+            _ if self.record.spills(input.now) => Doing::Spills,
+            _ if homes > 1 => Doing::Homes,
+            Some(home) => Doing::One(home, Because::Home),
+            None => Doing::NoPath,
+        }
+    }
+
+    /// Why packets of the main home do not take `path` now, for people.
+    pub(super) fn excludes(
+        &self,
+        input: &Input<'_>,
+        up: PathSet,
+        spill: bool,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let lossy = self.lossy.why(up, input.live, LOSSY_PERCENT, path);
+        let bulk = |path| self.bulk_now(path, input.now);
+        if bulk(path) > 0 {
+            return None;
+        }
+        let used = self.record.takes_others(path, input.now);
+        if lossy.is_some() || !spill || used {
+            return lossy;
+        }
+        let usable = { self.lossy }.usable(up, input.live, LOSSY_PERCENT);
+        let home = self.record.main_home(usable, bulk).filter(|home| *home != path)?;
+        let delays = Delays::of(input, usable);
+        if !delays.has_queue(home, input) {
+            return Some(Exclusion::HomeNotFull { home, queue_us: input.load(home).queue_us });
+        }
+        delays.refuses(input, home, self.overflow.begins(&input.load(home)), path)
+    }
+
+    /// Keeps the books of the period and the flow.
+    fn count(&mut self, input: &mut Input<'_>) {
+        let period = (input.now.as_millis() / PERIOD_MS) as u32;
+        if period != self.period {
+            let next = period.wrapping_sub(self.period) == 1;
+            self.bulk = [[0; MAX_PATHS], if next { self.bulk[0] } else { [0; MAX_PATHS] }];
+            self.review(input);
+            self.period = period;
+        }
+        self.packets = self.packets.saturating_add(1);
+        if input.flow.period != period {
+            answer::judge(input, WILD_PPM);
+            let next = period.wrapping_sub(input.flow.period) == 1;
+            input.flow.begin(period, next);
+        }
+        let flow = &mut *input.flow;
+        let before = flow.bytes[0];
+        flow.bytes[0] = before.saturating_add(input.bytes);
+        if before < BULK_BYTES
+            && flow.bytes[0] >= BULK_BYTES
+            && let Some(home) = flow.home()
+        {
+            let bulk = &mut self.bulk[0][usize::from(home)];
+            *bulk = bulk.saturating_add(1);
+        }
+    }
+
+    /// Once a period: which paths are full, which idle.
+    fn review(&mut self, input: &Input<'_>) {
+        (self.full, self.idle) = (PathSet::EMPTY, PathSet::EMPTY);
+        let sent_bps = self.bytes.map(|bytes| bytes * 8000 / PERIOD_MS);
+        for path in input.live.up() {
+            let queued = self.queued[usize::from(path)];
+            let capacity_bps = input.load(path).capacity_bps;
+            // A sender that fills a path need not leave a queue in it (BBR).
+            let filled =
+                capacity_bps > 0 && sent_bps[usize::from(path)] >= capacity_bps / 100 * FILLED_PERCENT;
+            if queued > self.packets / 2 {
+                self.full.insert(path);
+            } else if queued <= self.packets / 16 && !filled {
+                self.idle.insert(path);
+            }
+            if self.bulk(path) > 0 {
+                let (carried, sent) = (&mut self.carried_bps[usize::from(path)], sent_bps[usize::from(path)]);
+                let before = if *carried == 0 { sent } else { *carried };
+                *carried = (before * (CARRIED_PARTS - 1) + sent) / CARRIED_PARTS;
+            }
+            let periods = &mut self.idle_periods[usize::from(path)];
+            *periods = if self.idle.contains(path) { periods.saturating_add(1) } else { 0 };
+        }
+        let homes = input.live.up().iter().filter(|path| self.bulk(*path) > 0);
+        let capacity_bps = homes.map(|path| input.load(path).seen_bps).sum();
+        self.overflow.review(sent_bps.iter().sum(), capacity_bps, input.now);
+        (self.packets, self.bytes, self.queued) = (0, [0; MAX_PATHS], [0; MAX_PATHS]);
+    }
+
+    fn bulk(&self, path: PathId) -> u16 {
+        let i = usize::from(path);
+        self.bulk[0][i].max(self.bulk[1][i])
+    }
+
+    /// The home of a new flow, or of one that lost its own.
+    fn place(&mut self, input: &Input<'_>, usable: PathSet) -> Option<PathId> {
+        let known = self.groups.iter().position(|g| g.remote == input.remote && within(g.at, input.now));
+        let delays = Delays::of(input, usable);
+        let (at, home) = match known {
+            Some(at) => {
+                let flows = self.groups[at].flows;
+                let cost = |path: &PathId| {
+                    let flows = u64::from(u16::from(flows[usize::from(*path)]).max(self.bulk(*path))) + 1;
+                    // A path without a capacity counts by its round trip, and more mildly than in proportion.
+                    (flows << 32) / self.weight(*path, usable, input)
+                };
+                (at, usable.iter().min_by_key(cost)?)
+            }
+            None => {
+                let end_us = |path: &PathId| {
+                    let share = u64::from(self.bulk(*path)) + 1;
+                    let capacity = input.load(*path).capacity_bps / 1000;
+                    let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
+                    delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
+                };
+                let home = usable.iter().min_by_key(end_us)?;
+                let oldest = (0..GROUPS).min_by_key(|i| self.groups[*i].at).unwrap_or(0);
+                self.groups[oldest] = Group { remote: input.remote, ..Group::default() };
+                (oldest, home)
+            }
+        };
+        self.groups[at].add(home, input.now);
+        Some(home)
+    }
+
+    /// How many of a group's flows a path is to have, in no particular unit; at least 1.
+    fn weight(&self, path: PathId, usable: PathSet, input: &Input<'_>) -> u64 {
+        if usable.iter().all(|path| input.load(path).capacity_bps > 0) {
+            return (input.load(path).capacity_bps >> 10).max(1);
+        }
+        match self.weights[usize::from(path)] {
+            0 => (1_000_000 / u64::from(input.live.get(path).rtt_us.max(1_000)).isqrt()).max(1),
+            weight => u64::from(weight) << 10,
+        }
+    }
+
+    /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
+    /// on the others, and what acknowledges bulk that comes by it.
+    fn keeps(&self, input: &Input<'_>, others: PathSet, home: PathId) -> bool {
+        let stays = || {
+            !self.is_settled(input, home) || !others.iter().any(|path| answer::may_gain(input, home, path))
+        };
+        input.flow.acknowledges(home) || input.flow.is_bulk() && stays()
+    }
+
+    /// Whether a flow has for so long neither filled its home nor sent more than loss lets a sender that minds it.
+    fn is_settled(&self, input: &Input<'_>, home: PathId) -> bool {
+        let rounds = input.live.get(home).rtt_us / (PERIOD_MS as u32 * 1000 / SETTLE_ROUNDS);
+        let periods = rounds.max(u32::from(SETTLE_PERIODS));
+        self.idle_periods[usize::from(home)] >= SETTLE_PERIODS
+            && u32::from(input.flow.held_back) >= periods.min(u8::MAX.into())
+            && input.flow.since_moved_ms(input.now) >= periods * PERIOD_MS as u32
+    }
+
+    /// Whether, and to where, a flow moves for good.
+    fn rehome(&mut self, input: &Input<'_>, usable: PathSet, home: PathId) -> PathId {
+        let others = usable.without(PathSet::single(home));
+        if others.is_empty() {
+            return home;
+        }
+        if !input.flow.is_bulk() {
+            let to = self.rehome_small(input, others, home);
+            if to != home {
+                self.record.moved(to);
+            }
+            return to;
+        }
+        let wild_ppm = input.load(home).wild_ppm;
+        let stays = input.flow.acknowledges(home) || input.now < self.stay_until;
+        if wild_ppm > WILD_PPM && !stays && self.is_settled(input, home) {
+            let cleaner = |path: &PathId| {
+                input.load(*path).wild_ppm * 4 < wild_ppm && answer::may_gain(input, home, *path)
+            };
+            let better = |path: &PathId| cleaner(path) && self.is_worth(input, home, *path);
+            let best = others.iter().filter(better).min_by_key(|path| input.live.get(*path).rtt_us);
+            let to = best.unwrap_or(home);
+            if to != home {
+                self.left.insert(home);
+                self.peak = (0, input.now);
+                self.record.left(home, wild_ppm);
+            }
+            return to;
+        }
+        if let Some(back) = self.back(input, others, home) {
+            self.move_at = input.now + MOVE;
+            self.left = self.left.without(PathSet::single(back));
+            self.record.moved(back);
+            return back;
+        }
+        let idle = others.and(self.idle);
+        if self.full.contains(home) && !idle.is_empty() && self.bulk(home) > 1 && input.now >= self.move_at {
+            let free = |path: &PathId| self.bulk(*path) == 0 && input.load(*path).wild_ppm <= WILD_PPM;
+            if let Some(to) = idle.iter().filter(free).min_by_key(|path| input.live.get(*path).rtt_us) {
+                self.move_at = input.now + MOVE;
+                self.record.moved(to);
+                self.bulk[0][usize::from(to)] = self.bulk[0][usize::from(to)].saturating_add(1);
+                self.bulk[0][usize::from(home)] = self.bulk[0][usize::from(home)].saturating_sub(1);
+                return to;
+            }
+        }
+        home
+    }
+
+    /// Whether `path` may carry as much as the lossy `home` did.
+    fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId) -> bool {
+        let capacity_bps = input.load(path).capacity_bps;
+        capacity_bps == 0 || capacity_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
+    }
+
+    /// The lossy path to which a flow goes back that has less here than it had there.
+    fn back(&mut self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
+        if self.left.is_empty() || input.now < self.move_at {
+            return None;
+        }
+        let here_bps = self.carried_bps[usize::from(home)];
+        if here_bps * 100 > self.peak.0 * GROWTH_PERCENT {
+            self.peak = (here_bps, input.now);
+        }
+        let stuck = input.now.saturating_since(self.peak.1) >= STUCK;
+        for path in others.and(self.left) {
+            if stuck && here_bps < self.carried_bps[usize::from(path)] / 100 * WORTH_PERCENT {
+                self.stay_until = input.now + STAY;
+                return Some(path);
+            }
+            if !self.is_worth(input, path, home) {
+                return Some(path);
+            }
+        }
+        None
+    }
+
+    fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
+        if input.flow.since_moved_ms(input.now) < MOVE.as_millis() as u32 {
+            return home;
+        }
+        let delays = Delays::of(input, others.union(PathSet::single(home)));
+        let Some(best) = others.iter().min_by_key(|path| delays.arrival_us(*path, input)) else {
+            return home;
+        };
+        let gain = delays.arrival_us(home, input) - delays.arrival_us(best, input);
+        let rtt_us = i64::from(input.live.get(home).rtt_us);
+        if gain > SMALL_GAIN_US.max(rtt_us / 4) { best } else { home }
+    }
+}
+
+/// What arrivals on several paths are compared by: forward delays where each has one, else half round trips.
+struct Delays {
+    forward: bool,
+}
+
+impl Delays {
+    fn of(input: &Input<'_>, paths: PathSet) -> Self {
+        Self { forward: paths.iter().all(|path| input.load(path).base_us.is_some()) }
+    }
+
+    /// Delay without a queue, less what is common to all paths.
+    fn base_us(&self, path: PathId, input: &Input<'_>) -> i64 {
+        match input.load(path).base_us {
+            Some(base) if self.forward => base,
+            _ => i64::from(input.live.get(path).rtt_us / 2),
+        }
+    }
+
+    fn arrival_us(&self, path: PathId, input: &Input<'_>) -> i64 {
+        self.base_us(path, input) + i64::from(input.load(path).queue_us)
+    }
+
+    fn has_queue(&self, path: PathId, input: &Input<'_>) -> bool {
+        input.load(path).queue_us >= SPILL_US.max(input.live.get(path).rtt_us / 16)
+    }
+
+    /// The path of a packet whose flow has this home, and whether it overflowed.
+    fn spill(&self, input: &Input<'_>, usable: PathSet, home: PathId, overflow: &Overflow) -> (PathId, bool) {
+        if !self.has_queue(home, input) {
+            return (home, false);
+        }
+        let at_home = self.arrival_us(home, input);
+        let own = input.load(home);
+        let overflows = overflow.begins(&own) && input.flow.fills(own.seen_bps / FILLS_PART);
+        let free = |path: &PathId| *path != home && self.refuses(input, home, overflows, *path).is_none();
+        match usable.iter().filter(free).min_by_key(|path| self.arrival_us(*path, input)) {
+            Some(path) => (path, self.arrival_us(path, input) >= at_home),
+            None => (home, false),
+        }
+    }
+
+    /// Why a packet that finds a queue at its home does not take `path`.
+    fn refuses(&self, input: &Input<'_>, home: PathId, overflows: bool, path: PathId) -> Option<Exclusion> {
+        let (own, load) = (input.load(home), input.load(path));
+        let limit_ppm = WILD_PPM.max(own.wild_ppm);
+        let whole = |us: i64| u32::try_from(us.max(0)).unwrap_or(u32::MAX);
+        let further_us = self.base_us(path, input) - self.base_us(home, input);
+        let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
+        // What carries next to nothing gains nothing by packets that come late.
+        let gains = load.capacity_bps == 0 || load.capacity_bps >= own.capacity_bps / 8;
+        if load.queue_us >= load.drop_us {
+            Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
+        } else if load.wild_ppm > limit_ppm {
+            Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
+        } else if further_us > MAX_SKEW_US {
+            Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
+        } else if later_us >= 0 && !(overflows && gains && is_emptier(&load, &own)) {
+            Some(Exclusion::Later { later_us: whole(later_us) })
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether less of this path's queue is in use than of the home's: a burst is spread by what fits.
+fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
+    // Where no drop was seen, a round trip's worth fits.
+    let fits_us = |load: &LoadView| match load.drop_us {
+        u32::MAX => u64::from(load.rtt_us.max(2 * SPILL_US)),
+        drop => u64::from(drop),
+    };
+    u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
+}
+
+fn within(at: Instant, now: Instant) -> bool {
+    at != Instant::ZERO && now.saturating_since(at) <= GROUP
+}
+
+#[cfg(test)]
+mod tests;

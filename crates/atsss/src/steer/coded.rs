@@ -1,0 +1,104 @@
+//! Coded: sources on the best access, repair packets on another (`access::coding`, docs/atsss-coded.md).
+//!
+//! Not a mode of TS 24.193. The *source access* is the one with the smallest delay, its loss counted as delay:
+//!
+//! ```text
+//!   delay(p) = rtt / 2 + LOSS_WEIGHT · loss · longest wait          smallest wins; hysteresis and dwell of smallest-delay
+//! ```
+//!
+//! A source that is lost comes at worst after the longest wait, or not at all; as calls feel their worst packets and not
+//! the mean, that counts [`LOSS_WEIGHT`] times. So with a wait of 100 ms an access that loses 5 % must be 20 ms faster
+//! than a clean one.
+//!
+//! Repairs go by the best of the others, counted the same way, for a burst of loss seldom meets both; by one that flap
+//! control holds back, too, as a repair moves no flow. An access that is so much slower that its repairs would come after
+//! half the wait is of no use: then, and with one access, repairs follow the sources, and help against single losses.
+
+use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use super::{Doing, Exclusion, Input, ModeState, PathSet, PathState, PathStates, Pick, Steer};
+use crate::PathId;
+use anabranch_rules::DEFAULT_DWELL_MS;
+
+/// How often the longest wait counts for a packet that is lost.
+const LOSS_WEIGHT: u64 = 4;
+
+/// Compiled coded mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coded {
+    overhead_percent: u8,
+    window: u8,
+    wait_ms: u16,
+}
+
+impl Coded {
+    const BEST: SmallestDelay =
+        SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
+
+    /// Repairs of at most `overhead_percent` of the sources' bytes, over at most `window` packets not older than
+    /// `wait_ms`.
+    #[must_use]
+    pub const fn new(overhead_percent: u8, window: u8, wait_ms: u16) -> Self {
+        Self { overhead_percent, window, wait_ms }
+    }
+
+    /// Bytes of repairs in percent of the bytes of sources.
+    #[must_use]
+    pub const fn overhead_percent(&self) -> u8 {
+        self.overhead_percent
+    }
+
+    /// Most packets a repair covers.
+    #[must_use]
+    pub const fn window(&self) -> u8 {
+        self.window
+    }
+
+    /// How long a packet is worth waiting for, in milliseconds.
+    #[must_use]
+    pub const fn wait_ms(&self) -> u16 {
+        self.wait_ms
+    }
+
+    /// The path of a repair of what went by `source`.
+    #[must_use]
+    pub fn repair_path(&self, source: PathId, live: &PathStates) -> PathId {
+        let latest_us = live.get(source).rtt_us / 2 + u32::from(self.wait_ms) * 500;
+        let others = live.up().without(PathSet::single(source));
+        let in_time: PathSet = others.iter().filter(|&p| live.get(p).rtt_us / 2 <= latest_us).collect();
+        let weighted = self.weighted(live);
+        let same = live.is_up(source).then_some(source);
+        weighted.fastest(in_time).or(same).or_else(|| weighted.fastest(others)).unwrap_or(source)
+    }
+
+    /// The paths with their loss as a part of their round-trip time.
+    fn weighted(&self, paths: &PathStates) -> PathStates {
+        let mut weighted = PathStates::default();
+        for path in paths.up().iter() {
+            let PathState { rtt_us, loss_ppm, .. } = paths.get(path);
+            // ppm · ms = ns, and twice the delay as everywhere in a round trip.
+            let lost_us = u64::from(loss_ppm) * u64::from(self.wait_ms) * LOSS_WEIGHT * 2 / 1000;
+            let rtt_us = u32::try_from(u64::from(rtt_us) + lost_us).unwrap_or(u32::MAX);
+            weighted.set(path, PathState { rtt_us, ..paths.get(path) });
+        }
+        weighted
+    }
+}
+
+impl Steer for Coded {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        let paths = self.weighted(input.paths);
+        Self::BEST.choose(state, input.up, &paths, input.now).into()
+    }
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+        let Some(source) = state.current() else { return Doing::NoPath };
+        Doing::Coded { source, repair: self.repair_path(source, input.live) }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let Doing::Coded { source, repair } = self.doing(state, input) else { return None };
+        if path == repair {
+            return None;
+        }
+        Self::BEST.refuses(state, input.up, &self.weighted(input.paths), path).filter(|_| path != source)
+    }
+}

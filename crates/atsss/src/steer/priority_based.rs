@@ -1,0 +1,108 @@
+//! Priority-based: one access until it is congested, then overflow to the others.
+//!
+//! JUNCTION §V-C3 ("compare the retrieved RTT value for the high-priority path with a pre-defined
+//! threshold; if it surpasses the threshold, the packet overflows to the low-priority path");
+//! TS 23.501 §5.32.8 *Priority-based*; thresholds on RTT and packet loss: TS 29.244 §8.2.146 ff.
+//!
+//! ```text
+//!                   RTT > threshold, or loss > threshold, or down
+//!    high priority ------------------------------------------------> overflow (smallest-delay of the others)
+//!                  <------------------------------------------------
+//!                   RTT and loss <= 80 % of their thresholds, and up
+//! ```
+//!
+//! The paper has no hysteresis: it returns when the RTT falls below the same threshold. Here the
+//! return needs [`RETURN_PERCENT`] of each threshold, so that an RTT at the threshold does not spread
+//! every other packet. Without thresholds the high-priority access is left only when it is down. With
+//! no other path up, a congested high-priority access is still used.
+
+use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathState, Pick, Steer};
+use crate::PathId;
+use anabranch_rules::DEFAULT_DWELL_MS;
+
+/// The share of a threshold that RTT or loss must fall to before traffic returns, in percent.
+pub const RETURN_PERCENT: u64 = 80;
+
+/// Compiled priority-based mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriorityBased {
+    primary: Option<PathId>,
+    rtt_us: u32,
+    loss_ppm: u32,
+}
+
+impl PriorityBased {
+    /// Which of the other paths takes what overflows: the best one now, without taking turns.
+    const OVERFLOW: SmallestDelay = SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS);
+
+    /// Prefers `primary` while its RTT is at most `rtt_us` and its loss at most `loss_ppm`.
+    #[must_use]
+    pub const fn new(primary: Option<PathId>, rtt_us: Option<u32>, loss_ppm: Option<u32>) -> Self {
+        const fn or_never(threshold: Option<u32>) -> u32 {
+            match threshold {
+                Some(threshold) => threshold,
+                None => u32::MAX,
+            }
+        }
+        Self { primary, rtt_us: or_never(rtt_us), loss_ppm: or_never(loss_ppm) }
+    }
+
+    fn congested(&self, state: PathState, already: bool) -> bool {
+        above(state.rtt_us, self.rtt_us, already) || above(state.loss_ppm, self.loss_ppm, already)
+    }
+}
+
+/// The threshold of `value`, if that counts as above it.
+fn passed(value: u32, threshold: u32, already: bool) -> Option<u32> {
+    above(value, threshold, already).then_some(threshold)
+}
+
+/// Whether `value` counts as above `threshold`, given whether it did before.
+pub(super) fn above(value: u32, threshold: u32, already: bool) -> bool {
+    let percent = if already { RETURN_PERCENT } else { 100 };
+    threshold != u32::MAX && u64::from(value) * 100 > u64::from(threshold) * percent
+}
+
+impl Steer for PriorityBased {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        let primary = self.primary.filter(|&p| input.up.contains(p));
+        if let Some(primary) = primary {
+            let congested = self.congested(input.paths.get(primary), state.engaged);
+            if !state.set_engaged(congested) {
+                return Pick::One(primary);
+            }
+        }
+        let others = input.up.without(primary.map_or(PathSet::EMPTY, PathSet::single));
+        Self::OVERFLOW.choose(state, others, input.paths, input.now).or(primary).into()
+    }
+    fn doing(&self, state: &ModeState, input: &Input<'_>) -> Doing {
+        match self.primary.filter(|&p| input.up.contains(p)) {
+            Some(primary) if !self.congested(input.paths.get(primary), state.engaged) => {
+                Doing::One(primary, Because::Preferred)
+            }
+            primary => {
+                let used = state.current().filter(|&p| input.up.contains(p)).or(primary);
+                used.map_or(Doing::NoPath, |path| Doing::One(path, Because::Fallback))
+            }
+        }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let Doing::One(used, because) = self.doing(state, input) else { return None };
+        let PathState { rtt_us, loss_ppm, .. } = input.paths.get(path);
+        if used == path {
+            None
+        } else if self.primary == Some(path) {
+            let by_loss = passed(loss_ppm, self.loss_ppm, state.engaged);
+            let by_loss = by_loss.map(|limit_ppm| Exclusion::Loss { loss_ppm, limit_ppm });
+            let by_rtt = passed(rtt_us, self.rtt_us, state.engaged);
+            by_loss.or_else(|| by_rtt.map(|limit_us| Exclusion::RoundTrip { rtt_us, limit_us }))
+        } else if because == Because::Preferred {
+            Some(Exclusion::Standby)
+        } else {
+            let others = input.up.without(self.primary.map_or(PathSet::EMPTY, PathSet::single));
+            Self::OVERFLOW.refuses(state, others, input.paths, path)
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Redundant: every packet on every access, de-duplicated at the far end.
+//!
+//! TS 23.501 §5.32.8 *Redundant* (Release 18); JUNCTION does not have it. With a loss threshold the
+//! copies are made only while the loss of even the best access (the one that loses least) is above
+//! it, and until that loss has fallen to 80 % of it
+//! ([`RETURN_PERCENT`](super::priority_based::RETURN_PERCENT)).
+//! Below the threshold the mode is smallest-delay among the accesses whose own loss is not above the
+//! threshold: otherwise a fast access that loses packets would be preferred to a clean one.
+//!
+//! A path that flap control holds back carries copies too. The hold keeps flows from moving to and fro; a copy
+//! moves nothing, and is there when the path that is not held is the next one to fail.
+
+use super::priority_based::above;
+use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, Pick, Steer};
+use crate::PathId;
+use anabranch_rules::DEFAULT_DWELL_MS;
+
+/// Compiled redundant mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Redundant {
+    /// Loss threshold in parts per million; `None`: always redundant.
+    above_loss_ppm: Option<u32>,
+}
+
+impl Redundant {
+    const BELOW: SmallestDelay =
+        SmallestDelay::new(DEFAULT_HYSTERESIS_PERCENT, DEFAULT_DWELL_MS).leaving_above(100);
+
+    /// Redundant always, or only while the least loss is above a threshold in parts per million.
+    #[must_use]
+    pub const fn new(above_loss_ppm: Option<u32>) -> Self {
+        Self { above_loss_ppm }
+    }
+
+    /// The paths that lose no more than the threshold; all that are up, if there is none.
+    fn clean(threshold: u32, input: &Input<'_>) -> PathSet {
+        let clean: PathSet = input.up.iter().filter(|&p| input.live.get(p).loss_ppm <= threshold).collect();
+        if clean.is_empty() { input.up } else { clean }
+    }
+}
+
+impl Steer for Redundant {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        // Copies also go by a path that flap control holds back.
+        let copies = Pick::Many(input.live.up());
+        let Some(threshold) = self.above_loss_ppm else {
+            return copies;
+        };
+        let loss_ppm = |path| input.live.get(path).loss_ppm;
+        let least = input.up.iter().map(loss_ppm).min().unwrap_or(0);
+        let engaged = above(least, threshold, state.engaged);
+        if state.set_engaged(engaged) {
+            return copies;
+        }
+        Self::BELOW.choose(state, Self::clean(threshold, input), input.paths, input.now).into()
+    }
+
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        match (self.above_loss_ppm, state.current()) {
+            (None, _) => Doing::Copies,
+            _ if state.engaged => Doing::Copies,
+            (_, Some(path)) => Doing::One(path, Because::LittleLoss),
+            (_, None) => Doing::NoPath,
+        }
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        let limit_ppm = self.above_loss_ppm.filter(|_| !state.engaged)?;
+        let clean = Self::clean(limit_ppm, input);
+        if clean.contains(path) {
+            return Self::BELOW.refuses(state, clean, input.paths, path);
+        }
+        Some(Exclusion::Loss { loss_ppm: input.live.get(path).loss_ppm, limit_ppm })
+    }
+}

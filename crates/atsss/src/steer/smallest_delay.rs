@@ -1,0 +1,107 @@
+//! Smallest-delay: the access with the smallest non-zero RTT.
+//!
+//! JUNCTION §V-C3 ("the path with the smallest, non-zero RTT is selected"); TS 23.501 §5.32.8
+//! *Smallest Delay*.
+//!
+//! The paper compares raw RTTs per packet; two paths of like RTT then change places with every
+//! probe. Here a change needs both
+//! * the new RTT below the old one by the *hysteresis*: `new < old * (100 - hysteresis) / 100`, and
+//! * the *dwell* time to have passed since the last change.
+//!
+//! A path that goes down is left at once, whatever the dwell; and so is one that steadily loses more than the rule's
+//! `leave_above_loss_percent` while another loses less.
+
+use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathStates, Pick, Steer};
+use crate::PathId;
+use anabranch_element::time::Instant;
+use anabranch_rules::DEFAULT_LEAVE_PERCENT;
+
+/// Hysteresis where none is configured, in percent.
+pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
+
+/// Compiled smallest-delay mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmallestDelay {
+    hysteresis_percent: u8,
+    dwell_ms: u32,
+    /// Percent.
+    leave_above_loss: u8,
+}
+
+impl SmallestDelay {
+    /// `hysteresis_percent` 0 to 99 (larger values count as 99), `dwell_ms` the least time between
+    /// two changes that are not forced.
+    #[must_use]
+    pub const fn new(hysteresis_percent: u8, dwell_ms: u32) -> Self {
+        let hysteresis_percent = if hysteresis_percent > 99 { 99 } else { hysteresis_percent };
+        Self { hysteresis_percent, dwell_ms, leave_above_loss: DEFAULT_LEAVE_PERCENT }
+    }
+
+    /// The same, but a path that steadily loses more than this is left, in percent; 100: loss does not matter.
+    #[must_use]
+    pub const fn leaving_above(self, percent: u8) -> Self {
+        Self { leave_above_loss: percent, ..self }
+    }
+
+    /// The rule, among some paths that are up.
+    pub(super) fn choose(
+        &self,
+        state: &mut ModeState,
+        among: PathSet,
+        paths: &PathStates,
+        now: Instant,
+    ) -> Option<PathId> {
+        let among = state.lossy.usable(among, paths, self.leave_above_loss);
+        let best = paths.fastest(among)?;
+        let path = match state.current().filter(|&p| among.contains(p)) {
+            Some(current) if !self.worth_it(state, current, best, paths, now) => current,
+            _ => best,
+        };
+        state.set_current(Some(path), now);
+        Some(path)
+    }
+
+    /// Why `path` is not the one that was chosen among these.
+    pub(super) fn refuses(
+        &self,
+        state: &ModeState,
+        among: PathSet,
+        paths: &PathStates,
+        path: PathId,
+    ) -> Option<Exclusion> {
+        let current = state.current()?;
+        if current == path {
+            return None;
+        }
+        let (rtt_us, than_us) = (paths.get(path).rtt_us, paths.get(current).rtt_us);
+        let lossy = state.lossy.why(among, paths, self.leave_above_loss, path);
+        Some(lossy.unwrap_or(Exclusion::Slower { rtt_us, than_us }))
+    }
+
+    fn worth_it(
+        &self,
+        state: &ModeState,
+        current: PathId,
+        best: PathId,
+        paths: &PathStates,
+        now: Instant,
+    ) -> bool {
+        let old = u64::from(paths.get(current).rtt_us);
+        let new = u64::from(paths.get(best).rtt_us);
+        new * 100 < old * u64::from(100 - self.hysteresis_percent)
+            && state.since_change_ms(now) >= self.dwell_ms
+    }
+}
+
+impl Steer for SmallestDelay {
+    fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
+        self.choose(state, input.up, input.paths, input.now).into()
+    }
+    fn doing(&self, state: &ModeState, _: &Input<'_>) -> Doing {
+        state.current().map_or(Doing::NoPath, |path| Doing::One(path, Because::Fastest))
+    }
+
+    fn excludes(&self, state: &ModeState, input: &Input<'_>, path: PathId) -> Option<Exclusion> {
+        self.refuses(state, input.up, input.paths, path)
+    }
+}

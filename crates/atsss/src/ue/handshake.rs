@@ -1,0 +1,259 @@
+//! The UE's side of the handshake: when to start one, on which access, and what to do with answers.
+
+use super::{Ue, UeEvent};
+use crate::crypto::{Cookie, HandshakeError, Initiator};
+use crate::drops::DropReason;
+use crate::keyring::Epoch;
+use crate::path::DownReason;
+use crate::session::Addresses;
+use crate::{DatagramSink, PathId};
+use anabranch_element::Reason;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::handshake::{Access, Hello};
+use rand_core::RngCore;
+
+/// First retry; doubles with every try up to [`MAX_RETRY`].
+const RETRY: Duration = Duration::from_millis(250);
+const MAX_RETRY: Duration = Duration::from_secs(4);
+/// A session none of whose paths is up is given up and built anew after this long: the UPF may have
+/// been restarted and have forgotten it.
+const ALL_DOWN: Duration = Duration::from_millis(100);
+/// First pause after a refusal; doubles up to 16 times this.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
+/// A cookie is worth trying for this long (its secret rotates every two minutes).
+const COOKIE_LIFE: Duration = Duration::from_secs(110);
+
+pub(super) struct Handshake {
+    waiting: Option<Waiting>,
+    next_try: Instant,
+    tries: u32,
+    refusals: u32,
+    access: PathId,
+    cookie: Option<(Cookie, Instant)>,
+    all_down_since: Option<Instant>,
+    last_timestamp_ns: u64,
+}
+
+struct Waiting {
+    initiator: Initiator,
+    local_index: u32,
+    sent: Instant,
+    deadline: Instant,
+}
+
+impl Handshake {
+    /// `last_timestamp_ns`: the largest one used before.
+    pub(super) fn new(last_timestamp_ns: u64, now: Instant) -> Self {
+        Self {
+            waiting: None,
+            next_try: now,
+            tries: 0,
+            refusals: 0,
+            access: 0,
+            cookie: None,
+            all_down_since: None,
+            last_timestamp_ns,
+        }
+    }
+
+    /// Something changed for the better: try now rather than at the end of the back-off.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.tries = 0;
+        self.next_try = now;
+        self.waiting = None;
+    }
+}
+
+impl Ue {
+    pub(super) fn handshake_timeout(&self) -> (Instant, Reason) {
+        if let Some(waiting) = &self.handshake.waiting {
+            return (waiting.deadline, "handshake retry");
+        }
+        if !self.connected {
+            return (self.handshake.next_try, "handshake");
+        }
+        if let Some(since) = self.handshake.all_down_since {
+            return ((since + ALL_DOWN).max(self.handshake.next_try), "session rebuild");
+        }
+        if self.session.states().up().is_empty() {
+            return (self.handshake.next_try, "session rebuild");
+        }
+        let rekey = self.session.rekey_at().unwrap_or(Instant::ZERO);
+        (rekey.max(self.handshake.next_try), "rekey")
+    }
+
+    /// Starts or repeats a handshake if one is due.
+    pub(super) fn drive_handshake(&mut self, now: Instant, out: &mut impl DatagramSink) {
+        let none_up = self.session.states().up().is_empty();
+        if self.connected && none_up {
+            self.handshake.all_down_since.get_or_insert(now);
+        } else {
+            self.handshake.all_down_since = None;
+        }
+        if let Some(waiting) = &self.handshake.waiting {
+            if now < waiting.deadline {
+                return;
+            }
+            self.handshake.waiting = None;
+            let (path, tries) = (self.handshake.access, self.handshake.tries);
+            self.event(UeEvent::HandshakeTimeout { path, tries });
+            self.handshake.access = self.next_access(self.handshake.access);
+        } else if now < self.handshake.next_try {
+            return;
+        } else {
+            let rebuild = self.handshake.all_down_since.is_some_and(|since| now >= since + ALL_DOWN);
+            let has_keys = self.session.rekey_at().is_some();
+            if self.connected && has_keys && !rebuild && !self.session.keys().wants_rekey(now) {
+                return;
+            }
+            self.handshake.access = self.first_access();
+        }
+        self.start_handshake(now, out);
+    }
+
+    /// The access a handshake goes out by: one that is up, else one whose carrier is there.
+    fn first_access(&self) -> PathId {
+        self.session.states().fastest(self.session.states().up()).unwrap_or_else(|| {
+            self.usable().find(|&p| p >= self.handshake.access).or_else(|| self.usable().next()).unwrap_or(0)
+        })
+    }
+
+    fn next_access(&self, after: PathId) -> PathId {
+        self.usable().find(|&p| p > after).or_else(|| self.usable().next()).unwrap_or(0)
+    }
+
+    fn usable(&self) -> impl Iterator<Item = PathId> + '_ {
+        (0..self.config.accesses.len() as u8).filter(|&p| {
+            self.session.path(p).is_some_and(|path| path.monitor.down_reason() != Some(DownReason::Carrier))
+        })
+    }
+
+    fn start_handshake(&mut self, now: Instant, out: &mut impl DatagramSink) {
+        let path = self.handshake.access;
+        let back_off = RETRY.saturating_mul(1 << self.handshake.tries.min(4)).min(MAX_RETRY);
+        self.handshake.tries += 1;
+        self.handshake.next_try = now + back_off;
+        let local_index = self.rng.next_u32();
+        let clock = self.config.unix_epoch_ns.saturating_add(now.as_nanos());
+        let timestamp_ns = clock.max(self.handshake.last_timestamp_ns.saturating_add(1));
+        self.handshake.last_timestamp_ns = timestamp_ns;
+        let hello = Hello {
+            path,
+            accesses: (0u8..)
+                .zip(&self.config.accesses)
+                .map(|(path, a)| Access { path, name: a.name.clone() })
+                .collect(),
+            mtu: self.own_mtu,
+            resume: self.session.keys().peer_index(),
+            plain: self.session.profile().plain(),
+        };
+        let cookie = self.handshake.cookie.as_ref().filter(|(_, until)| now < *until).map(|(c, _)| c);
+        let started = Initiator::start(
+            &self.config.private_key,
+            &self.config.upf_key,
+            self.config.suite,
+            local_index,
+            timestamp_ns,
+            &hello,
+            cookie,
+            &mut self.rng,
+        );
+        let Ok((initiator, datagram)) = started else {
+            self.drops.count(DropReason::HandshakeInvalid);
+            return;
+        };
+        self.handshake.waiting =
+            Some(Waiting { initiator, local_index, sent: now, deadline: now + back_off });
+        let Some(remote) = self.session.path(path).and_then(|p| p.endpoint()) else { return };
+        match out.reserve(path, remote, datagram.len()) {
+            Some(slot) => slot.copy_from_slice(&datagram),
+            None => self.drops.count(DropReason::NoRoom),
+        }
+    }
+
+    pub(super) fn on_response(&mut self, datagram: &[u8], now: Instant) {
+        let Some(waiting) = self.handshake.waiting.as_mut() else {
+            self.drops.count(DropReason::HandshakeInvalid);
+            return;
+        };
+        let established = match waiting.initiator.finish(datagram) {
+            Ok(established) => established,
+            Err(HandshakeError::Refused(refused)) => return self.on_refused(refused.as_str(), now),
+            Err(_) => {
+                // A forged or late answer must not end the wait for the right one.
+                self.drops.count(DropReason::HandshakeInvalid);
+                return;
+            }
+        };
+        let (local_index, rtt) = (waiting.local_index, now - waiting.sent);
+        self.handshake.waiting = None;
+        self.handshake.tries = 0;
+        self.handshake.refusals = 0;
+        let timestamp_ns = self.handshake.last_timestamp_ns;
+        self.event(UeEvent::Handshake { timestamp_ns });
+        self.handshake.all_down_since = None;
+        self.handshake.next_try = now + RETRY;
+        let welcome = established.welcome;
+        let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
+        self.session.keys().install_now(epoch, now);
+        let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
+        let mtu = welcome.inner_mtu.max(1280).min(self.own_mtu);
+        let restarted = self.instance.is_some_and(|instance| instance != welcome.instance);
+        let changed = self.session.addresses() != addresses || self.config.params.inner_mtu != mtu;
+        let fresh = !self.connected || changed;
+        self.session.set_addresses(addresses);
+        self.config.params.inner_mtu = mtu;
+        self.instance = Some(welcome.instance);
+        self.connected = true;
+        self.session.set_peer_plain(welcome.plain, now);
+        if self.session.profile().is_refused(established.path) {
+            // It leads to the UPF, and carries nothing: asking again at once would not change that.
+            self.handshake.next_try = now + REFUSED_RETRY;
+        }
+        self.session.confirm_path(established.path, Some(rtt), now);
+        if fresh {
+            self.event(UeEvent::Connected { addresses, mtu });
+        }
+        if restarted {
+            self.session.peer_restarted(now, &mut self.pool);
+        }
+        if fresh || restarted {
+            // The UPF has none; saying so is needed only if there are some.
+            self.rules_untold = !self.config.rules.is_empty();
+        }
+    }
+
+    /// The UPF will not have us now: it is asked again, ever more rarely.
+    fn on_refused(&mut self, reason: &'static str, now: Instant) {
+        let retry_in = REFUSED_RETRY.saturating_mul(1 << self.handshake.refusals.min(4));
+        self.handshake.waiting = None;
+        self.handshake.tries = 0;
+        self.handshake.refusals = self.handshake.refusals.saturating_add(1);
+        self.handshake.next_try = now + retry_in;
+        self.event(UeEvent::Refused { reason, retry_in });
+    }
+
+    /// The UPF ended the session: nothing more can be sent, and a new one is asked for.
+    pub(super) fn on_closed(&mut self, now: Instant) {
+        self.session.peer_left(now);
+        self.connected = false;
+        self.handshake.waiting = None;
+        self.handshake.next_try = now + RETRY;
+    }
+
+    pub(super) fn on_cookie(&mut self, datagram: &[u8], now: Instant) {
+        let Some(waiting) = self.handshake.waiting.as_mut() else {
+            // Nobody was asked.
+            self.drops.count(DropReason::HandshakeInvalid);
+            return;
+        };
+        match waiting.initiator.on_cookie(datagram) {
+            Ok(cookie) => {
+                self.handshake.cookie = Some((cookie, now + COOKIE_LIFE));
+                self.handshake.waiting = None;
+                self.handshake.next_try = now;
+            }
+            Err(_) => self.drops.count(DropReason::HandshakeInvalid),
+        }
+    }
+}

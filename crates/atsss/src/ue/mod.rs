@@ -1,0 +1,600 @@
+//! The UE's tunnel end: one session with a UPF over every access the device has.
+//!
+//! ```text
+//!           ┌───────────┐ response ┌─────────────┐  keys 120 s old  ┌──────────┐
+//!  start ──▶│ handshake │─────────▶│ established │◀────────────────▶│ rekeying │
+//!           └───────────┘          └─────────────┘     response     └──────────┘
+//!                 ▲  init again, next access     │ no path is up (UPF restarted, or no coverage)
+//!                 └──────────────────────────────┘
+//! ```
+//!
+//! Inner packets that arrive before the first handshake is done, or while no path is up, wait in a
+//! small bounded queue, so that the first packet of a connection does not cost a retransmission timeout.
+
+mod element;
+mod handshake;
+
+pub use element::IP_PORT;
+
+use crate::classify::{CompiledRule, FlowOwner, RuleSet};
+use crate::crypto::{PrivateKey, PublicKey, Suite};
+use crate::dns::DnsTable;
+use crate::document::{Document, FlowHint};
+use crate::drops::{DropCounters, DropReason};
+use crate::fast::{FastLane, FastTraffic};
+use crate::marks::Marked;
+use crate::path::Role;
+use crate::reorder::{Pool, PoolConfig};
+use crate::session::{
+    Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
+    Traffic,
+};
+use crate::steer::PolicyError;
+use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
+use anabranch_element::Reason;
+use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, Told};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::{AccessName, Rule, SteeringMode, chained};
+use anabranch_wire::tunnel::{MessageType, classify};
+use handshake::Handshake;
+use rand_chacha::ChaCha20Rng;
+use rand_core::{RngCore, SeedableRng};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One access of the UE.
+#[derive(Debug, Clone)]
+pub struct UeAccess {
+    /// Its name, such as `wifi`.
+    pub name: AccessName,
+    /// Where the UPF listens for this access.
+    pub remote: SocketAddr,
+    /// Our own address on it; only the [`anabranch_element::Element`] form needs it.
+    pub local: Option<SocketAddr>,
+    /// How user data is protected on it.
+    pub security: Security,
+    /// Largest UDP payload to search for, in bytes (interface MTU less outer headers).
+    pub max_payload: u16,
+}
+
+/// What a UE must know.
+#[derive(Clone)]
+pub struct UeConfig {
+    /// Our static key.
+    pub private_key: PrivateKey,
+    /// The UPF's static key.
+    pub upf_key: PublicKey,
+    /// Cipher suite to propose.
+    pub suite: Suite,
+    /// Accesses; the index is the path id.
+    pub accesses: Vec<UeAccess>,
+    /// Rules of our own; they go before those of the UPF.
+    pub rules: Vec<Rule>,
+    /// Rates and intervals.
+    pub params: SessionParams,
+    /// Unix time at [`Instant::ZERO`], in nanoseconds: handshake timestamps must grow across restarts.
+    pub unix_epoch_ns: u64,
+    /// The largest timestamp of a handshake that a UPF accepted, in nanoseconds of Unix time ([`UeEvent::Handshake`]); 0: none.
+    pub last_timestamp_ns: u64,
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum UeConfigError {
+    /// There is nothing to send over.
+    #[error("no access is configured: name at least one")]
+    NoAccess,
+    /// More accesses than path ids.
+    #[error("{0} accesses are configured: at most {MAX_PATHS} are supported")]
+    TooManyAccesses(usize),
+    /// The same name twice.
+    #[error("access \"{0}\" is configured twice: give each its own name")]
+    DuplicateAccess(String),
+    /// A rule does not fit the accesses.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// Control in.
+#[derive(Debug, Clone)]
+pub enum UeCommand {
+    /// The carrier or address of an access came or went.
+    Carrier {
+        /// Which access.
+        path: PathId,
+        /// Whether it can be used.
+        up: bool,
+    },
+    /// The UPF is reached at another address by way of this access.
+    Remote {
+        /// Which access.
+        path: PathId,
+        /// New address.
+        remote: SocketAddr,
+    },
+    /// New rules of our own.
+    Rules(Vec<Rule>),
+    /// Who owns a flow, asked for by [`UeEvent::OwnerWanted`].
+    Owner {
+        /// The flow as seen from the UE.
+        key: anabranch_wire::ip::FlowKey,
+        /// User and cgroup.
+        owner: FlowOwner,
+    },
+    /// End the session.
+    Close,
+}
+
+/// Telemetry out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UeEvent {
+    /// The session is there: the device can be given its addresses.
+    Connected {
+        /// Addresses of the session.
+        addresses: Addresses,
+        /// MTU of the inner interface, in bytes.
+        mtu: u16,
+    },
+    /// The UPF accepted a handshake; to be remembered across restarts (see [`UeConfig::last_timestamp_ns`]).
+    Handshake {
+        /// Its timestamp, in nanoseconds of Unix time.
+        timestamp_ns: u64,
+    },
+    /// A handshake got no usable answer.
+    HandshakeTimeout {
+        /// Access it was sent by.
+        path: PathId,
+        /// How many in a row.
+        tries: u32,
+    },
+    /// The UPF knows us and gives us no session now; we ask again later.
+    Refused {
+        /// Why.
+        reason: &'static str,
+        /// When we ask again.
+        retry_in: Duration,
+    },
+    /// The UPF's rules arrived and are in force.
+    Rules(usize),
+    /// Whether the UPF offers a TCP lane has changed.
+    TcpLane(bool),
+    /// A document of the UPF, or the rules in it, could not be used.
+    BadConfig(String),
+    /// A rule needs to know who owns this flow.
+    OwnerWanted(anabranch_wire::ip::FlowKey),
+    /// From the session.
+    Session(SessionEvent),
+}
+
+/// Inner packets kept while no path is up.
+const MAX_PENDING: usize = 128;
+const MAX_EVENTS: usize = 512;
+/// Flow hints that may wait to be told to the UPF; a flow it learned of keeps its rule there.
+const MAX_HINTS: usize = 256;
+/// Hints told at a time.
+const HINTS_AT_A_TIME: usize = 64;
+/// Addresses remembered from DNS answers.
+const MAX_NAMES: usize = 4096;
+
+/// The UE's tunnel end.
+pub struct Ue {
+    config: UeConfig,
+    session: Session,
+    handshake: Handshake,
+    rng: ChaCha20Rng,
+    pool: Pool,
+    drops: DropCounters,
+    dns: DnsTable,
+    upf_rules: Vec<Rule>,
+    upf_has_lane: bool,
+    /// What the UPF has still to be told, in one document after the other.
+    hints: VecDeque<FlowHint>,
+    rules_untold: bool,
+    /// With the time each came.
+    pending: VecDeque<(Instant, Vec<u8>)>,
+    pending_bytes: usize,
+    /// As which IOAM node it fills traces.
+    ioam: Option<Box<BothWays>>,
+    events: VecDeque<UeEvent>,
+    connected: bool,
+    /// That of the session the UPF has, or last had, for us.
+    instance: Option<u32>,
+    /// The largest inner packet we can take; the UPF may want smaller ones.
+    own_mtu: u16,
+    packets: element::Outbox,
+}
+
+impl Ue {
+    /// A UE that starts its first handshake with the first [`Ue::poll`].
+    ///
+    /// `seed` must be secret and fresh in a real run: ephemeral keys come from it.
+    ///
+    /// # Errors
+    /// [`UeConfigError`] names what does not fit.
+    pub fn new(config: UeConfig, seed: [u8; 32], now: Instant) -> Result<Self, UeConfigError> {
+        if config.accesses.is_empty() {
+            return Err(UeConfigError::NoAccess);
+        }
+        if config.accesses.len() > MAX_PATHS {
+            return Err(UeConfigError::TooManyAccesses(config.accesses.len()));
+        }
+        for (i, access) in config.accesses.iter().enumerate() {
+            if config.accesses[..i].iter().any(|other| other.name == access.name) {
+                return Err(UeConfigError::DuplicateAccess(access.name.clone()));
+            }
+        }
+        let mut rng = ChaCha20Rng::from_seed(seed);
+        let accesses = config.accesses.iter().map(|a| (a.name.clone(), a.security));
+        let probe = Arc::new(config.params.probe);
+        let profile = Profile::new(Role::Ue, accesses, &probe, &config.params);
+        let rules = Arc::new(RuleSet::compile(&config.rules, profile.accesses())?);
+        let mut session = Session::new(Arc::new(profile), Addresses::default(), rules, rng.next_u64(), now);
+        for (id, access) in (0u8..).zip(&config.accesses) {
+            session.bind(id, access.remote, id, now);
+            session.search_mtu(id, access.max_payload, now);
+        }
+        Ok(Self {
+            session,
+            handshake: Handshake::new(config.last_timestamp_ns, now),
+            rng,
+            pool: Pool::new(PoolConfig::default()),
+            drops: DropCounters::default(),
+            dns: DnsTable::new(MAX_NAMES),
+            upf_rules: Vec::new(),
+            upf_has_lane: false,
+            hints: VecDeque::new(),
+            rules_untold: false,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            ioam: None,
+            events: VecDeque::new(),
+            connected: false,
+            instance: None,
+            own_mtu: config.params.inner_mtu,
+            packets: element::Outbox::default(),
+            config,
+        })
+    }
+
+    /// From now on it fills the traces of inner packets, both ways, as this IOAM node: going up before a packet is sealed,
+    /// with what waits for a path as its queue; coming down when a packet leaves, with what waits for its order.
+    pub fn set_ioam(&mut self, node: IoamNode) {
+        self.ioam = Some(Box::new(BothWays::new(node)));
+    }
+
+    /// What became of traces.
+    #[must_use]
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
+    }
+
+    /// Takes an inner packet from the device (batch form).
+    pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.arrived(packet, now);
+        }
+        if self.session.states().up().is_empty() {
+            if self.pending.len() == MAX_PENDING {
+                self.drops.count(DropReason::NoPath);
+                return;
+            }
+            self.pending_bytes += packet.len();
+            self.pending.push_back((now, packet.to_vec()));
+            return;
+        }
+        self.send(packet, now, now, out);
+    }
+
+    fn send(&mut self, packet: &mut [u8], arrived: Instant, now: Instant, out: &mut impl DatagramSink) {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.fill(packet, arrived, now, || Told {
+                depth_bytes: Some(self.pending_bytes as u64),
+                capacity_bytes: Some(MAX_PENDING as u64 * u64::from(self.own_mtu)),
+                ..Told::default()
+            });
+        }
+        self.dns.ask(packet, now);
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: Some(&self.dns),
+            exceptions: None,
+        };
+        // The reason is counted; the tunnel has nobody else to tell.
+        let _ = self.session.send(packet, now, &mut shared, out);
+    }
+
+    /// Takes a datagram that arrived by way of `path` (batch form). Call [`Ue::poll`] after a batch.
+    pub fn datagram(
+        &mut self,
+        path: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        inner: &mut impl PacketSink,
+    ) {
+        let held = self.held();
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: None,
+            exceptions: None,
+        };
+        let mut inner =
+            Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner: &mut inner, now };
+        match classify(datagram) {
+            Ok(MessageType::Secure) => {
+                let _ = self.session.receive_secure(path, from, datagram, now, &mut shared, &mut snoop);
+            }
+            Ok(MessageType::PlainData) => {
+                if self.session.path(path).is_some_and(|p| p.endpoint() == Some(from)) {
+                    let _ = self.session.receive_plain(path, datagram, now, &mut shared, &mut snoop);
+                } else {
+                    self.drops.count(DropReason::UnknownEndpoint);
+                }
+            }
+            Ok(MessageType::Response) => self.on_response(datagram, now),
+            Ok(MessageType::Cookie) => self.on_cookie(datagram, now),
+            Ok(_) => self.drops.count(DropReason::UnknownType),
+            Err(_) => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// Does what is due: handshakes, probes, answers, release of held packets (batch form).
+    pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        // Nobody finds the UE by receiver index: what fell out needs no follow-up.
+        self.session.keys().expire(now);
+        self.drive_handshake(now, out);
+        let held = self.held();
+        let mut shared = Shared {
+            pool: &mut self.pool,
+            drops: &mut self.drops,
+            params: &self.config.params,
+            dns: None,
+            exceptions: None,
+        };
+        let mut inner =
+            Marked::new(self.ioam.as_mut().map(|ioam| &mut ioam.down), held.0, held.1, now, inner);
+        let mut snoop = SnoopDns { dns: &mut self.dns, inner: &mut inner, now };
+        self.session.poll(now, &mut shared, out, &mut snoop);
+        self.drain_session_events(now);
+        self.tell_upf(now);
+        if !self.pending.is_empty() && !self.session.states().up().is_empty() {
+            for (arrived, mut packet) in core::mem::take(&mut self.pending) {
+                self.pending_bytes -= packet.len();
+                self.send(&mut packet, arrived, now, out);
+            }
+        }
+    }
+
+    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        lane.session == self.session.addresses() && self.session.carried(lane.access, lane.to, traffic, now)
+    }
+
+    /// Bytes that wait to be put in order, and the most that may.
+    fn held(&self) -> (usize, usize) {
+        (self.pool.used_bytes(), self.pool.config().bytes)
+    }
+
+    /// When [`Ue::poll`] has something to do next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let untold = self.rules_untold || !self.hints.is_empty();
+        let tell = (untold && self.connected && self.session.is_config_delivered())
+            .then_some((Instant::ZERO, "news for the UPF"));
+        let pending = (!self.pending.is_empty() && !self.session.states().up().is_empty())
+            .then_some((Instant::ZERO, "pending packets"));
+        [Some(self.handshake_timeout()), self.session.poll_timeout(), pending, tell]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// A command takes effect.
+    pub fn on_command(&mut self, command: UeCommand, now: Instant) {
+        match command {
+            UeCommand::Carrier { path, up } => {
+                self.session.set_carrier(path, up, now);
+                if up && self.session.states().up().is_empty() {
+                    self.handshake.hurry(now);
+                }
+            }
+            UeCommand::Remote { path, remote } => {
+                self.session.bind(path, remote, path, now);
+                if let Some(access) = self.config.accesses.get_mut(usize::from(path)) {
+                    access.remote = remote;
+                }
+            }
+            UeCommand::Rules(rules) => {
+                self.config.rules = rules;
+                self.rules_untold = true;
+                self.recompile();
+            }
+            UeCommand::Owner { key, owner } => {
+                let shared = Shared {
+                    pool: &mut self.pool,
+                    drops: &mut self.drops,
+                    params: &self.config.params,
+                    dns: Some(&self.dns),
+                    exceptions: None,
+                };
+                self.session.assign_owner(&key, &owner, now, &shared);
+                self.drain_session_events(now);
+            }
+            UeCommand::Close => self.session.close(0),
+        }
+    }
+
+    /// The next event, oldest first.
+    pub fn poll_event(&mut self) -> Option<UeEvent> {
+        self.events.pop_front()
+    }
+
+    /// One row per path.
+    pub fn paths(&self) -> Vec<PathView> {
+        self.session.path_views().collect()
+    }
+
+    /// What each rule does in the uplink, and why; the rule of last resort last.
+    #[must_use]
+    pub fn rule_views(&self, now: Instant) -> Vec<RuleView> {
+        let lists = [(Origin::Ue, self.config.rules.as_slice()), (Origin::Upf, &self.upf_rules)];
+        self.session.rule_views(now, |name| Origin::of(name, &lists)).collect()
+    }
+
+    /// Whether a session is established and at least one path is up.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connected && !self.session.states().up().is_empty()
+    }
+
+    /// Addresses of the session.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        self.session.addresses()
+    }
+
+    /// Traffic counters.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.session.traffic()
+    }
+
+    /// Drop counters by reason.
+    #[must_use]
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// The session, for what is not summarised here.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    fn event(&mut self, event: UeEvent) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    fn drain_session_events(&mut self, now: Instant) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                SessionEvent::Config(document) => self.on_document(&document),
+                SessionEvent::OwnerWanted(key) => self.event(UeEvent::OwnerWanted(key)),
+                SessionEvent::Hint { key, rule } => self.push_hint(FlowHint::new(&key, &rule)),
+                // It comes by every path that is up.
+                SessionEvent::Closed { .. } if !self.connected => {}
+                SessionEvent::Closed { reason } => {
+                    self.on_closed(now);
+                    self.event(UeEvent::Session(SessionEvent::Closed { reason }));
+                }
+                event => self.event(UeEvent::Session(event)),
+            }
+        }
+    }
+
+    fn on_document(&mut self, bytes: &[u8]) {
+        match Document::decode(bytes) {
+            Ok(Document { rules: Some(rules), tcp_lane, .. }) => {
+                if rules != self.upf_rules {
+                    self.upf_rules = rules;
+                    self.recompile();
+                }
+                if core::mem::replace(&mut self.upf_has_lane, tcp_lane) != tcp_lane {
+                    self.event(UeEvent::TcpLane(tcp_lane));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.event(UeEvent::BadConfig(error)),
+        }
+    }
+
+    /// The rules in force, the one of last resort not among them.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        chained([self.config.rules.as_slice(), &self.upf_rules])
+    }
+
+    /// The rule of a flow, and the fastest path that is up.
+    #[must_use]
+    pub fn verdict(
+        &self,
+        key: &anabranch_wire::ip::FlowKey,
+        owner: Option<&FlowOwner>,
+        now: Instant,
+    ) -> (&CompiledRule, Option<PathId>) {
+        let rules = self.session.rules();
+        let rule = rules.classify_at_ue(key, owner, &self.dns, now).rule;
+        (rules.get(rule), self.session.states().smallest_delay())
+    }
+
+    /// Puts our rules and the UPF's in force; the old set stays if they do not fit.
+    fn recompile(&mut self) {
+        let all = self.rules();
+        match RuleSet::compile_for(&all, self.session.accesses(), &self.known_accesses()) {
+            Ok(rules) => {
+                self.session.set_rules(Arc::new(rules));
+                self.event(UeEvent::Rules(all.len()));
+            }
+            Err(error) => self.event(UeEvent::BadConfig(error.to_string())),
+        }
+    }
+
+    /// Access names that the UPF's rules may mention although this device lacks them.
+    fn known_accesses(&self) -> Vec<AccessName> {
+        self.upf_rules.iter().flat_map(|rule| rule.steering.accesses()).cloned().collect()
+    }
+
+    /// Tells the UPF our rules and what only we know of flows. One document waits for the other to be
+    /// delivered, so none supersedes what another said.
+    fn tell_upf(&mut self, now: Instant) {
+        let something = self.rules_untold || !self.hints.is_empty();
+        if !something || !self.connected || !self.session.is_config_delivered() {
+            return;
+        }
+        let rules = core::mem::take(&mut self.rules_untold).then(|| self.rules_for_the_upf());
+        let flows = self.hints.drain(..self.hints.len().min(HINTS_AT_A_TIME)).collect();
+        self.session.push_config(Document { rules, tcp_lane: false, flows }.encode(), now);
+    }
+
+    /// Our rules, as they are meant for the downlink: only the uplink rotates.
+    fn rules_for_the_upf(&self) -> Vec<Rule> {
+        let mut rules = self.config.rules.clone();
+        for rule in &mut rules {
+            if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut rule.steering {
+                *rotate_packets = 0;
+            }
+        }
+        rules
+    }
+
+    fn push_hint(&mut self, hint: FlowHint) {
+        self.hints.retain(|other| other.key() != hint.key());
+        if self.hints.len() == MAX_HINTS {
+            self.hints.pop_front();
+        }
+        self.hints.push_back(hint);
+    }
+}
+
+/// Looks at DNS answers on their way to the device.
+struct SnoopDns<'a, S> {
+    dns: &'a mut DnsTable,
+    inner: &'a mut S,
+    now: Instant,
+}
+
+impl<S: PacketSink> PacketSink for SnoopDns<'_, S> {
+    fn deliver(&mut self, packet: &mut [u8]) {
+        self.dns.snoop(packet, self.now);
+        self.inner.deliver(packet);
+    }
+}

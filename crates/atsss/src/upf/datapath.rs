@@ -1,0 +1,229 @@
+//! Packets in, packets out, timers: the batch form.
+
+use super::Upf;
+use super::users::{UserIndex, Users};
+use crate::drops::DropReason;
+use crate::fast::{self, FastLane, FastTraffic};
+use crate::marks::Marked;
+use crate::session::{Shared, UserExceptions};
+use crate::table::Slab;
+use crate::{DatagramSink, PacketSink, PathId, tcp_lane};
+use anabranch_element::Reason;
+use anabranch_element::ioam::Told;
+use anabranch_element::time::Instant;
+use anabranch_wire::ip;
+use anabranch_wire::tunnel::{InnerHeader, MessageType, SecureHeader, classify};
+use std::net::SocketAddr;
+
+/// What a session borrows for a call, beside the user's seat.
+macro_rules! shared {
+    ($upf:ident, $user:expr) => {
+        Shared {
+            pool: &mut $upf.pool,
+            drops: &mut $upf.drops,
+            params: &$upf.config.params,
+            dns: None,
+            exceptions: Some(UserExceptions { table: &$upf.users.table, user: $user }),
+        }
+    };
+}
+
+impl Upf {
+    /// Takes an inner packet from N6 (batch form). Call [`Upf::poll`] after a batch.
+    pub fn downlink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
+        let user = ip::src_dst(packet)
+            .ok()
+            .and_then(|(_, dst)| self.users.by_address(tcp_lane::session_address(dst)));
+        let Some(user) = user else {
+            self.drops.count(DropReason::NoSession);
+            return;
+        };
+        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+            self.drops.count(DropReason::NoSession);
+            return;
+        };
+        if let Some(ioam) = &mut self.ioam {
+            ioam.down.arrived(packet, now);
+            ioam.down.fill(packet, now, now, || Told { depth_bytes: Some(0), ..Told::default() });
+        }
+        // Why a packet was dropped is counted; there is nobody else to tell.
+        let _ = seat.session.send(packet, now, &mut shared!(self, user), out);
+        mark(&mut self.dirty, &mut seat.dirty, user);
+    }
+
+    /// Takes a datagram that arrived by way of access number `access` (batch form). Call [`Upf::poll`]
+    /// after a batch. Returns whether it was sealed by the UE that has a session and came for the first time: only such a
+    /// one tells anything of its sender.
+    pub fn datagram(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) -> bool {
+        let mut ioam = self.ioam.take();
+        let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
+        let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
+        let mut authentic = false;
+        match classify(datagram) {
+            Ok(MessageType::Secure) => authentic = self.on_secure(access, from, datagram, now, inner),
+            Ok(MessageType::PlainData) => self.on_plain(access, from, datagram, now, inner),
+            Ok(MessageType::Init) => self.on_init(access, from, datagram, now, out),
+            Ok(_) => self.drops.count(DropReason::UnknownType),
+            Err(_) => self.drops.count(DropReason::Malformed),
+        }
+        self.ioam = ioam;
+        authentic
+    }
+
+    fn on_secure(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        inner: &mut impl PacketSink,
+    ) -> bool {
+        let index = SecureHeader::parse(datagram).ok().map(|h| h.receiver);
+        let user = index.and_then(|index| self.users.by_receiver(index));
+        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
+        let Some((user, seat)) = user else {
+            self.drops.count(DropReason::UnknownIndex);
+            return false;
+        };
+        let shared = &mut shared!(self, user);
+        let received = seat.session.receive_secure(access, from, datagram, now, shared, inner);
+        // A forged packet must not make work.
+        if received.is_ok() || seat.session.has_news() {
+            mark(&mut self.dirty, &mut seat.dirty, user);
+        }
+        received.is_ok()
+    }
+
+    /// Plain data is found by its inner source, which must be the user's own address anyway; it is taken
+    /// only from where a path of that user is bound.
+    fn on_plain(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        inner: &mut impl PacketSink,
+    ) {
+        let source = InnerHeader::packet(datagram).and_then(|packet| ip::src_dst(packet).ok());
+        let user = source.and_then(|(source, _)| self.users.by_address(tcp_lane::session_address(source)));
+        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
+        let bound = user.and_then(|(user, seat)| Some((user, seat.session.plain_path(from, access)?, seat)));
+        let Some((user, path, seat)) = bound else {
+            self.drops.count(DropReason::UnknownEndpoint);
+            return;
+        };
+        let shared = &mut shared!(self, user);
+        if seat.session.receive_plain(path, datagram, now, shared, inner).is_ok() {
+            mark(&mut self.dirty, &mut seat.dirty, user);
+        }
+    }
+
+    /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
+    pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
+        let user = lane.session.iter().next().and_then(|address| self.users.by_address(address));
+        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
+        let Some((user, seat)) = user.filter(|(_, seat)| seat.session.addresses() == lane.session) else {
+            return false;
+        };
+        let alive = seat.session.carried(lane.access, lane.to, traffic, now);
+        if !fast::is_none(traffic) {
+            mark(&mut self.dirty, &mut seat.dirty, user);
+        }
+        alive
+    }
+
+    /// Serves the sessions that have something to say or whose time has come (batch form).
+    pub fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink) {
+        self.renew_rules(now);
+        let mut ioam = self.ioam.take();
+        let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
+        let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
+        for mut seat in core::mem::take(&mut self.leaving) {
+            let mut shared = shared!(self, UserIndex::MAX);
+            seat.session.poll(now, &mut shared, out, inner);
+            seat.session.release(&mut self.pool);
+        }
+        while let Some(slot) = self.timers.pop_due(now) {
+            if let Some((user, _)) = self.users.slab.at_slot(slot) {
+                self.mark(user);
+            }
+        }
+        let mut batch = core::mem::take(&mut self.dirty);
+        for user in &batch {
+            self.serve(*user, now, out, inner);
+        }
+        // What was marked meanwhile is for the next poll; the buffer is used again.
+        batch.clear();
+        batch.append(&mut self.dirty);
+        self.dirty = batch;
+        self.ioam = ioam;
+    }
+
+    fn serve(
+        &mut self,
+        user: UserIndex,
+        now: Instant,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) {
+        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+            return;
+        };
+        seat.dirty = false;
+        let gone = seat.session.keys().expire(now);
+        seat.session.poll(now, &mut shared!(self, user), out, inner);
+        let dead = seat.session.keys().indices().next().is_none();
+        gone.into_iter().for_each(|index| self.users.release_receiver(index));
+        if self.drain_session_events(user, now) {
+            return;
+        }
+        if dead {
+            self.end_session(user, "keys expired", false);
+            return;
+        }
+        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+            return;
+        };
+        seat.session.rest(now, &mut shared!(self, user));
+        let due = seat.session.poll_timeout().map(|(at, _)| at);
+        let rest = seat.session.rests_at(now, self.config.params.cool_after);
+        if let Some(at) = due.into_iter().chain(rest).min() {
+            self.timers.arm(Slab::<()>::slot_number(user), at);
+        }
+    }
+
+    /// When [`Upf::poll`] has something to do next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        if !self.dirty.is_empty() || !self.leaving.is_empty() {
+            return Some((Instant::ZERO, "session output"));
+        }
+        if self.renew_from.is_some() {
+            return Some((Instant::ZERO, "new rules"));
+        }
+        self.timers.next().map(|at| (at, "session timer"))
+    }
+
+    /// Has the next poll serve this user's session.
+    pub(super) fn mark(&mut self, user: UserIndex) {
+        let Users { slab, .. } = &mut self.users;
+        if let Some(seat) = slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) {
+            mark(&mut self.dirty, &mut seat.dirty, user);
+        }
+    }
+}
+
+#[inline]
+fn mark(list: &mut Vec<UserIndex>, dirty: &mut bool, user: UserIndex) {
+    if !core::mem::replace(dirty, true) {
+        list.push(user);
+    }
+}

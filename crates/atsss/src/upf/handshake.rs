@@ -1,0 +1,219 @@
+//! The UPF's side of the handshake: nothing is kept, and little computed, for a stranger.
+//!
+//! ```text
+//!   over the hard limit ─▶ drop                (packets of sessions keep the CPU)
+//!   mac1 wrong ─▶ drop                         (anyone can send bytes)
+//!   under load, no cookie ─▶ cookie reply      (prove that you receive at your address)
+//!   under load, its network had its share ─▶ drop   (addresses of live sessions have a budget of their own)
+//!   key not configured ─▶ drop
+//!   timestamp not newer, or a day ahead ─▶ refusal   (a recorded init, or a wrong clock)
+//!   no room ─▶ refusal                         (sealed: only this UPF can say so)
+//!   ─▶ session, receiver index, welcome; old keys stay in force until the new ones are used
+//! ```
+
+use super::api::UpfEvent;
+use super::users::UserIndex;
+use super::{Slab, Upf};
+use crate::crypto::{PendingInit, Refusal, Verdict};
+use crate::drops::DropReason;
+use crate::keyring::Epoch;
+use crate::{DatagramSink, PathId};
+use anabranch_element::time::Instant;
+use anabranch_rules::AccessName;
+use anabranch_wire::handshake::{Access, Refused, Welcome};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// How far in the future a UE's timestamp may be. Whatever is accepted locks out handshakes with an older one, so that it must
+/// end; a clock that shows local time as UTC is half a day wrong.
+const MOST_AHEAD_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+impl Upf {
+    /// Whether a path of a live session is bound to this address.
+    fn is_bound(&self, from: SocketAddr, access: PathId) -> bool {
+        let seat = self.users.bound(from).and_then(|user| self.users.seat(user));
+        seat.is_some_and(|seat| seat.confirmed && seat.session.is_bound_to(from, access))
+    }
+
+    pub(super) fn on_init(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) {
+        let result = self.try_init(access, from, datagram, now, out);
+        if let Err(reason) = result {
+            self.drops.count(reason);
+        }
+    }
+
+    fn try_init(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let under_load = self.limiter.note(now);
+        let bound = self.is_bound(from, access);
+        if self.limiter.is_spent(bound) {
+            return Err(DropReason::HandshakeRate);
+        }
+        let limiter = &mut self.limiter;
+        let may_compute = || limiter.take(from, bound);
+        let pending = match self.responder.inspect_if(datagram, from, now, under_load, may_compute) {
+            Verdict::Refused(refusal) => return Err(drop_reason(refusal)),
+            Verdict::Cookie(reply) => {
+                send(access, from, &reply, out)?;
+                return Err(DropReason::HandshakeCookie);
+            }
+            Verdict::Pending(pending) => pending,
+        };
+        let user = self.users.find(&pending.peer()).ok_or(DropReason::HandshakeUnknownUe)?;
+        let record = self.users.slab.get_mut(user).ok_or(DropReason::HandshakeUnknownUe)?;
+        let (key, timestamp_ns) = (record.key, pending.timestamp_ns());
+        let latest_ns =
+            self.config.unix_epoch_ns.saturating_add(now.as_nanos()).saturating_add(MOST_AHEAD_NS);
+        if timestamp_ns > latest_ns {
+            self.refuse(user, *pending, Refused::CLOCK_AHEAD, access, from, out)?;
+            return Err(DropReason::HandshakeClock);
+        }
+        let last_ns = record.last_timestamp_ns;
+        if timestamp_ns <= last_ns {
+            // The newest one again is a copy, whoever sent it; the UE has its answer.
+            if timestamp_ns < last_ns {
+                self.refuse(user, *pending, Refused::CLOCK_BEHIND, access, from, out)?;
+            }
+            return Err(DropReason::HandshakeReplayed);
+        }
+        record.last_timestamp_ns = timestamp_ns;
+        self.event(UpfEvent::Handshake { key, timestamp_ns });
+        let response = match self.accept(user, pending, now) {
+            Ok(response) => response,
+            Err((refused, pending)) => {
+                self.refuse(user, *pending, refused, access, from, out)?;
+                return Err(DropReason::Exhausted);
+            }
+        };
+        send(access, from, &response.ok_or(DropReason::HandshakeInvalid)?, out)
+    }
+
+    /// Tells a UE that proved its key, and the operator, why it gets no session.
+    fn refuse(
+        &mut self,
+        user: UserIndex,
+        pending: PendingInit,
+        refused: Refused,
+        access: PathId,
+        from: SocketAddr,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
+        let ue = self.users.name(user);
+        self.event(UpfEvent::Refused { ue, reason: refused.as_str() });
+        let answer = pending.refuse(refused).map_err(|_| DropReason::HandshakeInvalid)?;
+        send(access, from, &answer, out)
+    }
+
+    /// Gives a UE that proved its key the keys of a new epoch, and a session if it has none. `Ok(None)`: its
+    /// ephemeral key is unusable.
+    fn accept(
+        &mut self,
+        user: UserIndex,
+        pending: Box<PendingInit>,
+        now: Instant,
+    ) -> Result<Option<Vec<u8>>, (Refused, Box<PendingInit>)> {
+        let hello = pending.hello();
+        let Some(accesses) = by_path(&hello.accesses, hello.path) else {
+            return Err((Refused::ACCESSES, pending));
+        };
+        let mtu = self.config.params.inner_mtu.min(hello.mtu.max(1280));
+        let plain = hello.plain;
+        let resume = hello.resume;
+        let profile = self.profile(&accesses, plain);
+        let seat = self.users.seat_mut(user);
+        let same = seat.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.session.profile(), &profile));
+        // A UE that does not know this session's keys has been started again.
+        let confirmed = seat.as_ref().is_some_and(|seat| seat.confirmed);
+        let resumes = |index| seat.is_some_and(|seat| seat.session.keys().has_index(index));
+        let fresh_peer = !resume.is_some_and(resumes);
+        let pushed_out = fresh_peer && resume.is_some() && confirmed;
+        if pushed_out && self.twins.pushed_out(user, now) {
+            let ue = self.users.name(user);
+            self.event(UpfEvent::SharedKey { ue });
+        }
+        if !same {
+            self.end_session(user, "accesses changed", false);
+            if profile.refuses_all() {
+                return Err((Refused::SECURITY, pending));
+            }
+            if self.users.sessions >= self.config.max_sessions as usize {
+                return Err((Refused::FULL, pending));
+            }
+        }
+        let Ok(index) = self.users.claim_receiver(user) else { return Err((Refused::FULL, pending)) };
+        if !same {
+            self.open_session(user, Arc::clone(&profile), now);
+        }
+        let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
+        let (instance, held) =
+            self.users.seat(user).map(|seat| (seat.instance, seat.session.held())).unwrap_or_default();
+        let welcome = Welcome {
+            ipv4: addresses.v4.map(|a| (a, 32)),
+            ipv6: addresses.v6.map(|a| (a, 128)),
+            inner_mtu: mtu,
+            reorder_available: self.pool.available_to(held),
+            instance,
+            plain: profile.plain(),
+        };
+        let sender_index = pending.sender_index();
+        let (Ok((keys, response)), Some(seat)) =
+            (pending.respond(index, &welcome), self.users.seat_mut(user))
+        else {
+            self.users.release_receiver(index);
+            return Ok(None);
+        };
+        let epoch = Epoch::new(index, sender_index, keys, now).with_fresh_peer(same && fresh_peer);
+        if let Some(stale) = seat.session.keys().install_unconfirmed(epoch) {
+            self.users.release_receiver(stale);
+        }
+        self.timers.arm(Slab::<()>::slot_number(user), now);
+        Ok(Some(response))
+    }
+}
+
+fn send(
+    access: PathId,
+    to: SocketAddr,
+    message: &[u8],
+    out: &mut impl DatagramSink,
+) -> Result<(), DropReason> {
+    out.reserve(access, to, message.len()).ok_or(DropReason::NoRoom)?.copy_from_slice(message);
+    Ok(())
+}
+
+/// Names by path id; `None` if there are gaps, or the init came by a path that is not announced.
+fn by_path(announced: &[Access], path: PathId) -> Option<Vec<AccessName>> {
+    let mut names = vec![AccessName::new(); announced.len()];
+    for access in announced {
+        // Wire has seen to it that no path id comes twice.
+        names.get_mut(usize::from(access.path))?.clone_from(&access.name);
+    }
+    (usize::from(path) < names.len()).then_some(names)
+}
+
+const fn drop_reason(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::Mac1 => DropReason::HandshakeMac,
+        Refusal::Version => DropReason::HandshakeVersion,
+        Refusal::UnknownUe => DropReason::HandshakeUnknownUe,
+        Refusal::Replayed => DropReason::HandshakeReplayed,
+        Refusal::Rate => DropReason::HandshakeRate,
+        Refusal::Full => DropReason::Exhausted,
+        Refusal::Malformed | Refusal::Suite | Refusal::Authentication | Refusal::Hello | Refusal::Shard => {
+            DropReason::HandshakeInvalid
+        }
+    }
+}

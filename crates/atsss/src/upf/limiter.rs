@@ -1,0 +1,207 @@
+//! How many handshakes are computed, and for whom: strangers must not take the time of those who have
+//! sessions.
+
+use crate::FixedHasher;
+use anabranch_element::time::{Duration, Instant, nanos};
+use std::hash::{BuildHasher, Hash};
+use std::net::{IpAddr, SocketAddr};
+
+/// Handshakes are counted per window of this length.
+const WINDOW: Duration = Duration::from_millis(100);
+/// From this many inits in a window on, initiators must prove their address.
+const COOKIE_ABOVE: u32 = 20;
+/// This many are computed per window for strangers at most: about a third of one core. A UPF that was started again has
+/// 100,000 UEs back within a minute.
+const STRANGERS: u32 = 200;
+/// And this many for addresses that paths of live sessions are bound to, whatever strangers do: 120,000 sessions change
+/// their keys every two minutes.
+const BOUND: u32 = 100;
+/// Of which one address may have this many.
+const BOUND_LIMIT: u8 = 4;
+/// Most that one network of strangers may have under load, and never more than is left for others: so *k* networks that
+/// take all they can have *k*/(*k* + 1) of it. Addresses are proved by then. An IPv4 address is a network, behind which
+/// may be many UEs; an IPv6 /64 is one, and whoever has one may have its /56 (a household's) or /48 (a site's).
+const IPV4_LIMIT: u8 = 50;
+const IPV6_LIMITS: [(u8, u8); 3] = [(64, 30), (56, 50), (48, 70)];
+/// Counters of networks; two that meet in one share it.
+const NETWORKS: usize = 2048;
+
+/// Counts handshakes per window. Its size is fixed.
+pub(super) struct Limiter {
+    window: u64,
+    seen: u32,
+    /// Computed for strangers, and for bound addresses.
+    computed: u32,
+    bound: u32,
+    networks: Box<[u8; NETWORKS]>,
+    addresses: Box<[u8; NETWORKS]>,
+    hasher: FixedHasher,
+}
+
+impl Limiter {
+    /// `seed` must be secret, or an attacker could choose addresses that meet others' counters.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            window: 0,
+            seen: 0,
+            computed: 0,
+            bound: 0,
+            networks: Box::new([0; NETWORKS]),
+            addresses: Box::new([0; NETWORKS]),
+            hasher: FixedHasher::new(seed),
+        }
+    }
+
+    /// An init has come. Returns whether the sender must prove its address.
+    pub fn note(&mut self, now: Instant) -> bool {
+        let window = now.as_nanos() / nanos(WINDOW);
+        if self.window != window {
+            // A burst keeps the guard up for one more window.
+            let burst = window == self.window + 1 && self.seen > COOKIE_ABOVE;
+            self.seen = if burst { COOKIE_ABOVE } else { 0 };
+            if self.computed + self.bound > 0 {
+                self.networks.fill(0);
+                self.addresses.fill(0);
+            }
+            (self.window, self.computed, self.bound) = (window, 0, 0);
+        }
+        self.seen = self.seen.saturating_add(1);
+        self.seen > COOKIE_ABOVE
+    }
+
+    /// Whether nothing more may be computed in this window for a sender; `bound`: a path of a live session is bound to
+    /// its address.
+    pub const fn is_spent(&self, bound: bool) -> bool {
+        self.computed >= STRANGERS && !(bound && self.bound < BOUND)
+    }
+
+    /// Takes one computation for a sender whose address is proved. `false`: it has had its share.
+    pub fn take(&mut self, from: SocketAddr, bound: bool) -> bool {
+        if bound && self.bound < BOUND {
+            let counter = self.counter(0, &from);
+            if self.addresses[counter] < BOUND_LIMIT {
+                self.addresses[counter] += 1;
+                self.bound += 1;
+                return true;
+            }
+        }
+        let left = STRANGERS.saturating_sub(self.computed);
+        let (networks, count) = self.networks_of(from.ip().to_canonical());
+        let networks = &networks[..count];
+        let full = |&(counter, limit): &(usize, u8)| {
+            let had = self.networks[counter];
+            had >= limit || u32::from(had) >= left
+        };
+        if left == 0 || (self.seen > COOKIE_ABOVE && networks.iter().any(full)) {
+            return false;
+        }
+        for (counter, _) in networks {
+            self.networks[*counter] = self.networks[*counter].saturating_add(1);
+        }
+        self.computed += 1;
+        true
+    }
+
+    /// The counters of the networks that an address is of, with their limits, and how many they are.
+    fn networks_of(&self, from: IpAddr) -> ([(usize, u8); 3], usize) {
+        match from {
+            IpAddr::V4(a) => ([(self.counter(0, &a), IPV4_LIMIT); 3], 1),
+            IpAddr::V6(a) => (
+                IPV6_LIMITS
+                    .map(|(length, limit)| (self.counter(length, &(a.to_bits() >> (128 - length))), limit)),
+                IPV6_LIMITS.len(),
+            ),
+        }
+    }
+
+    fn counter(&self, kind: u8, of: &impl Hash) -> usize {
+        self.hasher.hash_one((kind, of)) as usize % NETWORKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(n: u32) -> SocketAddr {
+        SocketAddr::from((n.to_be_bytes(), 4500))
+    }
+
+    #[test]
+    fn a_few_are_welcome_many_must_prove_themselves_and_no_network_takes_all() {
+        let mut limiter = Limiter::new(1);
+        let at = Instant::from_millis;
+        for _ in 0..COOKIE_ABOVE {
+            assert!(!limiter.note(at(50)) && limiter.take(from(7), false));
+        }
+        assert!(limiter.note(at(99)));
+        for _ in COOKIE_ABOVE..IPV4_LIMIT.into() {
+            assert!(limiter.take(from(7), false));
+        }
+        assert!(!limiter.take(from(7), false) && limiter.take(from(8), false));
+        assert!(limiter.note(at(100)), "the guard stays up for a window");
+        let taken = (0..100).filter(|_| limiter.take(from(7), false)).count();
+        assert_eq!(taken, usize::from(IPV4_LIMIT));
+        for n in 100..400 {
+            limiter.take(from(n), false);
+        }
+        assert!(limiter.is_spent(false) && !limiter.is_spent(true));
+        assert!(!limiter.note(at(300)) && !limiter.is_spent(false));
+    }
+
+    fn v6(site: u16, house: u8, net: u8, host: u16) -> SocketAddr {
+        let net = u16::from(house) << 8 | u16::from(net);
+        SocketAddr::from(([0x2001, 0xdb8, site, net, 0, 0, 0, host], 4500))
+    }
+
+    fn under_load() -> Limiter {
+        let mut limiter = Limiter::new(1);
+        (0..=COOKIE_ABOVE).for_each(|_| {
+            let _ = limiter.note(Instant::ZERO);
+        });
+        limiter
+    }
+
+    #[test]
+    fn whoever_has_many_networks_of_ipv6_has_the_share_of_what_holds_them() {
+        let had = |each: &dyn Fn(u32) -> SocketAddr| {
+            let mut limiter = under_load();
+            (0..2_000).filter(|n| limiter.take(each(*n), false)).count()
+        };
+        assert_eq!(had(&|n| v6(1, 1, 1, n as u16)), 30, "a /64");
+        assert_eq!(had(&|n| v6(1, 1, n as u8, n as u16)), 50, "256 of them in a /56");
+        assert_eq!(had(&|n| v6(1, (n >> 8) as u8, n as u8, n as u16)), 70, "2,000 of them in a /48");
+    }
+
+    #[test]
+    fn networks_that_take_all_they_can_leave_something_to_one_that_comes_later() {
+        for hostile in [1, 4, 10, 40] {
+            let mut limiter = under_load();
+            for _ in 0..200 {
+                (0..hostile).for_each(|n| {
+                    let _ = limiter.take(from(n), false);
+                });
+            }
+            let left = (0..200).filter(|_| limiter.take(from(1_000_000), false)).count();
+            assert!(left >= 1, "{hostile} networks have all");
+        }
+    }
+
+    #[test]
+    fn strangers_take_nothing_of_what_is_kept_for_live_sessions_and_one_of_these_not_all_of_it() {
+        let mut limiter = under_load();
+        (0..1_000).for_each(|n| {
+            let _ = limiter.take(from(n), false);
+        });
+        assert!(limiter.is_spent(false));
+        let hostile = (0..1_000).filter(|_| limiter.take(from(5), true)).count();
+        assert_eq!(hostile, usize::from(BOUND_LIMIT));
+        let others =
+            (2_000..2_090).filter(|n| !limiter.is_spent(true) && limiter.take(from(*n), true)).count();
+        assert!(others >= 80, "{others} of 90 live sessions change their keys");
+        (3_000..4_000).for_each(|n| {
+            let _ = limiter.take(from(n), true);
+        });
+        assert!(limiter.is_spent(true));
+    }
+}

@@ -1,0 +1,266 @@
+//! Rules of many users: compiled once per combination, told to the UEs, exceptions kept apart.
+
+use super::Upf;
+use super::api::{MAX_EXCEPTIONS, UpfError, UpfEvent};
+use super::users::{OwnRules, Seat, User, UserIndex};
+use crate::classify::RuleSet;
+use crate::crypto::PublicKey;
+use crate::document::Document;
+use crate::session::Profile;
+use crate::steer::PolicyError;
+use crate::table::session::Exception;
+use anabranch_element::time::Instant;
+use anabranch_rules::{AccessName, Rule, chained};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Users whose rules are renewed per poll when the rules for all have changed: the data path goes on.
+const RENEW_AT_A_TIME: u32 = 64;
+/// Entries from which on those that nobody uses are looked for.
+const TIDY_FROM: usize = 64;
+
+/// Compiled rule sets, one per combination of rules and access names, shared by all users that have it.
+#[derive(Default)]
+pub(super) struct RuleBook {
+    sets: BTreeMap<(Vec<AccessName>, String), Arc<RuleSet>>,
+    /// Sets of users with no rules of their own, by accesses: nearly all.
+    common: BTreeMap<Vec<AccessName>, Arc<RuleSet>>,
+    /// By accesses, and what their UE says of plain paths.
+    profiles: BTreeMap<(Vec<AccessName>, u8), Arc<Profile>>,
+    tidy_at: usize,
+}
+
+impl RuleBook {
+    /// One copy of what sessions with these accesses have in common.
+    pub fn profile(
+        &mut self,
+        accesses: &[AccessName],
+        ue_plain: u8,
+        make: impl FnOnce() -> Profile,
+    ) -> Arc<Profile> {
+        let key = (accesses.to_vec(), ue_plain);
+        if let Some(profile) = self.profiles.get(&key) {
+            return Arc::clone(profile);
+        }
+        self.tidy();
+        let profile = Arc::new(make().with_peer(ue_plain));
+        self.profiles.insert(key, Arc::clone(&profile));
+        profile
+    }
+
+    /// The set for these accesses and rules; `common`: the rules are those for all.
+    fn set(
+        &mut self,
+        accesses: &[AccessName],
+        common: bool,
+        rules: impl FnOnce() -> Vec<Rule>,
+        known: &[AccessName],
+    ) -> Result<Arc<RuleSet>, PolicyError> {
+        if let Some(set) = self.common.get(accesses).filter(|_| common) {
+            return Ok(Arc::clone(set));
+        }
+        let rules = rules();
+        let key = (accesses.to_vec(), serde_json::to_string(&rules).unwrap_or_default());
+        let set = match self.sets.get(&key) {
+            Some(set) => Arc::clone(set),
+            None => {
+                let set = Arc::new(RuleSet::compile_for(&rules, accesses, known)?);
+                self.tidy();
+                self.sets.insert(key, Arc::clone(&set));
+                set
+            }
+        };
+        if common {
+            self.common.insert(accesses.to_vec(), Arc::clone(&set));
+        }
+        Ok(set)
+    }
+
+    /// Forgets what nobody uses; rarely enough that an entry costs the same however many there are.
+    fn tidy(&mut self) {
+        if self.sets.len().max(self.profiles.len()) >= self.tidy_at {
+            self.common.retain(|_, set| Arc::strong_count(set) > 2);
+            self.sets.retain(|_, set| Arc::strong_count(set) > 1);
+            self.profiles.retain(|_, profile| Arc::strong_count(profile) > 1);
+            self.tidy_at = (self.sets.len().max(self.profiles.len()) * 2).max(TIDY_FROM);
+        }
+    }
+
+    /// The rules for all have changed.
+    fn clear(&mut self) {
+        self.sets.clear();
+        self.common.clear();
+    }
+}
+
+impl Upf {
+    /// New rules for all.
+    pub(super) fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), UpfError> {
+        RuleSet::compile(&rules, &self.access_names())?;
+        self.config.rules = rules;
+        self.rule_book.clear();
+        self.renew_from = Some(0);
+        Ok(())
+    }
+
+    /// Goes on renewing users' rules.
+    pub(super) fn renew_rules(&mut self, now: Instant) {
+        let Some(from) = self.renew_from else { return };
+        let until = from.saturating_add(RENEW_AT_A_TIME);
+        for slot in from..until.min(self.users.slab.slots()) {
+            if let Some((user, _)) = self.users.slab.at_slot(slot) {
+                self.refresh_rules(user, now);
+            }
+        }
+        self.renew_from = (until < self.users.slab.slots()).then_some(until);
+    }
+
+    pub(super) fn set_exception(
+        &mut self,
+        key: PublicKey,
+        application: String,
+        rule: String,
+        now: Instant,
+    ) -> Result<(), UpfError> {
+        let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
+        let record = self.users.slab.get_mut(user).ok_or(UpfError::UnknownUe(key))?;
+        for name in [&application, &rule] {
+            if !record.rules().iter().chain(&self.config.rules).any(|r| r.name == *name) {
+                return Err(UpfError::UnknownRule(name.clone()));
+            }
+        }
+        let known = record.exceptions().iter().any(|(a, _)| *a == application);
+        if !known && record.exceptions().len() >= MAX_EXCEPTIONS {
+            return Err(UpfError::TooManyExceptions { name: record.name.as_str().to_owned() });
+        }
+        if !known {
+            self.users.table.room_for_exception()?;
+        }
+        record.exceptions_mut(|exceptions| {
+            exceptions.retain(|(a, _)| *a != application);
+            exceptions.push((application, rule));
+        });
+        self.refresh_rules(user, now);
+        Ok(())
+    }
+
+    pub(super) fn clear_exception(
+        &mut self,
+        key: PublicKey,
+        application: &str,
+        now: Instant,
+    ) -> Result<(), UpfError> {
+        let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
+        if let Some(record) = self.users.slab.get_mut(user) {
+            record.exceptions_mut(|exceptions| exceptions.retain(|(a, _)| a != application));
+        }
+        self.users.table.remove_exceptions_of(user);
+        self.refresh_rules(user, now);
+        Ok(())
+    }
+
+    /// The rule set for a user with these accesses, and its exceptions put into the table.
+    pub(super) fn rule_set(
+        &mut self,
+        user: UserIndex,
+        profile: &Profile,
+        own: &[Rule],
+    ) -> Result<Arc<RuleSet>, PolicyError> {
+        let known = self.access_names();
+        let Some(record) = self.users.slab.get(user) else {
+            return self.rule_book.set(profile.accesses(), false, Vec::new, &known);
+        };
+        let common = own.is_empty() && record.rules().is_empty();
+        let rules = || chained([own, record.rules(), &self.config.rules]);
+        let set = self.rule_book.set(profile.accesses(), common, rules, &known)?;
+        let resolved: Vec<_> = record
+            .exceptions()
+            .iter()
+            .filter_map(|(application, rule)| Some((set.index_of(application)?, set.index_of(rule)?)))
+            .collect();
+        if record.special.is_some() {
+            self.users.table.remove_exceptions_of(user);
+        }
+        for (application, rule) in resolved {
+            // There is room for it, or `set_exception` would have said so, unless other UEs took it since;
+            // then the application follows everybody's rule.
+            let _ = self.users.table.set_exception(user, application, Exception { rule, sequence: 0 });
+        }
+        Ok(set)
+    }
+
+    /// Gives a user's session the rules it should have, and tells the UE.
+    pub(super) fn refresh_rules(&mut self, user: UserIndex, now: Instant) {
+        let Some(seat) = self.users.seat(user) else { return };
+        let (profile, confirmed) = (Arc::clone(seat.session.profile()), seat.confirmed);
+        let own = seat.own_rules().to_vec();
+        match self.rule_set(user, &profile, &own) {
+            Ok(set) => {
+                if let Some(seat) = self.users.seat_mut(user) {
+                    seat.session.set_rules(set);
+                }
+            }
+            Err(error) => {
+                let ue = self.users.name(user);
+                return self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
+            }
+        }
+        if confirmed {
+            self.push_rules(user, now);
+        }
+    }
+
+    /// Tells the UE the rules for all and for it, exceptions included.
+    pub(super) fn push_rules(&mut self, user: UserIndex, now: Instant) {
+        let Some(record) = self.users.slab.get_mut(user) else { return };
+        let mut rules = chained([record.rules(), &self.config.rules]);
+        for (application, rule) in record.exceptions() {
+            let other = rules.iter().find(|r| r.name == *rule).map(|r| (r.steering.clone(), r.reorder));
+            let this = rules.iter_mut().find(|r| r.name == *application);
+            if let (Some((steering, reorder)), Some(this)) = (other, this) {
+                (this.steering, this.reorder) = (steering, reorder);
+            }
+        }
+        let tcp_lane = self.config.params.tcp_lane;
+        let document = Document { rules: Some(rules), tcp_lane, flows: Vec::new() }.encode();
+        if let Some(seat) = record.seat.as_deref_mut() {
+            seat.session.push_config(document, now);
+            self.mark(user);
+        }
+    }
+
+    /// A document of the UE.
+    pub(super) fn on_document(&mut self, user: UserIndex, bytes: &[u8], now: Instant) {
+        let document = match Document::decode(bytes) {
+            Ok(document) => document,
+            Err(error) => {
+                let ue = self.users.name(user);
+                return self.event(UpfEvent::BadConfig { ue, error });
+            }
+        };
+        let known = self.access_names();
+        let Some(User { seat: Some(seat), accept_rules: true, .. }) = self.users.slab.get_mut(user) else {
+            return;
+        };
+        if let Some(rules) = document.rules {
+            if let Err(error) = RuleSet::compile_for(&rules, seat.session.accesses(), &known) {
+                let ue = self.users.name(user);
+                return self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
+            }
+            if seat.own_rules() != rules {
+                seat.own_rules = (!rules.is_empty()).then(|| Box::new(OwnRules(rules)));
+                self.refresh_rules(user, now);
+            }
+        }
+        let Some(Seat { session, .. }) = self.users.seat_mut(user) else { return };
+        for hint in &document.flows {
+            if session.addresses().contains(hint.local) {
+                session.assign_hint(&hint.key(), &hint.rule, now);
+            }
+        }
+    }
+
+    pub(super) fn access_names(&self) -> Vec<AccessName> {
+        self.config.accesses.iter().map(|a| a.name.clone()).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! Sessions from their first keys to their end, and what they tell.
+
+use super::api::{UpfError, UpfEvent};
+use super::users::{Seat, UserIndex};
+use super::{MAX_EVENTS, Upf};
+use crate::classify::RuleSet;
+use crate::crypto::PublicKey;
+use crate::path::Role;
+use crate::session::{Profile, Security, Session, SessionEvent};
+use crate::table::Slab;
+use anabranch_element::time::Instant;
+use anabranch_rules::AccessName;
+use rand_core::RngCore;
+use std::sync::Arc;
+
+/// Reason code of a CLOSE the operator asked for.
+const CLOSED_BY_UPF: u8 = 1;
+
+impl Upf {
+    /// A UE becomes known, or is changed.
+    pub(super) fn add_ue(&mut self, entry: super::UeEntry, now: Instant) -> Result<(), UpfError> {
+        RuleSet::compile(&entry.rules, &self.access_names())?;
+        let (user, moved) = self.users.put(entry)?;
+        if moved {
+            // The UE learns its new addresses from the welcome of its next handshake.
+            self.end_session(user, "addresses changed", true);
+        } else {
+            self.refresh_rules(user, now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_ue(&mut self, key: PublicKey) -> Result<(), UpfError> {
+        let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
+        self.end_session(user, "UE removed", true);
+        self.users.remove(user);
+        Ok(())
+    }
+
+    pub(super) fn close_session(&mut self, key: PublicKey) -> Result<(), UpfError> {
+        let user = self.users.find(&key).ok_or(UpfError::UnknownUe(key))?;
+        self.end_session(user, "closed", true);
+        Ok(())
+    }
+
+    /// What sessions with these accesses have in common whose UE would have the paths in `ue_plain` (bits) in the clear.
+    pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8) -> Arc<Profile> {
+        let (rule_book, config, probe) = (&mut self.rule_book, &self.config, &self.probe);
+        rule_book.profile(accesses, ue_plain, || {
+            let security = |name: &AccessName| {
+                let known = config.accesses.iter().find(|a| a.name == *name);
+                known.map_or(Security::Secure, |a| a.security)
+            };
+            let accesses = accesses.iter().map(|name| (name.clone(), security(name)));
+            Profile::new(Role::Upf, accesses, probe, &config.params)
+        })
+    }
+
+    /// Gives a user a session; the caller has seen that there is room.
+    pub(super) fn open_session(&mut self, user: UserIndex, profile: Arc<Profile>, now: Instant) {
+        let set = self.rule_set(user, &profile, &[]).unwrap_or_else(|error| {
+            // Rules that do not fit this UE must not lock it out.
+            let ue = self.users.name(user);
+            self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
+            Arc::clone(&self.no_rules)
+        });
+        let (hash_key, instance) = (self.rng.next_u64(), self.rng.next_u32());
+        let Some(record) = self.users.slab.get_mut(user) else { return };
+        let mut session = Session::new(profile, record.addresses, set, hash_key, now);
+        session.refuse_paths(now);
+        let seat = Seat { session, own_rules: None, instance, confirmed: false, dirty: false };
+        record.seat = Some(Box::new(seat));
+        self.users.sessions += 1;
+    }
+
+    /// Ends a user's session, if there is one; with the next poll the UE is told, if it must be.
+    pub(super) fn end_session(&mut self, user: UserIndex, reason: &'static str, tell: bool) {
+        let Some(record) = self.users.slab.get_mut(user) else { return };
+        let Some(mut seat) = record.seat.take() else { return };
+        let ue = record.name.as_str().to_owned();
+        seat.session.release(&mut self.pool);
+        for index in seat.session.keys().indices() {
+            self.users.release_receiver(index);
+        }
+        self.users.sessions -= 1;
+        self.connected -= usize::from(seat.confirmed);
+        self.timers.disarm(Slab::<()>::slot_number(user));
+        // One whose UE never used its keys was not told of either.
+        if seat.confirmed {
+            self.event(UpfEvent::SessionDown { ue, reason });
+            if tell {
+                seat.session.close(CLOSED_BY_UPF);
+                self.leaving.push(*seat);
+            }
+        }
+    }
+
+    /// Takes what a session has to tell. Returns whether the session is over.
+    pub(super) fn drain_session_events(&mut self, user: UserIndex, now: Instant) -> bool {
+        loop {
+            let Some(event) = self.users.seat_mut(user).and_then(|seat| seat.session.poll_event()) else {
+                return false;
+            };
+            match event {
+                SessionEvent::Config(document) => {
+                    self.on_document(user, &document, now);
+                    continue;
+                }
+                SessionEvent::Closed { .. } => {
+                    self.end_session(user, "closed by the UE", false);
+                    return true;
+                }
+                SessionEvent::Rekeyed { fresh_peer, .. } => self.on_confirmed(user, fresh_peer, now),
+                SessionEvent::Endpoint { address, .. } => self.users.note_bound(address, user),
+                _ => {}
+            }
+            let Some(seat) = self.users.seat(user) else { return true };
+            let accesses = Arc::clone(seat.session.accesses());
+            let ue = self.users.name(user);
+            self.event(UpfEvent::Session { ue, accesses, event });
+        }
+    }
+
+    /// The UE used its new keys.
+    fn on_confirmed(&mut self, user: UserIndex, fresh_peer: bool, now: Instant) {
+        let Some(seat) = self.users.seat_mut(user) else { return };
+        let first = !core::mem::replace(&mut seat.confirmed, true);
+        let endpoints: Vec<_> = seat.session.path_views().filter_map(|path| path.endpoint).collect();
+        endpoints.into_iter().for_each(|address| self.users.note_bound(address, user));
+        if first {
+            self.connected += 1;
+            let ue = self.users.name(user);
+            self.event(UpfEvent::SessionUp { ue });
+        }
+        if first || fresh_peer {
+            self.twins.took_over(user);
+            self.push_rules(user, now);
+        }
+    }
+
+    pub(super) fn event(&mut self, event: UpfEvent) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}

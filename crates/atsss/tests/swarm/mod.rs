@@ -1,0 +1,295 @@
+//! One UPF and many UEs, joined without delay or loss, for tests and benchmarks of a UPF with many sessions.
+//! Nothing here allocates while packets pass, so that what is counted is the tunnel ends' own.
+
+#![allow(dead_code, reason = "each user needs another part")]
+
+use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
+use anabranch_atsss::fast::FastFlow;
+use anabranch_atsss::session::{Addresses, Security, SessionParams};
+use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
+use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::Rule;
+use anabranch_wire::ip::{self, FlowKey};
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
+pub const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4500);
+pub const NAMES: [&str; 2] = ["5g", "wifi"];
+
+/// Datagrams under way; a fixed size.
+pub struct Wire {
+    bytes: Box<[u8]>,
+    used: usize,
+    frames: Vec<(PathId, SocketAddr, usize, usize)>,
+    /// Longer datagrams vanish.
+    pub carries: usize,
+    /// What was given to a faster data path and taken back, in order, with how many datagrams were under way then.
+    pub fast: Vec<(usize, Fast)>,
+}
+
+/// What a session says of flows that need no decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fast {
+    Given(FastFlow),
+    TakenBack(Option<FlowKey>),
+}
+
+impl Wire {
+    pub fn new(bytes: usize, frames: usize) -> Self {
+        let (bytes, frames) = (vec![0; bytes].into(), Vec::with_capacity(frames));
+        Self { bytes, used: 0, frames, carries: usize::MAX, fast: Vec::new() }
+    }
+
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.frames.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Hands every datagram to `take`, with its path and destination, and forgets them.
+    pub fn drain(&mut self, mut take: impl FnMut(PathId, SocketAddr, &mut [u8])) {
+        for i in 0..self.frames.len() {
+            let (path, to, at, len) = self.frames[i];
+            if len > self.carries {
+                continue;
+            }
+            take(path, to, &mut self.bytes[at..at + len]);
+        }
+        self.clear();
+    }
+}
+
+impl DatagramSink for Wire {
+    fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
+        if self.used + len > self.bytes.len() || self.frames.len() == self.frames.capacity() {
+            return None;
+        }
+        self.frames.push((path, to, self.used, len));
+        self.used += len;
+        self.bytes.get_mut(self.used - len..self.used)
+    }
+
+    fn withdraw(&mut self, _: PathId) {
+        self.used -= self.frames.pop().map_or(0, |(_, _, _, len)| len);
+    }
+
+    fn carry(&mut self, flow: &FastFlow, _: Instant) {
+        self.fast.push((self.frames.len(), Fast::Given(*flow)));
+    }
+
+    fn take_back(&mut self, _: Addresses, flow: Option<&FlowKey>) {
+        self.fast.push((self.frames.len(), Fast::TakenBack(flow.copied())));
+    }
+}
+
+/// Counts packets and forgets them.
+#[derive(Default)]
+pub struct Count(pub usize);
+
+impl PacketSink for Count {
+    fn deliver(&mut self, _packet: &mut [u8]) {
+        self.0 += 1;
+    }
+}
+
+/// See the module's head.
+pub struct Swarm {
+    pub now: Instant,
+    pub upf: Upf,
+    pub ues: Vec<Option<Box<Ue>>>,
+    pub keys: Vec<PublicKey>,
+    /// Inner packets that came out at the UEs, and at the UPF.
+    pub at_ues: Count,
+    pub at_upf: Count,
+    pub to_upf: Wire,
+    pub to_ue: Wire,
+    /// What the UPF has allocated and not freed, as far as `meter` tells.
+    pub upf_bytes: isize,
+    meter: fn() -> isize,
+    upf_key: PublicKey,
+    params: SessionParams,
+    rng: ChaCha20Rng,
+}
+
+pub fn virtual_ip(i: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a2d_0000 + i)
+}
+
+/// Where a UE's datagrams come from.
+pub fn from(i: u32, path: PathId) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(0x6440_0000 + i), 1000 + u16::from(path)))
+}
+
+impl Swarm {
+    /// A UPF that serves up to `sessions`, in the clear if flows are to go by a faster data path. `meter` tells the bytes
+    /// allocated by the whole process.
+    pub fn new(sessions: u32, rules: Vec<Rule>, params: SessionParams, meter: fn() -> isize) -> Self {
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let upf_key = PrivateKey::generate(&mut rng);
+        let security = if params.fast_path { Security::Plain } else { Security::Secure };
+        let access = |n: &&str| UpfAccess { name: (*n).into(), security, local: None };
+        let config = UpfConfig {
+            private_key: upf_key.clone(),
+            accesses: NAMES.iter().map(access).collect(),
+            rules,
+            params: params.clone(),
+            shard: 0,
+            shards: 1,
+            max_sessions: sessions,
+            unix_epoch_ns: 1,
+        };
+        let before = meter();
+        let upf = Upf::new(config, [3; 32], Instant::ZERO).expect("a valid configuration");
+        Self {
+            now: Instant::ZERO,
+            upf,
+            ues: Vec::new(),
+            keys: Vec::new(),
+            at_ues: Count::default(),
+            at_upf: Count::default(),
+            to_upf: Wire::new(1 << 20, 4096),
+            to_ue: Wire::new(1 << 20, 4096),
+            upf_bytes: meter() - before,
+            meter,
+            upf_key: upf_key.public(),
+            params,
+            rng,
+        }
+    }
+
+    /// Makes one more UE known to the UPF, and has it shake hands and measure both paths. Takes 1.7 ms, so that
+    /// the limit on handshakes is kept.
+    pub fn connect(&mut self) -> u32 {
+        let i = self.ues.len() as u32;
+        let key = PrivateKey::generate(&mut self.rng);
+        let entry = UeEntry {
+            name: format!("ue{i}"),
+            key: key.public(),
+            addresses: Addresses { v4: Some(virtual_ip(i)), v6: None },
+            rules: Vec::new(),
+            accept_rules: true,
+        };
+        self.keys.push(entry.key);
+        let (before, now) = ((self.meter)(), self.now);
+        self.upf.command(UpfCommand::AddUe(entry), now).expect("a free address");
+        self.upf_bytes += (self.meter)() - before;
+        let access = |n: &&str| UeAccess {
+            name: (*n).into(),
+            remote: REMOTE,
+            local: None,
+            security: if self.params.fast_path { Security::Plain } else { Security::Secure },
+            max_payload: 1472,
+        };
+        let config = UeConfig {
+            private_key: key,
+            upf_key: self.upf_key,
+            suite: Suite::Aes256Gcm,
+            accesses: NAMES.iter().map(access).collect(),
+            rules: Vec::new(),
+            params: self.params.clone(),
+            unix_epoch_ns: 1,
+            last_timestamp_ns: 0,
+        };
+        let mut seed = [0; 32];
+        seed[..4].copy_from_slice(&i.to_be_bytes());
+        let ue = Ue::new(config, seed, self.now).expect("a valid configuration");
+        self.ues.push(Some(Box::new(ue)));
+        // Init, perhaps a cookie, response, probes and their answers, rules and path MTU.
+        for _ in 0..10 {
+            self.settle(i);
+            self.now += Duration::from_micros(170);
+        }
+        let ue = self.ues[i as usize].as_ref().expect("just made");
+        assert!(ue.is_connected(), "session {i}: {:?} {:?}", ue.drops(), self.upf.drops());
+        assert_eq!(ue.paths().iter().filter(|p| p.up).count(), 2);
+        i
+    }
+
+    /// What `call` allocates is the UPF's.
+    pub fn upf<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let before = (self.meter)();
+        let result = call(self);
+        self.upf_bytes += (self.meter)() - before;
+        result
+    }
+
+    /// Exchanges what one UE and the UPF have to say now, until both are silent.
+    pub fn settle(&mut self, i: u32) {
+        for _ in 0..8 {
+            let Some(ue) = self.ues[i as usize].as_mut() else { return };
+            ue.poll(self.now, &mut self.to_upf, &mut self.at_ues);
+            let quiet = self.to_upf.len() == 0;
+            self.pump(i);
+            if quiet {
+                break;
+            }
+        }
+    }
+
+    /// Gives the UPF what is on its way to it, and the UE the answers.
+    fn pump(&mut self, i: u32) {
+        let before = (self.meter)();
+        let (upf, now) = (&mut self.upf, self.now);
+        let (to_ue, at_upf) = (&mut self.to_ue, &mut self.at_upf);
+        self.to_upf.drain(|path, _, bytes| {
+            upf.datagram(path, from(i, path), bytes, now, to_ue, at_upf);
+        });
+        upf.poll(now, to_ue, at_upf);
+        while upf.poll_event().is_some() {}
+        self.upf_bytes += (self.meter)() - before;
+        self.deliver();
+    }
+
+    /// Gives UEs what is on its way to them.
+    pub fn deliver(&mut self) {
+        let (ues, at_ues, now) = (&mut self.ues, &mut self.at_ues, self.now);
+        self.to_ue.drain(|path, to, bytes| {
+            let IpAddr::V4(address) = to.ip() else { return };
+            let i = address.to_bits() - 0x6440_0000;
+            if let Some(ue) = ues.get_mut(i as usize).and_then(Option::as_mut) {
+                ue.datagram(path, REMOTE, bytes, now, at_ues);
+            }
+        });
+    }
+
+    /// One UDP packet each way in each of `flows` flows.
+    pub fn talk(&mut self, i: u32, flows: u16) {
+        for port in 0..flows {
+            let (device, server) = (SocketAddr::from((virtual_ip(i), 5000 + port)), (SERVER, 9).into());
+            let mut packet = ip::udp_datagram(device, server, &[0; 100]).expect("same family");
+            if let Some(ue) = self.ues[i as usize].as_mut() {
+                ue.uplink(&mut packet, self.now, &mut self.to_upf);
+            }
+            self.pump(i);
+            let mut packet = ip::udp_datagram(server, device, &[0; 100]).expect("same family");
+            let now = self.now;
+            self.upf(|s| s.upf.downlink(&mut packet, now, &mut s.to_ue));
+            self.pump(i);
+        }
+    }
+
+    /// Lets time pass: timers of everybody, in steps.
+    pub fn pass(&mut self, time: Duration, step: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += step;
+            for i in 0..self.ues.len() as u32 {
+                let due = self.ues[i as usize].as_ref().and_then(|ue| ue.poll_timeout());
+                if due.is_some_and(|(at, _)| at <= self.now) {
+                    self.settle(i);
+                }
+            }
+            let now = self.now;
+            self.upf(|s| s.upf.poll(now, &mut s.to_ue, &mut s.at_upf));
+            self.deliver();
+            while self.upf.poll_event().is_some() {}
+        }
+    }
+}

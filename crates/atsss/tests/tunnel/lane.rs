@@ -1,0 +1,215 @@
+//! Packets of the TCP lane between the tunnel ends: each by the access that its address names, and none that is not the
+//! session's.
+
+use crate::world::{SERVER, Setup, UE_IP, World};
+use crate::{connected, rule};
+use anabranch_atsss::drops::DropReason;
+use anabranch_atsss::session::{Security, SessionParams};
+use anabranch_atsss::tcp_lane::{PORT, UPF, address};
+use anabranch_atsss::ue::{UeCommand, UeEvent};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_element::{Element, Port};
+use anabranch_rules::{Functionality, Rule, SteeringMode};
+use anabranch_wire::ip::{FlowKey, parse_udp, protocol, udp_datagram};
+use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// More than what control packets have, less than the tunnel's MTU.
+const BYTES: usize = 1000;
+
+/// A rule whose packets go by Wi-Fi, and whose flows are for the lane.
+fn rules() -> Vec<Rule> {
+    let steering = SteeringMode::ActiveStandby {
+        primary: "wifi".into(),
+        rotate_packets: 0,
+        leave_above_loss_percent: 5,
+    };
+    vec![Rule { functionality: Functionality::Mptcp, ..rule(steering).remove(0) }]
+}
+
+fn with_lane(security: Security) -> World {
+    let params = SessionParams { tcp_lane: true, ..SessionParams::default() };
+    connected(Setup { security: [security; 2], upf_rules: rules(), params, ..Setup::default() })
+}
+
+fn segment(from: impl Into<IpAddr>, to: impl Into<IpAddr>, seq: u32) -> Vec<u8> {
+    let header = TcpHeader { seq, flags: TcpFlags::ACK, ..TcpHeader::default() };
+    let [from, to] = [SocketAddr::new(from.into(), PORT), SocketAddr::new(to.into(), PORT)];
+    emit_packet(from, to, &header, &[0; BYTES]).unwrap()
+}
+
+fn send_up(w: &mut World, packet: Vec<u8>) {
+    w.ue.on_packet(Port(0), Packet::new(w.now, packet), w.now);
+    w.run_until(w.now);
+}
+
+fn send_down(w: &mut World, packet: Vec<u8>) {
+    w.upf.on_packet(Port(0), Packet::new(w.now, packet), w.now);
+    w.run_until(w.now);
+}
+
+fn seqs(at: &[(Instant, Vec<u8>)]) -> Vec<u32> {
+    at.iter().map(|(_, packet)| parse_packet(packet).unwrap().header.seq).collect()
+}
+
+#[test]
+fn a_packet_takes_the_access_its_address_names_both_ways() {
+    for security in [Security::Secure, Security::Plain] {
+        let mut w = with_lane(security);
+        assert!(w.ue_events.iter().any(|(_, event)| *event == UeEvent::TcpLane(true)), "it is offered");
+        for (path, counts) in [[50, 0], [50, 50]].into_iter().enumerate() {
+            let ue = address(UE_IP, path as u8);
+            if path == 0 {
+                w.tap.clear();
+            }
+            for seq in 0..50 {
+                send_up(&mut w, segment(ue, UPF, seq));
+                send_down(&mut w, segment(UPF, ue, seq));
+                w.run_ms(1);
+            }
+            assert_eq!(w.tapped(true, BYTES), counts, "{security:?}");
+            assert_eq!(w.tapped(false, BYTES), counts, "{security:?}");
+        }
+        w.run_ms(100);
+        // Each access has its own order, and none waits for the other.
+        for at in [&w.at_server, &w.at_device] {
+            let mut seqs = seqs(at);
+            seqs.sort_unstable();
+            assert!(seqs.iter().copied().eq((0..50).flat_map(|seq| [seq; 2])), "{security:?} {seqs:?}");
+        }
+        // The way of the faster access, although the slower one has 5 ms more and was asked first.
+        w.at_server.clear();
+        send_up(&mut w, segment(address(UE_IP, 0), UPF, 0));
+        send_up(&mut w, segment(address(UE_IP, 1), UPF, 1));
+        let sent = w.now;
+        w.run_ms(50);
+        assert_eq!(seqs(&w.at_server), [1, 0]);
+        assert!(w.at_server[0].0 - sent < Duration::from_millis(6), "{security:?}");
+    }
+}
+
+#[test]
+fn while_an_access_is_down_another_one_carries_its_packets() {
+    for (down, up) in [(0, 1), (1, 0)] {
+        let mut w = with_lane(Security::Secure);
+        let ue = address(UE_IP, down);
+        w.channels[usize::from(down)].cut = true;
+        w.ue.on_command(UeCommand::Carrier { path: down, up: false }, w.now);
+        w.run_ms(300);
+        w.tap.clear();
+        send_up(&mut w, segment(ue, UPF, 1));
+        send_down(&mut w, segment(UPF, ue, 2));
+        let mut counts = [0; 2];
+        counts[up] = 1;
+        assert_eq!((w.tapped(true, BYTES), w.tapped(false, BYTES)), (counts, counts));
+        w.run_ms(50);
+        assert_eq!((seqs(&w.at_server), seqs(&w.at_device)), (vec![1], vec![2]));
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_session_is_dropped_at_its_own_end_and_by_the_other() {
+    let own = address(UE_IP, 0);
+    let [other, no_path] = [address(Ipv4Addr::new(10, 45, 0, 3), 0), address(UE_IP, 7)];
+    let stray = Ipv6Addr::new(0xfd6b, 0x97c2, 0x5e1a, 0, 0, 0, 0, 2);
+    let mut w = with_lane(Security::Secure);
+    for (from, to) in [(other, UPF), (own, stray), (own, other), (UPF, own), (stray, UPF)] {
+        let before = w.ue.drops().get(DropReason::SpoofedSource);
+        send_up(&mut w, segment(from, to, 0));
+        assert_eq!(w.ue.drops().get(DropReason::SpoofedSource), before + 1, "{from} to {to}");
+    }
+    for (from, to) in [(own, own), (stray, own), (other, own)] {
+        let before = w.upf.drops().get(DropReason::SpoofedSource);
+        send_down(&mut w, segment(from, to, 0));
+        assert_eq!(w.upf.drops().get(DropReason::SpoofedSource), before + 1, "{from} to {to}");
+    }
+    let before = w.upf.drops().get(DropReason::NoSession);
+    send_down(&mut w, segment(UPF, other, 0));
+    assert_eq!(w.upf.drops().get(DropReason::NoSession), before + 1);
+    // A path the session does not have: as one that is down.
+    send_up(&mut w, segment(no_path, UPF, 5));
+    w.run_ms(50);
+    assert_eq!((seqs(&w.at_server), seqs(&w.at_device)), (vec![5], vec![]));
+}
+
+/// A UE that lies: what its own end would have dropped is put on the wire.
+#[test]
+fn the_upf_looks_for_itself() {
+    let mut w = with_lane(Security::Plain);
+    let [own, second] = [0, 1].map(|path| address(UE_IP, path));
+    let other = address(Ipv4Addr::new(10, 45, 0, 3), 0);
+    w.tap.clear();
+    send_up(&mut w, segment(own, UPF, 0));
+    w.run_ms(50);
+    let (_, _, path, datagram) = w.tap.iter().find(|(_, up, _, p)| *up && p.len() > BYTES).unwrap().clone();
+    let (from, to, payload) = parse_udp(&datagram).unwrap();
+    let (overhead, payload) = (payload.len() - segment(own, UPF, 0).len(), datagram[payload].to_vec());
+    for (src, dst, reason) in [
+        (own, second, DropReason::SpoofedSource),
+        (own, other, DropReason::SpoofedSource),
+        (other, UPF, DropReason::UnknownEndpoint),
+        (UPF, own, DropReason::UnknownEndpoint),
+    ] {
+        let lie = [&payload[..overhead], &segment(src, dst, 0)].concat();
+        let before = w.upf.drops().get(reason);
+        w.inject(true, path + 1, udp_datagram(from, to, &lie).unwrap(), Duration::ZERO);
+        w.run_ms(5);
+        assert_eq!(w.upf.drops().get(reason), before + 1, "{src} to {dst}: {:?}", w.upf.drops());
+    }
+    assert_eq!(w.at_server.len(), 1);
+}
+
+#[test]
+fn without_a_lane_its_addresses_are_nobodys() {
+    let mut w = connected(Setup { upf_rules: rules(), ..Setup::default() });
+    let ue = address(UE_IP, 0);
+    send_up(&mut w, segment(ue, UPF, 0));
+    send_down(&mut w, segment(UPF, ue, 0));
+    w.run_ms(50);
+    assert!(w.at_server.is_empty() && w.at_device.is_empty());
+    assert_eq!(w.ue.drops().get(DropReason::SpoofedSource), 1);
+    assert_eq!(w.upf.drops().get(DropReason::SpoofedSource), 1);
+    assert!(!w.ue_events.iter().any(|(_, event)| *event == UeEvent::TcpLane(true)));
+}
+
+/// Both ends make the largest segment of a subflow fit, as of any TCP.
+#[test]
+fn the_largest_segment_fits_the_tunnel() {
+    let mut w = with_lane(Security::Secure);
+    let options = TcpOptions { mss: Some(8960), ..TcpOptions::default() };
+    let header = TcpHeader { flags: TcpFlags::SYN, options, ..TcpHeader::default() };
+    let [ue, upf] = [address(UE_IP, 0), UPF].map(|ip| SocketAddr::new(ip.into(), PORT));
+    send_up(&mut w, emit_packet(ue, upf, &header, &[]).unwrap());
+    send_down(&mut w, emit_packet(upf, ue, &header, &[]).unwrap());
+    w.run_ms(50);
+    for at in [&w.at_server, &w.at_device] {
+        let syn = parse_packet(&at[0].1).unwrap();
+        let most = w.ue_config.params.inner_mtu - 60;
+        assert_eq!(syn.header.options.mss, Some(most));
+    }
+}
+
+/// What the lane does not take goes as the rule says: packets of programs, both ways.
+#[test]
+fn packets_of_programs_are_steered_by_the_rule_and_the_verdict_is_the_lane() {
+    let mut w = with_lane(Security::Secure);
+    w.tap.clear();
+    for seq in 0..20 {
+        send_up(&mut w, segment(UE_IP, SERVER, seq));
+        send_down(&mut w, segment(SERVER, UE_IP, seq));
+        w.run_ms(1);
+    }
+    w.run_ms(50);
+    assert_eq!((w.tapped(true, BYTES), w.tapped(false, BYTES)), ([0, 20], [0, 20]));
+    assert_eq!((w.at_server.len(), w.at_device.len()), (20, 20));
+    let key = FlowKey {
+        src: UE_IP.into(),
+        dst: SERVER.into(),
+        src_port: 4000,
+        dst_port: 443,
+        protocol: protocol::TCP,
+    };
+    let (rule, path) = w.ue.verdict(&key, None, w.now);
+    assert_eq!((rule.functionality, path), (Functionality::Mptcp, Some(1)), "by the fastest access first");
+}

@@ -1,0 +1,450 @@
+//! Sessions that end, come back, are refused, or are somebody's exception.
+
+use super::world::{Setup, World, udp};
+use super::{balance, connected, standby};
+use anabranch_atsss::drops::DropReason;
+use anabranch_atsss::session::{Addresses, SessionEvent};
+use anabranch_atsss::ue::{UeCommand, UeEvent};
+use anabranch_atsss::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
+use anabranch_element::Element;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_rules::{Filter, Rule, SteeringMode};
+
+#[test]
+fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
+    // Flow sequences start at zero again: they must not be taken for old packets.
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    for i in 0..500 {
+        w.up(i, 300);
+        w.down(i, 300);
+        w.run_ms(1);
+    }
+    w.run_ms(100);
+    w.restart_ue(50);
+    w.run_ms(300);
+    assert!(w.ue.is_connected());
+    for i in 500..1000 {
+        w.up(i, 300);
+        w.down(i, 300);
+        w.run_ms(1);
+    }
+    w.run_ms(300);
+    assert_eq!(w.server_numbers(), (0..1000).collect::<Vec<_>>());
+    assert_eq!(w.device_numbers(), (0..1000).collect::<Vec<_>>());
+    let again = w.upf_events.iter().filter(|(_, e)| {
+        matches!(e, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: true, .. }, .. })
+    });
+    assert_eq!(again.count(), 1);
+    let rules = w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Rules(1)));
+    assert_eq!(rules.count(), 2, "the new process was told the rules, too");
+}
+
+#[test]
+fn a_rekey_is_no_restart() {
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    w.run_ms(400_000);
+    let fresh = w.upf_events.iter().any(|(_, e)| {
+        matches!(e, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: true, .. }, .. })
+    });
+    assert!(!fresh);
+    assert_eq!(w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Rules(_))).count(), 1);
+}
+
+#[test]
+fn a_session_closed_by_the_operator_is_taken_up_again_within_a_second() {
+    let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    let mut sent = 0;
+    for _ in 0..5 {
+        for _ in 0..50 {
+            w.up(sent, 300);
+            w.down(sent, 300);
+            sent += 1;
+            w.run_ms(1);
+        }
+        w.run_ms(100);
+        let close = UpfCommand::CloseSession(w.entry.key);
+        w.upf.command(close, w.now).unwrap();
+        assert_eq!(w.upf.session_count(), 0);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected(), "{:?}", w.ue_events);
+    }
+    assert_eq!(w.server_numbers(), (0..sent).collect::<Vec<_>>());
+    assert_eq!(w.device_numbers(), (0..sent).collect::<Vec<_>>());
+    let told =
+        w.ue_events.iter().filter(|(_, e)| matches!(e, UeEvent::Session(SessionEvent::Closed { reason: 1 })));
+    assert_eq!(told.count(), 5);
+}
+
+#[test]
+fn packets_sent_while_the_session_is_rebuilt_wait_for_it() {
+    let mut w = connected(Setup::default());
+    let close = UpfCommand::CloseSession(w.entry.key);
+    w.upf.command(close, w.now).unwrap();
+    w.run_ms(30);
+    for i in 0..20 {
+        w.up(i, 100);
+    }
+    w.run_ms(1_000);
+    assert_eq!(w.server_numbers(), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_ue_that_closes_is_gone_at_the_upf() {
+    let mut w = connected(Setup::default());
+    w.ue.on_command(UeCommand::Close, w.now);
+    w.run_ms(50);
+    let down = w
+        .upf_events
+        .iter()
+        .any(|(_, e)| matches!(e, UpfEvent::SessionDown { reason: "closed by the UE", .. }));
+    assert!(down, "{:?}", w.upf_events);
+}
+
+#[test]
+fn when_the_upf_is_full_the_ue_is_told_and_asks_again() {
+    let mut w = World::new(Setup { max_sessions: 0, ..Setup::default() });
+    w.run_ms(40_000);
+    assert!(!w.ue.is_connected());
+    let refusals: Vec<_> = w
+        .ue_events
+        .iter()
+        .filter_map(|(at, e)| match e {
+            UeEvent::Refused { reason, retry_in } => Some((*at, *reason, *retry_in)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refusals.len(), 4, "{:?}", w.ue_events);
+    assert_eq!(refusals[0].1, "the UPF has no room for another session");
+    assert_eq!(refusals.iter().map(|r| r.2.as_secs()).collect::<Vec<_>>(), [5, 10, 20, 40]);
+    assert!(w.upf_events.iter().any(|(_, e)| matches!(e, UpfEvent::Refused { ue, .. } if ue == "ue1")));
+    assert_eq!(w.upf.drops().get(DropReason::Exhausted), 4);
+    assert_eq!(w.upf.session_count(), 0);
+    // It is not told so by anybody else.
+    assert!(refusals[0].0 < Instant::from_millis(100));
+}
+
+fn two_rules() -> Vec<Rule> {
+    let bulk = Rule {
+        name: "bulk".into(),
+        filter: Filter {
+            remote_port: Some(anabranch_rules::PortRange { first: 9, last: 9 }),
+            ..Filter::default()
+        },
+        steering: SteeringMode::ActiveStandby {
+            primary: "wifi".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        },
+        reorder: true,
+        functionality: Default::default(),
+    };
+    let rest = Rule { name: "rest".into(), ..standby("5g").remove(0) };
+    vec![bulk, rest]
+}
+
+#[test]
+fn an_exception_steers_one_application_of_one_ue_both_ways() {
+    let mut w = connected(Setup { upf_rules: two_rules(), ..Setup::default() });
+    let shares = |w: &mut World| {
+        w.tap.clear();
+        for i in 0..20 {
+            w.up(i, 1000);
+            w.down(i, 1000);
+            w.run_ms(1);
+        }
+        w.run_ms(100);
+        (w.tapped(true, 1000), w.tapped(false, 1000))
+    };
+    assert_eq!(shares(&mut w), ([0, 20], [0, 20]));
+    let set = |application: &str, rule: &str| UpfCommand::SetException {
+        key: w.entry.key,
+        application: application.into(),
+        rule: rule.into(),
+    };
+    let (exception, wrong) = (set("bulk", "rest"), set("bulk", "none"));
+    assert_eq!(w.upf.command(wrong, w.now), Err(UpfError::UnknownRule("none".into())));
+    w.upf.command(exception, w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    // It outlives the session, and rules that change.
+    let close = UpfCommand::CloseSession(w.entry.key);
+    w.upf.command(close, w.now).unwrap();
+    w.run_ms(1_000);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    let mut rules = two_rules();
+    rules.insert(
+        0,
+        Rule { name: "new".into(), filter: Filter { uid: Some(7), ..Filter::default() }, ..rules[1].clone() },
+    );
+    w.upf.command(UpfCommand::Rules(rules), w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([20, 0], [20, 0]));
+    let clear = UpfCommand::ClearException { key: w.entry.key, application: "bulk".into() };
+    w.upf.command(clear, w.now).unwrap();
+    w.run_ms(100);
+    assert_eq!(shares(&mut w), ([0, 20], [0, 20]));
+}
+
+#[test]
+fn rules_for_all_reach_every_session_while_the_data_path_goes_on() {
+    let mut w = connected(Setup { upf_rules: standby("5g"), ..Setup::default() });
+    for n in 0..1000u32 {
+        let entry = UeEntry {
+            name: format!("other{n}"),
+            key: anabranch_atsss::crypto::PublicKey([n as u8; 32].map(|b| b ^ (n >> 8) as u8 ^ 0x55)),
+            addresses: Addresses { v4: Some(std::net::Ipv4Addr::from(0x0a30_0000 + n)), v6: None },
+            rules: Vec::new(),
+            accept_rules: true,
+        };
+        // Some keys are the same: those UEs are changed, not added.
+        let _ = w.upf.command(UpfCommand::AddUe(entry), w.now);
+    }
+    w.upf.command(UpfCommand::Rules(standby("wifi")), w.now).unwrap();
+    w.run_ms(200);
+    w.tap.clear();
+    w.up(1, 1000);
+    w.down(1, 1000);
+    w.run_ms(100);
+    assert_eq!((w.tapped(true, 1000), w.tapped(false, 1000)), ([0, 1], [0, 1]));
+    assert!(matches!(Element::poll_timeout(&w.upf), Some((at, _)) if at > w.now));
+}
+
+#[test]
+fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
+    // Rule "late" matches by the owner of the flow, which only the UE can find out.
+    let by_owner = Rule {
+        name: "late".into(),
+        filter: Filter { uid: Some(1000), ..Filter::default() },
+        steering: SteeringMode::ActiveStandby {
+            primary: "wifi".into(),
+            rotate_packets: 0,
+            leave_above_loss_percent: 5,
+        },
+        reorder: true,
+        functionality: Default::default(),
+    };
+    let rules = vec![by_owner, Rule { name: "rest".into(), ..standby("5g").remove(0) }];
+    let mut w = connected(Setup { upf_rules: rules, ..Setup::default() });
+    let answer = |w: &mut World| {
+        let asked: Vec<_> = w
+            .ue_events
+            .drain(..)
+            .filter_map(|(_, e)| match e {
+                UeEvent::OwnerWanted(key) => Some(key),
+                _ => None,
+            })
+            .collect();
+        let count = asked.len();
+        for key in asked {
+            let owner = anabranch_atsss::classify::FlowOwner { uid: Some(1000), cgroup: None };
+            w.ue.on_command(UeCommand::Owner { key, owner }, w.now);
+        }
+        count
+    };
+    let downlink = |w: &mut World| {
+        w.tap.clear();
+        w.down(1, 1000);
+        w.run_ms(50);
+        w.tapped(false, 1000)
+    };
+    w.up(0, 100);
+    w.run_ms(10);
+    assert_eq!(answer(&mut w), 1);
+    w.run_ms(200);
+    assert_eq!(downlink(&mut w), [0, 1], "the UPF was told");
+    w.run_ms(30_000);
+    assert!(w.view().resting);
+    assert_eq!(downlink(&mut w), [0, 1], "and remembers it at rest");
+    w.restart_upf(99);
+    w.up(0, 100);
+    w.run_ms(3_000);
+    w.up(0, 100);
+    w.run_ms(10);
+    answer(&mut w);
+    w.run_ms(200);
+    assert_eq!(downlink(&mut w), [0, 1], "a new UPF is told again");
+    // Another flow of the same device follows its own rule.
+    let other = udp([192, 0, 2, 80].into(), super::world::UE_IP.into(), 9, 6000, 1, 1000);
+    w.tap.clear();
+    w.upf.on_packet(anabranch_element::Port(0), anabranch_element::packet::Packet::new(w.now, other), w.now);
+    w.run_ms(50);
+    assert_eq!(w.tapped(false, 1000), [1, 0]);
+}
+
+#[test]
+fn an_unknown_ue_gets_no_answer_and_is_counted() {
+    let mut w = World::new(Setup::default());
+    let remove = UpfCommand::RemoveUe(w.entry.key);
+    w.upf.command(remove, w.now).unwrap();
+    w.run_ms(3_000);
+    assert!(!w.ue.is_connected());
+    assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) >= 3);
+    assert!(w.tap.iter().all(|(_, up, ..)| *up), "nothing came back");
+    // It is let in once it is known.
+    let add = UpfCommand::AddUe(w.entry.clone());
+    w.upf.command(add, w.now).unwrap();
+    w.run_until(w.now + Duration::from_secs(5));
+    assert!(w.ue.is_connected());
+}
+
+/// Found by fuzzing: the UPF took the probes of the new UE for late ones of the old, and gave up its paths.
+#[test]
+fn the_paths_of_a_restarted_ue_that_is_idle_stay_up() {
+    let mut w = connected(Setup { delays_ms: [25, 128], ..Setup::default() });
+    w.run_ms(63_000);
+    w.restart_ue(33);
+    w.run_ms(300);
+    w.ue_events.clear();
+    w.upf_events.clear();
+    w.run_ms(20_000);
+    let down = |e: &SessionEvent| matches!(e, SessionEvent::PathDown { .. });
+    assert!(!w.upf_events.iter().any(|(_, e)| matches!(e, UpfEvent::Session { event, .. } if down(event))));
+    assert!(!w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Session(event) if down(event))));
+    assert!(w.view().paths.iter().all(|p| p.up), "{:?}", w.view());
+}
+
+/// Hours on the UE's clock, in nanoseconds, from where it is right.
+fn hours(w: &World, ahead: i64) -> u64 {
+    w.upf_config.unix_epoch_ns.saturating_add_signed(ahead * 3600 * 1_000_000_000)
+}
+
+/// A UPF's clock that can be behind by days, and a UE that has never been there.
+fn on_a_late_day() -> World {
+    let mut w = World::new(Setup::default());
+    w.upf_config.unix_epoch_ns = 1_000_000 * 3600 * 1_000_000_000;
+    w.restart_upf(3);
+    w
+}
+
+fn newest_ns(w: &World) -> u64 {
+    let stamp = |e: &UeEvent| match e {
+        UeEvent::Handshake { timestamp_ns } => Some(*timestamp_ns),
+        _ => None,
+    };
+    w.ue_events.iter().filter_map(|(_, e)| stamp(e)).max().unwrap_or(0)
+}
+
+fn why_refused(w: &World) -> (Option<&'static str>, Option<&'static str>) {
+    let at_ue = |e: &UeEvent| match e {
+        UeEvent::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    let at_upf = |e: &UpfEvent| match e {
+        UpfEvent::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    (
+        w.ue_events.iter().rev().find_map(|(_, e)| at_ue(e)),
+        w.upf_events.iter().rev().find_map(|(_, e)| at_upf(e)),
+    )
+}
+
+#[test]
+fn a_clock_that_is_wrong_by_any_number_of_hours_connects_or_is_refused_with_a_reason_at_both_ends() {
+    for ahead in [-100_000, -24, -1, 0, 1, 12, 23, 25, 48, 100_000] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, ahead);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert_eq!(w.ue.is_connected(), ahead < 24, "{ahead} hours");
+        if ahead > 24 {
+            let (ue, upf) = why_refused(&w);
+            assert!(
+                ue.is_some_and(|why| why.contains("more than a day ahead")) && ue == upf,
+                "{ue:?} {upf:?}"
+            );
+            assert!(w.upf.drops().get(DropReason::HandshakeClock) > 0);
+            // The UPF's clock was the wrong one, and is set.
+            let unix_epoch_ns = hours(&w, ahead);
+            w.upf.command(UpfCommand::Clock { unix_epoch_ns }, w.now).unwrap();
+            w.run_ms(20_000);
+            assert!(w.ue.is_connected(), "{ahead} hours, and set right");
+        }
+    }
+}
+
+#[test]
+fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_operator() {
+    for ahead in [1, 12, 23] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, ahead);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected());
+        let stamp = newest_ns(&w);
+        // The clock is set right, and the UE started again: first with what it remembers, then without.
+        w.ue_config.unix_epoch_ns = hours(&w, 0);
+        w.ue_config.last_timestamp_ns = stamp;
+        w.restart_ue(2);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected(), "{ahead} hours: it remembers");
+        w.ue_config.last_timestamp_ns = 0;
+        w.restart_ue(3);
+        w.run_ms(1_000);
+        assert!(!w.ue.is_connected(), "{ahead} hours: it forgot");
+        let (ue, upf) = why_refused(&w);
+        assert!(ue.is_some_and(|why| why.contains("reset-clock")) && ue == upf, "{ue:?} {upf:?}");
+        w.upf.command(UpfCommand::ForgetTimestamp(w.entry.key), w.now).unwrap();
+        w.run_ms(20_000);
+        assert!(w.ue.is_connected(), "{ahead} hours: the operator let it in");
+    }
+}
+
+/// How often the UPF said that two devices have one key, and how often one was pushed out.
+fn shared_keys(w: &World) -> (usize, u64) {
+    let told = w.upf_events.iter().filter(|(_, event)| matches!(event, UpfEvent::SharedKey { .. })).count();
+    (told, w.upf.key_conflicts())
+}
+
+#[test]
+fn two_devices_with_one_key_are_told_once_a_minute() {
+    for seed in 1..6 {
+        let mut w = World::new(Setup { seed, ..Setup::default() });
+        w.run_ms(3_000);
+        w.start_twin(40 + seed as u8);
+        for n in 0..1_500 {
+            w.up(n, 500);
+            w.run_ms(20);
+        }
+        let (told, turns) = shared_keys(&w);
+        assert_eq!(told, 1, "{seed}: {turns} turns");
+        assert!(turns >= 3, "{seed}: {turns}");
+        w.run_ms(120_000);
+        let (told, after) = shared_keys(&w);
+        assert!((2..=4).contains(&told) && after > turns, "{seed}: {told} {after}");
+        // One of them goes.
+        w.twin = None;
+        w.run_ms(70_000);
+        let before = shared_keys(&w);
+        w.run_ms(300_000);
+        assert_eq!(shared_keys(&w), before);
+        assert!(w.ue.is_connected());
+    }
+}
+
+#[test]
+fn a_ue_that_is_restarted_sleeps_or_loses_much_has_a_key_of_its_own() {
+    let mut w = World::new(Setup::default());
+    for seed in 0..40 {
+        w.run_ms(1_500);
+        w.restart_ue(seed);
+    }
+    for secs in [10, 50, 150, 400, 1_000] {
+        w.run_ms(5_000);
+        w.channels.iter_mut().for_each(|channel| channel.cut = true);
+        w.run_ms(secs * 1_000);
+        w.channels.iter_mut().for_each(|channel| channel.cut = false);
+    }
+    for towards_upf in [Some(true), Some(false), None] {
+        for loss in [0.3, 0.7, 0.9] {
+            w.channels
+                .iter_mut()
+                .for_each(|channel| (channel.loss, channel.lossy_towards_upf) = (loss, towards_upf));
+            w.run_ms(200_000);
+        }
+        w.channels.iter_mut().for_each(|channel| channel.loss = 0.0);
+        w.restart_upf(90);
+        w.run_ms(20_000);
+    }
+    assert_eq!(shared_keys(&w).0, 0, "{:?}", shared_keys(&w));
+}

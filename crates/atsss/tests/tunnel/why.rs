@@ -1,0 +1,172 @@
+//! What rules do and why, as each end tells it of its own direction.
+
+use super::world::{Setup, World};
+use super::{connected, rule, standby};
+use anabranch_atsss::session::{Origin, RuleEvent, RuleView, SessionEvent};
+use anabranch_atsss::steer::{Because, Doing, Exclusion};
+use anabranch_atsss::ue::{UeCommand, UeEvent};
+use anabranch_atsss::upf::{UpfCommand, UpfEvent};
+use anabranch_rules::{Granularity, Rule, SteeringMode};
+
+const WIFI: u8 = 1;
+
+/// The rule `all`: at the UE, and at the UPF.
+fn views(w: &World) -> [RuleView; 2] {
+    let find = |views: Vec<RuleView>| views.into_iter().find(|view| view.rule == "all").unwrap();
+    [find(w.ue.rule_views(w.now)), find(w.upf.rule_views(&w.entry.key, w.now))]
+}
+
+/// What the two ends told of their rules.
+fn told(w: &World) -> [Vec<RuleEvent>; 2] {
+    let of = |event: &SessionEvent| match event {
+        SessionEvent::Rule { event, .. } => Some(*event),
+        _ => None,
+    };
+    let ue = w.ue_events.iter().filter_map(|(_, event)| match event {
+        UeEvent::Session(event) => of(event),
+        _ => None,
+    });
+    let upf = w.upf_events.iter().filter_map(|(_, event)| match event {
+        UpfEvent::Session { event, .. } => of(event),
+        _ => None,
+    });
+    [ue.collect(), upf.collect()]
+}
+
+fn traffic(w: &mut World, seconds: u32) {
+    for number in 0..seconds * 200 {
+        w.up(number, 400);
+        w.down(number, 400);
+        w.run_ms(5);
+    }
+}
+
+#[test]
+fn an_access_beyond_the_loss_limit_is_told_as_excluded_at_the_end_that_leaves_it() {
+    for (towards_upf, end) in [(true, 0), (false, 1)] {
+        let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+        traffic(&mut w, 2);
+        for view in views(&w) {
+            let explanation = view.explanation.unwrap();
+            assert_eq!(explanation.doing, Doing::One(WIFI, Because::Preferred));
+            assert_eq!(explanation.excluded[0], Some(Exclusion::Standby));
+            assert_eq!(explanation.excluded[usize::from(WIFI)], None);
+        }
+        (w.channels[1].loss, w.channels[1].lossy_towards_upf) = (0.2, Some(towards_upf));
+        traffic(&mut w, 10);
+
+        let views = views(&w);
+        let (here, there) = (&views[end], &views[1 - end]);
+        let explanation = here.explanation.unwrap();
+        let Some(Exclusion::SteadyLoss { loss, limit: 5 }) = explanation.excluded[usize::from(WIFI)] else {
+            panic!("{explanation:?}");
+        };
+        assert!((6..50).contains(&loss), "{loss} %");
+        assert_eq!((here.path, explanation.doing), (Some(0), Doing::One(0, Because::Fallback)));
+        assert_eq!(there.path, Some(WIFI), "{there:?}");
+        assert_eq!(there.explanation.unwrap().excluded[usize::from(WIFI)], None);
+        let events = told(&w);
+        assert!(
+            matches!(
+                events[end][..],
+                [RuleEvent::Excluded { path: WIFI, why: Exclusion::SteadyLoss { .. } }]
+            ),
+            "{events:?}"
+        );
+        assert!(events[1 - end].is_empty(), "{events:?}");
+
+        w.channels[1].loss = 0.0;
+        traffic(&mut w, 60);
+        let events = told(&w);
+        assert!(matches!(events[end][1..], [RuleEvent::Included { path: WIFI, .. }]), "{events:?}");
+    }
+}
+
+#[test]
+fn a_move_says_why() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    traffic(&mut w, 1);
+    w.ue.on_command(UeCommand::Carrier { path: WIFI, up: false }, w.now);
+    traffic(&mut w, 1);
+    w.ue.on_command(UeCommand::Carrier { path: WIFI, up: true }, w.now);
+    traffic(&mut w, 2);
+    let moves: Vec<_> = w
+        .ue_events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            UeEvent::Session(SessionEvent::Moved { from, to, why, .. }) => Some((*from, *to, *why)),
+            _ => None,
+        })
+        .collect();
+    let [first, away, back] = moves[..] else { panic!("{moves:?}") };
+    assert_eq!(first, (None, WIFI, None));
+    assert!(
+        matches!(away, (Some(WIFI), 0, Some(Exclusion::Down { reason: Some(reason) })) if reason.as_str() == "carrier")
+    );
+    assert_eq!(back, (Some(0), WIFI, Some(Exclusion::Standby)));
+}
+
+#[test]
+fn a_rule_says_whose_it_is_at_both_ends() {
+    let named = |name: &str| Rule { name: name.into(), ..standby("wifi")[0].clone() };
+    let mut w = connected(Setup {
+        ue_rules: vec![named("ours")],
+        upf_rules: vec![named("everybody's"), named("ours"), named("other")],
+        ..Setup::default()
+    });
+    let mut entry = w.entry.clone();
+    entry.rules = vec![named("one UE's")];
+    w.upf.command(UpfCommand::AddUe(entry), w.now).unwrap();
+    let follow = UpfCommand::SetException {
+        key: w.entry.key,
+        application: "everybody's".into(),
+        rule: "other".into(),
+    };
+    w.upf.command(follow, w.now).unwrap();
+    w.run_ms(1000);
+    let origins = |views: Vec<RuleView>| {
+        views.into_iter().map(|view| (view.rule, view.origin, view.follows)).collect::<Vec<_>>()
+    };
+    let row = |name: &str, origin| (name.to_string(), origin, None);
+    assert_eq!(
+        origins(w.ue.rule_views(w.now)),
+        [
+            row("ours", Origin::Ue),
+            row("one UE's", Origin::Upf),
+            row("everybody's", Origin::Upf),
+            row("other", Origin::Upf),
+            row("default", Origin::BuiltIn),
+        ]
+    );
+    assert_eq!(
+        origins(w.upf.rule_views(&w.entry.key, w.now)),
+        [
+            row("ours", Origin::Ue),
+            row("one UE's", Origin::UpfForUe),
+            ("everybody's".into(), Origin::Upf, Some("other".into())),
+            row("other", Origin::Upf),
+            row("default", Origin::BuiltIn),
+        ]
+    );
+}
+
+#[test]
+fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
+    let mode = SteeringMode::LoadBalance { weights: vec![], per: Granularity::Packet, autonomous: true };
+    let mut w = connected(Setup { upf_rules: rule(mode), ..Setup::default() });
+    assert!(views(&w).iter().all(|view| view.explanation.is_none() && view.law.is_none()));
+    traffic(&mut w, 2);
+    for view in views(&w) {
+        assert_eq!(view.packets.iter().sum::<u64>(), 400);
+        let law = view.law.unwrap();
+        assert_eq!((law.counts.at_home[1], law.counts.placed[1], law.paused), (400, 1, None));
+        let explanation = view.explanation.unwrap();
+        assert_eq!(explanation.doing, Doing::One(WIFI, Because::Home));
+        assert!(matches!(explanation.excluded[0], Some(Exclusion::HomeNotFull { home: WIFI, .. })));
+    }
+    let loads: Vec<_> = w.ue.session().path_loads(w.now).collect();
+    assert!(loads.iter().all(|path| path.load.base_us.is_some()), "{loads:?}");
+    w.run_ms(30_000);
+    let [ue, upf] = views(&w);
+    assert_eq!((ue.packets[1], upf.is_used(), upf.explanation), (400, false, None));
+}

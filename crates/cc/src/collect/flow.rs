@@ -1,0 +1,147 @@
+//! One flow: which path it takes, its sender's TCP state, and what got lost between source and collector.
+
+use super::Sighting;
+use super::level::{Latency, stamp_us};
+use super::path::{ms, wall_us};
+use super::view::FlowView;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::ioam::{Head, Sequence, TcpState};
+use anabranch_wire::ip::FlowKey;
+
+/// Packet numbers that lie further ahead, or behind, are a source that started again.
+const JUMP: i64 = 1 << 20;
+
+/// Packets by the numbers that the source gave them.
+#[derive(Debug, Clone, Copy)]
+struct Numbered {
+    first: i64,
+    highest: i64,
+    /// What it is as sent: the highest, wrapped.
+    raw: Sequence,
+    received: u64,
+    /// Before the source started again.
+    missing_before: u64,
+}
+
+impl Numbered {
+    const fn new(raw: Sequence, missing_before: u64) -> Self {
+        Self { first: 0, highest: 0, raw, received: 1, missing_before }
+    }
+
+    fn take(&mut self, raw: Sequence) {
+        let ahead = match (self.raw, raw) {
+            (Sequence::Short(before), Sequence::Short(now)) => i64::from(now.wrapping_sub(before) as i32),
+            (Sequence::Long(before), Sequence::Long(now)) => now.wrapping_sub(before) as i64,
+            _ => i64::MAX,
+        };
+        if !(-JUMP..=JUMP).contains(&ahead) {
+            *self = Self::new(raw, self.missing());
+            return;
+        }
+        let number = self.highest + ahead;
+        self.first = self.first.min(number);
+        self.received += 1;
+        if ahead > 0 {
+            self.highest = number;
+            self.raw = raw;
+        }
+    }
+
+    /// Packets that were sent with a number and not seen; what comes twice hides as many.
+    fn missing(&self) -> u64 {
+        let sent = (self.highest - self.first + 1).unsigned_abs();
+        self.missing_before + sent.saturating_sub(self.received)
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Flow {
+    /// The number of its path.
+    pub(super) path: u64,
+    path_changes: u64,
+    traces: u64,
+    bytes: u64,
+    first: Instant,
+    pub(super) last: Instant,
+    numbered: Option<Numbered>,
+    tcp: Option<TcpState>,
+    end_to_end: Latency,
+}
+
+impl Flow {
+    pub(super) fn new(path: u64, at: Instant) -> Self {
+        Self {
+            path,
+            path_changes: 0,
+            traces: 0,
+            bytes: 0,
+            first: at,
+            last: at,
+            numbered: None,
+            tcp: None,
+            end_to_end: Latency::default(),
+        }
+    }
+
+    /// Takes a packet of this flow.
+    pub(super) fn take(&mut self, path: u64, head: &Head<'_>, seen: &Sighting, window: Duration) {
+        self.path_changes += u64::from(path != self.path);
+        self.path = path;
+        self.traces += 1;
+        self.bytes += u64::from(seen.bytes);
+        self.last = self.last.max(seen.at);
+        self.tcp = head.tcp.or(self.tcp);
+        let Some(edge) = head.edge else { return };
+        match (&mut self.numbered, edge.sequence) {
+            (Some(numbered), Some(raw)) => numbered.take(raw),
+            (none, Some(raw)) => *none = Some(Numbered::new(raw, 0)),
+            _ => {}
+        }
+        let sent = stamp_us(edge.seconds, edge.fraction);
+        // The path counts what is wrong with the clocks; here it is the same packet.
+        let _ = self.end_to_end.note(sent, wall_us(seen), seen.at, window);
+    }
+
+    pub(super) fn view(&self, key: &FlowKey, now: Instant, window: Duration) -> FlowView {
+        FlowView {
+            source: (key.src, key.src_port).into(),
+            destination: (key.dst, key.dst_port).into(),
+            protocol: key.protocol,
+            path: self.path,
+            path_changes: self.path_changes,
+            traces: self.traces,
+            bytes: self.bytes,
+            first_ms: self.first.as_millis(),
+            silent_ms: ms(now.saturating_since(self.last)),
+            numbered: self.numbered.map(|n| n.received),
+            missing: self.numbered.map(|n| n.missing()),
+            cwnd_segments: self.tcp.map(|tcp| tcp.cwnd),
+            ssthresh_segments: self.tcp.map(|tcp| tcp.ssthresh).filter(|v| *v != u32::MAX),
+            srtt_us: self.tcp.map(|tcp| tcp.srtt_us),
+            end_to_end: self.end_to_end.view(now, window),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_numbers_are_counted_late_ones_taken_back() {
+        let short = Sequence::Short;
+        let mut numbered = Numbered::new(short(u32::MAX), 0);
+        let mut missing = |raw| {
+            numbered.take(raw);
+            numbered.missing()
+        };
+        // Over the end of 32 bits; 1 and 2 are late, and come.
+        assert_eq!([0, 3, 2, 1].map(|n| missing(short(n))), [0, 2, 1, 0]);
+        // One that was sent before the first that was seen.
+        assert_eq!(missing(short(u32::MAX - 1)), 0);
+        // A source that starts again keeps what was missing before.
+        assert_eq!(missing(short(6)), 2);
+        assert_eq!([7, 9].map(|n| missing(Sequence::Long(n))), [2, 3]);
+    }
+}

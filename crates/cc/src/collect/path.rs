@@ -1,0 +1,278 @@
+//! One path: the nodes that its traces name, in order, and what each said.
+
+use super::level::{Counted, Latency, Level, Tally, stamp_us};
+use super::view::{HopView, PathView};
+use super::{CollectCounters, Sighting};
+use anabranch_element::time::{Duration, Instant, nanos};
+use anabranch_wire::ioam::{Head, NodeData, Snapshot, TraceView};
+
+/// Most hops of a path; an IPv6 option has no room for more with our data.
+pub const MAX_HOPS: usize = 16;
+/// A node that did not tell its id.
+const NO_ID: u64 = u64::MAX;
+/// First hop limits in use, and one less: as `wire::ioam::report` has them.
+const FIRST_LIMITS: [u8; 6] = [64, 63, 128, 127, 255, 254];
+
+/// What makes a path: the namespace and the nodes, first hop first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PathKey {
+    namespace: u16,
+    hops: u8,
+    nodes: [u64; MAX_HOPS],
+}
+
+/// The nodes of one trace, first hop first.
+#[derive(Debug)]
+pub(super) struct Trail<'a> {
+    namespace: u16,
+    overflow: bool,
+    hops: usize,
+    nodes: [NodeData<'a>; MAX_HOPS],
+    /// Nodes that there was no room for here: those nearest to the collector.
+    pub(super) left_out: u64,
+}
+
+impl<'a> Trail<'a> {
+    /// Reads a trace; `None` if nobody wrote in it.
+    pub(super) fn read(trace: &TraceView<'a>) -> Option<Self> {
+        let all = trace.nodes().count();
+        let hops = all.min(MAX_HOPS);
+        let mut nodes = [NodeData::default(); MAX_HOPS];
+        // Newest first in the trace.
+        for (slot, node) in nodes[..hops].iter_mut().rev().zip(trace.nodes().skip(all - hops)) {
+            *slot = node;
+        }
+        let header = trace.header();
+        (hops > 0).then_some(Self {
+            namespace: header.namespace,
+            overflow: header.overflow,
+            hops,
+            nodes,
+            left_out: (all - hops) as u64,
+        })
+    }
+
+    pub(super) fn key(&self) -> PathKey {
+        let mut nodes = [NO_ID; MAX_HOPS];
+        for (id, node) in nodes.iter_mut().zip(self.nodes()) {
+            let wide = node.hop_wide.and_then(|hop| hop.node_id);
+            *id = wide.or(node.hop.and_then(|hop| hop.node_id).map(u64::from)).unwrap_or(NO_ID);
+        }
+        PathKey { namespace: self.namespace, hops: self.hops as u8, nodes }
+    }
+
+    fn nodes(&self) -> &[NodeData<'a>] {
+        &self.nodes[..self.hops]
+    }
+
+    /// Whether the hop limits follow one another from a source to here: no router on the way was silent.
+    fn unbroken(&self, arrived: u8) -> bool {
+        if self.overflow || self.left_out > 0 {
+            return false;
+        }
+        let mut before = arrived.wrapping_sub(1);
+        let follow = self.nodes().iter().rev().all(|node| match limit(node) {
+            // The same (a bridge), or one further from here.
+            Some(limit) if limit == before || limit == before.wrapping_add(1) => {
+                before = limit;
+                true
+            }
+            _ => false,
+        });
+        follow && FIRST_LIMITS.contains(&before)
+    }
+}
+
+fn limit(node: &NodeData<'_>) -> Option<u8> {
+    node.hop.map(|hop| hop.limit).or(node.hop_wide.map(|hop| hop.limit))
+}
+
+/// One hop.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hop {
+    limit: Option<u8>,
+    interfaces: Option<(u32, u32)>,
+    depth: Option<Level>,
+    capacity: Option<u32>,
+    arrival: Option<Level>,
+    link: Option<Level>,
+    flows: Option<u16>,
+    drops: Option<Tally>,
+    losses: Option<Tally>,
+    mcs: Option<u8>,
+    rb_half_percent: Option<u8>,
+    buffer: Option<Level>,
+    transit: Option<Level>,
+    /// From this node's stamp to the next one's, or to the collector.
+    latency: Latency,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// In the order of first sight, from 1.
+    pub(super) number: u64,
+    hops: Box<[Hop]>,
+    traces: u64,
+    bytes: u64,
+    first: Instant,
+    pub(super) last: Instant,
+    /// Every hop told its drops, and none on the way was silent.
+    complete: bool,
+    overflow: bool,
+    /// From the source's stamp to the first node, and to the collector.
+    to_first: Latency,
+    end_to_end: Latency,
+}
+
+impl Path {
+    pub(super) fn new(number: u64, trail: &Trail<'_>, at: Instant) -> Self {
+        Self {
+            number,
+            hops: vec![Hop::default(); trail.hops].into_boxed_slice(),
+            traces: 0,
+            bytes: 0,
+            first: at,
+            last: at,
+            complete: false,
+            overflow: false,
+            to_first: Latency::default(),
+            end_to_end: Latency::default(),
+        }
+    }
+
+    /// Takes a trace of this path.
+    pub(super) fn take(
+        &mut self,
+        trail: &Trail<'_>,
+        head: &Head<'_>,
+        seen: &Sighting,
+        window: Duration,
+        counters: &mut CollectCounters,
+    ) {
+        self.traces += 1;
+        self.bytes += u64::from(seen.bytes);
+        self.last = self.last.max(seen.at);
+        self.overflow = trail.overflow;
+        let mut told = true;
+        for (hop, node) in self.hops.iter_mut().zip(trail.nodes()) {
+            told &= hop.take(node, seen.at, window, counters);
+        }
+        self.complete = told && trail.unbroken(head.hop_limit);
+
+        let stamp = |node: &NodeData<'_>| stamp_us(node.seconds, node.fraction);
+        let arrived = wall_us(seen);
+        let nodes = trail.nodes();
+        let next = nodes.iter().skip(1).map(stamp).chain([arrived]);
+        let mut right = true;
+        for ((hop, node), next) in self.hops.iter_mut().zip(nodes).zip(next) {
+            right &= hop.latency.note(stamp(node), next, seen.at, window);
+        }
+        if let Some(edge) = head.edge {
+            let sent = stamp_us(edge.seconds, edge.fraction);
+            right &= self.to_first.note(sent, nodes.first().and_then(stamp), seen.at, window);
+            right &= self.end_to_end.note(sent, arrived, seen.at, window);
+        }
+        counters.clock_errors += u64::from(!right);
+    }
+
+    pub(super) fn view(&self, key: &PathKey, now: Instant, window: Duration) -> PathView {
+        let hops: Vec<HopView> =
+            self.hops.iter().zip(&key.nodes).map(|(hop, id)| hop.view(*id, now, window)).collect();
+        let share = |hop: &HopView| {
+            let link = hop.link_kbps?.last;
+            Some(link / u32::from(hop.flows.unwrap_or(1).max(1)))
+        };
+        let ids = hops.iter().map(|hop| hop.node.map_or_else(|| "?".to_owned(), |id| id.to_string()));
+        let name = ids.collect::<Vec<_>>().join("-");
+        let shares = hops.iter().enumerate().filter_map(|(at, hop)| Some((share(hop)?, at)));
+        PathView {
+            number: self.number,
+            name,
+            namespace: key.namespace,
+            bottleneck: shares.min().map(|(_, at)| at),
+            hops,
+            traces: self.traces,
+            bytes: self.bytes,
+            flows_seen: 0,
+            first_ms: self.first.as_millis(),
+            silent_ms: ms(now.saturating_since(self.last)),
+            complete: self.complete,
+            overflow: self.overflow,
+            to_first: self.to_first.view(now, window),
+            end_to_end: self.end_to_end.view(now, window),
+        }
+    }
+}
+
+/// When a packet was seen, on the clock of the stamps.
+pub(super) fn wall_us(seen: &Sighting) -> Option<i64> {
+    i64::try_from(nanos(seen.wall?) / 1000).ok()
+}
+
+pub(super) fn ms(time: Duration) -> u64 {
+    nanos(time) / 1_000_000
+}
+
+impl Hop {
+    /// Takes what the node wrote; whether it told its drops.
+    fn take(
+        &mut self,
+        node: &NodeData<'_>,
+        at: Instant,
+        window: Duration,
+        counters: &mut CollectCounters,
+    ) -> bool {
+        self.limit = limit(node);
+        let short = node.interfaces.map(|(i, o)| (u32::from(i), u32::from(o)));
+        self.interfaces = node.interfaces_wide.or(short).or(self.interfaces);
+        Level::note(&mut self.depth, node.queue_depth, at, window);
+        Level::note(&mut self.buffer, node.buffer, at, window);
+        let transit = node.transit_delay.filter(|delay| !delay.overflow);
+        Level::note(&mut self.transit, transit.map(|delay| delay.ns / 1000), at, window);
+        // A snapshot of another schema, or of a wrong length, tells us nothing.
+        let Some(Ok(Some(told))) = node.snapshot.map(Snapshot::parse) else { return false };
+        Level::note(&mut self.arrival, told.arrival_kbps, at, window);
+        Level::note(&mut self.link, told.link_kbps, at, window);
+        self.capacity = told.capacity_bytes.or(self.capacity);
+        self.flows = told.flows.or(self.flows);
+        self.mcs = told.mcs.or(self.mcs);
+        self.rb_half_percent = told.rb_half_percent.or(self.rb_half_percent);
+        let note = |tally: &mut Option<Tally>, value: Option<u32>| {
+            value.is_some_and(|value| {
+                tally.get_or_insert(Tally::new(value, at)).note(value, at) == Counted::Restarted
+            })
+        };
+        let restarted = note(&mut self.drops, told.queue_drops) | note(&mut self.losses, told.medium_losses);
+        counters.node_restarts += u64::from(restarted);
+        told.queue_drops.is_some()
+    }
+
+    fn view(&self, id: u64, now: Instant, window: Duration) -> HopView {
+        let level = |level: Option<Level>| level.map(|level| level.view(now, window));
+        let depth = level(self.depth);
+        HopView {
+            node: Some(id).filter(|id| *id != NO_ID),
+            hop_limit: self.limit,
+            interface_in: self.interfaces.map(|(i, _)| i),
+            interface_out: self.interfaces.map(|(_, o)| o),
+            depth_bytes: depth,
+            capacity_bytes: self.capacity,
+            arrival_kbps: level(self.arrival),
+            link_kbps: level(self.link),
+            flows: self.flows,
+            queue_drops: self.drops.map(|tally| tally.total),
+            medium_losses: self.losses.map(|tally| tally.total),
+            mcs: self.mcs,
+            rb_share_percent: self.rb_half_percent.map(|half| f64::from(half) / 2.0),
+            rlc_bytes: level(self.buffer),
+            queue_us: self.depth.zip(self.link).and_then(|(depth, link)| {
+                // Bits by kbit/s are ms.
+                let us = u64::from(depth.last()) * 8_000;
+                us.checked_div(u64::from(link.last()))
+            }),
+            transit_us: level(self.transit),
+            latency: self.latency.view(now, window),
+        }
+    }
+}

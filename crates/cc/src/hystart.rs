@@ -1,0 +1,128 @@
+//! HyStart: leave slow start when ACKs say that the path is full, before the queue overflows. Ha and Rhee, *Hybrid slow
+//! start for high-bandwidth and long-distance networks*, PFLDnet 2008, as `tcp_cubic.c` of Linux 6.18 has it.
+//!
+//! ```text
+//!   one round trip of ACKs
+//!   ─|||||||||||||||||||||||──────────────────▶ t
+//!    └───── train ────────┘  longer than half the least RTT (+ 1 ms): a window fills half the path there and back
+//!       least of the first 8 RTTs > least RTT + an eighth of it (4 ms to 16 ms): a queue stands
+//! ```
+//!
+//! RFC 9406 (HyStart++) has no train, compares a round with the one before, and slows down before it stops; Linux has
+//! not taken it up.
+
+use super::Ack;
+use anabranch_element::time::{Duration, Instant};
+
+/// Segments below which a window is too small to judge by.
+const LOW_WINDOW: f64 = 16.0;
+/// ACKs further apart are of no one train.
+const TRAIN_GAP: Duration = Duration::from_millis(2);
+/// What offloads at both ends may add to a train. Above 2 Gbit/s Linux counts less.
+const OFFLOAD_DELAY: Duration = Duration::from_millis(1);
+const MIN_RISE: Duration = Duration::from_millis(4);
+const MAX_RISE: Duration = Duration::from_millis(16);
+const RISE_DIVISOR: u32 = 8;
+const SAMPLES: u32 = 8;
+
+/// The state of a slow start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HyStart {
+    /// The round is over when more than this is acknowledged; `None` before the first ACK.
+    end: Option<u64>,
+    started: Instant,
+    /// The last ACK of the train.
+    train: Instant,
+    least: Option<Duration>,
+    samples: u32,
+}
+
+impl HyStart {
+    /// Takes in an ACK in slow start, with a window of `cwnd` segments; `least` is the least RTT of the connection.
+    /// Whether slow start is to end.
+    pub fn on_ack(&mut self, ack: &Ack, rtt: Duration, least: Duration, cwnd: f64) -> bool {
+        if self.end.is_none_or(|end| ack.unacknowledged > end) {
+            let end = Some(ack.next_to_send);
+            *self = Self { end, started: ack.now, train: ack.now, least: None, samples: 0 };
+        }
+        if cwnd < LOW_WINDOW {
+            return false;
+        }
+        let mut full = false;
+        if ack.now.saturating_since(self.train) <= TRAIN_GAP {
+            self.train = ack.now;
+            let length = least + OFFLOAD_DELAY;
+            // A sender that paces spreads a window over half a round trip itself.
+            let length = if ack.paced { length } else { length / 2 };
+            full = ack.now.saturating_since(self.started) > length;
+        }
+        let round = self.least.map_or(rtt, |round| round.min(rtt));
+        self.least = Some(round);
+        if self.samples < SAMPLES {
+            self.samples += 1;
+            return full;
+        }
+        full || round > least + (least / RISE_DIVISOR).clamp(MIN_RISE, MAX_RISE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A round of ACKs, `apart` from each other, all of one RTT; whether one of them ends slow start.
+    fn round(h: &mut HyStart, n: u64, acks: u32, apart: Duration, rtt_ms: u32, paced: bool) -> bool {
+        (0..acks).any(|i| {
+            let ack = Ack {
+                now: Instant::from_secs(n) + apart * i,
+                unacknowledged: n * 1000 + u64::from(i) + 1,
+                next_to_send: (n + 1) * 1000,
+                paced,
+                ..Ack::default()
+            };
+            h.on_ack(&ack, MS * rtt_ms, MS * 40, 20.0)
+        })
+    }
+
+    #[test]
+    fn a_rise_of_an_eighth_in_each_of_the_first_samples_is_a_queue() {
+        let mut h = HyStart::default();
+        assert!(!round(&mut h, 0, 10, 3 * MS, 40, false));
+        assert!(!round(&mut h, 1, 10, 3 * MS, 45, false), "an eighth is no rise");
+        assert!(!round(&mut h, 2, 8, 3 * MS, 46, false), "too few samples");
+        assert!(round(&mut h, 3, 9, 3 * MS, 46, false));
+    }
+
+    #[test]
+    fn one_fast_ack_among_the_first_shows_that_there_is_no_queue() {
+        let mut h = HyStart::default();
+        let ack = Ack { now: Instant::from_secs(5), unacknowledged: 1, next_to_send: 1000, ..Ack::default() };
+        assert!(!h.on_ack(&ack, MS * 40, MS * 40, 20.0));
+        assert!(!(2..50u64).any(|i| {
+            let now = ack.now + 3 * MS * i as u32;
+            h.on_ack(&Ack { now, unacknowledged: i, ..ack }, MS * 90, MS * 40, 20.0)
+        }));
+    }
+
+    #[test]
+    fn a_train_longer_than_half_the_round_trip_fills_the_path() {
+        let mut h = HyStart::default();
+        assert!(!round(&mut h, 0, 20, MS, 40, false), "19 ms of 20.5");
+        assert!(!round(&mut h, 1, 20, 3 * MS, 40, false), "57 ms, but with gaps");
+        assert!(!round(&mut h, 2, 30, MS, 40, true), "29 ms of 41, paced");
+        assert!(round(&mut h, 3, 22, MS, 40, false), "21 ms");
+        assert!(round(&mut h, 4, 43, MS, 40, true), "42 ms, paced");
+    }
+
+    #[test]
+    fn small_windows_are_not_judged() {
+        let mut h = HyStart::default();
+        assert!(!(1..99u64).any(|i| {
+            let ack =
+                Ack { now: Instant::from_millis(i), unacknowledged: 1, next_to_send: 1000, ..Ack::default() };
+            h.on_ack(&ack, MS * 90, MS * 40, 15.0)
+        }));
+    }
+}

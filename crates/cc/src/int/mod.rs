@@ -1,0 +1,107 @@
+//! Controllers that hear from the path: *Adaptive Transport Layer Protocols using In-band Network Telemetry and
+//! eBPF* (§VI), and one of ours.
+//!
+//! ```text
+//! IOAM trace, filled by the nodes ──▶ receiver ──TCP option 0x72, on ACKs──▶ [`View`] ──▶ control law
+//! ```
+//!
+//! | name | law | file |
+//! |---|---|---|
+//! | `int_cubic_l1` | CUBIC; what the medium lost leaves the window as it is | `cubic_l1` |
+//! | `int_cubic_l2` | CUBIC; what the medium lost costs 5 % (β = 0.95) | `cubic_l2` |
+//! | `int_cubic_ss` | CUBIC; Eq. 1 of the paper in slow start | `cubic_ss` |
+//! | `int_rate` | ours: paces at the bottleneck's fair share, less what drains its queue | `rate` |
+//!
+//! Each runs in the kernel, too (`bpf/`). What telemetry decides is integer arithmetic in [`View`], and the
+//! same in C in `bpf/lib/int_law.h`; a test of `anabranch-kern` holds the two together.
+//!
+//! **Trust.** Reports come from the network. They can make a flow slower, but never faster than
+//! [`IntConfig::ceiling_bps`]; a flow whose reports stop is a plain CUBIC flow [`IntConfig::stale_rtts`] round
+//! trips later.
+
+mod cubic_l1;
+mod cubic_l2;
+mod cubic_ss;
+mod rate;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use cubic_l1::IntCubicL1;
+pub use cubic_l2::IntCubicL2;
+pub use cubic_ss::IntCubicSs;
+pub use rate::IntRate;
+pub use view::{GROWTH_UNIT, View};
+
+use super::Ack;
+use super::cubic::Cubic;
+use anabranch_element::time::{Duration, Instant, nanos};
+use anabranch_wire::ioam::Feedback;
+
+/// What bounds the controllers of this module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IntConfig {
+    /// No telemetry can raise a flow above this rate, bit/s. Default 1 Gbit/s; set it to the rate of the access.
+    pub ceiling_bps: u64,
+    /// *increment* of Eq. 1: 1, 2 or 3 in the paper; 1 to 16. Default 2.
+    pub increment: u32,
+    /// Most segments that Eq. 1 may add per acknowledged one; 1 is ordinary slow start. 1 to 16, default 2.
+    pub growth_cap: u32,
+    /// Reports older than this many round trips, when an ACK comes without one, count for nothing. 1 to 255,
+    /// default 8.
+    pub stale_rtts: u32,
+}
+
+impl Default for IntConfig {
+    fn default() -> Self {
+        Self { ceiling_bps: 1_000_000_000, increment: 2, growth_cap: 2, stale_rtts: 8 }
+    }
+}
+
+/// Microseconds; time 0 is kept free for "never".
+fn micros(now: Instant) -> u64 {
+    now.as_micros() + 1
+}
+
+fn rtt_us(srtt: Duration) -> u64 {
+    nanos(srtt) / 1000
+}
+
+/// What L1 and L2 share: CUBIC, the view, and whether a loss was the medium's.
+#[derive(Debug, Clone)]
+struct Judge {
+    cubic: Cubic,
+    view: View,
+    config: IntConfig,
+    mss_bytes: u64,
+    srtt_us: u64,
+}
+
+impl Judge {
+    fn new(config: super::CcConfig) -> Self {
+        Self {
+            cubic: Cubic::new(config),
+            view: View::default(),
+            config: config.int,
+            mss_bytes: u64::from(config.mss_bytes.max(1)),
+            srtt_us: 0,
+        }
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        self.srtt_us = rtt_us(ack.srtt);
+        self.view.acked(micros(ack.now));
+    }
+
+    /// Whether the loss that was just found is the medium's, and `cwnd` is one that may be kept.
+    fn medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
+        self.view.medium(micros(now), self.srtt_us, self.config.stale_rtts)
+            && cwnd_segments
+                <= View::ceiling_window(self.config.ceiling_bps, self.srtt_us, self.mss_bytes) as f64
+    }
+
+    /// Takes a report; true if it tells that the last loss was a queue's after all.
+    fn on_report(&mut self, report: &Feedback, now: Instant) -> bool {
+        self.view.take(report, micros(now))
+    }
+}

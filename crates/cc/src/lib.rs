@@ -1,0 +1,420 @@
+//! Congestion control: one trait, one file per algorithm, dispatch by an enum, the name from a file.
+//!
+//! A controller owns cwnd and ssthresh. Its caller, a TCP sender, owns loss detection, recovery (PRR) and
+//! the clock. Windows are in bytes, rates in bit/s.
+//!
+//! To add an algorithm: a file that implements [`CongestionController`], a variant of [`Algorithm`] and of
+//! [`Controller`], and its name in [`Algorithm::ALL`]. Rate samples (for BBR and its kin) are in every
+//! [`Ack`]; a controller that also rules the window during recovery says so with
+//! [`CongestionController::rules_recovery`].
+//!
+//! ```
+//! use anabranch_cc::{Ack, Algorithm, CcConfig, CongestionController};
+//! use anabranch_element::time::{Duration, Instant};
+//!
+//! let mut cubic = "cubic".parse::<Algorithm>()?.build(CcConfig::default());
+//! let before = cubic.cwnd_bytes();
+//! cubic.on_ack(&Ack {
+//!     now: Instant::from_millis(20),
+//!     acked_bytes: 2896,
+//!     delivered_bytes: 2896,
+//!     in_flight_bytes: before - 2896,
+//!     rtt: Some(Duration::from_millis(20)),
+//!     srtt: Duration::from_millis(20),
+//!     cwnd_limited: true,
+//!     ..Ack::default()
+//! });
+//! assert_eq!(cubic.cwnd_bytes(), before + 2896, "slow start");
+//! cubic.on_loss(Instant::from_millis(40), before);
+//! assert!(cubic.ssthresh_bytes() < before);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod bbr;
+pub mod collect;
+pub mod cubic;
+pub mod hystart;
+pub mod int;
+pub mod reno;
+
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::ioam::Feedback;
+use bbr::Bbr;
+use cubic::Cubic;
+use int::{IntConfig, IntCubicL1, IntCubicL2, IntCubicSs, IntRate};
+use reno::Reno;
+use std::fmt;
+use std::str::FromStr;
+
+/// What one ACK told the sender.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ack {
+    /// When it came.
+    pub now: Instant,
+    /// Bytes to count for growth: those newly delivered if it advanced the cumulative acknowledgment,
+    /// else 0 (as Linux; a jump over what SACK told before counts for nothing).
+    pub acked_bytes: u64,
+    /// Bytes newly known to be delivered, cumulatively or by SACK.
+    pub delivered_bytes: u64,
+    /// Bytes newly marked lost because of it.
+    pub lost_bytes: u64,
+    /// Bytes in flight after it was taken in.
+    pub in_flight_bytes: u64,
+    /// First byte of the stream not yet acknowledged.
+    pub unacknowledged: u64,
+    /// First byte of the stream not yet sent.
+    pub next_to_send: u64,
+    /// RTT sample, if it gave one.
+    pub rtt: Option<Duration>,
+    /// Smoothed RTT; zero if there is none yet.
+    pub srtt: Duration,
+    /// Whether cwnd was what kept the sender from sending more; growth without that has no basis
+    /// (RFC 7661).
+    pub cwnd_limited: bool,
+    /// Whether the sender is in loss recovery.
+    pub in_recovery: bool,
+    /// Whether the sender paces; bursts then do not disturb delay measurements.
+    pub paced: bool,
+    /// Delivery rate, if it could be measured.
+    pub rate: Option<RateSample>,
+}
+
+/// A delivery-rate sample (draft-ietf-ccwg-bbr §4.1; the method of Linux `tcp_rate.c`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSample {
+    /// Bytes delivered over the interval.
+    pub delivered_bytes: u64,
+    /// The longer of the send and the ACK interval.
+    pub interval: Duration,
+    /// Bytes that had been delivered in all when the newest acknowledged segment was sent; a round trip
+    /// is over when this reaches what had been delivered when the round began.
+    pub prior_delivered_bytes: u64,
+    /// Bytes marked lost since the segment was sent.
+    pub lost_bytes: u64,
+    /// Whether the application had too little to send, so that the rate is a lower bound.
+    pub app_limited: bool,
+}
+
+impl RateSample {
+    /// The rate in bit/s.
+    #[must_use]
+    pub fn bps(&self) -> u64 {
+        let ns = self.interval.as_nanos().max(1);
+        u64::try_from(u128::from(self.delivered_bytes) * 8_000_000_000 / ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// What every controller starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CcConfig {
+    /// Sender's maximum segment size in bytes, at least 1.
+    pub mss_bytes: u32,
+    /// Initial window in segments; 10 in RFC 6928 and Linux.
+    pub initial_window_segments: u32,
+    /// Whether CUBIC's slow start may end early on long trains of ACKs or rising delay (HyStart).
+    pub hystart: bool,
+    /// For the controllers that take reports.
+    pub int: IntConfig,
+}
+
+impl Default for CcConfig {
+    fn default() -> Self {
+        Self { mss_bytes: 1448, initial_window_segments: 10, hystart: true, int: IntConfig::default() }
+    }
+}
+
+/// A congestion controller.
+pub trait CongestionController {
+    /// An ACK that acknowledged or delivered something.
+    fn on_ack(&mut self, ack: &Ack);
+    /// Loss was detected and recovery begins; called once per recovery.
+    fn on_loss(&mut self, now: Instant, in_flight_bytes: u64);
+    /// The network marked instead of dropping; called at most once per round trip.
+    fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
+        self.on_loss(now, in_flight_bytes);
+    }
+    /// The retransmission timer fired. `first`: nothing has been reduced for this flight yet, neither by
+    /// an earlier timeout nor on loss; otherwise only cwnd collapses and ssthresh stays.
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool);
+    /// The last [`on_loss`](Self::on_loss) or [`on_rto`](Self::on_rto) was a mistake: nothing had been
+    /// lost. Takes back what it did.
+    fn on_spurious(&mut self, now: Instant);
+    /// Sending starts again after `idle`, longer than `rto` (RFC 2861, Linux `tcp_cwnd_restart`).
+    fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
+    /// The receiver reports on the path; called before [`on_ack`](Self::on_ack) of the same ACK. Only the
+    /// controllers of [`int`] care.
+    fn on_report(&mut self, _report: &Feedback, _now: Instant) {}
+    /// Congestion window in bytes.
+    fn cwnd_bytes(&self) -> u64;
+    /// Slow-start threshold in bytes; `u64::MAX` before the first congestion.
+    fn ssthresh_bytes(&self) -> u64;
+    /// Rate to pace payload at in bit/s, if the algorithm has an opinion; the sender then paces whatever
+    /// its own settings say.
+    fn pacing_bps(&self) -> Option<u64> {
+        None
+    }
+    /// Whether cwnd is to be obeyed during recovery too, in place of PRR.
+    fn rules_recovery(&self) -> bool {
+        false
+    }
+    /// Whether it reads [`Ack::rate`]; for one that does not, nobody needs to measure.
+    fn wants_rate(&self) -> bool {
+        false
+    }
+    /// Whether the window is growing exponentially.
+    fn in_slow_start(&self) -> bool {
+        self.cwnd_bytes() < self.ssthresh_bytes()
+    }
+}
+
+/// The algorithms by name.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub enum Algorithm {
+    /// BBR, version 1.
+    Bbr,
+    /// CUBIC, RFC 9438.
+    #[default]
+    Cubic,
+    /// CUBIC that keeps its window on medium loss.
+    IntCubicL1,
+    /// CUBIC that gives way by 5 % on medium loss.
+    IntCubicL2,
+    /// CUBIC with slow start by the path's telemetry.
+    IntCubicSs,
+    /// Paced at the bottleneck's fair share.
+    IntRate,
+    /// NewReno, RFC 5681 and 6582.
+    Reno,
+}
+
+impl Algorithm {
+    /// Every algorithm, in alphabetical order.
+    pub const ALL: [Self; 7] = [
+        Self::Bbr,
+        Self::Cubic,
+        Self::IntCubicL1,
+        Self::IntCubicL2,
+        Self::IntCubicSs,
+        Self::IntRate,
+        Self::Reno,
+    ];
+
+    /// Its name in files and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bbr => "bbr",
+            Self::Cubic => "cubic",
+            Self::IntCubicL1 => "int_cubic_l1",
+            Self::IntCubicL2 => "int_cubic_l2",
+            Self::IntCubicSs => "int_cubic_ss",
+            Self::IntRate => "int_rate",
+            Self::Reno => "reno",
+        }
+    }
+
+    /// A controller of this kind.
+    #[must_use]
+    pub fn build(self, config: CcConfig) -> Controller {
+        match self {
+            Self::Bbr => Controller::Bbr(Bbr::new(config)),
+            Self::Cubic => Controller::Cubic(Cubic::new(config)),
+            Self::IntCubicL1 => Controller::IntCubicL1(IntCubicL1::new(config)),
+            Self::IntCubicL2 => Controller::IntCubicL2(IntCubicL2::new(config)),
+            Self::IntCubicSs => Controller::IntCubicSs(IntCubicSs::new(config)),
+            Self::IntRate => Controller::IntRate(IntRate::new(config)),
+            Self::Reno => Controller::Reno(Reno::new(config)),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no congestion controller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no congestion control \"{name}\"{}; there are: {}", nearest(name), names())]
+pub struct UnknownAlgorithm {
+    /// The name as written.
+    pub name: String,
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::ALL
+            .into_iter()
+            .find(|a| a.name() == name)
+            .ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Algorithm {
+    type Error = UnknownAlgorithm;
+    fn try_from(name: String) -> Result<Self, UnknownAlgorithm> {
+        name.parse()
+    }
+}
+
+impl From<Algorithm> for String {
+    fn from(algorithm: Algorithm) -> Self {
+        algorithm.name().to_owned()
+    }
+}
+
+fn names() -> String {
+    Algorithm::ALL.map(Algorithm::name).join(", ")
+}
+
+fn nearest(name: &str) -> String {
+    Algorithm::ALL
+        .into_iter()
+        .map(|a| (strsim::jaro_winkler(&name.to_lowercase(), a.name()), a))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or_else(String::new, |(_, a)| format!(", did you mean \"{a}\"?"))
+}
+
+/// Any of the algorithms, without a virtual call.
+#[derive(Debug, Clone)]
+pub enum Controller {
+    /// BBR.
+    Bbr(Bbr),
+    /// CUBIC.
+    Cubic(Cubic),
+    /// CUBIC that keeps its window on medium loss.
+    IntCubicL1(IntCubicL1),
+    /// CUBIC that gives way by 5 % on medium loss.
+    IntCubicL2(IntCubicL2),
+    /// CUBIC with slow start by the path's telemetry.
+    IntCubicSs(IntCubicSs),
+    /// Paced at the bottleneck's fair share.
+    IntRate(IntRate),
+    /// NewReno.
+    Reno(Reno),
+}
+
+macro_rules! dispatch {
+    ($self:ident, $c:ident => $call:expr) => {
+        match $self {
+            Controller::Bbr($c) => $call,
+            Controller::Cubic($c) => $call,
+            Controller::IntCubicL1($c) => $call,
+            Controller::IntCubicL2($c) => $call,
+            Controller::IntCubicSs($c) => $call,
+            Controller::IntRate($c) => $call,
+            Controller::Reno($c) => $call,
+        }
+    };
+}
+
+impl CongestionController for Controller {
+    fn on_ack(&mut self, ack: &Ack) {
+        dispatch!(self, c => c.on_ack(ack));
+    }
+    fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
+        dispatch!(self, c => c.on_loss(now, in_flight_bytes));
+    }
+    fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
+        dispatch!(self, c => c.on_ecn(now, in_flight_bytes));
+    }
+    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
+        dispatch!(self, c => c.on_rto(now, in_flight_bytes, first));
+    }
+    fn on_spurious(&mut self, now: Instant) {
+        dispatch!(self, c => c.on_spurious(now));
+    }
+    fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
+        dispatch!(self, c => c.on_idle(now, idle, rto));
+    }
+    fn on_report(&mut self, report: &Feedback, now: Instant) {
+        dispatch!(self, c => c.on_report(report, now));
+    }
+    fn cwnd_bytes(&self) -> u64 {
+        dispatch!(self, c => c.cwnd_bytes())
+    }
+    fn ssthresh_bytes(&self) -> u64 {
+        dispatch!(self, c => c.ssthresh_bytes())
+    }
+    fn pacing_bps(&self) -> Option<u64> {
+        dispatch!(self, c => c.pacing_bps())
+    }
+    fn rules_recovery(&self) -> bool {
+        dispatch!(self, c => c.rules_recovery())
+    }
+    fn wants_rate(&self) -> bool {
+        dispatch!(self, c => c.wants_rate())
+    }
+    fn in_slow_start(&self) -> bool {
+        dispatch!(self, c => c.in_slow_start())
+    }
+}
+
+/// RFC 2861: halve the window for every RTO of idleness, not below the initial window, and remember
+/// three quarters of it in ssthresh. Returns (cwnd, ssthresh).
+fn after_idle(cwnd: f64, ssthresh: f64, initial: f64, idle: Duration, rto: Duration) -> (f64, f64) {
+    let floor = initial.min(cwnd);
+    let halvings = idle.as_nanos() / rto.as_nanos().max(1);
+    let mut shrunk = cwnd;
+    for _ in 0..halvings.min(64) {
+        shrunk /= 2.0;
+    }
+    let ssthresh = if ssthresh == f64::INFINITY { ssthresh } else { ssthresh.max(cwnd * 0.75) };
+    (shrunk.max(floor), ssthresh)
+}
+
+/// A window of `segments` in bytes; infinite is `u64::MAX`.
+fn to_bytes(segments: f64, mss_bytes: u32) -> u64 {
+    // `as` saturates, which is what an infinite threshold needs.
+    (segments * f64::from(mss_bytes)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_gets_the_nearest_right_one() {
+        assert_eq!("cubic".parse(), Ok(Algorithm::Cubic));
+        assert_eq!(
+            "Cubik".parse::<Algorithm>().unwrap_err().to_string(),
+            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: bbr, cubic, int_cubic_l1, \
+             int_cubic_l2, int_cubic_ss, int_rate, reno"
+        );
+        assert_eq!(
+            "xyz".parse::<Algorithm>().unwrap_err().to_string(),
+            "no congestion control \"xyz\"; there are: bbr, cubic, int_cubic_l1, \
+             int_cubic_l2, int_cubic_ss, int_rate, reno"
+        );
+        let parsed: Result<Algorithm, _> = serde_json::from_str("\"reno\"");
+        assert_eq!(parsed.unwrap(), Algorithm::Reno);
+    }
+
+    #[test]
+    fn idleness_halves_down_to_the_initial_window() {
+        let s = Duration::from_secs;
+        assert_eq!(after_idle(100.0, 80.0, 10.0, s(3), s(1)), (12.5, 80.0));
+        assert_eq!(after_idle(100.0, 50.0, 10.0, s(9), s(1)), (10.0, 75.0));
+        assert_eq!(after_idle(4.0, f64::INFINITY, 10.0, s(9), s(1)), (4.0, f64::INFINITY));
+    }
+
+    #[test]
+    fn a_rate_sample_is_bits_per_second() {
+        let sample = RateSample {
+            delivered_bytes: 1_250_000,
+            interval: Duration::from_millis(100),
+            prior_delivered_bytes: 0,
+            lost_bytes: 0,
+            app_limited: false,
+        };
+        assert_eq!(sample.bps(), 100_000_000);
+    }
+}

@@ -1,0 +1,359 @@
+//! The flows of a node: bounded, and hard to flood.
+//!
+//! ```text
+//!   5-tuple ── SipHash-1-3, keyed ──▶ index (tag, number) ──▶ flow, which stays where it is
+//!
+//!   on probation:  newest ... oldest     seen in one direction; at most a quarter
+//!   proven:        newest ... oldest     data was acknowledged
+//! ```
+//!
+//! Whoever sends packets with random 5-tuples fills the first list only, and there the oldest makes room. A flow moves
+//! to the front of its list at most once a [`STALE`] time, so that a packet of a known flow touches its own entry and
+//! not those of its neighbours.
+
+use super::flow::Flow;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::ip::FlowKey;
+
+const NONE: u32 = u32::MAX;
+/// Flows are in order of use up to this.
+const STALE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy)]
+struct Slot {
+    tag: u32,
+    number: u32,
+}
+
+const EMPTY: Slot = Slot { tag: 0, number: NONE };
+
+#[expect(clippy::large_enum_variant, reason = "free ones are used again, in place")]
+enum Entry {
+    Used { flow: Flow, moved: Instant, newer: u32, older: u32, proven: bool },
+    Free(u32),
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+}
+
+/// The flows.
+pub(super) struct Flows {
+    index: Vec<Slot>,
+    entries: Vec<Entry>,
+    free: u32,
+    /// On probation, proven.
+    lists: [List; 2],
+    limit: u32,
+    key: (u64, u64),
+}
+
+impl Flows {
+    pub(super) fn new(seed: u64, limit: u32) -> Self {
+        Self {
+            index: vec![EMPTY; 16],
+            entries: Vec::new(),
+            free: NONE,
+            lists: [List { newest: NONE, oldest: NONE, len: 0 }; 2],
+            limit: limit.max(1),
+            key: (seed, !seed.rotate_left(32)),
+        }
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        self.lists[0].len + self.lists[1].len
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.index.capacity() * size_of::<Slot>() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash64(self.key)
+    }
+
+    /// The number of a flow that is there.
+    #[inline]
+    pub(super) fn find(&self, key: &FlowKey, hash: u64) -> Option<u32> {
+        let mut at = self.home(tag(hash));
+        // Ends: at least a quarter of the slots is empty.
+        loop {
+            let slot = *self.index.get(at)?;
+            if slot.number == NONE {
+                return None;
+            }
+            if slot.tag == tag(hash) && self.get(slot.number).is_some_and(|flow| flow.key == *key) {
+                return Some(slot.number);
+            }
+            at = self.after(at);
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<&Flow> {
+        match self.entries.get(number as usize) {
+            Some(Entry::Used { flow, .. }) => Some(flow),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Flow> {
+        match self.entries.get_mut(number as usize) {
+            Some(Entry::Used { flow, .. }) => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// Notes that a flow has a packet, and whether it is proven now.
+    #[inline]
+    pub(super) fn touch(&mut self, number: u32, is_proven: bool, now: Instant) {
+        let Some(Entry::Used { flow, moved, proven, .. }) = self.entries.get_mut(number as usize) else {
+            return;
+        };
+        flow.seen = now;
+        if now.saturating_since(*moved) < STALE && (*proven || !is_proven) {
+            return;
+        }
+        *moved = now;
+        self.unlink(number);
+        if let Some(Entry::Used { proven, .. }) = self.entries.get_mut(number as usize) {
+            *proven |= is_proven;
+        }
+        self.link(number);
+    }
+
+    /// Who has to go before one more can come.
+    pub(super) fn victim(&self) -> Option<u32> {
+        let quarter = (self.limit / 4).max(1);
+        let [probation, proven] = &self.lists;
+        if probation.len >= quarter {
+            return Some(probation.oldest);
+        }
+        (self.len() >= self.limit).then_some(if proven.len > 0 { proven.oldest } else { probation.oldest })
+    }
+
+    /// The flows that were silent longest, one of each list.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = (u32, &Flow)> {
+        self.lists.iter().filter_map(|list| Some((list.oldest, self.get(list.oldest)?)))
+    }
+
+    /// Adds a flow that is not there; there must be room.
+    pub(super) fn insert(&mut self, flow: Flow) -> u32 {
+        if (self.len() as usize + 1) * 4 > self.index.len() * 3 {
+            let slots = vec![EMPTY; self.index.len() * 2];
+            let old = core::mem::replace(&mut self.index, slots);
+            old.into_iter().filter(|slot| slot.number != NONE).for_each(|slot| self.place(slot));
+        }
+        let (hash, moved) = (flow.hash, flow.seen);
+        let entry = Entry::Used { flow, moved, newer: NONE, older: NONE, proven: false };
+        let number = self.free;
+        let number = match self.entries.get_mut(number as usize) {
+            Some(free) => {
+                if let Entry::Free(next) = *free {
+                    self.free = next;
+                }
+                *free = entry;
+                number
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.place(Slot { tag: tag(hash), number });
+        self.link(number);
+        number
+    }
+
+    /// Forgets a flow.
+    pub(super) fn remove(&mut self, number: u32) {
+        let Some(flow) = self.get(number) else { return };
+        let tag = tag(flow.hash);
+        self.unlink(number);
+        self.entries[number as usize] = Entry::Free(self.free);
+        self.free = number;
+        let mut hole = self.home(tag);
+        while self.index[hole].number != number {
+            if self.index[hole].number == NONE {
+                return; // not so: every flow is in the index
+            }
+            hole = self.after(hole);
+        }
+        let mut at = hole;
+        loop {
+            at = self.after(at);
+            let slot = self.index[at];
+            if slot.number == NONE {
+                break;
+            }
+            let from_home = at.wrapping_sub(self.home(slot.tag)) & (self.index.len() - 1);
+            if from_home >= at.wrapping_sub(hole) & (self.index.len() - 1) {
+                self.index[hole] = slot;
+                hole = at;
+            }
+        }
+        self.index[hole] = EMPTY;
+    }
+
+    /// All flows, in the order of their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Flow)> {
+        (0..).zip(&self.entries).filter_map(|(number, entry)| match entry {
+            Entry::Used { flow, .. } => Some((number, flow)),
+            Entry::Free(_) => None,
+        })
+    }
+
+    /// The number behind the last one in use.
+    pub(super) const fn end(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let mut at = self.home(slot.tag);
+        while self.index[at].number != NONE {
+            at = self.after(at);
+        }
+        self.index[at] = slot;
+    }
+
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        tag as usize & (self.index.len() - 1)
+    }
+
+    #[inline]
+    const fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.index.len() - 1)
+    }
+
+    fn link(&mut self, number: u32) {
+        let Some(Entry::Used { proven, .. }) = self.entries.get(number as usize) else { return };
+        let list = &mut self.lists[usize::from(*proven)];
+        let next = core::mem::replace(&mut list.newest, number);
+        list.len += 1;
+        if list.oldest == NONE {
+            list.oldest = number;
+        }
+        if let Some(Entry::Used { newer, .. }) = self.entries.get_mut(next as usize) {
+            *newer = number;
+        }
+        if let Some(Entry::Used { newer, older, .. }) = self.entries.get_mut(number as usize) {
+            (*newer, *older) = (NONE, next);
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let Some(&Entry::Used { newer: before, older: behind, proven, .. }) =
+            self.entries.get(number as usize)
+        else {
+            return;
+        };
+        let list = &mut self.lists[usize::from(proven)];
+        list.len -= 1;
+        if list.newest == number {
+            list.newest = behind;
+        }
+        if list.oldest == number {
+            list.oldest = before;
+        }
+        if let Some(Entry::Used { older, .. }) = self.entries.get_mut(before as usize) {
+            *older = behind;
+        }
+        if let Some(Entry::Used { newer, .. }) = self.entries.get_mut(behind as usize) {
+            *newer = before;
+        }
+    }
+}
+
+const fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    fn key(n: u16) -> FlowKey {
+        let address = Ipv4Addr::new(10, 0, 0, 1).into();
+        FlowKey { src: address, dst: address, src_port: n, dst_port: 80, protocol: 6 }
+    }
+
+    fn add(flows: &mut Flows, n: u16, now: Instant) -> u32 {
+        while let Some(victim) = flows.victim() {
+            flows.remove(victim);
+        }
+        let hash = flows.hash(&key(n));
+        flows.insert(Flow::new(key(n), hash, 0, now))
+    }
+
+    #[test]
+    fn a_flood_leaves_proven_flows_alone() {
+        let mut flows = Flows::new(7, 100);
+        let now = Instant::from_secs(1);
+        for n in 0..60 {
+            let number = add(&mut flows, n, now);
+            flows.touch(number, true, now);
+        }
+        for n in 1000..9000 {
+            add(&mut flows, n, now);
+        }
+        assert_eq!(flows.len(), 85);
+        for n in 0..60 {
+            assert!(flows.find(&key(n), flows.hash(&key(n))).is_some());
+        }
+        assert!(flows.find(&key(8999), flows.hash(&key(8999))).is_some(), "the newest has its chance");
+        // More that are proven: the one that was silent longest makes room.
+        let later = Instant::from_secs(9);
+        for n in 1..90 {
+            let number = flows.find(&key(n), flows.hash(&key(n)));
+            let number = number.unwrap_or_else(|| add(&mut flows, n, later));
+            flows.touch(number, true, later);
+        }
+        assert!(flows.len() <= 100);
+        assert!(flows.find(&key(89), flows.hash(&key(89))).is_some());
+        assert!(flows.find(&key(0), flows.hash(&key(0))).is_some() || flows.len() == 100);
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map(steps in proptest::collection::vec((0u16..40, 0u8..4), 0..400), limit in 1u32..40) {
+            let mut flows = Flows::new(1, limit);
+            let mut model: BTreeMap<u16, u32> = BTreeMap::new();
+            let mut now = Instant::ZERO;
+            for (n, what) in steps {
+                now += Duration::from_millis(300);
+                let found = flows.find(&key(n), flows.hash(&key(n)));
+                prop_assert_eq!(found, model.get(&n).copied());
+                match (what, found) {
+                    (0, Some(number)) => {
+                        flows.remove(number);
+                        model.remove(&n);
+                    }
+                    (_, Some(number)) => flows.touch(number, what == 1, now),
+                    (_, None) => {
+                        while let Some(victim) = flows.victim() {
+                            model.retain(|_, number| *number != victim);
+                            flows.remove(victim);
+                        }
+                        let hash = flows.hash(&key(n));
+                        model.insert(n, flows.insert(Flow::new(key(n), hash, 0, now)));
+                    }
+                }
+                prop_assert!(flows.len() <= limit && flows.end() <= limit);
+                prop_assert_eq!(flows.len() as usize, model.len());
+                let numbers: Vec<u32> = flows.iter().map(|(number, _)| number).collect();
+                let mut expected: Vec<u32> = model.values().copied().collect();
+                expected.sort_unstable();
+                prop_assert_eq!(numbers, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What is known of one leg of one UE: round-trip time and rate, by echo requests that any UE answers, and by what the
+//! node itself sends.
+//!
+//! *RTT*: EWMA with 0.6 of the new value, as the authors' code has it. *Rate*: the data itself is the train. A leg is a
+//! queue in front of a bottleneck, so between the answers to two probes left what was sent between the probes:
+//!
+//! ```text
+//!   sent      P1 ▪▪▪▪▪▪▪▪▪ P2              bytes between: b, with P2
+//!   answered        ●───────────────●      time between the answers: t
+//! ```
+//!
+//! If P1 found a queue (its round trip was well above the least), the leg was busy all that time, and b/t is its rate.
+//! Otherwise b/t is no more than a lower bound, which only ever raises the estimate. Jitter looks like a queue, and
+//! [`super::jitter`] tells them apart. Nothing is sent to find out: what is not used is not measured.
+
+use super::Leg;
+use super::jitter::{Answer, Jitter};
+use anabranch_element::time::{Duration, Instant, nanos};
+
+/// Weight of a new round trip.
+const NEW: f64 = 0.6;
+/// Weight of the samples before, where jitter is a part of each.
+const KEPT: f64 = 0.8;
+/// Probes of which the answer is waited for.
+const OUTSTANDING: usize = 16;
+/// The least round trip is that of the last one or two of these.
+const LEAST_OVER: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    sequence: u16,
+    at: Instant,
+    /// Bytes sent when it was, itself included.
+    bytes: u64,
+}
+
+/// One leg of one UE.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    outstanding: [Option<Probe>; OUTSTANDING],
+    next: u16,
+    unanswered: u16,
+    rtt_us: f64,
+    /// Least round trip of this window of time and of the one before.
+    least_us: [f64; 2],
+    least_since: Instant,
+    /// Bytes before the last probe that was answered, when that was, and whether there was a queue.
+    last: Option<(u64, Instant, bool)>,
+    jitter: Jitter,
+    /// Bits and seconds of the last samples of a busy leg that has jitter.
+    busy: (f64, f64),
+    rate_bps: f64,
+    /// It was busy once: the rate is not a lower bound.
+    rate_known: bool,
+    pub sent_bytes: u64,
+    pub up: bool,
+    pub probes: u64,
+    pub answers: u64,
+}
+
+impl Link {
+    /// A leg that is taken for up until probes say otherwise.
+    pub(super) const fn new() -> Self {
+        Self {
+            outstanding: [None; OUTSTANDING],
+            next: 0,
+            unanswered: 0,
+            rtt_us: 0.0,
+            least_us: [f64::INFINITY; 2],
+            least_since: Instant::ZERO,
+            last: None,
+            jitter: Jitter::new(),
+            busy: (0.0, 0.0),
+            rate_bps: 0.0,
+            rate_known: false,
+            sent_bytes: 0,
+            up: true,
+            probes: 0,
+            answers: 0,
+        }
+    }
+
+    /// A probe of `bytes` is being sent; its sequence number. The leg is down after `lost_after` without an answer.
+    pub(super) fn probe(&mut self, bytes: usize, lost_after: u16, now: Instant) -> u16 {
+        if self.unanswered >= lost_after {
+            self.up = false;
+        }
+        let sequence = self.next;
+        self.next = sequence.wrapping_add(1);
+        self.sent_bytes += bytes as u64;
+        self.outstanding[usize::from(sequence) % OUTSTANDING] =
+            Some(Probe { sequence, at: now, bytes: self.sent_bytes });
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.probes += 1;
+        sequence
+    }
+
+    /// The answer to a probe; `false` if nobody waits for it.
+    pub(super) fn answered(&mut self, sequence: u16, now: Instant) -> bool {
+        let slot = &mut self.outstanding[usize::from(sequence) % OUTSTANDING];
+        let Some(probe) = slot.take_if(|probe| probe.sequence == sequence) else { return false };
+        self.answers += 1;
+        (self.unanswered, self.up) = (0, true);
+        let rtt_us = nanos(now.saturating_since(probe.at)) as f64 / 1e3;
+        self.rtt_us = if self.rtt_us == 0.0 { rtt_us } else { NEW * rtt_us + (1.0 - NEW) * self.rtt_us };
+        if now.saturating_since(self.least_since) > LEAST_OVER {
+            self.least_us = [rtt_us, self.least_us[0]];
+            self.least_since = now;
+            self.jitter.turn();
+        }
+        self.least_us[0] = self.least_us[0].min(rtt_us);
+        let least_us = self.least_rtt_us();
+        let answer = Answer { bytes: probe.bytes, sent: probe.at, answered: now, rtt_us };
+        if self.jitter.answered(answer, least_us, self.rate_known.then_some(self.rate_bps)) {
+            (self.rate_bps, self.rate_known) = (self.jitter.most_bps(), false);
+            self.busy = (0.0, 0.0);
+        }
+        let is_busy = self.jitter.is_beyond(rtt_us, least_us);
+        if let Some((bytes, at, was_busy)) = self.last
+            && probe.bytes > bytes
+        {
+            let (bits, seconds) =
+                ((probe.bytes - bytes) as f64 * 8.0, now.saturating_since(at).as_secs_f64());
+            if seconds > 0.0 {
+                let is_exact = was_busy && is_busy && Jitter::is_possible(bits / seconds, rtt_us - least_us);
+                self.rate_sample(bits, seconds, is_exact);
+            }
+        }
+        if self.last.is_none_or(|(bytes, ..)| probe.bytes > bytes) {
+            self.last = Some((probe.bytes, now, is_busy));
+        }
+        true
+    }
+
+    /// Smoothed round-trip time, microseconds; 0 before the first.
+    pub(super) const fn rtt_us(&self) -> f64 {
+        self.rtt_us
+    }
+
+    /// The least of lately; infinite before the first.
+    pub(super) const fn least_rtt_us(&self) -> f64 {
+        self.least_us[0].min(self.least_us[1])
+    }
+
+    /// Rate in bits per second; 0 as long as nothing is known.
+    pub(super) const fn rate_bps(&self) -> f64 {
+        self.rate_bps
+    }
+
+    fn rate_sample(&mut self, bits: f64, seconds: f64, is_exact: bool) {
+        let rate = bits / seconds;
+        if self.jitter.is_known() {
+            return self.rate_sample_with_jitter(bits, seconds, is_exact);
+        }
+        if is_exact && self.rate_known {
+            self.rate_bps = NEW * rate + (1.0 - NEW) * self.rate_bps;
+        } else if is_exact {
+            (self.rate_bps, self.rate_known) = (rate, true);
+        } else {
+            self.rate_bps = self.rate_bps.max(rate);
+        }
+    }
+
+    /// Over several samples what jitter adds to one is what it takes from the next.
+    fn rate_sample_with_jitter(&mut self, bits: f64, seconds: f64, is_exact: bool) {
+        if is_exact {
+            self.busy = (KEPT * self.busy.0 + bits, KEPT * self.busy.1 + seconds);
+            (self.rate_bps, self.rate_known) = (self.busy.0 / self.busy.1, true);
+        } else {
+            self.busy = (0.0, 0.0);
+            self.rate_bps = self.rate_bps.max(self.jitter.sample_bps());
+        }
+    }
+
+    /// Whether the rate was measured while the leg was busy.
+    pub(super) const fn is_rate_known(&self) -> bool {
+        self.rate_known
+    }
+
+    pub(super) fn view(&self, leg: Leg) -> LinkView {
+        let least = self.least_rtt_us();
+        LinkView {
+            leg,
+            up: self.up,
+            rtt_us: self.rtt_us,
+            least_rtt_us: if least.is_finite() { least } else { 0.0 },
+            rate_bps: self.rate_bps,
+            sent_bytes: self.sent_bytes,
+            probes: self.probes,
+            answers: self.answers,
+        }
+    }
+}
+
+/// A leg of a UE, for those who look.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkView {
+    /// Which.
+    pub leg: Leg,
+    /// Whether probes are answered.
+    pub up: bool,
+    /// Smoothed round-trip time, microseconds; 0 before the first.
+    pub rtt_us: f64,
+    /// The least of the last 10 to 20 s, microseconds; 0 before the first.
+    pub least_rtt_us: f64,
+    /// Rate, bits per second; a lower bound as long as the leg was not busy; 0 as long as nothing is known.
+    pub rate_bps: f64,
+    /// Bytes of TCP and probes sent.
+    pub sent_bytes: u64,
+    /// Probes sent.
+    pub probes: u64,
+    /// Probes answered.
+    pub answers: u64,
+}
+
+#[cfg(test)]
+mod tests;

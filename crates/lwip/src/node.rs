@@ -1,0 +1,457 @@
+//! The node in batch form: packets in place, one at a time, from whoever reads them off a device.
+
+use super::Leg;
+use super::adaptive::Gaps;
+use super::config::{Config, ConfigError, DidaConfig, OtherTraffic, Steering, UeConfig, WifiLeg};
+use super::element::Outbox;
+use super::events::{Event, ReleaseReason};
+use super::flow::{Flow, FlowView};
+use super::flows::Flows;
+use super::link::Link;
+use super::pool::{Pool, Queue};
+use super::stats::{PassReason, Stats};
+use super::steer::{ONE, Switch, lte_share, of_flow};
+use super::timers::Timers;
+use super::ue::family;
+use anabranch_element::Reason;
+use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, Told};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::ip::{FlowKey, IpPacket, protocol, rewrite_dst};
+use anabranch_wire::tcp::{TcpFlags, TcpView};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+/// Flows forgotten at a time.
+const EXPIRE_AT_A_TIME: usize = 1024;
+
+/// Where a node puts what leaves it (batch form).
+pub trait NodeSink {
+    /// A packet for the backhaul.
+    fn backhaul(&mut self, packet: &[u8]);
+    /// A packet of the node's own for a leg.
+    fn leg(&mut self, leg: Leg, packet: &[u8]);
+}
+
+pub(super) struct Ue {
+    pub config: UeConfig,
+    pub wifi: [Option<IpAddr>; 2],
+    pub gaps: Gaps,
+    /// In the order of [`Leg::ALL`].
+    pub links: [Link; 2],
+    pub switch: Switch,
+    /// Part of its packets that go over LTE.
+    pub lte_share: u32,
+    /// Whether it got packets since the last probe.
+    pub is_busy: bool,
+    pub probed_at: Instant,
+}
+
+impl Ue {
+    fn new() -> Self {
+        Self {
+            config: UeConfig::default(),
+            wifi: [None; 2],
+            gaps: Gaps::default(),
+            links: [Link::new(), Link::new()],
+            switch: Switch::new(),
+            lte_share: 0,
+            is_busy: false,
+            probed_at: Instant::ZERO,
+        }
+    }
+}
+
+/// A node.
+pub struct Node {
+    pub(super) config: Config,
+    pub(super) key: u64,
+    pub(super) ues: Vec<Ue>,
+    pub(super) by_address: BTreeMap<IpAddr, u32>,
+    pub(super) flows: Flows,
+    pub(super) pool: Pool,
+    pub(super) timers: Timers,
+    pub(super) probe_timers: Timers,
+    /// Held ACKs of flows that are no more, to be sent with the next call that can.
+    pub(super) orphans: Queue,
+    pub(super) stats: Stats,
+    pub(super) events: VecDeque<Event>,
+    pub(super) packets: Outbox,
+    /// As which IOAM node it fills traces.
+    ioam: Option<Box<BothWays>>,
+}
+
+/// A TCP packet, read as far as a node needs.
+pub(super) struct Seen<'a> {
+    pub ip: IpPacket,
+    pub tcp: TcpView<'a>,
+    /// In the direction of the packet.
+    pub key: FlowKey,
+}
+
+impl Node {
+    /// A node. `seed` keys the table of flows: strangers must not know it in a real run.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn new(config: Config, seed: u64, now: Instant) -> Result<Self, ConfigError> {
+        config.check()?;
+        let mut node = Self {
+            key: seed,
+            ues: Vec::new(),
+            by_address: BTreeMap::new(),
+            flows: Flows::new(seed, config.flows),
+            pool: Pool::new(),
+            timers: Timers::default(),
+            probe_timers: Timers::default(),
+            orphans: Queue::default(),
+            stats: Stats::default(),
+            events: VecDeque::new(),
+            packets: Outbox::default(),
+            ioam: None,
+            config,
+        };
+        node.configured(now);
+        Ok(node)
+    }
+
+    /// From now on it fills the traces of packets, both ways, as this IOAM node. What waits is behind it, in the legs: it
+    /// tells who it is, when packets came, their rate and their flows.
+    pub fn set_ioam(&mut self, node: IoamNode) {
+        self.ioam = Some(Box::new(BothWays::new(node)));
+    }
+
+    /// What became of traces.
+    #[must_use]
+    pub fn ioam_stats(&self) -> IoamStats {
+        self.ioam.as_ref().map_or_else(IoamStats::default, |ioam| ioam.stats())
+    }
+
+    /// Takes a packet from the backhaul, and says by which leg it leaves. For the Wi-Fi leg its destination has
+    /// been rewritten, if that is how the leg works.
+    pub fn downlink(&mut self, packet: &mut [u8], now: Instant) -> Leg {
+        if let Some(ioam) = &mut self.ioam {
+            ioam.down.arrived(packet, now);
+            ioam.down.fill(packet, now, now, Told::default);
+        }
+        let leg = match see(packet) {
+            Ok(seen) => {
+                let dst = seen.key.dst;
+                let (leg, ue) = self.steer_tcp(&seen, now);
+                let leg = self.by_wifi(leg, dst, packet);
+                if let Some(ue) = ue.and_then(|ue| self.ues.get_mut(ue as usize)) {
+                    ue.links[leg as usize].sent_bytes += packet.len() as u64;
+                }
+                leg
+            }
+            Err(reason) => {
+                self.stats.passed(reason);
+                self.steer_other(reason, packet)
+            }
+        };
+        self.stats.left_by(leg, packet.len());
+        leg
+    }
+
+    /// Takes a packet of a UE, from either leg. What goes on to the backhaul, at once or later, goes to `out`, in
+    /// the order in which it came.
+    pub fn uplink(&mut self, packet: &mut [u8], now: Instant, out: &mut impl NodeSink) {
+        self.send_orphans(out);
+        if let Some(ioam) = &mut self.ioam {
+            ioam.up.arrived(packet, now);
+            ioam.up.fill(packet, now, now, Told::default);
+        }
+        let packet = &*packet;
+        let seen = see(packet);
+        if matches!(seen, Err(PassReason::NotTcp)) && self.take_answer(packet, now) {
+            return;
+        }
+        self.stats.uplink_packets += 1;
+        let passed = match seen {
+            Ok(seen) => self.uplink_tcp(&seen, packet, now, out),
+            Err(reason) => {
+                out.backhaul(packet);
+                Some(reason)
+            }
+        };
+        if let Some(reason) = passed {
+            self.stats.passed(reason);
+        }
+    }
+
+    /// Does what is due.
+    pub fn poll(&mut self, now: Instant, out: &mut impl NodeSink) {
+        self.send_orphans(out);
+        while let Some((at, number)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.end_hold(number, ReleaseReason::Timer, now, out);
+        }
+        self.send_probes(now, out);
+        let idle = self.idle();
+        for _ in 0..EXPIRE_AT_A_TIME {
+            let silent = |(_, flow): &(u32, &Flow)| now.saturating_since(flow.seen) >= idle;
+            let Some((number, _)) = self.flows.oldest().find(silent) else { break };
+            self.end_hold(number, ReleaseReason::Evicted, now, out);
+            self.flows.remove(number);
+        }
+    }
+
+    /// When [`Node::poll`] has something to do next, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let orphans = (!self.orphans.is_empty()).then_some((Instant::ZERO, "ACKs of a flow that is no more"));
+        let held = self.timers.first().map(|(at, _)| (at, "held ACKs"));
+        let idle = self.flows.oldest().map(|(_, flow)| flow.seen).min();
+        let idle = idle.map(|seen| (seen + self.idle(), "silent flows"));
+        let probe = self.probe_timers.first().map(|(at, _)| (at, "probes"));
+        [orphans, held, probe, idle].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// The next event, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Flows, in no particular order, but always the same.
+    pub fn flows(&self) -> impl Iterator<Item = FlowView> {
+        let min_rto_s = f64::from(self.config.dida.unwrap_or_default().min_rto_ms) / 1e3;
+        self.flows.iter().map(move |(_, flow)| flow.view(min_rto_s))
+    }
+
+    /// Number of flows remembered.
+    #[must_use]
+    pub const fn flow_count(&self) -> u32 {
+        self.flows.len()
+    }
+
+    /// ACKs held now.
+    #[must_use]
+    pub const fn held_acks(&self) -> u32 {
+        self.pool.len()
+    }
+
+    /// Bytes of memory for flows, held ACKs and timers.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.flows.bytes() + self.pool.bytes() + self.timers.bytes()
+    }
+
+    /// Other shares from the next packet on.
+    ///
+    /// # Errors
+    /// What is wrong; then nothing has changed.
+    pub fn set_steering(&mut self, steering: Steering, now: Instant) -> Result<(), ConfigError> {
+        steering.check()?;
+        self.config.check_probe(&steering)?;
+        self.config.steering = steering;
+        for ue in &mut self.ues {
+            ue.lte_share = lte_share(&steering, &ue.links, &mut ue.switch, now);
+        }
+        Ok(())
+    }
+
+    /// Switches DIDA on, off, or changes it; what is held is sent.
+    ///
+    /// # Errors
+    /// What is wrong; then nothing has changed.
+    pub fn set_dida(&mut self, dida: Option<DidaConfig>, now: Instant) -> Result<(), ConfigError> {
+        dida.as_ref().map_or(Ok(()), DidaConfig::check)?;
+        self.config.dida = dida;
+        for number in 0..self.flows.end() {
+            self.orphan(number, ReleaseReason::Reconfigured, now);
+        }
+        Ok(())
+    }
+
+    /// The leg of UDP from the next packet on.
+    pub const fn set_other(&mut self, other: OtherTraffic) {
+        self.config.other = other;
+    }
+
+    /// Other UEs. Flows of those that stay are kept.
+    ///
+    /// # Errors
+    /// What is wrong; then nothing has changed.
+    pub fn set_ues(&mut self, ues: Vec<UeConfig>, now: Instant) -> Result<(), ConfigError> {
+        let old = core::mem::replace(&mut self.config.ues, ues);
+        if let Err(error) = self.config.check() {
+            self.config.ues = old;
+            return Err(error);
+        }
+        self.configured(now);
+        for number in 0..self.flows.end() {
+            let Some(flow) = self.flows.get_mut(number) else { continue };
+            if let Some(ue) = self.by_address.get(&flow.key.dst) {
+                flow.ue = *ue;
+            } else {
+                self.orphan(number, ReleaseReason::Reconfigured, now);
+                self.flows.remove(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Derives what the data path needs. What is known of a UE stays with its name.
+    fn configured(&mut self, now: Instant) {
+        let mut old = core::mem::take(&mut self.ues);
+        self.by_address.clear();
+        self.probe_timers = Timers::default();
+        for (number, config) in (0..).zip(&self.config.ues) {
+            for address in &config.addresses {
+                self.by_address.insert(*address, number);
+            }
+            let known = old.iter().position(|known| known.config.name == config.name);
+            let mut ue = known.map_or_else(Ue::new, |known| old.swap_remove(known));
+            ue.wifi = [None; 2];
+            for address in &config.wifi {
+                ue.wifi[family(*address)] = Some(*address);
+            }
+            ue.config = config.clone();
+            ue.lte_share = lte_share(&self.config.steering, &ue.links, &mut ue.switch, now);
+            if self.config.probe.is_some() {
+                self.probe_timers.set(number, now);
+            }
+            self.ues.push(ue);
+        }
+    }
+
+    /// The UEs.
+    pub fn ues(&self) -> impl Iterator<Item = &UeConfig> {
+        self.ues.iter().map(|ue| &ue.config)
+    }
+
+    fn idle(&self) -> Duration {
+        Duration::from_secs(self.config.idle_s.into())
+    }
+
+    fn steer_tcp(&mut self, seen: &Seen<'_>, now: Instant) -> (Leg, Option<u32>) {
+        let hash = self.flows.hash(&seen.key);
+        let number = match self.flows.find(&seen.key, hash) {
+            Some(number) => number,
+            None => match self.by_address.get(&seen.key.dst) {
+                Some(&ue) => self.new_flow(Flow::new(seen.key, hash, ue, now), now),
+                None => {
+                    self.stats.passed(PassReason::UnknownUe);
+                    return (Leg::Lte, None);
+                }
+            },
+        };
+        let flags = seen.tcp.flags();
+        if flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
+            self.orphan(number, ReleaseReason::Handshake, now);
+        }
+        let Some(flow) = self.flows.get_mut(number) else { return (Leg::Lte, None) };
+        let number_of_ue = flow.ue;
+        let lte_share = self.ues.get(number_of_ue as usize).map_or(ONE, |ue| ue.lte_share);
+        let is_again = flow.track.is_again(&seen.tcp);
+        if let Some(gap) = &mut flow.gap
+            && is_again
+            && gap.again.is_none()
+            && flow.track.fills(&seen.tcp)
+        {
+            gap.again = Some((now, seen.tcp.timestamps().map(|(value, _)| value)));
+        }
+        flow.track.on_segment(&seen.tcp);
+        flow.estimate.on_segment(&seen.tcp, is_again, now);
+        if let Some(at) = flow.syn_at.filter(|_| flags.contains(TcpFlags::SYN)) {
+            flow.syn_at = None;
+            flow.estimate.on_handshake(now.saturating_since(at));
+        }
+        let is_anchored =
+            [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST].into_iter().any(|f| flags.contains(f));
+        // ACKs of an upload, too: they are small, and two ways would only change their order.
+        let leg = if is_anchored || seen.tcp.payload_len() == 0 {
+            Leg::Lte
+        } else {
+            let leg = flow.carry.next(lte_share);
+            flow.sent[leg as usize] += 1;
+            self.stats.steered[leg as usize] += 1;
+            leg
+        };
+        let proven = flow.track.is_proven();
+        self.flows.touch(number, proven, now);
+        self.wake(number_of_ue);
+        (leg, Some(number_of_ue))
+    }
+
+    fn steer_other(&self, reason: PassReason, packet: &mut [u8]) -> Leg {
+        if reason != PassReason::NotTcp || self.config.other == OtherTraffic::Lte {
+            return Leg::Lte;
+        }
+        let Ok(key) = FlowKey::parse(packet) else { return Leg::Lte };
+        let ue = self.by_address.get(&key.dst).and_then(|ue| self.ues.get(*ue as usize));
+        let Some(ue) = ue.filter(|_| key.protocol == protocol::UDP) else { return Leg::Lte };
+        if !ue.links[Leg::Wifi as usize].up {
+            return Leg::Lte;
+        }
+        let leg = match self.config.other {
+            OtherTraffic::Lte => Leg::Lte,
+            OtherTraffic::Wifi => Leg::Wifi,
+            OtherTraffic::ByFlow => of_flow(self.flows.hash(&key), ue.lte_share),
+        };
+        if leg == Leg::Wifi && !self.to_wifi(key.dst, packet) { Leg::Lte } else { leg }
+    }
+
+    /// Makes a packet ready for its leg; LTE if it cannot be.
+    fn by_wifi(&mut self, leg: Leg, dst: IpAddr, packet: &mut [u8]) -> Leg {
+        if leg == Leg::Wifi && !self.to_wifi(dst, packet) {
+            self.stats.passed(PassReason::NoWifiAddress);
+            return Leg::Lte;
+        }
+        leg
+    }
+
+    fn to_wifi(&self, dst: IpAddr, packet: &mut [u8]) -> bool {
+        match self.config.wifi_leg {
+            WifiLeg::Tunnel => true,
+            WifiLeg::Translate => {
+                let ue = self.by_address.get(&dst).and_then(|ue| self.ues.get(*ue as usize));
+                let wifi = ue.and_then(|ue| ue.wifi[family(dst)]);
+                wifi.is_some_and(|wifi| rewrite_dst(packet, wifi).is_ok())
+            }
+        }
+    }
+
+    pub(super) fn new_flow(&mut self, flow: Flow, now: Instant) -> u32 {
+        while let Some(victim) = self.flows.victim() {
+            self.orphan(victim, ReleaseReason::Evicted, now);
+            self.flows.remove(victim);
+            self.stats.evicted_flows += 1;
+        }
+        self.stats.new_flows += 1;
+        self.flows.insert(flow)
+    }
+}
+
+/// Reads a TCP packet; the reason if it is none.
+#[inline]
+fn see(packet: &[u8]) -> Result<Seen<'_>, PassReason> {
+    let ip = IpPacket::parse(packet).map_err(|_| PassReason::Malformed)?;
+    if ip.fragment {
+        return Err(PassReason::Fragment);
+    }
+    if ip.src.is_ipv6() && ip.payload.start != 40 {
+        return Err(PassReason::ExtensionHeaders);
+    }
+    if ip.protocol != protocol::TCP {
+        return Err(PassReason::NotTcp);
+    }
+    let tcp = packet.get(ip.payload.clone()).ok_or(PassReason::Malformed)?;
+    let tcp = TcpView::parse(tcp).map_err(|_| PassReason::BadTcp)?;
+    let (src_port, dst_port) = tcp.ports();
+    let key = FlowKey { src: ip.src, dst: ip.dst, src_port, dst_port, protocol: protocol::TCP };
+    Ok(Seen { ip, tcp, key })
+}

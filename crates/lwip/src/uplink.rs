@@ -1,0 +1,278 @@
+//! The uplink of a node: DIDA, applied.
+
+use super::config::{DidaConfig, Hold};
+use super::dida::Verdict;
+use super::events::{Event, ReleaseReason};
+use super::flow::{Flow, Gap};
+use super::holding_time::GUARD_S;
+use super::node::{Node, NodeSink, Seen};
+use super::pool::{MAX_HELD_BYTES, Queue};
+use super::sack::{Keep, stamp_of, with_blocks};
+use super::stats::{PassReason, Stats};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::ip::IpPacket;
+use anabranch_wire::tcp::TcpFlags;
+
+/// Events kept until they are taken; then the oldest go.
+const MAX_EVENTS: usize = 512;
+
+impl Node {
+    pub(super) fn uplink_tcp(
+        &mut self,
+        seen: &Seen<'_>,
+        packet: &[u8],
+        now: Instant,
+        out: &mut impl NodeSink,
+    ) -> Option<PassReason> {
+        let key = seen.key.reversed();
+        let hash = self.flows.hash(&key);
+        let is_syn = seen.tcp.flags().contains(TcpFlags::SYN);
+        let number = match (self.flows.find(&key, hash), self.by_address.get(&key.dst)) {
+            (Some(number), _) => number,
+            // Its window scale is in the SYN only.
+            (None, Some(&ue)) if is_syn => {
+                let number = self.new_flow(Flow::new(key, hash, ue, now), now);
+                self.send_orphans(out);
+                number
+            }
+            (None, ue) => {
+                out.backhaul(packet);
+                return Some(if ue.is_some() { PassReason::UnknownFlow } else { PassReason::UnknownUe });
+            }
+        };
+        let dida = self.config.dida.filter(|dida| dida.hold != Hold::Fixed { ms: 0.0 });
+        let let_through = dida.map(|dida| dida.let_through);
+        let hides = dida.is_some_and(|dida| dida.hide_sack);
+        let flow = self.flows.get_mut(number)?;
+        let (verdict, reason) = flow.track.judge(&seen.ip, &seen.tcp, let_through, hides);
+        if matches!(verdict, Verdict::PassDuplicate | Verdict::Hold | Verdict::Divide) {
+            flow.estimate.on_gap();
+            if let_through.is_some_and(|let_through| flow.track.dups > let_through) && flow.gap.is_none() {
+                flow.gap = Some(Gap::new(now));
+            }
+        }
+        match verdict {
+            Verdict::Pass => out.backhaul(packet),
+            Verdict::PassDuplicate => self.pass_duplicate(number, packet, now, out),
+            Verdict::Advance => {
+                self.end_hold(number, ReleaseReason::Filled, now, out);
+                self.stats.advances += 1;
+                self.end_gap(number, seen.tcp.timestamps().map(|(_, echo)| echo), now);
+                let mut goes_on_with = None;
+                if let Some(flow) = self.flows.get_mut(number) {
+                    flow.estimate.on_advance(&seen.tcp, flow.track.una, now);
+                    flow.track.advance(&seen.tcp, now);
+                    goes_on_with = flow.track.keeps_gap(&seen.tcp).filter(|_| hides);
+                }
+                match goes_on_with {
+                    Some(keep) => self.hold_gap(number, &seen.ip, packet, keep, now, out),
+                    None => out.backhaul(packet),
+                }
+            }
+            Verdict::Release(why) => {
+                self.end_hold(number, why, now, out);
+                if is_syn && let Some(flow) = self.flows.get_mut(number) {
+                    flow.track.on_uplink_syn(&seen.tcp);
+                    // One that is sent again cannot be told from the first by its answer.
+                    flow.syn_at = flow.syn_at.is_none().then_some(now);
+                    flow.gap = None;
+                }
+                out.backhaul(packet);
+            }
+            Verdict::Hold => self.hold(number, packet, now, out),
+            Verdict::Divide => self.divide(number, &seen.ip, packet, now, out),
+        }
+        let proven = self.flows.get(number).is_some_and(|flow| flow.track.is_proven());
+        self.flows.touch(number, proven, now);
+        reason
+    }
+
+    fn hold(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
+            return out.backhaul(packet);
+        };
+        let until = if flow.track.held.is_empty() { self.hold_until(&dida, flow, now) } else { Instant::MAX };
+        if until <= now {
+            return self.pass_duplicate(number, packet, now, out);
+        }
+        let Some(flow) = self.flows.get_mut(number) else { return };
+        let track = &mut flow.track;
+        if track.held.len() >= dida.held_per_flow || !self.pool.push(&mut track.held, packet, dida.held) {
+            track.gave_up();
+            self.end_hold(number, ReleaseReason::Full, now, out);
+            return self.pass_duplicate(number, packet, now, out);
+        }
+        flow.held_acks += 1;
+        self.stats.dup_acks += 1;
+        self.stats.held += 1;
+        if until < Instant::MAX {
+            track.held_since = now;
+            self.timers.set(number, until);
+        }
+    }
+
+    /// Sends an ACK on without the SACK blocks that tell of a gap, and holds it with them.
+    fn hold_gap(
+        &mut self,
+        number: u32,
+        ip: &IpPacket,
+        packet: &[u8],
+        keep: Keep,
+        now: Instant,
+        out: &mut impl NodeSink,
+    ) {
+        let (Some(dida), Some(flow)) = (self.config.dida, self.flows.get(number)) else {
+            return out.backhaul(packet);
+        };
+        let until = self.hold_until(&dida, flow, now);
+        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let stays = match keep {
+            Keep::First => with_blocks(ip, packet, Keep::Others, None, &mut stays),
+            Keep::None | Keep::Others => Some(packet),
+        };
+        if until > now
+            && let (Some(hidden), Some(stays)) = (with_blocks(ip, packet, keep, None, &mut goes_on), stays)
+            && let Some(flow) = self.flows.get_mut(number)
+            && self.pool.push(&mut flow.track.held, stays, dida.held)
+        {
+            self.stats.hidden_gaps += 1;
+            flow.gap = Some(Gap::new(now));
+            flow.track.held_since = now;
+            self.timers.set(number, until);
+            return out.backhaul(hidden);
+        }
+        out.backhaul(packet);
+    }
+
+    /// Sends the duplicate SACK of an ACK on, and holds its other blocks.
+    fn divide(&mut self, number: u32, ip: &IpPacket, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+        let Some(flow) = self.flows.get(number) else { return out.backhaul(packet) };
+        let stamp = self.pool.front(&flow.track.held).and_then(stamp_of);
+        let (mut goes_on, mut stays) = ([0; MAX_HELD_BYTES], [0; MAX_HELD_BYTES]);
+        let Some(first) = with_blocks(ip, packet, Keep::First, stamp, &mut goes_on) else {
+            self.end_hold(number, ReleaseReason::Dsack, now, out);
+            return out.backhaul(packet);
+        };
+        out.backhaul(first);
+        // It may say nothing else.
+        if let Some(others) = with_blocks(ip, packet, Keep::Others, None, &mut stays) {
+            self.hold(number, others, now, out);
+        }
+    }
+
+    /// When a hold that begins now ends, at the latest.
+    fn hold_until(&self, dida: &DidaConfig, flow: &Flow, now: Instant) -> Instant {
+        let trips = flow.estimate.round_trips();
+        let seconds = match dida.hold {
+            Hold::Fixed { ms } => ms / 1e3,
+            Hold::Optimal => flow.model(now).map_or(0.0, |model| model.optimum_s()),
+            Hold::Adaptive => match (trips, self.ues.get(flow.ue as usize)) {
+                (Some(trips), Some(ue)) => ue.gaps.best_s(flow.window(), trips.smoothed_s),
+                _ => 0.0,
+            },
+        };
+        let until = now + span(seconds);
+        if !dida.respect_rto {
+            return until;
+        }
+        let floor_s = f64::from(dida.min_rto_ms) / 1e3;
+        let longest_s = trips.map_or(floor_s - GUARD_S, |trips| trips.mht_s(floor_s));
+        until.min(flow.track.advanced_at + span(longest_s))
+    }
+
+    fn pass_duplicate(&mut self, number: u32, packet: &[u8], now: Instant, out: &mut impl NodeSink) {
+        self.stats.dup_acks += 1;
+        self.stats.dup_acks_passed += 1;
+        if let Some(flow) = self.flows.get_mut(number) {
+            count_sent(flow, 1, now, &mut self.stats);
+        }
+        out.backhaul(packet);
+    }
+
+    /// The missing ACK is there: was its packet late, or lost?
+    fn end_gap(&mut self, number: u32, echo: Option<u32>, now: Instant) {
+        let Some(flow) = self.flows.get_mut(number) else { return };
+        let Some(gap) = flow.gap.take() else { return };
+        let shortest = Duration::from_micros(flow.estimate.down_min_us.into());
+        let late = gap.was_late(echo, shortest, now);
+        let Some(ue) = self.ues.get_mut(flow.ue as usize) else { return };
+        if late {
+            self.stats.late_gaps += 1;
+            ue.gaps.was_late(now.saturating_since(gap.since));
+        } else {
+            self.stats.lost_gaps += 1;
+            ue.gaps.was_lost();
+        }
+    }
+
+    /// Takes what is held of a flow: sent in order, or dropped when the missing ACK is there.
+    pub(super) fn end_hold(
+        &mut self,
+        number: u32,
+        reason: ReleaseReason,
+        now: Instant,
+        out: &mut impl NodeSink,
+    ) {
+        let Some(mut held) = self.take_held(number, reason, now) else { return };
+        self.pool.drain(&mut held, |packet| {
+            if reason != ReleaseReason::Filled {
+                out.backhaul(packet);
+            }
+        });
+    }
+
+    /// As [`Self::end_hold`], where there is nowhere to send to.
+    pub(super) fn orphan(&mut self, number: u32, reason: ReleaseReason, now: Instant) {
+        if let Some(held) = self.take_held(number, reason, now) {
+            self.pool.append(&mut self.orphans, held);
+        }
+    }
+
+    fn take_held(&mut self, number: u32, reason: ReleaseReason, now: Instant) -> Option<Queue> {
+        let flow = self.flows.get_mut(number)?;
+        if flow.track.held.is_empty() {
+            return None;
+        }
+        self.timers.clear(number);
+        let held = core::mem::take(&mut flow.track.held);
+        let time = now.saturating_since(flow.track.held_since);
+        if reason != ReleaseReason::Filled {
+            flow.track.gave_up();
+            count_sent(flow, held.len(), now, &mut self.stats);
+        }
+        self.stats.hold_ended(reason, held.len(), time);
+        let event = Event::Released { flow: flow.key, reason, acks: held.len(), held: time };
+        self.event(event);
+        Some(held)
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    pub(super) fn send_orphans(&mut self, out: &mut impl NodeSink) {
+        if !self.orphans.is_empty() {
+            self.pool.drain(&mut self.orphans, |packet| out.backhaul(packet));
+        }
+    }
+}
+
+/// Counts duplicates that were sent since the last advance. The third is the one that matters: the sender reduces its
+/// window, and what it has grown to is another epoch's.
+fn count_sent(flow: &mut Flow, more: u32, now: Instant, stats: &mut Stats) {
+    let before = flow.track.dups_sent;
+    let sent = u32::from(before).saturating_add(more).min(u16::MAX.into()) as u16;
+    flow.track.dups_sent = sent;
+    if before < 3 && sent >= 3 {
+        stats.triple_dup_acks += 1;
+        flow.estimate.epoch = now;
+    }
+}
+
+/// A duration of so many seconds; none, if that is no number.
+fn span(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}

@@ -1,0 +1,315 @@
+//! A data radio bearer: both ends of RLC and PDCP, and the packets between them.
+
+use super::config::{BearerConfig, UeError};
+use super::stats::BearerStats;
+use crate::amc::{Amc, Direction};
+use crate::mac::{PER_PDU, TransportBlock};
+use crate::pdcp::{PdcpRx, PdcpTx};
+use crate::queue::{AnyBuffer, AnyLimiter, Forecast, QueueConfig};
+use crate::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentLog, SentSdu, TxQueue};
+use crate::sdap::{DrbConfig, DrbId};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::Instant;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Bearer {
+    pub(super) id: DrbId,
+    pub(super) lcid: u8,
+    pub(super) priority: u8,
+    /// Whether RLC sends again what was lost.
+    pub(super) acknowledged: bool,
+    /// Most bytes in its RLC buffer.
+    pub(super) limit_bytes: u64,
+    /// The gNB's end, and the UE's.
+    ends: [End; 2],
+}
+
+#[derive(Debug)]
+struct End {
+    rlc: Entity,
+    pdcp: PdcpRx,
+    delivered: HandedUp,
+    /// What the MAC took since limiters were told last.
+    served: Served,
+}
+
+/// Packets that were handed up at an end.
+#[derive(Debug)]
+struct HandedUp {
+    /// Whether they carry the SDAP header.
+    header: bool,
+    packets: u64,
+    bytes: u64,
+}
+
+/// What the MAC took from a bearer whose limiter goes by it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Served {
+    /// Bytes it had room for.
+    pub(super) granted_bytes: u32,
+    /// SDU bytes that left the buffer.
+    pub(super) sdu_bytes: u32,
+}
+
+/// A packet that was handed up.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) packet: Packet,
+    pub(super) qfi: u8,
+    /// When it was where; none if too many were under way.
+    pub(super) sent: Option<SentSdu>,
+}
+
+/// Index of the sending end.
+const fn sender(direction: Direction) -> usize {
+    match direction {
+        Direction::Downlink => 0,
+        Direction::Uplink => 1,
+    }
+}
+
+impl Bearer {
+    /// A bearer, and the limiters of its downlink and uplink.
+    pub(super) fn new(
+        drb: &DrbConfig,
+        lcid: u8,
+        config: &BearerConfig,
+        amc: &Amc,
+        seed: u64,
+    ) -> Result<(Self, [AnyLimiter; 2]), UeError> {
+        if !matches!(config.pdcp_sn_bits, 12 | 18) {
+            return Err(UeError::value("pdcp_sn_bits", config.pdcp_sn_bits, "12 or 18"));
+        }
+        if let Some(wait @ 3001..) = config.t_reordering_ms {
+            return Err(UeError::value("t_reordering_ms", wait, "0 to 3000"));
+        }
+        if !(1..=9000).contains(&config.mtu_bytes) {
+            return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
+        }
+        let end = |direction, queue: &QueueConfig| -> Result<(AnyLimiter, End), UeError> {
+            let (limiter, buffer) = queue.build(config.params(amc.pulls(direction), seed))?;
+            let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
+            let end = End {
+                rlc: Entity::new(&config.rlc, queue)?,
+                pdcp: PdcpRx::new(config.pdcp_sn(), config.t_reordering()),
+                delivered: HandedUp { header: drb.header, packets: 0, bytes: 0 },
+                served: Served::default(),
+            };
+            Ok((limiter, end))
+        };
+        let (down, gnb) = end(Direction::Downlink, &config.queue)?;
+        let (up, ue) = end(Direction::Uplink, config.uplink_queue.as_ref().unwrap_or(&config.queue))?;
+        let (id, priority) = (drb.id, config.priority);
+        let acknowledged = matches!(config.rlc, RlcConfig::Am(_));
+        let limit_bytes = config.limit_bytes;
+        Ok((Self { id, lcid, priority, acknowledged, limit_bytes, ends: [gnb, ue] }, [down, up]))
+    }
+
+    /// The entity that sends in a direction.
+    #[inline]
+    pub(super) fn tx(&mut self, direction: Direction) -> &mut Entity {
+        &mut self.ends[sender(direction)].rlc
+    }
+
+    #[inline]
+    pub(super) fn status(&self, direction: Direction, now: Instant) -> BufferStatus {
+        self.ends[sender(direction)].rlc.status(now)
+    }
+
+    /// Bytes of the least PDU that carries on with a packet of a direction.
+    pub(super) fn least_pdu(&self, direction: Direction) -> u32 {
+        self.ends[sender(direction)].rlc.least_pdu()
+    }
+
+    /// Whether SDUs of which nothing was sent lie in the buffer of a direction.
+    #[inline]
+    pub(super) fn has_whole_sdus(&self, direction: Direction) -> bool {
+        self.ends[sender(direction)].rlc.has_whole_sdus()
+    }
+
+    /// SDU bytes in the buffer of a direction.
+    #[inline]
+    pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
+        self.ends[sender(direction)].rlc.waiting_bytes()
+    }
+
+    /// Bytes on the air that would empty the buffer of a direction.
+    #[inline]
+    pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
+        self.ends[sender(direction)].rlc.air_bytes(per_pdu, now)
+    }
+
+    /// What of a forecast is left to bearers of lower priority.
+    pub(super) fn take_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
+        let before = self.air_bytes(direction, PER_PDU, now);
+        next.bytes = next.bytes.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+    }
+
+    pub(super) fn sizes(
+        &self,
+        direction: Direction,
+        most: usize,
+        per_pdu: u32,
+        now: Instant,
+        out: &mut Vec<u32>,
+    ) {
+        self.ends[sender(direction)].rlc.sizes(most, per_pdu, now, out);
+    }
+
+    /// Lets a block have what the bearer holds.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        direction: Direction,
+        block: &mut TransportBlock,
+        now: Instant,
+        pool: &mut BufferPool,
+    ) {
+        block.fill(self.lcid, &mut self.ends[sender(direction)].rlc, now, pool);
+    }
+
+    /// The same where somebody wants to know: counts what is taken, and `sent` gets every packet of which the last byte
+    /// goes.
+    pub(super) fn fill_noted(
+        &mut self,
+        direction: Direction,
+        block: &mut TransportBlock,
+        now: Instant,
+        pool: &mut BufferPool,
+        sent: impl FnMut(&SentSdu),
+    ) {
+        let rlc = self.tx(direction);
+        let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
+        let (before, noted) = (rlc.waiting_bytes(), rlc.sent().noted());
+        self.fill(direction, block, now, pool);
+        let End { rlc, served, .. } = &mut self.ends[sender(direction)];
+        let left = before.saturating_sub(rlc.waiting_bytes());
+        served.granted_bytes = served.granted_bytes.saturating_add(granted);
+        served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
+        rlc.sent().since(noted).for_each(sent);
+    }
+
+    /// What the MAC took since the last call.
+    #[inline]
+    pub(super) fn take_served(&mut self, direction: Direction) -> Served {
+        std::mem::take(&mut self.ends[sender(direction)].served)
+    }
+
+    /// Changes the buffer of a direction.
+    pub(super) fn set_buffer(&mut self, direction: Direction, buffer: AnyBuffer, now: Instant) {
+        self.tx(direction).set_buffer(buffer, now);
+    }
+
+    /// When one of its timers is due; [`Instant::MAX`] if none runs.
+    #[inline]
+    pub(super) fn wake(&self) -> Instant {
+        let mut wake = Instant::MAX;
+        for end in &self.ends {
+            if let Some(at) = end.rlc.poll_timeout() {
+                wake = wake.min(at);
+            }
+            if let Some(at) = end.pdcp.poll_timeout() {
+                wake = wake.min(at);
+            }
+        }
+        wake
+    }
+
+    /// A PDU arrives at the receiving end of a direction: the packet that is handed up, where that is the next and nothing
+    /// waits, as nearly always. `out` gets what is handed up otherwise.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        direction: Direction,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+        out: &mut impl FnMut(Delivered),
+    ) -> Option<Delivered> {
+        let (from, to) = self.both(direction);
+        let End { rlc, pdcp, delivered, .. } = to;
+        let sent = from.rlc.sent();
+        match rlc.receive_one(pdu, now, pool) {
+            Ok(whole) => match pdcp.receive_next(whole?, now) {
+                Ok((count, packet)) => return Some(delivered.hand_up(sent, count, packet)),
+                Err(sdu) => pdcp.receive(sdu, now, pool, |count, packet| {
+                    out(delivered.hand_up(sent, count, packet));
+                }),
+            },
+            Err(_) => rlc.receive(pdu, now, pool, &mut |sdu, pool| {
+                pdcp.receive(sdu, now, pool, |count, packet| out(delivered.hand_up(sent, count, packet)));
+            }),
+        }
+        None
+    }
+
+    /// Timers of the receiving end of a direction, and of the sending one.
+    pub(super) fn on_timeout(
+        &mut self,
+        direction: Direction,
+        now: Instant,
+        pool: &mut BufferPool,
+        out: &mut impl FnMut(Delivered),
+    ) {
+        let (from, to) = self.both(direction);
+        if from.rlc.poll_timeout().is_some_and(|at| at <= now) {
+            from.rlc.on_timeout(now, pool);
+        }
+        if to.rlc.poll_timeout().is_some_and(|at| at <= now) {
+            to.rlc.on_timeout(now, pool);
+        }
+        if to.pdcp.poll_timeout().is_some_and(|at| at <= now) {
+            let End { pdcp, delivered, .. } = to;
+            let sent = from.rlc.sent();
+            pdcp.on_timeout(now, |count, packet| out(delivered.hand_up(sent, count, packet)));
+        }
+    }
+
+    /// Whether anything is to be sent.
+    #[inline]
+    pub(super) fn has_to_send(&self, now: Instant) -> bool {
+        self.ends.iter().any(|end| !end.rlc.is_idle(now))
+    }
+
+    pub(super) fn stats(&self, direction: Direction, now: Instant) -> BearerStats {
+        let (from, to) = match direction {
+            Direction::Downlink => (&self.ends[0], &self.ends[1]),
+            Direction::Uplink => (&self.ends[1], &self.ends[0]),
+        };
+        BearerStats {
+            drb: self.id,
+            delivered_packets: to.delivered.packets,
+            delivered_bytes: to.delivered.bytes,
+            buffer: from.rlc.buffer_stats(),
+            buffer_bytes: from.rlc.status(now).sdu_bytes,
+            sender: from.rlc.stats(),
+            receiver: to.rlc.stats(),
+        }
+    }
+
+    #[inline]
+    fn both(&mut self, direction: Direction) -> (&mut End, &mut End) {
+        let [gnb, ue] = &mut self.ends;
+        match direction {
+            Direction::Downlink => (gnb, ue),
+            Direction::Uplink => (ue, gnb),
+        }
+    }
+}
+
+impl HandedUp {
+    /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
+    #[inline(always)]
+    fn hand_up(&mut self, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
+        let sent = sent.take(count);
+        let mut qfi = sent.as_ref().map_or(0, |sent| sent.qfi);
+        if self.header {
+            qfi = packet.first().map_or(qfi, |byte| byte & 0x3f);
+            packet.pull_front(1);
+        }
+        self.packets += 1;
+        self.bytes += packet.len() as u64;
+        Delivered { packet, qfi, sent }
+    }
+}

@@ -1,0 +1,203 @@
+//! Plain IP on N3: whose a packet is, by address, and of which QoS flow, by rule.
+
+use super::config::{QosRule, UeError};
+use crate::amc::Direction;
+use anabranch_rules::{Filter, PortRange, Protocol};
+use anabranch_wire::ip::{FlowKey, IpPacket};
+
+/// Whether rules can be evaluated at a gNB.
+pub(super) fn check(rules: &[QosRule]) -> Result<(), UeError> {
+    for rule in rules {
+        if rule.qfi > 63 {
+            return Err(UeError::value("qos.qfi", rule.qfi, "0 to 63"));
+        }
+        if let Some(dscp @ 64..) = rule.dscp {
+            return Err(UeError::value("qos.dscp", dscp, "0 to 63"));
+        }
+        let Filter { domain, uid, cgroup, .. } = &rule.filter;
+        let unknown = domain.is_some() || uid.is_some() || cgroup.is_some();
+        if unknown {
+            let remedy = "without domain, uid and cgroup: a gNB does not know them";
+            return Err(UeError::value("qos.filter", "a filter of those", remedy));
+        }
+    }
+    Ok(())
+}
+
+/// All that a rule can go by of a packet of the usual form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    addresses: [u8; 8],
+    ports: [u8; 4],
+    tos: u8,
+    protocol: u8,
+}
+
+impl Key {
+    /// The key of TCP or UDP behind an IPv4 header without options, and of no fragment.
+    #[inline]
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+        let head = packet.first_chunk::<24>()?;
+        let [0x45, tos, l0, l1, _, _, f0, f1, _, protocol @ (6 | 17), _, _, rest @ ..] = *head else {
+            return None;
+        };
+        let whole = (head.len()..=packet.len()).contains(&usize::from(u16::from_be_bytes([l0, l1])));
+        if !whole || (f0 & 0x3F, f1) != (0, 0) {
+            return None;
+        }
+        let (addresses, ports) = (*rest.first_chunk()?, *rest.last_chunk()?);
+        Some(Self { addresses, ports, tos, protocol })
+    }
+}
+
+/// The QoS flows of packets seen last, by direction: packets of one key are of one flow.
+#[derive(Debug, Default)]
+pub(super) struct Known([Option<(Key, u8)>; 2]);
+
+impl Known {
+    /// As [`qfi_of`] of the same rules each time.
+    #[inline]
+    pub(super) fn qfi_of(
+        &mut self,
+        rules: &[QosRule],
+        default: u8,
+        direction: Direction,
+        packet: &[u8],
+    ) -> u8 {
+        let Some(key) = Key::of(packet) else { return qfi_of(rules, default, direction, packet) };
+        let known = &mut self.0[super::ue::index(direction)];
+        match known {
+            Some((of, qfi)) if *of == key => *qfi,
+            _ => known.insert((key, qfi_of(rules, default, direction, packet))).1,
+        }
+    }
+}
+
+/// The QoS flow of a packet: the first rule that matches, or the default.
+pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packet: &[u8]) -> u8 {
+    if rules.is_empty() {
+        return default;
+    }
+    let protocol = IpPacket::parse(packet).ok().map(|ip| ip.protocol);
+    let mut flow = None;
+    let matches = |rule: &&QosRule| {
+        rule.dscp.is_none_or(|dscp| dscp_of(packet) == Some(dscp))
+            && rule.filter.protocol.is_none_or(|wanted| protocol.is_some_and(|p| is_number(wanted, p)))
+            && filter_matches(&rule.filter, direction, || {
+                *flow.get_or_insert_with(|| FlowKey::parse(packet).ok())
+            })
+    };
+    rules.iter().find(matches).map_or(default, |rule| rule.qfi)
+}
+
+/// Whether a protocol has this number.
+fn is_number(protocol: Protocol, number: u8) -> bool {
+    match protocol {
+        Protocol::Tcp => number == 6,
+        Protocol::Udp => number == 17,
+        Protocol::Icmp => matches!(number, 1 | 58),
+    }
+}
+
+fn dscp_of(packet: &[u8]) -> Option<u8> {
+    let (first, second) = (packet.first()?, packet.get(1)?);
+    match first >> 4 {
+        4 => Some(second >> 2),
+        6 => Some((first << 4 | second >> 4) >> 2),
+        _ => None,
+    }
+}
+
+/// Whether addresses and ports match; the protocol does. The flow is asked for where it matters.
+fn filter_matches(filter: &Filter, direction: Direction, flow: impl FnOnce() -> Option<FlowKey>) -> bool {
+    let Filter { protocol, local, remote, local_port, remote_port, .. } = filter;
+    if protocol.is_none()
+        && local.is_none()
+        && remote.is_none()
+        && local_port.is_none()
+        && remote_port.is_none()
+    {
+        return true;
+    }
+    let Some(flow) = flow() else { return false };
+    let within =
+        |range: &Option<PortRange>, port: u16| range.is_none_or(|r| (r.first..=r.last).contains(&port));
+    // Seen from the UE: local is the UE.
+    let ((own, own_port), (other, other_port)) = match direction {
+        Direction::Uplink => ((&flow.src, flow.src_port), (&flow.dst, flow.dst_port)),
+        Direction::Downlink => ((&flow.dst, flow.dst_port), (&flow.src, flow.src_port)),
+    };
+    local.is_none_or(|net| net.contains(own))
+        && remote.is_none_or(|net| net.contains(other))
+        && within(local_port, own_port)
+        && within(remote_port, other_port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::ip::udp_datagram;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What is known of the last packet never changes the flow of the next, however little they differ.
+        #[test]
+        fn what_is_known_changes_nothing(
+            steps in prop::collection::vec((0usize..44, any::<u8>(), any::<bool>(), 20usize..60), 1..40),
+        ) {
+            let rules = [
+                rule(1, r#""filter": {"protocol": "tcp"}"#),
+                rule(2, r#""filter": {"protocol": "udp", "remote": "10.0.0.0/24", "remote_port": "4000-5000"}"#),
+                rule(3, r#""dscp": 46"#),
+                rule(4, r#""filter": {"local": "10.45.0.2/32"}"#),
+            ];
+            let to = "10.45.0.2:7000".parse().unwrap();
+            let plain = udp_datagram("10.0.0.9:5000".parse().unwrap(), to, &[5; 30]).unwrap();
+            let mut known = Known::default();
+            for (at, value, down, len) in steps {
+                let mut packet = plain.clone();
+                packet[at] = value;
+                packet.truncate(len);
+                let direction = if down { Direction::Downlink } else { Direction::Uplink };
+                for packet in [&packet, &plain, &packet] {
+                    let flow = known.qfi_of(&rules, 9, direction, packet);
+                    prop_assert_eq!(flow, qfi_of(&rules, 9, direction, packet));
+                }
+            }
+        }
+    }
+
+    fn rule(qfi: u8, text: &str) -> QosRule {
+        QosRule { qfi, ..serde_json::from_str(&format!("{{\"qfi\": 0, {text}}}")).unwrap() }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches() {
+        let mut down =
+            udp_datagram("10.0.0.9:5000".parse().unwrap(), "10.45.0.2:7000".parse().unwrap(), b"x").unwrap();
+        let rules = [
+            rule(1, r#""filter": {"protocol": "tcp"}"#),
+            rule(2, r#""filter": {"remote": "10.0.0.0/24", "remote_port": 5000, "local_port": "7000-7001"}"#),
+            rule(3, r#""filter": {"protocol": "udp"}"#),
+            rule(4, r#""dscp": 46"#),
+        ];
+        assert_eq!(qfi_of(&rules, 9, Direction::Downlink, &down), 2);
+        assert_eq!(qfi_of(&rules, 9, Direction::Uplink, &down), 3, "the other way round it is another flow");
+        assert_eq!(qfi_of(&rules[..1], 9, Direction::Downlink, &down), 9);
+        assert_eq!(qfi_of(&[], 5, Direction::Downlink, &down), 5);
+        down[1] = 46 << 2;
+        assert_eq!(qfi_of(&rules[3..], 9, Direction::Downlink, &down), 4);
+        assert_eq!(qfi_of(&rules[..3], 9, Direction::Downlink, b"no packet"), 9);
+        let mut v6 = vec![0; 60];
+        (v6[0], v6[1]) = (0x6b, 0x80);
+        assert_eq!(dscp_of(&v6), Some(46));
+    }
+
+    #[test]
+    fn what_only_the_ue_knows_is_refused() {
+        let why = |text: &str| check(&[rule(1, text)]).unwrap_err().to_string();
+        assert!(why(r#""filter": {"domain": "example.org"}"#).contains("without domain, uid and cgroup"));
+        assert!(why(r#""dscp": 64"#).contains("qos.dscp = 64: must be 0 to 63"));
+        assert!(check(&[rule(64, r#""dscp": 1"#)]).is_err());
+    }
+}

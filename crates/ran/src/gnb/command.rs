@@ -1,0 +1,152 @@
+//! What can be changed while the cell runs.
+
+use super::Gnb;
+use super::config::{GnbError, TelemetryConfig, UeError};
+use super::ue::index;
+use crate::amc::Direction;
+use crate::channel::Channel;
+use crate::queue::{BearerParams, QueueConfig};
+use crate::sched::{InterConfig, SliceConfig, check_slices};
+use crate::sdap::DrbId;
+use anabranch_element::time::Instant;
+
+/// A change. It takes effect with the next slot.
+#[derive(Debug, Clone)]
+pub enum GnbCommand {
+    /// Other slices, or the same with other shares. Every slice that a UE is in must be among them. If slices
+    /// come, go or change places, quanta and lags start at 0 again; otherwise they are kept.
+    Slices(Vec<SliceConfig>),
+    /// The share of one slice, 0 to 100.
+    Share {
+        /// Its name.
+        slice: String,
+        /// Percent of the RBs.
+        share_percent: f64,
+    },
+    /// Another scheduler; quanta and lags start at 0.
+    Scheduler {
+        /// Of which direction.
+        direction: Direction,
+        /// Which.
+        scheduler: InterConfig,
+    },
+    /// A UE moves to another slice.
+    Move {
+        /// Its name.
+        ue: String,
+        /// The name of the slice.
+        slice: String,
+    },
+    /// A UE's channel becomes another one.
+    Channel {
+        /// The UE's name.
+        ue: String,
+        /// Of which direction.
+        direction: Direction,
+        /// Which; see [`ChannelConfig::build`](crate::channel::ChannelConfig::build).
+        channel: Channel,
+    },
+    /// Another queue discipline for a bearer; what waits is kept, as far as it fits.
+    Queue {
+        /// The UE's name.
+        ue: String,
+        /// The bearer.
+        drb: DrbId,
+        /// Of which direction.
+        direction: Direction,
+        /// Which.
+        queue: QueueConfig,
+        /// What it is built with.
+        params: BearerParams,
+    },
+    /// Which events there are from now on.
+    Telemetry(TelemetryConfig),
+}
+
+impl Gnb {
+    /// Follows a command at `now`.
+    ///
+    /// # Errors
+    /// Why it cannot be followed; then nothing has changed.
+    pub fn apply(&mut self, command: GnbCommand, now: Instant) -> Result<(), GnbError> {
+        match command {
+            GnbCommand::Slices(slices) => self.set_slices(slices),
+            GnbCommand::Telemetry(telemetry) => {
+                self.telemetry = telemetry;
+                Ok(())
+            }
+            GnbCommand::Share { slice, share_percent } => {
+                let mut slices = self.slices.clone();
+                let found = slices.iter_mut().find(|s| s.name == slice);
+                found.ok_or_else(|| no_slice(&slice))?.share_percent = share_percent;
+                self.set_slices(slices)
+            }
+            GnbCommand::Scheduler { direction, scheduler } => {
+                let built = scheduler.build(self.slices.len(), self.ues.len())?;
+                self.links[index(direction)].scheduler = built;
+                self.inter[index(direction)] = scheduler;
+                Ok(())
+            }
+            GnbCommand::Move { ue, slice } => {
+                let to = self.slices.iter().position(|s| s.name == slice).ok_or_else(|| no_slice(&slice))?;
+                self.ue_named(&ue)?.slice = to as u16;
+                Ok(())
+            }
+            GnbCommand::Channel { ue, direction, channel } => {
+                self.ue_named(&ue)?.set_channel(direction, channel);
+                Ok(())
+            }
+            GnbCommand::Queue { ue, drb, direction, queue, params } => {
+                let name = ue.clone();
+                let fail = |what| GnbError::Ue { ue: name, what };
+                let (limiter, buffer) = match queue.build(params) {
+                    Ok(built) => built,
+                    Err(why) => return Err(fail(why.into())),
+                };
+                let ue = self.ue_named(&ue)?;
+                let Some(bearer) = ue.bearers.iter_mut().find(|b| b.id == drb) else {
+                    return Err(fail(UeError::value("drb", drb, "one of its bearers")));
+                };
+                bearer.set_buffer(direction, buffer, now);
+                if direction == Direction::Downlink {
+                    bearer.limit_bytes = params.limit.bytes;
+                }
+                ue.set_limiter(direction, drb, limiter);
+                Ok(())
+            }
+        }
+    }
+
+    fn set_slices(&mut self, slices: Vec<SliceConfig>) -> Result<(), GnbError> {
+        check_slices(&slices)?;
+        let mut places = Vec::with_capacity(self.slices.len());
+        for (old, slice) in (0_u16..).zip(&self.slices) {
+            let place = slices.iter().position(|s| s.name == slice.name);
+            if place.is_none() && self.ues.iter().any(|ue| ue.slice == old) {
+                return Err(GnbError::value("slices", &slice.name, "kept, as long as a UE is in it"));
+            }
+            places.push(place.unwrap_or_default() as u16);
+        }
+        let same = slices.len() == self.slices.len() && (0_u16..).zip(&places).all(|(old, new)| old == *new);
+        if !same {
+            for direction in Direction::ALL {
+                let built = self.inter[index(direction)].build(slices.len(), self.ues.len())?;
+                self.links[index(direction)].scheduler = built;
+            }
+            for ue in &mut self.ues {
+                ue.slice = places.get(usize::from(ue.slice)).copied().unwrap_or_default();
+            }
+        }
+        self.slices = slices;
+        Ok(())
+    }
+
+    fn ue_named(&mut self, name: &str) -> Result<&mut super::ue::Ue, GnbError> {
+        let found = self.ues.iter_mut().find(|ue| ue.name == name);
+        found.ok_or_else(|| GnbError::value("ue", name, "the name of a UE"))
+    }
+}
+
+fn no_slice(name: &str) -> GnbError {
+    GnbError::value("slice", name, "the name of a slice")
+}

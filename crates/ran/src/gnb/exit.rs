@@ -1,0 +1,76 @@
+//! Where packets leave the cell: counted, told, behind a tunnel header on N3 if there are tunnels.
+
+use super::bearer::Delivered;
+use super::stats::{GnbEvent, LinkStats, PacketTimes};
+use super::{Gnb, MAX_EVENTS};
+use crate::amc::Direction;
+use crate::sdap::DrbId;
+use anabranch_element::Port;
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::gtpu::{GtpuHeader, PduSession};
+use std::collections::VecDeque;
+
+/// Where the packets of a UE leave a direction.
+pub(super) struct Exit<'a> {
+    pub(super) direction: Direction,
+    pub(super) ue: u32,
+    /// TEID of its uplink, at the UPF, and whether N3 has tunnels at all.
+    pub(super) teid_uplink: u32,
+    pub(super) gtpu: bool,
+    pub(super) air_delay: Duration,
+    /// Whether packets are told.
+    pub(super) told: bool,
+    pub(super) stats: &'a mut LinkStats,
+    pub(super) out: &'a mut VecDeque<(Port, Packet)>,
+    pub(super) events: &'a mut VecDeque<GnbEvent>,
+}
+
+impl Exit<'_> {
+    /// A packet leaves.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, drb: DrbId, delivered: Delivered, now: Instant) {
+        let Delivered { mut packet, qfi, sent } = delivered;
+        packet.at = now;
+        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.stats.delivered_packets += 1;
+        self.stats.delivered_bytes += u64::from(bytes);
+        if let Some(sent) = sent.filter(|_| self.told) {
+            let times = PacketTimes {
+                direction: self.direction,
+                ue: self.ue,
+                drb,
+                qfi,
+                bytes,
+                arrived: sent.arrived,
+                forwarded: sent.forwarded,
+                first_pull: sent.first_pull,
+                last_pull: sent.last_pull,
+                first_received: sent.first_pull + self.air_delay,
+                delivered: now,
+            };
+            note(self.events, GnbEvent::Packet(times));
+        }
+        let port = match self.direction {
+            Direction::Downlink => Gnb::ue(self.ue as u16),
+            Direction::Uplink => Gnb::N3,
+        };
+        if self.direction == Direction::Uplink && self.gtpu {
+            let header = GtpuHeader::g_pdu(self.teid_uplink, Some(PduSession::uplink(qfi)));
+            let (len, payload) = (header.header_len(), packet.len());
+            if header.emit(payload, packet.push_front(len)).is_err() {
+                return;
+            }
+        }
+        self.out.push_back((port, packet));
+    }
+}
+
+/// Keeps an event.
+#[inline(always)]
+pub(super) fn note(events: &mut VecDeque<GnbEvent>, event: GnbEvent) {
+    if events.len() >= MAX_EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
+}

@@ -1,0 +1,247 @@
+//! What the MAC expects to pull from a UE next, for limiters that fill RLC just in time.
+//!
+//! ```text
+//!   demand    of a UE: what RLC holds, and what waits in SDAP for a limiter that follows the forecast
+//!   slice     its share of the RBs, and what slices of less demand leave
+//!   UE        what those of its slice that are ranked before it leave
+//! ```
+//!
+//! The forecast of a UE is what it would get if it had as much as it likes. It is told after each slot, and again before RLC
+//! is filled, for others' packets come in between.
+//!
+//! Where several UEs have more than a slot carries, the first in rank takes it all, and packets that others have in
+//! RLC, urgent as they are, would wait for their turn. So it leaves room for those that come soon after it, as long
+//! as that wastes next to nothing: a block for every UE means padding in every block.
+
+use super::Gnb;
+use super::ue::{Ue, index};
+use crate::amc::{Direction, rbs_for};
+use crate::mac::PER_PDU;
+use crate::queue::Forecast;
+use crate::sched::InterSlice;
+use crate::sched::intra::{IntraSlice, Rank};
+use anabranch_element::time::Instant;
+
+/// The demand of every UE for the next slot of a direction. Kept from one slot to the next for its memory only.
+#[derive(Debug, Default)]
+pub(super) struct Demands {
+    /// By slice and rank.
+    ues: Vec<Demand>,
+    /// Of each UE of the cell, its place among them and one; 0 if it has none.
+    places: Vec<u32>,
+    slices: Vec<SliceDemand>,
+    /// Share of the RBs that carried nothing while packets waited in SDAP, of late.
+    waste: f32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SliceDemand {
+    rbs: u32,
+    /// The first in rank for which packets wait in SDAP.
+    first_held: Option<u32>,
+    /// RBs with which the RLC buffers behind it are empty, as far as the last urgent packet.
+    room_rbs: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Demand {
+    slice: u16,
+    rank: Rank,
+    ue: u32,
+    /// RBs with which it is empty; all there are at most.
+    rbs: u16,
+    /// Those of what is in RLC.
+    rlc_rbs: u16,
+    /// RBs of the UEs ranked before it in its slice.
+    before_rbs: u32,
+    /// Whether packets of it wait in SDAP for a limiter that follows the forecast, and whole ones lie in RLC.
+    held: bool,
+    urgent: bool,
+}
+
+/// Waste above which no room is left for urgent packets, and the weight of a slot in its average.
+const MAX_WASTE: f32 = 0.004;
+const WASTE_WEIGHT: f32 = 1.0 / 128.0;
+
+impl Demands {
+    /// A slot wasted this share of its RBs.
+    pub(super) fn note_waste(&mut self, share: f32) {
+        if self.slices.iter().any(|slice| slice.first_held.is_some()) {
+            self.waste += WASTE_WEIGHT * (share - self.waste);
+        }
+    }
+}
+
+impl Gnb {
+    /// Tells the limiters that are about to fill RLC what has changed since the slot before.
+    pub(super) fn announce(&mut self, now: Instant) {
+        // What one UE gets depends on nobody else.
+        if !self.forecast || !self.ticking || self.active.len() < 2 {
+            return;
+        }
+        let direction = Direction::Downlink;
+        let follows = |ue: &Ue| ue.wake <= now && ue.look(direction).sdap.held_bytes().0 > 0;
+        if !self.active.iter().any(|n| self.ues.get(*n as usize).is_some_and(follows)) {
+            return;
+        }
+        let Some(slot) = self.next_slot.checked_sub(1) else { return };
+        self.list_demands(direction, slot, now);
+        for place in 0..self.active.len() {
+            let number = self.active[place];
+            if self.ues.get(number as usize).is_some_and(follows)
+                && let Some(next) = self.forecast(direction, number, slot)
+                && let Some(ue) = self.ues.get_mut(number as usize)
+            {
+                ue.announce(direction, next, now);
+            }
+        }
+    }
+
+    /// Lists what the UEs will have to send in the slot after `slot`, if a limiter or a trace asks.
+    pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
+        let Self { ues, active, amc, slices, scratch, .. } = self;
+        let Demands { ues: listed, places, slices: sums, waste } = &mut scratch.demands[index(direction)];
+        listed.drain(..).for_each(|d| places[d.ue as usize] = 0);
+        places.resize(ues.len(), 0);
+        sums.clear();
+        sums.resize(slices.len(), SliceDemand::default());
+        let asked = active.iter().any(|n| ues.get(*n as usize).is_some_and(|ue| ue.listens(direction)));
+        if !asked {
+            return;
+        }
+        for number in active.iter() {
+            let Some(ue) = ues.get_mut(*number as usize) else { continue };
+            let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
+            let row = amc.full().row(mcs);
+            let in_rlc = ue.air_bytes(direction, PER_PDU, at);
+            let average = ue.look(direction).average.at(slot);
+            let bytes = in_rlc.saturating_add(ue.held_bytes(direction, average));
+            if bytes == 0 {
+                continue;
+            }
+            let rbs_of =
+                |bytes: u64| rbs_for(row, u32::try_from(bytes).unwrap_or(u32::MAX)).unwrap_or(amc.rbs());
+            let intra = slices.get(usize::from(ue.slice)).map(|s| s.intra).unwrap_or_default();
+            let rank = match active.len() {
+                1 => Rank::default(),
+                _ => intra.rank(&ue.metric(direction, slot + 1, row.last().copied().unwrap_or(0))),
+            };
+            let (rbs, rlc_rbs) = (rbs_of(bytes), rbs_of(in_rlc));
+            let (held, urgent) = (bytes > in_rlc, ue.has_urgent(direction));
+            let (slice, ue) = (ue.slice, *number);
+            listed.push(Demand { slice, rank, ue, rbs, rlc_rbs, before_rbs: 0, held, urgent });
+        }
+        listed.sort_unstable_by(|a, b| {
+            a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
+        });
+        let most_room = if *waste < MAX_WASTE { u32::from(amc.rbs()) / 2 } else { 0 };
+        let mut behind = 0;
+        for (place, demand) in (1..).zip(listed) {
+            places[demand.ue as usize] = place;
+            let Some(sum) = sums.get_mut(usize::from(demand.slice)) else { continue };
+            demand.before_rbs = sum.rbs;
+            sum.rbs += u32::from(demand.rbs);
+            if sum.first_held.is_some() {
+                behind += u32::from(demand.rlc_rbs);
+                if demand.urgent && behind <= most_room {
+                    sum.room_rbs = behind;
+                }
+            } else if demand.held {
+                (sum.first_held, behind) = (Some(demand.ue), 0);
+            }
+        }
+    }
+
+    /// When the MAC will pull from a UE's downlink after `slot`, and how many bytes it would take then, at the MCS now in
+    /// force. A UE does not know this of its uplink.
+    pub(super) fn forecast(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
+        if !self.forecast || direction == Direction::Uplink {
+            return None;
+        }
+        if !self.ues.get(number as usize)?.look(direction).listens {
+            return None;
+        }
+        self.expectation(direction, number, slot)
+    }
+
+    /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
+    pub(super) fn expectation(&mut self, direction: Direction, number: u32, slot: u64) -> Option<Forecast> {
+        let next = (slot + 1..slot + 1000).find(|next| self.amc.table(direction, *next).is_some())?;
+        let (now, at) = (self.time_of(slot), self.time_of(next));
+        let rbs = self.data_rbs(direction, next)?;
+        let harq = &self.links[index(direction)].harq;
+        let (rbs, due_again) = (rbs.saturating_sub(harq.rbs_due(at)), harq.is_due(number, at));
+        let slice = usize::from(self.ues.get(number as usize)?.slice);
+        let of_slice = self.rbs_of_slice(direction, slice, rbs);
+        let mine = self.rbs_of_ue(direction, number, slice, of_slice);
+        let Some(mcs) = self.ues.get_mut(number as usize)?.mcs(direction, &self.amc, now) else {
+            return Some(Forecast { at, bytes: 0, most_bytes: 0 });
+        };
+        let row = self.amc.table(direction, next)?.row(mcs);
+        let bytes = if due_again { 0 } else { row.get(usize::from(mine)).copied().unwrap_or(0) };
+        Some(Forecast { at, bytes, most_bytes: row.last().copied().unwrap_or(0) })
+    }
+
+    /// RBs of `rbs` that a slice gets if it has as much to send as it likes: its share among those with a demand, and
+    /// what those that need less leave.
+    fn rbs_of_slice(&self, direction: Direction, slice: usize, rbs: u16) -> u16 {
+        let parts = |other: usize| self.slices.get(other).map_or(0, |s| s.share_parts());
+        let all = u64::from(rbs);
+        let groups = u64::from(self.amc.rbg().max(1));
+        // Whole groups, but for the short one at the end of the carrier.
+        let whole = |mine: u64| if mine < all { mine / groups * groups } else { all };
+        if self.links[index(direction)].scheduler.is_partition() {
+            let sum = (0..self.slices.len()).map(parts).sum::<u64>().max(100 * 10_000);
+            return whole((all * parts(slice)).checked_div(sum).unwrap_or(all)) as u16;
+        }
+        let demands = &self.scratch.demands[index(direction)].slices;
+        let demand = |other: usize| demands.get(other).map_or(0, |d| u64::from(d.rbs));
+        let others = || (0..self.slices.len()).filter(|other| *other != slice && demand(*other) > 0);
+        // Who needs less than its part leaves the rest to the others, who need less then, perhaps.
+        let (mut left, mut sum) = (all, parts(slice) + others().map(parts).sum::<u64>());
+        let part = |left: u64, sum: u64, of: usize| (left * parts(of)).checked_div(sum).unwrap_or(left);
+        loop {
+            let small = |other: &usize| demand(*other) < part(left, sum, *other);
+            let (mut rest, mut of) = (all, parts(slice));
+            for other in others() {
+                if small(&other) {
+                    rest = rest.saturating_sub(demand(other));
+                } else {
+                    of += parts(other);
+                }
+            }
+            if (rest, of) == (left, sum) {
+                return whole(part(rest, of, slice)) as u16;
+            }
+            (left, sum) = (rest, of);
+        }
+    }
+
+    /// RBs of its slice's `rbs` that a UE gets if it has as much to send as it likes.
+    fn rbs_of_ue(&self, direction: Direction, number: u32, slice: usize, rbs: u16) -> u16 {
+        let demands = &self.scratch.demands[index(direction)];
+        let sum = demands.slices.get(slice).copied().unwrap_or_default();
+        let place = demands.places.get(number as usize).copied().unwrap_or(0);
+        let own = (place as usize).checked_sub(1).and_then(|place| demands.ues.get(place));
+        // Those that are ranked before it come first. Who has just come was served longest ago.
+        let room = if sum.first_held == Some(number) { sum.room_rbs } else { 0 };
+        let taken = own.map_or(0, |d| d.before_rbs) + room;
+        u32::from(rbs).saturating_sub(taken) as u16
+    }
+}
+
+impl Ue {
+    /// Bytes that wait in SDAP and go down before the next pull: all of them behind a limiter that follows the forecast,
+    /// `average` at most behind another.
+    fn held_bytes(&self, direction: Direction, average: f32) -> u64 {
+        let sdap = &self.look(direction).sdap;
+        let (following, others) = sdap.held_bytes();
+        following.saturating_add(others.min(average as u64))
+    }
+
+    /// Whether whole packets lie in RLC behind a limiter that follows the forecast.
+    fn has_urgent(&self, direction: Direction) -> bool {
+        let sdap = &self.look(direction).sdap;
+        self.bearers.iter().any(|b| sdap.follows_forecast(b.id) && b.has_whole_sdus(direction))
+    }
+}

@@ -1,0 +1,584 @@
+//! A cell: gNB and UEs, SDAP to air and back, as one element.
+//!
+//! ```text
+//!                  ┌────────────────────────────── Gnb ──────────────────────────────────┐
+//!            N3    │  SDAP ─▶ limiter ─▶ PDCP, RLC ─▶ MAC: slices, HARQ ─▶ air ─▶ RLC … ─┼─▶ UE 0, 1, …
+//!   Gnb::N3 ◀────▶ │                                                                     │   Gnb::ue(n)
+//!                  │  … RLC ◀─ air ◀─ MAC ◀─ grant, some slots later ◀─ RLC ◀─ SDAP ◀────┼──
+//!                  └─────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Both directions are the same machinery; the uplink differs in what the MAC knows and when (`grants`).
+//! Everything a person can set is in [`GnbConfig`]. What happens at one instant happens in this order: blocks
+//! arrive; the MAC ticks, downlink first; timers and SDAP's polls. Slots in which nobody has anything to send
+//! or to wait for are not run, only counted, and no quantum changes in them.
+
+mod bearer;
+mod build;
+mod classify;
+mod command;
+mod config;
+mod exit;
+mod forecast;
+mod grants;
+mod ioam;
+mod slot;
+mod stats;
+mod stuck;
+#[cfg(test)]
+mod tests;
+mod ue;
+
+pub use command::GnbCommand;
+pub use config::{
+    BearerById, BearerConfig, GnbConfig, GnbError, IoamConfig, MAX_UES, MacConfig, N3, PacketEvents, QosRule,
+    TelemetryConfig, UeConfig, UeError,
+};
+pub use stats::{BearerStats, GnbEvent, LinkStats, PacketTimes, SlotStats, UeLinkStats, UeSlotStats};
+pub use stuck::{Remedy, Stuck};
+pub use ue::Loader;
+
+use crate::amc::{Amc, Direction};
+use crate::mac::{ControlLoad, Harq, TransportBlock};
+use crate::queue::TtiReport;
+use crate::rlc::BufferPool;
+use crate::sched::{AnyInter, InterConfig, InterSlice, SliceConfig};
+use crate::sdap::{DrbId, FlowStats};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_element::{Element, Port, Reason};
+use anabranch_wire::gtpu::{GtpuHeader, message};
+use anabranch_wire::ip::dst;
+use bearer::Delivered;
+use exit::{Exit, note};
+use slot::{PutAside, Scratch};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use ue::{Ue, index};
+
+/// Most events kept until they are polled; older ones give way.
+const MAX_EVENTS: usize = 1 << 16;
+/// Slots made up for when the clock ran ahead; what is further behind is left out.
+const MAX_LATE_SLOTS: u64 = 1000;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Gnb {
+    n3: N3,
+    amc: Amc,
+    air_delay: Duration,
+    control: Vec<ControlLoad>,
+    forecast: bool,
+    telemetry: TelemetryConfig,
+    slices: Vec<SliceConfig>,
+    inter: [InterConfig; 2],
+    links: [Link; 2],
+    ues: Vec<Ue>,
+    /// Sorted.
+    by_address: Vec<(IpAddr, u32)>,
+    /// The entry of the packet before.
+    recent_address: Option<(IpAddr, u32)>,
+    by_teid: Vec<(u32, u32)>,
+    /// UEs with anything to send or to wait for.
+    active: Vec<u32>,
+    /// When the first of their timers is due.
+    wake: Instant,
+    /// Slots after which the RBs for data repeat.
+    period_slots: u64,
+    /// A slot, nanoseconds, at least 1.
+    slot_ns: u64,
+    /// The next slot to run, and whether it has to be.
+    next_slot: u64,
+    ticking: bool,
+    /// When anything is due next.
+    due: Instant,
+    pool: BufferPool,
+    out: VecDeque<(Port, Packet)>,
+    events: VecDeque<GnbEvent>,
+    scratch: Scratch,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Link {
+    scheduler: AnyInter,
+    harq: Harq,
+    /// Blocks that arrive, by time.
+    flights: VecDeque<Flight>,
+    stats: LinkStats,
+    /// Slots counted so far.
+    counted: u64,
+}
+
+/// A block on its way to the receiver.
+#[derive(Debug)]
+struct Flight {
+    due: Instant,
+    ue: u32,
+    block: TransportBlock,
+}
+
+impl Gnb {
+    /// Towards the UPF.
+    pub const N3: Port = Port(0);
+
+    /// Behind a UE.
+    #[must_use]
+    pub const fn ue(number: u16) -> Port {
+        Port(number + 1)
+    }
+
+    /// The number of a UE, by name.
+    #[must_use]
+    pub fn find_ue(&self, name: &str) -> Option<u32> {
+        self.ues.iter().position(|ue| ue.name == name).map(|n| n as u32)
+    }
+
+    /// Names of the UEs, by number.
+    pub fn ue_names(&self) -> impl Iterator<Item = &str> + '_ {
+        self.ues.iter().map(|ue| ue.name.as_str())
+    }
+
+    /// The slices as they are now.
+    #[must_use]
+    pub fn slices(&self) -> &[SliceConfig] {
+        &self.slices
+    }
+
+    /// The slice of a UE: its place among [`slices`](Self::slices).
+    #[must_use]
+    pub fn slice_of(&self, ue: u32) -> Option<usize> {
+        self.ues.get(ue as usize).map(|ue| usize::from(ue.slice))
+    }
+
+    /// The MCS of a UE in force at `now`; `None` in an outage.
+    pub fn mcs(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<u8> {
+        let Self { ues, amc, .. } = self;
+        ues.get_mut(ue as usize)?.mcs(direction, amc, now)
+    }
+
+    /// When the next slot is to be run; `None` while nobody has anything to send or to wait for.
+    #[must_use]
+    pub fn slot_due(&self) -> Option<Instant> {
+        self.ticking.then(|| self.time_of(self.next_slot))
+    }
+
+    /// Which events there are.
+    #[must_use]
+    pub const fn telemetry(&self) -> TelemetryConfig {
+        self.telemetry
+    }
+
+    /// The carrier.
+    #[must_use]
+    pub fn amc(&self) -> &Amc {
+        &self.amc
+    }
+
+    /// What each slice is owed in a direction, RBs; empty if the scheduler keeps no account.
+    #[must_use]
+    pub fn balances(&self, direction: Direction) -> &[i32] {
+        self.links[index(direction)].scheduler.balances()
+    }
+
+    /// The MCS of a UE at `now`, and the bytes of a transport block of the whole carrier at it; `None` in an outage.
+    pub fn radio(&mut self, ue: u32, direction: Direction, now: Instant) -> Option<(u8, u32)> {
+        let mcs = self.ues.get_mut(ue as usize)?.mcs(direction, &self.amc, now)?;
+        Some((mcs, self.amc.full().row(mcs).last().copied().unwrap_or(0)))
+    }
+
+    /// Counters of a direction up to `now`.
+    pub fn link_stats(&mut self, direction: Direction, now: Instant) -> LinkStats {
+        self.count_slots(direction, now.as_nanos() / self.slot_ns);
+        self.links[index(direction)].stats
+    }
+
+    /// Counters of a UE in a direction; 0 if there is no such UE.
+    #[must_use]
+    pub fn ue_link_stats(&self, ue: u32, direction: Direction) -> UeLinkStats {
+        self.ues.get(ue as usize).map(|ue| ue.look(direction).stats).unwrap_or_default()
+    }
+
+    /// Counters of a UE's bearers in a direction.
+    pub fn bearer_stats(
+        &self,
+        ue: u32,
+        direction: Direction,
+        now: Instant,
+    ) -> impl Iterator<Item = BearerStats> + '_ {
+        let bearers = self.ues.get(ue as usize).map_or(&[][..], |ue| &ue.bearers);
+        bearers.iter().map(move |b| b.stats(direction, now))
+    }
+
+    /// Counters of a UE's QoS flows in a direction: QFI and what happened in its queue.
+    pub fn flow_stats(&self, ue: u32, direction: Direction) -> impl Iterator<Item = (u8, FlowStats)> + '_ {
+        let side = self.ues.get(ue as usize).map(|ue| ue.look(direction));
+        side.into_iter().flat_map(|side| side.sdap.flow_stats())
+    }
+
+    #[inline]
+    fn time_of(&self, slot: u64) -> Instant {
+        Instant::from_nanos(slot.saturating_mul(self.slot_ns))
+    }
+
+    /// RBs for data in a slot; none if it carries nothing in this direction.
+    #[inline]
+    fn data_rbs(&self, direction: Direction, slot: u64) -> Option<u16> {
+        self.amc.table(direction, slot)?;
+        let control = self.control.iter().filter(|_| direction == Direction::Downlink);
+        let taken = control.fold(0_u16, |sum, load| sum.saturating_add(load.rbs_at(slot)));
+        Some(self.amc.rbs().saturating_sub(taken))
+    }
+
+    /// Counts the slots before `until` that were not run.
+    fn count_slots(&mut self, direction: Direction, until: u64) {
+        let from = self.links[index(direction)].counted;
+        if until <= from {
+            return;
+        }
+        let count = |range: std::ops::Range<u64>| {
+            let carries = range.filter_map(|slot| self.data_rbs(direction, slot));
+            carries.fold((0, 0), |(slots, sum), rbs| (slots + 1, sum + u64::from(rbs)))
+        };
+        // Whole periods at once, after a long rest.
+        let periods = (until - from) / self.period_slots.max(1);
+        let of_period = if periods > 0 { count(from..from + self.period_slots) } else { (0, 0) };
+        let rest = count(from + periods * self.period_slots..until);
+        let link = &mut self.links[index(direction)];
+        let (slots, rbs) = (periods * of_period.0 + rest.0, periods * of_period.1 + rest.1);
+        link.stats.slots += slots;
+        link.stats.rbs += rbs;
+        link.stats.unused_rbs += rbs;
+        link.counted = until;
+    }
+
+    #[inline]
+    fn event(&mut self, event: GnbEvent) {
+        note(&mut self.events, event);
+    }
+
+    /// A UE has, or will have, something to send: slots are run from now on.
+    fn activate(&mut self, number: u32, now: Instant) {
+        if !self.ticking {
+            self.ticking = true;
+            self.next_slot = self.next_slot.max(now.as_nanos().div_ceil(self.slot_ns));
+        }
+        self.active.push(number);
+        self.ues[number as usize].active = true;
+        // Its limiters hear of the slots in which it had nothing.
+        self.note_first(number, self.next_slot.saturating_sub(1));
+        if let Some(last) = self.next_slot.checked_sub(1) {
+            for direction in Direction::ALL {
+                let next = self.forecast(direction, number, last);
+                let report = TtiReport { at: self.time_of(last), ..TtiReport::default() };
+                self.ues[number as usize].report(direction, last, &report, next);
+            }
+        }
+    }
+
+    #[inline]
+    fn downlink(&mut self, mut packet: Packet, now: Instant) {
+        let found = match self.n3 {
+            N3::Ip => self.ue_by_address(&packet).map(|number| (number, None)),
+            N3::Gtpu => match GtpuHeader::parse(&packet) {
+                Ok((header, rest)) if header.message == message::G_PDU => {
+                    let len = packet.len() - rest.len();
+                    packet.pull_front(len);
+                    self.ue_by_teid(header.teid).map(|number| (number, header.session.map(|s| s.qfi)))
+                }
+                Ok((header, _)) if header.message == message::ECHO_REQUEST => {
+                    return self.echo(header.sequence, now);
+                }
+                _ => None,
+            },
+        };
+        match found {
+            Some((number, qfi)) => self.take_in(Direction::Downlink, number, qfi, packet, now),
+            None => self.links[0].stats.unroutable_packets += 1,
+        }
+    }
+
+    /// A packet enters SDAP at the sending end of a direction.
+    #[inline]
+    fn take_in(&mut self, direction: Direction, number: u32, qfi: Option<u8>, packet: Packet, now: Instant) {
+        if self.ues.get(number as usize).is_some_and(|ue| !ue.active) {
+            self.activate(number, now);
+        }
+        let Some(ue) = self.ues.get_mut(number as usize) else { return };
+        let qfi = qfi.unwrap_or_else(|| ue.qfi_of(direction, &packet));
+        if ue.enqueue(direction, qfi, packet, now).is_err() {
+            self.links[index(direction)].stats.unroutable_packets += 1;
+        }
+        self.wake = self.wake.min(ue.wake);
+    }
+
+    #[inline]
+    fn ue_by_address(&mut self, packet: &[u8]) -> Option<u32> {
+        let to = dst(packet).ok()?;
+        if let Some((known, number)) = self.recent_address
+            && known == to
+        {
+            return Some(number);
+        }
+        let at = self.by_address.binary_search_by_key(&to, |(address, _)| *address).ok()?;
+        self.recent_address = Some(self.by_address[at]);
+        Some(self.by_address[at].1)
+    }
+
+    fn ue_by_teid(&self, teid: u32) -> Option<u32> {
+        let at = self.by_teid.binary_search_by_key(&teid, |(teid, _)| *teid).ok()?;
+        Some(self.by_teid[at].1)
+    }
+
+    /// Answers an echo request (TS 29.281 §7.2): nothing but its Recovery element, which is 0.
+    fn echo(&mut self, sequence: Option<u16>, now: Instant) {
+        const RECOVERY: [u8; 2] = [14, 0];
+        let header = GtpuHeader { message: message::ECHO_RESPONSE, sequence, ..GtpuHeader::g_pdu(0, None) };
+        let mut bytes = vec![0; header.header_len()];
+        if header.emit(RECOVERY.len(), &mut bytes).is_ok() {
+            bytes.extend(RECOVERY);
+            self.out.push_back((Self::N3, Packet::new(now, bytes)));
+        }
+    }
+
+    /// A packet was handed up at the receiving end of a direction.
+    fn deliver(
+        &mut self,
+        direction: Direction,
+        number: u32,
+        drb: DrbId,
+        mut delivered: Delivered,
+        now: Instant,
+    ) {
+        let Some((mut exit, ue, ..)) = self.exit(direction, number) else { return };
+        if direction == Direction::Uplink {
+            let arrived = delivered.sent.map_or(now, |sent| sent.arrived);
+            ue.uplink_leaves(drb, &mut delivered.packet, arrived, now);
+        }
+        exit.deliver(drb, delivered, now);
+    }
+
+    /// The packets that were put aside for later.
+    fn deliver_rest(&mut self, number: u32, now: Instant) {
+        let mut up = std::mem::take(&mut self.scratch.delivered);
+        for (direction, drb, delivered) in up.drain(..) {
+            self.deliver(direction, number, drb, delivered, now);
+        }
+        self.scratch.delivered = up;
+    }
+
+    /// Where packets of a UE leave a direction, and what is borrowed beside it; the last is where they can be put aside.
+    #[inline]
+    fn exit(
+        &mut self,
+        direction: Direction,
+        number: u32,
+    ) -> Option<(Exit<'_>, &mut Ue, &mut BufferPool, &mut PutAside)> {
+        let Self { n3, air_delay, telemetry, links, out, events, ues, pool, scratch, .. } = self;
+        let ue = ues.get_mut(number as usize)?;
+        let stats = &mut links[index(direction)].stats;
+        let teid_uplink = ue.teid_uplink;
+        let (gtpu, air_delay) = (*n3 == N3::Gtpu, *air_delay);
+        let told = telemetry.packets.has(direction);
+        let exit = Exit { direction, ue: number, teid_uplink, gtpu, air_delay, told, stats, out, events };
+        Some((exit, ue, pool, &mut scratch.delivered))
+    }
+
+    /// The blocks of a direction that are there by `now`.
+    fn land_all(&mut self, direction: Direction, now: Instant) {
+        let is_there = |link: &Link| link.flights.front().is_some_and(|flight| flight.due <= now);
+        while is_there(&self.links[index(direction)])
+            && let Some(flight) = self.links[index(direction)].flights.pop_front()
+        {
+            self.land(direction, flight);
+        }
+    }
+
+    /// A block is there.
+    #[inline]
+    fn land(&mut self, direction: Direction, flight: Flight) {
+        let Flight { due, ue: number, block } = flight;
+        let Some((mut exit, ue, pool, rest)) = self.exit(direction, number) else { return };
+        // A trace is filled with what the bearers have when the whole block is there.
+        let at_once = direction == Direction::Downlink || ue.tellers.is_none();
+        for (lcid, pdu) in block.pdus() {
+            let Some(bearer) = ue.bearers.iter_mut().find(|b| b.lcid == lcid) else { continue };
+            let id = bearer.id;
+            let mut put_aside = |delivered| rest.push((direction, id, delivered));
+            match bearer.receive(direction, pdu, due, pool, &mut put_aside) {
+                // Nobody overtakes what was put aside.
+                Some(next) if at_once && rest.is_empty() => exit.deliver(id, next, due),
+                Some(next) => rest.push((direction, id, next)),
+                None => {}
+            }
+        }
+        let late = !rest.is_empty();
+        ue.set_wake(due);
+        // It may have a STATUS PDU to send, or a timer.
+        let (active, wake) = (ue.active, ue.wake);
+        let wakes_up = !active && ue.is_busy(due);
+        pool.give_block(block.bytes);
+        if late {
+            self.deliver_rest(number, due);
+        }
+        if wakes_up {
+            self.activate(number, due);
+        }
+        if active || wakes_up {
+            self.wake = self.wake.min(wake);
+        }
+    }
+
+    /// Timers of UEs that are due at `now`.
+    fn wake_ues(&mut self, now: Instant) {
+        self.announce(now);
+        let mut wake = Instant::MAX;
+        for at in 0..self.active.len() {
+            let number = self.active[at];
+            let Some(ue) = self.ues.get_mut(number as usize) else { continue };
+            let due = ue.wake <= now;
+            if due {
+                let rest = &mut self.scratch.delivered;
+                ue.on_timeout(now, &mut self.pool, &mut |direction, drb, delivered| {
+                    rest.push((direction, drb, delivered));
+                });
+            }
+            wake = wake.min(ue.wake);
+            if due {
+                self.deliver_rest(number, now);
+            }
+        }
+        self.wake = wake;
+    }
+
+    /// The slot that is next.
+    fn tick(&mut self) {
+        let slot = self.next_slot;
+        let at = self.time_of(slot);
+        self.next_slot = slot + 1;
+        for direction in Direction::ALL {
+            self.run_slot(direction, slot, at);
+        }
+        let Self { ues, active, wake, .. } = self;
+        *wake = Instant::MAX;
+        active.retain(|number| {
+            let Some(ue) = ues.get_mut(*number as usize) else { return false };
+            ue.settle(at);
+            *wake = (*wake).min(ue.wake);
+            ue.active
+        });
+        self.ticking = !self.active.is_empty();
+    }
+
+    /// Leaves out slots that cannot be made up for.
+    fn skip(&mut self, now: Instant) {
+        if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
+            return;
+        }
+        let current = now.as_nanos() / self.slot_ns;
+        let late = current.saturating_sub(self.next_slot);
+        if late > MAX_LATE_SLOTS {
+            let missed = late - MAX_LATE_SLOTS;
+            self.next_slot += missed;
+            self.links.iter_mut().for_each(|link| link.stats.missed_slots += missed);
+        }
+    }
+
+    #[inline]
+    fn next_flight(&self) -> Instant {
+        let [down, up] = &self.links;
+        let first = |link: &Link| link.flights.front().map_or(Instant::MAX, |f| f.due);
+        first(down).min(first(up))
+    }
+
+    /// Does what is due at or before `now`.
+    fn catch_up(&mut self, now: Instant) {
+        self.skip(now);
+        loop {
+            let (flight, tick) = (self.next_flight(), self.next_tick());
+            let next = flight.min(tick).min(self.wake);
+            if next > now || next == Instant::MAX {
+                return;
+            }
+            if flight == next {
+                Direction::ALL.into_iter().for_each(|direction| self.land_all(direction, next));
+            } else if tick == next {
+                self.tick();
+            } else {
+                // Polls that were missed are made up for by one, before the slot that takes what they pass on.
+                let behind = self.slot_ns.saturating_mul(MAX_LATE_SLOTS);
+                let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(behind));
+                self.wake_ues(next.max(earliest).min(tick));
+            }
+        }
+    }
+
+    /// Looks up when anything is due next, after something has changed.
+    #[inline]
+    fn look_ahead(&mut self) {
+        self.due = self.next_flight().min(self.next_tick()).min(self.wake);
+    }
+
+    #[inline]
+    fn next_tick(&self) -> Instant {
+        if self.ticking { self.time_of(self.next_slot) } else { Instant::MAX }
+    }
+}
+
+impl Element for Gnb {
+    type Command = GnbCommand;
+    type Event = GnbEvent;
+
+    fn on_packet(&mut self, port: Port, packet: Packet, now: Instant) {
+        // What is due comes first, whoever is driven first.
+        self.on_timeout(now);
+        match port.0.checked_sub(1) {
+            None => self.downlink(packet, now),
+            Some(number) if usize::from(number) < self.ues.len() => {
+                self.take_in(Direction::Uplink, number.into(), None, packet, now);
+            }
+            Some(_) => self.links[1].stats.unroutable_packets += 1,
+        }
+        // A packet can start slots and timers, and delays none.
+        self.due = self.due.min(self.next_tick()).min(self.wake);
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, _: Instant) -> Option<(Port, Packet)> {
+        self.out.pop_front()
+    }
+
+    fn on_command(&mut self, command: GnbCommand, now: Instant) {
+        if let Err(why) = self.apply(command, now) {
+            self.event(GnbEvent::Refused(why));
+        }
+        self.look_ahead();
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<GnbEvent> {
+        self.events.pop_front()
+    }
+
+    #[inline]
+    fn on_timeout(&mut self, now: Instant) {
+        if self.due > now {
+            return;
+        }
+        self.catch_up(now);
+        self.look_ahead();
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        let next = self.due;
+        let why = if self.next_flight() == next {
+            "block"
+        } else if self.next_tick() == next {
+            "slot"
+        } else {
+            "ran timer"
+        };
+        (next < Instant::MAX).then_some((next, why))
+    }
+}

@@ -1,0 +1,283 @@
+//! One slot of one direction: retransmissions, scheduler, transport blocks, and the word to the limiters.
+
+use super::bearer::Delivered;
+use super::forecast::Demands;
+use super::stats::{GnbEvent, SlotStats, UeSlotStats};
+use super::ue::{Side, Ue, index};
+use super::{Flight, Gnb};
+use crate::amc::Direction;
+use crate::mac::harq::Retx;
+use crate::mac::{Outcome, PER_PDU, TransportBlock};
+use crate::queue::TtiReport;
+use crate::sched::intra::{IntraSlice, Rank};
+use crate::sched::{Backlog, Board, InterSlice, Tti};
+use crate::sdap::DrbId;
+use anabranch_element::time::{Instant, nanos};
+
+/// Bytes of the smallest packets that are listed one by one: a block full of them is listed wholly.
+const SMALL_BYTES: u32 = 40;
+
+/// Packets that were handed up and leave a little later.
+pub(super) type PutAside = Vec<(Direction, DrbId, Delivered)>;
+
+/// What a slot needs on the way. Kept from one to the next for its memory only.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) delivered: PutAside,
+    ranked: Vec<Ranked>,
+    queues: Vec<Backlog>,
+    sizes: Vec<u32>,
+    board: Board,
+    /// By direction.
+    pub(super) demands: [Demands; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ranked {
+    slice: u16,
+    rank: Rank,
+    ue: u32,
+    mcs: u8,
+    bytes: u64,
+}
+
+impl Gnb {
+    /// Runs a slot of a direction, if it carries anything that way.
+    pub(super) fn run_slot(&mut self, direction: Direction, slot: u64, at: Instant) {
+        self.count_slots(direction, slot);
+        let Some(rbs) = self.data_rbs(direction, slot) else {
+            // Backlogs are noted in every slot.
+            self.list_backlogs(direction, slot, at, false);
+            return;
+        };
+        self.links[index(direction)].counted = slot + 1;
+        let retx_rbs = self.retransmit(direction, slot, at, rbs);
+        self.list_backlogs(direction, slot, at, true);
+        let before = self.links[index(direction)].stats;
+        let used_rbs = self.schedule(direction, slot, at, rbs - retx_rbs);
+        let stats = &mut self.links[index(direction)].stats;
+        let (bytes, padding) =
+            (stats.block_bytes - before.block_bytes, stats.padding_bytes - before.padding_bytes);
+        let useful = f32::from(used_rbs) * (1.0 - padding as f32 / bytes.max(1) as f32);
+        self.scratch.demands[index(direction)].note_waste(1.0 - useful / f32::from((rbs - retx_rbs).max(1)));
+        stats.slots += 1;
+        stats.rbs += u64::from(rbs);
+        stats.used_rbs += u64::from(used_rbs);
+        stats.retx_rbs += u64::from(retx_rbs);
+        let unused_rbs = rbs - retx_rbs - used_rbs;
+        stats.unused_rbs += u64::from(unused_rbs);
+        self.report(direction, slot, at);
+        if self.telemetry.slots {
+            let of_ue = |number: &u32| self.ues.get(*number as usize).map(|ue| ue.buffer_bytes(direction));
+            let buffer_bytes = self.active.iter().filter_map(of_ue).sum();
+            let slot = SlotStats { direction, at, rbs, used_rbs, retx_rbs, unused_rbs, buffer_bytes };
+            self.event(GnbEvent::Slot(slot));
+        }
+    }
+
+    /// Blocks that are due again, as far as there are RBs. Returns the RBs they take.
+    fn retransmit(&mut self, direction: Direction, slot: u64, at: Instant, rbs: u16) -> u16 {
+        let full = self.amc.table(direction, slot).is_some_and(|table| std::ptr::eq(table, self.amc.full()));
+        let mut taken = 0;
+        while let Some(retx) = self.links[index(direction)].harq.take_due(at) {
+            let Some(ue) = self.ues.get_mut(retx.ue as usize) else { continue };
+            let side = ue.side(direction);
+            let fits = retx.block.rbs <= rbs - taken && (full || retx.block.special);
+            // One block of a UE per slot.
+            if !fits || side.retx_at > slot {
+                self.links[index(direction)].harq.put_back(retx);
+                break;
+            }
+            side.retx_at = slot + 1;
+            side.harq_waiting = side.harq_waiting.saturating_sub(1);
+            taken += retx.block.rbs;
+            let Retx { ue, block, .. } = retx;
+            self.send(direction, ue, block, at);
+        }
+        taken
+    }
+
+    /// Lists the UEs that may send new data, by slice and rank; without `may`, only notes what the UEs have.
+    fn list_backlogs(&mut self, direction: Direction, slot: u64, at: Instant, may: bool) {
+        let Self { ues, active, amc, links, scratch, slices, .. } = self;
+        let link = &links[index(direction)];
+        let Scratch { ranked, queues, sizes, .. } = scratch;
+        ranked.clear();
+        queues.clear();
+        sizes.clear();
+        for number in active.iter() {
+            let Some(ue) = ues.get_mut(*number as usize) else { continue };
+            let mut bytes = ue.air_bytes(direction, PER_PDU, at);
+            if direction == Direction::Uplink {
+                bytes = ue.grants.known(slot, bytes);
+            }
+            if bytes == 0 || !may {
+                continue;
+            }
+            let side = ue.look(direction);
+            if side.retx_at > slot || side.harq_waiting >= link.harq.processes() {
+                continue;
+            }
+            let Some(mcs) = ue.mcs(direction, amc, at) else { continue };
+            let mut rank = Rank::default();
+            // The only one is compared with nobody.
+            if active.len() > 1 {
+                let all = amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
+                let metric = ue.metric(direction, slot, all.last().copied().unwrap_or(0));
+                let intra = slices.get(usize::from(ue.slice)).map(|s| s.intra).unwrap_or_default();
+                rank = intra.rank(&metric);
+            }
+            ranked.push(Ranked { slice: ue.slice, rank, ue: *number, mcs, bytes });
+        }
+        if ranked.is_empty() {
+            // An uplink, mostly.
+            return;
+        }
+        ranked.sort_unstable_by(|a, b| {
+            a.slice.cmp(&b.slice).then_with(|| a.rank.compare(&b.rank)).then(a.ue.cmp(&b.ue))
+        });
+        let wanted = link.scheduler.wants_sizes();
+        for Ranked { slice, ue: number, mcs, bytes, .. } in ranked.iter().copied() {
+            let start = sizes.len();
+            if let (true, Some(ue)) = (wanted, ues.get(number as usize)) {
+                let all = amc.full().row(mcs).last().copied().unwrap_or(0);
+                let most = (all / SMALL_BYTES) as usize + 1;
+                for bearer in &ue.bearers {
+                    let listed = sizes.len() - start;
+                    bearer.sizes(direction, most.saturating_sub(listed), PER_PDU, at, sizes);
+                }
+                cut(sizes, start, bytes.min(all.into()));
+            }
+            let sizes = start as u32..sizes.len() as u32;
+            queues.push(Backlog { ue: number, slice, mcs, bytes, sizes });
+        }
+    }
+
+    /// Gives RBs to the UEs listed, and sends their blocks. Returns the RBs given.
+    fn schedule(&mut self, direction: Direction, slot: u64, at: Instant, rbs: u16) -> u16 {
+        if self.scratch.queues.is_empty() || rbs == 0 {
+            return 0;
+        }
+        let Some(table) = self.amc.table(direction, slot) else { return 0 };
+        let special = !std::ptr::eq(table, self.amc.full());
+        let Scratch { board, queues, sizes, .. } = &mut self.scratch;
+        let tti = Tti { rbs, rbg: self.amc.rbg(), table, slices: &self.slices, queues, sizes };
+        self.links[index(direction)].scheduler.divide(&tti, board);
+        let mut used = 0;
+        for place in 0..self.scratch.queues.len() {
+            let Backlog { ue, mcs, slice, .. } = self.scratch.queues[place];
+            let rbs = self.scratch.board.grants.get(place).copied().unwrap_or(0);
+            used += rbs;
+            let row = self.amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
+            let tbs_bytes = row.get(usize::from(rbs)).copied().unwrap_or(0);
+            let told = UeSlotStats { ue, mcs, rbs, tbs_bytes, ..UeSlotStats::none(direction, at) };
+            self.serve(direction, slot, usize::from(slice), told, special);
+        }
+        used
+    }
+
+    /// Fills and sends a UE's block.
+    fn serve(&mut self, direction: Direction, slot: u64, slice: usize, mut told: UeSlotStats, special: bool) {
+        let at = told.at;
+        let Self { ues, pool, links, telemetry, .. } = self;
+        let Some(ue) = ues.get_mut(told.ue as usize) else { return };
+        let mut block = None;
+        if told.tbs_bytes > 0 {
+            let mut filled = TransportBlock::new(told.tbs_bytes, told.rbs, pool);
+            filled.special = special;
+            let Ue { bearers, sides, .. } = ue;
+            let Side { sdap, listens, .. } = &mut sides[index(direction)];
+            for bearer in bearers {
+                if !*listens && !telemetry.ues {
+                    bearer.fill(direction, &mut filled, at, pool);
+                    continue;
+                }
+                let id = bearer.id;
+                bearer.fill_noted(direction, &mut filled, at, pool, |sdu| {
+                    let wait = at.saturating_since(sdu.forwarded);
+                    sdap.on_sent(id, sdu.bytes, wait, at);
+                    told.sent_sdus += 1;
+                    told.rlc_wait_ns = told.rlc_wait_ns.saturating_add(nanos(wait));
+                });
+            }
+            told.padding_bytes = u32::try_from(filled.room()).unwrap_or(0);
+            let stats = &mut links[index(direction)].stats;
+            stats.blocks += 1;
+            stats.block_bytes += u64::from(told.tbs_bytes);
+            stats.padding_bytes += u64::from(told.padding_bytes);
+            if direction == Direction::Uplink {
+                ue.grants.grant(told.tbs_bytes.into());
+            }
+            let side = ue.side(direction);
+            side.last_served = slot + 1;
+            side.average.served(told.tbs_bytes, slot);
+            side.stats.used_rbs += u64::from(told.rbs);
+            side.stats.block_bytes += u64::from(told.tbs_bytes);
+            side.stats.padding_bytes += u64::from(told.padding_bytes);
+            block = Some(filled);
+        }
+        if telemetry.ues {
+            told.buffer_bytes = ue.buffer_bytes(direction);
+            told.balance_rbs = links[index(direction)].scheduler.balances().get(slice).copied().unwrap_or(0);
+            self.event(GnbEvent::Ue(told));
+        }
+        self.note_block(direction, told.ue, told.rbs, false);
+        if let Some(block) = block {
+            self.send(direction, told.ue, block, at);
+        }
+    }
+
+    /// A block goes on the air.
+    #[inline(always)]
+    fn send(&mut self, direction: Direction, number: u32, mut block: TransportBlock, at: Instant) {
+        let due = at + self.air_delay;
+        let link = &mut self.links[index(direction)];
+        match link.harq.send(&mut block) {
+            Outcome::Arrives => link.flights.push_back(Flight { due, ue: number, block }),
+            Outcome::Again => {
+                link.stats.nacks += 1;
+                link.harq.keep(number, block, at);
+                if let Some(ue) = self.ues.get_mut(number as usize) {
+                    let side = ue.side(direction);
+                    side.harq_waiting = side.harq_waiting.saturating_add(1);
+                }
+            }
+            Outcome::Lost => {
+                link.stats.nacks += 1;
+                link.stats.lost_blocks += 1;
+                self.pool.give_block(block.bytes);
+                self.note_block(direction, number, 0, true);
+            }
+        }
+    }
+
+    /// Tells the limiters of all UEs with anything to send.
+    fn report(&mut self, direction: Direction, slot: u64, at: Instant) {
+        self.list_demands(direction, slot, at);
+        for place in 0..self.active.len() {
+            let number = self.active[place];
+            let Some(ue) = self.ues.get_mut(number as usize) else { continue };
+            if !ue.listens(direction) {
+                ue.side(direction).told = slot + 1;
+                continue;
+            }
+            let next = self.forecast(direction, number, slot);
+            self.note_slot(direction, number, slot);
+            let report = TtiReport { at, ..TtiReport::default() };
+            if let Some(ue) = self.ues.get_mut(number as usize) {
+                ue.report(direction, slot, &report, next);
+            }
+        }
+    }
+}
+
+/// Leaves out what lies beyond the first `bytes` bytes of the sizes from `start` on.
+fn cut(sizes: &mut Vec<u32>, start: usize, bytes: u64) {
+    let mut sum = 0;
+    let within = sizes[start..].iter().take_while(|size| {
+        sum += u64::from(**size);
+        sum <= bytes
+    });
+    let keep = start + within.count();
+    sizes.truncate(keep);
+}

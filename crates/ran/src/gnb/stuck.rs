@@ -1,0 +1,154 @@
+//! What can never leave: a queue to whose UE no block is ever large enough for a PDU with a byte of data.
+//!
+//! The MAC pulls a PDU only if its sub-header, its RLC header and a byte of data fit (TS 38.321 §6.1.2, 38.322 §6.2). A slice of one RB
+//! at MCS 0 has blocks of 2 bytes: whatever is offered waits until the buffer is full. That is not an error, since shares
+//! and channels change while a cell runs; a person who did not mean it sees a cell that stands still without a word.
+
+use super::Gnb;
+use super::ue::{Ue, index};
+use crate::amc::{Direction, TbsTable, rbs_for};
+use crate::mac::PER_PDU;
+use crate::sched::{InterAlgorithm, Room};
+use std::fmt;
+
+/// A queue that nothing can ever leave, as the cell is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stuck {
+    /// Name of the UE.
+    pub ue: String,
+    /// Which of its directions.
+    pub direction: Direction,
+    /// Bytes of the largest block it can get, and the RBs of that.
+    pub block_bytes: u32,
+    /// See `block_bytes`.
+    pub block_rbs: u16,
+    /// Bytes of the least block that carries any data.
+    pub least_bytes: u32,
+    /// What would change it.
+    pub remedy: Remedy,
+}
+
+/// What lets something leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// A larger share of the slice, by this key, percent.
+    Share {
+        /// The slice.
+        slice: String,
+        /// `share_percent` or `max_percent`.
+        key: &'static str,
+        /// The least percentage that is enough.
+        percent: u16,
+    },
+    /// Fewer RBs for control.
+    Control,
+    /// More RBs, or a channel that is better at times.
+    Carrier,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ue, direction, block_bytes, block_rbs, least_bytes, remedy } = self;
+        let way = match direction {
+            Direction::Downlink => "downlink",
+            Direction::Uplink => "uplink",
+        };
+        write!(
+            f,
+            "ue \"{ue}\": nothing can ever leave its {way} queue: its blocks have at most {block_bytes} bytes ({block_rbs} RBs), and \
+             the headers of a PDU and a byte of data are {least_bytes}: "
+        )?;
+        match remedy {
+            Remedy::Share { slice, key, percent } => {
+                write!(f, "give slice \"{slice}\" a {key} of {percent} or more")
+            }
+            Remedy::Control => f.write_str("leave more RBs beside those of control"),
+            Remedy::Carrier => {
+                f.write_str("give the cell more rbs, or the UE a channel with a higher mcs or cqi")
+            }
+        }
+    }
+}
+
+impl Gnb {
+    /// The queues that nothing can ever leave, as shares, channels and scheduler are now; one per UE and direction.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<Stuck> {
+        let both =
+            |ue| [Direction::Downlink, Direction::Uplink].map(|direction| self.stuck_queue(ue, direction));
+        self.ues.iter().flat_map(both).flatten().collect()
+    }
+
+    fn stuck_queue(&self, ue: &Ue, direction: Direction) -> Option<Stuck> {
+        let least_bytes = ue.bearers.iter().map(|bearer| bearer.least_pdu(direction)).min()? + PER_PDU;
+        let mcs: Vec<u8> = ue.sides[index(direction)]
+            .channel
+            .qualities()
+            .filter_map(|quality| quality.mcs(&self.amc))
+            .collect();
+        // The largest block of all kinds of slots and qualities.
+        let (mut block, mut without_control, mut whole) = ((0, 0), 0, None);
+        for slot in 0..self.period_slots {
+            let Some(table) = self.amc.table(direction, slot) else { continue };
+            let rbs = self.most_rbs(ue, direction, self.data_rbs(direction, slot).unwrap_or(0));
+            block = block.max(largest(table, &mcs, rbs));
+            without_control =
+                without_control.max(largest(table, &mcs, self.most_rbs(ue, direction, self.amc.rbs())).0);
+            let needs = mcs.iter().filter_map(|mcs| rbs_for(table.row(*mcs), least_bytes)).min();
+            whole = [whole, needs].into_iter().flatten().min();
+        }
+        if block.0 >= least_bytes {
+            return None;
+        }
+        let slice = self.slices.get(usize::from(ue.slice));
+        let remedy = match (whole, slice) {
+            (Some(_), _) if without_control >= least_bytes => Remedy::Control,
+            (Some(rbs), Some(slice)) => Remedy::Share {
+                slice: slice.name.clone(),
+                key: match self.inter[index(direction)].algorithm() {
+                    InterAlgorithm::RrmPolicy => "max_percent",
+                    _ => "share_percent",
+                },
+                percent: percent_of(rbs.next_multiple_of(self.amc.rbg().max(1)), self.amc.rbs()),
+            },
+            _ => Remedy::Carrier,
+        };
+        Some(Stuck {
+            ue: ue.name.clone(),
+            direction,
+            block_bytes: block.0,
+            block_rbs: block.1,
+            least_bytes,
+            remedy,
+        })
+    }
+
+    /// The most RBs that a UE's slice gets of `rbs`, whoever else has something to send.
+    fn most_rbs(&self, ue: &Ue, direction: Direction, rbs: u16) -> u16 {
+        let Some(slice) = self.slices.get(usize::from(ue.slice)) else { return rbs };
+        let mut room = Room::new(rbs, self.amc.rbg());
+        match self.inter[index(direction)].algorithm() {
+            InterAlgorithm::Fixed => room.split(slice.share_of(rbs)).rbs(),
+            InterAlgorithm::RrmPolicy => {
+                for other in self.slices.iter().filter(|other| other.name != slice.name) {
+                    room.split(other.policy_of(rbs).0);
+                }
+                let all = room.rbs();
+                let (.., most) = slice.policy_of(rbs);
+                all.min(Room::new(rbs, self.amc.rbg()).split(most).rbs())
+            }
+            _ => rbs,
+        }
+    }
+}
+
+/// The largest block of `rbs` RBs, and its RBs.
+fn largest(table: &TbsTable, mcs: &[u8], rbs: u16) -> (u32, u16) {
+    let bytes = |mcs: &u8| table.row(*mcs).get(usize::from(rbs)).copied().unwrap_or(0);
+    (mcs.iter().map(bytes).max().unwrap_or(0), rbs)
+}
+
+/// The least whole percentage that is `rbs` of `all`.
+fn percent_of(rbs: u16, all: u16) -> u16 {
+    (u32::from(rbs) * 100).div_ceil(u32::from(all.max(1))).min(100) as u16
+}

@@ -1,0 +1,412 @@
+//! A UE and its bearers, both ends of each: the gNB's and its own.
+
+use super::bearer::{Bearer, Delivered};
+use super::classify;
+use super::config::{QosRule, UeConfig, UeError};
+use super::grants::GrantDelay;
+use super::ioam::Teller;
+use super::stats::UeLinkStats;
+use crate::amc::{Amc, Direction};
+use crate::channel::Channel;
+use crate::mac::{FIRST_LCID, PER_PDU};
+use crate::queue::{AnyLimiter, Forecast, Sdu, TtiReport};
+use crate::rlc::BufferPool;
+use crate::sched::intra::{Average, UeMetric};
+use crate::sdap::{DrbId, Sdap, SdapDrop};
+use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use rand_chacha::ChaCha12Rng;
+use rand_core::RngCore;
+
+/// How a UE's traces are read: by name.
+pub type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(super) struct Ue {
+    pub(super) name: String,
+    pub(super) slice: u16,
+    pub(super) priority: u8,
+    /// TEID of its uplink, at the UPF.
+    pub(super) teid_uplink: u32,
+    /// By logical channel priority.
+    pub(super) bearers: Vec<Bearer>,
+    /// Whether anything of it is to be sent or waited for.
+    pub(super) active: bool,
+    /// When one of its timers is due.
+    pub(super) wake: Instant,
+    pub(super) grants: GrantDelay,
+    /// What each direction tells in traces; most cells tell nothing.
+    pub(super) tellers: Option<Box<[Teller; 2]>>,
+    /// Whether its limiters may ask for anything: one of them paces, or was changed.
+    limited: bool,
+    /// Whether a slot may start timers of it: those of limiters, and of RLC that sends again.
+    timed: bool,
+    qos: Vec<QosRule>,
+    default_qfi: u8,
+    known_qfi: classify::Known,
+    pub(super) sides: [Side; 2],
+}
+
+/// What there is of each direction.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) sdap: Sdap,
+    /// Whether a limiter goes by what it is told of slots.
+    pub(super) listens: bool,
+    pub(super) channel: Channel,
+    /// The slot after the one in which it was last served; 0 if never.
+    pub(super) last_served: u64,
+    pub(super) average: Average,
+    /// Blocks that wait to be sent again.
+    pub(super) harq_waiting: u8,
+    /// The slot after the one in which one of them last was.
+    pub(super) retx_at: u64,
+    /// The slot after the last that limiters were told of.
+    pub(super) told: u64,
+    pub(super) stats: UeLinkStats,
+}
+
+/// Index of a direction.
+pub(super) const fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::Downlink => 0,
+        Direction::Uplink => 1,
+    }
+}
+
+impl Ue {
+    pub(super) fn new(
+        config: &UeConfig,
+        slice: u16,
+        amc: &Amc,
+        delay_slots: u8,
+        seeds: &mut ChaCha12Rng,
+        load: &mut Loader<'_>,
+    ) -> Result<Self, UeError> {
+        classify::check(&config.qos)?;
+        if config.default_qfi > 63 {
+            return Err(UeError::value("default_qfi", config.default_qfi, "0 to 63"));
+        }
+        config.sdap.check()?;
+        let up = config.uplink_sdap.as_ref().unwrap_or(&config.sdap);
+        up.check()?;
+        let ids = |drbs: &[crate::sdap::DrbConfig]| drbs.iter().map(|d| d.id).collect::<Vec<_>>();
+        if ids(&up.drbs) != ids(&config.sdap.drbs) {
+            return Err(UeError::value(
+                "uplink_sdap.drbs",
+                "other bearers",
+                "those of sdap, in the same order",
+            ));
+        }
+        for (i, bearer) in config.bearers.iter().enumerate() {
+            let known = config.sdap.drbs.iter().any(|d| d.id == bearer.id);
+            if !known || config.bearers[..i].iter().any(|b| b.id == bearer.id) {
+                return Err(UeError::value("bearers.id", bearer.id, "a bearer of sdap.drbs, each once"));
+            }
+        }
+        let (mut bearers, mut limiters) = (Vec::new(), Vec::new());
+        for (lcid, drb) in (FIRST_LCID..).zip(&config.sdap.drbs) {
+            let (bearer, pair) = Bearer::new(drb, lcid, config.bearer(drb.id), amc, seeds.next_u64())?;
+            bearers.push(bearer);
+            limiters.push((drb.id, pair));
+        }
+        let mut side = |direction, sdap, channel: &crate::channel::ChannelConfig, seed| {
+            let limiter = |id: DrbId| {
+                let pair = limiters.iter().find(|(drb, _)| *drb == id);
+                // There is one for every bearer.
+                pair.map_or(AnyLimiter::Open, |(_, pair)| pair[index(direction)].clone())
+            };
+            let sdap = Sdap::new(sdap, limiter)?;
+            Ok::<_, UeError>(Side {
+                listens: sdap.listens(),
+                sdap,
+                channel: channel.build(amc, seed, load)?,
+                last_served: 0,
+                average: Average::default(),
+                harq_waiting: 0,
+                retx_at: 0,
+                told: 0,
+                stats: UeLinkStats::default(),
+            })
+        };
+        // Both directions of a generated channel are the same one.
+        let seed = seeds.next_u64();
+        let up_channel = config.uplink_channel.as_ref().unwrap_or(&config.channel);
+        let sides = [
+            side(Direction::Downlink, &config.sdap, &config.channel, seed)?,
+            side(Direction::Uplink, up, up_channel, seed)?,
+        ];
+        let of_bearer = |bearer: &Bearer| bearer.least_pdu(Direction::Uplink) + PER_PDU;
+        let least_block = bearers.iter().map(of_bearer).max().unwrap_or(0);
+        // Stable: bearers of one priority in the order they are written.
+        bearers.sort_by_key(|b| b.priority);
+        let limited = sides.iter().any(|side| side.listens);
+        Ok(Self {
+            name: config.name.clone(),
+            slice,
+            priority: config.priority,
+            teid_uplink: 0,
+            active: false,
+            wake: Instant::MAX,
+            grants: GrantDelay::new(delay_slots, least_block),
+            tellers: None,
+            limited,
+            timed: limited || bearers.iter().any(|bearer| bearer.acknowledged),
+            bearers,
+            qos: config.qos.clone(),
+            default_qfi: config.default_qfi,
+            known_qfi: classify::Known::default(),
+            sides,
+        })
+    }
+
+    #[inline]
+    pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
+        &mut self.sides[index(direction)]
+    }
+
+    #[inline]
+    pub(super) fn look(&self, direction: Direction) -> &Side {
+        &self.sides[index(direction)]
+    }
+
+    /// The QoS flow of an IP packet.
+    #[inline]
+    pub(super) fn qfi_of(&mut self, direction: Direction, packet: &[u8]) -> u8 {
+        if self.qos.is_empty() {
+            return self.default_qfi;
+        }
+        self.known_qfi.qfi_of(&self.qos, self.default_qfi, direction, packet)
+    }
+
+    /// A packet enters; what its limiter lets through goes down at once.
+    #[inline(always)]
+    pub(super) fn enqueue(
+        &mut self,
+        direction: Direction,
+        qfi: u8,
+        packet: Packet,
+        now: Instant,
+    ) -> Result<(), SdapDrop> {
+        let sdap = &mut self.sides[index(direction)].sdap;
+        if let Some(tellers) = &mut self.tellers
+            && let Some(id) = sdap.drb_of(qfi)
+        {
+            tellers[index(direction)].arrived(id, &packet, now);
+        }
+        let packet = match sdap.pass(qfi, packet, now) {
+            Ok((id, sdu)) => {
+                self.push(direction, id, sdu, now);
+                // Neither has started a timer, nor has a limiter anything to say.
+                return Ok(());
+            }
+            Err(packet) => packet,
+        };
+        let result = sdap.enqueue(qfi, packet, now);
+        self.forward(direction, now);
+        self.set_wake(now);
+        result
+    }
+
+    /// Lets down what may go.
+    fn forward(&mut self, direction: Direction, now: Instant) {
+        if !self.sides[index(direction)].sdap.has_to_ask() {
+            return;
+        }
+        while let Some((id, sdu)) = self.sides[index(direction)].sdap.poll_forward(now) {
+            self.push(direction, id, sdu, now);
+        }
+    }
+
+    /// A packet goes down to its bearer.
+    #[inline(always)]
+    fn push(&mut self, direction: Direction, id: DrbId, mut sdu: Sdu, now: Instant) {
+        if let Some(bearer) = self.bearers.iter_mut().find(|b| b.id == id) {
+            if direction == Direction::Downlink
+                && let Some([teller, _]) = self.tellers.as_deref_mut()
+            {
+                let (sdap, arrived) = (&self.sides[index(direction)].sdap, sdu.arrived);
+                teller.leaves(direction, bearer, sdap, sdu.ip_mut(), arrived, now);
+            }
+            bearer.tx(direction).push(sdu, now);
+        }
+    }
+
+    /// An uplink packet leaves the cell.
+    pub(super) fn uplink_leaves(&mut self, id: DrbId, packet: &mut [u8], arrived: Instant, now: Instant) {
+        if let Some([_, teller]) = self.tellers.as_deref_mut()
+            && let Some(bearer) = self.bearers.iter().find(|b| b.id == id)
+        {
+            let sdap = &self.sides[index(Direction::Uplink)].sdap;
+            teller.leaves(Direction::Uplink, bearer, sdap, packet, arrived, now);
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        pool: &mut BufferPool,
+        up: &mut impl FnMut(Direction, DrbId, Delivered),
+    ) {
+        for direction in Direction::ALL {
+            for bearer in &mut self.bearers {
+                let id = bearer.id;
+                bearer.on_timeout(direction, now, pool, &mut |delivered| up(direction, id, delivered));
+            }
+            let sdap = &mut self.sides[index(direction)].sdap;
+            if sdap.poll_timeout().is_some_and(|(at, _)| at <= now) {
+                sdap.on_timeout(now);
+                self.forward(direction, now);
+            }
+        }
+        self.set_wake(now);
+        // Whoever asks for what is past is looked at again, but not at once.
+        self.wake = self.wake.max(now + Duration::from_nanos(1));
+    }
+
+    /// Notes when the next timer is due.
+    #[inline(always)]
+    pub(super) fn set_wake(&mut self, now: Instant) {
+        self.wake = self.limiters_wake().min(self.bearers_wake()).max(now);
+    }
+
+    /// When the first timer of its bearers is due; [`Instant::MAX`] if none runs.
+    #[inline]
+    fn bearers_wake(&self) -> Instant {
+        self.bearers.iter().fold(Instant::MAX, |wake, bearer| wake.min(bearer.wake()))
+    }
+
+    /// The same of SDAP's polls and limiters.
+    #[inline]
+    fn limiters_wake(&self) -> Instant {
+        if !self.limited {
+            return Instant::MAX;
+        }
+        let timers = self.sides.iter().filter_map(|side| side.sdap.poll_timeout());
+        timers.fold(Instant::MAX, |wake, (at, _)| wake.min(at))
+    }
+
+    /// Whether anything is to be sent or waited for.
+    #[inline]
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.bearers_wake() < Instant::MAX || self.has_to_send(now)
+    }
+
+    #[inline]
+    fn has_to_send(&self, now: Instant) -> bool {
+        let waits = |id| self.sides.iter().any(|side| side.sdap.backlog_bytes(id) > 0);
+        self.sides.iter().any(|side| side.harq_waiting > 0)
+            || self.bearers.iter().any(|bearer| bearer.has_to_send(now) || waits(bearer.id))
+    }
+
+    /// After a slot: notes whether it is active, and when the next timer is due; that of a UE which is not has none.
+    #[inline]
+    pub(super) fn settle(&mut self, now: Instant) {
+        if self.wake == Instant::MAX && !self.timed {
+            // None runs, and the slot has started none.
+            self.active = self.has_to_send(now);
+            return;
+        }
+        let bearers = self.bearers_wake();
+        self.active = bearers < Instant::MAX || self.has_to_send(now);
+        self.wake = if self.active { self.limiters_wake().min(bearers).max(now) } else { Instant::MAX };
+    }
+
+    /// Bytes on the air that would empty its buffers.
+    #[inline]
+    pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
+        self.bearers.iter().map(|b| b.air_bytes(direction, per_pdu, now)).sum()
+    }
+
+    /// SDU bytes in its buffers.
+    #[inline]
+    pub(super) fn buffer_bytes(&self, direction: Direction) -> u64 {
+        self.bearers.iter().map(|b| b.buffer_bytes(direction)).sum()
+    }
+
+    /// The MCS in force; `None` in an outage.
+    #[inline]
+    pub(super) fn mcs(&mut self, direction: Direction, amc: &Amc, now: Instant) -> Option<u8> {
+        self.side(direction).channel.quality(now).mcs(amc)
+    }
+
+    /// What an intra-slice scheduler goes by.
+    #[inline]
+    pub(super) fn metric(&self, direction: Direction, slot: u64, rate_bytes: u32) -> UeMetric {
+        let side = self.look(direction);
+        UeMetric {
+            last_served: side.last_served,
+            rate_bytes,
+            average_bytes: side.average.at(slot),
+            priority: self.priority,
+        }
+    }
+
+    /// Whether anybody goes by what is told of the slots of a direction: a limiter, or who fills traces.
+    #[inline]
+    pub(super) fn listens(&self, direction: Direction) -> bool {
+        self.tellers.is_some() || self.look(direction).listens
+    }
+
+    /// Tells the limiters of a direction about a slot; `next` is when the MAC will pull again and what it would
+    /// take then, if it says.
+    pub(super) fn report(
+        &mut self,
+        direction: Direction,
+        slot: u64,
+        report: &TtiReport,
+        next: Option<Forecast>,
+    ) {
+        let side = &mut self.sides[index(direction)];
+        let elapsed = (slot + 1).saturating_sub(side.told);
+        side.told = slot + 1;
+        if !side.listens {
+            return;
+        }
+        let mut left = next;
+        for bearer in &mut self.bearers {
+            let status = bearer.status(direction, report.at);
+            let served = bearer.take_served(direction);
+            let report = TtiReport {
+                elapsed_ttis: u32::try_from(elapsed).unwrap_or(u32::MAX),
+                granted_bytes: served.granted_bytes,
+                served_bytes: served.sdu_bytes,
+                buffer_bytes: u32::try_from(status.sdu_bytes).unwrap_or(u32::MAX),
+                buffer_sdus: u32::try_from(status.sdus).unwrap_or(u32::MAX),
+                next: left,
+                ..*report
+            };
+            side.sdap.on_tti(bearer.id, &report);
+            if let Some(next) = &mut left {
+                bearer.take_from(direction, next, report.at);
+            }
+        }
+    }
+
+    /// Tells the limiters of a direction that the MAC expects something else of its next pull.
+    pub(super) fn announce(&mut self, direction: Direction, mut next: Forecast, now: Instant) {
+        for bearer in &self.bearers {
+            self.sides[index(direction)].sdap.on_forecast(bearer.id, next);
+            bearer.take_from(direction, &mut next, now);
+        }
+    }
+
+    /// Changes how a bearer is paced.
+    pub(super) fn set_limiter(&mut self, direction: Direction, drb: DrbId, limiter: AnyLimiter) {
+        let side = &mut self.sides[index(direction)];
+        side.sdap.set_limiter(drb, limiter);
+        side.listens = side.sdap.listens();
+        (self.limited, self.timed) = (true, true);
+        // What was taken before is none of its business.
+        for bearer in &mut self.bearers {
+            bearer.take_served(direction);
+        }
+    }
+
+    /// Changes a channel.
+    pub(super) fn set_channel(&mut self, direction: Direction, channel: Channel) {
+        self.side(direction).channel = channel;
+    }
+}

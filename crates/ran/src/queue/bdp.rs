@@ -1,0 +1,127 @@
+//! `5g_bdp`: the pacer that e5G-BDP enhances; Irazabal et al., *Dynamic buffer sizing and pacing as enablers
+//! of 5G low-latency services*, IEEE TMC 2020, as RLC §IV-A describes it.
+//!
+//! ```text
+//!   quota of a TTI = what the MAC took in the last one − what it left over
+//!   let down so far ≤ quota · (share of the TTI that has passed + ⅓)      or nothing is in RLC at all
+//! ```
+//!
+//! It expects every TTI to be like the last: after one in which the bearer got nothing it lets nothing down
+//! until RLC is empty, and a MAC that schedules by occupancy then gives it less still. The size of the packet
+//! plays no part.
+//!
+//! How this differs from the source: the authors' program counts packets of a 10 ms tick, takes the
+//! channel's capacity in place of what the MAC took (RLC §IV-A: only the occupancy is known), and grants at
+//! least one packet per tick, which below one packet per TTI would fill RLC without end. If polls are rare, the
+//! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). On NR a TTI is a round of
+//! downlink slots, see [`Pulls`] and docs/ran-limiter.md.
+
+use super::{BearerParams, Candidate, Limiter, TtiReport};
+use crate::amc::Pulls;
+use anabranch_element::time::{Instant, nanos};
+
+/// Head start of the pace in TTIs.
+const AHEAD: f64 = 1.0 / 3.0;
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub struct Bdp {
+    pulls: Pulls,
+    quota_bytes: u64,
+    sent_bytes: u64,
+    left_bytes: u64,
+    last_tti: Instant,
+    /// What the MAC took since the round began, and how long that was.
+    served_bytes: u64,
+    in_round: u64,
+    clock_ns: u64,
+}
+
+impl Bdp {
+    /// A limiter that has seen nothing yet: one packet.
+    #[must_use]
+    pub fn new(bearer: BearerParams) -> Self {
+        Self {
+            pulls: bearer.pulls,
+            quota_bytes: 0,
+            sent_bytes: 0,
+            left_bytes: 0,
+            last_tti: Instant::ZERO,
+            served_bytes: 0,
+            in_round: 0,
+            clock_ns: 0,
+        }
+    }
+}
+
+impl Limiter for Bdp {
+    fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
+        if self.sent_bytes + self.left_bytes == 0 {
+            return true;
+        }
+        let since = next.time_in_round(&self.pulls, self.last_tti, now);
+        let passed = since as f64 / nanos(self.pulls.round()) as f64 + AHEAD;
+        (self.sent_bytes as f64) < self.quota_bytes as f64 * passed
+    }
+
+    fn on_forwarded(&mut self, bytes: u32, _: Instant) {
+        self.sent_bytes = self.sent_bytes.saturating_add(u64::from(bytes));
+    }
+
+    fn on_tti(&mut self, report: &TtiReport) {
+        self.served_bytes = self.served_bytes.saturating_add(report.served_bytes.into());
+        let (pulls, passed) = self.pulls.in_slots(report.elapsed_ttis.max(1), report.at);
+        self.in_round = self.in_round.saturating_add(pulls);
+        self.clock_ns = self.clock_ns.saturating_add(passed);
+        if self.in_round < self.pulls.of_round() || self.clock_ns == 0 {
+            return;
+        }
+        let round = nanos(self.pulls.round());
+        let served = u128::from(self.served_bytes) * u128::from(round) / u128::from(self.clock_ns);
+        let bandwidth = u64::try_from(served).unwrap_or(u64::MAX);
+        (self.served_bytes, self.in_round, self.clock_ns) = (0, 0, 0);
+        self.left_bytes = u64::from(report.buffer_bytes);
+        self.quota_bytes = bandwidth.saturating_sub(self.left_bytes);
+        self.sent_bytes = 0;
+        self.last_tti = report.at;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(served_bytes: u32, buffer_bytes: u32, ms: u64) -> TtiReport {
+        TtiReport {
+            at: Instant::from_millis(ms),
+            elapsed_ttis: 1,
+            served_bytes,
+            buffer_bytes,
+            ..TtiReport::default()
+        }
+    }
+
+    #[test]
+    fn the_pace_follows_the_last_tti() {
+        let mut l = Bdp::new(BearerParams::default());
+        let next = Candidate::alone(1500, Instant::ZERO);
+        l.on_tti(&report(2289, 289, 1));
+        // 2000 B to send: 667 at once, and as much again in each third of the TTI.
+        assert!(l.admits(&next, Instant::from_micros(1000)));
+        l.on_forwarded(1500, Instant::from_micros(1000));
+        assert!(!l.admits(&next, Instant::from_micros(1400)));
+        assert!(l.admits(&next, Instant::from_micros(1420)));
+        l.on_forwarded(1500, Instant::from_micros(1420));
+        assert!(!l.admits(&next, Instant::from_micros(1999)));
+    }
+
+    #[test]
+    fn a_tti_without_a_grant_stops_it_until_rlc_is_empty() {
+        let mut l = Bdp::new(BearerParams::default());
+        let next = Candidate::alone(100, Instant::ZERO);
+        l.on_tti(&report(0, 1, 1));
+        assert!(!l.admits(&next, Instant::from_micros(1999)), "the vicious circle of RLC §IV-A");
+        l.on_tti(&report(1, 0, 2));
+        assert!(l.admits(&next, Instant::from_millis(2)));
+    }
+}

@@ -1,0 +1,336 @@
+//! `jit`: just in time. Our own; derived in docs/ran-limiter.md.
+//!
+//! ```text
+//!        tick n                                   next tick, announced: grant G
+//!   ───────┬──────────────────────────────────┬───────┬──────▶ t
+//!          │  RLC holds R, the rest of a       │ guard │
+//!          │  packet that was cut              │       │
+//!          │                                   ▼       ▼
+//!          │  a packet nothing can overtake:   fill:   MAC takes G,
+//!          │  down at once                     while   R' < one packet stays
+//!          │  any other: stays in SDAP         R < G
+//! ```
+//!
+//! What must wait for the next tick waits in SDAP, where it can be overtaken, until `guard` before the tick;
+//! then RLC is filled until it covers the grant, so that no byte of it is padding. Both the time and the size
+//! of the next grant are the MAC's own ([`Forecast`]; between a DU and a CU it is the *desired buffer size* of
+//! TS 38.425 §5.4.2): a change of MCS and RBs taken by HARQ retransmissions count from the TTI in which the
+//! MAC knows of them, a TTI without downlink counts as none. Without a forecast the last grant is expected
+//! again.
+//!
+//! One tick more is left to packets that may still come if it costs next to nothing: RLC is not filled when at
+//! most `spare_bytes` of the grant would go unused, and the packet would be in the way beyond the next tick.
+//!
+//! The guard is learned: a tick that found RLC short of its grant while packets waited in SDAP means that the
+//! fill came too late, and the guard grows; every other tick shrinks it a little. It settles where one tick
+//! in a thousand is missed, as late as the host's timers allow.
+
+use super::{BearerParams, Candidate, Forecast, Limiter, TtiReport};
+use crate::amc::Pulls;
+use anabranch_element::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+/// Steps of the guard: what one miss adds and one hit takes are 999 : 1.
+const MISSES_PER_TICK: f64 = 0.001;
+/// Reports of a grant of nothing, in a row, after which they are not believed any more.
+const MAX_EMPTY_FORECASTS: u32 = 64;
+/// Ticks covered at once at most, when slots are shorter than the guard.
+const MAX_TICKS: u64 = 64;
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JitParams {
+    /// Bytes of a grant that may go unused to leave RLC empty for a TTI.
+    pub spare_bytes: u32,
+    /// Shortest time between filling RLC and the tick, microseconds.
+    pub min_guard_us: u32,
+    /// Longest, at least `min_guard_us`.
+    pub max_guard_us: u32,
+    /// The guard to begin with, between the two.
+    pub guard_us: u32,
+}
+
+impl Default for JitParams {
+    fn default() -> Self {
+        Self { spare_bytes: 40, min_guard_us: 20, max_guard_us: 1000, guard_us: 200 }
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub struct Jit {
+    pulls: Pulls,
+    mtu_bytes: u32,
+    spare_bytes: u64,
+    min_guard_ns: f64,
+    max_guard_ns: f64,
+    guard_ns: f64,
+    /// The next tick, as far as is known.
+    next: Option<Forecast>,
+    in_rlc_bytes: u64,
+    /// The last answer was no: a packet waits in SDAP.
+    held: bool,
+    empty_forecasts: u32,
+}
+
+impl Jit {
+    /// A limiter that knows nothing of the MAC yet.
+    #[must_use]
+    pub fn new(params: JitParams, bearer: BearerParams) -> Self {
+        let ns = |us: u32| f64::from(us) * 1000.0;
+        Self {
+            pulls: bearer.pulls,
+            mtu_bytes: bearer.mtu_bytes,
+            spare_bytes: params.spare_bytes.into(),
+            min_guard_ns: ns(params.min_guard_us),
+            max_guard_ns: ns(params.max_guard_us),
+            guard_ns: ns(params.guard_us),
+            next: None,
+            in_rlc_bytes: 0,
+            held: false,
+            empty_forecasts: 0,
+        }
+    }
+
+    /// How long before the tick RLC is filled.
+    #[must_use]
+    pub fn guard(&self) -> Duration {
+        Duration::from_nanos(self.guard_ns as u64)
+    }
+
+    /// The first tick after `now`.
+    fn next_tick(&self, next: Forecast, now: Instant) -> Instant {
+        if next.at > now { next.at } else { self.pulls.next_after(now) }
+    }
+
+    /// Whether a packet of `bytes` has to go down at `now` to use up the grants of the ticks within the guard.
+    fn is_due(&self, next: Forecast, bytes: u32, now: Instant) -> bool {
+        let first = self.next_tick(next, now);
+        let until = now + self.guard();
+        if first > until {
+            return false;
+        }
+        let ticks = (self.pulls.between(first, until) + 1).min(MAX_TICKS);
+        // A grant of nothing that never ends would keep the bearer shut for ever.
+        let disbelieved = self.empty_forecasts > MAX_EMPTY_FORECASTS;
+        let grant = u64::from(next.bytes.max(disbelieved.into()));
+        let Some(missing) = (grant * ticks).checked_sub(self.in_rlc_bytes).filter(|missing| *missing > 0)
+        else {
+            return false;
+        };
+        let stays_on = u64::from(bytes) > missing + grant;
+        !(stays_on && self.in_rlc_bytes > 0 && missing <= self.spare_bytes)
+    }
+}
+
+impl Limiter for Jit {
+    fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
+        let Some(forecast) = self.next else {
+            // Nothing is known: one packet at a time.
+            return self.in_rlc_bytes == 0;
+        };
+        // Waiting in SDAP would gain such a packet nothing; a flow of them still must not flood RLC.
+        let room = u64::from(forecast.bytes) + 2 * u64::from(self.mtu_bytes);
+        let urgent = !next.overtakable && self.in_rlc_bytes.saturating_add(next.bytes.into()) <= room;
+        let admitted = urgent || self.is_due(forecast, next.bytes, now);
+        self.held = !admitted;
+        admitted
+    }
+
+    fn on_forwarded(&mut self, bytes: u32, _: Instant) {
+        self.in_rlc_bytes = self.in_rlc_bytes.saturating_add(u64::from(bytes));
+    }
+
+    fn on_tti(&mut self, report: &TtiReport) {
+        // More than was announced is no fault of the guard's.
+        let announced = self.next.map_or(0, |next| next.bytes);
+        let held_bytes = self.in_rlc_bytes.saturating_add(self.spare_bytes);
+        let missed = self.held && held_bytes < report.granted_bytes.min(announced).into();
+        let step = self.max_guard_ns * 0.1;
+        self.guard_ns += if missed { step } else { -step * MISSES_PER_TICK };
+        self.guard_ns = self.guard_ns.clamp(self.min_guard_ns, self.max_guard_ns.max(self.min_guard_ns));
+        self.in_rlc_bytes = report.buffer_bytes.into();
+        let at = self.pulls.next_after(report.at);
+        let bytes = self.pulls.scale(report.granted_bytes, report.at, at);
+        let again = Forecast { at, bytes, most_bytes: bytes };
+        let next = report.next.unwrap_or(match self.next {
+            Some(last) if report.granted_bytes == 0 => Forecast { bytes: last.bytes, ..again },
+            _ => again,
+        });
+        self.empty_forecasts = if next.bytes == 0 { self.empty_forecasts.saturating_add(1) } else { 0 };
+        self.next = Some(next);
+    }
+
+    fn on_forecast(&mut self, next: Forecast) {
+        self.next = Some(next);
+    }
+
+    fn wants_polls(&self) -> bool {
+        self.next.is_none()
+    }
+
+    fn follows_forecast(&self) -> bool {
+        true
+    }
+
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let fill = self.next_tick(self.next?, now) - self.guard();
+        // The fill for that tick has been: the one for the next.
+        Some(if fill > now { fill } else { self.pulls.next_after(now + self.guard()) - self.guard() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_us(us: u64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    fn report(at: u64, granted: u32, left: u32, next: Option<(u64, u32)>) -> TtiReport {
+        TtiReport {
+            at: at_us(at),
+            elapsed_ttis: 1,
+            granted_bytes: granted,
+            buffer_bytes: left,
+            next: next.map(|(at, bytes)| Forecast { at: at_us(at), bytes, most_bytes: bytes }),
+            ..TtiReport::default()
+        }
+    }
+
+    fn jit(guard_us: u32) -> Jit {
+        let params =
+            JitParams { guard_us, min_guard_us: guard_us, max_guard_us: guard_us, ..Default::default() };
+        Jit::new(params, BearerParams::default())
+    }
+
+    fn bulk() -> Candidate {
+        Candidate::alone(1500, Instant::ZERO)
+    }
+
+    fn voice() -> Candidate {
+        Candidate { overtakable: false, ..Candidate::alone(200, Instant::ZERO) }
+    }
+
+    #[test]
+    fn bulk_waits_for_the_guard_and_then_covers_the_grant() {
+        let mut l = jit(100);
+        l.on_tti(&report(1000, 2292, 700, Some((2000, 2292))));
+        assert_eq!(l.wake_at(at_us(1000)), Some(at_us(1900)));
+        assert!(!l.admits(&bulk(), at_us(1000)) && !l.admits(&bulk(), at_us(1899)));
+        assert!(l.admits(&voice(), at_us(1001)), "what nothing can overtake need not wait");
+        l.on_forwarded(200, at_us(1001));
+        assert!(l.admits(&bulk(), at_us(1900)), "900 < 2292");
+        l.on_forwarded(1500, at_us(1900));
+        assert!(!l.admits(&bulk(), at_us(1950)), "2400 ≥ 2292");
+        assert!(l.admits(&voice(), at_us(1950)));
+        // Asked again after the fill, the next one is a TTI later.
+        assert_eq!(l.wake_at(at_us(1900)), Some(at_us(2900)));
+    }
+
+    #[test]
+    fn a_tick_is_left_open_if_that_costs_next_to_nothing() {
+        for (grant, left, goes) in [(300, 259, true), (300, 260, false), (300, 0, true), (1600, 1580, true)] {
+            let mut l = jit(100);
+            l.on_tti(&report(1000, grant, left, Some((2000, grant))));
+            assert_eq!(l.admits(&bulk(), at_us(1950)), goes, "{left} of {grant}");
+        }
+    }
+
+    #[test]
+    fn the_forecast_is_followed_at_once() {
+        let mut l = jit(100);
+        // The MCS falls: 400 B in RLC are enough for the next grant.
+        l.on_tti(&report(1000, 2292, 400, Some((2000, 85))));
+        assert!(!l.admits(&bulk(), at_us(1950)));
+        // HARQ takes the next TTI: nothing is needed, though RLC is empty.
+        l.on_tti(&report(2000, 85, 0, Some((3000, 0))));
+        assert!(!l.admits(&bulk(), at_us(2950)));
+        // Two TTIs without downlink.
+        l.on_tti(&report(3000, 0, 0, Some((6000, 500))));
+        assert!(!l.admits(&bulk(), at_us(4950)));
+        assert_eq!(l.wake_at(at_us(3000)), Some(at_us(5900)));
+        assert!(l.admits(&bulk(), at_us(5900)));
+    }
+
+    #[test]
+    fn without_a_forecast_the_last_grant_is_expected() {
+        let mut l = jit(100);
+        assert!(l.admits(&bulk(), at_us(0)), "nothing known, nothing in RLC");
+        l.on_forwarded(1500, at_us(0));
+        assert!(!l.admits(&bulk(), at_us(0)) && l.wants_polls());
+        l.on_tti(&report(1000, 500, 1000, None));
+        assert!(!l.admits(&bulk(), at_us(1950)));
+        l.on_tti(&report(2000, 1200, 400, None));
+        assert!(l.admits(&bulk(), at_us(2950)));
+        // Not scheduled: as much as before may come.
+        l.on_tti(&report(3000, 0, 400, None));
+        assert!(l.admits(&bulk(), at_us(3950)));
+    }
+
+    #[test]
+    fn slots_shorter_than_the_guard_are_covered_together() {
+        let params = JitParams { guard_us: 100, min_guard_us: 100, max_guard_us: 100, ..Default::default() };
+        let mut l = Jit::new(
+            params,
+            BearerParams { pulls: Pulls::every(Duration::from_nanos(62_500)), ..BearerParams::default() },
+        );
+        let next = Forecast { at: Instant::from_nanos(1_062_500), bytes: 1000, most_bytes: 1000 };
+        l.on_tti(&TtiReport { at: at_us(1000), granted_bytes: 1000, next: Some(next), ..Default::default() });
+        // Ticks at 62.5, 125 … µs: at 0 one lies within 100 µs, at 30 µs two do.
+        l.on_forwarded(1000, at_us(1000));
+        assert!(!l.is_due(next, 1500, at_us(1000)));
+        assert!(l.is_due(next, 1500, at_us(1030)));
+        let woken = l.wake_at(at_us(1000)).unwrap();
+        assert_eq!(woken, Instant::from_nanos(1_025_000));
+    }
+
+    #[test]
+    fn the_guard_finds_the_lateness_of_the_host() {
+        let params = JitParams { guard_us: 20, ..JitParams::default() };
+        let mut l = Jit::new(params, BearerParams::default());
+        let (mut missed, mut late) = (0, 1u64);
+        for tti in 0..20_000u64 {
+            let start = Instant::from_millis(tti);
+            let fill = l.wake_at(start).map_or(start, |at| {
+                late = late.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Up to 150 µs late.
+                at + Duration::from_nanos((late >> 33) % 150_000)
+            });
+            l.admits(&bulk(), start);
+            let mut rlc = 0;
+            while fill < start + Duration::from_millis(1) && l.admits(&bulk(), fill) {
+                l.on_forwarded(1500, fill);
+                rlc += 1500;
+            }
+            missed += u32::from(rlc < 1000);
+            let tick = tti * 1000 + 1000;
+            l.on_tti(&report(tick, 1000, 0, Some((tick + 1000, 1000))));
+        }
+        assert!((10..60).contains(&missed), "one in a thousand: {missed} of 20000");
+        assert!(l.guard() < Duration::from_micros(260), "{:?}", l.guard());
+    }
+
+    #[test]
+    fn an_announcement_of_nothing_that_never_ends_is_not_believed() {
+        let mut l = jit(100);
+        for tti in 1..=100 {
+            l.on_tti(&report(tti * 1000, 0, 0, Some((tti * 1000 + 1000, 0))));
+        }
+        assert!(l.admits(&bulk(), at_us(100_950)));
+    }
+
+    #[test]
+    fn a_flow_that_nothing_overtakes_does_not_flood_rlc() {
+        let mut l = jit(100);
+        l.on_tti(&report(1000, 500, 0, Some((2000, 500))));
+        let mut rlc = 0;
+        while l.admits(&Candidate { overtakable: false, ..bulk() }, at_us(1000)) {
+            l.on_forwarded(1500, at_us(1000));
+            rlc += 1500;
+        }
+        assert_eq!(rlc, 3000, "500 + two packets");
+    }
+}

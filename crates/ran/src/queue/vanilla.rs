@@ -1,0 +1,114 @@
+//! `vanilla`: SDAP lets every packet down at once, RLC is one FIFO with tail drop. What OAI, srsRAN and
+//! most deployed base stations do (RLC §V-D, Table 1). With BBR at the sender it is the paper's *BBR*.
+//!
+//! ```text
+//!   ──▶ ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ ──▶ MAC      the queue a loss-based sender fills
+//! ```
+
+use super::{Buffer, BufferLimit, BufferStats, Sdu};
+use anabranch_element::time::Instant;
+use std::collections::VecDeque;
+
+/// First in, first out, tail drop. Also the RLC buffer behind every limiter.
+#[derive(Debug, Clone)]
+pub struct Fifo {
+    limit: BufferLimit,
+    queue: VecDeque<Sdu>,
+    bytes: u64,
+    stats: BufferStats,
+}
+
+impl Fifo {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(limit: BufferLimit) -> Self {
+        Self { limit, queue: VecDeque::new(), bytes: 0, stats: BufferStats::default() }
+    }
+
+    /// Counts an SDU that goes through at once as if it were pushed and popped; `false`, and nothing is counted, if
+    /// it does not fit or others wait.
+    #[inline]
+    pub(crate) fn pass(&mut self, bytes: u64) -> bool {
+        let fits = self.queue.is_empty() && bytes <= self.limit.bytes && self.limit.sdus > 0;
+        if fits {
+            self.stats.pushed_sdus += 1;
+            self.stats.popped_sdus += 1;
+            self.stats.max_bytes = self.stats.max_bytes.max(bytes);
+        }
+        fits
+    }
+
+    /// The SDU that is next.
+    #[must_use]
+    pub fn front(&self) -> Option<&Sdu> {
+        self.queue.front()
+    }
+}
+
+impl Buffer for Fifo {
+    #[inline(always)]
+    fn push(&mut self, sdu: Sdu, _: Instant) {
+        self.stats.pushed_sdus += 1;
+        let bytes = self.bytes + u64::from(sdu.bytes());
+        if bytes > self.limit.bytes || self.queue.len() >= self.limit.sdus {
+            self.stats.full_drops += 1;
+            return;
+        }
+        self.bytes = bytes;
+        self.stats.max_bytes = self.stats.max_bytes.max(bytes);
+        self.queue.push_back(sdu);
+    }
+
+    #[inline(always)]
+    fn pop(&mut self, _: Instant) -> Option<Sdu> {
+        let sdu = self.queue.pop_front()?;
+        self.bytes -= u64::from(sdu.bytes());
+        self.stats.popped_sdus += 1;
+        Some(sdu)
+    }
+
+    #[inline]
+    fn len_sdus(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[inline]
+    fn len_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
+        out.extend(self.queue.iter().take(max_sdus).map(Sdu::bytes));
+    }
+
+    fn stats(&self) -> BufferStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_element::packet::Packet;
+
+    fn sdu(bytes: usize) -> Sdu {
+        Sdu::new(Packet::new(Instant::ZERO, vec![0; bytes]), 1)
+    }
+
+    #[test]
+    fn order_is_kept_and_what_does_not_fit_is_counted() {
+        let mut q = Fifo::new(BufferLimit { bytes: 3000, sdus: 3 });
+        for bytes in [1500, 1000, 600, 500, 1, 0] {
+            q.push(sdu(bytes), Instant::ZERO);
+        }
+        assert_eq!((q.len_sdus(), q.len_bytes()), (3, 3000));
+        let mut sizes = Vec::new();
+        q.sizes(2, &mut sizes);
+        assert_eq!(sizes, [1500, 1000]);
+        let out: Vec<u32> = std::iter::from_fn(|| q.pop(Instant::ZERO)).map(|s| s.bytes()).collect();
+        assert_eq!(out, [1500, 1000, 500]);
+        let s = q.stats();
+        assert_eq!((s.pushed_sdus, s.popped_sdus, s.full_drops, s.max_bytes), (6, 3, 3, 3000));
+        assert_eq!(q.len_bytes(), 0);
+    }
+}

@@ -1,0 +1,425 @@
+//! RLC, TS 38.322: cuts packets to the grants of the MAC, and puts them together again.
+//!
+//! ```text
+//!            TxQueue                  segmentation           air            reassembly
+//!  SDU ─▶ ▯▯▯▯▯▯ ─▶ PDCP number ─▶ [ head │ rest ] ─▶ PDU ─▶ ≋≋≋ ─▶ ▒▒ ▒▒▒ ─▶ whole ─▶ PDCP
+//!         a Buffer                     ▲                                │
+//!                                      └── AM: retransmission ◀─ STATUS ┘
+//! ```
+//!
+//! An [`Entity`] is one end of a bearer, in unacknowledged ([`um`]) or acknowledged ([`am`]) mode. The MAC calls
+//! [`Entity::pull`] until it has no room or there is nothing left; each call is one PDU.
+//!
+//! How this differs from the standard: no transparent mode; packets are numbered when they are first pulled,
+//! not before; windows hold at most [`MAX_WINDOW`] SDUs, which bounds memory; an SDU that was retransmitted
+//! `max_retx` times is counted and goes on being retransmitted, for there is no RRC to re-establish the bearer.
+
+pub mod am;
+mod config;
+mod reassembly;
+mod sent;
+#[cfg(test)]
+mod tests;
+pub mod um;
+
+pub use config::{AmConfig, AmSnBits, RlcConfig, RlcError, UmConfig, UmSnBits};
+pub use reassembly::{BufferPool, MAX_SDU_BYTES};
+pub use sent::{SentLog, SentSdu};
+
+use super::pdcp::PdcpTx;
+use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
+use anabranch_element::time::Instant;
+
+/// Most SDUs of a window.
+pub const MAX_WINDOW: u32 = 8192;
+
+/// What waits in an entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BufferStatus {
+    /// SDU bytes not pulled yet, the rest of a partly pulled SDU included.
+    pub sdu_bytes: u64,
+    /// SDUs not wholly pulled yet.
+    pub sdus: u64,
+    /// Bytes that were lost and wait to be sent again.
+    pub retx_bytes: u64,
+    /// PDUs those will be, at least.
+    pub retx_pdus: u64,
+    /// Bytes of the STATUS PDU that is due; 0 if none is.
+    pub status_bytes: u64,
+    /// The window is full: the SDUs cannot be pulled, whatever is granted.
+    pub stalled: bool,
+}
+
+impl BufferStatus {
+    /// Bytes on the air if all that can be pulled were pulled whole, each PDU with `header` bytes in front and
+    /// `per_pdu` around.
+    #[must_use]
+    pub fn air_bytes(&self, header: u32, per_pdu: u32) -> u64 {
+        let (sdus, sdu_bytes) = if self.stalled { (0, 0) } else { (self.sdus, self.sdu_bytes) };
+        let status = if self.status_bytes > 0 { self.status_bytes + u64::from(per_pdu) } else { 0 };
+        // A segment's header has 2 bytes more, and UM's up to 1.
+        let partly = 3 * (self.retx_pdus + u64::from(sdus > 0));
+        sdu_bytes + self.retx_bytes + (sdus + self.retx_pdus) * u64::from(header + per_pdu) + partly + status
+    }
+}
+
+/// The transmission buffer, and the numbers PDCP gives to what leaves it.
+#[derive(Debug, Clone)]
+pub struct TxQueue {
+    buffer: AnyBuffer,
+    pdcp: PdcpTx,
+}
+
+impl TxQueue {
+    /// An empty buffer before a PDCP entity that has sent nothing.
+    #[must_use]
+    pub fn new(buffer: AnyBuffer, pdcp: PdcpTx) -> Self {
+        Self { buffer, pdcp }
+    }
+
+    /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
+    #[inline(always)]
+    fn push(&mut self, mut sdu: Sdu, now: Instant) {
+        self.pdcp.reserve(&mut sdu);
+        self.buffer.push(sdu, now);
+    }
+
+    /// The next packet, numbered: with its COUNT.
+    #[inline(always)]
+    fn pop(&mut self, now: Instant) -> Option<(u32, Sdu)> {
+        self.buffer.pop(now).map(|mut sdu| (self.pdcp.number(&mut sdu), sdu))
+    }
+
+    /// Another discipline takes over what waits; what does not fit there is dropped and counted there.
+    fn replace(&mut self, mut buffer: AnyBuffer, now: Instant) {
+        while let Some(sdu) = self.buffer.pop(now) {
+            buffer.push(sdu, now);
+        }
+        self.buffer = buffer;
+    }
+}
+
+/// Counters of an entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct RlcStats {
+    /// PDUs of data sent, retransmissions included.
+    pub data_pdus: u64,
+    /// SDUs that were cut.
+    pub segmented_sdus: u64,
+    /// PDUs sent again.
+    pub retx_pdus: u64,
+    /// STATUS PDUs sent.
+    pub status_pdus: u64,
+    /// SDUs that reached `max_retx`.
+    pub max_retx_reached: u64,
+    /// SDUs handed up.
+    pub delivered_sdus: u64,
+    /// SDUs given up before they were whole.
+    pub discarded_sdus: u64,
+    /// PDUs that brought nothing new, or came out of the window.
+    pub stale_pdus: u64,
+    /// PDUs that could not be read, or contradicted others.
+    pub malformed_pdus: u64,
+}
+
+/// An entity is in acknowledged mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IsAcknowledged;
+
+/// One end of a bearer: it sends and it receives.
+#[derive(Debug, Clone)]
+pub struct Entity {
+    queue: TxQueue,
+    mode: Mode,
+    sent: SentLog,
+}
+
+#[derive(Debug, Clone)]
+enum Mode {
+    Um(Box<um::Um>),
+    Am(Box<am::Am>),
+}
+
+impl Entity {
+    /// An entity with nothing in it.
+    ///
+    /// # Errors
+    /// What [`RlcConfig::check`] finds.
+    pub fn new(config: &RlcConfig, queue: TxQueue) -> Result<Self, RlcError> {
+        config.check()?;
+        let mode = match config {
+            RlcConfig::Um(config) => Mode::Um(Box::new(um::Um::new(*config))),
+            RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config))),
+        };
+        Ok(Self { queue, mode, sent: SentLog::default() })
+    }
+
+    /// A packet comes down from SDAP.
+    #[inline(always)]
+    pub fn push(&mut self, sdu: Sdu, now: Instant) {
+        self.queue.push(sdu, now);
+    }
+
+    /// Appends the next PDU of at most `room` bytes to `out`; returns its length, 0 if there is none or not
+    /// even a byte fits.
+    pub fn pull(&mut self, room: usize, now: Instant, out: &mut Vec<u8>, pool: &mut BufferPool) -> usize {
+        self.pull_behind(room, now, out, pool, |_| [])
+    }
+
+    /// The same behind a header of another layer, which `front` makes of the PDU's length.
+    #[inline]
+    pub fn pull_behind<const N: usize>(
+        &mut self,
+        room: usize,
+        now: Instant,
+        out: &mut Vec<u8>,
+        pool: &mut BufferPool,
+        front: impl FnOnce(usize) -> [u8; N],
+    ) -> usize {
+        match &mut self.mode {
+            Mode::Um(um) => um.pull(&mut self.queue, room, now, out, &mut self.sent, pool, front),
+            Mode::Am(am) => {
+                let start = out.len();
+                out.extend_from_slice(&[0; N]);
+                let len = am.pull(&mut self.queue, room, now, out, &mut self.sent);
+                match len {
+                    0 => out.truncate(start),
+                    _ => out[start..start + N].copy_from_slice(&front(len)),
+                }
+                len
+            }
+        }
+    }
+
+    /// A PDU arrived; `up` gets each SDU that is whole now.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+        up: &mut impl FnMut(Vec<u8>, &mut BufferPool),
+    ) {
+        match &mut self.mode {
+            Mode::Um(um) => {
+                if let Some(sdu) = um.receive(pdu, now, pool) {
+                    up(sdu, pool);
+                }
+            }
+            Mode::Am(am) => am.receive(&self.queue, pdu, now, pool, up),
+        }
+    }
+
+    /// The same in unacknowledged mode, where a PDU makes at most one SDU whole: that SDU. In acknowledged mode nothing
+    /// happens.
+    ///
+    /// # Errors
+    /// [`IsAcknowledged`]: call [`receive`](Self::receive).
+    #[inline]
+    pub fn receive_one(
+        &mut self,
+        pdu: &[u8],
+        now: Instant,
+        pool: &mut BufferPool,
+    ) -> Result<Option<Vec<u8>>, IsAcknowledged> {
+        match &mut self.mode {
+            Mode::Um(um) => Ok(um.receive(pdu, now, pool)),
+            Mode::Am(_) => Err(IsAcknowledged),
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Instant, pool: &mut BufferPool) {
+        match &mut self.mode {
+            Mode::Um(um) => um.on_timeout(now, pool),
+            Mode::Am(am) => am.on_timeout(now, &self.queue),
+        }
+    }
+
+    /// When something is due next.
+    #[must_use]
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match &self.mode {
+            Mode::Um(um) => um.poll_timeout(),
+            Mode::Am(am) => am.poll_timeout(),
+        }
+    }
+
+    /// The next SDU of which the last byte was pulled for the first time.
+    #[inline]
+    pub fn poll_sent(&mut self) -> Option<SentSdu> {
+        self.sent.pop()
+    }
+
+    /// All of those that were neither polled nor taken yet.
+    #[inline]
+    pub fn sent(&mut self) -> &mut SentLog {
+        &mut self.sent
+    }
+
+    /// Whether nothing waits: [`status`](Self::status) has nothing to say.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        match &self.mode {
+            // It has no more to send than SDUs.
+            Mode::Um(um) => !um.has_head() && self.queue.buffer.len_sdus() == 0,
+            Mode::Am(_) => self.status(now) == BufferStatus::default(),
+        }
+    }
+
+    /// SDU bytes not pulled yet, as in [`BufferStatus::sdu_bytes`].
+    #[inline]
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        let head = match &self.mode {
+            Mode::Um(um) => um.head_bytes(),
+            Mode::Am(am) => am.head_bytes(),
+        };
+        self.queue.buffer.len_bytes() + head
+    }
+
+    /// Bytes on the air that would empty the buffer, as [`BufferStatus::air_bytes`] of what waits.
+    #[inline]
+    #[must_use]
+    pub fn air_bytes(&self, per_pdu: u32, now: Instant) -> u64 {
+        match &self.mode {
+            Mode::Um(um) if !um.has_head() && self.queue.buffer.len_sdus() == 0 => 0,
+            Mode::Um(_) => self.status(now).air_bytes(1, per_pdu),
+            Mode::Am(am) => self.status(now).air_bytes(am.header_len(), per_pdu),
+        }
+    }
+
+    /// Whether SDUs of which nothing was pulled wait.
+    #[must_use]
+    #[inline]
+    pub fn has_whole_sdus(&self) -> bool {
+        self.queue.buffer.len_sdus() > 0
+    }
+
+    /// What waits.
+    #[inline]
+    #[must_use]
+    pub fn status(&self, now: Instant) -> BufferStatus {
+        let mut status = BufferStatus {
+            sdu_bytes: self.waiting_bytes(),
+            sdus: self.queue.buffer.len_sdus() as u64,
+            ..BufferStatus::default()
+        };
+        match &self.mode {
+            Mode::Um(um) => um.add_status(&mut status),
+            Mode::Am(am) => am.add_status(&mut status, now),
+        }
+        status
+    }
+
+    /// Bytes of the header of a PDU that holds a complete SDU.
+    #[must_use]
+    #[inline]
+    pub fn header_len(&self) -> u32 {
+        match &self.mode {
+            Mode::Um(_) => 1,
+            Mode::Am(am) => am.header_len(),
+        }
+    }
+
+    /// Bytes of the least PDU that carries on with an SDU: a header with an offset, and a byte of data. A first segment may be
+    /// shorter, but what follows it is not.
+    #[must_use]
+    pub fn least_pdu(&self) -> u32 {
+        match &self.mode {
+            Mode::Um(um) => um.segment_header_len() + 1,
+            // TS 38.322 §6.2.2.4: the offset is 2 bytes.
+            Mode::Am(am) => am.header_len() + 2 + 1,
+        }
+    }
+
+    /// Appends the sizes on the air of what would be pulled next, `per_pdu` bytes around each included, until
+    /// `most` PDUs are named.
+    pub fn sizes(&self, most: usize, per_pdu: u32, now: Instant, out: &mut Vec<u32>) {
+        let start = out.len();
+        match &self.mode {
+            Mode::Um(um) => um.head_sizes(out),
+            Mode::Am(am) => am.head_sizes(most, now, out),
+        }
+        for size in &mut out[start..] {
+            *size += per_pdu;
+        }
+        let most = most.saturating_sub(out.len() - start);
+        let header = self.header_len() + per_pdu;
+        let queued = out.len();
+        self.queue.buffer.sizes(most, out);
+        for size in &mut out[queued..] {
+            *size += header;
+        }
+    }
+
+    /// Changes the discipline of the transmission buffer.
+    pub fn set_buffer(&mut self, buffer: AnyBuffer, now: Instant) {
+        self.queue.replace(buffer, now);
+        if let Mode::Am(am) = &mut self.mode {
+            am.buffer_changed(&self.queue, now);
+        }
+    }
+
+    /// COUNTs of SDUs of which a byte was pulled and that are not known to have arrived, rising; none in UM,
+    /// which does not ask.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = u32> {
+        let am = match &self.mode {
+            Mode::Um(_) => None,
+            Mode::Am(am) => Some(am.unacknowledged()),
+        };
+        am.into_iter().flatten()
+    }
+
+    /// Counters of the entity.
+    #[must_use]
+    pub fn stats(&self) -> RlcStats {
+        match &self.mode {
+            Mode::Um(um) => um.stats,
+            Mode::Am(am) => am.stats(),
+        }
+    }
+
+    /// Counters of the transmission buffer.
+    #[must_use]
+    pub fn buffer_stats(&self) -> BufferStats {
+        self.queue.buffer.stats()
+    }
+}
+
+/// An SDU of which some bytes were pulled.
+#[derive(Debug, Clone)]
+struct Head {
+    sdu: Sdu,
+    count: u32,
+    /// Bytes pulled.
+    offset: usize,
+    first_pull: Instant,
+}
+
+impl Head {
+    fn left(&self) -> usize {
+        self.sdu.packet.len().saturating_sub(self.offset)
+    }
+
+    /// The SDU's last byte is pulled now.
+    fn sent(&self, now: Instant) -> SentSdu {
+        Self::sent_of(&self.sdu, self.count, self.first_pull, now)
+    }
+
+    /// The last byte of an SDU is pulled at `last_pull`.
+    #[inline]
+    fn sent_of(sdu: &Sdu, count: u32, first_pull: Instant, last_pull: Instant) -> SentSdu {
+        SentSdu {
+            count,
+            qfi: sdu.qfi,
+            bytes: sdu.bytes(),
+            arrived: sdu.arrived,
+            forwarded: sdu.forwarded,
+            first_pull,
+            last_pull,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Which paths, alone or together, a connection may use (RFC 9623 §4.1; the paper, §4.4).
+
+use super::path::{Path, PathSet, Rates};
+use super::properties::{Multipath, Properties};
+use super::select::Pruned;
+use super::{Host, MAX_PATHS};
+use anabranch_element::time::Instant;
+
+/// The sets of paths that violate nothing, and those left out with the reason.
+///
+/// Several paths together are one more set: all of them, if the application wants multipath; only as many as
+/// the rates need, if it left that to the host and no single path meets them.
+pub(super) fn path_sets<'a>(p: &Properties, host: &'a Host, now: Instant) -> (Vec<PathSet<'a>>, Vec<Pruned>) {
+    let (mut eligible, mut pruned) = (Vec::new(), Vec::new());
+    for path in super::path::paths(host, now).into_iter().take(MAX_PATHS) {
+        match path.violates(p) {
+            None => eligible.push(path),
+            Some((property, has)) => pruned.push(Pruned::path(&path.name, property, has)),
+        }
+    }
+    let mut sets: Vec<PathSet<'a>> = eligible.iter().cloned().map(PathSet::one).collect();
+    if let Some(members) = together(p, &eligible) {
+        sets.push(PathSet { members });
+    }
+    sets.retain(|set| match rate_violation(p, set) {
+        None => true,
+        Some((property, has)) => {
+            pruned.push(Pruned::paths(&set.names(), property, has));
+            false
+        }
+    });
+    (sets, pruned)
+}
+
+/// The members of the set of several paths, if there is to be one, the one of least delay first.
+fn together<'a>(p: &Properties, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
+    let wanted = Rates::wanted(p);
+    let mut members = match p.multipath {
+        Some(Multipath::Disabled) => return None,
+        Some(Multipath::Active | Multipath::Passive) => eligible.to_vec(),
+        None => fewest(wanted, eligible)?,
+    };
+    if members.len() < 2 {
+        return None;
+    }
+    let rtt = |m: &Path<'_>| m.facts.and_then(|f| f.rtt_us).unwrap_or(u64::MAX);
+    members.sort_by(|a, b| rtt(a).cmp(&rtt(b)).then_with(|| a.name.cmp(&b.name)));
+    Some(members)
+}
+
+/// The fewest paths that meet the rates together, or all of known rate if even they do not; none if nothing
+/// is asked for, or a single one is enough.
+fn fewest<'a>(wanted: Rates, eligible: &[Path<'a>]) -> Option<Vec<Path<'a>>> {
+    if !wanted.any() || eligible.iter().any(|path| PathSet::one(path.clone()).meets(&wanted)) {
+        return None;
+    }
+    let rate = |path: &Path<'a>| {
+        let facts = path.facts?;
+        let share = |need: Option<u64>, has: Option<u64>| match need {
+            // In millionths of what is needed.
+            Some(need) => has.map(|has| u128::from(has) * 1_000_000 / u128::from(need.max(1))),
+            None => Some(u128::MAX),
+        };
+        Some(
+            share(wanted.send_bps, facts.uplink_guaranteed_bps)?
+                .min(share(wanted.recv_bps, facts.downlink_guaranteed_bps)?),
+        )
+    };
+    let mut known: Vec<(u128, &Path<'a>)> = eligible.iter().filter_map(|p| Some((rate(p)?, p))).collect();
+    known.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.cmp(&b.1.name)));
+    let mut set = PathSet { members: Vec::new() };
+    for (_, path) in known {
+        set.members.push(path.clone());
+        if set.is_several() && set.meets(&wanted) {
+            break;
+        }
+    }
+    Some(set.members)
+}
+
+/// A required or prohibited guarantee that the set violates.
+fn rate_violation(p: &Properties, set: &PathSet<'_>) -> Option<(String, String)> {
+    let bounds = [
+        ("_slice.guaranteedSendRate", p.slice_send_rate, set.send_bps(), "uplink"),
+        ("_slice.guaranteedRecvRate", p.slice_recv_rate, set.recv_bps(), "downlink"),
+    ];
+    bounds.into_iter().find_map(|(property, bound, has, way)| {
+        let bound = bound?;
+        let met = has.map(|has| has >= bound.at_least_bps.get());
+        (!bound.preference.allows(met)).then(|| {
+            let has = has.map_or_else(
+                || format!("no guaranteed {way} rate is known"),
+                |has| format!("{has} bit/s are guaranteed {way}"),
+            );
+            (property.to_owned(), has)
+        })
+    })
+}

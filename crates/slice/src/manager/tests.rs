@@ -1,0 +1,420 @@
+use super::*;
+use crate::inventory::Access;
+use crate::profile::Thpt;
+use crate::view::{self, SliceFacts};
+use proptest::prelude::*;
+
+fn access(name: &str, location: &str, mbps: u64) -> Access {
+    Access {
+        name: name.into(),
+        location: location.into(),
+        downlink_bps: mbps * 1_000_000,
+        uplink_bps: mbps * 500_000,
+        max_share_ppm: 900_000,
+        delay_ms: if location == "far" { 20.0 } else { 5.0 },
+    }
+}
+
+fn manager() -> Manager {
+    Manager::new(
+        Inventory::new([access("cell-1", "pier", 100), access("cell-2", "far", 200)]).unwrap(),
+        GrowthLimits::default(),
+    )
+}
+
+fn order(name: &str, coverage: &[&str], dl_mbps: f64, ul_mbps: f64) -> Order {
+    let thpt = |mbps: f64| Thpt { gua: Some(mbps * 1e3), max: None };
+    let profile = ServiceProfile {
+        sst: 1,
+        dl_slice: thpt(dl_mbps),
+        ul_slice: thpt(ul_mbps),
+        coverage: coverage.iter().map(|c| (*c).to_owned()).collect(),
+        ..ServiceProfile::default()
+    };
+    Order { name: name.into(), profile, ..Order::default() }
+}
+
+fn put(manager: &mut Manager, writes: Vec<Write>) {
+    for write in writes {
+        // As through the database.
+        let Write { kind, id, record } = write;
+        let record = record.map(|r| Record::from_json(kind, &r.to_json().unwrap()).unwrap());
+        manager.put(Write { kind, id, record });
+    }
+}
+
+/// Does every step; those for which `fails` is true fail.
+fn run(manager: &mut Manager, id: &str, mut fails: impl FnMut(&Action) -> bool) {
+    for _ in 0..32 {
+        let Some(action) = manager.todo().find(|(i, _)| *i == id).map(|(_, a)| a) else { return };
+        let fail = action.as_ref().is_some_and(&mut fails);
+        let writes =
+            manager.step_done(id, if fail { Err("cell says no".into()) } else { Ok(()) }, 1_000).unwrap();
+        put(manager, writes);
+    }
+    panic!("does not end");
+}
+
+fn ue(id: &str) -> Ue {
+    Ue::new(id.into(), String::new())
+}
+
+#[test]
+fn a_slice_is_placed_made_changed_and_removed() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["Pier"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().state, State::Placement);
+    assert_eq!(m.ledger(None).promised("cell-1"), (40_000_000, 5_000_000, 400_000));
+    let shares = m.shares("cell-1", "s1", &m.todo().next().unwrap().1.unwrap());
+    assert_eq!(
+        (shares[0].name.as_str(), shares[0].share_ppm, shares[0].max_ppm),
+        ("video", 400_000, 1_000_000)
+    );
+    run(&mut m, "s1", |_| false);
+    assert_eq!(m.slice("s1").unwrap().state, State::Running);
+
+    let facts = SliceFacts::from(m.slice("s1").unwrap());
+    let writes = m.modify("s1", order("video", &["Pier"], 60.0, 5.0), 20).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.ledger(None).promised("cell-1").0, 60_000_000, "the larger is reserved");
+    assert_eq!(SliceFacts::from(m.slice("s1").unwrap()), facts, "the old profile holds");
+    run(&mut m, "s1", |_| false);
+    assert_eq!(m.slice("s1").unwrap().profile.dl_slice.gua, Some(60_000.0));
+
+    put(&mut m, vec![Write::ue(ue("phone"))]);
+    let writes = m.assign("phone", "s1", None).unwrap();
+    put(&mut m, writes);
+    let told = view::view(&m, m.ue("phone").unwrap(), 30);
+    assert_eq!((told.slices.len(), told.slices[0].dl_guaranteed_bps), (1, Some(60_000_000)));
+    assert!(serde_json::to_string(&told).unwrap().len() < 250);
+
+    let writes = m.remove("s1", false, 30).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    assert!(m.slices().is_empty() && m.ue("phone").unwrap().slices.is_empty());
+    assert_eq!(m.ledger(None).promised("cell-1"), (0, 0, 0));
+}
+
+#[test]
+fn what_fails_is_undone() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier", "far", "moon"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().not_supported, ["moon"]);
+    run(&mut m, "s1", |a| matches!(a, Action::Do(Step::Shares { access }) if access == "cell-2"));
+    let slice = m.slice("s1").unwrap();
+    assert_eq!(slice.state, State::Failed("cell says no".into()));
+    assert!(slice.reserved().is_empty());
+
+    // A cell that cannot be told to go back may still have it: that stays reserved until it can.
+    let writes = m.create("s2", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s2", |a| !matches!(a, Action::Do(Step::Shares { .. })));
+    assert_eq!(m.ledger(None).promised("cell-1").0, 40_000_000);
+    let writes = m.remove("s2", false, 10).unwrap();
+    put(&mut m, writes);
+    let writes = m.step_done("s2", Err("still no".into()), 11).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.slice("s2").unwrap().state, State::Terminating, "it is tried again");
+    run(&mut m, "s2", |_| false);
+    assert_eq!(m.ledger(None).promised("cell-1").0, 0);
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_slice_as_it_was() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    let writes = m.modify("s1", order("video", &["pier"], 70.0, 5.0), 20).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |a| matches!(a, Action::Do(Step::Verify { .. })));
+    let slice = m.slice("s1").unwrap();
+    assert_eq!((slice.state.clone(), slice.profile.dl_slice.gua), (State::Running, Some(40_000.0)));
+    assert_eq!(m.ledger(None).promised("cell-1").0, 40_000_000);
+    assert_eq!(slice.errors.len(), 1);
+}
+
+#[test]
+fn health_degrades_and_recovers() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    let writes = m.health("cell-1", Some("gNB does not answer"), 20);
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().state, State::Degraded("cell-1: gNB does not answer".into()));
+    assert!(m.health("cell-1", Some("gNB does not answer"), 21).is_empty());
+    assert!(m.health("cell-2", Some("gone"), 21).is_empty());
+    let writes = m.health("cell-1", None, 22);
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().state, State::Running);
+}
+
+#[test]
+fn a_ue_may_ask_for_more_of_its_own_slice() {
+    let mut m = manager();
+    let mut wanted = order("video", &["pier"], 40.0, 5.0);
+    wanted.profile.dl_slice.max = Some(80_000.0);
+    wanted.profile.max_ues = Some(1);
+    let writes = m.create("s1", wanted, 10).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    put(&mut m, vec![Write::ue(ue("phone")), Write::ue(ue("tv"))]);
+    let writes = m.assign("phone", "s1", None).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.assign("tv", "s1", None), Err(Refusal::Full { what: "UEs of this slice", most: 1 }));
+    assert!(matches!(m.grow("tv", "s1", 1, 1, 20), Err(Refusal::Unknown(..))));
+    assert_eq!(m.grow("phone", "s1", 30_000_000, 0, 20), Ok(Vec::new()));
+    assert!(matches!(m.grow("phone", "s1", 90_000_000, 0, 20), Err(Refusal::Full { most: 80_000_000, .. })));
+    let writes = m.grow("phone", "s1", 70_000_000, 0, 20).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    assert_eq!(m.ledger(None).promised("cell-1").0, 70_000_000);
+}
+
+/// A slice that failed holds nothing back but what a cell may still have, is tried again, later each time, and can be changed.
+#[test]
+fn a_slice_that_failed_is_tried_again() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier"], 60.0, 0.0), 0).unwrap();
+    put(&mut m, writes);
+    // Verifying fails, and so does undoing: the cell may have it.
+    run(&mut m, "s1", |action| !matches!(action, Action::Do(Step::Shares { .. })));
+    let slice = m.slice("s1").unwrap();
+    assert!(matches!(slice.state, State::Failed(_)) && slice.applied.is_empty());
+    assert_eq!(slice.reserved()["cell-1"].downlink_bps, 60_000_000);
+    // The cell was told again, and has what it should: nothing.
+    let writes = m.health("cell-1", None, 1_000);
+    put(&mut m, writes);
+    assert!(m.slice("s1").unwrap().reserved().is_empty());
+    let mut now = m.slice("s1").unwrap().retry_ms.unwrap();
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        assert_eq!(m.due(now - 1), Vec::new());
+        let writes = m.due(now);
+        put(&mut m, writes);
+        assert_eq!(m.slice("s1").unwrap().state, State::Placement);
+        for _ in 0..9 {
+            let Some(_) = m.todo().next() else { break };
+            let writes = m.step_done("s1", Err("cell says no".into()), now).unwrap();
+            put(&mut m, writes);
+        }
+        let again = m.slice("s1").unwrap().retry_ms.unwrap();
+        pauses.push((again - now) / 1000);
+        now = again;
+        let writes = m.health("cell-1", None, now);
+        put(&mut m, writes);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
+    // Meanwhile another took its room: it waits on, and says why.
+    let writes = m.create("s2", order("other", &["pier"], 60.0, 0.0), now).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s2", |_| false);
+    let writes = m.due(now);
+    put(&mut m, writes);
+    let slice = m.slice("s1").unwrap();
+    assert!(
+        slice.state.reason().unwrap().contains("bit/s downlink left") && slice.retry_ms > Some(now),
+        "{slice:?}"
+    );
+    // What is asked for now fits.
+    let writes = m.modify("s1", order("smaller", &["pier"], 20.0, 0.0), now).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    let slice = m.slice("s1").unwrap();
+    assert_eq!((&slice.state, slice.name.as_str(), slice.tries), (&State::Running, "smaller", 0));
+    assert_eq!(m.due(u64::MAX), Vec::new());
+}
+
+/// What UEs need is within a share of the access for each, is not what the operator asked for, and lapses.
+#[test]
+fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
+    for percent in [10, 25, 50] {
+        let inventory =
+            Inventory::new([access("cell-1", "pier", 100), access("cell-2", "far", 200)]).unwrap();
+        let mut m = Manager::new(inventory, GrowthLimits { percent, seconds: 60 });
+        for (id, mbps) in [("s1", 10.0), ("s2", 5.0)] {
+            let writes = m.create(id, order(id, &["pier"], mbps, 1.0), 0).unwrap();
+            put(&mut m, writes);
+            run(&mut m, id, |_| false);
+            for name in ["phone", "tv"] {
+                if m.ue(name).is_err() {
+                    put(&mut m, vec![Write::ue(ue(name))]);
+                }
+                let writes = m.assign(name, id, None).unwrap();
+                put(&mut m, writes);
+            }
+        }
+        let asked = m.slice("s1").unwrap().asked();
+        let share = u64::from(percent) * 1_000_000;
+        let over = m.grow("phone", "s1", 10_000_000 + share + 1, 0, 1_000);
+        assert!(matches!(over, Err(Refusal::Full { most, .. }) if most == share), "{over:?}");
+        // Half of its share here, and no more than the other half there.
+        let writes = m.grow("phone", "s1", 10_000_000 + share / 2, 0, 1_000).unwrap();
+        put(&mut m, writes);
+        assert_eq!(m.slice("s1").unwrap().asked(), asked, "under way");
+        run(&mut m, "s1", |_| false);
+        assert!(m.grow("phone", "s2", 5_000_000 + share / 2 + 1, 0, 1_000).is_err());
+        assert!(
+            m.grow("tv", "s2", 5_000_000 + share / 2 + 1, 0, 1_000).is_ok(),
+            "another has a share of its own"
+        );
+        let slice = m.slice("s1").unwrap();
+        assert_eq!(slice.asked(), asked);
+        assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000 + share / 2);
+        // Another that needs less changes nothing; then the first leaves, and what is left is the other's.
+        let writes = m.grow("tv", "s1", 10_000_000 + share / 4, 0, 2_000).unwrap();
+        put(&mut m, writes);
+        assert!(m.slice("s1").unwrap().plan.is_none());
+        assert_eq!(m.grow("tv", "s1", 10_000_000 + share / 4, 0, 3_000), Ok(Vec::new()), "known");
+        assert_eq!(m.due(3_000), Vec::new());
+        let writes = m.needs_nothing("phone");
+        put(&mut m, writes);
+        let writes = m.due(3_000);
+        put(&mut m, writes);
+        run(&mut m, "s1", |_| false);
+        assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000 + share / 4);
+        // Not said again, it lapses; what the operator asked for stays.
+        let writes = m.due(62_000);
+        put(&mut m, writes);
+        run(&mut m, "s1", |_| false);
+        assert_eq!(m.ledger(None).promised("cell-1").0, 15_000_000);
+        assert!(m.slice("s1").unwrap().growth.is_empty() && m.slice("s1").unwrap().asked() == asked);
+    }
+}
+
+/// A change that fails takes everything back that it asked for, not only the profile.
+#[test]
+fn a_change_that_fails_leaves_what_was_asked_for() {
+    let mut m = manager();
+    let first =
+        Order { accesses: vec!["cell-1".into()], share_ppm: Some(50_000), ..order("a", &[], 10.0, 1.0) };
+    let writes = m.create("s1", first, 0).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    let asked = m.slice("s1").unwrap().asked();
+    assert_eq!((asked.accesses.as_slice(), asked.share_ppm), (&["cell-1".to_owned()][..], Some(50_000)));
+    for fails in [true, false] {
+        let other = Order { share_ppm: Some(70_000), ..order("b", &[], 20.0, 1.0) };
+        let writes = m.modify("s1", other, 0).unwrap();
+        put(&mut m, writes);
+        let changed = m.slice("s1").unwrap().asked();
+        assert_eq!(
+            (changed.name.as_str(), changed.accesses.len(), changed.share_ppm),
+            ("b", 0, Some(70_000))
+        );
+        run(&mut m, "s1", |action| fails && matches!(action, Action::Do(Step::Verify { .. })));
+        assert_eq!(m.slice("s1").unwrap().asked(), if fails { asked.clone() } else { changed });
+    }
+}
+
+proptest! {
+    /// Who changes some attributes of a profile leaves the rest as it is now.
+    #[test]
+    fn changes_of_one_view_do_not_undo_those_of_another(
+        now in prop::array::uniform4(prop::option::of(0_u32..9)), old in prop::array::uniform4(prop::option::of(0_u32..9)),
+        new in prop::array::uniform4(prop::option::of(0_u32..9)), places in prop::array::uniform3(0_usize..3),
+    ) {
+        let profile = |v: [Option<u32>; 4], places: usize| ServiceProfile {
+            dl_slice: Thpt { gua: v[0].map(f64::from), max: v[1].map(f64::from) },
+            dl_latency: v[2].map(f64::from),
+            max_ues: v[3].map(u64::from),
+            coverage: vec!["pier".into(); places],
+            ..ServiceProfile::default()
+        };
+        let [n, o, w] = [(now, places[0]), (old, places[1]), (new, places[2])].map(|(v, p)| profile(v, p));
+        let pick = |i: usize| if old[i] == new[i] { now[i] } else { new[i] };
+        let at = if places[1] == places[2] { places[0] } else { places[2] };
+        prop_assert_eq!(n.with_changes(&o, &w), profile([pick(0), pick(1), pick(2), pick(3)], at));
+    }
+}
+
+#[test]
+fn refusals_say_why() {
+    let m = manager();
+    let why = |order| m.create("x", order, 0).unwrap_err().to_string();
+    assert!(
+        why(order("a", &["pier"], 95.0, 1.0)).contains("\"cell-1\" has 900000 millionths of the RBs left")
+    );
+    assert!(why(order("a", &["moon"], 1.0, 1.0)).contains("no access serves \"moon\""));
+    let mut fast = order("a", &["far"], 1.0, 1.0);
+    fast.profile.dl_latency = Some(10.0);
+    assert!(why(fast).contains("\"far\" within 10 ms"));
+    let there = Order { accesses: vec!["cell-9".into()], ..order("a", &[], 1.0, 1.0) };
+    assert!(why(there).contains("no access \"cell-9\""));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+    /// Whatever is asked for in whatever order, by operators and by UEs, and whatever fails: neither what is reserved nor
+    /// what the cells were told exceeds what there is, and no slice grows past its maximum.
+    #[test]
+    fn admission_never_exceeds_capacity(
+        ops in prop::collection::vec((0_u8..16, 0_usize..4, 0_u32..120, 0_u32..70, prop::bool::weighted(0.8)), 1..100)
+    ) {
+        let mut m = manager();
+        let assignment = |i: usize| Assignment { slice: format!("s{i}"), cell_ue: None, attachment: Attachment::Active };
+        put(&mut m, vec![Write::ue(Ue { slices: (0..4).map(assignment).collect(), ..ue("phone") })]);
+        // What each cell has: the last list it was told, which may be one that it then said it refused.
+        let mut told: BTreeMap<String, u64> = BTreeMap::new();
+        for (i, (op, at, dl, ul, flag)) in ops.into_iter().enumerate() {
+            let id = format!("s{at}");
+            let places: &[&str] = match (dl % 3, flag) { (0, _) => &["pier"], (1, _) => &["far"], _ => &[] };
+            let mut order = order(&format!("n{}", at % 2), places, dl.into(), ul.into());
+            order.profile.dl_slice.max = (ul % 2 == 0).then(|| f64::from(dl) * 1.5e3);
+            let now = i as u64 * 1000;
+            let result = match op {
+                0 | 1 => m.create(&id, order, now),
+                2 => m.modify(&id, order, now),
+                3 => m.remove(&id, flag, now),
+                4 | 5 => {
+                    m.grow("phone", &id, u64::from(dl) * 1_000_000, u64::from(ul) * 1_000_000, now)
+                }
+                6 => Ok(m.due(now + u64::from(dl) * 100_000)),
+                7 => {
+                    // The cell is looked at, and told again what it should have.
+                    let access = ["cell-1", "cell-2"][at % 2];
+                    if !m.busy(access) {
+                        let sum = m.shares_now(access).iter().map(|s| u64::from(s.share_ppm)).sum();
+                        told.insert(access.to_owned(), sum);
+                    }
+                    Ok(m.health(access, None, now))
+                }
+                8 => Ok(m.needs_nothing("phone")),
+                _ => {
+                    let action = m.todo().find(|(i, _)| *i == id).and_then(|(_, a)| a);
+                    if let Some(action @ (Action::Do(Step::Shares { .. }) | Action::Undo(Step::Shares { .. }))) = action {
+                        let (Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access })) = &action else {
+                            unreachable!()
+                        };
+                        let sum = m.shares(access, &id, &action).iter().map(|s| u64::from(s.share_ppm)).sum();
+                        told.insert(access.clone(), sum);
+                    }
+                    m.step_done(&id, if flag { Ok(()) } else { Err("no".into()) }, now)
+                }
+            };
+            if let Ok(writes) = result {
+                put(&mut m, writes);
+            }
+            let ledger = m.ledger(None);
+            for access in m.inventory().iter() {
+                let (dl, ul, share) = ledger.promised(&access.name);
+                prop_assert!(dl <= access.downlink_bps && ul <= access.uplink_bps);
+                prop_assert!(share <= access.max_share_ppm.into());
+                prop_assert!(told.get(&access.name).copied().unwrap_or(0) <= access.max_share_ppm.into());
+            }
+            for slice in m.slices().values() {
+                prop_assert!(slice.plan.is_some() || !matches!(slice.state, State::Placement | State::Provisioning
+                    | State::Activation | State::Terminating), "stuck in {}", slice.state);
+                let thpt = slice.profile.dl_slice;
+                prop_assert!(thpt.max.is_none_or(|most| thpt.gua.unwrap_or(0.0) <= most));
+                // One that failed is tried again some time, and is told to no cell meanwhile.
+                if matches!(slice.state, State::Failed(_)) {
+                    prop_assert!(slice.retry_ms.is_some() && slice.applied.is_empty());
+                }
+            }
+        }
+    }
+}
