@@ -218,7 +218,9 @@ pub struct Line<'a> {
     scenario: &'a str,
     backend: &'a str,
     seed: u64,
-    seeds: usize,
+    /// Left out for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seeds: Option<usize>,
     claims: Vec<ClaimLine<'a>>,
     metrics: &'a BTreeMap<String, f64>,
 }
@@ -262,7 +264,7 @@ pub fn line<'a>(scenario: &'a Scenario, done: &'a Finished) -> Line<'a> {
         scenario: &scenario.name,
         backend: done.backend.name(),
         seed: done.seed,
-        seeds: done.seeds,
+        seeds: (done.seeds > 1).then_some(done.seeds),
         claims: done.claims.iter().map(claim).collect(),
         metrics: &done.metrics,
     }

@@ -69,14 +69,27 @@ impl Sent {
 }
 
 /// What is delivered to one UE in one direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Service {
     /// Packets sent.
-    pub sent: u64,
-    /// Packets delivered, copies not counted.
-    pub delivered: u64,
-    /// Σ of the time each took, nanoseconds.
-    pub delay_ns: u64,
+    pub sent: usize,
+    /// The time each delivered packet took, copies not counted; nanoseconds, ascending.
+    pub delays_ns: Vec<u64>,
+}
+
+impl Service {
+    /// Packets delivered.
+    #[must_use]
+    pub fn delivered(&self) -> usize {
+        self.delays_ns.len()
+    }
+
+    /// Mean delay of the fastest `most` packets, microseconds.
+    #[must_use]
+    pub fn mean_us(&self, most: usize) -> u64 {
+        let counted = &self.delays_ns[..most.min(self.delivered())];
+        counted.iter().sum::<u64>().checked_div(counted.len() as u64).unwrap_or(0) / 1_000
+    }
 }
 
 /// What came out of a tunnel end.
@@ -221,15 +234,13 @@ impl Ledger {
     /// What became of all packets sent by `until`, by UE and direction (up is 1).
     #[must_use]
     pub fn services(&self, until: Instant) -> Vec<[Service; 2]> {
-        let mut services = vec![[Service::default(); 2]; self.highest.len()];
+        let mut services = vec![<[Service; 2]>::default(); self.highest.len()];
         for sent in self.sent.iter().filter(|sent| sent.at <= until) {
             let service = &mut services[usize::from(sent.ue)][usize::from(sent.up)];
             service.sent += 1;
-            if let Some(came) = sent.came {
-                service.delivered += 1;
-                service.delay_ns += (came - sent.at).as_nanos() as u64;
-            }
+            service.delays_ns.extend(sent.came.map(|came| (came - sent.at).as_nanos() as u64));
         }
+        services.iter_mut().flatten().for_each(|service| service.delays_ns.sort_unstable());
         services
     }
 }

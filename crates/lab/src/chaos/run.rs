@@ -221,17 +221,20 @@ fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Res
     let mut world = World::new(&alone);
     let without = faulted(&mut world, &alone, &When::Times(&with.began, with.ended))?;
     for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
-        for (way, with, without) in [("down", with[0], without[0]), ("up", with[1], without[1])] {
+        for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {
             tally.look(Invariant::Independent);
-            let mean_us = |s: &Service| s.delay_ns.checked_div(s.delivered).unwrap_or(0) / 1_000;
-            let (slow, base) = (mean_us(&with), mean_us(&without));
-            let fewer = with.delivered + 4 + without.delivered / 100 < without.delivered;
+            // A stranger may deliver what a partition took, a second late: a packet more than without, which delays no other.
+            let (slow, base) = (with.mean_us(without.delivered()), without.mean_us(usize::MAX));
+            let fewer = with.delivered() + 4 + without.delivered() / 100 < without.delivered();
             // Which path a flow is pinned to follows from a key that is drawn anew.
             let pinned = matches!(plan.ues[ue].mode, Mode::BalanceFlows | Mode::Autonomous);
             if fewer || (!pinned && slow > base + base / 20 + 500) {
                 let what = format!(
                     "UE {ue}, {way}: {} of {} packets in {slow} µs with attackers, {} of {} in {base} µs without",
-                    with.delivered, with.sent, without.delivered, without.sent
+                    with.delivered(),
+                    with.sent,
+                    without.delivered(),
+                    without.sent
                 );
                 return Err(Violation { invariant: Invariant::Independent, step, what });
             }
