@@ -10,6 +10,7 @@
 //!
 //! No figure here decides a test; the exit code says only whether everything ran.
 
+mod churn;
 mod controllers;
 mod ends;
 mod iperf;
@@ -38,7 +39,7 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch-lab bench tunnel                            everything, about ten minutes
+  anabranch-lab bench tunnel                            everything, about a quarter of an hour
   anabranch-lab bench tunnel throughput --seconds 20    one part
   anabranch-lab bench tunnel --peers target/peers/bin   where boringtun-cli, wireguard-go, sslocal and ssserver are
 
@@ -75,7 +76,7 @@ struct TunnelArgs {
     /// Rounds of throughput, sessions and proxies; contenders take turns, medians are shown.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// Most sessions installed at the UPF.
+    /// Most sessions installed at the UPF; churn has 10,000 of them.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     sessions: u32,
     /// Folder with the peers' programs; a peer that is not there is left out, and said.
@@ -100,6 +101,8 @@ enum Part {
     Latency,
     /// Ping-pong with 1, 1,000 and 100,000 sessions; memory per idle session.
     Sessions,
+    /// Ping-pong of one UE while others come and go, one is hostile, and strangers flood the UPF.
+    Churn,
     /// Added latency of 1, 64 and 512 TCP flows beside nginx stream and shadowsocks-rust.
     Proxies,
 }
@@ -204,7 +207,7 @@ pub fn run(args: &Args) -> Result<u8> {
         flows: args.flows.clone(),
         ..Bench::new(sandbox, args.seconds, args.rounds, args.json)?
     };
-    let all = [Part::Throughput, Part::Latency, Part::Sessions, Part::Proxies];
+    let all = [Part::Throughput, Part::Latency, Part::Sessions, Part::Churn, Part::Proxies];
     let parts = if args.parts.is_empty() { &all[..] } else { &args.parts[..] };
     let mut object = json!({ "machine": machine() });
     for part in parts {
@@ -212,6 +215,7 @@ pub fn run(args: &Args) -> Result<u8> {
             Part::Throughput => throughput::run(&bench),
             Part::Latency => latency::run(&bench),
             Part::Sessions => sessions::run(&bench),
+            Part::Churn => churn::run(&bench),
             Part::Proxies => proxies::run(&bench),
         }?;
         if args.json {

@@ -138,7 +138,16 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     Ok(Result1 { name: "sessions", table, json: rows.into(), notes })
 }
 
-fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u32) -> Result<()> {
+/// Who the UPF is to those who want a session.
+pub(super) fn upf_of(upf: &Upf) -> Result<swarm::Upf> {
+    Ok(swarm::Upf {
+        key: upf.key.public(),
+        remote: SocketAddr::new(SERVER.parse().context("address")?, PORT),
+    })
+}
+
+/// Gives each key a session.
+pub(super) fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u32) -> Result<()> {
     if keys.is_empty() {
         return Ok(());
     }
@@ -146,9 +155,9 @@ fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u3
     // Any address of theirs can be bound to without giving an interface each.
     pair.client.ip(&format!("route replace local {} dev lo", swarm::NETWORK))?;
     pair.server.ip(&format!("route replace {} via {CLIENT}", swarm::NETWORK))?;
-    let remote = SocketAddr::new(SERVER.parse().context("address")?, PORT);
+    let upf = upf_of(upf)?;
     pair.client.enter(|| {
-        swarm::install(keys, upf.key.public(), remote, |done| {
+        swarm::install(keys, upf, |done| {
             anyhow::ensure!(!bench.sandbox.stop.requested(), crate::netns::program::Interrupted);
             if done % 10_000 == 0 && done > 0 && !bench.quiet {
                 eprint!("\r  {done}");
@@ -163,7 +172,7 @@ fn install(bench: &Bench, pair: &Pair, upf: &Upf, keys: &[PrivateKey], total: u3
 }
 
 /// p50 and p99 of the round-trip time, in nanoseconds.
-fn ping_pong(
+pub(super) fn ping_pong(
     bench: &Bench,
     pair: &Pair,
     tunnel: &Tunnel,

@@ -1,14 +1,14 @@
-//! Many UEs that shake hands with a real UPF, probe their path once, and fall silent.
+//! Many UEs that shake hands with a real UPF, probe their path once, and fall silent or leave.
 //!
 //! They are `anabranch_atsss`'s own UE without device or engine: each has a socket and a source address, so that the
 //! UPF sees as many endpoints and networks as sessions.
 
 use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_atsss::session::{Security, SessionParams};
-use anabranch_atsss::ue::{Ue, UeAccess, UeConfig, UeEvent};
+use anabranch_atsss::ue::{Ue, UeAccess, UeCommand, UeConfig, UeEvent};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::Instant;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -23,6 +23,24 @@ const PER_SECOND: f64 = 1500.0;
 /// A UE that has no session after this long never will.
 const PATIENCE_S: f64 = 30.0;
 
+/// Whose sessions are with which UPF.
+#[derive(Clone, Copy)]
+pub struct Upf {
+    /// Its key.
+    pub key: PublicKey,
+    /// Where it listens.
+    pub remote: SocketAddr,
+}
+
+/// How many UEs came, so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Came {
+    /// They have, or had, a session.
+    pub up: usize,
+    /// They got none in time.
+    pub late: usize,
+}
+
 struct Shaking {
     ue: Ue,
     socket: UdpSocket,
@@ -31,7 +49,8 @@ struct Shaking {
     ruled: bool,
 }
 
-struct Out<'a>(&'a mut Vec<Vec<u8>>);
+/// Datagrams that a UE wants to send.
+pub struct Out<'a>(pub &'a mut Vec<Vec<u8>>);
 
 impl DatagramSink for Out<'_> {
     fn reserve(&mut self, _path: PathId, _to: SocketAddr, len: usize) -> Option<&mut [u8]> {
@@ -44,62 +63,58 @@ impl DatagramSink for Out<'_> {
     }
 }
 
-struct Nowhere;
+/// What arrives for the host is of no interest.
+pub struct Nowhere;
 
 impl PacketSink for Nowhere {
     fn deliver(&mut self, _packet: &mut [u8]) {}
 }
 
-/// Gives each key a session with the UPF at `remote`; returns when all have one. Runs in the namespace of
-/// the calling thread.
+/// Gives each key a session with the UPF; returns when all have one. Runs in the namespace of the calling thread.
 ///
 /// # Errors
 /// One of them gets no session, or `progress` says so.
-pub fn install(
-    keys: &[PrivateKey],
-    upf: PublicKey,
-    remote: SocketAddr,
-    mut progress: impl FnMut(usize) -> Result<()>,
+pub fn install(keys: &[PrivateKey], upf: Upf, mut progress: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    come(keys.iter(), upf, PER_SECOND, false, |came| {
+        ensure!(came.late == 0, "a UE got no session within {PATIENCE_S} s");
+        progress(came.up).map(|()| true)
+    })
+}
+
+/// UEs with these keys come, so many a second, and leave as soon as they have a session, if they are to. Returns when all
+/// have come, or `go_on` says no. Runs in the namespace of the calling thread.
+///
+/// # Errors
+/// The system gives no socket, or `go_on` says so.
+pub fn come<'a>(
+    mut keys: impl Iterator<Item = &'a PrivateKey>,
+    upf: Upf,
+    per_second: f64,
+    leave: bool,
+    mut go_on: impl FnMut(Came) -> Result<bool>,
 ) -> Result<()> {
     let start = std::time::Instant::now();
-    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock")?;
-    let unix_epoch_ns = u64::try_from(unix.as_nanos()).context("the clock")?;
     let now = || Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut waiting = keys.iter();
+    let unix_epoch_ns = unix_ns()?;
     let mut shaking: Vec<Shaking> = Vec::new();
-    let mut done = 0;
+    let mut came = Came::default();
+    let (mut begun, mut waiting) = (0_u32, true);
     let mut out = Vec::new();
     let mut buffer = [0; 2048];
-    while done < keys.len() {
-        while shaking.len() < AT_ONCE
-            && ((done + shaking.len()) as f64) < PER_SECOND * (0.01 + start.elapsed().as_secs_f64())
-            && let Some(key) = waiting.next()
+    while waiting || !shaking.is_empty() {
+        while waiting
+            && shaking.len() < AT_ONCE
+            && f64::from(begun) < per_second * (0.01 + start.elapsed().as_secs_f64())
         {
-            let config = UeConfig {
-                private_key: key.clone(),
-                upf_key: upf,
-                suite: Suite::Aes256Gcm,
-                accesses: vec![UeAccess {
-                    name: "wire".into(),
-                    remote,
-                    local: None,
-                    security: Security::Secure,
-                    max_payload: 1472,
-                }],
-                rules: Vec::new(),
-                params: SessionParams::default(),
-                unix_epoch_ns,
-                last_timestamp_ns: 0,
+            let Some(key) = keys.next() else {
+                waiting = false;
+                break;
             };
-            // A fixed seed would give all of them the same ephemeral keys.
-            let seed = key.public().0;
-            let ue = Ue::new(config, seed, now()).context("a UE")?;
+            begun += 1;
+            let ue = ue(key, upf, unix_epoch_ns, begun, now())?;
             let number =
                 u32::from_be_bytes([0, key.public().0[0] & 0xf, key.public().0[1], key.public().0[2]]);
-            let address = std::net::Ipv4Addr::from(FIRST + number);
-            let socket = UdpSocket::bind((address, 0)).context("socket")?;
-            socket.set_nonblocking(true).context("socket")?;
-            socket.connect(remote).context("socket")?;
+            let socket = socket(FIRST + number, upf.remote)?;
             shaking.push(Shaking { ue, socket, since: std::time::Instant::now(), ruled: false });
         }
         for one in &mut shaking {
@@ -118,7 +133,7 @@ pub fn install(
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         for (one, _) in shaking.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
             while let Ok(length) = one.socket.recv(&mut buffer) {
-                one.ue.datagram(0, remote, &mut buffer[..length], now(), &mut Nowhere);
+                one.ue.datagram(0, upf.remote, &mut buffer[..length], now(), &mut Nowhere);
             }
             // The answer to a probe and the receipt for the rules, before the UE is forgotten.
             one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
@@ -126,13 +141,71 @@ pub fn install(
                 let _ = one.socket.send(&datagram);
             }
         }
-        if let Some(late) = shaking.iter().find(|s| s.since.elapsed().as_secs_f64() > PATIENCE_S) {
-            bail!("a UE got no session within {PATIENCE_S} s: {:?}", late.ue.drops());
+        shaking.retain_mut(|one| {
+            let up = one.ruled && one.ue.paths().iter().any(|path| path.up);
+            let late = !up && one.since.elapsed().as_secs_f64() > PATIENCE_S;
+            came.up += usize::from(up);
+            came.late += usize::from(late);
+            if up && leave {
+                one.ue.on_command(UeCommand::Close, now());
+                one.ue.poll(now(), &mut Out(&mut out), &mut Nowhere);
+                for datagram in out.drain(..) {
+                    let _ = one.socket.send(&datagram);
+                }
+            }
+            !up && !late
+        });
+        if !go_on(came)? {
+            return Ok(());
         }
-        let before = shaking.len();
-        shaking.retain(|one| !one.ruled || !one.ue.paths().iter().any(|path| path.up));
-        done += before - shaking.len();
-        progress(done)?;
     }
     Ok(())
+}
+
+/// Nanoseconds since 1970.
+///
+/// # Errors
+/// The clock is before that.
+pub fn unix_ns() -> Result<u64> {
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock")?;
+    u64::try_from(unix.as_nanos()).context("the clock")
+}
+
+/// A UE that has a session with nobody yet; `turn` is another one each time that a key is used.
+///
+/// # Errors
+/// None that is known.
+pub fn ue(key: &PrivateKey, upf: Upf, unix_epoch_ns: u64, turn: u32, now: Instant) -> Result<Ue> {
+    let config = UeConfig {
+        private_key: key.clone(),
+        upf_key: upf.key,
+        suite: Suite::Aes256Gcm,
+        accesses: vec![UeAccess {
+            name: "wire".into(),
+            remote: upf.remote,
+            local: None,
+            security: Security::Secure,
+            max_payload: 1472,
+        }],
+        rules: Vec::new(),
+        params: SessionParams::default(),
+        unix_epoch_ns,
+        last_timestamp_ns: 0,
+    };
+    // A fixed seed would give all of them the same ephemeral keys, and one of them the same ones again.
+    let mut seed = key.public().0;
+    let other = unix_epoch_ns.wrapping_add(turn.into()).to_be_bytes();
+    seed.iter_mut().zip(other).for_each(|(byte, other)| *byte ^= other);
+    Ue::new(config, seed, now).context("a UE")
+}
+
+/// A socket to `remote` with an address of [`NETWORK`], as a number.
+///
+/// # Errors
+/// The system gives none.
+pub fn socket(address: u32, remote: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::from(address), 0)).context("socket")?;
+    socket.set_nonblocking(true).context("socket")?;
+    socket.connect(remote).context("socket")?;
+    Ok(socket)
 }

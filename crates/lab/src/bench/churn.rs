@@ -1,0 +1,353 @@
+//! What an honest UE notices of others at the same UPF: 10,000 sessions, of which 1,000 a second come and go, a UE that is
+//! hostile, and strangers who flood it with handshakes. Ping-pong at 1,000 packets/s.
+//!
+//! ```text
+//!   core 0: the honest UE and its ping; others, at the lowest priority      core 1: UPF (one worker), echo
+//!   each round:  10,000 sessions anew ─▶ alone ─▶ come and go ─▶ and hostile ─▶ and flood
+//! ```
+//!
+//! Sessions that are silent end after a while, so each round begins with all of them anew.
+
+use super::ends::{self, Kind, Upf};
+use super::sessions::{install, ping_pong, upf_of};
+use super::swarm::{self, Came, Nowhere, Out};
+use super::{Bench, Core, Pair, Result1, core_number, figures, stats};
+use crate::netns::agent::Agent;
+use anabranch_atsss::crypto::PrivateKey;
+use anabranch_element::time::Instant as Time;
+use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use serde_json::json;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const SESSIONS: u32 = 10_000;
+/// How many come a second, and leave.
+const COME_PER_S: f64 = 1000.0;
+/// Whose keys these have; a key is used again after two seconds at the earliest.
+const COMING: u32 = 2000;
+/// What a UE that is let in, and means harm, sends a second: see [`Hostile`].
+const HOSTILE_PER_S: f64 = 5000.0;
+/// Handshakes of keys that nobody let in, a second: five times as many as a worker computes.
+const FLOOD_PER_S: f64 = 10_000.0;
+/// From so many networks, each a /24.
+const FLOOD_FROM: u32 = 1000;
+/// What begins has come up to its rate by then.
+const SETTLE: Duration = Duration::from_secs(1);
+/// What the 99th percentile may differ from that with nobody else at work.
+const GOAL_PERCENT: f64 = 10.0;
+/// Who else is at work, by rising number.
+const WHO: [&str; 4] =
+    ["nobody else at work", "1,000/s come and go", "and a hostile UE", "and a flood of handshakes"];
+
+/// What those others did, in one measurement.
+#[derive(Debug, Default)]
+struct Done {
+    came: Mutex<Came>,
+    hostile: AtomicU64,
+    flood: AtomicU64,
+}
+
+/// Keys of those beside the UE that measures.
+struct Keys {
+    silent: Vec<PrivateKey>,
+    coming: Vec<PrivateKey>,
+    hostile: PrivateKey,
+}
+
+pub fn run(bench: &Bench) -> Result<Result1> {
+    let silent = SESSIONS.min(bench.sessions);
+    let mut rng = ChaCha20Rng::seed_from_u64(4);
+    let mut keys =
+        |count: u32| -> Vec<PrivateKey> { (0..count).map(|_| PrivateKey::generate(&mut rng)).collect() };
+    let keys = Keys { silent: keys(silent), coming: keys(COMING), hostile: keys(1).remove(0) };
+    let all: Vec<PrivateKey> =
+        keys.silent.iter().chain(&keys.coming).chain([&keys.hostile]).cloned().collect();
+    let (folder, pair) = (bench.folder("churn")?, Pair::new("churn")?);
+    let upf = Upf::configure(bench, &folder, &all, Kind::Secure)?;
+    let tunnel = upf.connect(bench, &pair.client, &pair.server)?;
+    // p50 and p99, in nanoseconds; what others did; and how busy the UPF was, in percent of a core.
+    let mut measured: [Vec<(u64, u64, [f64; 4])>; WHO.len()] = Default::default();
+    let mut sessions = Vec::new();
+    for round in 1..=bench.rounds {
+        install(bench, &pair, &upf, &keys.silent, silent)?;
+        for (who, measured) in measured.iter_mut().enumerate() {
+            bench.doing(&format!("ping-pong, round {round} of {}: {}", bench.rounds, WHO[who]));
+            ends::answers(bench, &pair, &tunnel)?;
+            let (done, stop) = (Done::default(), AtomicBool::new(false));
+            let pid = tunnel.far.as_ref().context("the UPF")?.pid();
+            let result = std::thread::scope(|scope| {
+                let others = scope.spawn(|| pair.client.enter(|| others(who, &keys, &upf, &done, &stop)));
+                bench.sandbox.stop.sleep(SETTLE);
+                let (start, busy) = (Instant::now(), processor_s(pid));
+                let times = ping_pong(bench, &pair, &tunnel, &folder, &format!("{round}-{who}"));
+                let busy = (processor_s(pid) - busy) / start.elapsed().as_secs_f64() * 100.0;
+                stop.store(true, Relaxed);
+                others.join().unwrap_or_else(|_| anyhow::bail!("a thread failed"))?;
+                let seconds = (SETTLE + start.elapsed()).as_secs_f64();
+                let came = *done.came.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                anyhow::ensure!(came.late == 0, "{} UEs got no session", came.late);
+                let per_s = |count: u64| count as f64 / seconds;
+                let did = [
+                    per_s(came.up as u64),
+                    per_s(done.hostile.load(Relaxed)),
+                    per_s(done.flood.load(Relaxed)),
+                    busy,
+                ];
+                times.map(|(p50, p99)| (p50, p99, did))
+            })?;
+            measured.push(result);
+        }
+        sessions.push(Agent::new("upf", &folder.join("upf.sock")).status()?.connected);
+    }
+    let mut table = figures(&[
+        "beside it",
+        "p50 µs",
+        "p99 µs",
+        "p99 vs alone",
+        "UPF busy",
+        "came /s",
+        "hostile /s",
+        "flood /s",
+    ]);
+    let mut rows = Vec::new();
+    for (who, rounds) in measured.iter().enumerate() {
+        let middle = |of: &dyn Fn(&(u64, u64, [f64; 4])) -> f64| {
+            stats::median(&mut rounds.iter().map(of).collect::<Vec<_>>())
+        };
+        let (p50, p99) = (middle(&|r| r.0 as f64), middle(&|r| r.1 as f64));
+        // Of the same round: what else the machine does changes from round to round.
+        let mut differences: Vec<f64> = rounds
+            .iter()
+            .zip(&measured[0])
+            .map(|(r, alone)| (r.1 as f64 / alone.1.max(1) as f64 - 1.0) * 100.0)
+            .collect();
+        let [least, percent, most] = stats::spread(&mut differences);
+        let [came, hostile, flood, busy] = std::array::from_fn(|i| middle(&|r| r.2[i]));
+        table.add_row([
+            WHO[who].to_owned(),
+            stats::us(p50 as u64),
+            stats::us(p99 as u64),
+            format!("{percent:+.1} % [{least:+.1}, {most:+.1}]"),
+            format!("{busy:.0} %"),
+            format!("{came:.0}"),
+            format!("{hostile:.0}"),
+            format!("{flood:.0}"),
+        ]);
+        rows.push(json!({
+            "beside": WHO[who], "p50_us": p50 * 1e-3, "p99_us": p99 * 1e-3, "p99_vs_alone_percent": percent,
+            "least_percent": least, "most_percent": most, "upf_busy_percent": busy, "came_per_s": came,
+            "hostile_per_s": hostile, "flood_per_s": flood,
+        }));
+    }
+    let notes = vec![
+        format!("sessions at the UPF after each round: {sessions:?}"),
+        format!(
+            "round trips of one UE; medians of {} rounds, in which the four take turns; the goal is within {GOAL_PERCENT} %",
+            bench.rounds
+        ),
+    ];
+    drop(tunnel);
+    pair.end();
+    Ok(Result1 { name: "churn", table, json: rows.into(), notes })
+}
+
+/// Does what others do, until it is to stop. Takes of the client's core what nobody else wants.
+fn others(who: usize, keys: &Keys, upf: &Upf, done: &Done, stop: &AtomicBool) -> Result<()> {
+    let upf = upf_of(upf)?;
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        if who >= 1 {
+            threads.push(scope.spawn(|| {
+                at_lowest_priority()?;
+                swarm::come(keys.coming.iter().cycle(), upf, COME_PER_S, true, |came| {
+                    *done.came.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = came;
+                    Ok(!stop.load(Relaxed))
+                })
+            }));
+        }
+        if who >= 2 {
+            threads.push(scope.spawn(|| {
+                at_lowest_priority()?;
+                let mut hostile = Hostile::connect(&keys.hostile, upf)?;
+                at_rate(HOSTILE_PER_S, stop, &done.hostile, |number| hostile.send(number))
+            }));
+        }
+        if who >= 3 {
+            threads.push(scope.spawn(|| {
+                at_lowest_priority()?;
+                flood(upf, stop, &done.flood)
+            }));
+        }
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a thread failed")))
+    })
+}
+
+/// This thread, on the client's core, after everybody else there.
+fn at_lowest_priority() -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core_number(Core::Client)).context("a core")?;
+    sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")?;
+    let own = nix::unistd::gettid().to_string();
+    let status =
+        Command::new("renice").args(["-n", "19", "-p", &own]).stdout(std::process::Stdio::null()).status();
+    anyhow::ensure!(status.context("renice")?.success(), "renice failed");
+    Ok(())
+}
+
+/// Does something so many times a second, as far as there is time for it.
+fn at_rate(per_s: f64, stop: &AtomicBool, count: &AtomicU64, mut act: impl FnMut(u64)) -> Result<()> {
+    let start = Instant::now();
+    let mut number = 0;
+    while !stop.load(Relaxed) {
+        // What could not be done is not made up for: a burst is another thing.
+        let due = ((start.elapsed().as_secs_f64() * per_s) as u64).saturating_sub(number);
+        for _ in 0..due.min(50) {
+            act(number);
+            number += 1;
+            count.fetch_add(1, Relaxed);
+        }
+        number += due.saturating_sub(50);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// A UE that is let in, and sends in turn: packets of ever new flows, packets of another's address, the same datagram once
+/// more, and datagrams that somebody has changed.
+struct Hostile {
+    ue: anabranch_atsss::ue::Ue,
+    socket: std::net::UdpSocket,
+    start: Instant,
+    own: std::net::Ipv4Addr,
+    last: Vec<u8>,
+}
+
+impl Hostile {
+    fn connect(key: &PrivateKey, upf: swarm::Upf) -> Result<Self> {
+        let start = Instant::now();
+        let ue = swarm::ue(key, upf, swarm::unix_ns()?, 0, Time::from_nanos(0))?;
+        let socket = swarm::socket(u32::from(std::net::Ipv4Addr::new(10, 143, 255, 1)), upf.remote)?;
+        let own = std::net::Ipv4Addr::UNSPECIFIED;
+        let mut this = Self { ue, socket, start, own, last: Vec::new() };
+        while start.elapsed() < Duration::from_secs(10) {
+            this.serve(upf.remote);
+            if let Some(own) = this.ue.addresses().v4.filter(|_| this.ue.is_connected()) {
+                this.own = own;
+                return Ok(this);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        anyhow::bail!("the hostile UE got no session: {:?}", this.ue.drops())
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Its own timers, and what comes.
+    fn serve(&mut self, remote: std::net::SocketAddr) {
+        let (mut out, now) = (Vec::new(), self.now());
+        let mut buffer = [0; 2048];
+        while let Ok(len) = self.socket.recv(&mut buffer) {
+            self.ue.datagram(0, remote, &mut buffer[..len], now, &mut Nowhere);
+        }
+        self.ue.poll(now, &mut Out(&mut out), &mut Nowhere);
+        while self.ue.poll_event().is_some() {}
+        self.flush(out);
+    }
+
+    fn flush(&mut self, out: Vec<Vec<u8>>) {
+        for datagram in out {
+            let _ = self.socket.send(&datagram);
+            self.last = datagram;
+        }
+    }
+
+    fn send(&mut self, number: u64) {
+        if number.is_multiple_of(20)
+            && let Ok(remote) = self.socket.peer_addr()
+        {
+            self.serve(remote);
+        }
+        let source = if number.is_multiple_of(2) { self.own } else { std::net::Ipv4Addr::new(10, 64, 0, 2) };
+        match number % 4 {
+            0 | 1 => {
+                let (mut out, now) = (Vec::new(), self.now());
+                self.ue.uplink(&mut udp(source, (number >> 2) as u16), now, &mut Out(&mut out));
+                self.flush(out);
+            }
+            2 => drop(self.socket.send(&self.last)),
+            _ => {
+                let mut changed = self.last.clone();
+                if let Some(byte) = changed.last_mut() {
+                    *byte ^= 1;
+                }
+                let _ = self.socket.send(&changed);
+            }
+        }
+    }
+}
+
+/// 100 bytes by UDP to the UPF's own inner address.
+fn udp(source: std::net::Ipv4Addr, port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 128];
+    packet[..12].copy_from_slice(&[0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet[12..16].copy_from_slice(&source.octets());
+    packet[16..20].copy_from_slice(&[10, 64, 0, 1]);
+    let sum: u32 = packet[..20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..26].copy_from_slice(&[0, 9, 0, 108]);
+    packet
+}
+
+/// First words of handshakes of keys that nobody let in, from many networks.
+fn flood(upf: swarm::Upf, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
+    let mut rng = ChaCha20Rng::seed_from_u64(5);
+    let mut words = Vec::new();
+    for turn in 0..200 {
+        let key = PrivateKey::generate(&mut rng);
+        let now = Time::from_nanos(0);
+        swarm::ue(&key, upf, swarm::unix_ns()?, turn, now)?.poll(now, &mut Out(&mut words), &mut Nowhere);
+    }
+    let first = u32::from(std::net::Ipv4Addr::new(10, 136, 0, 1));
+    let sockets =
+        (0..FLOOD_FROM).map(|i| swarm::socket(first + (i << 8), upf.remote)).collect::<Result<Vec<_>>>()?;
+    at_rate(FLOOD_PER_S, stop, count, |number| {
+        let (socket, word) = (number as usize % sockets.len(), number as usize % words.len());
+        let _ = sockets[socket].send(&words[word]);
+    })
+}
+
+/// Seconds of processor time that a process had.
+fn processor_s(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    // utime and stime are fields 14 and 15, of hundredths of a second (proc(5)).
+    after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
+        / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_of_the_hostile_ue_is_one() {
+        let packet = udp(std::net::Ipv4Addr::new(10, 64, 3, 7), 4000);
+        let (from, to, payload) = anabranch_wire::ip::parse_udp(&packet).unwrap();
+        assert_eq!((from.to_string(), to.to_string()), ("10.64.3.7:4000".into(), "10.64.0.1:9".into()));
+        assert_eq!(payload, 28..128);
+        let sum: u32 = packet[..20].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
+}
