@@ -12,8 +12,15 @@ use std::collections::BTreeMap;
 pub struct CellSeen {
     /// How long downlink packets waited.
     pub waits: Waits,
+    /// The same of the uplink; none in namespaces.
+    pub up_waits: Waits,
+    /// Bytes that the slots of downlink and uplink within the window had room for, each for the UE of the largest block;
+    /// none in namespaces.
+    pub capacity_bytes: Option<[u64; 2]>,
     /// Time, and counters of the downlink.
     pub counters: Vec<(f64, Counters)>,
+    /// The same of the uplink.
+    pub uplink: Vec<(f64, Counters)>,
     /// Per UE, in the cell's order: time, and counters of its downlink; none in namespaces.
     pub ues: Vec<Vec<(f64, UeLinkStats)>>,
     /// Per UE, in the cell's order: time and SDU bytes in RLC.
@@ -24,8 +31,8 @@ pub struct CellSeen {
     pub owed_rbs: Vec<Vec<(f64, f64)>>,
 }
 
-/// How long downlink packets that were delivered had waited, by UE and QoS flow.
-#[derive(Debug, Default)]
+/// How long packets of a direction that were delivered had waited, by UE and QoS flow.
+#[derive(Debug, Clone, Default)]
 pub struct Waits {
     /// When the run began, by the clock of the packets, seconds.
     origin_s: f64,
@@ -39,10 +46,12 @@ pub struct Waits {
 }
 
 /// The same of one QoS flow of a UE. Kept as what becomes of it: a packet is nowhere else.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct FlowWaits {
     /// When each packet was delivered, seconds, and its waits altogether, in SDAP and in RLC, milliseconds.
     points: [Vec<(f64, f64)>; 3],
+    /// The least that packets within the window could have waited, milliseconds; none in namespaces.
+    least: Vec<f64>,
     /// Packets within the window, and the sums of their waits in the order of [`MEANS`].
     count: usize,
     sums: [f64; 5],
@@ -67,8 +76,8 @@ impl Waits {
         Self { origin_s, ..self }
     }
 
-    /// A packet was delivered; times from the beginning of the run.
-    pub fn note(&mut self, packet: &PacketTimes) {
+    /// A packet was delivered; times from the beginning of the run. `least` is what it could have waited at least.
+    pub fn note(&mut self, packet: &PacketTimes, least: Option<Duration>) {
         let at = (packet.delivered.as_secs_f64() - self.origin_s).max(0.0);
         let counts = self.is_within(at);
         let Some(flow) = self.flow((packet.ue, packet.qfi)) else { return };
@@ -79,6 +88,7 @@ impl Waits {
         if counts {
             let [reassembly, total] = [packet.reassembly_wait(), packet.total()].map(ms);
             flow.count += 1;
+            flow.least.extend(least.map(ms));
             for (sum, value) in flow.sums.iter_mut().zip([wait, sdap, rlc, reassembly, total]) {
                 *sum += value;
             }
@@ -105,9 +115,27 @@ impl Waits {
         (self.window_s.0..=self.window_s.1).contains(&at)
     }
 
+    /// Mean and upper percentiles of a QoS flow's waits, and the least they could be, of which `name` makes names.
+    fn collect_few(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
+        let (first, last) = self.window_s;
+        let Some(FlowWaits { points: [points, ..], least, count, sums }) = self.flow(flow) else { return };
+        if *count == 0 {
+            return;
+        }
+        let within = points.iter().filter(|(at, _)| (first..=last).contains(at));
+        let mut waits: Vec<f64> = within.map(|(_, wait)| *wait).collect();
+        let mut put = |what: &str, value: f64| out.metrics.insert(name(what), value);
+        let [p95, p99] = percentiles(&mut waits, [0.95, 0.99]);
+        put("wait_p95_ms", p95);
+        put("wait_p99_ms", p99);
+        put("wait_mean_ms", sums[0] / *count as f64);
+        put_least(least, |what, value| _ = put(what, value));
+    }
+
     /// Metrics and series of a QoS flow, of which `name` makes names.
     fn collect(&mut self, flow: (u32, u8), name: impl Fn(&str) -> String, out: &mut Outcome) {
-        let FlowWaits { points, count, sums } = self.flow(flow).map(std::mem::take).unwrap_or_default();
+        let FlowWaits { points, mut least, count, sums } =
+            self.flow(flow).map(std::mem::take).unwrap_or_default();
         if count > 0 {
             let mut waits = Vec::with_capacity(count);
             waits.extend(points[0].iter().filter(|(at, _)| self.is_within(*at)).map(|(_, wait)| *wait));
@@ -123,11 +151,23 @@ impl Waits {
             for (what, sum) in MEANS.into_iter().zip(sums) {
                 put(what, sum / n);
             }
+            put_least(&mut least, |what, value| _ = put(what, value));
         }
         for (what, points) in SERIES.into_iter().zip(points) {
             out.series.insert(name(what), Series { points });
         }
     }
+}
+
+/// Metrics of the least that packets could have waited, if that is known.
+fn put_least(least: &mut [f64], mut put: impl FnMut(&str, f64)) {
+    if least.is_empty() {
+        return;
+    }
+    put("least_wait_mean_ms", least.iter().sum::<f64>() / least.len() as f64);
+    let [p95, p99] = percentiles(least, [0.95, 0.99]);
+    put("least_wait_p95_ms", p95);
+    put("least_wait_p99_ms", p99);
 }
 
 /// Milliseconds.
@@ -171,25 +211,38 @@ const WITHIN: [(f64, &str); 4] = [
     (50.0, "within_50ms_percent"),
 ];
 
+/// Metrics of one direction of a cell, between two times.
+fn direction(points: &[(f64, Counters)], (from, end): (f64, f64), mut put: impl FnMut(&str, f64)) {
+    let first = points.iter().find(|(at, _)| *at >= from);
+    let last = points.iter().rfind(|(at, _)| *at <= end + 1e-6);
+    let (Some((since, a)), Some((until, b))) = (first, last) else { return };
+    // Of counters that went on after the end, or began anew, there is no difference.
+    let rbs = b.rbs.saturating_sub(a.rbs).max(1) as f64;
+    let used = (b.used_rbs + b.retx_rbs).saturating_sub(a.used_rbs + a.retx_rbs);
+    let bytes = b.block_bytes.saturating_sub(a.block_bytes).max(1) as f64;
+    put("rb_percent", used as f64 * 100.0 / rbs);
+    put("retx_rb_percent", b.retx_rbs.saturating_sub(a.retx_rbs) as f64 * 100.0 / rbs);
+    let useful = |c: &Counters| c.block_bytes.saturating_sub(c.padding_bytes);
+    let span = (until - since).max(1e-9);
+    put("useful_mbps", useful(b).saturating_sub(useful(a)) as f64 * 8e-6 / span);
+    put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
+}
+
 impl CellSeen {
     /// Metrics and series of cell `name`; the run ended at `end` seconds.
     pub fn collect(mut self, case: &Case, name: &str, end: f64, out: &mut Outcome) {
         let from = case.measure_from.as_secs_f64();
         let Some(gnb) = case.gnbs.get(name) else { return };
-        let first = self.counters.iter().find(|(at, _)| *at >= from);
-        let last = self.counters.iter().rfind(|(at, _)| *at <= end + 1e-6);
-        if let (Some((since, a)), Some((until, b))) = (first, last) {
-            // Of counters that went on after the end, or began anew, there is no difference.
-            let rbs = b.rbs.saturating_sub(a.rbs).max(1) as f64;
-            let used = (b.used_rbs + b.retx_rbs).saturating_sub(a.used_rbs + a.retx_rbs);
-            let bytes = b.block_bytes.saturating_sub(a.block_bytes).max(1) as f64;
-            let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
-            put("rb_percent", used as f64 * 100.0 / rbs);
-            put("retx_rb_percent", b.retx_rbs.saturating_sub(a.retx_rbs) as f64 * 100.0 / rbs);
-            let useful = |c: &Counters| c.block_bytes.saturating_sub(c.padding_bytes);
-            let span = (until - since).max(1e-9);
-            put("useful_mbps", useful(b).saturating_sub(useful(a)) as f64 * 8e-6 / span);
-            put("padding_percent", b.padding_bytes.saturating_sub(a.padding_bytes) as f64 * 100.0 / bytes);
+        for (points, prefix) in [(&self.counters, ""), (&self.uplink, "up_")] {
+            direction(points, (from, end), |what, value| {
+                out.metrics.insert(format!("gnb.{name}.{prefix}{what}"), value);
+            });
+        }
+        for (what, bytes) in
+            ["capacity_mbps", "up_capacity_mbps"].iter().zip(self.capacity_bytes.iter().flatten())
+        {
+            let mbps = *bytes as f64 * 8e-6 / (end - from).max(1e-9);
+            out.metrics.insert(format!("gnb.{name}.{what}"), mbps);
         }
         self.shares(case, name, (from, end), out);
         for (u, (ue, _)) in case.ues_of(name).into_iter().enumerate() {
@@ -212,6 +265,7 @@ impl CellSeen {
             for qfi in qfis {
                 let name = |what: &str| format!("gnb.{name}.ue.{ue}.qfi{qfi}.{what}");
                 self.waits.collect((u as u32, qfi), name, out);
+                self.up_waits.collect_few((u as u32, qfi), |what| name(&format!("up_{what}")), out);
             }
         }
         for (slice, points) in gnb.slices().iter().zip(self.owed_rbs) {
@@ -284,7 +338,7 @@ mod tests {
     fn all_packets_are_drawn_and_those_of_the_window_counted() {
         let mut waits = Waits::between(1.0, 2.0);
         for (qfi, ms) in [(9, 900), (9, 1000), (5, 1100), (9, 2000), (9, 2001)] {
-            waits.note(&packet(qfi, ms));
+            waits.note(&packet(qfi, ms), (qfi == 5).then_some(Duration::from_millis(1)));
         }
         let mut out = Outcome::default();
         for qfi in [5, 9, 10] {
@@ -297,6 +351,8 @@ mod tests {
         let metrics = ["wait_p50_ms", "within_4ms_percent", "within_50ms_percent", "reassembly_wait_mean_ms"];
         assert_eq!(metrics.map(|name| out.metrics[&format!("9.{name}")]), [4.0, 0.0, 100.0, 2.0]);
         assert_eq!(out.metrics["9.total_mean_ms"], 7.0);
+        assert_eq!(out.metrics["5.least_wait_p95_ms"], 1.0);
+        assert!(!out.metrics.contains_key("9.least_wait_mean_ms"));
         assert!(!out.metrics.contains_key("10.wait_p50_ms"));
     }
 }

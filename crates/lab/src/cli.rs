@@ -15,6 +15,7 @@ use crate::{markdown, matrix, output, report, reproduction};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -222,6 +223,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
     let Some(scenarios) = load_all(&args.paths, &args.set, form, &select) else {
         return End::BadInput.into();
     };
+    scenarios.iter().for_each(|(_, scenario)| print_warnings(scenario));
     let jobs: Vec<(&Scenario, Choice)> = scenarios
         .iter()
         .map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario)))
@@ -380,6 +382,7 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
         return End::BadInput;
     }
     for (_, scenario) in &scenarios {
+        print_warnings(scenario);
         let claims = scenario.claims.len();
         if !scenario.missing.is_empty() {
             say(&format!("{}: not checked, it needs {}\n", scenario.file.display(), missing(scenario)));
@@ -442,6 +445,14 @@ fn load_all(
         }
     }
     good.then_some(scenarios)
+}
+
+/// What can be, but hardly was meant: once, however many variants have it.
+fn print_warnings(scenario: &Scenario) {
+    let all: BTreeSet<&String> = scenario.cases.iter().flat_map(|case| &case.warnings).collect();
+    for warning in all {
+        eprintln!("warning: {}: {warning}", scenario.file.display());
+    }
 }
 
 fn print_problems(problems: &Problems) {

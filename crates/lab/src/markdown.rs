@@ -2,6 +2,7 @@
 //! around it can be written by hand and the numbers cannot go stale.
 
 use crate::claims::{Checked, band};
+use crate::matrix;
 use crate::output::{holds, paper, reason_number, reasons, short};
 use crate::runner::Finished;
 use crate::scenario::Scenario;
@@ -47,6 +48,9 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
     }
     for (i, (why, _)) in reasons.iter().enumerate() {
         let _ = write!(text, "\n({}) {why}.\n", i + 1);
+    }
+    if let Some(of) = &scenario.matrix {
+        text += &matrix::tables(of, done);
     }
     text
 }

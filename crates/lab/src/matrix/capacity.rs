@@ -2,7 +2,7 @@
 
 use super::is_of;
 use crate::scenario::file;
-use crate::scenario::model::{Action, Case, Direction, Directions, Flow, Security, Traffic, bps};
+use crate::scenario::model::{Action, Case, Directions, Flow, Security, Traffic, bps};
 use anabranch_wire::tunnel::{PLAIN_OVERHEAD, SECURE_OVERHEAD};
 
 /// The largest packet where a link does not say otherwise, bytes.
@@ -21,9 +21,8 @@ pub(super) fn sum_mbps(spec: &file::Matrix, case: &Case, from_s: f64) -> f64 {
         return f64::NAN;
     };
     let Some(ue) = case.ues.get(&bulk.ue) else { return f64::NAN };
-    let is_up = is_up(bulk);
-    let call =
-        spec.call.as_ref().and_then(|call| case.flows.get(call)).filter(|call| self::is_up(call) == is_up);
+    let is_up = bulk.is_up();
+    let call = spec.call.as_ref().and_then(|call| case.flows.get(call)).filter(|call| call.is_up() == is_up);
     let mut call_mbps = call.map_or(0.0, outer_mbps);
     let mut sum = 0.0;
     for access in &ue.accesses {
@@ -60,15 +59,6 @@ fn mean_rate_mbps(case: &Case, link: &str, first_bps: u64, is_up: bool, from_s: 
     }
     until(end_s, rate, since);
     bits * 1e-6 / (end_s - from_s)
-}
-
-fn is_up(flow: &Flow) -> bool {
-    match flow.traffic {
-        Traffic::Cbr { direction, .. }
-        | Traffic::OnOff { direction, .. }
-        | Traffic::BulkTcp { direction, .. } => direction == Direction::Up,
-        Traffic::RequestResponse { .. } | Traffic::Ping { .. } => false,
-    }
 }
 
 /// A call as the links see it.

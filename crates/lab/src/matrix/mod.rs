@@ -3,14 +3,16 @@
 //! ```text
 //! run ─ [`keep`] (goodput of the bulk over time, the call) ─▶ [`figures`] (each cell beside its references; groups)
 //!                                                               ├─▶ claims over `matrix.<group>.<figure>.<of>`
-//!                                                               └─▶ [`text`], the report's page
+//!                                                               └─▶ [`text`], [`tables`], the report's page
 //! ```
 //!
 //! docs/bonding-matrix.md says how each is computed, docs/ran-grid.md those of cells of a gNB.
 
 mod capacity;
+mod page;
 mod text;
 
+pub use page::tables;
 pub use text::{text, worst};
 
 use crate::backend::{Outcome, Series};
@@ -39,7 +41,7 @@ const fn figure(name: &'static str, unit: &'static str, rises: bool, doc: &'stat
 }
 
 /// All figures of a cell.
-pub const FIGURES: [Figure; 16] = [
+pub const FIGURES: [Figure; 24] = [
     figure("goodput_mbps", "Mbit/s", true, "goodput of the bulk in the window of averages"),
     figure("of_sum", "", true, "goodput, of what the rates of all accesses together have room for"),
     figure("of_best", "", true, "goodput, of that of the best access alone through the tunnel"),
@@ -61,10 +63,23 @@ pub const FIGURES: [Figure; 16] = [
         "99th percentile of the call's delay, less that on the better access alone",
     ),
     figure("call_lost_percent", "%", false, "share of the call lost, less that on the better access alone"),
-    figure("useful_beside", "", true, "what the gNBs' blocks carried, of that of the cell named by `beside`"),
+    figure("useful_mbps", "Mbit/s", true, "what the gNBs' blocks carried, padding not counted"),
+    figure("useful_of_capacity", "", true, "the same, of what they could carry at most"),
+    figure("useful_plain", "", true, "the same, of that of the cell named by `plain`"),
+    figure("useful_beside", "", true, "the same, of that of the cell named by `beside`"),
     figure("wait_mean_ms", "ms", false, "mean wait in the gNBs of the QoS flow `qfi`, on average over UEs"),
     figure("wait_p95_ms", "ms", false, "95th percentile of it, on average over UEs"),
-    figure("wait_beside", "", false, "its mean, of that of the cell named by `beside`"),
+    figure("wait_p99_ms", "ms", false, "99th percentile of it, on average over UEs"),
+    figure("least_wait_mean_ms", "ms", false, "the least that the same packets could have waited: mean"),
+    figure("least_wait_p95_ms", "ms", false, "95th percentile of it"),
+    figure("least_wait_p99_ms", "ms", false, "99th percentile of it"),
+    figure("wait_beside", "", false, "the mean wait, of that of the cell named by `beside`"),
+    figure(
+        "worse",
+        "",
+        false,
+        "1 if less than 0.99 of the bytes of `plain` were carried, or the mean wait is above that of `beside`; else 0",
+    ),
     figure(
         "share_off_percent",
         "%",
@@ -74,7 +89,9 @@ pub const FIGURES: [Figure; 16] = [
 ];
 
 /// How the figures of a group's cells are put together.
-const OVER: [&str; 4] = ["median", "min", "max", "count"];
+const OVER: [&str; 5] = ["median", "min", "max", "count", "sum"];
+/// Of what `plain` carries, the least that is not worse.
+const CARRIES: f64 = 0.99;
 
 /// Series of a run of a matrix: goodput of the bulk, Mbit/s.
 pub const BULK: &str = "bulk_mbps";
@@ -113,13 +130,26 @@ pub fn keep(matrix: &Matrix, case: &Case, outcome: &mut Outcome) {
     outcome.events.clear();
 }
 
+/// Figures of a QoS flow's waits that are metrics of its UEs.
+const WAITS: [&str; 6] = [
+    "wait_mean_ms",
+    "wait_p95_ms",
+    "wait_p99_ms",
+    "least_wait_mean_ms",
+    "least_wait_p95_ms",
+    "least_wait_p99_ms",
+];
+
 /// What is judged of the gNBs of a run.
 fn of_gnbs(
     spec: &file::Matrix,
     case: &Case,
     metrics: &BTreeMap<String, f64>,
 ) -> impl Iterator<Item = (String, f64)> {
-    let qfi = spec.qfi.map(|qfi| format!(".qfi{qfi}."));
+    // Of the direction of the bulk.
+    let up = case.flows.iter().any(|(name, flow)| is_of(name, &spec.bulk) && flow.is_up());
+    let way = if up { "up_" } else { "" };
+    let qfi = spec.qfi.map(|qfi| format!(".qfi{qfi}.{way}"));
     let average = |what: &str| {
         let of = |name: &str| qfi.as_ref().is_some_and(|qfi| name.ends_with(&format!("{qfi}{what}")));
         let all: Vec<f64> = metrics
@@ -129,22 +159,25 @@ fn of_gnbs(
             .collect();
         (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     };
-    let useful: f64 = case.gnbs.keys().filter_map(|gnb| metrics.get(&format!("gnb.{gnb}.useful_mbps"))).sum();
+    let sum = |what: &str| {
+        let of = |gnb| metrics.get(&format!("gnb.{gnb}.{way}{what}"));
+        spec.qfi.map(|_| case.gnbs.keys().filter_map(of).sum::<f64>())
+    };
     let mut off = None;
     for (name, gnb) in &case.gnbs {
-        for slice in gnb.slices().iter().filter(|_| gnb.slices().len() > 1) {
+        for slice in gnb.slices().iter().filter(|_| gnb.slices().len() > 1 && !up) {
             let part = metrics.get(&format!("gnb.{name}.slice.{}.rb_share_percent", slice.name));
             let from = part.map(|part| (part - slice.share_percent).abs());
             off = [from, off].into_iter().flatten().max_by(f64::total_cmp);
         }
     }
     let found = [
-        ("useful_mbps", spec.qfi.map(|_| useful)),
-        ("wait_mean_ms", average("wait_mean_ms")),
-        ("wait_p95_ms", average("wait_p95_ms")),
+        ("useful_mbps", sum("useful_mbps")),
+        ("capacity_mbps", sum("capacity_mbps")),
         ("share_off_percent", off),
     ];
-    found.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    let waits = WAITS.map(|name| (name, average(name)));
+    found.into_iter().chain(waits).filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
 /// Whether a flow is one of those that a table of the file with `count` makes.
@@ -192,8 +225,13 @@ pub fn figures(
             if values.is_empty() {
                 continue;
             }
-            let put =
-                [median(&values), percentile(&values, 0.0), percentile(&values, 1.0), values.len() as f64];
+            let put = [
+                median(&values),
+                percentile(&values, 0.0),
+                percentile(&values, 1.0),
+                values.len() as f64,
+                values.iter().sum(),
+            ];
             for (over, value) in OVER.iter().zip(put) {
                 metrics.insert(format!("matrix.{group}.{}.{over}", figure.name), value);
             }
@@ -259,10 +297,19 @@ fn of_cell(
     if let Some(other) = cell.beside.as_ref().and_then(|name| get(name, "goodput_mbps")) {
         all.push(("beside", goodput / other));
     }
-    for (what, of) in [("useful_beside", "useful_mbps"), ("wait_beside", "wait_mean_ms")] {
-        let other = cell.beside.as_ref().and_then(|name| get(name, of));
-        all.extend(get(&cell.name, of).zip(other).map(|(own, other)| (what, own / other)));
-    }
+    let own = |of: &str| get(&cell.name, of);
+    let of = |other: &Option<String>, name: &str| Some(own(name)? / get(other.as_ref()?, name)?);
+    let capacity = own("useful_mbps").zip(own("capacity_mbps")).map(|(useful, most)| useful / most);
+    let (carried, wait) = (of(&cell.plain, "useful_mbps"), of(&cell.beside, "wait_mean_ms"));
+    let worse = carried.zip(wait).map(|(carried, wait)| f64::from(carried < CARRIES || wait > 1.0));
+    let found = [
+        ("useful_of_capacity", capacity),
+        ("useful_plain", carried),
+        ("useful_beside", of(&cell.beside, "useful_mbps")),
+        ("wait_beside", wait),
+        ("worse", worse),
+    ];
+    all.extend(found.into_iter().filter_map(|(name, value)| Some((name, value?))));
     let call = |name: &str| Some((get(name, "call.lost_percent")?, get(name, "call.delay_p99_ms")?));
     let alone = cell.references.iter().filter(|r| r.0 == Reference::Alone);
     if let (Some((lost, late)), Some((lost_alone, late_alone))) =

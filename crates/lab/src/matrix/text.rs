@@ -58,7 +58,18 @@ pub fn worst<'m>(
     matrix: &'m Matrix,
     metrics: &BTreeMap<String, f64>,
 ) -> Vec<(&'static Figure, Vec<(&'m Cell, f64)>)> {
-    let judged = ["of_best", "of_sum", "window", "settle_s", "step_s", "call_late_ms", "call_lost_percent"];
+    let judged = [
+        "of_best",
+        "of_sum",
+        "window",
+        "settle_s",
+        "step_s",
+        "call_late_ms",
+        "call_lost_percent",
+        "useful_plain",
+        "wait_beside",
+        "share_off_percent",
+    ];
     let of = |figure: &'static Figure| {
         let mut cells: Vec<(&Cell, f64)> =
             matrix.cells.iter().filter_map(|c| Some((c, value(metrics, &c.name, figure.name)?))).collect();

@@ -4,6 +4,7 @@
 
 use super::cells::Lateness;
 use crate::cell::Counters;
+use anabranch_ran::amc::Direction;
 use anabranch_ran::channel::ChannelConfig;
 use anabranch_ran::sched::SliceConfig;
 use anyhow::{Context, Result, bail};
@@ -143,6 +144,8 @@ pub struct Cell {
     pub ticks: Lateness,
     /// Downlink since the start.
     pub downlink: Counters,
+    /// Uplink since the start.
+    pub uplink: Counters,
 }
 
 /// Of a slice's use in `/v1/slices`, what is used here.
@@ -339,8 +342,12 @@ impl Agent {
     ///
     /// # Errors
     /// It does not answer, or refuses.
-    pub fn set_channel(&self, ue: &str, channel: &ChannelConfig) -> Result<()> {
-        let body = serde_json::json!({ "channel": channel }).to_string();
+    pub fn set_channel(&self, ue: &str, direction: Direction, channel: &ChannelConfig) -> Result<()> {
+        let key = match direction {
+            Direction::Downlink => "channel",
+            Direction::Uplink => "uplink_channel",
+        };
+        let body = serde_json::json!({ key: channel }).to_string();
         self.ask("PUT", &format!("/v1/ues/{ue}"), &body).map(drop)
     }
 

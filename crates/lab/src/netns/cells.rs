@@ -43,8 +43,8 @@ pub struct RunningCell {
 pub struct CellState {
     /// Its slices.
     pub slices: Vec<SliceConfig>,
-    /// UEs whose channel begins to move when the run begins.
-    pub moving: Vec<(String, ChannelConfig)>,
+    /// UEs whose channel begins to move when the run begins, and in which direction.
+    pub moving: Vec<(String, Direction, ChannelConfig)>,
 }
 
 impl Cells {
@@ -128,11 +128,14 @@ fn file(
     let mut cell = gnb.config(seed, &ues).map_err(anyhow::Error::msg)?;
     let mut first = CellState { slices: cell.slices.clone(), moving: Vec::new() };
     for ue in &mut cell.ues {
-        if !matches!(ue.channel, ChannelConfig::Constant { .. }) {
-            // The trace must begin with the run, not with the program.
-            let waiting = ChannelConfig::Constant { mcs: None, cqi: Some(15) };
-            let moving = std::mem::replace(&mut ue.channel, waiting);
-            first.moving.push((ue.name.clone(), moving));
+        // Both move: whoever sets the one leaves the other as it is.
+        let uplink = ue.uplink_channel.get_or_insert_with(|| ue.channel.clone());
+        for (direction, channel) in [(Direction::Downlink, &mut ue.channel), (Direction::Uplink, uplink)] {
+            if !matches!(channel, ChannelConfig::Constant { .. }) {
+                // The trace must begin with the run, not with the program.
+                let waiting = ChannelConfig::Constant { mcs: None, cqi: Some(15) };
+                first.moving.push((ue.name.clone(), direction, std::mem::replace(channel, waiting)));
+            }
         }
     }
     let port = |space: &str, name: &str| {
@@ -224,6 +227,7 @@ fn looks(agent: &Agent, start: Instant, period: Duration, end: &Stop) -> Result<
         watched.late = cell.ticks;
         let seen = &mut watched.seen;
         seen.counters.push((now, cell.downlink));
+        seen.uplink.push((now, cell.uplink));
         seen.rlc_bytes.resize_with(ues.len(), Vec::new);
         for (points, ue) in seen.rlc_bytes.iter_mut().zip(&ues) {
             points.push((now, ue.buffer_bytes() as f64));
@@ -293,7 +297,7 @@ pub fn measure(case: &Case, cells: BTreeMap<String, Watched>, end_s: f64, out: &
     for (name, watched) in cells {
         let Watched { mut seen, packets, late } = watched;
         seen.waits = Waits::between(case.measure_from.as_secs_f64(), end_s);
-        packets.iter().for_each(|packet| seen.waits.note(packet));
+        packets.iter().for_each(|packet| seen.waits.note(packet, None));
         seen.collect(case, &name, end_s, out);
         let mut put = |what: &str, value: f64| out.metrics.insert(format!("gnb.{name}.{what}"), value);
         put("late_p50_us", late.p50_us);
@@ -349,8 +353,13 @@ via = "direct:5g"
         assert_eq!(of(&["cell", "seed"]).as_integer(), Some(3));
         // A channel that moves waits for the run.
         says(&["cell", "ues", "1", "channel", "model"], "constant");
-        let [(ue, ChannelConfig::Train { seed, .. })] = &first.moving[..] else { panic!("{first:?}") };
-        assert_eq!((ue.as_str(), *seed, first.slices.len()), ("two", Some(7), 2));
+        says(&["cell", "ues", "1", "uplink_channel", "model"], "constant");
+        let train = |direction| {
+            let found = first.moving.iter().find(|(ue, way, _)| ue == "two" && *way == direction);
+            matches!(found, Some((.., ChannelConfig::Train { seed: Some(7), .. })))
+        };
+        assert!(Direction::ALL.into_iter().all(train), "{:?}", first.moving);
+        assert_eq!((first.moving.len(), first.slices.len()), (2, 2));
     }
 
     #[test]

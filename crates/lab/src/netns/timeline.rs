@@ -54,8 +54,8 @@ impl Timeline {
             return Ok(done);
         }
         for (agent, state) in self.cells.values() {
-            for (ue, channel) in &state.moving {
-                agent.set_channel(ue, channel)?;
+            for (ue, direction, channel) in &state.moving {
+                agent.set_channel(ue, *direction, channel)?;
             }
         }
         for (at, action) in std::mem::take(&mut self.events) {

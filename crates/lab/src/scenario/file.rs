@@ -437,8 +437,9 @@ table! {
         bytes: Option<u64> = None, range(1.0, 1e12), only(&["bulk_tcp"]);
         /// Rate of the application's data while it sends, Mbit/s.
         rate_mbps: f64 = 10.0, range(0.001, 100_000.0), only(&["cbr", "on_off"]);
-        /// Data per packet, bytes (UDP payload).
-        packet_bytes: u32 = 1200, range(32.0, 1372.0), only(&["cbr", "on_off", "ping"]);
+        /// Data per packet, bytes (UDP payload). More than 1372 needs `via = "direct:<access>"`, and more than 1452 the
+        /// virtual backend.
+        packet_bytes: u32 = 1200, range(32.0, 8952.0), only(&["cbr", "on_off", "ping"]);
         /// Mean length of a burst, milliseconds.
         on_ms: f64 = 500.0, range(1.0, 600_000.0), only(&["on_off"]);
         /// Mean length of a silence, milliseconds.
@@ -647,6 +648,8 @@ table! {
         chosen: BTreeMap<String, String> = BTreeMap::new();
         /// An axis and its value that each cell with another value is compared with, such as `{ sender = "cubic" }`.
         beside: BTreeMap<String, String> = BTreeMap::new();
+        /// The same of the value that stands for doing nothing, such as `{ queue = "vanilla" }`: what the others cost.
+        plain: BTreeMap<String, String> = BTreeMap::new();
         /// Start of the window of averages, after `start_s` of the bulk, seconds.
         from_s: f64 = 3.0, range(0.0, 86_400.0);
     }

@@ -183,6 +183,10 @@ table! {
         grant_delay_slots: u8 = 4, range(0.0, 64.0);
         /// The channel of every UE that has none of its own.
         channel: Channel = Channel::default();
+        /// The uplink channel of every UE that has none of its own; left out, each UE's downlink channel.
+        uplink_channel: Option<Channel> = None;
+        /// Largest packet that limiters expect, bytes.
+        mtu_bytes: u32 = 1500, range(576.0, 9000.0);
         /// What is different for a UE.
         ue: BTreeMap<String, GnbUe> = BTreeMap::new();
     }
@@ -235,6 +239,8 @@ table! {
         queue: Option<Queue> = None;
         /// Its channel; left out, the cell's.
         channel: Option<Channel> = None;
+        /// Its uplink channel; left out, the cell's `uplink_channel`.
+        uplink_channel: Option<Channel> = None;
         /// For `intra = "priority"`: the lower, the sooner.
         priority: u8 = 0, range(0.0, 255.0);
     }
@@ -294,8 +300,9 @@ fn named<T: DeserializeOwned>(tag: &str, name: &str, set: &toml::Table, what: &s
 impl Gnb {
     /// Traces it reads, to be found from the scenario's folder.
     pub fn files(&mut self) -> impl Iterator<Item = &mut String> {
-        let own = self.ue.values_mut().filter_map(|ue| ue.channel.as_mut());
-        std::iter::once(&mut self.channel).chain(own).map(|c| &mut c.file).filter(|file| !file.is_empty())
+        let own = self.ue.values_mut().flat_map(|ue| ue.channel.iter_mut().chain(&mut ue.uplink_channel));
+        let cell = std::iter::once(&mut self.channel).chain(&mut self.uplink_channel);
+        cell.chain(own).map(|c| &mut c.file).filter(|file| !file.is_empty())
     }
 
     /// Its slices.
@@ -397,6 +404,11 @@ impl Gnb {
             let filter = |q: &Qos| q.filter.clone().map(|filter| QosRule { qfi: q.qfi, dscp: None, filter });
             of_ues.push(UeConfig {
                 addresses: addresses.clone(),
+                uplink_channel: own
+                    .uplink_channel
+                    .as_ref()
+                    .or(self.uplink_channel.as_ref())
+                    .map(Channel::config),
                 priority: own.priority,
                 qos: self.qos.iter().filter_map(filter).collect(),
                 default_qfi,
@@ -410,6 +422,7 @@ impl Gnb {
                     },
                     limit_bytes: self.rlc_bytes,
                     limit_sdus,
+                    mtu_bytes: self.mtu_bytes,
                     ..BearerConfig::default()
                 },
                 ..UeConfig::new(name, slice, own.channel.as_ref().unwrap_or(&self.channel).config())
@@ -462,6 +475,7 @@ impl Gnb {
 mod tests {
     use crate::scenario::parse;
     use crate::scenario::walk::Problems;
+    use anabranch_ran::channel::ChannelConfig;
     use std::path::Path;
 
     const CELL: &str = r#"
@@ -524,6 +538,58 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
         check(&["gnb.cell.rat=nr", "gnb.cell.rbs=50", "gnb.cell.radio.numerology=1"]).unwrap();
         check(&["gnb.cell.queue=codel", "gnb.cell.queue_set.target_us=9000", "gnb.cell.rlc=am"]).unwrap();
         check(&["gnb.cell.channel.model=train", "gnb.cell.ue.b.channel.model=pedestrian"]).unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_nothing_can_leave_is_told_of() {
+        let warnings = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+            parse(Path::new("cell.toml"), CELL, &sets).unwrap().cases[0].warnings.clone()
+        };
+        assert_eq!(warnings(&[]), [""; 0]);
+        let said = warnings(&["gnb.cell.channel.mcs=0", "gnb.cell.slices.voice.share_percent=8"]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        let says = [
+            "gnb.cell: ue \"a\": nothing can ever leave its downlink queue: its blocks have at most 4 bytes (2 RBs)",
+            "give slice \"voice\" a share_percent of 16 or more",
+        ];
+        assert!(says.iter().all(|says| said[0].contains(says)), "{said:?}");
+        // Of both UEs, both ways, by the carrier.
+        let said = warnings(&["gnb.cell.channel.mcs=0", "gnb.cell.rbs=1", "gnb.cell.scheduler=drr"]);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said.iter().all(|line| line.contains("more rbs") && line.ends_with("(and 1 UEs more)")),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn the_uplink_has_a_channel_and_packets_have_any_size() {
+        let config = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+            let scenario = parse(Path::new("cell.toml"), CELL, &sets).unwrap();
+            let ues = ["a", "b"].map(|ue| (ue.to_owned(), Vec::new()));
+            scenario.cases[0].gnbs["cell"].config(1, &ues).unwrap()
+        };
+        let up =
+            |sets: &[&str]| config(sets).ues.iter().map(|ue| ue.uplink_channel.clone()).collect::<Vec<_>>();
+        let mcs = |mcs| Some(ChannelConfig::mcs(mcs));
+        assert_eq!(up(&["gnb.cell.channel.mcs=9"]), [None, None]);
+        assert_eq!(up(&["gnb.cell.uplink_channel.mcs=4"]), [mcs(4), mcs(4)]);
+        let own = ["gnb.cell.uplink_channel.mcs=4", "gnb.cell.ue.b.uplink_channel.mcs=7"];
+        assert_eq!(up(&own), [mcs(4), mcs(7)]);
+        assert_eq!(config(&["gnb.cell.mtu_bytes=9000"]).ues[0].bearer.mtu_bytes, 9000);
+        let cbr = ["flow.f.kind=cbr", "flow.f.packet_bytes=1452"];
+        check(&cbr).unwrap();
+        let with = |more: &[&'static str]| check(&[&cbr[..1], more].concat());
+        with(&["flow.f.packet_bytes=8000"]).unwrap();
+        let why = with(&["flow.f.packet_bytes=8000", "backends=[\"netns\"]"]).unwrap_err();
+        assert!(
+            why.contains("flow.f.packet_bytes: 8000: interfaces of namespaces carry 1452 at most"),
+            "{why}"
+        );
+        let why = with(&["flow.f.packet_bytes=1373", "flow.f.via=atsss"]).unwrap_err();
+        assert!(why.contains("flow.f.packet_bytes: 1373: a tunnel carries 1372 at most"), "{why}");
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Cell {
     pub references: Vec<(Reference, Option<String>, String)>,
     /// Name of the cell that differs on the axis of `beside` only, if that is run.
     pub beside: Option<String>,
+    /// The same of the axis of `plain`.
+    pub plain: Option<String>,
     /// Names of the groups it is in.
     pub groups: BTreeSet<String>,
     /// Where it is run.
@@ -175,6 +177,9 @@ pub fn expand(
                 .map_err(|m| vec![without_place(format!("matrix: value `{}`: {m}", of.name))])?;
         }
         let name = name_of(spec, values);
+        let is_run =
+            |v: &Vec<usize>| all.iter().zip(&places).any(|(a, (_, does))| a == v && !does.is_empty());
+        let other = |of| with(spec, values, of).filter(is_run).map(|v| name_of(spec, &v));
         let titles: Vec<&str> =
             values_of(spec, values).map(|v| v.title.as_deref().unwrap_or(&v.name)).collect();
         let variant = |name: String, more: &str, backends: Vec<BackendName>| Variant {
@@ -185,9 +190,8 @@ pub fn expand(
         };
         let mut cell = Cell {
             name: name.clone(),
-            beside: beside(spec, values)
-                .filter(|v| all.iter().zip(&places).any(|(a, (_, does))| a == v && !does.is_empty()))
-                .map(|v| name_of(spec, &v)),
+            beside: other(&spec.beside),
+            plain: other(&spec.plain),
             groups: groups_of(spec, values),
             backends: here.clone(),
             values: values.clone(),
@@ -256,8 +260,9 @@ fn groups_of(spec: &file::Matrix, values: &[usize]) -> BTreeSet<String> {
     named.map(|(name, _)| name.clone()).chain([ALL.to_owned()]).collect()
 }
 
-fn beside(spec: &file::Matrix, values: &[usize]) -> Option<Vec<usize>> {
-    let (axis, value) = spec.beside.first_key_value()?;
+/// The cell that has the value of `of` on its axis, if that is another one.
+fn with(spec: &file::Matrix, values: &[usize], of: &BTreeMap<String, String>) -> Option<Vec<usize>> {
+    let (axis, value) = of.first_key_value()?;
     let i = spec.axis.iter().position(|a| a.name == *axis)?;
     let at = spec.axis[i].value.iter().position(|v| v.name == *value)?;
     let mut other = values.to_vec();
@@ -392,11 +397,15 @@ fn problems_of(spec: &file::Matrix, select: &Select) -> Vec<Problem> {
         filters.iter().flatten().for_each(|(axis, values)| known(&path, axis, values));
     }
     spec.rows.iter().for_each(|axis| known("matrix.rows", axis, &[]));
-    for (axis, value) in &spec.beside {
-        known("matrix.beside", axis, std::slice::from_ref(value));
+    for (key, of) in [("matrix.beside", &spec.beside), ("matrix.plain", &spec.plain)] {
+        for (axis, value) in of {
+            known(key, axis, std::slice::from_ref(value));
+        }
     }
-    if spec.beside.len() > 1 {
-        problem("matrix.beside".into(), "names one axis".into());
+    for (key, of) in [("matrix.beside", &spec.beside), ("matrix.plain", &spec.plain)] {
+        if of.len() > 1 {
+            problem(key.into(), "names one axis".into());
+        }
     }
     for (backend, group) in &spec.chosen {
         if !BackendName::NAMES.contains(&backend.as_str()) {

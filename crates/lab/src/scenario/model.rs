@@ -88,6 +88,8 @@ pub struct Case {
     pub derived: BTreeMap<String, String>,
     /// Tables to compute.
     pub memory: Option<Memory>,
+    /// What can be, but hardly was meant.
+    pub warnings: Vec<String>,
 }
 
 /// A user equipment.
@@ -164,6 +166,17 @@ impl Flow {
     #[must_use]
     pub fn is_kernel_tcp(&self) -> bool {
         self.traffic.is_tcp() && self.program != Program::Quinn
+    }
+
+    /// Whether its data goes from UE to server, and only that way.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        match self.traffic {
+            Traffic::Cbr { direction, .. }
+            | Traffic::OnOff { direction, .. }
+            | Traffic::BulkTcp { direction, .. } => direction == Direction::Up,
+            Traffic::RequestResponse { .. } | Traffic::Ping { .. } => false,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::walk::Problem;
 use crate::virtual_backend::addresses;
 use anabranch_atsss::MAX_PATHS;
 use anabranch_element::time::Duration;
+use anabranch_ran::gnb::Gnb;
 use anabranch_rules::{Filter, Rule, SteeringMode};
 use anabranch_selection::Properties;
 use anabranch_selection::window::{self, WindowInput};
@@ -23,7 +24,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
     if file.server.is_empty() && !file.ue.is_empty() {
         file.server.insert("server".into(), file::Server::default());
     }
-    let mut check = Check { problems: Vec::new() };
+    let mut check = Check { problems: Vec::new(), warnings: Vec::new() };
     let ues = check.ues(&file);
     let flows = check.flows(&file, &ues);
     let events = check.events(&file, &ues);
@@ -50,6 +51,7 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
         events,
         derived: file.metric,
         memory: file.memory,
+        warnings: check.warnings,
     };
     if case.backends.contains(&file::BackendName::Virtual) {
         let too_many = |message| vec![Problem { line: None, path: String::new(), message }];
@@ -61,8 +63,13 @@ pub fn resolve(mut file: File, scenario: &str, variant: Option<(&str, &str)>) ->
 /// The header of an irtt packet with all time stamps, and some room.
 const IRTT_BYTES: u32 = 80;
 
+/// Most payload of UDP in a session's packets of 1400 bytes, and in a link's of 1500, over IPv6.
+const TUNNEL_PAYLOAD: u32 = 1372;
+const LINK_PAYLOAD: u32 = 1452;
+
 struct Check {
     problems: Vec<Problem>,
+    warnings: Vec<String>,
 }
 
 /// Most names of what there is in a message.
@@ -227,6 +234,7 @@ impl Check {
             let traffic = traffic(flow);
             let via = self.via(&path, flow, ues.get(&ue), &traffic, file);
             self.program(&path, flow, &via);
+            self.size(&path, flow, &via, file);
             self.ipv6(&path, flow, &via);
             let fetches = flow.bytes.is_some() && flow.direction == file::Direction::Down;
             if flow.program == file::Program::Curl
@@ -333,6 +341,23 @@ impl Check {
             self.problem(format!("{path}.needs"), error.to_string());
         }
         needs
+    }
+
+    /// A packet fits what carries it.
+    fn size(&mut self, path: &str, flow: &file::Flow, via: &Via, file: &File) {
+        if !matches!(flow.kind, FlowKind::Cbr | FlowKind::OnOff | FlowKind::Ping) {
+            return;
+        }
+        let remedy = match via {
+            Via::Direct(_) if flow.packet_bytes <= LINK_PAYLOAD => return,
+            Via::Direct(_) if !file.backends.contains(&file::BackendName::Netns) => return,
+            Via::Direct(_) => format!(
+                "interfaces of namespaces carry {LINK_PAYLOAD} at most: take backends = [\"virtual\"]"
+            ),
+            _ if flow.packet_bytes <= TUNNEL_PAYLOAD => return,
+            _ => format!("a tunnel carries {TUNNEL_PAYLOAD} at most: take via = \"direct:<access>\""),
+        };
+        self.problem(format!("{path}.packet_bytes"), format!("{}: {remedy}", flow.packet_bytes));
     }
 
     /// iperf3 and irtt carry what they were made for.
@@ -515,8 +540,23 @@ impl Check {
             }
         }
         let named: Vec<_> = mine.iter().map(|ue| ((*ue).to_owned(), Vec::new())).collect();
-        if let Err(why) = gnb.build(0, &named) {
-            self.problem(path, why);
+        match gnb.build(0, &named) {
+            Ok(cell) => self.stuck(&path, &cell),
+            Err(why) => self.problem(path, why),
+        }
+    }
+
+    /// Queues of a cell that nothing can ever leave, as it begins. UEs of which the same is true are told of once.
+    fn stuck(&mut self, path: &str, cell: &Gnb) {
+        let mut said: BTreeMap<String, (String, usize)> = BTreeMap::new();
+        for stuck in cell.stuck() {
+            let what = stuck.to_string();
+            let of_all = what.split_once(": ").map_or(what.clone(), |(_, rest)| rest.to_owned());
+            said.entry(of_all).or_insert((what, 0)).1 += 1;
+        }
+        for (what, ues) in said.into_values() {
+            let more = if ues > 1 { format!(" (and {} UEs more)", ues - 1) } else { String::new() };
+            self.warnings.push(format!("{path}: {what}{more}"));
         }
     }
 

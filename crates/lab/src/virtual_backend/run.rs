@@ -78,7 +78,8 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
     for name in world.gnbs.keys() {
         let waits = Waits::between(case.measure_from.as_secs_f64(), case.duration.as_secs_f64())
             .since(world.origin.as_secs_f64());
-        seen.cells.insert(name.clone(), CellSeen { waits, ..CellSeen::default() });
+        let cell = CellSeen { up_waits: waits.clone(), waits, ..CellSeen::default() };
+        seen.cells.insert(name.clone(), cell);
     }
     let origin = world.origin;
     let end = origin + case.duration;
@@ -103,6 +104,14 @@ pub fn run(world: &mut World, case: &Case, seed: u64, progress: &dyn Progress) -
         }
     }
     seen.look(world, end);
+    for (name, id) in &world.gnbs {
+        let (Some(cell), Some(gnb)) = (seen.cells.get_mut(name), world.net.get_mut::<Gnb>(*id)) else {
+            continue;
+        };
+        let from = origin + case.measure_from;
+        let bytes = Radio::ALL.map(|direction| gnb.capacity_bytes(direction, from, end));
+        cell.capacity_bytes = Some(bytes);
+    }
     for (name, id) in &world.links {
         let stats = world.net.get_mut::<DuplexLink>(*id).context("a link")?.stats(end);
         seen.links.insert(name.clone(), stats);
@@ -163,16 +172,25 @@ impl Seen {
         }
         for (name, id) in &world.gnbs {
             let Some(cell) = self.cells.get_mut(name) else { continue };
-            let events = world.net.take_events::<Gnb>(*id);
-            events.for_each(|(at, event)| match event {
-                GnbEvent::Packet(times) if times.direction == Radio::Downlink => cell.waits.note(&times),
-                GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
-                    self.events.push((seconds(at), format!("{name}: refused: {why}")));
-                }
-                _ => {}
-            });
+            let events: Vec<_> = world.net.take_events::<Gnb>(*id).collect();
             let Some(gnb) = world.net.get_mut::<Gnb>(*id) else { continue };
+            for (at, event) in events {
+                match event {
+                    GnbEvent::Packet(times) => {
+                        let least = gnb.least_wait(times.ue, times.direction, times.arrived, times.bytes);
+                        match times.direction {
+                            Radio::Downlink => cell.waits.note(&times, least),
+                            Radio::Uplink => cell.up_waits.note(&times, least),
+                        }
+                    }
+                    GnbEvent::Refused(why) if self.events.len() < MAX_EVENTS => {
+                        self.events.push((seconds(at), format!("{name}: refused: {why}")));
+                    }
+                    _ => {}
+                }
+            }
             cell.counters.push((at_s, gnb.link_stats(Radio::Downlink, now).into()));
+            cell.uplink.push((at_s, gnb.link_stats(Radio::Uplink, now).into()));
             cell.ues.resize_with(gnb.ue_names().count(), Vec::new);
             for (ue, points) in (0..).zip(&mut cell.ues) {
                 points.push((at_s, gnb.ue_link_stats(ue, Radio::Downlink)));

@@ -32,7 +32,7 @@ use anabranch_element::Port;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_link::{DuplexLink, IoamNode, LinkConfig, QueueLimit, Rate};
 use anabranch_lwip::UeElement;
-use anabranch_ran::gnb::Gnb;
+use anabranch_ran::gnb::{Gnb, GnbCommand, PacketEvents, TelemetryConfig};
 use anabranch_rules::Rule;
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha12Rng;
@@ -188,7 +188,13 @@ pub fn build(case: &Case, seed: u64) -> Result<World> {
             ues.push((ue.clone(), all));
         }
         let element = gnb.build(seeds.next_u64(), &ues).map_err(anyhow::Error::msg);
-        let id = net.add_untimed(name, element.with_context(|| format!("gnb {name}"))?);
+        let mut element = element.with_context(|| format!("gnb {name}"))?;
+        if case.flows.values().any(Flow::is_up) {
+            // Waits of ACKs tell little, and cost as much.
+            let telemetry = TelemetryConfig { packets: PacketEvents::All, ..element.telemetry() };
+            element.apply(GnbCommand::Telemetry(telemetry), Instant::ZERO)?;
+        }
+        let id = net.add_untimed(name, element);
         let prefixes: Vec<_> = addresses::both(addresses::link(link), ipv6).collect();
         lwip::attach(&sites, (name, &prefixes), (id, Gnb::N3), &mut core, &mut net);
         gnbs.insert(name.clone(), id);

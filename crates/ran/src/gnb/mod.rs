@@ -14,6 +14,7 @@
 //! or to wait for are not run, only counted, and no quantum changes in them.
 
 mod bearer;
+mod bound;
 mod build;
 mod classify;
 mod command;

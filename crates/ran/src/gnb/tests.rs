@@ -1,5 +1,6 @@
 //! The cell as an element.
 
+mod bound;
 mod cells;
 mod limiters;
 mod stuck;
