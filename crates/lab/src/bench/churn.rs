@@ -26,6 +26,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// p50 and p99 in nanoseconds; new sessions, hostile datagrams and flood handshakes a second, processor share of the UPF in percent.
+type Round = (u64, u64, [f64; 4]);
+
 const SESSIONS: u32 = 10_000;
 /// How many come a second, and leave.
 const COME_PER_S: f64 = 1000.0;
@@ -117,9 +120,8 @@ pub fn run(bench: &Bench) -> Result<Result1> {
     ]);
     let mut rows = Vec::new();
     for (who, rounds) in measured.iter().enumerate() {
-        let middle = |of: &dyn Fn(&(u64, u64, [f64; 4])) -> f64| {
-            stats::median(&mut rounds.iter().map(of).collect::<Vec<_>>())
-        };
+        let middle =
+            |of: &dyn Fn(&Round) -> f64| stats::median(&mut rounds.iter().map(of).collect::<Vec<_>>());
         let (p50, p99) = (middle(&|r| r.0 as f64), middle(&|r| r.1 as f64));
         // Of the same round: what else the machine does changes from round to round.
         let mut differences: Vec<f64> = rounds
