@@ -14,6 +14,7 @@ use super::thread::Running;
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::read_trace;
 use crate::config::{self, GnbConfig, N3Section};
+use crate::netctl;
 use anabranch_ran::amc::Amc;
 use anabranch_ran::gnb::Gnb;
 use anyhow::Context;
@@ -63,7 +64,7 @@ fn make(config: &GnbConfig, placed: &mut Vec<Placed>) -> anyhow::Result<(N3End, 
             N3End::Ip(device)
         }
         N3Section::Gtpu(gtpu) => {
-            let socket = std::net::UdpSocket::bind(gtpu.listen)
+            let socket = netctl::bind_when_free(|| std::net::UdpSocket::bind(gtpu.listen), netctl::is_in_use)
                 .with_context(|| format!("[n3] listen = \"{}\": is another program there?", gtpu.listen))?;
             N3End::gtpu(socket, gtpu.peer).context("[n3]")?
         }

@@ -11,6 +11,7 @@ use super::service::{Signals, Wish, notify, reloading};
 use super::thread::{Handle, Running};
 use crate::api::{self, Ask, Asker, EventLog};
 use crate::config::{self, ConfigError, GtpuBackhaul, LwipConfig};
+use crate::netctl;
 use anabranch_lwip::{Config as Node, DidaConfig};
 use anyhow::Context;
 use backhaul::{Backhaul, Gtpu, Tunnels};
@@ -75,7 +76,7 @@ fn make(config: &LwipConfig, placed: &mut Vec<Placed>) -> anyhow::Result<Ports> 
 /// The socket, in the namespace it belongs to.
 fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
     place::inside(gtpu.netns().as_deref(), || {
-        UdpSocket::bind(gtpu.listen)
+        netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen), netctl::is_in_use)
             .with_context(|| format!("[gtpu] listen = \"{}\": is another program there?", gtpu.listen))
     })
 }

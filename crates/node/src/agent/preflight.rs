@@ -4,7 +4,7 @@
 use super::Common;
 use crate::config::{self, Api, ConfigError, Listen, Metrics, UeConfig, UpfConfig};
 use crate::folder;
-use crate::netctl::{self, SocketSpec, bind_access};
+use crate::netctl::{self, SocketSpec, bind_access_when_free};
 use anyhow::bail;
 use nix::errno::Errno;
 use std::io::ErrorKind;
@@ -78,7 +78,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
         // Not allowed to find out: whoever starts it will be.
         let unknown = |errno: Errno| errno == Errno::EPERM;
         if !at.running
-            && let Err(error) = bind_access(&spec)
+            && let Err(error) = bind_access_when_free(&spec)
             && !error.chain().any(|cause| errno(cause).is_some_and(unknown))
         {
             return Err(at.wrong(&format!("{what}: listen \"{local}\": {error:#}")));

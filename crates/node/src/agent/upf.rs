@@ -17,7 +17,7 @@ use crate::engine::udp::AccessSocket;
 use crate::engine::worker::{Handle, Worker};
 use crate::folder;
 use crate::keygen::random_seed;
-use crate::netctl::{self, Net, SocketSpec, bind_access, interface_of};
+use crate::netctl::{self, Net, SocketSpec, bind_access_when_free, interface_of};
 use anabranch_atsss::FixedHasher;
 use anabranch_atsss::crypto::{PrivateKey, PublicKey};
 use anabranch_atsss::session::{Addresses, Security, SessionEvent, SessionParams};
@@ -478,7 +478,7 @@ fn sockets(
         let gro = !(config.device.fast_path && access.security == Security::Plain);
         let mut of_access = std::collections::VecDeque::new();
         for worker in 0..workers {
-            let socket = bind_access(&spec).with_context(place)?;
+            let socket = bind_access_when_free(&spec).with_context(place)?;
             if workers > 1 && worker + 1 == workers {
                 anabranch_kern::reuseport::spread(&socket, workers as u32)
                     .with_context(place)

@@ -12,6 +12,7 @@ use super::routes::{self, Shared};
 use super::tls::Tls;
 use crate::config::{Api, Connections, Listen, Metrics};
 use crate::folder;
+use crate::netctl;
 use crate::taps::Taps;
 use anyhow::Context;
 use axum::Router;
@@ -199,7 +200,11 @@ impl Server {
         let (listener, router, address) = match at {
             Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).await.with_context(|| format!("{address}"))?;
+                let bind = || std::net::TcpListener::bind(address);
+                let listener = netctl::bind_when_free(bind, netctl::is_in_use)
+                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                    .and_then(TcpListener::from_std)
+                    .with_context(|| format!("{address}"))?;
                 let at = listener.local_addr()?;
                 let scheme = if guarded.tls.is_some() { "https" } else { "http" };
                 tracing::info!("listening on {scheme}://{at}");

@@ -30,7 +30,7 @@ pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
 pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, packet_device, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
-pub use socket::{SocketSpec, bind_access, interface_of};
+pub use socket::{SocketSpec, bind_access, bind_access_when_free, bind_when_free, interface_of, is_in_use};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 

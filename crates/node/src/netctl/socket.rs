@@ -4,11 +4,40 @@ use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 /// Kernel receive buffer: a quarter of a second at 250 Mbit/s.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// Kernel send buffer: small, so that a slow interface pushes back instead of adding delay.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// How long an address in use is asked for again, and how often. Until it executes its program, a child of a daemon that was
+/// killed keeps the daemon's sockets.
+const IN_USE: (Duration, u32) = (Duration::from_millis(20), 50);
+
+/// Runs `bind` again for up to a second as long as the address is in use.
+///
+/// # Errors
+///
+/// Those of the last run.
+pub fn bind_when_free<T, E>(
+    mut bind: impl FnMut() -> Result<T, E>,
+    mut in_use: impl FnMut(&E) -> bool,
+) -> Result<T, E> {
+    let (pause, most) = IN_USE;
+    for _ in 0..most {
+        match bind() {
+            Err(error) if in_use(&error) => std::thread::sleep(pause),
+            other => return other,
+        }
+    }
+    bind()
+}
+
+/// Whether an address is in use, by the error of binding it.
+pub fn is_in_use(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AddrInUse
+}
 
 /// How to open it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +50,16 @@ pub struct SocketSpec {
     pub mark: Option<u32>,
     /// One of several on the same port.
     pub shared: bool,
+}
+
+/// Opens and binds a socket, waiting for an address in use as [`bind_when_free`] does.
+///
+/// # Errors
+///
+/// The step that failed and why.
+pub fn bind_access_when_free(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
+    let in_use = |error: &anyhow::Error| error.downcast_ref().is_some_and(is_in_use);
+    bind_when_free(|| bind_access(spec), in_use)
 }
 
 /// Opens and binds a socket.
@@ -61,4 +100,37 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
         };
         has.then_some(entry.interface_name)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_becomes_free_is_bound() {
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let spec =
+            SocketSpec { local: held.local_addr().unwrap(), interface: None, mark: None, shared: false };
+        assert!(bind_access(&spec).is_err());
+        let mut held = Some(held);
+        let bound = bind_when_free(
+            || bind_access(&spec),
+            |error| {
+                held = None;
+                error.downcast_ref().is_some_and(is_in_use)
+            },
+        );
+        assert_eq!(bound.unwrap().local_addr().unwrap(), spec.local);
+    }
+
+    #[test]
+    fn other_errors_are_not_waited_for() {
+        let mut runs = 0;
+        let bind = || {
+            runs += 1;
+            Err::<(), _>(std::io::Error::from(std::io::ErrorKind::PermissionDenied))
+        };
+        assert!(bind_when_free(bind, is_in_use).is_err());
+        assert_eq!(runs, 1);
+    }
 }

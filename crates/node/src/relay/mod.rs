@@ -15,6 +15,7 @@ pub use flows::{Entry, Flow, Flows, Full, Kind, Totals, accept};
 pub(crate) use tally::named;
 pub use tally::{Named, Tally};
 
+use crate::netctl;
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pipe::Pipe;
@@ -138,7 +139,8 @@ pub fn door(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> an
     }
     transparent(&socket, at.is_ipv6()).context("IP_TRANSPARENT: run as root, or with CAP_NET_ADMIN")?;
     socket.set_mark(own_mark).context("SO_MARK: run as root, or with CAP_NET_ADMIN")?;
-    socket.bind(&at.into()).context("is another proxy running, or another program on this port?")?;
+    netctl::bind_when_free(|| socket.bind(&at.into()), netctl::is_in_use)
+        .context("is another proxy running, or another program on this port?")?;
     Ok(socket)
 }
 
