@@ -146,6 +146,8 @@ pub struct UeEnd {
     pub flows: Vec<Flow>,
     /// Nothing that may lose a packet has happened to it, but for what its accesses lost.
     pub lossless: bool,
+    /// By access: it has been so slow that it may have been taken for dead.
+    silent: [bool; 2],
     /// Nothing that may disturb the order has.
     pub orderly: bool,
     /// Whether rules, its own or the UPF's, restore order.
@@ -259,6 +261,7 @@ impl UeEnd {
             no_room: 0,
             flows,
             lossless: !plan.early,
+            silent: [false; 2],
             orderly: !plan.early,
             reorder: plan.reorder,
             unserved: [[(0, now); super::ledger::MAX_FLOWS]; 2],
@@ -283,6 +286,14 @@ impl UeEnd {
     /// Something happened that may lose packets, and their order.
     pub fn disturb(&mut self) {
         (self.lossless, self.orderly) = (false, false);
+    }
+
+    /// An access is slower for a while. Order is not what it was, and if every access has been `silent` for so long that it
+    /// may be taken for dead, there may have been none.
+    pub fn slow(&mut self, access: usize, silent: bool) {
+        self.orderly = false;
+        self.silent[access] |= silent;
+        self.lossless &= self.silent.contains(&false);
     }
 
     /// Whether the process is there.

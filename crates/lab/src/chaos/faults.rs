@@ -2,13 +2,17 @@
 
 use super::check::Violation;
 use super::ends::{Running, rules};
-use super::plan::{Fault, Kind, Mode};
+use super::plan::{Fault, Kind, Mode, Way};
 use super::world::World;
 use anabranch_atsss::ue::UeCommand;
 use anabranch_atsss::upf::UpfCommand;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::Rule;
 use std::collections::BTreeMap;
+
+/// Longer round trips, all of a sudden, from which on an access may be taken for dead: the shortest silence that counts as
+/// a failure (200 ms), less the longest time between two probes in traffic (40 ms).
+const SILENT: Duration = Duration::from_millis(160);
 
 /// Time in which a UE that was refused comes back: it asks ever more rarely, at last every 80 s.
 pub const REFUSED: Duration = Duration::from_secs(90);
@@ -44,7 +48,11 @@ impl World {
                 let (ue, access) = (usize::from(place.ue), usize::from(place.access));
                 match fault.kind {
                     Kind::Duplicate { .. } => self.ues[ue].orderly &= !self.plain.contains(&true),
-                    Kind::Delay { .. } => self.ues[ue].orderly = false,
+                    Kind::Delay { delay_ms, .. } => {
+                        let ways = if place.way == Way::Both { 2 } else { 1 };
+                        let silent = ways * Duration::from_millis(delay_ms.into()) >= SILENT;
+                        self.ues[ue].slow(access, silent);
+                    }
                     _ => self.ues[ue].disturb(),
                 }
                 self.lines[ue][access].begin(number, fault.kind, now, &mut self.tally);

@@ -11,6 +11,7 @@ use super::check::{Invariant, Tally};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 /// In every body, three words of four.
 pub const MARK: u64 = 0x5ec2_e7da_7a1b_93c4;
@@ -222,13 +223,12 @@ impl Ledger {
         Ok(Arrival::Packet(label))
     }
 
-    /// The first packet of a UE from number `from` on that is not there.
+    /// The first packet of a UE among these numbers that is not there.
     #[must_use]
-    pub fn missing(&self, ue: u8, from: u64) -> Option<String> {
-        let from_index = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
-        let lost = |(_, sent): &(usize, &Sent)| sent.ue == ue && sent.arrived == 0;
-        let (index, sent) = self.sent.iter().enumerate().skip(from_index).find(lost)?;
-        Some(format!("{}, sent at {}", sent.name(index as u64 + 1), sent.at))
+    pub fn missing(&self, ue: u8, numbers: Range<u64>) -> Option<String> {
+        let mut sent = (1..).zip(&self.sent).filter(|(number, _)| numbers.contains(number));
+        let (number, sent) = sent.find(|(_, sent)| sent.ue == ue && sent.arrived == 0)?;
+        Some(format!("{}, sent at {}", sent.name(number), sent.at))
     }
 
     /// What became of all packets sent by `until`, by UE and direction (up is 1).
