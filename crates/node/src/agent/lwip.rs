@@ -75,7 +75,7 @@ fn make(config: &LwipConfig, placed: &mut Vec<Placed>) -> anyhow::Result<Ports> 
 
 /// The socket, in the namespace it belongs to.
 fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
-    place::inside(gtpu.netns().as_deref(), || {
+    netctl::inside(gtpu.netns().as_deref(), || {
         netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen), netctl::is_in_use)
             .with_context(|| format!("[gtpu] listen = \"{}\": is another program there?", gtpu.listen))
     })

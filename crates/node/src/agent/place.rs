@@ -2,10 +2,9 @@
 
 use crate::config::{DeviceKind, PortDevice};
 use crate::engine::device::{self, Device};
-use crate::netctl::{self, Layer, Net, Step};
+use crate::netctl::{self, Layer, Net, Step, inside};
 use anyhow::Context;
-use nix::sched::{CloneFlags, setns};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Marks nothing: neither has routing rules of its own.
 const NO_MARK: u32 = 0;
@@ -38,10 +37,11 @@ pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, Placed)> {
 
 async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
     net.clean(&port.name, NO_MARK, true).await?;
+    let namespace = netctl::packet_namespace(&port.device());
     if port.kind == DeviceKind::Packet {
-        layers.push(net.apply(netctl::packet_device(&port.device())).await?);
+        layers.push(net.apply(netctl::packet_device(&port.device(), namespace.as_ref())).await?);
     }
-    let device = device::open(&port.device(), mtu, 1)?.remove(0);
+    let device = device::open(&port.device(), mtu, 1, namespace.as_ref())?.remove(0);
     let name = || port.name.clone();
     let mut plan = vec![Step::Up { device: name(), mtu }];
     plan.extend(port.addresses.iter().map(|address| Step::Address { device: name(), address: *address }));
@@ -75,24 +75,4 @@ async fn undo(net: &Net, layers: impl DoubleEndedIterator<Item = Layer>) {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
-
-/// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
-pub fn inside<T: Send>(
-    path: Option<&Path>,
-    body: impl FnOnce() -> anyhow::Result<T> + Send,
-) -> anyhow::Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            if let Some(path) = path {
-                let place = path.display();
-                let file = std::fs::File::open(path)
-                    .with_context(|| format!("netns {place}: is there one? `ip netns` lists them"))?;
-                setns(file, CloneFlags::CLONE_NEWNET)
-                    .with_context(|| format!("netns {place}: cannot enter it; it takes CAP_SYS_ADMIN"))?;
-            }
-            body()
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }

@@ -28,6 +28,7 @@ use anabranch_element::ioam::IoamStats;
 use anabranch_rules::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,11 +71,12 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mtu = mtu(&config.device, &accesses);
 
     let mut plan = netctl::ue_accesses(config.access.iter().filter_map(|a| a.interface.as_deref()));
+    let namespace = netctl::packet_namespace(&config.device);
     if config.device.kind == DeviceKind::Packet {
-        plan.extend(netctl::packet_device(&config.device));
+        plan.extend(netctl::packet_device(&config.device, namespace.as_ref()));
     }
     let base = net.apply(plan).await?;
-    let result = serve(args, config, key, &net, accesses, mtu, &mut signals).await;
+    let result = serve(args, config, key, &net, namespace.as_ref(), accesses, mtu, &mut signals).await;
     net.undo(base).await;
     net.restore_rest().await;
     result
@@ -85,13 +87,14 @@ async fn serve(
     config: UeConfig,
     key: anabranch_atsss::crypto::PrivateKey,
     net: &Net,
+    namespace: Option<&File>,
     mut accesses: Vec<Access>,
     mtu: u16,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let windows = Windows::start(&config.ue)?;
     let timestamp = Timestamp::load(&config.ue.state_file);
-    let device = device::open(&config.device, mtu, 1)?.remove(0);
+    let device = device::open(&config.device, mtu, 1, namespace)?.remove(0);
     let clock = Clock::start();
     let now = clock.now();
     let own_key = key.public();

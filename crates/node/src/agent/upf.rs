@@ -27,6 +27,7 @@ use anabranch_rules::Rule;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -147,11 +148,12 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     let keep_table = config.n6.mode == N6Mode::Nat;
     net.clean(&config.device.name, config.device.mark, keep_table).await?;
     let mut plan = Vec::new();
+    let namespace = netctl::packet_namespace(&config.device);
     if config.device.kind == DeviceKind::Packet {
-        plan = netctl::packet_device(&config.device);
+        plan = netctl::packet_device(&config.device, namespace.as_ref());
     }
     let base = net.apply(plan).await?;
-    let result = serve(args, config, key, &net, leases, ues, &mut signals).await;
+    let result = serve(args, config, key, &net, namespace.as_ref(), leases, ues, &mut signals).await;
     net.undo(base).await;
     result
 }
@@ -161,6 +163,7 @@ async fn serve(
     config: UpfConfig,
     key: PrivateKey,
     net: &Net,
+    namespace: Option<&File>,
     leases: Leases,
     ues: Directory,
     signals: &mut Signals,
@@ -176,7 +179,7 @@ async fn serve(
     let mut sockets = sockets(&config, workers)?;
     let (told, events) = mpsc::channel(8192);
     let mut crew = Vec::new();
-    let devices = device::open(&config.device, mtu, workers)?;
+    let devices = device::open(&config.device, mtu, workers, namespace)?;
     let paths = config.upf.max_sessions.saturating_mul(config.access.len() as u32);
     let lanes = fast::start(&config.device, false, paths, workers)?;
     for (shard, (device, lanes)) in devices.into_iter().zip(lanes).enumerate() {

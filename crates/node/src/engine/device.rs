@@ -2,13 +2,15 @@
 
 use super::offload::{Coalescer, FrameSink, MAX_PACKET_BYTES, VNET_BYTES, for_each_packet};
 use crate::config::DeviceKind;
-use crate::netctl::inside_name;
+use crate::netctl::{inside, inside_name};
 use anabranch_atsss::PacketSink;
 use anabranch_kern::packet::{Framing, Options, PacketSocket};
 use anabranch_wire::ip;
 use anyhow::Context;
+use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// What a device counts.
@@ -40,14 +42,27 @@ enum Port {
 }
 
 /// Opens the configured interface with one queue per worker. For the packet kind its veth pair must be there
-/// already ([`crate::netctl::packet_device`]), and there is one queue.
-pub fn open(config: &crate::config::Device, mtu: u16, queues: usize) -> anyhow::Result<Vec<Device>> {
+/// already ([`crate::netctl::packet_device`]), its inner end in `namespace` if there is one, and there is one queue.
+pub fn open(
+    config: &crate::config::Device,
+    mtu: u16,
+    queues: usize,
+    namespace: Option<&File>,
+) -> anyhow::Result<Vec<Device>> {
     match config.kind {
         DeviceKind::Tun => Device::tun(&config.name, mtu, queues),
         DeviceKind::Packet => {
             let peer = anabranch_kern::interface::mac(&config.name)
                 .with_context(|| format!("device {}", config.name))?;
-            Ok(vec![Device::packet(&inside_name(&config.name), peer, mtu)?])
+            let name = inside_name(&config.name);
+            let open = || {
+                anabranch_kern::interface::disable_offloads(&name)
+                    .and_then(|()| anabranch_kern::interface::set_up(&name, true))
+                    .with_context(|| format!("device {name}"))?;
+                Device::packet(&name, peer, mtu)
+            };
+            let path = namespace.map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+            Ok(vec![inside(path.as_deref().map(Path::new), open)?])
         }
     }
 }

@@ -16,14 +16,17 @@ use super::tproxy::Tproxy;
 use crate::config::{Device, N6Mode, UpfConfig, WithoutAddress, gateway_v4, gateway_v6};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 const MAIN_TABLE: u32 = 254;
 
-/// The veth pair that stands in for TUN.
-pub fn packet_device(device: &Device) -> Vec<Step> {
-    vec![Step::Veth { outside: device.name.clone(), inside: inside_name(&device.name) }]
+/// The veth pair that stands in for TUN, one end of it in a namespace of the program's.
+pub fn packet_device(device: &Device, namespace: Option<&File>) -> Vec<Step> {
+    let namespace = namespace.map(AsRawFd::as_raw_fd);
+    vec![Step::Veth { outside: device.name.clone(), inside: inside_name(&device.name), namespace }]
 }
 
 /// The end of the veth pair that the program opens.

@@ -10,7 +10,7 @@ use super::tproxy::{self, Tproxy};
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, LinkVeth, RouteMessageBuilder};
@@ -29,12 +29,14 @@ pub const RULE_PRIORITY: u32 = 21_000;
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Creates a veth pair without neighbour discovery or offload.
+    /// Creates a veth pair, without neighbour discovery and offload at its outer end.
     Veth {
         /// The end that carries addresses and routes.
         outside: String,
         /// The end the program opens.
         inside: String,
+        /// Where that is; `None`: where the other is.
+        namespace: Option<RawFd>,
     },
     /// Creates a veth pair without neighbour discovery, one end of it in another namespace.
     Pair {
@@ -147,7 +149,7 @@ pub enum Undo {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Veth { outside, inside } => write!(f, "create veth pair {outside}, {inside}"),
+            Self::Veth { outside, inside, .. } => write!(f, "create veth pair {outside}, {inside}"),
             Self::Pair { outside, .. } => {
                 write!(f, "create veth pair {outside} into the TCP lane's namespace")
             }
@@ -175,24 +177,39 @@ impl fmt::Display for Step {
     }
 }
 
+/// A veth pair; its inner end in `namespace` from the first, if there is one.
+fn veth(outside: &str, inside: &str, namespace: Option<RawFd>) -> LinkMessage {
+    let mut message = LinkVeth::new(outside, inside).build();
+    let infos = message.attributes.iter_mut().find_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    for info in infos.into_iter().flatten() {
+        if let LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))) = info {
+            peer.attributes.extend(namespace.map(LinkAttribute::NetNsFd));
+        }
+    }
+    message
+}
+
 /// Executes one step. `None`: there is nothing to undo.
 pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyhow::Result<Option<Undo>> {
     match step {
-        Step::Veth { outside, inside } => {
-            handle.link().add(LinkVeth::new(&outside, &inside).build()).execute().await.map_err(explain)?;
+        Step::Veth { outside, inside, namespace } => {
+            let pair = veth(&outside, &inside, namespace);
+            handle.link().add(pair).execute().await.map_err(explain)?;
             let undo = Undo::Link(outside.clone());
             let rest = async {
+                // Without addresses to resolve, whatever is sent arrives.
+                let message = LinkUnspec::new_with_name(&outside).arp(false).build();
+                handle.link().set(message).execute().await.map_err(explain)?;
+                anabranch_kern::interface::disable_offloads(&outside)
+                    .with_context(|| format!("offloads of {outside}"))?;
                 for name in [&outside, &inside] {
-                    // Without addresses to resolve, whatever is sent arrives.
-                    let message = LinkUnspec::new_with_name(name).arp(false).build();
-                    handle.link().set(message).execute().await.map_err(explain)?;
-                    anabranch_kern::interface::disable_offloads(name)
-                        .with_context(|| format!("offloads of {name}"))?;
                     // The interface's own chatter has no place in the tunnel.
                     write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1").ok();
                 }
-                let message = LinkUnspec::new_with_name(&inside).up().build();
-                handle.link().set(message).execute().await.map_err(explain)
+                Ok(())
             };
             match rest.await {
                 Ok(()) => Ok(Some(undo)),

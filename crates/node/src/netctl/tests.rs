@@ -24,7 +24,7 @@ fn everything_applied_is_undone() {
             let net = Net::open().unwrap();
             let before = picture();
             let config = upf_config();
-            let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+            let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
             layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
             let during = picture();
             assert!(during.contains("10.45.0.1/16") && during.contains("masquerade"), "{during}");
@@ -49,7 +49,7 @@ fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
             config.n6.mode = crate::config::N6Mode::Routed;
             config.n6.open = vec!["172.16.7.0/24".parse().unwrap()];
             config.pool.v6 = Some("fd45::/64".parse().unwrap());
-            let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+            let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
             layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
             let rules = sh("nft -nn list table inet anabranch_anb0_to");
             let order = [
@@ -87,7 +87,7 @@ fn a_failed_step_undoes_those_before_it() {
         with_runtime(async {
             let net = Net::open().unwrap();
             let before = picture();
-            let mut plan = packet_device(&upf_config().device);
+            let mut plan = packet_device(&upf_config().device, None);
             plan.extend(upf(&upf_config(), 1400));
             plan.push(Step::Address { device: "nothing0".into(), address: "192.0.2.1/24".parse().unwrap() });
             let error = net.apply(plan).await.err().unwrap();
@@ -114,7 +114,7 @@ fn the_default_route_takes_everything_but_the_tunnel_itself() {
                 ..Device::default()
             };
             let addresses = ["10.45.0.2".parse().unwrap()];
-            let mut layer = net.apply(packet_device(&device)).await.unwrap();
+            let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
             layer.0.extend(net.apply(session_of_ue(&device, &addresses, 1400)).await.unwrap().0);
             let way = |to: &str| sh(&format!("ip route get {to}"));
             assert!(way("8.8.8.8").contains("dev anb0"), "{}", way("8.8.8.8"));
@@ -324,7 +324,7 @@ fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
                 {
                     let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
                     let device = Device { routes, without_address, ..Device::default() };
-                    let mut layer = net.apply(packet_device(&device)).await.unwrap();
+                    let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
                     let plan = session_of_ue(&device, &[given.parse().unwrap()], 1400);
                     layer.0.extend(net.apply(plan).await.unwrap().0);
                     let way = |to: &str| sh(&format!("ip route get {to}"));
@@ -352,7 +352,7 @@ fn where_ipv6_is_off_a_session_does_without() {
             let net = Net::open().unwrap();
             let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
             let device = Device { routes, ..Device::default() };
-            let mut layer = net.apply(packet_device(&device)).await.unwrap();
+            let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
             assert!(!has_ipv6(&device.name) && !has_ipv6("none"));
             let plan = session_of_ue(&device, &["10.45.0.2".parse().unwrap()], 1400);
             layer.0.extend(net.apply(plan).await.unwrap().0);
@@ -375,7 +375,7 @@ fn forwarding_is_what_it_was_after_a_kill() {
                 let start = async || {
                     let net = Net::open().unwrap().remembering(folder.path(), &config.device.name);
                     net.clean(&config.device.name, config.device.mark, false).await.unwrap();
-                    let mut layer = net.apply(packet_device(&config.device)).await.unwrap();
+                    let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
                     layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
                     assert_eq!(forwarding(), "1");
                     (net, layer)

@@ -42,6 +42,7 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
         crate::live::serve(&day.world.upf, beside.parse().unwrap());
     }
     let traffic = Live::start(ns, beside.parse().unwrap());
+    let mut longest = Duration::ZERO;
     for last in 1..=steps {
         *day.world.environment.borrow_mut() = day.shim.die_after(last);
         let mut program = day.world.spawn(part);
@@ -50,6 +51,10 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
             program.signal(Signal::SIGKILL);
         }
         program.wait(Duration::from_secs(5));
+        // A TUN interface goes with the program; the kernel takes a network namespace down a little later.
+        let gone = || !ns.sh("ip -o link").contains("anb0");
+        assert!(options.device == "packet" || gone());
+        longest = longest.max(day.world.until("the interface is gone", gone));
         day.world.environment.borrow_mut().clear();
         new_connections(ns, &format!("killed after step {last} of {steps}"));
         if last % 2 == 0 {
@@ -59,6 +64,7 @@ fn die_at_every_step(part: &str, options: &Options<'_>) {
     }
     let program: Program = day.world.spawn(part);
     day.world.until("it works", || is_ready(&day, part));
+    println!("{part}, {}: the interface was gone after at most {longest:?}", options.device);
     let name = format!("{part} killed after each of {steps} steps of its start; flows beside the tunnel");
     Flow::judge(&traffic.end(), &name, [500.0, 500.0], || day.world.logs());
     program.stop();
@@ -74,4 +80,14 @@ fn a_ue_killed_at_any_step_of_its_start_cuts_nobody_off() {
 #[test]
 fn a_upf_killed_at_any_step_of_its_start_cuts_nobody_off() {
     die_at_every_step("upf", &Options::default());
+}
+
+#[test]
+fn a_ue_without_tun_killed_at_any_step_of_its_start_cuts_nobody_off() {
+    die_at_every_step("ue", &Options { device: "packet", ..Options::default() });
+}
+
+#[test]
+fn a_upf_without_tun_killed_at_any_step_of_its_start_cuts_nobody_off() {
+    die_at_every_step("upf", &Options { device: "packet", ..Options::default() });
 }
