@@ -154,6 +154,7 @@ impl Bbr {
 
     /// The estimated bandwidth of the path in bit/s of payload.
     #[must_use]
+    #[cfg(test)]
     pub fn bandwidth_bps(&self) -> u64 {
         to_bps(self.bandwidth.max())
     }

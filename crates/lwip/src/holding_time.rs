@@ -91,6 +91,7 @@ impl Model {
 
     /// The best operating range around the optimum (§V), seconds: R wide before it is cut to 0 and T_MHT.
     #[must_use]
+    #[cfg(test)]
     pub fn range_s(&self, mht_s: f64) -> (f64, f64) {
         let best = self.optimum_s().min(mht_s);
         let top = self.growth(best, mht_s);

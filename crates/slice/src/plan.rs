@@ -101,12 +101,6 @@ impl Execution {
         }
     }
 
-    /// Whether it is on its way back.
-    #[must_use]
-    pub fn going_back(&self) -> bool {
-        self.failed.is_some()
-    }
-
     /// The steps, as planned.
     #[must_use]
     pub fn steps(&self) -> &[Step] {

@@ -51,12 +51,6 @@ pub enum Error {
     /// A local address cannot be listened at.
     #[error("cannot listen: {0}")]
     Listen(String),
-    /// `Rendezvous` is not offered.
-    #[error(
-        "rendezvous is not offered: it needs connectivity checks (ICE, RFC 8445) with a signalling channel of the program; \
-         let one side listen and the other initiate"
-    )]
-    Rendezvous,
     /// The first message was refused.
     #[error(transparent)]
     Send(#[from] SendError),

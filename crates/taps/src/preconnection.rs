@@ -147,14 +147,6 @@ impl Preconnection {
         listener::listen(self).await
     }
 
-    /// Not offered.
-    ///
-    /// # Errors
-    /// Always: [`Error::Rendezvous`].
-    pub async fn rendezvous(&self) -> Result<Connection, Error> {
-        Err(Error::Rendezvous)
-    }
-
     /// Connection properties to begin with.
     pub(crate) fn live(&self) -> Live {
         let wanted = matches!(self.properties.keep_alive, Preference::Require | Preference::Prefer);

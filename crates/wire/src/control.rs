@@ -319,29 +319,6 @@ impl<'a> Control<'a> {
     }
 }
 
-/// Cuts a configuration into pieces of [`CONFIG_FRAGMENT_MAX`] bytes.
-///
-/// # Errors
-/// [`WireError::Missing`] if `json` is empty; [`WireError::TooLong`] above
-/// [`CONFIG_FRAGMENTS_MAX`] pieces.
-pub fn split_config(version: u32, json: &[u8]) -> Result<impl Iterator<Item = Config<'_>>, WireError> {
-    let pieces = json.len().div_ceil(CONFIG_FRAGMENT_MAX);
-    if pieces == 0 {
-        return Err(WireError::Missing("configuration"));
-    }
-    let most = usize::from(CONFIG_FRAGMENTS_MAX) * CONFIG_FRAGMENT_MAX;
-    if json.len() > most {
-        return Err(WireError::TooLong { what: "configuration in bytes", most, have: json.len() });
-    }
-    let fragments = pieces as u16;
-    Ok((0..fragments).zip(json.chunks(CONFIG_FRAGMENT_MAX)).map(move |(fragment, bytes)| Config {
-        version,
-        fragment,
-        fragments,
-        bytes,
-    }))
-}
-
 fn probe(kind: ProbeKind, b: &[u8]) -> Result<Probe, WireError> {
     exactly(b, "probe", PROBE_LEN)?;
     Ok(Probe {
@@ -486,19 +463,6 @@ mod tests {
         // 1232 bytes of UDP payload mean 1232 bytes once sealed.
         let probe = Control::MtuProbe(MtuProbe { size: 1232 });
         assert_eq!(probe.encoded_len() + SECURE_OVERHEAD - InnerHeader::LEN, 1232);
-    }
-
-    #[test]
-    fn a_configuration_is_cut_and_bounded() {
-        let json = vec![b'x'; 2 * CONFIG_FRAGMENT_MAX + 1];
-        let pieces: Vec<_> = split_config(4, &json).unwrap().collect();
-        assert_eq!(pieces.len(), 3);
-        assert!(pieces.iter().enumerate().all(|(i, p)| usize::from(p.fragment) == i && p.fragments == 3));
-        assert_eq!(pieces.iter().flat_map(|p| p.bytes).copied().collect::<Vec<_>>(), json);
-        assert!(split_config(1, &[]).is_err());
-        let most = usize::from(CONFIG_FRAGMENTS_MAX) * CONFIG_FRAGMENT_MAX;
-        assert!(split_config(1, &vec![b'x'; most]).is_ok());
-        assert!(split_config(1, &vec![b'x'; most + 1]).is_err());
     }
 
     proptest! {

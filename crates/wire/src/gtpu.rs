@@ -36,12 +36,6 @@ pub mod message {
     pub const ECHO_REQUEST: u8 = 1;
     /// Yes.
     pub const ECHO_RESPONSE: u8 = 2;
-    /// No tunnel has that identifier.
-    pub const ERROR_INDICATION: u8 = 26;
-    /// Which extension headers are understood.
-    pub const SUPPORTED_EXTENSIONS: u8 = 31;
-    /// The last packet of a tunnel.
-    pub const END_MARKER: u8 = 254;
     /// A user's packet.
     pub const G_PDU: u8 = 255;
 }

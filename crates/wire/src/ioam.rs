@@ -70,14 +70,8 @@ pub use types::TraceType;
 pub mod option_type {
     /// Pre-allocated trace.
     pub const PRE_ALLOCATED: u8 = 0;
-    /// Incremental trace.
-    pub const INCREMENTAL: u8 = 1;
-    /// Proof of transit; not ours.
-    pub const PROOF_OF_TRANSIT: u8 = 2;
     /// Edge to edge.
     pub const EDGE_TO_EDGE: u8 = 3;
-    /// Direct export (RFC 9326); not ours.
-    pub const DIRECT_EXPORT: u8 = 4;
 }
 
 #[cfg(test)]

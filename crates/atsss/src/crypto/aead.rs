@@ -99,6 +99,7 @@ impl SessionKeys {
 
     /// Whether the keys are expanded.
     #[must_use]
+    #[cfg(test)]
     pub fn is_warm(&self) -> bool {
         self.expanded.is_some()
     }

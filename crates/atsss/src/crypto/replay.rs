@@ -147,6 +147,7 @@ impl TimestampGuard {
 
     /// The greatest timestamp so far, in ns; 0 before the first.
     #[must_use]
+    #[cfg(test)]
     pub fn greatest_ns(&self) -> u64 {
         self.0
     }

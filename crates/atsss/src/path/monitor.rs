@@ -438,12 +438,6 @@ impl PathMonitor {
         self.counters
     }
 
-    /// When the far end last proved that both directions work.
-    #[must_use]
-    pub fn last_proof(&self) -> Instant {
-        self.proof_at
-    }
-
     // ---- the laws --------------------------------------------------------------------------------
 
     /// Silence that counts as a failure.

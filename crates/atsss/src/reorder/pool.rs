@@ -109,7 +109,6 @@ pub struct Pool {
     used: usize,
     /// On free lists.
     cached: usize,
-    peak: usize,
     queues_used: u16,
     refused: u64,
     /// Of the session whose calls these are.
@@ -128,7 +127,6 @@ impl Pool {
             rings: Default::default(),
             used: 0,
             cached: 0,
-            peak: 0,
             queues_used: 0,
             refused: 0,
             served: Usage::default(),
@@ -166,12 +164,6 @@ impl Pool {
     #[must_use]
     pub const fn resident_bytes(&self) -> usize {
         self.used + self.cached
-    }
-
-    /// Largest [`Self::used_bytes`] so far.
-    #[must_use]
-    pub const fn peak_bytes(&self) -> usize {
-        self.peak
     }
 
     /// Queues paused now.
@@ -327,7 +319,6 @@ impl Pool {
     fn lend(&mut self, cost: usize) {
         self.used += cost;
         self.served.bytes = self.served.bytes.saturating_add(cost as u32);
-        self.peak = self.peak.max(self.used);
     }
 
     fn give_back(&mut self, cost: usize) {

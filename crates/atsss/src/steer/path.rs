@@ -63,6 +63,7 @@ impl PathStates {
 
     /// Marks a path down at once (JUNCTION §V-E: the UPF writes 0). Its loss and rate are kept for
     /// when it returns.
+    #[cfg(test)]
     pub fn mark_down(&mut self, path: PathId) {
         if let Some(slot) = self.get_mut(path) {
             slot.rtt_us = 0;

@@ -94,6 +94,7 @@ impl FlowEntry {
 
     /// Whether the rule was set with [`Self::pin`].
     #[must_use]
+    #[cfg(test)]
     pub const fn is_pinned(&self) -> bool {
         self.pinned
     }

@@ -179,13 +179,6 @@ impl<T> Slab<T> {
         slot.entry.as_ref().ok().map(|entry| (self.index_of(slot, number), entry))
     }
 
-    /// As [`Self::at_slot`], for changing.
-    #[inline]
-    pub fn at_slot_mut(&mut self, number: u32) -> Option<(u32, &mut T)> {
-        let index = self.at_slot(number)?.0;
-        Some((index, self.slot_mut(number)?.entry.as_mut().ok()?))
-    }
-
     /// Indices and entries in ascending order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..self.used).filter_map(|number| self.at_slot(number))

@@ -377,12 +377,6 @@ pub fn version(name: &str, flag: &str) -> Option<String> {
     Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// A unique path for a file of a run.
-#[must_use]
-pub fn path_in(folder: &Path, name: impl AsRef<OsStr>) -> PathBuf {
-    folder.join(name.as_ref())
-}
-
 fn tail(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -273,14 +273,9 @@ impl Network {
         PortCount { out_bytes: *out_bytes, in_bytes: in_more_bytes.wrapping_add(other_bytes) }
     }
 
-    /// Packets that went over a wire so far.
-    #[must_use]
-    pub fn packets_moved(&self) -> u64 {
-        self.moved
-    }
-
     /// Packets that left by a port without a wire.
     #[must_use]
+    #[cfg(test)]
     pub fn packets_unconnected(&self) -> u64 {
         self.wires.unconnected
     }

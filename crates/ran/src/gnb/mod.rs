@@ -129,12 +129,6 @@ impl Gnb {
         Port(number + 1)
     }
 
-    /// The number of a UE, by name.
-    #[must_use]
-    pub fn find_ue(&self, name: &str) -> Option<u32> {
-        self.ues.iter().position(|ue| ue.name == name).map(|n| n as u32)
-    }
-
     /// Names of the UEs, by number.
     pub fn ue_names(&self) -> impl Iterator<Item = &str> + '_ {
         self.ues.iter().map(|ue| ue.name.as_str())

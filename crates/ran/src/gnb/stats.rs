@@ -179,6 +179,7 @@ pub struct LinkStats {
 impl LinkStats {
     /// Share of the RBs that carried data, 0 to 1; retransmissions count.
     #[must_use]
+    #[cfg(test)]
     pub fn utilisation(&self) -> f64 {
         if self.rbs == 0 { 0.0 } else { (self.used_rbs + self.retx_rbs) as f64 / self.rbs as f64 }
     }

@@ -363,6 +363,7 @@ impl Connection {
 
     /// Whether all we wrote, and FIN, was acknowledged.
     #[must_use]
+    #[cfg(test)]
     pub fn is_sent(&self) -> bool {
         self.sender.is_done()
     }

@@ -125,6 +125,7 @@ impl Rack {
     }
 
     /// Whether reordering was ever seen.
+    #[cfg(test)]
     pub fn has_seen_reordering(&self) -> bool {
         self.reordering_seen
     }

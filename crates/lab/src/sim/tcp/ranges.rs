@@ -1,7 +1,6 @@
 //! A set of half-open ranges of sequence numbers, merged where they touch.
 //!
-//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order. What is asked
-//! for is mostly among the last; else it is searched for by halves.
+//! There are few at a time, new ones come at the end, and old ones go at the front: a queue in order.
 
 use std::collections::VecDeque;
 
@@ -9,15 +8,11 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(VecDeque<(u64, u64)>);
 
-/// Ranges at the end that are looked at one by one: as many as an ACK tells, and one.
-const NEAR: usize = 4;
-
 impl Ranges {
     /// The place of the first range that ends behind `seq`.
     #[inline]
     fn behind(&self, seq: u64) -> usize {
-        let near = self.0.iter().rev().take(NEAR).take_while(|(_, e)| *e > seq).count();
-        if near < NEAR { self.0.len() - near } else { self.0.partition_point(|(_, e)| *e <= seq) }
+        self.0.partition_point(|(_, e)| *e <= seq)
     }
 
     /// Adds `start..end`; returns the merged range it is part of now.
@@ -84,12 +79,6 @@ impl Ranges {
             }
             self.0.pop_front();
         }
-    }
-
-    /// The range that starts at `seq`, taken out.
-    pub fn take_at(&mut self, seq: u64) -> Option<u64> {
-        let at = self.0.binary_search_by_key(&seq, |(s, _)| *s).ok()?;
-        self.0.remove(at).map(|(_, end)| end)
     }
 
     /// Removes everything.
