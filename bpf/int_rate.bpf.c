@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Paced at the bottleneck's fair share: crates/cc/src/int/rate.rs in the kernel.
+ * Paced at the bottleneck's fair share: crates/cc/src/int_rate.rs in the kernel.
  *
  * A controller with cong_control owns cwnd in recovery, too. While CUBIC is in force that means to do what
  * the kernel would have done: proportional rate reduction (RFC 6937), and ssthresh at its end. There is no

@@ -3,8 +3,8 @@
 //! A controller owns cwnd and ssthresh. Its caller, a TCP sender, owns loss detection, recovery (PRR) and
 //! the clock. Windows are in bytes, rates in bit/s.
 //!
-//! To add an algorithm: a file that implements [`CongestionController`], a variant of [`Algorithm`] and of
-//! [`Controller`], and its name in [`Algorithm::ALL`]. Rate samples (for BBR and its kin) are in every
+//! To add an algorithm: a file with a type that implements [`CongestionController`] and has `new(CcConfig)`, and one
+//! line in the registry below (docs/add-an-algorithm.md). Rate samples (for BBR and its kin) are in every
 //! [`Ack`]; a controller that also rules the window during recovery says so with
 //! [`CongestionController::rules_recovery`].
 //!
@@ -32,21 +32,13 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod bbr;
 pub mod collect;
-pub mod cubic;
 pub mod hystart;
 pub mod int;
-pub mod reno;
 
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
-use bbr::Bbr;
-use cubic::Cubic;
-use int::{IntConfig, IntCubicL1, IntCubicL2, IntCubicSs, IntRate};
-use reno::Reno;
-use std::fmt;
-use std::str::FromStr;
+use int::IntConfig;
 
 /// What one ACK told the sender.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,6 +119,9 @@ impl Default for CcConfig {
 
 /// A congestion controller.
 pub trait CongestionController {
+    /// Whether it reads the reports of the path ([`on_report`](Self::on_report)).
+    const READS_REPORTS: bool = false;
+
     /// An ACK that acknowledged or delivered something.
     fn on_ack(&mut self, ack: &Ack);
     /// Loss was detected and recovery begins; called once per recovery.
@@ -169,194 +164,93 @@ pub trait CongestionController {
     }
 }
 
-/// The algorithms by name.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(try_from = "String", into = "String")]
-pub enum Algorithm {
-    /// BBR, version 1.
-    Bbr,
-    /// CUBIC, RFC 9438.
-    #[default]
-    Cubic,
-    /// CUBIC that keeps its window on medium loss.
-    IntCubicL1,
-    /// CUBIC that gives way by 5 % on medium loss.
-    IntCubicL2,
-    /// CUBIC with slow start by the path's telemetry.
-    IntCubicSs,
-    /// Paced at the bottleneck's fair share.
-    IntRate,
-    /// NewReno, RFC 5681 and 6582.
-    Reno,
-}
+/// The controllers: their files, their names, the one enum to build and the one to call them by.
+macro_rules! registry {
+    ($( $module:ident $name:literal $Variant:ident($Controller:ty) $about:literal; )+) => {
+        $( pub mod $module; )+
 
-impl Algorithm {
-    /// Every algorithm, in alphabetical order.
-    pub const ALL: [Self; 7] = [
-        Self::Bbr,
-        Self::Cubic,
-        Self::IntCubicL1,
-        Self::IntCubicL2,
-        Self::IntCubicSs,
-        Self::IntRate,
-        Self::Reno,
-    ];
-
-    /// Its name in files and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bbr => "bbr",
-            Self::Cubic => "cubic",
-            Self::IntCubicL1 => "int_cubic_l1",
-            Self::IntCubicL2 => "int_cubic_l2",
-            Self::IntCubicSs => "int_cubic_ss",
-            Self::IntRate => "int_rate",
-            Self::Reno => "reno",
+        anabranch_element::names! {
+            /// The controllers by name.
+            pub enum Algorithm("congestion control") { $( $Variant = $name, $about; )+ }
         }
-    }
 
-    /// A controller of this kind.
-    #[must_use]
-    pub fn build(self, config: CcConfig) -> Controller {
-        match self {
-            Self::Bbr => Controller::Bbr(Bbr::new(config)),
-            Self::Cubic => Controller::Cubic(Cubic::new(config)),
-            Self::IntCubicL1 => Controller::IntCubicL1(IntCubicL1::new(config)),
-            Self::IntCubicL2 => Controller::IntCubicL2(IntCubicL2::new(config)),
-            Self::IntCubicSs => Controller::IntCubicSs(IntCubicSs::new(config)),
-            Self::IntRate => Controller::IntRate(IntRate::new(config)),
-            Self::Reno => Controller::Reno(Reno::new(config)),
+        impl Algorithm {
+            /// A controller of this kind.
+            #[must_use]
+            pub fn build(self, config: CcConfig) -> Controller {
+                match self { $( Self::$Variant => Controller::$Variant(<$Controller>::new(config)), )+ }
+            }
+
+            /// Whether its controller reads the reports of the path.
+            #[must_use]
+            pub const fn reads_reports(self) -> bool {
+                match self { $( Self::$Variant => <$Controller>::READS_REPORTS, )+ }
+            }
         }
-    }
-}
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+        /// Any of the controllers, without a virtual call.
+        #[derive(Debug, Clone)]
+        pub enum Controller { $( #[doc = $about] $Variant($Controller), )+ }
 
-/// A name that is no congestion controller.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no congestion control \"{name}\"{}; there are: {}", nearest(name), names())]
-pub struct UnknownAlgorithm {
-    /// The name as written.
-    pub name: String,
-}
-
-impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
-    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
-        Self::ALL
-            .into_iter()
-            .find(|a| a.name() == name)
-            .ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
-    }
-}
-
-impl TryFrom<String> for Algorithm {
-    type Error = UnknownAlgorithm;
-    fn try_from(name: String) -> Result<Self, UnknownAlgorithm> {
-        name.parse()
-    }
-}
-
-impl From<Algorithm> for String {
-    fn from(algorithm: Algorithm) -> Self {
-        algorithm.name().to_owned()
-    }
-}
-
-fn names() -> String {
-    Algorithm::ALL.map(Algorithm::name).join(", ")
-}
-
-fn nearest(name: &str) -> String {
-    Algorithm::ALL
-        .into_iter()
-        .map(|a| (strsim::jaro_winkler(&name.to_lowercase(), a.name()), a))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map_or_else(String::new, |(_, a)| format!(", did you mean \"{a}\"?"))
-}
-
-/// Any of the algorithms, without a virtual call.
-#[derive(Debug, Clone)]
-pub enum Controller {
-    /// BBR.
-    Bbr(Bbr),
-    /// CUBIC.
-    Cubic(Cubic),
-    /// CUBIC that keeps its window on medium loss.
-    IntCubicL1(IntCubicL1),
-    /// CUBIC that gives way by 5 % on medium loss.
-    IntCubicL2(IntCubicL2),
-    /// CUBIC with slow start by the path's telemetry.
-    IntCubicSs(IntCubicSs),
-    /// Paced at the bottleneck's fair share.
-    IntRate(IntRate),
-    /// NewReno.
-    Reno(Reno),
-}
-
-macro_rules! dispatch {
-    ($self:ident, $c:ident => $call:expr) => {
-        match $self {
-            Controller::Bbr($c) => $call,
-            Controller::Cubic($c) => $call,
-            Controller::IntCubicL1($c) => $call,
-            Controller::IntCubicL2($c) => $call,
-            Controller::IntCubicSs($c) => $call,
-            Controller::IntRate($c) => $call,
-            Controller::Reno($c) => $call,
+        impl CongestionController for Controller {
+            fn on_ack(&mut self, ack: &Ack) {
+                match self { $( Self::$Variant(c) => c.on_ack(ack), )+ }
+            }
+            fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
+                match self { $( Self::$Variant(c) => c.on_loss(now, in_flight_bytes), )+ }
+            }
+            fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
+                match self { $( Self::$Variant(c) => c.on_ecn(now, in_flight_bytes), )+ }
+            }
+            fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
+                match self { $( Self::$Variant(c) => c.on_rto(now, in_flight_bytes, first), )+ }
+            }
+            fn on_spurious(&mut self, now: Instant) {
+                match self { $( Self::$Variant(c) => c.on_spurious(now), )+ }
+            }
+            fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
+                match self { $( Self::$Variant(c) => c.on_idle(now, idle, rto), )+ }
+            }
+            fn on_report(&mut self, report: &Feedback, now: Instant) {
+                match self { $( Self::$Variant(c) => c.on_report(report, now), )+ }
+            }
+            fn cwnd_bytes(&self) -> u64 {
+                match self { $( Self::$Variant(c) => c.cwnd_bytes(), )+ }
+            }
+            fn ssthresh_bytes(&self) -> u64 {
+                match self { $( Self::$Variant(c) => c.ssthresh_bytes(), )+ }
+            }
+            fn pacing_bps(&self) -> Option<u64> {
+                match self { $( Self::$Variant(c) => c.pacing_bps(), )+ }
+            }
+            fn rules_recovery(&self) -> bool {
+                match self { $( Self::$Variant(c) => c.rules_recovery(), )+ }
+            }
+            fn wants_rate(&self) -> bool {
+                match self { $( Self::$Variant(c) => c.wants_rate(), )+ }
+            }
+            fn in_slow_start(&self) -> bool {
+                match self { $( Self::$Variant(c) => c.in_slow_start(), )+ }
+            }
         }
     };
 }
 
-impl CongestionController for Controller {
-    fn on_ack(&mut self, ack: &Ack) {
-        dispatch!(self, c => c.on_ack(ack));
-    }
-    fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
-        dispatch!(self, c => c.on_loss(now, in_flight_bytes));
-    }
-    fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
-        dispatch!(self, c => c.on_ecn(now, in_flight_bytes));
-    }
-    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
-        dispatch!(self, c => c.on_rto(now, in_flight_bytes, first));
-    }
-    fn on_spurious(&mut self, now: Instant) {
-        dispatch!(self, c => c.on_spurious(now));
-    }
-    fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
-        dispatch!(self, c => c.on_idle(now, idle, rto));
-    }
-    fn on_report(&mut self, report: &Feedback, now: Instant) {
-        dispatch!(self, c => c.on_report(report, now));
-    }
-    fn cwnd_bytes(&self) -> u64 {
-        dispatch!(self, c => c.cwnd_bytes())
-    }
-    fn ssthresh_bytes(&self) -> u64 {
-        dispatch!(self, c => c.ssthresh_bytes())
-    }
-    fn pacing_bps(&self) -> Option<u64> {
-        dispatch!(self, c => c.pacing_bps())
-    }
-    fn rules_recovery(&self) -> bool {
-        dispatch!(self, c => c.rules_recovery())
-    }
-    fn wants_rate(&self) -> bool {
-        dispatch!(self, c => c.wants_rate())
-    }
-    fn in_slow_start(&self) -> bool {
-        dispatch!(self, c => c.in_slow_start())
-    }
+// One line for each: file, name, variant, type, what it is. The first is the default.
+registry! {
+    cubic "cubic" Cubic(cubic::Cubic) "CUBIC, RFC 9438.";
+    reno "reno" Reno(reno::Reno) "NewReno, RFC 5681 and 6582.";
+    bbr "bbr" Bbr(bbr::Bbr) "BBR, version 1.";
+    int_cubic_l1 "int_cubic_l1" IntCubicL1(int_cubic_l1::IntCubicL1) "CUBIC that keeps its window on medium loss.";
+    int_cubic_l2 "int_cubic_l2" IntCubicL2(int_cubic_l2::IntCubicL2) "CUBIC that gives way by 5 % on medium loss.";
+    int_cubic_ss "int_cubic_ss" IntCubicSs(int_cubic_ss::IntCubicSs) "CUBIC with slow start by the path's telemetry.";
+    int_rate "int_rate" IntRate(int_rate::IntRate) "Paced at the bottleneck's fair share.";
 }
+
+/// The tutorial's examples are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/add-an-algorithm.md")]
+struct Tutorial;
 
 /// RFC 2861: halve the window for every RTO of idleness, not below the initial window, and remember
 /// three quarters of it in ssthresh. Returns (cwnd, ssthresh).
@@ -384,16 +278,11 @@ mod tests {
     #[test]
     fn a_wrong_name_gets_the_nearest_right_one() {
         assert_eq!("cubic".parse(), Ok(Algorithm::Cubic));
-        assert_eq!(
-            "Cubik".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"Cubik\", did you mean \"cubic\"?; there are: bbr, cubic, int_cubic_l1, \
-             int_cubic_l2, int_cubic_ss, int_rate, reno"
-        );
-        assert_eq!(
-            "xyz".parse::<Algorithm>().unwrap_err().to_string(),
-            "no congestion control \"xyz\"; there are: bbr, cubic, int_cubic_l1, \
-             int_cubic_l2, int_cubic_ss, int_rate, reno"
-        );
+        let there_are = "cubic, reno, bbr, int_cubic_l1, int_cubic_l2, int_cubic_ss, int_rate";
+        let error = |name: &str| name.parse::<Algorithm>().unwrap_err().to_string();
+        let hint = "; did you mean \"cubic\"?";
+        assert_eq!(error("Cubik"), format!("no congestion control \"Cubik\"{hint} (there are: {there_are})"));
+        assert_eq!(error("xyz"), format!("no congestion control \"xyz\" (there are: {there_are})"));
         let parsed: Result<Algorithm, _> = serde_json::from_str("\"reno\"");
         assert_eq!(parsed.unwrap(), Algorithm::Reno);
     }

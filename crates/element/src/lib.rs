@@ -67,6 +67,7 @@
 #![deny(missing_docs)]
 
 pub mod ioam;
+pub mod names;
 pub mod packet;
 pub mod time;
 

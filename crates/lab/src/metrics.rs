@@ -2,7 +2,7 @@
 //! names in claims and plots read the same list.
 
 use crate::scenario::model::Case;
-use crate::scenario::schema::nearest_of;
+use anabranch_element::names::nearest;
 
 /// A metric: what it is called, its unit and what it says.
 #[derive(Debug, Clone, Copy)]
@@ -363,7 +363,7 @@ pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String>
 /// Up to three near names, as the end of a sentence.
 #[must_use]
 pub fn near<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let found: Vec<String> = nearest_of(wrong, known, 3).iter().map(|name| format!("`{name}`")).collect();
+    let found: Vec<String> = nearest(wrong, known, 3).iter().map(|name| format!("`{name}`")).collect();
     if found.is_empty() { String::new() } else { format!("; near: {}", found.join(", ")) }
 }
 

@@ -54,7 +54,7 @@ fn a_bad_file_is_told_with_place_and_remedy() {
     assert_eq!(out.status.code(), Some(2));
     let says = text(&out.stderr);
     assert!(
-        says.contains("bad.toml:3: link.w.down.rate_mpbs: unknown key; did you mean `rate_mbps`?"),
+        says.contains("bad.toml:3: link.w.down.rate_mpbs: unknown key; did you mean \"rate_mbps\"?"),
         "{says}"
     );
     std::fs::write(&file, "title = ").unwrap();

@@ -65,11 +65,7 @@ pub mod gnb;
 pub mod mac;
 pub mod pdcp;
 pub mod queue;
+mod registry;
 pub mod rlc;
 pub mod sched;
 pub mod sdap;
-
-/// The tutorial's examples are compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/add-an-algorithm.md")]
-struct Tutorial;

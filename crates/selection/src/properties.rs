@@ -6,6 +6,7 @@
 //! `"disabled"`, RFC 9622's default, forbids even that.
 
 use super::{Isolation, Preference};
+use anabranch_element::names::did_you_mean;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -340,7 +341,7 @@ impl Properties {
             if !NAMES.contains(&name.as_str()) {
                 return Err(PropertyError::new(
                     &name,
-                    format!("there is no such property{}", nearest(&name)),
+                    format!("there is no such property{}", did_you_mean(&name, NAMES)),
                 ));
             }
             // One at a time, so that an error is that property's.
@@ -384,13 +385,4 @@ impl Properties {
         }
         Ok(())
     }
-}
-
-fn nearest(name: &str) -> String {
-    NAMES
-        .iter()
-        .map(|n| (strsim::jaro_winkler(&name.to_lowercase(), &n.to_lowercase()), n))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)))
-        .map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?"))
 }

@@ -7,10 +7,10 @@
 //!
 //! | name | law | file |
 //! |---|---|---|
-//! | `int_cubic_l1` | CUBIC; what the medium lost leaves the window as it is | `cubic_l1` |
-//! | `int_cubic_l2` | CUBIC; what the medium lost costs 5 % (β = 0.95) | `cubic_l2` |
-//! | `int_cubic_ss` | CUBIC; Eq. 1 of the paper in slow start | `cubic_ss` |
-//! | `int_rate` | ours: paces at the bottleneck's fair share, less what drains its queue | `rate` |
+//! | `int_cubic_l1` | CUBIC; what the medium lost leaves the window as it is | `int_cubic_l1.rs` |
+//! | `int_cubic_l2` | CUBIC; what the medium lost costs 5 % (β = 0.95) | `int_cubic_l2.rs` |
+//! | `int_cubic_ss` | CUBIC; Eq. 1 of the paper in slow start | `int_cubic_ss.rs` |
+//! | `int_rate` | ours: paces at the bottleneck's fair share, less what drains its queue | `int_rate.rs` |
 //!
 //! Each runs in the kernel, too (`bpf/`). What telemetry decides is integer arithmetic in [`View`], and the
 //! same in C in `bpf/lib/int_law.h`; a test of `anabranch-kern` holds the two together.
@@ -19,18 +19,10 @@
 //! [`IntConfig::ceiling_bps`]; a flow whose reports stop is a plain CUBIC flow [`IntConfig::stale_rtts`] round
 //! trips later.
 
-mod cubic_l1;
-mod cubic_l2;
-mod cubic_ss;
-mod rate;
 #[cfg(test)]
 mod tests;
 mod view;
 
-pub use cubic_l1::IntCubicL1;
-pub use cubic_l2::IntCubicL2;
-pub use cubic_ss::IntCubicSs;
-pub use rate::IntRate;
 pub use view::{GROWTH_UNIT, View};
 
 use super::Ack;
@@ -59,26 +51,26 @@ impl Default for IntConfig {
 }
 
 /// Microseconds; time 0 is kept free for "never".
-fn micros(now: Instant) -> u64 {
+pub(crate) fn micros(now: Instant) -> u64 {
     now.as_micros() + 1
 }
 
-fn rtt_us(srtt: Duration) -> u64 {
+pub(crate) fn rtt_us(srtt: Duration) -> u64 {
     nanos(srtt) / 1000
 }
 
 /// What L1 and L2 share: CUBIC, the view, and whether a loss was the medium's.
 #[derive(Debug, Clone)]
-struct Judge {
-    cubic: Cubic,
-    view: View,
-    config: IntConfig,
-    mss_bytes: u64,
-    srtt_us: u64,
+pub(crate) struct CubicWithReports {
+    pub(crate) cubic: Cubic,
+    pub(crate) view: View,
+    pub(crate) config: IntConfig,
+    pub(crate) mss_bytes: u64,
+    pub(crate) srtt_us: u64,
 }
 
-impl Judge {
-    fn new(config: super::CcConfig) -> Self {
+impl CubicWithReports {
+    pub(crate) fn new(config: super::CcConfig) -> Self {
         Self {
             cubic: Cubic::new(config),
             view: View::default(),
@@ -88,20 +80,20 @@ impl Judge {
         }
     }
 
-    fn on_ack(&mut self, ack: &Ack) {
+    pub(crate) fn on_ack(&mut self, ack: &Ack) {
         self.srtt_us = rtt_us(ack.srtt);
         self.view.acked(micros(ack.now));
     }
 
     /// Whether the loss that was just found is the medium's, and `cwnd` is one that may be kept.
-    fn medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
+    pub(crate) fn medium(&mut self, now: Instant, cwnd_segments: f64) -> bool {
         self.view.medium(micros(now), self.srtt_us, self.config.stale_rtts)
             && cwnd_segments
                 <= View::ceiling_window(self.config.ceiling_bps, self.srtt_us, self.mss_bytes) as f64
     }
 
     /// Takes a report; true if it tells that the last loss was a queue's after all.
-    fn on_report(&mut self, report: &Feedback, now: Instant) -> bool {
+    pub(crate) fn on_report(&mut self, report: &Feedback, now: Instant) -> bool {
         self.view.take(report, micros(now))
     }
 }

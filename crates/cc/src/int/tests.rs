@@ -1,5 +1,9 @@
 use super::super::{Ack, Algorithm, CcConfig, CongestionController, Controller};
 use super::*;
+use crate::int_cubic_l1::IntCubicL1;
+use crate::int_cubic_l2::IntCubicL2;
+use crate::int_cubic_ss::IntCubicSs;
+use crate::int_rate::IntRate;
 use anabranch_wire::ioam::Bottleneck;
 use proptest::prelude::*;
 

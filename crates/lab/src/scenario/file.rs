@@ -3,6 +3,7 @@
 pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
 use super::schema::{choice, table};
+pub use anabranch_cc::Algorithm as CongestionControl;
 use anabranch_rules::{Rule, SteeringMode};
 use std::collections::BTreeMap;
 
@@ -81,27 +82,6 @@ choice! {
         Ffmpeg = "ffmpeg",
         /// One QUIC stream of quinn, with its CUBIC, BBR or Reno.
         Quinn = "quinn",
-    }
-}
-
-choice! {
-    /// Congestion control of a TCP flow.
-    pub enum CongestionControl {
-        /// CUBIC (RFC 9438).
-        Cubic = "cubic",
-        /// Reno (RFC 5681).
-        Reno = "reno",
-        /// BBR: in virtual time version 1, in namespaces the kernel's.
-        Bbr = "bbr",
-        /// CUBIC that keeps its window where the medium lost. This and those below hear from the path by `telemetry`,
-        /// and are CUBIC without (docs/int-cc.md).
-        IntCubicL1 = "int_cubic_l1",
-        /// CUBIC that gives way by 5 % where the medium lost.
-        IntCubicL2 = "int_cubic_l2",
-        /// CUBIC with slow start by the queue ahead.
-        IntCubicSs = "int_cubic_ss",
-        /// Paced at the bottleneck's fair share.
-        IntRate = "int_rate",
     }
 }
 

@@ -10,8 +10,9 @@ use anabranch_ran::gnb::{
     UeConfig,
 };
 use anabranch_ran::mac::{ControlLoad, HarqConfig};
+pub use anabranch_ran::queue::Algorithm as Queue;
 use anabranch_ran::rlc::{AmConfig, RlcConfig, UmConfig};
-use anabranch_ran::sched::intra::IntraKind;
+pub use anabranch_ran::sched::{InterAlgorithm as Scheduler, IntraKind as Intra};
 use anabranch_ran::sched::{InterConfig, SliceConfig};
 use anabranch_ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
 use anabranch_rules::Filter;
@@ -27,62 +28,6 @@ choice! {
         Lte = "lte",
         /// NR: slots by numerology, FDD or TDD, transport blocks by TS 38.214.
         Nr = "nr",
-    }
-}
-
-choice! {
-    /// Queue discipline of a bearer.
-    pub enum Queue {
-        /// Everything at once into a FIFO in RLC.
-        Vanilla = "vanilla",
-        /// CoDel in RLC (RFC 8289).
-        CoDel = "codel",
-        /// FQ-CoDel in RLC (RFC 8290).
-        FqCoDel = "fq_codel",
-        /// Limit in packets by sojourn.
-        DynRlc = "dynrlc",
-        /// Limit in bytes by what the MAC leaves.
-        Drql = "drql",
-        /// Pace of the last TTI.
-        Bdp = "5g_bdp",
-        /// Pace by average bandwidth and packet size.
-        E5gBdp = "e5g_bdp",
-        /// Two queues and marks (RFC 9332).
-        L4s = "l4s",
-        /// Just before the tick, as much as it will take; ours.
-        Jit = "jit",
-    }
-}
-
-choice! {
-    /// How RBs are divided among slices.
-    pub enum Scheduler {
-        /// ⌊share · RBs⌋ each, used or not.
-        Fixed = "fixed",
-        /// Dedicated, minimum and maximum shares (O-RAN).
-        RrmPolicy = "rrm_policy",
-        /// One slice before another.
-        StaticPriority = "static_priority",
-        /// Deficit round robin on RBs.
-        Drr = "drr",
-        /// Elastic quantum partition, solved exactly.
-        EqpExact = "eqp_exact",
-        /// Elastic quantum partition, the printed selection repaired.
-        EqpPaper = "eqp_paper",
-        /// Whole packets first, bounded around fair sharing; ours.
-        GpsPacking = "gps_packing",
-    }
-}
-
-choice! {
-    /// How the UEs of a slice take turns.
-    pub enum Intra {
-        /// Round robin.
-        Rr = "rr",
-        /// Proportional fair.
-        Pf = "pf",
-        /// By the UE's own priority.
-        Priority = "priority",
     }
 }
 
@@ -314,11 +259,7 @@ impl Gnb {
         let slice = |s: &Slice| SliceConfig {
             name: s.name.clone(),
             share_percent: s.share_percent,
-            intra: match s.intra {
-                Intra::Rr => IntraKind::Rr,
-                Intra::Pf => IntraKind::Pf,
-                Intra::Priority => IntraKind::Priority,
-            },
+            intra: s.intra,
             dedicated_percent: s.dedicated_percent,
             min_percent: s.min_percent,
             max_percent: s.max_percent,
@@ -607,7 +548,7 @@ series = ["gnb.cell.slice.voice.owed_rbs", "gnb.cell.ue.a.rlc_bytes", "gnb.cell.
             (&["gnb.cell.bler_percent=nan"], "gnb.cell.bler_percent: NaN is out of range; valid: 0 to 100"),
             (&["gnb.cell.ue.b.slice=gold"], "ue \"b\": slice = gold: must be the name of a slice"),
             (&["gnb.cell.ue.c.priority=1"], "gnb.cell.ue.c: there is no UE of this cell `c`"),
-            (&["gnb.cell.queue=codle"], "\"codle\" is not known; did you mean `codel`?"),
+            (&["gnb.cell.queue=codle"], "\"codle\" is not known; did you mean \"codel\"?"),
             (&["gnb.cell.queue_set.target=3"], "gnb.cell: queue_set: unknown field `target`"),
             (&["gnb.cell.scheduler_set.idle=reset"], "scheduler_set: "),
             (&["gnb.cell.radio.numerology=9"], "gnb.cell: radio: unknown field `numerology`"),

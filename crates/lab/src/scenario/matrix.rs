@@ -521,6 +521,6 @@ min = 0
         let many = SMALL.to_owned() + &(0..70).map(axis).collect::<String>();
         assert!(parsed(&many, &Select::Chosen).unwrap_err().contains("more than 100000 combinations"));
         let says = parsed(&SMALL.replace("rate_mbps = 5", "rate_mbit = 5"), &Select::Whole);
-        assert!(says.unwrap_err().contains("did you mean `rate_mbps`"));
+        assert!(says.unwrap_err().contains("did you mean \"rate_mbps\""));
     }
 }

@@ -365,7 +365,7 @@ link = "wifi"
         assert!(says.contains("small.toml:6: ue.phone.accesses.5g: there is no link `n`"), "{says}");
         assert!(says.contains("link.nr: is used by no UE"), "{says}");
         let says = parse_text(SMALL, &["flow.down.vai=x"]).unwrap_err();
-        assert!(says.contains("did you mean `via`"), "{says}");
+        assert!(says.contains("did you mean \"via\""), "{says}");
         let says = parse_text(SMALL, &["flow.down.via=mptcp"]).unwrap_err();
         assert!(says.contains("no MPTCP"), "{says}");
         let says = parse_text(SMALL, &["flow.down.telemetry.every=4"]).unwrap_err();

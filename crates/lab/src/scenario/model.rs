@@ -484,14 +484,6 @@ impl Loss {
     }
 }
 
-impl CongestionControl {
-    /// Whether it is one of ours, that hears from the path.
-    #[must_use]
-    pub const fn hears(self) -> bool {
-        matches!(self, Self::IntCubicL1 | Self::IntCubicL2 | Self::IntCubicSs | Self::IntRate)
-    }
-}
-
 impl Strip {
     /// As the link emulation takes it.
     #[must_use]

@@ -2,10 +2,10 @@
 
 use super::file::{self, File, FlowKind};
 use super::model::{Access, Action, Case, Event, Flow, Traffic, Ue, Via, bps, ms, s};
-use super::schema::nearest;
 use super::walk::Problem;
 use crate::virtual_backend::addresses;
 use anabranch_atsss::MAX_PATHS;
+use anabranch_element::names::did_you_mean;
 use anabranch_element::time::Duration;
 use anabranch_ran::gnb::Gnb;
 use anabranch_rules::{Filter, Rule, SteeringMode};
@@ -91,7 +91,7 @@ impl Check {
         if known.clone().into_iter().any(|k| k == name) {
             return true;
         }
-        let near = nearest(name, known.clone()).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+        let near = did_you_mean(name, known.clone());
         let mut all: Vec<_> = known.into_iter().collect();
         let more = all.len().saturating_sub(MOST_NAMED);
         all.truncate(MOST_NAMED);
@@ -375,7 +375,7 @@ impl Check {
                 if !tcp
                     || !matches!(via, Via::Atsss | Via::Direct(_))
                     || flow.limit_mbps.is_some()
-                    || flow.congestion_control.hears() =>
+                    || flow.congestion_control.reads_reports() =>
             {
                 let what = "quinn carries kind \"bulk_tcp\" with cubic, bbr or reno by atsss or direct:<access>, without \
                             limit_mbps";

@@ -82,6 +82,10 @@ leaf! {
     f64 => Shape::Number,
     String => Shape::Text,
     toml::Table => Shape::Any,
+    anabranch_cc::Algorithm => Shape::OneOf(<Self>::NAMES),
+    anabranch_ran::queue::Algorithm => Shape::OneOf(<Self>::NAMES),
+    anabranch_ran::sched::InterAlgorithm => Shape::OneOf(<Self>::NAMES),
+    anabranch_ran::sched::IntraKind => Shape::OneOf(<Self>::NAMES),
 }
 
 impl<T: Described> Described for Option<T> {
@@ -240,74 +244,10 @@ macro_rules! choice {
 
         impl $crate::scenario::schema::Described for $name {
             fn shape() -> $crate::scenario::schema::Shape {
-                $crate::scenario::schema::Shape::OneOf(Self::NAMES)
+                $crate::scenario::schema::Shape::OneOf(<Self>::NAMES)
             }
         }
     };
 }
 
 pub(crate) use {choice, table};
-
-/// The valid name nearest to a mistyped one, if any is near enough to be meant; the first of equals.
-pub fn nearest<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    nearest_of(wrong, valid, 1).pop()
-}
-
-/// The same, `most` at most, the nearest first.
-pub fn nearest_of<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
-    let letters = wrong.chars().count();
-    let mut best: Vec<(f64, &str)> = Vec::with_capacity(most + 1);
-    for name in valid {
-        let enough = best.get(most - 1).map_or(0.5, |(score, _)| *score);
-        let mut score = prefix_score(wrong, name);
-        // No edit distance is less than the difference of the lengths; most names need not be looked at closer.
-        let count = name.chars().count();
-        if 1.0 - letters.abs_diff(count) as f64 / letters.max(count).max(1) as f64 >= enough {
-            score = score.max(strsim::normalized_damerau_levenshtein(wrong, name));
-        }
-        if score >= enough && best.iter().all(|(_, known)| *known != name) {
-            best.insert(best.partition_point(|(better, _)| *better >= score), (score, name));
-            best.truncate(most);
-        }
-    }
-    best.into_iter().map(|(_, name)| name).collect()
-}
-
-/// A shared beginning of at least three letters says as much as a small edit distance.
-fn prefix_score(a: &str, b: &str) -> f64 {
-    let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
-    if same < 3 { 0.0 } else { 0.9 * same as f64 / a.len().max(b.len()) as f64 + 0.1 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nearest_finds_what_was_meant_and_nothing_else() {
-        let keys = ["rate_mbps", "delay_ms", "jitter_ms", "queue_bytes"];
-        assert_eq!(nearest("rate_mbit", keys), Some("rate_mbps"));
-        assert_eq!(nearest("dealy_ms", keys), Some("delay_ms"));
-        assert_eq!(nearest("colour", keys), None);
-        assert_eq!(
-            nearest_of("delay", ["relay", "delays", "delay_s", "decay", "delta"], 3),
-            ["delays", "relay", "decay"]
-        );
-    }
-
-    proptest::proptest! {
-        /// What is not looked at closer would not have been among the nearest.
-        #[test]
-        fn the_nearest_are_the_nearest_of_all(
-            wrong in "[ab_]{0,9}", valid in proptest::collection::btree_set("[ab_]{0,9}", 0..20), most in 1usize..4,
-        ) {
-            let score = |name: &str| {
-                strsim::normalized_damerau_levenshtein(&wrong, name).max(prefix_score(&wrong, name))
-            };
-            let mut all: Vec<&str> = valid.iter().map(String::as_str).filter(|name| score(name) >= 0.5).collect();
-            all.sort_by(|a, b| score(b).total_cmp(&score(a)));
-            all.truncate(most);
-            proptest::prop_assert_eq!(nearest_of(&wrong, valid.iter().map(String::as_str), most), all);
-        }
-    }
-}

@@ -1,7 +1,8 @@
 //! Checks a parsed file against the [`Shape`]s before serde sees it: unknown and missing keys, words,
 //! ranges. Every problem is found in one pass and says where it is and what would be valid.
 
-use super::schema::{Key, Shape, Table, nearest};
+use super::schema::{Key, Shape, Table};
+use anabranch_element::names::did_you_mean;
 use std::fmt;
 use std::path::Path;
 use toml::Spanned;
@@ -161,7 +162,7 @@ impl Walk<'_> {
             }
             (Shape::OneOf(words), DeValue::String(word)) => {
                 if !words.contains(&word.as_ref()) {
-                    let near = hint(word, words.iter().copied());
+                    let near = did_you_mean(word, words.iter().copied());
                     self.problem(
                         at,
                         path,
@@ -248,7 +249,7 @@ impl Walk<'_> {
                 }
                 None => {
                     let valid: Vec<&str> = shape.keys.iter().filter(|k| applies(k)).map(|k| k.name).collect();
-                    let near = hint(name.get_ref(), valid.iter().copied());
+                    let near = did_you_mean(name.get_ref(), valid.iter().copied());
                     let message = format!("unknown key{near}; valid here: {}", valid.join(", "));
                     self.problem(name.span().start, &here, message);
                 }
@@ -277,10 +278,6 @@ fn table_of(shape: &Shape) -> Option<Table> {
         Shape::Table(table) => Some(table()),
         _ => None,
     }
-}
-
-fn hint<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(wrong, valid).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
 }
 
 fn label_of(element: &Spanned<DeValue<'_>>) -> Option<String> {
@@ -334,7 +331,7 @@ mod tests {
         let text = "title = \"t\"\n[link.wifi.up]\nrate_mbit = 3\n";
         let says = complaints(text);
         assert!(
-            says.starts_with("x.toml:3: link.wifi.up.rate_mbit: unknown key; did you mean `rate_mbps`?"),
+            says.starts_with("x.toml:3: link.wifi.up.rate_mbit: unknown key; did you mean \"rate_mbps\"?"),
             "{says}"
         );
     }
@@ -348,7 +345,7 @@ mod tests {
             "a name has letters",
             "x.toml:4: flow.x.bytes: means nothing where kind = \"cbr\"; it belongs to bulk_tcp",
             "x.toml:5: flow.x.rate_mbps: -1 is out of range",
-            "x.toml:7: event.0.kind: \"link_dwon\" is not known; did you mean `link_down`?",
+            "x.toml:7: event.0.kind: \"link_dwon\" is not known; did you mean \"link_down\"?",
         ] {
             assert!(says.contains(part), "{part}\nin\n{says}");
         }

@@ -164,9 +164,7 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
             Action::InitialWindow { window, .. } => choice.window = Some(window.segments),
             Action::Pacing { bps } if best.paths.len() == 1 => choice.pacing_bps = Some(bps),
             Action::CongestionControl { name } => {
-                let known = [CongestionControl::Cubic, CongestionControl::Reno, CongestionControl::Bbr];
-                let same = |cc: &CongestionControl| name == cc_name(*cc);
-                choice.congestion_control = known.into_iter().find(same);
+                choice.congestion_control = name.parse().ok();
             }
             // Where it goes, the paths say; the rate of datagrams is the traffic's; nothing here looks at code points.
             _ => {}
@@ -185,14 +183,6 @@ fn choose(case: &Case, name: &str, flow: &Flow, host: &Host, server: SocketAddr)
         choice.rule = Some(split(name, flow, &parts.collect::<Vec<_>>(), all));
     }
     Ok(choice)
-}
-
-fn cc_name(cc: CongestionControl) -> &'static str {
-    match cc {
-        CongestionControl::Reno => "reno",
-        CongestionControl::Bbr => "bbr",
-        _ => "cubic",
-    }
 }
 
 /// The rule that leads a flow over several of `all` accesses: in proportion to these rates first, and where it may use all, as

@@ -26,7 +26,6 @@ use anabranch_atsss::session::{Addresses, Security, SessionParams};
 use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
 use anabranch_atsss::upf::UpfCommand;
 use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfConfig};
-use anabranch_cc::Algorithm;
 use anabranch_cc::int::IntConfig;
 use anabranch_element::Port;
 use anabranch_element::time::{Duration, Instant};
@@ -583,15 +582,7 @@ impl Ends<'_> {
     }
 
     fn tcp(&mut self, ue: Script, server: Script, cc: CongestionControl) -> Result<(App, App)> {
-        let congestion_control = match self.choice.congestion_control.unwrap_or(cc) {
-            CongestionControl::Cubic => Algorithm::Cubic,
-            CongestionControl::Reno => Algorithm::Reno,
-            CongestionControl::Bbr => Algorithm::Bbr,
-            CongestionControl::IntCubicL1 => Algorithm::IntCubicL1,
-            CongestionControl::IntCubicL2 => Algorithm::IntCubicL2,
-            CongestionControl::IntCubicSs => Algorithm::IntCubicSs,
-            CongestionControl::IntRate => Algorithm::IntRate,
-        };
+        let congestion_control = self.choice.congestion_control.unwrap_or(cc);
         let recovery = match self.flow.recovery {
             model::Recovery::Rack => Recovery::Rack,
             model::Recovery::Classic => Recovery::Classic,

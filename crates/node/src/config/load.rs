@@ -1,5 +1,6 @@
 //! Reading a file and turning what is wrong with it into a sentence a person can act on.
 
+use anabranch_element::names::did_you_mean;
 use anabranch_kern::file::read_text;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -146,19 +147,11 @@ fn explain(message: &str) -> String {
     };
     let Some(wrong) = names.next() else { return message.to_owned() };
     let valid: Vec<&str> = names.collect();
-    let nearest = valid
-        .iter()
-        .map(|name| (strsim::damerau_levenshtein(wrong, name), *name))
-        .min()
-        .filter(|(distance, name)| *distance <= 2.max(name.len() / 2));
-    let list = valid.join(", ");
-    match nearest {
-        Some((_, near)) => {
-            format!("unknown {what} \"{wrong}\"; did you mean \"{near}\"? (valid here: {list})")
-        }
-        None if valid.is_empty() => format!("unknown {what} \"{wrong}\"; no keys are valid here"),
-        None => format!("unknown {what} \"{wrong}\"; valid here: {list}"),
+    if valid.is_empty() {
+        return format!("unknown {what} \"{wrong}\"; no keys are valid here");
     }
+    let hint = did_you_mean(wrong, valid.iter().copied());
+    format!("unknown {what} \"{wrong}\"{hint} (valid here: {})", valid.join(", "))
 }
 
 #[cfg(test)]

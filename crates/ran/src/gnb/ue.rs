@@ -115,7 +115,7 @@ impl Ue {
             let limiter = |id: DrbId| {
                 let pair = limiters.iter().find(|(drb, _)| *drb == id);
                 // There is one for every bearer.
-                pair.map_or(AnyLimiter::Open, |(_, pair)| pair[index(direction)].clone())
+                pair.map_or(AnyLimiter::OPEN, |(_, pair)| pair[index(direction)].clone())
             };
             let sdap = Sdap::new(sdap, limiter)?;
             Ok::<_, UeError>(Side {

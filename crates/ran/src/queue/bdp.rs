@@ -16,7 +16,7 @@
 //! last look before the tick counts as at 4/5 of the TTI or later ([`Candidate::time_in_round`]). On NR a TTI is a round of
 //! downlink slots, see [`Pulls`] and docs/ran-limiter.md.
 
-use super::{BearerParams, Candidate, Limiter, TtiReport};
+use super::{BearerParams, Candidate, Discipline, Limiter, NoParams, TtiReport};
 use crate::amc::Pulls;
 use anabranch_element::time::{Instant, nanos};
 
@@ -51,6 +51,14 @@ impl Bdp {
             in_round: 0,
             clock_ns: 0,
         }
+    }
+}
+
+impl Discipline for Bdp {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, bearer: BearerParams) -> Self {
+        Self::new(bearer)
     }
 }
 

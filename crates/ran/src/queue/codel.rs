@@ -11,7 +11,7 @@
 //! (RFC 8289 §3, as in Linux). The time a packet waits is from SDAP's letting it down to the MAC's pull.
 
 use super::vanilla::Fifo;
-use super::{BearerParams, Buffer, BufferStats, Sdu};
+use super::{BearerParams, Buffer, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::set_ce;
 use serde::{Deserialize, Serialize};
@@ -172,6 +172,19 @@ impl CoDelQueue {
             codel: CoDel::default(),
             queue: Counted { fifo: Fifo::new(bearer.limit), drops: 0, marks: 0 },
         }
+    }
+}
+
+impl Discipline for CoDelQueue {
+    type Params = CoDelParams;
+
+    fn check(params: &CoDelParams) -> Result<(), OutOfRange> {
+        at_least_1("target_us", params.target_us)?;
+        at_least_1("interval_us", params.interval_us)
+    }
+
+    fn build(params: &CoDelParams, bearer: BearerParams) -> Self {
+        Self::new(*params, bearer)
     }
 }
 

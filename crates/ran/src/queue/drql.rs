@@ -15,7 +15,7 @@
 //! Here every TTI corrects the limit by its whole error. On NR, where SDAP may look less often than the MAC pulls and
 //! pulls differ, the limit grows after any pull and shrinks by the least rest of a millisecond or TDD period.
 
-use super::{BearerParams, Candidate, Limiter, TtiReport};
+use super::{BearerParams, Candidate, Discipline, Limiter, NoParams, TtiReport};
 use anabranch_element::time::Instant;
 
 /// The limit never exceeds this, whatever the reports say.
@@ -60,6 +60,14 @@ impl Drql {
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
+    }
+}
+
+impl Discipline for Drql {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, bearer: BearerParams) -> Self {
+        Self::new(bearer)
     }
 }
 

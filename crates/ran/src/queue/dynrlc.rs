@@ -18,8 +18,9 @@
 //! takes more, as many packets of 1500 bytes as that is are allowed, and one. The sojourn is counted without
 //! uplink slots (TDD).
 
-use super::{BearerParams, Candidate, Limiter, TtiReport};
+use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport, at_least_1};
 use crate::amc::Pulls;
+use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant, nanos};
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,21 @@ impl DynRlc {
     #[must_use]
     pub fn allowed_sdus(&self) -> u32 {
         self.allowed_sdus
+    }
+}
+
+impl Discipline for DynRlc {
+    type Params = DynRlcParams;
+
+    fn check(params: &DynRlcParams) -> Result<(), OutOfRange> {
+        at_least_1("interval_us", params.interval_us)?;
+        at_least_1("min_sdus", params.min_sdus)?;
+        in_range("max_sdus", params.max_sdus, params.max_sdus >= params.min_sdus, "at least min_sdus")?;
+        in_range("alpha", params.alpha, (0.0..=1.0).contains(&params.alpha), "0 to 1")
+    }
+
+    fn build(params: &DynRlcParams, bearer: BearerParams) -> Self {
+        Self::new(*params, bearer)
     }
 }
 

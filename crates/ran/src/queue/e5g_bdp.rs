@@ -32,8 +32,9 @@
 //!   the capacity. Derived in docs/ran-limiter.md.
 //! - Time since the last TTI is capped at one: a MAC that is late gives no credit.
 
-use super::{BearerParams, Candidate, Limiter, TtiReport};
+use super::{BearerParams, Candidate, Discipline, Limiter, OutOfRange, TtiReport};
 use crate::amc::Pulls;
+use crate::registry::in_range;
 use anabranch_element::time::{Instant, nanos};
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +105,7 @@ impl E5gBdp {
 
     /// The bandwidth it believes in, bytes per round.
     #[must_use]
+    #[cfg(test)]
     pub fn bandwidth_bytes(&self) -> f64 {
         self.bandwidth
     }
@@ -142,6 +144,20 @@ impl E5gBdp {
         } else {
             0.0
         }
+    }
+}
+
+impl Discipline for E5gBdp {
+    type Params = E5gBdpParams;
+
+    fn check(params: &E5gBdpParams) -> Result<(), OutOfRange> {
+        let E5gBdpParams { alpha, reduce_const, .. } = *params;
+        in_range("alpha", alpha, alpha > 0.0 && alpha <= 1.0, "above 0, up to 1")?;
+        in_range("reduce_const", reduce_const, (0.0..=1.0).contains(&reduce_const), "0 to 1")
+    }
+
+    fn build(params: &E5gBdpParams, bearer: BearerParams) -> Self {
+        Self::new(*params, bearer)
     }
 }
 

@@ -16,7 +16,8 @@
 //! flow. SDUs live in one slab, so that memory is bounded by the limit and not by the limit per flow.
 
 use super::codel::{CoDel, CoDelParams, Controlled};
-use super::{BearerParams, Buffer, BufferLimit, BufferStats, Sdu};
+use super::{BearerParams, Buffer, BufferLimit, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
+use crate::registry::in_range;
 use anabranch_element::time::Instant;
 use anabranch_wire::ip::{FlowKey, HashKey};
 use serde::{Deserialize, Serialize};
@@ -225,6 +226,20 @@ impl FqCoDel {
 
     fn is_over(&self) -> bool {
         self.bytes > self.limit.bytes || self.slab.len > self.limit.sdus
+    }
+}
+
+impl Discipline for FqCoDel {
+    type Params = FqCoDelParams;
+
+    fn check(params: &FqCoDelParams) -> Result<(), OutOfRange> {
+        in_range("flows", params.flows, (1..=1 << 16).contains(&params.flows), "1 to 65536")?;
+        at_least_1("target_us", params.target_us)?;
+        at_least_1("interval_us", params.interval_us)
+    }
+
+    fn build(params: &FqCoDelParams, bearer: BearerParams) -> Self {
+        Self::new(*params, bearer)
     }
 }
 

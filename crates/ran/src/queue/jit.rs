@@ -25,8 +25,9 @@
 //! fill came too late, and the guard grows; every other tick shrinks it a little. It settles where one tick
 //! in a thousand is missed, as late as the host's timers allow.
 
-use super::{BearerParams, Candidate, Forecast, Limiter, TtiReport};
+use super::{BearerParams, Candidate, Discipline, Forecast, Limiter, OutOfRange, TtiReport, at_least_1};
 use crate::amc::Pulls;
+use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +122,21 @@ impl Jit {
         };
         let stays_on = u64::from(bytes) > missing + grant;
         !(stays_on && self.in_rlc_bytes > 0 && missing <= self.spare_bytes)
+    }
+}
+
+impl Discipline for Jit {
+    type Params = JitParams;
+
+    fn check(params: &JitParams) -> Result<(), OutOfRange> {
+        let (guard, min, max) = (params.guard_us, params.min_guard_us, params.max_guard_us);
+        at_least_1("max_guard_us", max)?;
+        in_range("min_guard_us", min, min <= max, "at most max_guard_us")?;
+        in_range("guard_us", guard, (min..=max).contains(&guard), "between min_guard_us and max_guard_us")
+    }
+
+    fn build(params: &JitParams, bearer: BearerParams) -> Self {
+        Self::new(*params, bearer)
     }
 }
 

@@ -23,7 +23,8 @@
 //!   is overloaded.
 
 use super::vanilla::Fifo;
-use super::{BearerParams, Buffer, BufferLimit, BufferStats, Sdu};
+use super::{BearerParams, Buffer, BufferLimit, BufferStats, Discipline, OutOfRange, Sdu, at_least_1};
+use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ip::{Ecn, ecn, set_ce};
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,7 @@ impl L4s {
 
     /// p', the base probability: C drops with its square, L marks with twice it.
     #[must_use]
+    #[cfg(test)]
     pub fn base_probability(&self) -> f64 {
         self.p
     }
@@ -208,6 +210,23 @@ impl L4s {
             self.stats.ce_marks += 1;
         }
         Some(sdu)
+    }
+}
+
+impl Discipline for L4s {
+    type Params = L4sParams;
+
+    fn check(params: &L4sParams) -> Result<(), OutOfRange> {
+        at_least_1("update_us", params.update_us)?;
+        let gain = |hz: f64| (0.0..=1e3).contains(&hz);
+        in_range("alpha_hz", params.alpha_hz, gain(params.alpha_hz), "0 to 1000")?;
+        in_range("beta_hz", params.beta_hz, gain(params.beta_hz), "0 to 1000")?;
+        let wrong = params.low_latency_qfis.iter().find(|qfi| **qfi > 63);
+        in_range("low_latency_qfis", wrong.unwrap_or(&0), wrong.is_none(), "QFIs of 0 to 63")
+    }
+
+    fn build(params: &L4sParams, bearer: BearerParams) -> Self {
+        Self::new(params, bearer)
     }
 }
 

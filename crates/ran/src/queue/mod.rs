@@ -24,36 +24,18 @@
 //! 3. At each TTI the MAC pulls: [`Limiter::on_sent`] for each SDU of which the last byte left the buffer,
 //!    then one [`Limiter::on_tti`].
 //!
-//! To add an algorithm: a file with its parameters and an implementation of one of the traits; a variant of
-//! [`Algorithm`], [`QueueConfig`], and [`AnyLimiter`] or [`AnyBuffer`].
+//! To add an algorithm: a file with its parameters, an implementation of one of the traits and of [`Discipline`]; one
+//! line in the registry below (docs/add-an-algorithm.md).
 
-pub mod bdp;
-pub mod codel;
-pub mod drql;
-pub mod dynrlc;
-pub mod e5g_bdp;
-pub mod fq_codel;
-pub mod jit;
-pub mod l4s;
-pub mod vanilla;
-
-mod config;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Algorithm, NoParams, QueueConfig, QueueError, UnknownAlgorithm};
+pub use crate::registry::{NoParams, OutOfRange};
 
 use crate::amc::Pulls;
+use crate::registry::{configs, in_range};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant, nanos};
-use bdp::Bdp;
-use codel::CoDelQueue;
-use drql::Drql;
-use dynrlc::DynRlc;
-use e5g_bdp::E5gBdp;
-use fq_codel::FqCoDel;
-use jit::Jit;
-use l4s::L4s;
 use vanilla::Fifo;
 
 /// A packet below SDAP, with what its way has cost so far.
@@ -280,122 +262,196 @@ impl Default for BearerParams {
     }
 }
 
-/// Any of the limiters, without a virtual call.
-#[derive(Debug, Clone)]
-pub enum AnyLimiter {
-    /// Lets everything down at once.
-    Open,
-    /// `dynrlc`.
-    DynRlc(DynRlc),
-    /// `drql`.
-    Drql(Drql),
-    /// `5g_bdp`.
-    Bdp(Bdp),
-    /// `e5g_bdp`.
-    E5gBdp(E5gBdp),
-    /// `jit`.
-    Jit(Jit),
+/// What the registry needs of a limiter or a buffer beside [`Limiter`] or [`Buffer`].
+pub trait Discipline: Sized {
+    /// Its parameters as a person writes them, with defaults.
+    type Params;
+
+    /// Whether every parameter is in its range.
+    ///
+    /// # Errors
+    /// The first that is not, with the range.
+    fn check(_: &Self::Params) -> Result<(), OutOfRange> {
+        Ok(())
+    }
+
+    /// One for a bearer, of parameters that were checked.
+    fn build(params: &Self::Params, bearer: BearerParams) -> Self;
 }
 
-macro_rules! limiter {
-    ($self:ident, $l:ident => $call:expr, else $open:expr) => {
-        match $self {
-            AnyLimiter::Open => $open,
-            AnyLimiter::DynRlc($l) => $call,
-            AnyLimiter::Drql($l) => $call,
-            AnyLimiter::Bdp($l) => $call,
-            AnyLimiter::E5gBdp($l) => $call,
-            AnyLimiter::Jit($l) => $call,
+impl<T: Discipline> Discipline for Box<T> {
+    type Params = T::Params;
+
+    fn check(params: &T::Params) -> Result<(), OutOfRange> {
+        T::check(params)
+    }
+
+    fn build(params: &T::Params, bearer: BearerParams) -> Self {
+        Self::new(T::build(params, bearer))
+    }
+}
+
+fn at_least_1(key: &'static str, value: u32) -> Result<(), OutOfRange> {
+    in_range(key, value, value > 0, "at least 1")
+}
+
+/// A parameter of a queue discipline out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("queue {algorithm}: {wrong}")]
+pub struct QueueError {
+    /// The discipline.
+    pub algorithm: Algorithm,
+    /// What is wrong with it.
+    pub wrong: OutOfRange,
+}
+
+/// The queue disciplines: their files, their names and parameters, and the enums to call them by.
+macro_rules! registry {
+    (
+        limiters { $( $l_module:ident $l_name:literal $L:ident($Limiter:ty) $l_about:literal; )+ }
+        buffers { $( $b_module:ident $b_name:literal $B:ident($Buffer:ty) $b_about:literal; )+ }
+    ) => {
+        $( pub mod $l_module; )+
+        $( pub mod $b_module; )+
+
+        configs! {
+            /// The disciplines by name.
+            Algorithm("queue discipline");
+            /// A discipline and its parameters. What is left out has the default of the discipline's own file.
+            QueueConfig {
+                $( $L(<$Limiter as Discipline>::Params) = $l_name, $l_about; )+
+                $( $B(<$Buffer as Discipline>::Params) = $b_name, $b_about; )+
+            }
+        }
+
+        impl QueueConfig {
+            /// Those that let everything down to the buffer, for messages.
+            pub(crate) const OPEN: &str = concat!("vanilla" $(, " or ", $b_name)+);
+
+            /// Whether every parameter is in its range.
+            ///
+            /// # Errors
+            /// The first that is not, with the range.
+            pub fn check(&self) -> Result<(), QueueError> {
+                match self {
+                    $( Self::$L(params) => <$Limiter>::check(params), )+
+                    $( Self::$B(params) => <$Buffer>::check(params), )+
+                }
+                .map_err(|wrong| QueueError { algorithm: self.algorithm(), wrong })
+            }
+
+            /// The limiter and the buffer of a bearer: a limiter stands before a FIFO, a buffer behind an open gate.
+            ///
+            /// # Errors
+            /// As [`check`](Self::check).
+            pub fn build(&self, bearer: BearerParams) -> Result<(AnyLimiter, AnyBuffer), QueueError> {
+                self.check()?;
+                Ok(match self {
+                    $( Self::$L(params) => {
+                        let limiter = AnyLimiter::$L(<$Limiter>::build(params, bearer));
+                        (limiter, AnyBuffer::Fifo(Fifo::new(bearer.limit)))
+                    } )+
+                    $( Self::$B(params) => (AnyLimiter::OPEN, AnyBuffer::$B(<$Buffer>::build(params, bearer))), )+
+                })
+            }
+        }
+
+        /// Any of the limiters, without a virtual call.
+        #[derive(Debug, Clone)]
+        pub enum AnyLimiter { $( #[doc = $l_about] $L($Limiter), )+ }
+
+        impl Limiter for AnyLimiter {
+            fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
+                match self { $( Self::$L(l) => l.admits(next, now), )+ }
+            }
+            fn on_forwarded(&mut self, bytes: u32, now: Instant) {
+                match self { $( Self::$L(l) => l.on_forwarded(bytes, now), )+ }
+            }
+            #[inline]
+            fn on_sent(&mut self, bytes: u32, sojourn: Duration, now: Instant) {
+                match self { $( Self::$L(l) => l.on_sent(bytes, sojourn, now), )+ }
+            }
+            #[inline]
+            fn on_tti(&mut self, report: &TtiReport) {
+                match self { $( Self::$L(l) => l.on_tti(report), )+ }
+            }
+            fn on_forecast(&mut self, next: Forecast) {
+                match self { $( Self::$L(l) => l.on_forecast(next), )+ }
+            }
+            #[inline]
+            fn wants_polls(&self) -> bool {
+                match self { $( Self::$L(l) => l.wants_polls(), )+ }
+            }
+            fn wake_at(&self, now: Instant) -> Option<Instant> {
+                match self { $( Self::$L(l) => l.wake_at(now), )+ }
+            }
+            #[inline]
+            fn follows_forecast(&self) -> bool {
+                match self { $( Self::$L(l) => l.follows_forecast(), )+ }
+            }
+        }
+
+        /// Any of the buffers, without a virtual call.
+        #[derive(Debug, Clone)]
+        pub enum AnyBuffer {
+            /// First in, first out: behind every limiter.
+            Fifo(Fifo),
+            $( #[doc = $b_about] $B($Buffer), )+
+        }
+
+        impl Buffer for AnyBuffer {
+            // A packet is moved from place to place where these are called, and not inlined: it is large.
+            #[inline(always)]
+            fn push(&mut self, sdu: Sdu, now: Instant) {
+                match self { Self::Fifo(b) => b.push(sdu, now), $( Self::$B(b) => b.push(sdu, now), )+ }
+            }
+            #[inline(always)]
+            fn pop(&mut self, now: Instant) -> Option<Sdu> {
+                match self { Self::Fifo(b) => b.pop(now), $( Self::$B(b) => b.pop(now), )+ }
+            }
+            #[inline]
+            fn len_sdus(&self) -> usize {
+                match self { Self::Fifo(b) => b.len_sdus(), $( Self::$B(b) => b.len_sdus(), )+ }
+            }
+            #[inline]
+            fn len_bytes(&self) -> u64 {
+                match self { Self::Fifo(b) => b.len_bytes(), $( Self::$B(b) => b.len_bytes(), )+ }
+            }
+            fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
+                match self { Self::Fifo(b) => b.sizes(max_sdus, out), $( Self::$B(b) => b.sizes(max_sdus, out), )+ }
+            }
+            fn stats(&self) -> BufferStats {
+                match self { Self::Fifo(b) => b.stats(), $( Self::$B(b) => b.stats(), )+ }
+            }
         }
     };
+}
+
+// One line for each: file, name, variant, type, what it is.
+registry! {
+    limiters {
+        vanilla "vanilla" Vanilla(vanilla::Open) "Everything at once into a FIFO.";
+        dynrlc "dynrlc" DynRlc(dynrlc::DynRlc) "Limit in SDUs by sojourn.";
+        drql "drql" Drql(drql::Drql) "Limit in bytes by what the MAC leaves.";
+        bdp "5g_bdp" Bdp(bdp::Bdp) "Pace of the last TTI.";
+        e5g_bdp "e5g_bdp" E5gBdp(e5g_bdp::E5gBdp) "Pace by average bandwidth and packet size.";
+        jit "jit" Jit(jit::Jit) "Filled to the announced grant just before the tick; ours.";
+    }
+    buffers {
+        codel "codel" CoDel(codel::CoDelQueue) "Controlled delay in RLC (RFC 8289).";
+        fq_codel "fq_codel" FqCoDel(Box<fq_codel::FqCoDel>) "Flow queueing with controlled delay in RLC (RFC 8290).";
+        l4s "l4s" L4s(Box<l4s::L4s>) "Dual-queue coupled AQM in RLC (RFC 9332).";
+    }
 }
 
 impl AnyLimiter {
-    /// Whether it lets everything down, whatever it is told.
+    /// Lets everything down, whatever it is told.
+    pub const OPEN: Self = Self::Vanilla(vanilla::Open);
+
+    /// Whether it is [`OPEN`](Self::OPEN).
     #[must_use]
     #[inline]
     pub const fn is_open(&self) -> bool {
-        matches!(self, Self::Open)
-    }
-}
-
-impl Limiter for AnyLimiter {
-    fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
-        limiter!(self, l => l.admits(next, now), else true)
-    }
-    fn on_forwarded(&mut self, bytes: u32, now: Instant) {
-        limiter!(self, l => l.on_forwarded(bytes, now), else ());
-    }
-    #[inline]
-    fn on_sent(&mut self, bytes: u32, sojourn: Duration, now: Instant) {
-        limiter!(self, l => l.on_sent(bytes, sojourn, now), else ());
-    }
-    #[inline]
-    fn on_tti(&mut self, report: &TtiReport) {
-        limiter!(self, l => l.on_tti(report), else ());
-    }
-    fn on_forecast(&mut self, next: Forecast) {
-        limiter!(self, l => l.on_forecast(next), else ());
-    }
-    #[inline]
-    fn wants_polls(&self) -> bool {
-        limiter!(self, l => l.wants_polls(), else false)
-    }
-    fn wake_at(&self, now: Instant) -> Option<Instant> {
-        limiter!(self, l => l.wake_at(now), else None)
-    }
-    #[inline]
-    fn follows_forecast(&self) -> bool {
-        limiter!(self, l => l.follows_forecast(), else false)
-    }
-}
-
-/// Any of the buffers, without a virtual call.
-#[derive(Debug, Clone)]
-pub enum AnyBuffer {
-    /// First in, first out.
-    Fifo(Fifo),
-    /// `codel`.
-    CoDel(CoDelQueue),
-    /// `fq_codel`.
-    FqCoDel(Box<FqCoDel>),
-    /// `l4s`.
-    L4s(Box<L4s>),
-}
-
-macro_rules! buffer {
-    ($self:ident, $b:ident => $call:expr) => {
-        match $self {
-            AnyBuffer::Fifo($b) => $call,
-            AnyBuffer::CoDel($b) => $call,
-            AnyBuffer::FqCoDel($b) => $call,
-            AnyBuffer::L4s($b) => $call,
-        }
-    };
-}
-
-impl Buffer for AnyBuffer {
-    // A packet is moved from place to place where these are called, and not inlined: it is large.
-    #[inline(always)]
-    fn push(&mut self, sdu: Sdu, now: Instant) {
-        buffer!(self, b => b.push(sdu, now));
-    }
-    #[inline(always)]
-    fn pop(&mut self, now: Instant) -> Option<Sdu> {
-        buffer!(self, b => b.pop(now))
-    }
-    #[inline]
-    fn len_sdus(&self) -> usize {
-        buffer!(self, b => b.len_sdus())
-    }
-    #[inline]
-    fn len_bytes(&self) -> u64 {
-        buffer!(self, b => b.len_bytes())
-    }
-    fn sizes(&self, max_sdus: usize, out: &mut Vec<u32>) {
-        buffer!(self, b => b.sizes(max_sdus, out));
-    }
-    fn stats(&self) -> BufferStats {
-        buffer!(self, b => b.stats())
+        matches!(self, Self::Vanilla(_))
     }
 }

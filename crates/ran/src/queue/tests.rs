@@ -1,5 +1,7 @@
 //! What every discipline must keep, whatever the bearer, the traffic and the MAC do.
 
+mod config;
+
 use super::*;
 use crate::queue::e5g_bdp::E5gBdpParams;
 use proptest::prelude::*;

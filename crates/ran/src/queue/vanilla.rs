@@ -5,9 +5,31 @@
 //!   ──▶ ▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯▯ ──▶ MAC      the queue a loss-based sender fills
 //! ```
 
-use super::{Buffer, BufferLimit, BufferStats, Sdu};
+use super::{BearerParams, Buffer, BufferLimit, BufferStats, Candidate, Discipline, Limiter, NoParams, Sdu};
 use anabranch_element::time::Instant;
 use std::collections::VecDeque;
+
+/// Lets everything down at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Open;
+
+impl Discipline for Open {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, _: BearerParams) -> Self {
+        Self
+    }
+}
+
+impl Limiter for Open {
+    fn admits(&mut self, _: &Candidate, _: Instant) -> bool {
+        true
+    }
+    fn on_forwarded(&mut self, _: u32, _: Instant) {}
+    fn wants_polls(&self) -> bool {
+        false
+    }
+}
 
 /// First in, first out, tail drop. Also the RLC buffer behind every limiter.
 #[derive(Debug, Clone)]

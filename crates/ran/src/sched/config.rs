@@ -9,20 +9,9 @@
 //! intra = "pf"                 # rr | pf | priority
 //! ```
 
-use super::AnyInter;
-use super::drr::Drr;
-use super::eqp::{Eqp, EqpParams, Selection};
-use super::fixed::Fixed;
-use super::gps_packing::{GpsPacking, GpsPackingParams};
 use super::intra::IntraKind;
-use super::rrm_policy::RrmPolicy;
-use super::static_priority::StaticPriority;
-use crate::queue::NoParams;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
-use std::fmt;
-use std::str::FromStr;
+use super::{InterAlgorithm, OutOfRange};
+use serde::{Deserialize, Serialize};
 
 /// Most slices of a cell (TS 38.413: maxnoofSliceItems).
 pub const MAX_SLICES: usize = 1024;
@@ -133,16 +122,12 @@ pub enum SchedError {
     #[error("{0} slices: must be 1 to 1024")]
     Count(usize),
     /// A parameter of the scheduler is out of its range.
-    #[error("scheduler {algorithm}: {key} = {value}: must be {remedy}")]
+    #[error("scheduler {algorithm}: {wrong}")]
     Param {
         /// The scheduler.
         algorithm: InterAlgorithm,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: u32,
-        /// What would be valid.
-        remedy: &'static str,
+        /// What is wrong with it.
+        wrong: OutOfRange,
     },
 }
 
@@ -193,229 +178,9 @@ pub fn check_slices(slices: &[SliceConfig]) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// The inter-slice schedulers by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InterAlgorithm {
-    /// Fixed partition.
-    Fixed,
-    /// Dedicated, minimum and maximum shares.
-    RrmPolicy,
-    /// One slice before another.
-    StaticPriority,
-    /// Deficit round robin on RBs.
-    Drr,
-    /// Elastic quantum partition, the exact selection.
-    EqpExact,
-    /// Elastic quantum partition, the printed selection with its faults repaired.
-    EqpPaper,
-    /// Whole packets first, bounded around fair sharing.
-    GpsPacking,
-}
-
-impl InterAlgorithm {
-    /// Every scheduler.
-    pub const ALL: [Self; 7] = [
-        Self::Fixed,
-        Self::RrmPolicy,
-        Self::StaticPriority,
-        Self::Drr,
-        Self::EqpExact,
-        Self::EqpPaper,
-        Self::GpsPacking,
-    ];
-
-    /// Its name in files and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "fixed",
-            Self::RrmPolicy => "rrm_policy",
-            Self::StaticPriority => "static_priority",
-            Self::Drr => "drr",
-            Self::EqpExact => "eqp_exact",
-            Self::EqpPaper => "eqp_paper",
-            Self::GpsPacking => "gps_packing",
-        }
-    }
-}
-
-impl fmt::Display for InterAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is no scheduler.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no scheduler \"{name}\"{}; there are: {}", nearest(name), names())]
-pub struct UnknownInter {
-    /// The name as written.
-    pub name: String,
-}
-
-fn names() -> String {
-    InterAlgorithm::ALL.map(InterAlgorithm::name).join(", ")
-}
-
-fn nearest(name: &str) -> String {
-    InterAlgorithm::ALL
-        .into_iter()
-        .map(|a| (strsim::jaro_winkler(&name.to_lowercase(), a.name()), a))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map_or_else(String::new, |(_, a)| format!(", did you mean \"{a}\"?"))
-}
-
-impl FromStr for InterAlgorithm {
-    type Err = UnknownInter;
-    fn from_str(name: &str) -> Result<Self, UnknownInter> {
-        Self::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| UnknownInter { name: name.to_owned() })
-    }
-}
-
-/// A scheduler and its parameters, as written: a name, or a table with `algorithm` and some of its parameters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self", tag = "algorithm", rename_all = "snake_case")]
-pub enum InterConfig {
-    /// See [`super::fixed`].
-    Fixed(NoParams),
-    /// See [`super::rrm_policy`].
-    RrmPolicy(NoParams),
-    /// See [`super::static_priority`].
-    StaticPriority(NoParams),
-    /// See [`super::drr`].
-    Drr(NoParams),
-    /// See [`super::eqp`].
-    EqpExact(EqpParams),
-    /// See [`super::eqp`].
-    EqpPaper(EqpParams),
-    /// See [`super::gps_packing`].
-    GpsPacking(GpsPackingParams),
-}
-
-impl Default for InterConfig {
-    fn default() -> Self {
-        Self::from(InterAlgorithm::Fixed)
-    }
-}
-
-impl From<InterAlgorithm> for InterConfig {
-    fn from(algorithm: InterAlgorithm) -> Self {
-        match algorithm {
-            InterAlgorithm::Fixed => Self::Fixed(NoParams {}),
-            InterAlgorithm::RrmPolicy => Self::RrmPolicy(NoParams {}),
-            InterAlgorithm::StaticPriority => Self::StaticPriority(NoParams {}),
-            InterAlgorithm::Drr => Self::Drr(NoParams {}),
-            InterAlgorithm::EqpExact => Self::EqpExact(EqpParams::default()),
-            InterAlgorithm::EqpPaper => Self::EqpPaper(EqpParams::default()),
-            InterAlgorithm::GpsPacking => Self::GpsPacking(GpsPackingParams::default()),
-        }
-    }
-}
-
-impl FromStr for InterConfig {
-    type Err = UnknownInter;
-    fn from_str(name: &str) -> Result<Self, UnknownInter> {
-        name.parse::<InterAlgorithm>().map(Self::from)
-    }
-}
-
-impl InterConfig {
-    /// The scheduler's name.
-    #[must_use]
-    pub fn algorithm(&self) -> InterAlgorithm {
-        match self {
-            Self::Fixed(_) => InterAlgorithm::Fixed,
-            Self::RrmPolicy(_) => InterAlgorithm::RrmPolicy,
-            Self::StaticPriority(_) => InterAlgorithm::StaticPriority,
-            Self::Drr(_) => InterAlgorithm::Drr,
-            Self::EqpExact(_) => InterAlgorithm::EqpExact,
-            Self::EqpPaper(_) => InterAlgorithm::EqpPaper,
-            Self::GpsPacking(_) => InterAlgorithm::GpsPacking,
-        }
-    }
-
-    /// The scheduler, for so many slices and UEs.
-    ///
-    /// # Errors
-    /// A parameter out of its range.
-    pub fn build(&self, slices: usize, ues: usize) -> Result<AnyInter, SchedError> {
-        let limit = |key, value: u32| {
-            let algorithm = self.algorithm();
-            let remedy = "1 to 1000000";
-            let ok = (1..=1_000_000).contains(&value);
-            if ok { Ok(()) } else { Err(SchedError::Param { algorithm, key, value, remedy }) }
-        };
-        Ok(match self {
-            Self::Fixed(_) => AnyInter::Fixed(Fixed),
-            Self::RrmPolicy(_) => AnyInter::RrmPolicy(RrmPolicy),
-            Self::StaticPriority(_) => AnyInter::StaticPriority(StaticPriority::default()),
-            Self::Drr(_) => AnyInter::Drr(Drr::new(slices)),
-            Self::EqpExact(params) => {
-                limit("quantum_limit_rbs", params.quantum_limit_rbs)?;
-                AnyInter::Eqp(Box::new(Eqp::new(*params, Selection::Exact, slices)))
-            }
-            Self::EqpPaper(params) => {
-                limit("quantum_limit_rbs", params.quantum_limit_rbs)?;
-                AnyInter::Eqp(Box::new(Eqp::new(*params, Selection::Paper, slices)))
-            }
-            Self::GpsPacking(params) => {
-                limit("lag_limit_rbs", params.lag_limit_rbs)?;
-                AnyInter::GpsPacking(Box::new(GpsPacking::new(*params, slices, ues)))
-            }
-        })
-    }
-}
-
-impl Serialize for InterConfig {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for InterConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameOrTable;
-        impl<'de> Visitor<'de> for NameOrTable {
-            type Value = InterConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a scheduler ({}), or a table with `algorithm` and its parameters", names())
-            }
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<InterConfig, E> {
-                name.parse().map_err(E::custom)
-            }
-            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<InterConfig, M::Error> {
-                InterConfig::deserialize(MapAccessDeserializer::new(map))
-            }
-        }
-        deserializer.deserialize_any(NameOrTable)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_or_a_table() {
-        for algorithm in InterAlgorithm::ALL {
-            let config: InterConfig = serde_json::from_str(&format!("\"{algorithm}\"")).unwrap();
-            assert_eq!(config, InterConfig::from(algorithm));
-            let written = serde_json::to_string(&config).unwrap();
-            assert!(written.contains(algorithm.name()));
-            assert_eq!(serde_json::from_str::<InterConfig>(&written).unwrap(), config);
-            config.build(3, 5).unwrap();
-        }
-        let why = |text: &str| serde_json::from_str::<InterConfig>(text).unwrap_err().to_string();
-        assert!(why("\"eqp_exakt\"").contains("did you mean \"eqp_exact\"?"));
-        assert!(why("{\"algorithm\": \"drr\", \"limit\": 3}").contains("limit"));
-        let none = InterConfig::EqpExact(EqpParams { quantum_limit_rbs: 0, ..EqpParams::default() });
-        assert_eq!(
-            none.build(2, 2).unwrap_err().to_string(),
-            "scheduler eqp_exact: quantum_limit_rbs = 0: must be 1 to 1000000"
-        );
-    }
 
     #[test]
     fn slices_that_cannot_be() {

@@ -9,7 +9,7 @@
 //! size of packets plays no part. A round gives a slice at least 1/16 of a group, however small its share.
 
 use super::config::PARTS;
-use super::{Board, InterSlice, Tti};
+use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone)]
@@ -25,6 +25,14 @@ impl Drr {
     #[must_use]
     pub fn new(slices: usize) -> Self {
         Self { deficits: vec![0; slices], balances: vec![0; slices], turn: 0 }
+    }
+}
+
+impl Scheduler for Drr {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, cell: &Setup) -> Self {
+        Self::new(cell.slices)
     }
 }
 

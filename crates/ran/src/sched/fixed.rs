@@ -7,11 +7,19 @@
 //!
 //! A share is rounded down to whole groups: the groups are what can be given to a UE.
 
-use super::{Board, InterSlice, Tti};
+use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixed;
+
+impl Scheduler for Fixed {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, _: &Setup) -> Self {
+        Self
+    }
+}
 
 impl InterSlice for Fixed {
     fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {

@@ -32,7 +32,7 @@
 
 use super::account::{self, Account, Claim, RB, UNBOUNDED};
 use super::knapsack::{Problem, SliceBound};
-use super::{Board, InterSlice, Tti};
+use super::{Board, InterSlice, OutOfRange, Scheduler, Setup, Tti, bound};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -233,6 +233,18 @@ impl GpsPacking {
         for (balance, account) in self.balances.iter_mut().zip(&self.slices) {
             *balance = (account.lag / RB) as i32;
         }
+    }
+}
+
+impl Scheduler for GpsPacking {
+    type Params = GpsPackingParams;
+
+    fn check(params: &GpsPackingParams) -> Result<(), OutOfRange> {
+        bound("lag_limit_rbs", params.lag_limit_rbs)
+    }
+
+    fn build(params: &GpsPackingParams, cell: &Setup) -> Self {
+        Self::new(*params, cell.slices, cell.ues)
     }
 }
 

@@ -21,28 +21,24 @@
 //! RBs are given out in resource block groups (RBGs). The last group of a carrier may be shorter than the
 //! others: 25 RBs in groups of 2 are 12 groups and one RB.
 //!
-//! To add one: a file with an implementation of [`InterSlice`] or [`IntraSlice`]; a variant of
-//! [`InterConfig`] and [`AnyInter`], or of [`IntraKind`].
+//! To add one: a file with an implementation of [`InterSlice`] and [`Scheduler`], or of [`IntraSlice`]; one line in the
+//! registry below, or in that of [`intra`] (docs/add-an-algorithm.md).
 
 mod account;
 mod config;
-pub mod drr;
-pub mod eqp;
-pub mod fixed;
-pub mod gps_packing;
 pub mod intra;
 pub mod knapsack;
 mod room;
-pub mod rrm_policy;
-pub mod static_priority;
 #[cfg(test)]
 mod tests;
 
-pub use config::{InterAlgorithm, InterConfig, SchedError, SliceConfig, UnknownInter, check_slices};
+pub use crate::registry::{NoParams, OutOfRange};
+pub use config::{SchedError, SliceConfig, check_slices};
 pub use intra::{IntraKind, IntraSlice};
 pub use room::Room;
 
 use super::amc::{TbsTable, rbs_for};
+use crate::registry::{configs, in_range};
 use std::ops::Range;
 
 /// A UE that has something to send, or to receive.
@@ -245,52 +241,118 @@ pub trait InterSlice {
     }
 }
 
-/// Any of the inter-slice schedulers, without a virtual call.
-#[derive(Debug, Clone)]
-pub enum AnyInter {
-    /// `fixed`.
-    Fixed(fixed::Fixed),
-    /// `rrm_policy`.
-    RrmPolicy(rrm_policy::RrmPolicy),
-    /// `static_priority`.
-    StaticPriority(static_priority::StaticPriority),
-    /// `drr`.
-    Drr(drr::Drr),
-    /// `eqp_exact` and `eqp_paper`.
-    Eqp(Box<eqp::Eqp>),
-    /// `gps_packing`.
-    GpsPacking(Box<gps_packing::GpsPacking>),
+/// What a scheduler is built for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// The name it was asked for by.
+    pub algorithm: InterAlgorithm,
+    /// Slices of the cell.
+    pub slices: usize,
+    /// UEs of the cell.
+    pub ues: usize,
 }
 
-macro_rules! inter {
-    ($self:ident, $s:ident => $call:expr) => {
-        match $self {
-            AnyInter::Fixed($s) => $call,
-            AnyInter::RrmPolicy($s) => $call,
-            AnyInter::StaticPriority($s) => $call,
-            AnyInter::Drr($s) => $call,
-            AnyInter::Eqp($s) => $call,
-            AnyInter::GpsPacking($s) => $call,
+/// What the registry needs of a scheduler beside [`InterSlice`].
+pub trait Scheduler: Sized {
+    /// Its parameters as a person writes them, with defaults.
+    type Params;
+
+    /// Whether every parameter is in its range.
+    ///
+    /// # Errors
+    /// The first that is not, with the range.
+    fn check(_: &Self::Params) -> Result<(), OutOfRange> {
+        Ok(())
+    }
+
+    /// One for a cell, of parameters that were checked.
+    fn build(params: &Self::Params, cell: &Setup) -> Self;
+}
+
+impl<T: Scheduler> Scheduler for Box<T> {
+    type Params = T::Params;
+
+    fn check(params: &T::Params) -> Result<(), OutOfRange> {
+        T::check(params)
+    }
+
+    fn build(params: &T::Params, cell: &Setup) -> Self {
+        Self::new(T::build(params, cell))
+    }
+}
+
+/// The range of limits in RBs.
+fn bound(key: &'static str, rbs: u32) -> Result<(), OutOfRange> {
+    in_range(key, rbs, (1..=1_000_000).contains(&rbs), "1 to 1000000")
+}
+
+/// The inter-slice schedulers: their files, their names and parameters, and the enum to call them by.
+macro_rules! registry {
+    ($( $($module:ident)? : $name:literal $Variant:ident($Scheduler:ty) $about:literal; )+) => {
+        $( $( pub mod $module; )? )+
+
+        configs! {
+            /// The inter-slice schedulers by name.
+            InterAlgorithm("scheduler");
+            /// A scheduler and its parameters. What is left out has the default of the scheduler's own file.
+            InterConfig { $( $Variant(<$Scheduler as Scheduler>::Params) = $name, $about; )+ }
+        }
+
+        impl InterConfig {
+            /// The scheduler, for so many slices and UEs.
+            ///
+            /// # Errors
+            /// A parameter out of its range.
+            pub fn build(&self, slices: usize, ues: usize) -> Result<AnyInter, SchedError> {
+                let algorithm = self.algorithm();
+                let cell = &Setup { algorithm, slices, ues };
+                match self {
+                    $( Self::$Variant(params) => <$Scheduler>::check(params)
+                        .map(|()| AnyInter::$Variant(<$Scheduler>::build(params, cell))), )+
+                }
+                .map_err(|wrong| SchedError::Param { algorithm, wrong })
+            }
+        }
+
+        /// Any of the inter-slice schedulers, without a virtual call.
+        #[derive(Debug, Clone)]
+        pub enum AnyInter { $( #[doc = $about] $Variant($Scheduler), )+ }
+
+        impl InterSlice for AnyInter {
+            fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+                match self { $( Self::$Variant(s) => s.schedule(tti, board), )+ }
+            }
+            #[inline]
+            fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+                match self { $( Self::$Variant(s) => s.alone(tti, need), )+ }
+            }
+            fn wants_sizes(&self) -> bool {
+                match self { $( Self::$Variant(s) => s.wants_sizes(), )+ }
+            }
+            fn is_partition(&self) -> bool {
+                match self { $( Self::$Variant(s) => s.is_partition(), )+ }
+            }
+            fn balances(&self) -> &[i32] {
+                match self { $( Self::$Variant(s) => s.balances(), )+ }
+            }
         }
     };
 }
 
-impl InterSlice for AnyInter {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
-        inter!(self, s => s.schedule(tti, board));
-    }
-    #[inline]
-    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
-        inter!(self, s => s.alone(tti, need))
-    }
-    fn wants_sizes(&self) -> bool {
-        inter!(self, s => s.wants_sizes())
-    }
-    fn is_partition(&self) -> bool {
-        inter!(self, s => s.is_partition())
-    }
-    fn balances(&self) -> &[i32] {
-        inter!(self, s => s.balances())
+// One line for each, the first is the default: file (unless a line above names it), name, variant, type, what it is.
+registry! {
+    fixed: "fixed" Fixed(fixed::Fixed) "Fixed partition: ⌊share · RBs⌋ each, used or not.";
+    rrm_policy: "rrm_policy" RrmPolicy(rrm_policy::RrmPolicy) "Dedicated, minimum and maximum shares (O-RAN).";
+    static_priority: "static_priority" StaticPriority(static_priority::StaticPriority) "One slice before another.";
+    drr: "drr" Drr(drr::Drr) "Deficit round robin on RBs.";
+    eqp: "eqp_exact" EqpExact(Box<eqp::Eqp>) "Elastic quantum partition, the exact selection.";
+    : "eqp_paper" EqpPaper(Box<eqp::Eqp>) "Elastic quantum partition, the printed selection with its faults repaired.";
+    gps_packing: "gps_packing" GpsPacking(Box<gps_packing::GpsPacking>) "Whole packets first, bounded around fair sharing; ours.";
+}
+
+impl Default for InterConfig {
+    fn default() -> Self {
+        Self::from(InterAlgorithm::default())
     }
 }
 

@@ -9,11 +9,19 @@
 //! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; what is left,
 //! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum.
 
-use super::{Board, InterSlice, Tti};
+use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy)]
 pub struct RrmPolicy;
+
+impl Scheduler for RrmPolicy {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, _: &Setup) -> Self {
+        Self
+    }
+}
 
 impl InterSlice for RrmPolicy {
     fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {

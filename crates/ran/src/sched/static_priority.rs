@@ -5,12 +5,20 @@
 //!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares play no part: a slice can starve all later ones
 //! ```
 
-use super::{Board, InterSlice, Tti};
+use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Default)]
 pub struct StaticPriority {
     order: Vec<u16>,
+}
+
+impl Scheduler for StaticPriority {
+    type Params = NoParams;
+
+    fn build(_: &NoParams, _: &Setup) -> Self {
+        Self::default()
+    }
 }
 
 impl InterSlice for StaticPriority {

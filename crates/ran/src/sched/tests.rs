@@ -73,7 +73,7 @@ impl Cell {
             u32::from(rbs),
             "every RB is given once, or not"
         );
-        if matches!(self.scheduler, AnyInter::Eqp(_)) {
+        if matches!(self.scheduler, AnyInter::EqpExact(_) | AnyInter::EqpPaper(_)) {
             assert_eq!(self.scheduler.balances().iter().sum::<i32>(), 0, "Σ quantum");
         }
         self.unused += u64::from(self.board.unused_rbs());
@@ -470,4 +470,23 @@ proptest! {
             prop_assert_eq!(score(&printed), score(&problem));
         }
     }
+}
+#[test]
+fn a_name_or_a_table() {
+    for algorithm in InterAlgorithm::ALL {
+        let config: InterConfig = serde_json::from_str(&format!("\"{algorithm}\"")).unwrap();
+        assert_eq!(config, InterConfig::from(algorithm));
+        let written = serde_json::to_string(&config).unwrap();
+        assert!(written.contains(algorithm.name()));
+        assert_eq!(serde_json::from_str::<InterConfig>(&written).unwrap(), config);
+        config.build(3, 5).unwrap();
+    }
+    let why = |text: &str| serde_json::from_str::<InterConfig>(text).unwrap_err().to_string();
+    assert!(why("\"eqp_exakt\"").contains("did you mean \"eqp_exact\"?"));
+    assert!(why("{\"algorithm\": \"drr\", \"limit\": 3}").contains("limit"));
+    let none = InterConfig::EqpExact(EqpParams { quantum_limit_rbs: 0, ..EqpParams::default() });
+    assert_eq!(
+        none.build(2, 2).unwrap_err().to_string(),
+        "scheduler eqp_exact: quantum_limit_rbs = 0: must be 1 to 1000000"
+    );
 }

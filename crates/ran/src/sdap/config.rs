@@ -159,9 +159,10 @@ impl FlowConfig {
             ..Default::default()
         };
         let (limiter, buffer) = self.queue.build(params)?;
-        match limiter {
-            crate::queue::AnyLimiter::Open => Ok(buffer),
-            _ => Err(self.wrong("queue", self.queue.algorithm(), "vanilla, codel, fq_codel or l4s")),
+        if limiter.is_open() {
+            Ok(buffer)
+        } else {
+            Err(self.wrong("queue", self.queue.algorithm(), QueueConfig::OPEN))
         }
     }
 

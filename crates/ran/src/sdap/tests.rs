@@ -11,7 +11,7 @@ fn config(scheduler: SchedulerKind, flows: Vec<FlowConfig>) -> SdapConfig {
 }
 
 fn open(config: &SdapConfig) -> Sdap {
-    Sdap::new(config, |_| AnyLimiter::Open).unwrap()
+    Sdap::new(config, |_| AnyLimiter::OPEN).unwrap()
 }
 
 /// A bearer whose limiter never lets anything down before `on_tti` says RLC is empty again: DynRLC with
@@ -173,9 +173,9 @@ fn a_live_change_of_the_limiter() {
     }
     assert!(sdap.poll_forward(Instant::ZERO).is_some());
     assert!(sdap.poll_forward(Instant::ZERO).is_none());
-    assert!(sdap.set_limiter(1, AnyLimiter::Open) && !sdap.set_limiter(2, AnyLimiter::Open));
+    assert!(sdap.set_limiter(1, AnyLimiter::OPEN) && !sdap.set_limiter(2, AnyLimiter::OPEN));
     assert_eq!(std::iter::from_fn(|| sdap.poll_forward(Instant::ZERO)).count(), 4);
-    assert!(matches!(sdap.limiter(1), Some(AnyLimiter::Open)));
+    assert!(sdap.limiter(1).is_some_and(AnyLimiter::is_open));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn the_file_form_and_its_errors() {
     let wrong = |change: &dyn Fn(&mut SdapConfig)| {
         let mut c = good.clone();
         change(&mut c);
-        assert!(Sdap::new(&c, |_| AnyLimiter::Open).is_err());
+        assert!(Sdap::new(&c, |_| AnyLimiter::OPEN).is_err());
         c.check().unwrap_err().to_string()
     };
     assert_eq!(wrong(&|c| c.flows[1].qfi = 64), "sdap flow 64: qfi = 64: must be 0 to 63");
@@ -204,7 +204,7 @@ fn the_file_form_and_its_errors() {
     );
     assert_eq!(
         wrong(&|c| c.flows[0].queue = Algorithm::E5gBdp.into()),
-        "sdap flow 1: queue = e5g_bdp: must be vanilla, codel, fq_codel or l4s"
+        "sdap flow 1: queue = e5g_bdp: must be vanilla or codel or fq_codel or l4s"
     );
 }
 

@@ -1,6 +1,7 @@
 //! Reading a policy, with the place of whatever is wrong.
 
 use super::{MAX_LIST, MAX_RULES, Route, Rule, Snssai, TrafficDescriptor, Ursp, UrspError};
+use anabranch_element::names::did_you_mean;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -147,16 +148,9 @@ fn members<'a>(value: &'a Value, place: &str, known: &[&str]) -> Read<&'a Map<St
     let Some(object) = value.as_object() else { return wrong(place, "write an object") };
     for name in object.keys() {
         if !known.contains(&name.as_str()) {
-            let like = known
-                .iter()
-                .map(|k| (strsim::jaro_winkler(&name.to_lowercase(), &k.to_lowercase()), k))
-                .filter(|(likeness, _)| *likeness > 0.7)
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .map_or_else(
-                    || format!("; known are {}", known.join(", ")),
-                    |(_, k)| format!(", did you mean \"{k}\"?"),
-                );
-            return wrong(place, format!("there is no member \"{name}\"{like}"));
+            let hint = did_you_mean(name, known.iter().copied());
+            let known = known.join(", ");
+            return wrong(place, format!("there is no member \"{name}\"{hint} (known are {known})"));
         }
     }
     Ok(object)

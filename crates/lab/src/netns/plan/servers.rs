@@ -178,15 +178,7 @@ fn table(cc: CongestionControl) -> String {
 }
 
 pub(super) const fn host_of(cc: CongestionControl) -> u8 {
-    match cc {
-        CongestionControl::Cubic => 1,
-        CongestionControl::Reno => 2,
-        CongestionControl::Bbr => 3,
-        CongestionControl::IntCubicL1 => 4,
-        CongestionControl::IntCubicL2 => 5,
-        CongestionControl::IntCubicSs => 6,
-        CongestionControl::IntRate => 7,
-    }
+    cc as u8 + 1
 }
 
 pub(super) const fn table_of(cc: CongestionControl) -> u8 {

@@ -47,7 +47,7 @@ impl TelemetryPlan {
         let mut rooms: BTreeMap<CongestionControl, (&String, Option<u8>)> = BTreeMap::new();
         for (name, flow) in case.flows.iter().filter(|(_, flow)| flow.traffic.is_tcp()) {
             let Some(cc) = flow.traffic.congestion_control() else { continue };
-            if cc.hears() {
+            if cc.reads_reports() {
                 plan.controllers.insert(cc);
             }
             if flow.ipv6 {

@@ -47,7 +47,7 @@ mod bank;
 pub mod paper;
 
 use super::knapsack::{Problem, SliceBound};
-use super::{Board, InterSlice, Room, Tti};
+use super::{Board, InterAlgorithm, InterSlice, OutOfRange, Room, Scheduler, Setup, Tti, bound};
 use bank::Bank;
 use serde::{Deserialize, Serialize};
 
@@ -234,6 +234,19 @@ impl Eqp {
                 board.give(tti, queue, 1);
             }
         }
+    }
+}
+
+impl Scheduler for Eqp {
+    type Params = EqpParams;
+
+    fn check(params: &EqpParams) -> Result<(), OutOfRange> {
+        bound("quantum_limit_rbs", params.quantum_limit_rbs)
+    }
+
+    fn build(params: &EqpParams, cell: &Setup) -> Self {
+        let paper = cell.algorithm == InterAlgorithm::EqpPaper;
+        Self::new(*params, if paper { Selection::Paper } else { Selection::Exact }, cell.slices)
     }
 }
 

@@ -1,14 +1,5 @@
 //! Intra-slice schedulers: they rank the UEs of a slice, and give out nothing.
 
-mod pf;
-mod priority;
-mod rr;
-
-pub use pf::ProportionalFair;
-pub use priority::Priority;
-pub use rr::RoundRobin;
-
-use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 /// What a rank is made of.
@@ -47,27 +38,29 @@ pub trait IntraSlice {
     fn rank(&self, ue: &UeMetric) -> Rank;
 }
 
-/// The intra-slice schedulers by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IntraKind {
-    /// Round robin.
-    #[default]
-    Rr,
-    /// Proportional fair.
-    Pf,
-    /// By the UE's own priority.
-    Priority,
+/// The intra-slice schedulers: their files, their names, and how each ranks.
+macro_rules! registry {
+    ($( $module:ident $name:literal $Variant:ident($Scheduler:expr) $about:literal; )+) => {
+        $( mod $module; )+
+
+        anabranch_element::names! {
+            /// The intra-slice schedulers by name.
+            pub enum IntraKind("intra-slice scheduler") { $( $Variant = $name, $about; )+ }
+        }
+
+        impl IntraSlice for IntraKind {
+            fn rank(&self, ue: &UeMetric) -> Rank {
+                match self { $( Self::$Variant => $Scheduler.rank(ue), )+ }
+            }
+        }
+    };
 }
 
-impl IntraSlice for IntraKind {
-    fn rank(&self, ue: &UeMetric) -> Rank {
-        match self {
-            Self::Rr => RoundRobin.rank(ue),
-            Self::Pf => ProportionalFair.rank(ue),
-            Self::Priority => Priority.rank(ue),
-        }
-    }
+// One line for each: file, name, variant, value, what it is. The first is the default.
+registry! {
+    rr "rr" Rr(rr::RoundRobin) "Round robin.";
+    pf "pf" Pf(pf::ProportionalFair) "Proportional fair.";
+    priority "priority" Priority(priority::Priority) "By the UE's own priority.";
 }
 
 /// What a UE got of late: an exponential average over about [`Average::TTIS`] TTIs, brought up to date when it

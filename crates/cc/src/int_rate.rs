@@ -8,19 +8,19 @@
 //!   └─────────────────────────────────────┘          └─────────────────────────────┘
 //! ```
 //!
-//! The law is in [`super::View`]. What is lost changes nothing while paced, be it the medium's or a queue's: a
+//! The law is in [`View`](super::int::View). What is lost changes nothing while paced, be it the medium's or a queue's: a
 //! queue that drops is full, and the drain term has answered that already. The rate is set anew once per round
 //! trip, for its term of unused capacity adds to what the flow had.
 
-use super::super::{Ack, CcConfig, CongestionController};
-use super::{Judge, View, micros};
+use super::int::{CubicWithReports, View, micros};
+use super::{Ack, CcConfig, CongestionController};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ioam::Feedback;
 
 /// See the top of this file.
 #[derive(Debug, Clone)]
 pub struct IntRate {
-    judge: Judge,
+    inner: CubicWithReports,
     /// Rate paced at, bit/s; 0: CUBIC is in force.
     rate_bps: u64,
     /// When the rate is set next, microseconds.
@@ -33,7 +33,7 @@ impl IntRate {
     /// A controller without reports: CUBIC in slow start.
     #[must_use]
     pub fn new(config: CcConfig) -> Self {
-        Self { judge: Judge::new(config), rate_bps: 0, next_us: 0, window_bytes: 0 }
+        Self { inner: CubicWithReports::new(config), rate_bps: 0, next_us: 0, window_bytes: 0 }
     }
 
     /// Whether telemetry rules.
@@ -43,8 +43,8 @@ impl IntRate {
     }
 
     fn back_to_cubic(&mut self) {
-        let bdp = View::rate_window(self.rate_bps, self.judge.srtt_us, self.judge.mss_bytes) / 2;
-        self.judge.cubic.resume(bdp as f64);
+        let bdp = View::rate_window(self.rate_bps, self.inner.srtt_us, self.inner.mss_bytes) / 2;
+        self.inner.cubic.resume(bdp as f64);
         self.rate_bps = 0;
         self.next_us = 0;
     }
@@ -54,7 +54,7 @@ impl IntRate {
         if now_us < self.next_us {
             return;
         }
-        let Judge { view, config, srtt_us, mss_bytes, .. } = &self.judge;
+        let CubicWithReports { view, config, srtt_us, mss_bytes, .. } = &self.inner;
         let fresh = view.detailed(*srtt_us, config.stale_rtts);
         match view.rate(self.rate_bps, *srtt_us, *mss_bytes, config.ceiling_bps).filter(|_| fresh) {
             Some(rate) => {
@@ -69,23 +69,25 @@ impl IntRate {
 }
 
 impl CongestionController for IntRate {
+    const READS_REPORTS: bool = true;
+
     fn on_ack(&mut self, ack: &Ack) {
-        self.judge.on_ack(ack);
+        self.inner.on_ack(ack);
         self.steer(micros(ack.now));
         if !self.paced() {
-            self.judge.cubic.on_ack(ack);
+            self.inner.cubic.on_ack(ack);
         }
     }
 
     fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
         if !self.paced() {
-            self.judge.cubic.on_loss(now, in_flight_bytes);
+            self.inner.cubic.on_loss(now, in_flight_bytes);
         }
     }
 
     fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
         if !self.paced() {
-            self.judge.cubic.on_ecn(now, in_flight_bytes);
+            self.inner.cubic.on_ecn(now, in_flight_bytes);
         }
     }
 
@@ -94,31 +96,31 @@ impl CongestionController for IntRate {
         if self.paced() {
             self.back_to_cubic();
         }
-        self.judge.cubic.on_rto(now, in_flight_bytes, first);
+        self.inner.cubic.on_rto(now, in_flight_bytes, first);
     }
 
     fn on_spurious(&mut self, now: Instant) {
         if !self.paced() {
-            self.judge.cubic.on_spurious(now);
+            self.inner.cubic.on_spurious(now);
         }
     }
 
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
         if !self.paced() {
-            self.judge.cubic.on_idle(now, idle, rto);
+            self.inner.cubic.on_idle(now, idle, rto);
         }
     }
 
     fn on_report(&mut self, report: &Feedback, now: Instant) {
-        self.judge.on_report(report, now);
+        self.inner.on_report(report, now);
     }
 
     fn cwnd_bytes(&self) -> u64 {
-        if self.paced() { self.window_bytes } else { self.judge.cubic.cwnd_bytes() }
+        if self.paced() { self.window_bytes } else { self.inner.cubic.cwnd_bytes() }
     }
 
     fn ssthresh_bytes(&self) -> u64 {
-        if self.paced() { self.cwnd_bytes() } else { self.judge.cubic.ssthresh_bytes() }
+        if self.paced() { self.cwnd_bytes() } else { self.inner.cubic.ssthresh_bytes() }
     }
 
     fn pacing_bps(&self) -> Option<u64> {
