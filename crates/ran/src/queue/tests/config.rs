@@ -33,7 +33,7 @@ fn what_is_wrong_is_named() {
     assert!(why("3").contains("a queue discipline"));
     assert!(why("{\"algorithm\": \"vanilla\", \"target_us\": 1}").contains("target_us"));
     assert!(why("{\"algorithm\": \"codel\", \"targt_us\": 1}").contains("`targt_us`, expected one of"));
-    assert!(why("{\"algorithm\": \"red\"}").contains("expected one of `vanilla`, `codel`"));
+    assert!(why("{\"algorithm\": \"red\"}").contains("expected one of `vanilla`, `dynrlc`"));
     for (config, message) in [
         (
             QueueConfig::E5gBdp(E5gBdpParams { alpha: f64::NAN, ..Default::default() }),
