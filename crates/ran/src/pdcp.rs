@@ -43,6 +43,13 @@ impl PdcpTx {
         Self { sn, next: 0 }
     }
 
+    /// Bytes of the header.
+    #[must_use]
+    #[inline]
+    pub const fn header_len(&self) -> u32 {
+        self.sn.header_len() as u32
+    }
+
     /// Makes room for the header.
     #[inline]
     pub fn reserve(&self, sdu: &mut Sdu) {

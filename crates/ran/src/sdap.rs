@@ -79,6 +79,15 @@ pub struct DrbQueue {
     pub drops: u64,
 }
 
+/// Packets that wait for one bearer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// How many.
+    pub sdus: u64,
+    /// Their bytes as RLC will count them, PDCP headers apart.
+    pub bytes: u64,
+}
+
 /// One SDAP entity: one direction of one PDU session.
 #[derive(Debug, Clone)]
 pub struct Sdap {
@@ -241,6 +250,13 @@ impl Sdap {
         None
     }
 
+    /// The next packet for `drb`, whatever its limiter says: a grant of the uplink has room for it.
+    pub fn fetch(&mut self, drb: DrbId, now: Instant) -> Option<Sdu> {
+        let drb = self.drbs.iter().position(|d| d.config.id == drb)?;
+        let chosen = self.choose(drb, now)?;
+        self.let_down(drb, chosen, now)
+    }
+
     /// Whether [`poll_forward`](Self::poll_forward) may have something.
     #[inline]
     #[must_use]
@@ -332,6 +348,39 @@ impl Sdap {
         self.drbs.iter().find(|d| d.config.id == drb).map_or(0, |d| d.backlog_bytes)
     }
 
+    /// What waits for `drb`.
+    #[must_use]
+    #[inline]
+    pub fn held(&self, drb: DrbId) -> Held {
+        self.drbs.iter().find(|d| d.config.id == drb).map_or(Held::default(), |d| Held {
+            sdus: d.backlog_sdus,
+            bytes: d.backlog_bytes + d.backlog_sdus * u64::from(d.config.header),
+        })
+    }
+
+    /// Appends the sizes of what waits for `drb`, as RLC will count them and `around` bytes more each, until `most` are named;
+    /// flow by flow as the priorities are, which is a guess where the scheduler goes by anything else.
+    pub fn sizes(&self, drb: DrbId, most: usize, around: u32, out: &mut Vec<u32>) {
+        let Some(drb) = self.drbs.iter().find(|d| d.config.id == drb) else { return };
+        if drb.backlog_sdus == 0 {
+            return;
+        }
+        let (start, mut after) = (out.len(), None);
+        // The flows by priority, equal ones as they are written.
+        let rank = |index: u8| (self.flows[usize::from(index)].config.priority, index);
+        while let Some(next) = drb.flows.iter().map(|i| rank(*i)).filter(|r| Some(*r) > after).min() {
+            let flow = &self.flows[usize::from(next.1)];
+            out.extend(flow.head.iter().map(Sdu::bytes));
+            let left = most.saturating_sub(out.len() - start);
+            flow.queue.sizes(left, out);
+            after = Some(next);
+        }
+        out.truncate(start + most);
+        for size in &mut out[start..] {
+            *size += around + u32::from(drb.config.header);
+        }
+    }
+
     /// Whether `drb`'s limiter lets down what the MAC says it will take next.
     #[must_use]
     pub fn follows_forecast(&self, drb: DrbId) -> bool {
@@ -405,10 +454,8 @@ impl Sdap {
     /// Lets down the packet that is next for a bearer, if its limiter does.
     fn forward(&mut self, drb: usize, now: Instant) -> Option<Sdu> {
         let chosen = self.choose(drb, now)?;
-        let header = self.drbs[drb].config.header;
         let head = self.flows[chosen].head.as_ref()?;
-        let (own_bytes, arrived) = (head.bytes(), head.arrived);
-        let bytes = own_bytes + u32::from(header);
+        let (bytes, arrived) = (head.bytes() + u32::from(self.drbs[drb].config.header), head.arrived);
         if !self.drbs[drb].limiter.is_open() {
             let overtakable = self.is_overtakable(chosen, arrived, now);
             let next_poll_in = self.next_poll().saturating_since(now);
@@ -418,11 +465,17 @@ impl Sdap {
                 return None;
             }
         }
-        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[chosen]);
+        self.let_down(drb, chosen, now)
+    }
+
+    /// Lets down the head of a flow.
+    fn let_down(&mut self, drb: usize, flow: usize, now: Instant) -> Option<Sdu> {
+        let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[flow]);
         let mut sdu = flow.head.take()?;
-        drb.limiter.on_forwarded(bytes, now);
+        let own_bytes = sdu.bytes();
+        drb.limiter.on_forwarded(own_bytes + u32::from(drb.config.header), now);
         drb.account((1, own_bytes.into()), (0, 0));
-        flow.let_down(&mut sdu, header, now);
+        flow.let_down(&mut sdu, drb.config.header, now);
         Some(sdu)
     }
 

@@ -7,7 +7,7 @@ use crate::mac::{PER_PDU, TransportBlock};
 use crate::pdcp::{PdcpRx, PdcpTx};
 use crate::queue::{AnyBuffer, AnyLimiter, Forecast, QueueConfig};
 use crate::rlc::{BufferPool, BufferStatus, Entity, RlcConfig, SentLog, SentSdu, TxQueue};
-use crate::sdap::{DrbConfig, DrbId};
+use crate::sdap::{DrbConfig, DrbId, Held, Sdap};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 
@@ -76,6 +76,7 @@ impl Bearer {
         lcid: u8,
         config: &BearerConfig,
         amc: &Amc,
+        delay_slots: u8,
         seed: u64,
     ) -> Result<(Self, [AnyLimiter; 2]), UeError> {
         if !matches!(config.pdcp_sn_bits, 12 | 18) {
@@ -88,7 +89,7 @@ impl Bearer {
             return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
         }
         let end = |direction, queue: &QueueConfig| -> Result<(AnyLimiter, End), UeError> {
-            let (limiter, buffer) = queue.build(config.params(amc.pulls(direction), seed))?;
+            let (limiter, buffer) = queue.build(config.params(amc, direction, delay_slots, seed))?;
             let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
             let end = End {
                 rlc: Entity::new(&config.rlc, queue)?,
@@ -140,6 +141,17 @@ impl Bearer {
         self.ends[sender(direction)].rlc.air_bytes(per_pdu, now)
     }
 
+    /// The same with what waits in SDAP: what a UE reports of its uplink, and what a grant takes.
+    #[inline]
+    pub(super) fn air_bytes_with(&self, direction: Direction, above: Held, now: Instant) -> u64 {
+        self.ends[sender(direction)].rlc.air_bytes_with(above, PER_PDU, now)
+    }
+
+    /// Bytes around a packet of a direction that goes whole, on its way from SDAP to the air.
+    pub(super) fn around(&self, direction: Direction) -> u32 {
+        self.ends[sender(direction)].rlc.headers_len() + PER_PDU
+    }
+
     /// What of a forecast is left to bearers of lower priority.
     pub(super) fn take_from(&self, direction: Direction, next: &mut Forecast, now: Instant) {
         let before = self.air_bytes(direction, PER_PDU, now);
@@ -170,24 +182,56 @@ impl Bearer {
     }
 
     /// The same where somebody wants to know: counts what is taken, and `sent` gets every packet of which the last byte
-    /// goes.
+    /// goes. In the uplink, where all layers are in the UE, the block also gets what waits in SDAP.
     pub(super) fn fill_noted(
         &mut self,
         direction: Direction,
+        sdap: &mut Sdap,
         block: &mut TransportBlock,
         now: Instant,
         pool: &mut BufferPool,
-        sent: impl FnMut(&SentSdu),
+        mut sent: impl FnMut(&mut Sdap, &SentSdu),
     ) {
         let rlc = self.tx(direction);
         let granted = u32::try_from(block.room()).unwrap_or(u32::MAX);
-        let (before, noted) = (rlc.waiting_bytes(), rlc.sent().noted());
+        let (mut before, noted) = (rlc.waiting_bytes(), rlc.sent().noted());
         self.fill(direction, block, now, pool);
+        if direction == Direction::Uplink && sdap.backlog_bytes(self.id) > 0 {
+            before += self.fetch(sdap, block, now, pool);
+        }
         let End { rlc, served, .. } = &mut self.ends[sender(direction)];
         let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
-        rlc.sent().since(noted).for_each(sent);
+        rlc.sent().since(noted).for_each(|sdu| sent(sdap, sdu));
+    }
+
+    /// Fills what is left of an uplink block from SDAP, packet by packet; returns the bytes that came down.
+    fn fetch(
+        &mut self,
+        sdap: &mut Sdap,
+        block: &mut TransportBlock,
+        now: Instant,
+        pool: &mut BufferPool,
+    ) -> u64 {
+        let direction = Direction::Uplink;
+        let mut fetched = 0;
+        loop {
+            let (room, rlc) = (block.room(), &mut self.ends[sender(direction)].rlc);
+            // With less nothing is sent, and a full window lets nothing through.
+            if room <= (PER_PDU + rlc.header_len()) as usize || rlc.status(now).stalled {
+                return fetched;
+            }
+            let Some(sdu) = sdap.fetch(self.id, now) else { return fetched };
+            let before = rlc.waiting_bytes();
+            rlc.push(sdu, now);
+            rlc.set_more_above(sdap.backlog_bytes(self.id) > 0, now);
+            fetched += rlc.waiting_bytes().saturating_sub(before);
+            self.fill(direction, block, now, pool);
+            if block.room() == room {
+                return fetched;
+            }
+        }
     }
 
     /// What the MAC took since the last call.

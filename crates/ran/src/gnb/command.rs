@@ -1,7 +1,7 @@
 //! What can be changed while the cell runs.
 
 use super::Gnb;
-use super::config::{GnbError, TelemetryConfig, UeError};
+use super::config::{GnbError, TelemetryConfig, UeError, grant_wait};
 use super::ue::index;
 use crate::amc::Direction;
 use crate::channel::Channel;
@@ -99,7 +99,9 @@ impl Gnb {
             GnbCommand::Queue { ue, drb, direction, queue, params } => {
                 let name = ue.clone();
                 let fail = |what| GnbError::Ue { ue: name, what };
-                let (limiter, buffer) = match queue.build(params) {
+                let delay_slots = self.ue_named(&ue)?.grants.delay_slots();
+                let grant_wait = grant_wait(&self.amc, direction, delay_slots);
+                let (limiter, buffer) = match queue.build(BearerParams { direction, grant_wait, ..params }) {
                     Ok(built) => built,
                     Err(why) => return Err(fail(why.into())),
                 };

@@ -22,7 +22,7 @@
 //! sdap = { flows = [{ qfi = 1, drb = 1, priority = 20 }, { qfi = 9, drb = 1, unmapped = true }] }
 //! ```
 
-use crate::amc::{AmcError, Direction, Pulls, RadioConfig};
+use crate::amc::{Amc, AmcError, Direction, RadioConfig};
 use crate::channel::{ChannelConfig, ChannelError};
 use crate::mac::ControlLoad;
 use crate::mac::harq::HarqConfig;
@@ -307,9 +307,11 @@ impl BearerConfig {
         Self { queue: queue.into(), ..Self::default() }
     }
 
-    pub(super) fn params(&self, pulls: Pulls, seed: u64) -> BearerParams {
+    pub(super) fn params(&self, amc: &Amc, direction: Direction, delay_slots: u8, seed: u64) -> BearerParams {
         let limit = BufferLimit { bytes: self.limit_bytes, sdus: self.limit_sdus };
-        BearerParams { pulls, mtu_bytes: self.mtu_bytes, limit, seed }
+        let pulls = amc.pulls(direction);
+        let grant_wait = grant_wait(amc, direction, delay_slots);
+        BearerParams { direction, grant_wait, pulls, mtu_bytes: self.mtu_bytes, limit, seed }
     }
 
     pub(super) fn t_reordering(&self) -> Duration {
@@ -319,6 +321,14 @@ impl BearerConfig {
 
     pub(super) fn pdcp_sn(&self) -> PdcpSn {
         if self.pdcp_sn_bits == 12 { PdcpSn::Bits12 } else { PdcpSn::Bits18 }
+    }
+}
+
+/// How long a packet of a direction waits for a grant that comes `delay_slots` after it.
+pub(super) fn grant_wait(amc: &Amc, direction: Direction, delay_slots: u8) -> Duration {
+    match direction {
+        Direction::Downlink => Duration::ZERO,
+        Direction::Uplink => amc.slot() * u32::from(delay_slots),
     }
 }
 

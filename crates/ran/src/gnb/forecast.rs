@@ -115,7 +115,10 @@ impl Gnb {
             let row = amc.full().row(mcs);
             let in_rlc = ue.air_bytes(direction, PER_PDU, at);
             let average = ue.look(direction).average.at(slot);
-            let bytes = in_rlc.saturating_add(ue.held_bytes(direction, average));
+            let bytes = match direction {
+                Direction::Downlink => in_rlc.saturating_add(ue.held_bytes(average)),
+                Direction::Uplink => ue.reported_bytes(at),
+            };
             if bytes == 0 {
                 continue;
             }
@@ -127,7 +130,9 @@ impl Gnb {
                 _ => intra.rank(&ue.metric(direction, slot + 1, row.last().copied().unwrap_or(0))),
             };
             let (rbs, rlc_rbs) = (rbs_of(bytes), rbs_of(in_rlc));
-            let (held, urgent) = (bytes > in_rlc, ue.has_urgent(direction));
+            // In the uplink nobody leaves room for what is urgent.
+            let down = direction == Direction::Downlink;
+            let (held, urgent) = (down && bytes > in_rlc, down && ue.has_urgent(direction));
             let (slice, ue) = (ue.slice, *number);
             listed.push(Demand { slice, rank, ue, rbs, rlc_rbs, before_rbs: 0, held, urgent });
         }
@@ -231,10 +236,10 @@ impl Gnb {
 }
 
 impl Ue {
-    /// Bytes that wait in SDAP and go down before the next pull: all of them behind a limiter that follows the forecast,
+    /// Bytes that wait in the downlink's SDAP and go down before the next pull: all of them behind a limiter that follows the forecast,
     /// `average` at most behind another.
-    fn held_bytes(&self, direction: Direction, average: f32) -> u64 {
-        let sdap = &self.look(direction).sdap;
+    fn held_bytes(&self, average: f32) -> u64 {
+        let sdap = &self.look(Direction::Downlink).sdap;
         let (following, others) = sdap.held_bytes();
         following.saturating_add(others.min(average as u64))
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The steps of TS 38.321 §5.4.4 and §5.4.5 are one fixed delay here. The gNB is never told more than there
-//! is, so no grant is wasted on a report that is out of date.
+//! is, so no grant is wasted on a report that is out of date. The backlog is what waits in RLC and above it: what a limiter keeps in
+//! SDAP is fetched by the grant.
 //!
 //! Whoever has a backlog is known to have what the least PDU takes, headers included: a grant of less carries nothing, and
 //! is counted as granted all the same. With 12 bytes left, blocks of 4 went out in three of four slots for ever.
@@ -29,6 +30,11 @@ impl GrantDelay {
     pub(super) fn new(delay_slots: u8, least: u32) -> Self {
         let wanted = vec![0; usize::from(delay_slots)].into();
         Self { wanted, granted: 0, least: least.into(), noted: 0, place: 0 }
+    }
+
+    /// Slots from a backlog to the grant for it.
+    pub(super) fn delay_slots(&self) -> u8 {
+        self.wanted.len() as u8
     }
 
     /// What is known in `slot`, in which the backlog is `bytes`. Slots left out had the backlog of the last.

@@ -107,10 +107,13 @@ impl Gnb {
         sizes.clear();
         for number in active.iter() {
             let Some(ue) = ues.get_mut(*number as usize) else { continue };
-            let mut bytes = ue.air_bytes(direction, PER_PDU, at);
-            if direction == Direction::Uplink {
-                bytes = ue.grants.known(slot, bytes);
-            }
+            let bytes = match direction {
+                Direction::Downlink => ue.air_bytes(direction, PER_PDU, at),
+                Direction::Uplink => {
+                    let reported = ue.reported_bytes(at);
+                    ue.grants.known(slot, reported)
+                }
+            };
             if bytes == 0 || !may {
                 continue;
             }
@@ -142,10 +145,7 @@ impl Gnb {
             if let (true, Some(ue)) = (wanted, ues.get(number as usize)) {
                 let all = amc.full().row(mcs).last().copied().unwrap_or(0);
                 let most = (all / SMALL_BYTES) as usize + 1;
-                for bearer in &ue.bearers {
-                    let listed = sizes.len() - start;
-                    bearer.sizes(direction, most.saturating_sub(listed), PER_PDU, at, sizes);
-                }
+                ue.sizes(direction, most, at, sizes);
                 cut(sizes, start, bytes.min(all.into()));
             }
             let sizes = start as u32..sizes.len() as u32;
@@ -193,7 +193,7 @@ impl Gnb {
                     continue;
                 }
                 let id = bearer.id;
-                bearer.fill_noted(direction, &mut filled, at, pool, |sdu| {
+                bearer.fill_noted(direction, sdap, &mut filled, at, pool, |sdap, sdu| {
                     let wait = at.saturating_since(sdu.forwarded);
                     sdap.on_sent(id, sdu.bytes, wait, at);
                     told.sent_sdus += 1;

@@ -4,6 +4,7 @@ mod bound;
 mod cells;
 mod limiters;
 mod stuck;
+mod uplink;
 
 use super::*;
 use crate::amc::{LteConfig, NrConfig, RadioConfig, TddConfig};

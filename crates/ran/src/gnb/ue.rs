@@ -107,7 +107,8 @@ impl Ue {
         }
         let (mut bearers, mut limiters) = (Vec::new(), Vec::new());
         for (lcid, drb) in (FIRST_LCID..).zip(&config.sdap.drbs) {
-            let (bearer, pair) = Bearer::new(drb, lcid, config.bearer(drb.id), amc, seeds.next_u64())?;
+            let config = config.bearer(drb.id);
+            let (bearer, pair) = Bearer::new(drb, lcid, config, amc, delay_slots, seeds.next_u64())?;
             bearers.push(bearer);
             limiters.push((drb.id, pair));
         }
@@ -217,6 +218,14 @@ impl Ue {
         while let Some((id, sdu)) = self.sides[index(direction)].sdap.poll_forward(now) {
             self.push(direction, id, sdu, now);
         }
+        if direction == Direction::Uplink {
+            let Self { bearers, sides, .. } = self;
+            let sdap = &sides[index(direction)].sdap;
+            for bearer in bearers {
+                let more = sdap.backlog_bytes(bearer.id) > 0;
+                bearer.tx(direction).set_more_above(more, now);
+            }
+        }
     }
 
     /// A packet goes down to its bearer.
@@ -318,6 +327,31 @@ impl Ue {
     #[inline]
     pub(super) fn air_bytes(&self, direction: Direction, per_pdu: u32, now: Instant) -> u64 {
         self.bearers.iter().map(|b| b.air_bytes(direction, per_pdu, now)).sum()
+    }
+
+    /// The same with what waits in SDAP: what its buffer status report says of the uplink. TS 38.323 §5.6 counts packets that
+    /// PDCP has not numbered yet.
+    #[inline]
+    pub(super) fn reported_bytes(&self, now: Instant) -> u64 {
+        let direction = Direction::Uplink;
+        let side = self.look(direction);
+        if !side.listens {
+            return self.air_bytes(direction, PER_PDU, now);
+        }
+        self.bearers.iter().map(|b| b.air_bytes_with(direction, side.sdap.held(b.id), now)).sum()
+    }
+
+    /// Appends the sizes on the air of what it would send next, until `most` PDUs are named.
+    pub(super) fn sizes(&self, direction: Direction, most: usize, now: Instant, out: &mut Vec<u32>) {
+        let start = out.len();
+        for bearer in &self.bearers {
+            let left = most.saturating_sub(out.len() - start);
+            bearer.sizes(direction, left, PER_PDU, now, out);
+            if direction == Direction::Uplink {
+                let left = most.saturating_sub(out.len() - start);
+                self.look(direction).sdap.sizes(bearer.id, left, bearer.around(direction), out);
+            }
+        }
     }
 
     /// SDU bytes in its buffers.

@@ -7,6 +7,9 @@
 //!      └──── sojourn < target, or less than a MTU ──────┘
 //! ```
 //!
+//! In the uplink a packet waits some slots for its grant, queue or not, and those are added to the target: with ten slots of 1 ms a
+//! target of 5 ms would leave more than half of the carrier empty.
+//!
 //! RLC §V-D: target 5 ms, interval 100 ms, drops. With `ecn`, packets that can carry it are marked instead
 //! (RFC 8289 §3, as in Linux). The time a packet waits is from SDAP's letting it down to the MAC's pull.
 
@@ -167,7 +170,7 @@ impl CoDelQueue {
     #[must_use]
     pub fn new(params: CoDelParams, bearer: BearerParams) -> Self {
         Self {
-            params,
+            params: CoDelParams { target_us: bearer.target_us(params.target_us), ..params },
             mtu_bytes: bearer.mtu_bytes,
             codel: CoDel::default(),
             queue: Counted { fifo: Fifo::new(bearer.limit), drops: 0, marks: 0 },

@@ -182,7 +182,7 @@ impl FqCoDel {
         let mtu_bytes = bearer.mtu_bytes.max(1);
         Self {
             codel: CoDelParams {
-                target_us: params.target_us,
+                target_us: bearer.target_us(params.target_us),
                 interval_us: params.interval_us,
                 ecn: params.ecn,
             },

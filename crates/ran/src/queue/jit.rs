@@ -21,12 +21,14 @@
 //! One tick more is left to packets that may still come if it costs next to nothing: RLC is not filled when at
 //! most `spare_bytes` of the grant would go unused, and the packet would be in the way beyond the next tick.
 //!
+//! In the uplink who has the grant fills RLC, and only packets that nothing can overtake go down before.
+//!
 //! The guard is learned: a tick that found RLC short of its grant while packets waited in SDAP means that the
 //! fill came too late, and the guard grows; every other tick shrinks it a little. It settles where one tick
 //! in a thousand is missed, as late as the host's timers allow.
 
 use super::{BearerParams, Candidate, Discipline, Forecast, Limiter, OutOfRange, TtiReport, at_least_1};
-use crate::amc::Pulls;
+use crate::amc::{Direction, Pulls};
 use crate::registry::in_range;
 use anabranch_element::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
@@ -61,6 +63,8 @@ impl Default for JitParams {
 /// See the top of this file.
 #[derive(Debug, Clone)]
 pub struct Jit {
+    /// RLC is filled by it and not by who has the grant.
+    fills: bool,
     pulls: Pulls,
     mtu_bytes: u32,
     spare_bytes: u64,
@@ -81,6 +85,7 @@ impl Jit {
     pub fn new(params: JitParams, bearer: BearerParams) -> Self {
         let ns = |us: u32| f64::from(us) * 1000.0;
         Self {
+            fills: bearer.direction == Direction::Downlink,
             pulls: bearer.pulls,
             mtu_bytes: bearer.mtu_bytes,
             spare_bytes: params.spare_bytes.into(),
@@ -149,7 +154,7 @@ impl Limiter for Jit {
         // Waiting in SDAP would gain such a packet nothing; a flow of them still must not flood RLC.
         let room = u64::from(forecast.bytes) + 2 * u64::from(self.mtu_bytes);
         let urgent = !next.overtakable && self.in_rlc_bytes.saturating_add(next.bytes.into()) <= room;
-        let admitted = urgent || self.is_due(forecast, next.bytes, now);
+        let admitted = urgent || self.fills && self.is_due(forecast, next.bytes, now);
         self.held = !admitted;
         admitted
     }
@@ -183,7 +188,7 @@ impl Limiter for Jit {
     }
 
     fn wants_polls(&self) -> bool {
-        self.next.is_none()
+        self.fills && self.next.is_none()
     }
 
     fn follows_forecast(&self) -> bool {
@@ -191,6 +196,9 @@ impl Limiter for Jit {
     }
 
     fn wake_at(&self, now: Instant) -> Option<Instant> {
+        if !self.fills {
+            return None;
+        }
         let fill = self.next_tick(self.next?, now) - self.guard();
         // The fill for that tick has been: the one for the next.
         Some(if fill > now { fill } else { self.pulls.next_after(now + self.guard()) - self.guard() })
@@ -284,6 +292,18 @@ mod tests {
         // Not scheduled: as much as before may come.
         l.on_tti(&report(3000, 0, 400, None));
         assert!(l.admits(&bulk(), at_us(3950)));
+    }
+
+    #[test]
+    fn in_the_uplink_only_what_nothing_overtakes_goes_before_its_grant() {
+        let bearer = BearerParams { direction: Direction::Uplink, ..BearerParams::default() };
+        let mut l = Jit::new(JitParams::default(), bearer);
+        for tti in 1..=200 {
+            l.on_tti(&report(tti * 1000, 2292, 0, None));
+            let fill = at_us(tti * 1000 + 990);
+            assert!(!l.admits(&bulk(), fill) && l.admits(&voice(), fill));
+            assert!(l.wake_at(fill).is_none() && !l.wants_polls(), "nothing changes with time");
+        }
     }
 
     #[test]

@@ -127,11 +127,11 @@ impl L4s {
     pub fn new(params: &L4sParams, bearer: BearerParams) -> Self {
         let us = |us: u32| Duration::from_micros(us.into());
         Self {
-            target: us(params.target_us),
+            target: us(bearer.target_us(params.target_us)),
             update: us(params.update_us.max(1)),
             alpha: params.alpha_hz,
             beta: params.beta_hz,
-            ramp_start: us(params.ramp_start_us).saturating_add(bearer.pulls.slot()),
+            ramp_start: us(bearer.target_us(params.ramp_start_us)).saturating_add(bearer.pulls.slot()),
             ramp_range: us(params.ramp_range_us),
             low_latency_qfis: params.low_latency_qfis.iter().fold(0, |set, qfi| set | 1 << (qfi & 63)),
             limit: bearer.limit,

@@ -24,6 +24,9 @@
 //! 3. At each TTI the MAC pulls: [`Limiter::on_sent`] for each SDU of which the last byte left the buffer,
 //!    then one [`Limiter::on_tti`].
 //!
+//! In the uplink a grant also takes what waits in SDAP, whatever the limiter says; it hears of that by `on_forwarded`. So it decides
+//! only what goes down before, and can leave no grant empty (docs/ran-limiter.md).
+//!
 //! To add an algorithm: a file with its parameters, an implementation of one of the traits and of [`Discipline`]; one
 //! line in the registry below (docs/add-an-algorithm.md).
 
@@ -32,7 +35,7 @@ mod tests;
 
 pub use crate::registry::{NoParams, OutOfRange};
 
-use crate::amc::Pulls;
+use crate::amc::{Direction, Pulls};
 use crate::registry::{configs, in_range};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant, nanos};
@@ -241,6 +244,11 @@ impl Default for BufferLimit {
 /// What a limiter or buffer is built with, besides its own parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BearerParams {
+    /// In the uplink RLC asks SDAP for what a grant has room for: no limiter has to see to that.
+    pub direction: Direction,
+    /// How long a packet waits for a grant at least, with nothing before it; zero in the downlink. So long a queue has to be for
+    /// grants of the whole carrier: disciplines that keep a wait to a target do not count it.
+    pub grant_wait: Duration,
     /// When the MAC pulls.
     pub pulls: Pulls,
     /// Largest SDU in bytes, at least 1; packets may exceed it, only shares of it are used.
@@ -254,11 +262,20 @@ pub struct BearerParams {
 impl Default for BearerParams {
     fn default() -> Self {
         Self {
+            direction: Direction::Downlink,
+            grant_wait: Duration::ZERO,
             pulls: Pulls::every(Duration::from_millis(1)),
             mtu_bytes: 1500,
             limit: BufferLimit::default(),
             seed: 0,
         }
+    }
+}
+
+impl BearerParams {
+    /// A target for the wait, microseconds, with the wait for a grant.
+    pub(super) fn target_us(&self, target_us: u32) -> u32 {
+        target_us.saturating_add(u32::try_from(self.grant_wait.as_micros()).unwrap_or(u32::MAX))
     }
 }
 

@@ -28,6 +28,7 @@ pub use sent::{SentLog, SentSdu};
 
 use super::pdcp::PdcpTx;
 use super::queue::{AnyBuffer, Buffer, BufferStats, Sdu};
+use super::sdap::Held;
 use anabranch_element::time::Instant;
 
 /// Most SDUs of a window.
@@ -68,13 +69,15 @@ impl BufferStatus {
 pub struct TxQueue {
     buffer: AnyBuffer,
     pdcp: PdcpTx,
+    /// More waits in SDAP, which a grant will fetch.
+    more_above: bool,
 }
 
 impl TxQueue {
     /// An empty buffer before a PDCP entity that has sent nothing.
     #[must_use]
     pub fn new(buffer: AnyBuffer, pdcp: PdcpTx) -> Self {
-        Self { buffer, pdcp }
+        Self { buffer, pdcp, more_above: false }
     }
 
     /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
@@ -291,6 +294,25 @@ impl Entity {
         }
     }
 
+    /// The same if `above` came down, too.
+    #[inline]
+    #[must_use]
+    pub fn air_bytes_with(&self, above: Held, per_pdu: u32, now: Instant) -> u64 {
+        if above.sdus == 0 {
+            return self.air_bytes(per_pdu, now);
+        }
+        let mut status = self.status(now);
+        status.sdus += above.sdus;
+        status.sdu_bytes += above.bytes + above.sdus * u64::from(self.queue.pdcp.header_len());
+        status.air_bytes(self.header_len(), per_pdu)
+    }
+
+    /// Bytes of the headers of PDCP and RLC in front of a packet that goes whole.
+    #[must_use]
+    pub fn headers_len(&self) -> u32 {
+        self.queue.pdcp.header_len() + self.header_len()
+    }
+
     /// Whether SDUs of which nothing was pulled wait.
     #[must_use]
     #[inline]
@@ -352,6 +374,14 @@ impl Entity {
         self.queue.buffer.sizes(most, out);
         for size in &mut out[queued..] {
             *size += header;
+        }
+    }
+
+    /// Notes whether more waits in SDAP that a grant will fetch. An empty buffer does not poll then (TS 38.322 §5.3.3.2, note).
+    pub fn set_more_above(&mut self, more: bool, now: Instant) {
+        let ends = std::mem::replace(&mut self.queue.more_above, more) && !more;
+        if let (true, Mode::Am(am)) = (ends, &mut self.mode) {
+            am.buffer_changed(&self.queue, now);
         }
     }
 

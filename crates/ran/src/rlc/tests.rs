@@ -430,6 +430,19 @@ fn a_buffer_that_drops_what_waits_leaves_a_timer() {
 }
 
 #[test]
+fn an_empty_buffer_does_not_poll_while_more_waits_above() {
+    let (mut tx, mut pool, at) = (entity(am(AmSn::Bits12)), BufferPool::default(), Instant::from_millis);
+    tx.set_more_above(true, at(0));
+    push(&mut tx, 0, 1000, at(0));
+    let one = tx.header_len() as usize + 1003;
+    assert_eq!(tx.pull(one, at(1), &mut Vec::new(), &mut pool), one);
+    assert_eq!(tx.poll_timeout(), None);
+    // What waited is gone: the loss of the last PDU would never be known.
+    tx.set_more_above(false, at(2));
+    assert_eq!(tx.poll_timeout(), Some(at(47)));
+}
+
+#[test]
 fn a_range_that_begins_before_the_window_still_reports_its_rest() {
     let (mut tx, mut pool, at) = (entity(am(AmSn::Bits12)), BufferPool::default(), Instant::from_millis);
     (0..4).for_each(|i| push(&mut tx, i, 100, at(0)));

@@ -49,6 +49,29 @@ fn priority_goes_first() {
 }
 
 #[test]
+fn a_grant_fetches_in_order_what_the_limiter_keeps() {
+    let mut sdap = one_at_a_time(&config(SchedulerKind::Priority, vec![flow(9, 1, 90), flow(1, 1, 20)]));
+    for (qfi, bytes) in [(9, 1000), (9, 600), (9, 500), (1, 100)] {
+        sdap.enqueue(qfi, packet(bytes, Instant::ZERO), Instant::ZERO).unwrap();
+        if bytes == 1000 {
+            assert!(sdap.poll_forward(Instant::ZERO).is_some());
+        }
+    }
+    assert_eq!(sdap.poll_forward(Instant::ZERO), None, "one is in RLC");
+    assert_eq!(sdap.held(1), Held { sdus: 3, bytes: 1200 });
+    let sizes = |sdap: &Sdap, most| {
+        let mut sizes = vec![7];
+        sdap.sizes(1, most, 5, &mut sizes);
+        sizes
+    };
+    assert_eq!((sizes(&sdap, 9), sizes(&sdap, 2)), (vec![7, 105, 605, 505], vec![7, 105, 605]));
+    let fetched: Vec<u32> =
+        std::iter::from_fn(|| sdap.fetch(1, Instant::ZERO)).map(|sdu| sdu.bytes()).collect();
+    assert_eq!((fetched, sdap.held(1)), (vec![100, 600, 500], Held::default()));
+    assert!(sdap.fetch(2, Instant::ZERO).is_none(), "there is no such bearer");
+}
+
+#[test]
 fn round_robin_shares_bytes_by_quantum() {
     for quantum in [1, 7, 1500, 100_000] {
         let share = |qfi, q| FlowConfig { quantum_bytes: q, ..flow(qfi, 1, 50) };

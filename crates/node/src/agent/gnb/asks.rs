@@ -313,7 +313,13 @@ impl Agent {
                 if queue_of(old.bearer(drb), direction) != queue {
                     let limit = BufferLimit { bytes: bearer.limit_bytes, sdus: bearer.limit_sdus };
                     let (pulls, mtu_bytes) = (self.amc.pulls(direction), bearer.mtu_bytes);
-                    let params = BearerParams { pulls, mtu_bytes, limit, seed: self.running.seed };
+                    let params = BearerParams {
+                        pulls,
+                        mtu_bytes,
+                        limit,
+                        seed: self.running.seed,
+                        ..Default::default()
+                    };
                     queue.build(params).map_err(|e| e.to_string())?;
                     let queue = queue.clone();
                     changes.push(Change::Command(GnbCommand::Queue {

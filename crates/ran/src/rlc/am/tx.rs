@@ -169,7 +169,8 @@ impl Tx {
 
     /// Nothing can be sent, for the first time or again, before a STATUS comes.
     fn rests(&self, queue: &TxQueue) -> bool {
-        !self.partial && self.retx.is_empty() && (queue.buffer.len_sdus() == 0 || self.stalled())
+        let is_empty = queue.buffer.len_sdus() == 0 && !queue.more_above;
+        !self.partial && self.retx.is_empty() && (is_empty || self.stalled())
     }
 
     /// TX_Next: the number of the next SDU, or of one that is still to be pulled further.
