@@ -309,7 +309,7 @@ impl Run {
         panic!("it spins before {end}");
     }
 
-    fn give(&mut self, port: Port, bytes: Vec<u8>) {
+    fn grant(&mut self, port: Port, bytes: Vec<u8>) {
         self.gnb.on_packet(port, Packet::new(self.now, bytes), self.now);
         drive(&mut self.gnb, self.now, &mut self.books);
     }

@@ -8,7 +8,7 @@
 use anabranch_ran::amc::{Amc, LteConfig, NrConfig, RadioConfig, TbsTable};
 use anabranch_ran::sched::eqp::Idle;
 use anabranch_ran::sched::{
-    Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
+    Backlog, Allocation, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
 };
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -140,7 +140,7 @@ fuzz_target!(|input: Input| {
     // 1/2 + 1/3 + … + 1/n, and the largest group so far.
     let harmonic: f64 = (2..=places).map(|k| 1.0 / k as f64).sum();
     let mut group = 0_u32;
-    let (mut board, mut backlogs, mut sizes) = (Board::default(), Vec::new(), Vec::new());
+    let (mut allocation, mut backlogs, mut sizes) = (Allocation::default(), Vec::new(), Vec::new());
     for step in input.ttis.iter().take(64) {
         if let Some((place, share)) = step.share {
             let slice = &mut slices[usize::from(place) % places];
@@ -177,22 +177,22 @@ fuzz_target!(|input: Input| {
         let rbs = table.rbs().saturating_sub(step.less_rbs);
         let rbg = if step.rbg == 0 { rbg } else { u16::from(step.rbg) };
         let tti = Tti { rbs, rbg, table: &table, slices: &slices, queues: &backlogs, sizes: &sizes };
-        board.start(&tti);
-        scheduler.schedule(&tti, &mut board);
+        allocation.start(&tti);
+        scheduler.schedule(&tti, &mut allocation);
 
-        assert_eq!(board.grants.len(), backlogs.len());
-        let granted: u64 = board.grants.iter().map(|rbs| u64::from(*rbs)).sum();
-        assert_eq!(granted + u64::from(board.unused_rbs()), u64::from(rbs), "every RB once, or not");
+        assert_eq!(allocation.grants.len(), backlogs.len());
+        let granted: u64 = allocation.grants.iter().map(|rbs| u64::from(*rbs)).sum();
+        assert_eq!(granted + u64::from(allocation.unused_rbs()), u64::from(rbs), "every RB once, or not");
         for (slice, share) in slices.iter().enumerate().take(places) {
-            let of_slice = board.queues_of(slice).map(|queue| board.grants[queue]);
-            assert_eq!(of_slice.sum::<u16>(), board.slice_rbs(slice));
+            let of_slice = allocation.queues_of(slice).map(|queue| allocation.grants[queue]);
+            assert_eq!(of_slice.sum::<u16>(), allocation.slice_rbs(slice));
             let most = match &config {
                 InterConfig::Fixed(_) => share.share_percent,
                 InterConfig::RrmPolicy(_) => share.max_percent.unwrap_or(100.0),
                 _ => 100.0,
             };
             let most = most / 100.0 * f64::from(rbs) + 1e-6;
-            assert!(f64::from(board.slice_rbs(slice)) <= most, "slice {slice}: more than {most} RBs");
+            assert!(f64::from(allocation.slice_rbs(slice)) <= most, "slice {slice}: more than {most} RBs");
         }
         let balances = scheduler.balances();
         if let InterConfig::EqpExact(_) | InterConfig::EqpPaper(_) = &config {
@@ -204,9 +204,9 @@ fuzz_target!(|input: Input| {
             let within = balances.iter().all(|quantum| (-owes..=owed).contains(&i64::from(*quantum)));
             assert!(within, "quanta {balances:?} with limit {limit} and groups of up to {group}");
         }
-        if conserving && board.unused_rbs() > 0 {
-            let unmet: u32 = (0..places).map(|slice| board.unmet_rbs(slice)).sum();
-            assert_eq!(unmet, 0, "{} RBs are idle", board.unused_rbs());
+        if conserving && allocation.unused_rbs() > 0 {
+            let unmet: u32 = (0..places).map(|slice| allocation.unmet_rbs(slice)).sum();
+            assert_eq!(unmet, 0, "{} RBs are idle", allocation.unused_rbs());
         }
     }
 });

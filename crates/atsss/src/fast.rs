@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Session::send ── the flow's packets go plain, in no order, by one path ──▶ DatagramSink::carry(FastFlow)
-//!   Session::poll ── another path would be picked, or anything else changed ──▶ DatagramSink::take_back
+//!   Session::poll ── another path would be picked, or anything else changed ──▶ DatagramSink::revoke
 //!   FastTraffic ──▶ Session::carried: counters, liveness of the path, and whether the lane may go on
 //! ```
 //!

@@ -76,13 +76,13 @@ pub trait DatagramSink {
     /// of the sink.
     fn withdraw(&mut self, path: PathId);
 
-    /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::take_back`]. Who
+    /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::revoke`]. Who
     /// has no faster way does nothing.
     fn carry(&mut self, _flow: &FastFlow, _now: Instant) {}
 
     /// From now on the session wants to see every packet of this flow, as its packets have it; without one, of every flow
     /// that it gave away.
-    fn take_back(&mut self, _session: Addresses, _flow: Option<&FlowKey>) {}
+    fn revoke(&mut self, _session: Addresses, _flow: Option<&FlowKey>) {}
 }
 
 /// Writes one datagram of exactly `len` bytes to `to` by way of `path`. One that `fill` fails to complete is not sent, and

@@ -1,8 +1,8 @@
 //! The command line: one enum, help with an example for each part, exit codes.
 
 #[cfg(feature = "slice-manager")]
-use crate::slicemgr;
-use crate::{agent, ctl, kernel, keygen, link};
+use crate::slice_manager;
+use crate::{cc, ctl, gnb, keygen, link, lwip, proxy, runtime, ue, upf};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -24,45 +24,45 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// The tunnel end on a device: one session over all of its accesses.
-    Ue(agent::UeArgs),
+    Ue(ue::UeArgs),
     /// The tunnel end at the operator, for many UEs.
-    Upf(agent::UpfArgs),
+    Upf(upf::UpfArgs),
     /// A cell in the path of real packets: slices, schedulers, queues, radio channel.
-    Gnb(agent::GnbArgs),
+    Gnb(gnb::GnbArgs),
     /// A node beside the cell: splits TCP over LTE and Wi-Fi, and repairs the order of ACKs (LWIP, DIDA).
-    Lwip(agent::LwipArgs),
+    Lwip(lwip::LwipArgs),
     /// A transparent proxy: flows of unmodified programs get slice, path and pacing by policy.
-    Proxy(agent::ProxyArgs),
+    Proxy(proxy::run::ProxyArgs),
     /// Ask a running UE, UPF, gNB, LWIP node or proxy, and change its rules, sessions or slices.
     Ctl(Box<ctl::Args>),
     /// Slices over REST: templates, admission, lifecycle, and what each UE is told.
     #[cfg(feature = "slice-manager")]
-    SliceManager(slicemgr::Args),
+    SliceManager(slice_manager::Args),
     /// Make a key pair.
     Keygen(keygen::Args),
     /// Emulate an access link between two interfaces.
     Link(link::Args),
     /// Congestion controllers by telemetry, in the kernel: load, list, show, unload.
-    Cc(kernel::CcArgs),
+    Cc(cc::CcArgs),
     /// In-band telemetry: traces into packets, reports back to their senders.
-    Int(kernel::IntArgs),
+    Int(cc::IntArgs),
 }
 
 /// Runs the chosen part to its end.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
-        Command::Ue(args) => agent::run_ue(&args),
-        Command::Upf(args) => agent::run_upf(&args),
-        Command::Gnb(args) => agent::run_gnb(&args),
-        Command::Lwip(args) => agent::run_lwip(&args),
-        Command::Proxy(args) => agent::run_proxy(&args),
+        Command::Ue(args) => ue::start(&args),
+        Command::Upf(args) => upf::start(&args),
+        Command::Gnb(args) => gnb::start(&args),
+        Command::Lwip(args) => lwip::start(&args),
+        Command::Proxy(args) => proxy::run::start(&args),
         Command::Ctl(args) => ctl::run(&args),
         #[cfg(feature = "slice-manager")]
-        Command::SliceManager(args) => slicemgr::run(&args),
+        Command::SliceManager(args) => slice_manager::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Link(args) => link::run(args),
-        Command::Cc(args) => kernel::run_cc(args),
-        Command::Int(args) => kernel::run_int(args),
+        Command::Cc(args) => cc::run_cc(args),
+        Command::Int(args) => cc::run_int(args),
     }
 }
 
@@ -84,7 +84,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ctl::CtlError>() {
         return error.exit_code();
     }
-    if agent::is_config_error(error) { 2 } else { 1 }
+    if runtime::is_config_error(error) { 2 } else { 1 }
 }
 
 #[cfg(test)]

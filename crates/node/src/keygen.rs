@@ -1,6 +1,6 @@
 //! `anabranch keygen`: a key pair.
 
-use crate::folder;
+use crate::runtime::folder;
 use anabranch_atsss::crypto::PrivateKey;
 use anyhow::Context;
 use rand_core::{OsRng, TryRngCore};
@@ -30,7 +30,7 @@ pub struct Args {
 /// Writes a private key and prints its public key.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let key = match (&args.public, &args.out) {
-        (Some(file), _) => crate::config::read_private_key(file)?,
+        (Some(file), _) => crate::runtime::config::read_private_key(file)?,
         (None, Some(file)) => {
             let key = generate()?;
             write(file, &key).with_context(|| format!("private key {}", file.display()))?;
@@ -81,7 +81,7 @@ mod tests {
         let key = generate().unwrap();
         write(&file, &key).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(crate::config::read_private_key(&file).unwrap().public(), key.public());
+        assert_eq!(crate::runtime::config::read_private_key(&file).unwrap().public(), key.public());
         assert!(write(&file, &generate().unwrap()).unwrap_err().to_string().contains("never overwritten"));
         assert_ne!(generate().unwrap().public(), generate().unwrap().public());
     }

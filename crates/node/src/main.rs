@@ -16,26 +16,23 @@
 // This program runs in real time, on real clocks; `core` and `lab` do not.
 #![allow(clippy::disallowed_methods)]
 
-mod agent;
-mod api;
+mod cc;
 mod cli;
-mod config;
 mod ctl;
-mod engine;
-mod folder;
-mod kernel;
+mod gnb;
 mod keygen;
 mod link;
+mod lwip;
 mod monitor;
-mod netctl;
 mod proxy;
-mod relay;
+mod runtime;
 #[cfg(feature = "slice-manager")]
-mod slicemgr;
-mod taps;
+mod slice_manager;
 mod tcp_lane;
 #[cfg(test)]
 mod testing;
+mod ue;
+mod upf;
 
 use clap::Parser;
 use std::process::ExitCode;

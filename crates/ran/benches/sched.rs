@@ -6,7 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use anabranch_ran::amc::{Amc, NrConfig, RadioConfig};
-use anabranch_ran::sched::{Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
+use anabranch_ran::sched::{Allocation, Backlog, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::time::Instant;
@@ -22,7 +22,7 @@ fn measure(config: &InterConfig, (rbs, group): (u16, u16), queues: u32, slices: 
         (0..slices).map(|n| SliceConfig::new(n.to_string(), 100.0 / f64::from(slices))).collect();
     let mut scheduler = config.build(of_slice.len(), queues as usize).expect("a scheduler");
     let mut rng = ChaCha12Rng::seed_from_u64(1);
-    let (mut board, mut took) = (Board::default(), Vec::with_capacity(ROUNDS));
+    let (mut allocation, mut took) = (Allocation::default(), Vec::with_capacity(ROUNDS));
     let (mut backlogs, mut sizes): (Vec<Backlog>, Vec<u32>) = Default::default();
     for _ in 0..ROUNDS {
         backlogs.clear();
@@ -40,8 +40,8 @@ fn measure(config: &InterConfig, (rbs, group): (u16, u16), queues: u32, slices: 
         let (table, rbg) = (amc.full(), amc.rbg());
         let tti = Tti { rbs, rbg, table, slices: &of_slice, queues: &backlogs, sizes: &sizes };
         let from = Instant::now();
-        board.start(&tti);
-        scheduler.schedule(&tti, &mut board);
+        allocation.start(&tti);
+        scheduler.schedule(&tti, &mut allocation);
         took.push(from.elapsed().as_nanos() as f64 / 1e3);
     }
     took.sort_by(f64::total_cmp);

@@ -102,8 +102,8 @@ fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
 
     for Example { name, krate, folder, registry, section, known } in EXAMPLES {
         let source = copies.join("crates").join(krate).join("src");
-        let code =
-            block(&format!("pub struct {}", type_of(name))).replace(&format!("anabranch_{krate}::"), "crate::");
+        let code = block(&format!("pub struct {}", type_of(name)))
+            .replace(&format!("anabranch_{krate}::"), "crate::");
         let code = format!("//! {name}: of the tutorial.\n{code}\nconst _: () = assert!({known});\n");
         write(&source.join(folder).join(format!("{name}.rs")), &code);
         let line = block(&format!("\"{name}\" {}(", type_of(name)));

@@ -58,7 +58,7 @@ struct PathTiming {
 
 /// The state of the law for one session.
 #[derive(Debug, Clone)]
-pub(super) struct HoldLaw {
+pub(super) struct HoldPolicy {
     paths: [PathTiming; MAX_PATHS],
     hold_us: [u32; MAX_PATHS],
     live: u8,
@@ -71,7 +71,7 @@ pub(super) struct HoldLaw {
     max_us: u32,
 }
 
-impl HoldLaw {
+impl HoldPolicy {
     pub(super) fn new(limits: &FlowLimits) -> Self {
         let min_us = micros(limits.min_hold);
         let max_us = micros(limits.max_hold).max(min_us);
@@ -242,8 +242,8 @@ fn micros(duration: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    fn law() -> HoldLaw {
-        HoldLaw::new(&FlowLimits::default())
+    fn law() -> HoldPolicy {
+        HoldPolicy::new(&FlowLimits::default())
     }
 
     fn ms(duration: Duration) -> f64 {

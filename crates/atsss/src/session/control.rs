@@ -96,7 +96,7 @@ impl Session {
                     (ProbeKind::Ack, Origin::Candidate) => {
                         if let Some(address) = state.accept_candidate(probe.id) {
                             active.event(SessionEvent::Endpoint { path, address });
-                            active.fast.spoil();
+                            active.fast.invalidate();
                         }
                     }
                     _ => {}
@@ -144,7 +144,7 @@ impl Session {
                     let before = mtu.usable();
                     mtu.on_ack(ack.size, now);
                     if mtu.usable() != before {
-                        active.fast.spoil();
+                        active.fast.invalidate();
                     }
                 }
             }
@@ -166,7 +166,7 @@ impl Session {
                 let before = mtu.usable();
                 mtu.on_timeout(path.monitor.loss_tx_ppm(), now);
                 if mtu.usable() != before {
-                    active.fast.spoil();
+                    active.fast.invalidate();
                 }
             }
             active.assembler.on_timeout(now, &mut |path| lost_piece(&mut self.paths, path, shared.drops));

@@ -37,14 +37,14 @@ impl Fast {
     }
 
     /// The decisions hold no more: everything is taken back with the next poll.
-    pub fn spoil(&mut self) {
+    pub fn invalidate(&mut self) {
         self.stale = self.basis.is_some();
     }
 
     /// As [`Fast::spoil`], of one flow as its packets have it.
     pub fn recall(&mut self, key: FlowKey) {
         if self.recalled.len() == MAX_RECALLED {
-            self.spoil();
+            self.invalidate();
         } else if self.has_given() {
             self.recalled.push(key);
         }
@@ -97,23 +97,23 @@ impl Session {
         let idle = now.saturating_since(self.last_data) >= shared.params.cool_after;
         let stale = self.active.as_ref().is_some_and(|active| active.fast.stale);
         if stale || idle || basis != self.basis() || self.would_move(now) {
-            self.take_back(now, out);
+            self.revoke(now, out);
             return;
         }
         let session = self.addresses;
         let recalled = &mut self.active().fast.recalled;
-        recalled.drain(..).for_each(|key| out.take_back(session, Some(&key)));
+        recalled.drain(..).for_each(|key| out.revoke(session, Some(&key)));
     }
 
     /// Every packet comes to us again, and a while nothing is given away.
-    pub(super) fn take_back(&mut self, now: Instant, out: &mut impl DatagramSink) {
+    pub(super) fn revoke(&mut self, now: Instant, out: &mut impl DatagramSink) {
         let session = self.addresses;
         let fast = &mut self.active().fast;
         fast.not_before = Some(now + KEEP);
         fast.stale = false;
         fast.recalled.clear();
         if fast.basis.take().is_some() {
-            out.take_back(session, None);
+            out.revoke(session, None);
         }
     }
 

@@ -158,7 +158,7 @@ impl Session {
     /// What was decided for flows given to a faster data path holds no more.
     fn spoil_fast(&mut self) {
         if let Some(active) = &mut self.active {
-            active.fast.spoil();
+            active.fast.invalidate();
         }
     }
 

@@ -205,7 +205,7 @@ impl Session {
         let (reorder, mut path) = (policy.reorder, picked);
         if state.path != Some(picked) {
             if state.path.is_some() {
-                self.take_back(now, out);
+                self.revoke(now, out);
             }
             if reorder {
                 path = self.switch(rule, picked, now, out);

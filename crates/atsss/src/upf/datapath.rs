@@ -38,7 +38,8 @@ impl Upf {
             self.drops.count(DropReason::NoSession);
             return;
         };
-        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+        let Some(user_slot) = self.users.slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut())
+        else {
             self.drops.count(DropReason::NoSession);
             return;
         };
@@ -47,8 +48,8 @@ impl Upf {
             ioam.down.fill(packet, now, now, || Told { depth_bytes: Some(0), ..Told::default() });
         }
         // Why a packet was dropped is counted; there is nobody else to tell.
-        let _ = seat.session.send(packet, now, &mut shared!(self, user), out);
-        mark(&mut self.dirty, &mut seat.dirty, user);
+        let _ = user_slot.session.send(packet, now, &mut shared!(self, user), out);
+        mark(&mut self.dirty, &mut user_slot.dirty, user);
     }
 
     /// Takes a datagram that arrived by way of access number `access` (batch form). Call [`Upf::poll`]
@@ -88,16 +89,17 @@ impl Upf {
     ) -> bool {
         let index = SecureHeader::parse(datagram).ok().map(|h| h.receiver);
         let user = index.and_then(|index| self.users.by_receiver(index));
-        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
-        let Some((user, seat)) = user else {
+        let user =
+            user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.user_slot.as_deref_mut()?)));
+        let Some((user, user_slot)) = user else {
             self.drops.count(DropReason::UnknownIndex);
             return false;
         };
         let shared = &mut shared!(self, user);
-        let received = seat.session.receive_secure(access, from, datagram, now, shared, inner);
+        let received = user_slot.session.receive_secure(access, from, datagram, now, shared, inner);
         // A forged packet must not make work.
-        if received.is_ok() || seat.session.has_news() {
-            mark(&mut self.dirty, &mut seat.dirty, user);
+        if received.is_ok() || user_slot.session.has_news() {
+            mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
         received.is_ok()
     }
@@ -114,28 +116,34 @@ impl Upf {
     ) {
         let source = InnerHeader::packet(datagram).and_then(|packet| ip::src_dst(packet).ok());
         let user = source.and_then(|(source, _)| self.users.by_address(tcp_lane::session_address(source)));
-        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
-        let bound = user.and_then(|(user, seat)| Some((user, seat.session.plain_path(from, access)?, seat)));
-        let Some((user, path, seat)) = bound else {
+        let user =
+            user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.user_slot.as_deref_mut()?)));
+        let bound = user.and_then(|(user, user_slot)| {
+            Some((user, user_slot.session.plain_path(from, access)?, user_slot))
+        });
+        let Some((user, path, user_slot)) = bound else {
             self.drops.count(DropReason::UnknownEndpoint);
             return;
         };
         let shared = &mut shared!(self, user);
-        if seat.session.receive_plain(path, datagram, now, shared, inner).is_ok() {
-            mark(&mut self.dirty, &mut seat.dirty, user);
+        if user_slot.session.receive_plain(path, datagram, now, shared, inner).is_ok() {
+            mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
     }
 
     /// What went through a lane of a faster data path. `false`: it leads nowhere any more and is to be closed.
     pub fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
         let user = lane.session.iter().next().and_then(|address| self.users.by_address(address));
-        let user = user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.seat.as_deref_mut()?)));
-        let Some((user, seat)) = user.filter(|(_, seat)| seat.session.addresses() == lane.session) else {
+        let user =
+            user.and_then(|user| Some((user, self.users.slab.get_mut(user)?.user_slot.as_deref_mut()?)));
+        let Some((user, user_slot)) =
+            user.filter(|(_, user_slot)| user_slot.session.addresses() == lane.session)
+        else {
             return false;
         };
-        let alive = seat.session.carried(lane.access, lane.to, traffic, now);
+        let alive = user_slot.session.carried(lane.access, lane.to, traffic, now);
         if !fast::is_none(traffic) {
-            mark(&mut self.dirty, &mut seat.dirty, user);
+            mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
         alive
     }
@@ -146,10 +154,10 @@ impl Upf {
         let mut ioam = self.ioam.take();
         let (held, most) = (self.pool.used_bytes(), self.pool.config().bytes);
         let inner = &mut Marked::new(ioam.as_mut().map(|ioam| &mut ioam.up), held, most, now, inner);
-        for mut seat in core::mem::take(&mut self.leaving) {
+        for mut user_slot in core::mem::take(&mut self.leaving) {
             let mut shared = shared!(self, UserIndex::MAX);
-            seat.session.poll(now, &mut shared, out, inner);
-            seat.session.release(&mut self.pool);
+            user_slot.session.poll(now, &mut shared, out, inner);
+            user_slot.session.release(&mut self.pool);
         }
         while let Some(slot) = self.timers.pop_due(now) {
             if let Some((user, _)) = self.users.slab.at_slot(slot) {
@@ -174,13 +182,14 @@ impl Upf {
         out: &mut impl DatagramSink,
         inner: &mut impl PacketSink,
     ) {
-        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+        let Some(user_slot) = self.users.slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut())
+        else {
             return;
         };
-        seat.dirty = false;
-        let gone = seat.session.keys().expire(now);
-        seat.session.poll(now, &mut shared!(self, user), out, inner);
-        let dead = seat.session.keys().indices().next().is_none();
+        user_slot.dirty = false;
+        let gone = user_slot.session.keys().expire(now);
+        user_slot.session.poll(now, &mut shared!(self, user), out, inner);
+        let dead = user_slot.session.keys().indices().next().is_none();
         gone.into_iter().for_each(|index| self.users.release_receiver(index));
         if self.drain_session_events(user, now) {
             return;
@@ -189,12 +198,13 @@ impl Upf {
             self.end_session(user, "keys expired", false);
             return;
         }
-        let Some(seat) = self.users.slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) else {
+        let Some(user_slot) = self.users.slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut())
+        else {
             return;
         };
-        seat.session.rest(now, &mut shared!(self, user));
-        let due = seat.session.poll_timeout().map(|(at, _)| at);
-        let rest = seat.session.rests_at(now, self.config.params.cool_after);
+        user_slot.session.rest(now, &mut shared!(self, user));
+        let due = user_slot.session.poll_timeout().map(|(at, _)| at);
+        let rest = user_slot.session.rests_at(now, self.config.params.cool_after);
         if let Some(at) = due.into_iter().chain(rest).min() {
             self.timers.arm(Slab::<()>::slot_number(user), at);
         }
@@ -215,8 +225,8 @@ impl Upf {
     /// Has the next poll serve this user's session.
     pub(super) fn mark(&mut self, user: UserIndex) {
         let Users { slab, .. } = &mut self.users;
-        if let Some(seat) = slab.get_mut(user).and_then(|user| user.seat.as_deref_mut()) {
-            mark(&mut self.dirty, &mut seat.dirty, user);
+        if let Some(user_slot) = slab.get_mut(user).and_then(|user| user.user_slot.as_deref_mut()) {
+            mark(&mut self.dirty, &mut user_slot.dirty, user);
         }
     }
 }

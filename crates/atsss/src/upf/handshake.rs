@@ -31,8 +31,8 @@ const MOST_AHEAD_NS: u64 = 24 * 3600 * 1_000_000_000;
 impl Upf {
     /// Whether a path of a live session is bound to this address.
     fn is_bound(&self, from: SocketAddr, access: PathId) -> bool {
-        let seat = self.users.bound(from).and_then(|user| self.users.seat(user));
-        seat.is_some_and(|seat| seat.confirmed && seat.session.is_bound_to(from, access))
+        let user_slot = self.users.bound(from).and_then(|user| self.users.user_slot(user));
+        user_slot.is_some_and(|user_slot| user_slot.confirmed && user_slot.session.is_bound_to(from, access))
     }
 
     pub(super) fn on_init(
@@ -133,11 +133,12 @@ impl Upf {
         let plain = hello.plain;
         let resume = hello.resume;
         let profile = self.profile(&accesses, plain);
-        let seat = self.users.seat_mut(user);
-        let same = seat.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.session.profile(), &profile));
+        let user_slot = self.users.seat_mut(user);
+        let same =
+            user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
         // A UE that does not know this session's keys has been started again.
-        let confirmed = seat.as_ref().is_some_and(|seat| seat.confirmed);
-        let resumes = |index| seat.is_some_and(|seat| seat.session.keys().has_index(index));
+        let confirmed = user_slot.as_ref().is_some_and(|user_slot| user_slot.confirmed);
+        let resumes = |index| user_slot.is_some_and(|user_slot| user_slot.session.keys().has_index(index));
         let fresh_peer = !resume.is_some_and(resumes);
         let pushed_out = fresh_peer && resume.is_some() && confirmed;
         if pushed_out && self.twins.pushed_out(user, now) {
@@ -158,8 +159,11 @@ impl Upf {
             self.open_session(user, Arc::clone(&profile), now);
         }
         let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
-        let (instance, held) =
-            self.users.seat(user).map(|seat| (seat.instance, seat.session.held())).unwrap_or_default();
+        let (instance, held) = self
+            .users
+            .user_slot(user)
+            .map(|user_slot| (user_slot.instance, user_slot.session.held()))
+            .unwrap_or_default();
         let welcome = Welcome {
             ipv4: addresses.v4.map(|a| (a, 32)),
             ipv6: addresses.v6.map(|a| (a, 128)),
@@ -169,14 +173,14 @@ impl Upf {
             plain: profile.plain(),
         };
         let sender_index = pending.sender_index();
-        let (Ok((keys, response)), Some(seat)) =
+        let (Ok((keys, response)), Some(user_slot)) =
             (pending.respond(index, &welcome), self.users.seat_mut(user))
         else {
             self.users.release_receiver(index);
             return Ok(None);
         };
         let epoch = Epoch::new(index, sender_index, keys, now).with_fresh_peer(same && fresh_peer);
-        if let Some(stale) = seat.session.keys().install_unconfirmed(epoch) {
+        if let Some(stale) = user_slot.session.keys().install_unconfirmed(epoch) {
             self.users.release_receiver(stale);
         }
         self.timers.arm(Slab::<()>::slot_number(user), now);

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `api.rs` | what goes in and comes out: configuration, commands, events, views |
 //! | `users.rs` | records of UEs, and the tables that find them |
-//! | `handshake.rs`, `limiter.rs`, `twins.rs` | new keys; what a stranger may cost; two devices with one key |
+//! | `handshake`, `limiter`, `twins` | new keys; what a stranger may cost; two devices with one key |
 //! | `sessions.rs` | sessions from beginning to end |
 //! | `rules.rs` | compiled rules, exceptions, documents |
 //! | `datapath.rs`, `timers.rs` | packets and time |
@@ -55,7 +55,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use timers::Timers;
 use twins::Twins;
-use users::{Seat, User, UserIndex, Users};
+use users::{User, UserIndex, UserSlot, Users};
 
 const MAX_EVENTS: usize = 4096;
 
@@ -74,7 +74,7 @@ pub struct Upf {
     /// Users whose session the next poll serves.
     dirty: Vec<UserIndex>,
     /// Sessions that are over and have still to say so to their UE.
-    leaving: Vec<Seat>,
+    leaving: Vec<UserSlot>,
     rule_book: RuleBook,
     /// The rule of last resort alone.
     no_rules: Arc<RuleSet>,
@@ -194,15 +194,15 @@ impl Upf {
     #[must_use]
     pub fn rule_views(&self, key: &PublicKey, now: Instant) -> Vec<RuleView> {
         let user = self.users.find(key).and_then(|user| self.users.slab.get(user));
-        let Some((user, seat)) = user.and_then(|user| Some((user, user.seat.as_deref()?))) else {
+        let Some((user, user_slot)) = user.and_then(|user| Some((user, user.user_slot.as_deref()?))) else {
             return Vec::new();
         };
         let lists = [
-            (Origin::Ue, seat.own_rules()),
+            (Origin::Ue, user_slot.own_rules()),
             (Origin::UpfForUe, user.rules()),
             (Origin::Upf, self.config.rules.as_slice()),
         ];
-        let mut views: Vec<_> = seat.session.rule_views(now, |name| Origin::of(name, &lists)).collect();
+        let mut views: Vec<_> = user_slot.session.rule_views(now, |name| Origin::of(name, &lists)).collect();
         for (application, rule) in user.exceptions() {
             if let Some(view) = views.iter_mut().find(|view| view.rule == *application) {
                 view.follows = Some(rule.clone());
@@ -251,23 +251,23 @@ impl Upf {
     #[must_use]
     pub fn addresses_of(&self, address: IpAddr) -> Option<Addresses> {
         let user = self.users.slab.get(self.users.by_address(address)?)?;
-        user.seat.as_ref().filter(|seat| seat.confirmed).map(|_| user.addresses)
+        user.user_slot.as_ref().filter(|user_slot| user_slot.confirmed).map(|_| user.addresses)
     }
 
     /// The session of a UE, for what is not summarised here.
     #[must_use]
     pub fn session(&self, key: &PublicKey) -> Option<&Session> {
-        self.users.seat(self.users.find(key)?).map(|seat| &seat.session)
+        self.users.user_slot(self.users.find(key)?).map(|user_slot| &user_slot.session)
     }
 }
 
 fn view_of(user: &User) -> SessionView {
-    let session = user.seat.as_ref().map(|seat| &seat.session);
+    let session = user.user_slot.as_ref().map(|user_slot| &user_slot.session);
     SessionView {
         ue: user.name.as_str().to_owned(),
         key: user.key,
         addresses: user.addresses,
-        connected: user.seat.as_ref().is_some_and(|seat| seat.confirmed),
+        connected: user.user_slot.as_ref().is_some_and(|user_slot| user_slot.confirmed),
         resting: session.is_some_and(Session::is_resting),
         traffic: session.map(Session::traffic).unwrap_or_default(),
         paths: session.map(|s| s.path_views().collect()).unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use super::Upf;
 use super::api::{MAX_EXCEPTIONS, UpfError, UpfEvent};
-use super::users::{OwnRules, Seat, User, UserIndex};
+use super::users::{OwnRules, User, UserIndex, UserSlot};
 use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
 use crate::document::Document;
@@ -191,13 +191,13 @@ impl Upf {
 
     /// Gives a user's session the rules it should have, and tells the UE.
     pub(super) fn refresh_rules(&mut self, user: UserIndex, now: Instant) {
-        let Some(seat) = self.users.seat(user) else { return };
-        let (profile, confirmed) = (Arc::clone(seat.session.profile()), seat.confirmed);
-        let own = seat.own_rules().to_vec();
+        let Some(user_slot) = self.users.user_slot(user) else { return };
+        let (profile, confirmed) = (Arc::clone(user_slot.session.profile()), user_slot.confirmed);
+        let own = user_slot.own_rules().to_vec();
         match self.rule_set(user, &profile, &own) {
             Ok(set) => {
-                if let Some(seat) = self.users.seat_mut(user) {
-                    seat.session.set_rules(set);
+                if let Some(user_slot) = self.users.seat_mut(user) {
+                    user_slot.session.set_rules(set);
                 }
             }
             Err(error) => {
@@ -223,8 +223,8 @@ impl Upf {
         }
         let tcp_lane = self.config.params.tcp_lane;
         let document = Document { rules: Some(rules), tcp_lane, flows: Vec::new() }.encode();
-        if let Some(seat) = record.seat.as_deref_mut() {
-            seat.session.push_config(document, now);
+        if let Some(user_slot) = record.user_slot.as_deref_mut() {
+            user_slot.session.push_config(document, now);
             self.mark(user);
         }
     }
@@ -239,20 +239,21 @@ impl Upf {
             }
         };
         let known = self.access_names();
-        let Some(User { seat: Some(seat), accept_rules: true, .. }) = self.users.slab.get_mut(user) else {
+        let Some(User { user_slot: Some(user_slot), accept_rules: true, .. }) = self.users.slab.get_mut(user)
+        else {
             return;
         };
         if let Some(rules) = document.rules {
-            if let Err(error) = RuleSet::compile_for(&rules, seat.session.accesses(), &known) {
+            if let Err(error) = RuleSet::compile_for(&rules, user_slot.session.accesses(), &known) {
                 let ue = self.users.name(user);
                 return self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
             }
-            if seat.own_rules() != rules {
-                seat.own_rules = (!rules.is_empty()).then(|| Box::new(OwnRules(rules)));
+            if user_slot.own_rules() != rules {
+                user_slot.own_rules = (!rules.is_empty()).then(|| Box::new(OwnRules(rules)));
                 self.refresh_rules(user, now);
             }
         }
-        let Some(Seat { session, .. }) = self.users.seat_mut(user) else { return };
+        let Some(UserSlot { session, .. }) = self.users.seat_mut(user) else { return };
         for hint in &document.flows {
             if session.addresses().contains(hint.local) {
                 session.assign_hint(&hint.key(), &hint.rule, now);

@@ -1,7 +1,7 @@
 //! Sessions from their first keys to their end, and what they tell.
 
 use super::api::{UpfError, UpfEvent};
-use super::users::{Seat, UserIndex};
+use super::users::{UserIndex, UserSlot};
 use super::{MAX_EVENTS, Upf};
 use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
@@ -68,29 +68,29 @@ impl Upf {
         let Some(record) = self.users.slab.get_mut(user) else { return };
         let mut session = Session::new(profile, record.addresses, set, hash_key, now);
         session.refuse_paths(now);
-        let seat = Seat { session, own_rules: None, instance, confirmed: false, dirty: false };
-        record.seat = Some(Box::new(seat));
+        let user_slot = UserSlot { session, own_rules: None, instance, confirmed: false, dirty: false };
+        record.user_slot = Some(Box::new(user_slot));
         self.users.sessions += 1;
     }
 
     /// Ends a user's session, if there is one; with the next poll the UE is told, if it must be.
     pub(super) fn end_session(&mut self, user: UserIndex, reason: &'static str, tell: bool) {
         let Some(record) = self.users.slab.get_mut(user) else { return };
-        let Some(mut seat) = record.seat.take() else { return };
+        let Some(mut user_slot) = record.user_slot.take() else { return };
         let ue = record.name.as_str().to_owned();
-        seat.session.release(&mut self.pool);
-        for index in seat.session.keys().indices() {
+        user_slot.session.release(&mut self.pool);
+        for index in user_slot.session.keys().indices() {
             self.users.release_receiver(index);
         }
         self.users.sessions -= 1;
-        self.connected -= usize::from(seat.confirmed);
+        self.connected -= usize::from(user_slot.confirmed);
         self.timers.disarm(Slab::<()>::slot_number(user));
         // One whose UE never used its keys was not told of either.
-        if seat.confirmed {
+        if user_slot.confirmed {
             self.event(UpfEvent::SessionDown { ue, reason });
             if tell {
-                seat.session.close(CLOSED_BY_UPF);
-                self.leaving.push(*seat);
+                user_slot.session.close(CLOSED_BY_UPF);
+                self.leaving.push(*user_slot);
             }
         }
     }
@@ -98,7 +98,8 @@ impl Upf {
     /// Takes what a session has to tell. Returns whether the session is over.
     pub(super) fn drain_session_events(&mut self, user: UserIndex, now: Instant) -> bool {
         loop {
-            let Some(event) = self.users.seat_mut(user).and_then(|seat| seat.session.poll_event()) else {
+            let Some(event) = self.users.seat_mut(user).and_then(|user_slot| user_slot.session.poll_event())
+            else {
                 return false;
             };
             match event {
@@ -114,8 +115,8 @@ impl Upf {
                 SessionEvent::Endpoint { address, .. } => self.users.note_bound(address, user),
                 _ => {}
             }
-            let Some(seat) = self.users.seat(user) else { return true };
-            let accesses = Arc::clone(seat.session.accesses());
+            let Some(user_slot) = self.users.user_slot(user) else { return true };
+            let accesses = Arc::clone(user_slot.session.accesses());
             let ue = self.users.name(user);
             self.event(UpfEvent::Session { ue, accesses, event });
         }
@@ -123,9 +124,9 @@ impl Upf {
 
     /// The UE used its new keys.
     fn on_confirmed(&mut self, user: UserIndex, fresh_peer: bool, now: Instant) {
-        let Some(seat) = self.users.seat_mut(user) else { return };
-        let first = !core::mem::replace(&mut seat.confirmed, true);
-        let endpoints: Vec<_> = seat.session.path_views().filter_map(|path| path.endpoint).collect();
+        let Some(user_slot) = self.users.seat_mut(user) else { return };
+        let first = !core::mem::replace(&mut user_slot.confirmed, true);
+        let endpoints: Vec<_> = user_slot.session.path_views().filter_map(|path| path.endpoint).collect();
         endpoints.into_iter().for_each(|address| self.users.note_bound(address, user));
         if first {
             self.connected += 1;

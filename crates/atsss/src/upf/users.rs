@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   public key       ─▶ HashIndex ───┐
-//!   virtual address  ─▶ SessionTable ┼─▶ user index ─▶ User { key, name, addresses, seat ─▶ Seat { session } }
+//!   virtual address  ─▶ SessionTable ┼─▶ user index ─▶ User { key, name, addresses, seat ─▶ UserSlot { session } }
 //!   receiver index   ─▶ Slab ────────┘   (slot and generation)      nothing else if it has no session
 //! ```
 //!
@@ -38,7 +38,7 @@ pub(super) struct User {
     pub name: Name,
     pub addresses: Addresses,
     pub last_timestamp_ns: u64,
-    pub seat: Option<Box<Seat>>,
+    pub user_slot: Option<Box<UserSlot>>,
     /// What most UEs do not have.
     pub special: Option<Box<Special>>,
     pub accept_rules: bool,
@@ -88,7 +88,7 @@ pub(super) struct Special {
 }
 
 /// A UE's session.
-pub(super) struct Seat {
+pub(super) struct UserSlot {
     pub session: Session,
     /// Rules the UE brought along: most bring none.
     pub own_rules: Option<Box<OwnRules>>,
@@ -101,7 +101,7 @@ pub(super) struct Seat {
 
 pub(super) struct OwnRules(pub Vec<Rule>);
 
-impl Seat {
+impl UserSlot {
     pub fn own_rules(&self) -> &[Rule] {
         self.own_rules.as_ref().map_or(&[], |own| &own.0)
     }
@@ -228,13 +228,13 @@ impl Users {
         self.hasher.hash_one(address) as usize & (self.bound.len() - 1)
     }
 
-    pub fn seat(&self, user: UserIndex) -> Option<&Seat> {
-        self.slab.get(user)?.seat.as_deref()
+    pub fn user_slot(&self, user: UserIndex) -> Option<&UserSlot> {
+        self.slab.get(user)?.user_slot.as_deref()
     }
 
     #[inline]
-    pub fn seat_mut(&mut self, user: UserIndex) -> Option<&mut Seat> {
-        self.slab.get_mut(user)?.seat.as_deref_mut()
+    pub fn seat_mut(&mut self, user: UserIndex) -> Option<&mut UserSlot> {
+        self.slab.get_mut(user)?.user_slot.as_deref_mut()
     }
 
     /// Name of a user, for events.
@@ -280,7 +280,7 @@ impl Users {
             name: Name::default(),
             addresses: Addresses::default(),
             last_timestamp_ns: 0,
-            seat: None,
+            user_slot: None,
             special: None,
             accept_rules: false,
         })?;
@@ -353,7 +353,7 @@ mod tests {
         };
         for (part, bytes) in [
             ("`User` slot", Slab::<User>::SLOT_BYTES),
-            ("`Seat`", size_of::<Seat>()),
+            ("`UserSlot`", size_of::<UserSlot>()),
             ("of which `Session`", size_of::<Session>()),
             ("`Epoch`", size_of::<Epoch>()),
             ("`Path`", size_of::<Path>()),

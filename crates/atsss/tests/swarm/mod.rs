@@ -84,7 +84,7 @@ impl DatagramSink for Wire {
         self.fast.push((self.frames.len(), Fast::Given(*flow)));
     }
 
-    fn take_back(&mut self, _: Addresses, flow: Option<&FlowKey>) {
+    fn revoke(&mut self, _: Addresses, flow: Option<&FlowKey>) {
         self.fast.push((self.frames.len(), Fast::TakenBack(flow.copied())));
     }
 }

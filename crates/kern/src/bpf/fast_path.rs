@@ -3,7 +3,7 @@
 //! ```text
 //!   slot: one path of one session, with a lease        flow: which slot carries it, and since which generation
 //!
-//!   open ──▶ carry(flow) … ──▶ renew every little while ──▶ take_back: no flow until it is given again ──▶ close
+//!   open ──▶ carry(flow) … ──▶ renew every little while ──▶ revoke: no flow until it is given again ──▶ close
 //! ```
 //!
 //! A slot works for as long as its lease: who stops renewing it, or dies, has every packet back at once. Nothing here is
@@ -172,7 +172,7 @@ impl FastPath {
     /// Gives a slot of [`FastPath::open`] back; `tunnel` is the one it was opened for.
     pub fn close(&self, slot: u32, tunnel: &FastTunnel) {
         let mut control = self.control();
-        self.take_back(slot);
+        self.revoke(slot);
         self.store(slot, UNTIL, 0);
         // One that is gone is as good as removed.
         let _ = self.peers.delete(&peer_key(tunnel));
@@ -185,7 +185,7 @@ impl FastPath {
         self.store(slot, UNTIL, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The slot carries `flow`, until [`FastPath::take_back`].
+    /// The slot carries `flow`, until [`FastPath::revoke`].
     ///
     /// # Errors
     /// The kernel has no room.
@@ -202,7 +202,7 @@ impl FastPath {
     }
 
     /// The slot carries no flow that it was given before.
-    pub fn take_back(&self, slot: u32) {
+    pub fn revoke(&self, slot: u32) {
         let [generation, interface] = self.head(slot);
         self.store(slot, GENERATION, pair(generation.wrapping_add(1), interface));
     }

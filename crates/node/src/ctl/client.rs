@@ -1,8 +1,8 @@
 //! HTTP to an agent: over its Unix socket, or over TCP with a bearer token.
 
 use super::error::CtlError;
-use crate::api::Problem;
-use crate::api::client::{self, Trust};
+use crate::runtime::api::Problem;
+use crate::runtime::api::client::{self, Trust};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

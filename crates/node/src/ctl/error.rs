@@ -1,7 +1,7 @@
 //! What can go wrong when asking an agent, and the exit code that says so to scripts.
 
-use crate::api::Problem;
-use crate::config::ConfigError;
+use crate::runtime::api::Problem;
+use crate::runtime::config::ConfigError;
 use std::fmt::Display;
 
 /// A failure of `anabranch ctl`. Each text names the place and what to do.

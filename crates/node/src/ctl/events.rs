@@ -4,7 +4,7 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::table::time;
-use crate::api::Event;
+use crate::runtime::api::Event;
 use std::time::Duration;
 
 /// Kept events come in one go; with `--no-follow`, silence this long ends them.

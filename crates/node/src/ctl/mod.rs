@@ -1,4 +1,4 @@
-//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip`, `proxy` or `int monitor`, through its REST interface (`crate::api`).
+//! `anabranch ctl`: asks a running `ue`, `upf`, `gnb`, `lwip`, `proxy` or `int monitor`, through its REST interface (`crate::runtime::api`).
 //!
 //! ```text
 //!  ctl ── unix socket | http://loopback + token ──▶ agent      tables, or --json for scripts
@@ -6,24 +6,19 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 agent not reachable, 4 agent refused.
 
-mod cell;
-mod client;
-mod error;
-mod events;
-mod int;
-mod lwip;
-mod metrics;
-mod proxy;
-mod rules;
-mod sessions;
-mod status;
-pub(crate) mod table;
-mod tcp_lane;
-mod watch;
+pub mod client;
+pub mod error;
+pub mod events;
+pub mod metrics;
+pub mod rules;
+pub mod sessions;
+pub mod status;
+pub mod table;
+pub mod watch;
 
 pub use error::CtlError;
 
-use crate::api::{Reloaded, Rules};
+use crate::runtime::api::{Reloaded, Rules};
 use anabranch_rules::Rule;
 use client::{Client, INT_SOCKET, PROXY_SOCKET, Target};
 use reqwest::Method;
@@ -116,7 +111,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<cell::CellAction>,
+        action: Option<crate::gnb::ctl::CellAction>,
     },
     /// A gNB's slices: shares, and what they carried and how long it waited.
     #[command(after_help = "\
@@ -127,7 +122,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<cell::SliceAction>,
+        action: Option<crate::gnb::ctl::SliceAction>,
     },
     /// A gNB's UEs: channel, buffers, drops.
     #[command(after_help = "\
@@ -141,7 +136,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<Box<cell::UeAction>>,
+        action: Option<Box<crate::gnb::ctl::UeAction>>,
     },
     /// An LWIP node: steering, DIDA, legs, what became of ACKs; its flows.
     #[command(after_help = "\
@@ -153,7 +148,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<lwip::LwipAction>,
+        action: Option<crate::lwip::ctl::LwipAction>,
     },
     /// A transparent proxy: rules, slices, what they carried, the agent it asks; its flows with their plans.
     #[command(after_help = "\
@@ -164,7 +159,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<proxy::ProxyAction>,
+        action: Option<crate::proxy::ctl::ProxyAction>,
     },
     /// The TCP lane of a UE or UPF: what its flows carried, and why others did not go by it; its flows with their subflows.
     #[command(after_help = "\
@@ -173,7 +168,7 @@ Examples:
   anabranch ctl tcp-lane flows")]
     TcpLane {
         #[command(subcommand)]
-        action: Option<tcp_lane::TcpLaneAction>,
+        action: Option<crate::tcp_lane::ctl::TcpLaneAction>,
     },
     /// A monitor of in-band telemetry (`anabranch int monitor --api`): its paths hop by hop, its flows.
     #[command(after_help = "\
@@ -187,7 +182,7 @@ Examples:
         #[command(flatten)]
         watch: watch::Watch,
         #[command(subcommand)]
-        action: Option<int::IntAction>,
+        action: Option<crate::monitor::ctl::IntAction>,
     },
     /// Read the configuration file again; sessions stay up.
     #[command(after_help = "\
@@ -215,13 +210,17 @@ Examples:
 /// Where answers go.
 pub struct Output<'a> {
     to: &'a mut dyn Write,
-    json: bool,
+    pub(crate) json: bool,
     terminal: bool,
 }
 
 impl Output<'_> {
     /// The answer: as JSON if asked for, else as text.
-    fn show(&mut self, answer: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CtlError> {
+    pub(crate) fn show(
+        &mut self,
+        answer: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), CtlError> {
         if self.json {
             let json = serde_json::to_string_pretty(answer).map_err(|e| CtlError::failed("JSON", e))?;
             writeln!(self.to, "{json}")?;
@@ -232,7 +231,7 @@ impl Output<'_> {
     }
 
     /// One line of JSON.
-    fn line(&mut self, answer: &impl Serialize) -> Result<(), CtlError> {
+    pub(crate) fn line(&mut self, answer: &impl Serialize) -> Result<(), CtlError> {
         let json = serde_json::to_string(answer).map_err(|e| CtlError::failed("JSON", e))?;
         writeln!(self.to, "{json}")?;
         self.to.flush().map_err(CtlError::from)
@@ -268,15 +267,25 @@ async fn execute(args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
         Command::Rules { toml, ue, change } => {
             rules(&client, *toml, ue.as_deref(), change.as_deref(), output).await
         }
-        Command::Cell { watch, action } => cell::cell(&client, action.as_ref(), watch, output).await,
-        Command::Slices { watch, action } => cell::slices(&client, action.as_ref(), watch, output).await,
-        Command::Ues { page, watch, action } => {
-            cell::ues(&client, action.as_deref(), page, watch, output).await
+        Command::Cell { watch, action } => {
+            crate::gnb::ctl::cell(&client, action.as_ref(), watch, output).await
         }
-        Command::Lwip { watch, action } => lwip::lwip(&client, action.as_ref(), watch, output).await,
-        Command::Proxy { watch, action } => proxy::proxy(&client, action.as_ref(), watch, output).await,
-        Command::TcpLane { action } => tcp_lane::tcp_lane(&client, action.as_ref(), output).await,
-        Command::Int { page, watch, action } => int::int(&client, action.as_ref(), page, watch, output).await,
+        Command::Slices { watch, action } => {
+            crate::gnb::ctl::slices(&client, action.as_ref(), watch, output).await
+        }
+        Command::Ues { page, watch, action } => {
+            crate::gnb::ctl::ues(&client, action.as_deref(), page, watch, output).await
+        }
+        Command::Lwip { watch, action } => {
+            crate::lwip::ctl::lwip(&client, action.as_ref(), watch, output).await
+        }
+        Command::Proxy { watch, action } => {
+            crate::proxy::ctl::proxy(&client, action.as_ref(), watch, output).await
+        }
+        Command::TcpLane { action } => crate::tcp_lane::ctl::tcp_lane(&client, action.as_ref(), output).await,
+        Command::Int { page, watch, action } => {
+            crate::monitor::ctl::int(&client, action.as_ref(), page, watch, output).await
+        }
         Command::Reload => reload(&client, output).await,
         Command::Events(args) => events::run(&client, args, output).await,
         Command::Metrics { contains } => metrics::run(&client, contains.as_deref(), output).await,
@@ -346,4 +355,4 @@ fn leave_if_gone(error: &std::io::Error) {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

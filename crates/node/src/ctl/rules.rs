@@ -2,8 +2,8 @@
 
 use super::error::CtlError;
 use super::table::{or_dash, table};
-use crate::api::{Coded, Law, LawPath, RuleUse, Rules};
-use crate::config::{self, Check};
+use crate::runtime::api::{Coded, Law, LawPath, RuleUse, Rules};
+use crate::runtime::config::{self, Check};
 use anabranch_rules::{Filter, Rule, SteeringMode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use super::error::CtlError;
 use super::sessions::Page;
 use super::table::{bytes, duration, list, or_dash, rate, table};
 use super::watch::{Rates, Watch};
-use crate::api::{Counters, NotUsed, Path, PathList, PathLoad, RuleUse, Rules, Status};
+use crate::runtime::api::{Counters, NotUsed, Path, PathList, PathLoad, RuleUse, Rules, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

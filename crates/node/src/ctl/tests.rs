@@ -1,10 +1,10 @@
 use super::{Args, CtlError, Output, execute};
-use crate::api::{
-    Ask, Asker, Coded, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad, Problem,
-};
-use crate::api::{Reloaded, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve};
 use crate::cli::{Cli, Command};
-use crate::config::{Api, Listen};
+use crate::runtime::api::{
+    Coded, ControlRequest, Counters, Event, EventLog, Law, LawPath, NotUsed, Path, PathLoad, Problem,
+    Reloaded, RequestSender, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
+};
+use crate::runtime::config::{Api, Listen};
 use anabranch_rules::Rule;
 use clap::{CommandFactory, Parser};
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ fn uses(ue: &str, rules: &[Rule]) -> Vec<RuleUse> {
 }
 
 /// An agent with one session whose path sends 125 kB between any two questions.
-async fn agent(mut asks: mpsc::Receiver<Ask>) {
+async fn agent(mut asks: mpsc::Receiver<ControlRequest>) {
     let first = r#"{"name":"all","steering":{"mode":"active-standby","primary":"wifi"}}"#;
     let mut rules: Vec<Rule> = vec![serde_json::from_str(first).unwrap()];
     let mut tx_bytes = 0;
@@ -122,38 +122,42 @@ async fn agent(mut asks: mpsc::Receiver<Ask>) {
     while let Some(ask) = asks.recv().await {
         tx_bytes += 125_000;
         match ask {
-            Ask::Status(reply) => drop(reply.send(Ok(status()))),
-            Ask::Sessions { limit, reply, .. } => {
+            ControlRequest::Status(reply) => drop(reply.send(Ok(status()))),
+            ControlRequest::Sessions { limit, reply, .. } => {
                 assert!(limit > 0);
                 let uses = uses("phone", &rules);
                 let sessions = vec![Session { uses, ..session("phone", tx_bytes) }];
                 drop(reply.send(Ok(SessionList { total: 3, sessions })));
             }
-            Ask::Session(name, reply) if name == "a b/ü" || name == "phone" => {
+            ControlRequest::Session(name, reply) if name == "a b/ü" || name == "phone" => {
                 let uses = uses(&name, &rules);
                 drop(reply.send(Ok(Session { uses, ..session(&name, tx_bytes) })));
             }
-            Ask::Session(name, reply) => drop(reply.send(Err(missing(&name)))),
-            Ask::Create(ue, reply) => {
+            ControlRequest::Session(name, reply) => drop(reply.send(Err(missing(&name)))),
+            ControlRequest::Create(ue, reply) => {
                 assert_eq!(ue.public_key.to_string(), KEY);
                 drop(reply.send(Ok(session(&ue.name, 0))));
             }
-            Ask::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
-            Ask::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
-            Ask::ResetClock(name, reply) => drop(reply.send(Err(missing(&name)))),
-            Ask::Rules(reply) => drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() }))),
-            Ask::SetRules(new, reply) => {
+            ControlRequest::Delete(name, reply) if name == "phone" => drop(reply.send(Ok(()))),
+            ControlRequest::Delete(name, reply) => drop(reply.send(Err(missing(&name)))),
+            ControlRequest::ResetClock(name, reply) => drop(reply.send(Err(missing(&name)))),
+            ControlRequest::Rules(reply) => {
+                drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() })))
+            }
+            ControlRequest::SetRules(new, reply) => {
                 rules = new;
                 drop(reply.send(Ok(Rules { rules: rules.clone(), uses: Vec::new() })));
             }
-            Ask::Reload(reply) => {
+            ControlRequest::Reload(reply) => {
                 drop(reply.send(Ok(Reloaded { changed: vec!["rule".into()], needs_restart: Vec::new() })));
             }
-            Ask::Ran(ask) => ask.refuse(),
-            Ask::Lwip(ask) => ask.refuse(),
-            Ask::Proxy(ask) => ask.refuse(),
-            Ask::TcpLane(ask) => ask.refuse(),
-            Ask::Metrics(reply) => drop(reply.send(Ok("# HELP x y\nx{ue=\"a\"} 4\nz 1\n# EOF\n".into()))),
+            ControlRequest::Ran(ask) => ask.refuse(),
+            ControlRequest::Lwip(ask) => ask.refuse(),
+            ControlRequest::Proxy(ask) => ask.refuse(),
+            ControlRequest::TcpLane(ask) => ask.refuse(),
+            ControlRequest::Metrics(reply) => {
+                drop(reply.send(Ok("# HELP x y\nx{ue=\"a\"} 4\nz 1\n# EOF\n".into())))
+            }
         }
     }
 }
@@ -176,8 +180,16 @@ impl World {
         let (sender, asks) = mpsc::channel(8);
         tokio::spawn(agent(asks));
         let events = EventLog::default();
-        let server =
-            serve(crate::api::Agent::Upf, api, None, Asker::new(sender), events.clone(), None).await.unwrap();
+        let server = serve(
+            crate::runtime::api::Agent::Upf,
+            api,
+            None,
+            RequestSender::new(sender),
+            events.clone(),
+            None,
+        )
+        .await
+        .unwrap();
         Self { _server: Box::new(server), events, folder }
     }
 
@@ -481,7 +493,7 @@ async fn exit_codes_tell_unreachable_and_refused_apart() {
 #[tokio::test]
 async fn an_agent_with_a_certificate_is_asked_by_https() {
     let folder = tempfile::tempdir().unwrap();
-    let tls = crate::api::auth::tests::certificate(folder.path());
+    let tls = crate::runtime::api::auth::tests::certificate(folder.path());
     let (token_file, ca) = (folder.path().join("token"), folder.path().join("ca.pem"));
     std::fs::write(&token_file, "correct-horse-battery\n").unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

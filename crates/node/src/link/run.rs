@@ -3,7 +3,7 @@
 use super::Carrier;
 use super::control::{Control, Request};
 use super::ports::{Counters, Ports};
-use crate::config::read_trace;
+use crate::runtime::config::read_trace;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 use anabranch_element::{Element, Port as Side, Sink, drive};

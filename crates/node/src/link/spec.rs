@@ -1,7 +1,7 @@
 //! From the command line and a file to the two directions of a link.
 
 use super::Args;
-use crate::config::read_trace;
+use crate::runtime::config::read_trace;
 use anabranch_link::{LinkConfig, LinkSpec};
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};

@@ -13,8 +13,8 @@
 use super::report::Report;
 use super::schema::{CountersSchema, FlowSchema, PathSchema};
 use super::served::Last;
-use crate::api::extract::{Params, Path, complete};
-use crate::api::{Access, Bearer, Page, Problem, finish, hundred};
+use crate::runtime::api::extract::{Params, Path, complete};
+use crate::runtime::api::{Access, Bearer, Page, Problem, finish, hundred};
 use anabranch_cc::collect::{CollectCounters, FlowView, PathView};
 use axum::extract::State;
 use axum::{Json, Router};
@@ -180,8 +180,8 @@ async fn flows(State(last): State<Last>, Params(of): Params<FlowsOf>) -> Answer<
 mod tests {
     use super::super::show::tests::sample;
     use super::*;
-    use crate::api::{Guarded, Server};
-    use crate::config::Listen;
+    use crate::runtime::api::{Guarded, Server};
+    use crate::runtime::config::Listen;
     use tokio::sync::watch;
 
     async fn serve(

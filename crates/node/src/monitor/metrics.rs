@@ -1,7 +1,7 @@
 //! `--metrics`: Prometheus text of the last report.
 
 use super::report::Report;
-use crate::agent::metrics::{count, encoded, gauge, one};
+use crate::runtime::metrics::{count, encoded, gauge, one};
 use anabranch_cc::collect::{FlowView, HopView, LatencyView, PathView};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};

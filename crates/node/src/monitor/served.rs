@@ -1,12 +1,10 @@
 //! What others may ask for or are told: REST, metrics and MQTT, on a thread of their own, from the last report.
 
-use super::ApiArgs;
-use super::api;
-use super::metrics;
 use super::mqtt::{self, MqttArgs};
 use super::report::Report;
-use crate::api::{Guarded, Server};
-use crate::config::Listen;
+use super::{ApiArgs, api, metrics};
+use crate::runtime::api::{Guarded, Server};
+use crate::runtime::config::Listen;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::http::header;

@@ -2,8 +2,8 @@
 
 use super::policy::Way;
 use super::rules::Transport;
-use crate::api::client::{self, Trust};
-use crate::config::{AgentLink, Listen};
+use crate::runtime::api::client::{self, Trust};
+use crate::runtime::config::{AgentLink, Listen};
 use anabranch_selection::PathName;
 use anabranch_selection::plan::{Answer as Selected, Planned};
 use anyhow::Context;
@@ -54,7 +54,7 @@ impl Agent {
     pub fn new(config: &AgentLink) -> anyhow::Result<Option<Self>> {
         let builder =
             client::builder(Trust::Nobody)?.timeout(Duration::from_millis(config.timeout_ms.into()));
-        let builder = builder.pool_idle_timeout(crate::api::REUSED);
+        let builder = builder.pool_idle_timeout(crate::runtime::api::REUSED);
         let (builder, base, place) = match &config.connect {
             Listen::Off => return Ok(None),
             Listen::Unix(path) => (

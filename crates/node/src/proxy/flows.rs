@@ -2,7 +2,7 @@
 
 use super::policy::{Origin, Way};
 use super::rules::Transport;
-use crate::relay::{self, Full, Kind, Tally, Totals, named};
+use crate::runtime::relay::{self, Full, Kind, Tally, Totals, named};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,9 +1,8 @@
 //! The sockets that flows are led to: 127.0.0.1 and ::1, transparent, so that they have the addresses the program wants.
 
-use super::Proxy;
-use super::tcp;
 use super::udp::{self, Doors};
-use crate::relay;
+use super::{Proxy, tcp};
+use crate::runtime::relay;
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Protocol, Type};

@@ -13,16 +13,21 @@
 //! One task per flow on a few threads; nothing is locked or allocated per packet. Flows, answers, pipes and buffers are
 //! bounded. Where policy is missing a flow goes on without: it is never broken for that.
 
-mod agent;
-mod flows;
-mod listen;
-mod open;
-mod policy;
-mod race;
-mod rules;
-mod tcp;
-mod udp;
-mod udp_flow;
+pub mod agent;
+pub mod api;
+pub mod config;
+pub mod ctl;
+pub mod flows;
+pub mod listen;
+pub mod open;
+pub mod policy;
+pub mod race;
+pub mod routes;
+pub mod rules;
+pub mod run;
+pub mod tcp;
+pub mod udp;
+pub mod udp_flow;
 
 #[cfg(test)]
 pub use flows::Refused;
@@ -33,8 +38,8 @@ pub use policy::Origin;
 pub use policy::Policy;
 pub use rules::Rules;
 
-use crate::config::ProxyLimits;
-use crate::netctl::Owners;
+use crate::runtime::config::ProxyLimits;
+use crate::runtime::netctl::Owners;
 use anabranch_atsss::classify::FlowOwner;
 use anabranch_wire::ip::FlowKey;
 use arc_swap::ArcSwap;

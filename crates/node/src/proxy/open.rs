@@ -2,7 +2,7 @@
 
 use super::flows::Counters;
 use super::policy::Way;
-use crate::relay::transparent;
+use crate::runtime::relay::transparent;
 use anabranch_selection::Protocol as Carrier;
 use anabranch_selection::plan::Action;
 use nix::sys::socket::{setsockopt, sockopt};

@@ -12,8 +12,8 @@
 
 use super::agent::{Agent, Answer, AskError};
 use super::rules::{Rule, Transport};
-use crate::config::AgentLink;
-use crate::relay::named;
+use crate::runtime::config::AgentLink;
+use crate::runtime::relay::named;
 use anabranch_selection::Protocol;
 use anabranch_selection::plan::Action;
 use serde::Serialize;

@@ -1,8 +1,7 @@
 //! Connecting: ways are tried one after the other, the next one when an earlier one fails or is late (RFC 8305).
 
-use super::Proxy;
-use super::open;
 use super::policy::Way;
+use super::{Proxy, open};
 use anabranch_element::time;
 use anabranch_selection::race::{Race, RaceAction, RaceConfig};
 use std::io;
@@ -91,6 +90,6 @@ async fn once(
     keepalive: Duration,
 ) -> io::Result<TcpStream> {
     let socket = open::socket(way, server, source, proxy.own_mark, &proxy.flows.counters)?;
-    crate::relay::relayed(&socket, keepalive)?;
+    crate::runtime::relay::relayed(&socket, keepalive)?;
     TcpSocket::from_std_stream(socket.into()).connect(server).await
 }

@@ -1,7 +1,7 @@
 //! Which rule a flow falls under.
 
-use crate::config::{ProxyRule, Source, Unmet};
-use crate::netctl::FlowRule;
+use crate::runtime::config::{ProxyRule, Source, Unmet};
+use crate::runtime::netctl::FlowRule;
 use anabranch_atsss::classify::{FlowFilter, FlowOwner};
 use anabranch_selection::Protocol;
 use anabranch_wire::ip::{FlowKey, protocol};
@@ -108,7 +108,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ProxyConfig, parse};
+    use crate::runtime::config::{ProxyConfig, parse};
 
     #[test]
     fn the_first_that_matches_counts() {

@@ -1,12 +1,11 @@
-//! A TCP flow: connected to its server, then both ways until both ends are done ([`crate::relay`]).
+//! A TCP flow: connected to its server, then both ways until both ends are done ([`crate::runtime::relay`]).
 
-use super::Proxy;
 use super::agent::Answer;
 use super::flows::{Entry, Known, Opened, Refused};
-use super::race;
 use super::rules::Transport;
-use crate::config::{Source, Unmet};
-use crate::relay::{self, gone, reset};
+use super::{Proxy, race};
+use crate::runtime::config::{Source, Unmet};
+use crate::runtime::relay::{self, gone, reset};
 use socket2::SockRef;
 use std::net::SocketAddr;
 use std::sync::Arc;

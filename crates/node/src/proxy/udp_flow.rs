@@ -4,13 +4,12 @@
 //!  client ──▶ [ bound to the server's address, connected to the client ] ─ GRO ─▶ GSO ─ [ as the plan has it ] ──▶ server
 //! ```
 
-use super::Proxy;
 use super::agent::Answer;
 use super::flows::{Counters, Entry, Opened, Refused};
-use super::open;
 use super::policy::Way;
 use super::rules::Transport;
-use crate::config::{Source, Unmet};
+use super::{Proxy, open};
+use crate::runtime::config::{Source, Unmet};
 use anabranch_kern::datagram::{self, Datagrams};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -193,7 +192,7 @@ async fn open(proxy: &Arc<Proxy>, entry: &Entry) -> Result<(Side, Side), Refused
 fn near(client: SocketAddr, server: SocketAddr, own_mark: u32) -> io::Result<Side> {
     let kind = Type::DGRAM.nonblocking();
     let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-    crate::relay::transparent(&socket, server.is_ipv6())?;
+    crate::runtime::relay::transparent(&socket, server.is_ipv6())?;
     // Many clients may talk to one server: each has a socket with its address.
     socket.set_reuse_address(true)?;
     socket.set_mark(own_mark)?;

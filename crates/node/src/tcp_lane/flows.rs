@@ -1,6 +1,6 @@
 //! Flows of a lane.
 
-use crate::relay::{self, Full, Kind, Named, Tally, Totals, named};
+use crate::runtime::relay::{self, Full, Kind, Named, Tally, Totals, named};
 use anabranch_kern::socket::mptcp_paths;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

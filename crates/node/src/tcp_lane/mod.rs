@@ -9,11 +9,15 @@
 //! What is between `lane0` and `lane0` are inner packets of the session like others: sealed where an access is, of nobody
 //! but an authenticated UE. Each end has its lane in a network namespace of its own.
 
-mod converse;
-mod flows;
-mod namespace;
-mod ue;
-mod upf;
+pub mod api;
+pub mod config;
+pub mod converse;
+pub mod ctl;
+pub mod flows;
+pub mod namespace;
+pub mod run;
+pub mod ue;
+pub mod upf;
 
 pub use flows::{Carrier, Flow, Flows};
 pub use namespace::Namespace;

@@ -12,10 +12,10 @@
 use super::converse::{self, Silence};
 use super::flows::{Carrier, Entry, Flows, Known, Why};
 use super::{Namespace, congestion_control};
-use crate::config::UeLaneSection;
-use crate::engine::worker::Handle;
-use crate::netctl::Owners;
-use crate::relay::{self, gone, reset};
+use crate::runtime::config::UeLaneSection;
+use crate::runtime::engine::worker::{Handle, Worker};
+use crate::runtime::netctl::Owners;
+use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
 use anabranch_kern::socket::mptcp_paths;
@@ -131,19 +131,19 @@ impl UeLane {
             dst_port: server.port(),
             protocol: protocol::TCP,
         };
-        let ask = move |inside: &mut crate::engine::worker::Inside<'_, Ue>, owner: Option<_>| {
-            let asks_owner = inside.end.session().rules().uses_owner();
-            let (rule, path) = inside.end.verdict(&key, owner.as_ref(), inside.now);
+        let ask = move |worker: &mut Worker<Ue>, now: anabranch_element::time::Instant, owner: Option<_>| {
+            let asks_owner = worker.end.session().rules().uses_owner();
+            let (rule, path) = worker.end.verdict(&key, owner.as_ref(), now);
             (asks_owner, (rule.functionality, rule.name.clone(), path))
         };
-        let mut first = self.worker.ask(move |inside| ask(inside, None)).await;
+        let mut first = self.worker.ask(move |worker, now| ask(worker, now, None)).await;
         // Where many flows come at once its queue of orders is full for a moment.
         for _ in 0..BUSY_TRIES {
             if first.is_ok() {
                 break;
             }
             tokio::time::sleep(BUSY_PAUSE).await;
-            first = self.worker.ask(move |inside| ask(inside, None)).await;
+            first = self.worker.ask(move |worker, now| ask(worker, now, None)).await;
         }
         let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), None) };
         if !asks_owner {
@@ -151,7 +151,7 @@ impl UeLane {
         }
         // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
         let owner = self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key);
-        match self.worker.ask(move |inside| ask(inside, Some(owner))).await {
+        match self.worker.ask(move |worker, now| ask(worker, now, Some(owner))).await {
             Ok((_, verdict)) => verdict,
             Err(_) => verdict,
         }
@@ -347,7 +347,7 @@ fn read_answer(bytes: &[u8]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::Named;
+    use crate::runtime::relay::Named;
 
     #[test]
     fn an_answer_says_whether_the_flow_goes_on_and_how() {

@@ -13,10 +13,10 @@
 use super::converse::{self, Silence};
 use super::flows::{Carrier, Flows, Known, Why};
 use super::{Namespace, congestion_control};
-use crate::config::UpfLaneSection;
-use crate::engine::ends::UpfEnd;
-use crate::engine::worker::Handle;
-use crate::relay::{self, gone, reset};
+use crate::runtime::config::UpfLaneSection;
+use crate::runtime::engine::ends::UpfEnd;
+use crate::runtime::engine::worker::Handle;
+use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::destinations::Destinations;
 use anabranch_atsss::tcp_lane;
 use anabranch_kern::socket::mptcp_paths;
@@ -113,7 +113,7 @@ impl UpfLane {
             return Some(session.into());
         }
         for shard in &self.shards {
-            let found = shard.ask(move |inside| inside.end.upf.addresses_of(session.into())).await;
+            let found = shard.ask(move |worker, _| worker.end.upf.addresses_of(session.into())).await;
             if let Ok(Some(addresses)) = found {
                 return addresses.v6.map(IpAddr::V6);
             }

@@ -10,7 +10,7 @@ use crate::mac::harq::Retx;
 use crate::mac::{Outcome, PER_PDU, TransportBlock};
 use crate::queue::TtiReport;
 use crate::sched::intra::{IntraSlice, Rank};
-use crate::sched::{Backlog, Board, InterSlice, Tti};
+use crate::sched::{Allocation, Backlog, InterSlice, Tti};
 use crate::sdap::DrbId;
 use anabranch_element::time::{Instant, nanos};
 
@@ -27,7 +27,7 @@ pub(super) struct Scratch {
     ranked: Vec<Ranked>,
     queues: Vec<Backlog>,
     sizes: Vec<u32>,
-    board: Board,
+    allocation: Allocation,
     /// By direction.
     pub(super) demands: [Demands; 2],
 }
@@ -160,13 +160,13 @@ impl Gnb {
         }
         let Some(table) = self.amc.table(direction, slot) else { return 0 };
         let special = !std::ptr::eq(table, self.amc.full());
-        let Scratch { board, queues, sizes, .. } = &mut self.scratch;
+        let Scratch { allocation, queues, sizes, .. } = &mut self.scratch;
         let tti = Tti { rbs, rbg: self.amc.rbg(), table, slices: &self.slices, queues, sizes };
-        self.links[index(direction)].scheduler.divide(&tti, board);
+        self.links[index(direction)].scheduler.allocate(&tti, allocation);
         let mut used = 0;
         for place in 0..self.scratch.queues.len() {
             let Backlog { ue, mcs, slice, .. } = self.scratch.queues[place];
-            let rbs = self.scratch.board.grants.get(place).copied().unwrap_or(0);
+            let rbs = self.scratch.allocation.grants.get(place).copied().unwrap_or(0);
             used += rbs;
             let row = self.amc.table(direction, slot).map_or(&[][..], |table| table.row(mcs));
             let tbs_bytes = row.get(usize::from(rbs)).copied().unwrap_or(0);

@@ -8,7 +8,7 @@ use super::Gnb;
 use super::ue::{Ue, index};
 use crate::amc::{Direction, TbsTable, rbs_for};
 use crate::mac::PER_PDU;
-use crate::sched::{InterAlgorithm, Room};
+use crate::sched::{Capacity, InterAlgorithm};
 use std::fmt;
 
 /// A queue that nothing can ever leave, as the cell is now.
@@ -126,7 +126,7 @@ impl Gnb {
     /// The most RBs that a UE's slice gets of `rbs`, whoever else has something to send.
     fn most_rbs(&self, ue: &Ue, direction: Direction, rbs: u16) -> u16 {
         let Some(slice) = self.slices.get(usize::from(ue.slice)) else { return rbs };
-        let mut room = Room::new(rbs, self.amc.rbg());
+        let mut room = Capacity::new(rbs, self.amc.rbg());
         match self.inter[index(direction)].algorithm() {
             InterAlgorithm::Fixed => room.split(slice.share_of(rbs)).rbs(),
             InterAlgorithm::RrmPolicy => {
@@ -135,7 +135,7 @@ impl Gnb {
                 }
                 let all = room.rbs();
                 let (.., most) = slice.policy_of(rbs);
-                all.min(Room::new(rbs, self.amc.rbg()).split(most).rbs())
+                all.min(Capacity::new(rbs, self.amc.rbg()).split(most).rbs())
             }
             _ => rbs,
         }

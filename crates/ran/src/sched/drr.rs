@@ -9,7 +9,7 @@
 //! size of packets plays no part. A round gives a slice at least 1/16 of a group, however small its share.
 
 use super::config::PARTS;
-use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone)]
@@ -37,29 +37,29 @@ impl Scheduler for Drr {
 }
 
 impl InterSlice for Drr {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let slices = tti.slices.len().min(self.deficits.len());
-        let mut unmet: usize = (0..slices).filter(|s| board.next_queue(*s).is_some()).count();
-        while board.room.rbs() > 0 && unmet > 0 {
-            let Some(queue) = board.next_queue(self.turn) else {
+        let mut unmet: usize = (0..slices).filter(|s| allocation.next_queue(*s).is_some()).count();
+        while allocation.room.rbs() > 0 && unmet > 0 {
+            let Some(queue) = allocation.next_queue(self.turn) else {
                 self.deficits[self.turn] = 0;
                 self.turn_over(tti, slices);
                 continue;
             };
-            let group = i64::from(board.room.would_take(1)) * PARTS as i64;
+            let group = i64::from(allocation.room.would_take(1)) * PARTS as i64;
             if self.deficits[self.turn] < group {
                 self.turn_over(tti, slices);
                 continue;
             }
-            board.give(tti, queue, 1);
+            allocation.grant(tti, queue, 1);
             self.deficits[self.turn] -= group;
-            unmet -= usize::from(board.next_queue(self.turn).is_none());
+            unmet -= usize::from(allocation.next_queue(self.turn).is_none());
         }
         self.note_balances();
     }
 
     /// Quanta are as many as what is given takes.
-    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+    fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
         let ([_], [deficit], 0) = (tti.slices, &mut self.deficits[..], self.turn) else { return None };
         let got = tti.room().take_by_groups(need);
         let missing = i64::from(got) * PARTS as i64 - *deficit;

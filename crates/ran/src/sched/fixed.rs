@@ -7,7 +7,7 @@
 //!
 //! A share is rounded down to whole groups: the groups are what can be given to a UE.
 
-use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy)]
@@ -22,15 +22,15 @@ impl Scheduler for Fixed {
 }
 
 impl InterSlice for Fixed {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         for (slice, config) in tti.slices.iter().enumerate() {
-            let mut part = board.room.split(config.share_of(tti.rbs));
-            board.serve_from(tti, slice, &mut part);
-            board.room.put_back(part);
+            let mut part = allocation.room.split(config.share_of(tti.rbs));
+            allocation.serve_from(tti, slice, &mut part);
+            allocation.room.put_back(part);
         }
     }
 
-    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+    fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
         let [slice] = tti.slices else { return None };
         Some(tti.room().split(slice.share_of(tti.rbs)).take(need))
     }

@@ -32,7 +32,7 @@
 
 use super::account::{self, Account, Claim, RB, UNBOUNDED};
 use super::knapsack::{Problem, SliceBound};
-use super::{Board, InterSlice, OutOfRange, Scheduler, Setup, Tti, bound};
+use super::{Allocation, InterSlice, OutOfRange, Scheduler, Setup, Tti, bound};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -86,7 +86,7 @@ impl GpsPacking {
     }
 
     /// Lists who has a backlog, and what would empty it.
-    fn gather(&mut self, tti: &Tti<'_>, board: &Board) {
+    fn gather(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         account::begin(&mut self.slices);
         for ues in &mut self.ues {
             account::begin(ues);
@@ -103,7 +103,7 @@ impl GpsPacking {
             let all = tti.table.row(backlog.mcs).last().copied().unwrap_or(0);
             let need = match backlog.bytes {
                 bytes if bytes > all.into() => UNBOUNDED,
-                _ => i64::from(board.unmet(queue).next_multiple_of(tti.rbg.max(1))) * RB,
+                _ => i64::from(allocation.unmet(queue).next_multiple_of(tti.rbg.max(1))) * RB,
             };
             of_slice.wants(need);
             let place = ues.binary_search_by_key(&backlog.ue, |a| a.id).unwrap_or_else(|place| {
@@ -137,21 +137,21 @@ impl GpsPacking {
     }
 
     /// Of the slices that have a backlog left, the one that is furthest behind.
-    fn slice_behind(&self, board: &Board) -> Option<usize> {
+    fn slice_behind(&self, allocation: &Allocation) -> Option<usize> {
         // The first of equals.
-        let open = (0..self.slices.len()).rev().filter(|slice| board.next_queue(*slice).is_some());
+        let open = (0..self.slices.len()).rev().filter(|slice| allocation.next_queue(*slice).is_some());
         open.max_by_key(|slice| self.slices[*slice].behind())
     }
 
     /// The UE of a slice that is furthest behind, of those that are not served wholly.
-    fn queue_behind(&self, tti: &Tti<'_>, board: &Board, slice: usize) -> Option<usize> {
+    fn queue_behind(&self, tti: &Tti<'_>, allocation: &Allocation, slice: usize) -> Option<usize> {
         // The better ranked of equals.
-        let unmet = board.queues_of(slice).filter(|queue| board.unmet(*queue) > 0).rev();
+        let unmet = allocation.queues_of(slice).filter(|queue| allocation.unmet(*queue) > 0).rev();
         unmet.max_by_key(|queue| self.ue(tti, *queue).map(Account::behind))
     }
 
-    fn give(&mut self, tti: &Tti<'_>, board: &mut Board, queue: usize, rbs: u16) -> u16 {
-        let got = board.give(tti, queue, rbs);
+    fn grant(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, queue: usize, rbs: u16) -> u16 {
+        let got = allocation.grant(tti, queue, rbs);
         let slice = usize::from(tti.queues[queue].slice);
         let given = i64::from(got) * RB;
         if let Some(account) = self.slices.get_mut(slice) {
@@ -166,27 +166,27 @@ impl GpsPacking {
     }
 
     /// Gives group by group to who is furthest behind, as long as that is by more than `least`.
-    fn share_out(&mut self, tti: &Tti<'_>, board: &mut Board, least: i64) {
-        while board.room.rbs() > 0
-            && let Some(slice) = self.slice_behind(board)
+    fn share_out(&mut self, tti: &Tti<'_>, allocation: &mut Allocation, least: i64) {
+        while allocation.room.rbs() > 0
+            && let Some(slice) = self.slice_behind(allocation)
             && self.slices[slice].behind() > least
-            && let Some(queue) = self.queue_behind(tti, board, slice)
-            && self.give(tti, board, queue, 1) > 0
+            && let Some(queue) = self.queue_behind(tti, allocation, slice)
+            && self.grant(tti, allocation, queue, 1) > 0
         {}
     }
 
     /// Lists the packets within the bounds.
-    fn list_packets(&mut self, tti: &Tti<'_>, board: &Board) {
-        self.problem.clear(board.room);
+    fn list_packets(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
+        self.problem.clear(allocation.room);
         let rbs = |units: i64| units.max(0) / RB;
         for slice in 0..tti.slices.len() {
-            let queues = board.queues_of(slice);
+            let queues = allocation.queues_of(slice);
             let most = self.most_owed(tti, slice);
             let closed = queues.clone().any(|queue| {
-                board.unmet(queue) > 0 && self.ue(tti, queue).is_some_and(|a| a.behind() > most / 2)
+                allocation.unmet(queue) > 0 && self.ue(tti, queue).is_some_and(|a| a.behind() > most / 2)
             });
             for queue in queues.clone() {
-                self.problem.push_queue(tti, queue, board.grants[queue], 1.0);
+                self.problem.push_queue(tti, queue, allocation.grants[queue], 1.0);
                 let ahead = self.ue(tti, queue).map_or(0, |a| rbs(a.behind() + self.limit));
                 self.problem.cut_queue(if closed { 0 } else { u16::try_from(ahead).unwrap_or(u16::MAX) });
             }
@@ -200,23 +200,23 @@ impl GpsPacking {
     }
 
     /// Gives the picked packets their RBs, those with the short group first.
-    fn assign(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn assign(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let first = self.problem.short_at;
         for queue in first.into_iter().chain((0..tti.queues.len()).filter(|queue| Some(*queue) != first)) {
             let packets = self.problem.packets[queue] as usize;
             if packets > 0 {
-                let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(board.grants[queue]);
-                self.give(tti, board, queue, rbs);
+                let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(allocation.grants[queue]);
+                self.grant(tti, allocation, queue, rbs);
             }
         }
     }
 
     /// What everybody was due in the end.
-    fn settle(&mut self, tti: &Tti<'_>, board: &Board) {
+    fn settle(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
         for account in self.slices.iter_mut().chain(self.ues.iter_mut().flatten()) {
             account.unmet = account.need == UNBOUNDED;
         }
-        for queue in (0..tti.queues.len()).filter(|queue| board.unmet(*queue) > 0) {
+        for queue in (0..tti.queues.len()).filter(|queue| allocation.unmet(*queue) > 0) {
             let slice = usize::from(tti.queues[queue].slice);
             let (Some(of_slice), Some(ues)) = (self.slices.get_mut(slice), self.ues.get_mut(slice)) else {
                 continue;
@@ -249,15 +249,15 @@ impl Scheduler for GpsPacking {
 }
 
 impl InterSlice for GpsPacking {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
-        self.gather(tti, board);
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
+        self.gather(tti, allocation);
         self.reckon(tti);
-        self.share_out(tti, board, account::most_owed(&self.slices, self.limit) / 2);
-        self.list_packets(tti, board);
+        self.share_out(tti, allocation, account::most_owed(&self.slices, self.limit) / 2);
+        self.list_packets(tti, allocation);
         self.problem.solve();
-        self.assign(tti, board);
-        self.share_out(tti, board, i64::MIN);
-        self.settle(tti, board);
+        self.assign(tti, allocation);
+        self.share_out(tti, allocation, i64::MIN);
+        self.settle(tti, allocation);
     }
 
     fn wants_sizes(&self) -> bool {

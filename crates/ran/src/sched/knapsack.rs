@@ -18,7 +18,7 @@
 //! the inner loop is then a maximum of sums over contiguous memory. Equal scores go to the queue that comes
 //! first, that is to the better ranked UE.
 
-use super::{Room, Tti};
+use super::{Capacity, Tti};
 use std::ops::Range;
 
 /// One slice of a problem.
@@ -36,7 +36,7 @@ pub struct SliceBound {
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
     /// What is free.
-    pub room: Room,
+    pub room: Capacity,
     /// The slices, in the order of their queues.
     pub slices: Vec<SliceBound>,
     /// Of each queue, where in `needs` its packets are.
@@ -111,7 +111,7 @@ impl Rows {
 
 impl Problem {
     /// Empties it for another TTI.
-    pub fn clear(&mut self, room: Room) {
+    pub fn clear(&mut self, room: Capacity) {
         self.room = room;
         self.slices.clear();
         self.queues.clear();
@@ -260,7 +260,7 @@ impl Problem {
 
     /// Every way to serve a queue, by rising number of packets.
     fn ways_of_queue<T: Score>(&self, slice: &SliceBound, queue: usize, weight: i64, ways: &mut Vec<Way<T>>) {
-        let Room { rbg, groups: all, short } = self.room;
+        let Capacity { rbg, groups: all, short } = self.room;
         let rbg = rbg.max(1);
         let each = weight + i64::from(slice.quantum);
         ways.clear();
@@ -434,7 +434,7 @@ mod tests {
         let mut below = |n: u32| rng.next_u32() % n;
         let mut p = Problem::default();
         let rbg = [1, 1, 2, 3, 4][below(5) as usize];
-        p.room = Room::new(1 + below(28) as u16, rbg);
+        p.room = Capacity::new(1 + below(28) as u16, rbg);
         for _ in 0..1 + below(3) {
             let start = p.queues.len();
             for _ in 0..1 + below(3).min(below(3)) {
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_first() {
-        let mut p = Problem { room: Room::new(4, 1), ..Problem::default() };
+        let mut p = Problem { room: Capacity::new(4, 1), ..Problem::default() };
         for i in 0..3 {
             p.needs.push(4);
             p.queues.push(i..i + 1);
@@ -488,7 +488,7 @@ mod tests {
         p.slices = vec![SliceBound { most_rbs: 100, queues: 0..3, ..SliceBound::default() }];
         p.solve();
         assert_eq!(p.packets, [1, 0, 0]);
-        p.clear(Room::new(4, 1));
+        p.clear(Capacity::new(4, 1));
         p.solve();
         assert_eq!(p.packets, Vec::<u32>::new());
     }

@@ -25,17 +25,17 @@
 //! registry below, or in that of [`intra`] (docs/add-an-algorithm.md).
 
 mod account;
+mod capacity;
 mod config;
 pub mod intra;
 pub mod knapsack;
-mod room;
 #[cfg(test)]
 mod tests;
 
 pub use crate::registry::{NoParams, OutOfRange};
+pub use capacity::Capacity;
 pub use config::{SchedError, SliceConfig, check_slices};
 pub use intra::{IntraKind, IntraSlice};
-pub use room::Room;
 
 use super::amc::{TbsTable, rbs_for};
 use crate::registry::{configs, in_range};
@@ -92,14 +92,14 @@ impl Tti<'_> {
     /// The groups that are free.
     #[must_use]
     #[inline]
-    pub fn room(&self) -> Room {
-        Room::new(self.rbs, self.rbg)
+    pub fn room(&self) -> Capacity {
+        Capacity::new(self.rbs, self.rbg)
     }
 }
 
 /// What a scheduler decides, and what it needs on the way. Kept from one TTI to the next for its memory only.
 #[derive(Debug, Clone, Default)]
-pub struct Board {
+pub struct Allocation {
     /// RBs of each queue of [`Tti::queues`].
     pub grants: Vec<u16>,
     /// RBs with which each queue is empty.
@@ -109,11 +109,11 @@ pub struct Board {
     served: Vec<usize>,
     /// RBs granted to each slice.
     slice_rbs: Vec<u16>,
-    room: Room,
+    room: Capacity,
 }
 
-impl Board {
-    /// Clears the board for a TTI.
+impl Allocation {
+    /// Clears the allocation for a TTI.
     #[inline]
     pub fn start(&mut self, tti: &Tti<'_>) {
         self.room = tti.room();
@@ -183,7 +183,7 @@ impl Board {
 
     /// Gives a queue groups that cover `rbs` RBs, as far as there are; returns the RBs given.
     #[inline]
-    pub fn give(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) -> u16 {
+    pub fn grant(&mut self, tti: &Tti<'_>, queue: usize, rbs: u16) -> u16 {
         let got = self.room.take(rbs);
         self.note(tti, queue, got);
         got
@@ -191,7 +191,7 @@ impl Board {
 
     /// Gives a slice's UEs, best ranked first, what they need out of `part`, which was split off before.
     #[inline]
-    fn serve_from(&mut self, tti: &Tti<'_>, slice: usize, part: &mut Room) {
+    fn serve_from(&mut self, tti: &Tti<'_>, slice: usize, part: &mut Capacity) {
         while let Some(queue) = self.next_queue(slice) {
             let got = part.take(self.unmet(queue));
             if got == 0 {
@@ -219,11 +219,11 @@ impl Board {
 
 /// Divides the RBs of a TTI among the UEs.
 pub trait InterSlice {
-    /// Fills `board.grants`. The board was started for this TTI.
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board);
+    /// Fills `allocation.grants`. The allocation was started for this TTI.
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation);
     /// What [`schedule`](Self::schedule) gives the only UE of the only slice, which needs `need` RBs, and does to its
     /// own state; `None`, and nothing is changed, if it has no shorter way to that.
-    fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+    fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
         let _ = (tti, need);
         None
     }
@@ -319,12 +319,12 @@ macro_rules! registry {
         pub enum AnyInter { $( #[doc = $about] $Variant($Scheduler), )+ }
 
         impl InterSlice for AnyInter {
-            fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
-                match self { $( Self::$Variant(s) => s.schedule(tti, board), )+ }
+            fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
+                match self { $( Self::$Variant(s) => s.schedule(tti, allocation), )+ }
             }
             #[inline]
-            fn alone(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
-                match self { $( Self::$Variant(s) => s.alone(tti, need), )+ }
+            fn schedule_single(&mut self, tti: &Tti<'_>, need: u16) -> Option<u16> {
+                match self { $( Self::$Variant(s) => s.schedule_single(tti, need), )+ }
             }
             fn wants_sizes(&self) -> bool {
                 match self { $( Self::$Variant(s) => s.wants_sizes(), )+ }
@@ -357,17 +357,17 @@ impl Default for InterConfig {
 }
 
 impl AnyInter {
-    /// Fills `board.grants` for a TTI; what else is on the board is of no meaning then.
+    /// Fills `allocation.grants` for a TTI; what else it holds is of no meaning then.
     #[inline]
-    pub fn divide(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    pub fn allocate(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         if let ([_], [queue]) = (tti.slices, tti.queues)
-            && let Some(rbs) = self.alone(tti, tti.need(queue))
+            && let Some(rbs) = self.schedule_single(tti, tti.need(queue))
         {
-            board.grants.clear();
-            board.grants.push(rbs);
+            allocation.grants.clear();
+            allocation.grants.push(rbs);
             return;
         }
-        board.start(tti);
-        self.schedule(tti, board);
+        allocation.start(tti);
+        self.schedule(tti, allocation);
     }
 }

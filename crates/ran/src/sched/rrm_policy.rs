@@ -9,7 +9,7 @@
 //! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; what is left,
 //! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum.
 
-use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy)]
@@ -24,37 +24,38 @@ impl Scheduler for RrmPolicy {
 }
 
 impl InterSlice for RrmPolicy {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let policy = |slice: usize| tti.slices[slice].policy_of(tti.rbs);
         // Dedicated RBs that their slice does not use: nobody does.
-        let mut idle = board.room.split(0);
+        let mut idle = allocation.room.split(0);
         for slice in 0..tti.slices.len() {
-            let mut part = board.room.split(policy(slice).0);
-            board.serve_from(tti, slice, &mut part);
+            let mut part = allocation.room.split(policy(slice).0);
+            allocation.serve_from(tti, slice, &mut part);
             idle.put_back(part);
         }
         for slice in 0..tti.slices.len() {
             let (dedicated, min, _) = policy(slice);
-            let mut part = board.room.split(min - dedicated.min(min));
-            board.serve_from(tti, slice, &mut part);
-            board.room.put_back(part);
+            let mut part = allocation.room.split(min - dedicated.min(min));
+            allocation.serve_from(tti, slice, &mut part);
+            allocation.room.put_back(part);
         }
-        while board.room.rbs() > 0 {
-            let group = board.room.would_take(1);
+        while allocation.room.rbs() > 0 {
+            let group = allocation.room.would_take(1);
             let wants = |slice: &usize| {
-                board.next_queue(*slice).is_some() && board.slice_rbs(*slice) + group <= policy(*slice).2
+                allocation.next_queue(*slice).is_some()
+                    && allocation.slice_rbs(*slice) + group <= policy(*slice).2
             };
             let load = |slice: &usize| {
                 // RBs per share, compared without dividing: the larger share is the smaller load.
                 let share = tti.slices[*slice].share_parts().max(1);
-                u64::from(board.slice_rbs(*slice)) * super::config::PARTS / share
+                u64::from(allocation.slice_rbs(*slice)) * super::config::PARTS / share
             };
             let Some(slice) = (0..tti.slices.len()).filter(wants).min_by_key(load) else { break };
-            let Some(queue) = board.next_queue(slice) else { break };
-            if board.give(tti, queue, 1) == 0 {
+            let Some(queue) = allocation.next_queue(slice) else { break };
+            if allocation.grant(tti, queue, 1) == 0 {
                 break;
             }
         }
-        board.room.put_back(idle);
+        allocation.room.put_back(idle);
     }
 }

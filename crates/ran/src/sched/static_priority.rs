@@ -5,7 +5,7 @@
 //!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares play no part: a slice can starve all later ones
 //! ```
 
-use super::{Board, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Default)]
@@ -22,15 +22,15 @@ impl Scheduler for StaticPriority {
 }
 
 impl InterSlice for StaticPriority {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.order.clear();
         self.order.extend(0..tti.slices.len() as u16);
         // Stable: slices of one priority in the order they are written.
         self.order.sort_by_key(|slice| tti.slices[usize::from(*slice)].priority);
         for slice in &self.order {
-            let mut all = std::mem::take(&mut board.room);
-            board.serve_from(tti, usize::from(*slice), &mut all);
-            board.room = all;
+            let mut all = std::mem::take(&mut allocation.room);
+            allocation.serve_from(tti, usize::from(*slice), &mut all);
+            allocation.room = all;
         }
     }
 }

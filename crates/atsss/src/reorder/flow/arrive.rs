@@ -1,7 +1,7 @@
 //! What happens to an arriving packet: delivered, held, late or dropped; and how flows come and go.
 
 use super::super::flows::{FLOW_BYTES, Flows};
-use super::super::law::{HoldLaw, ahead};
+use super::super::law::{HoldPolicy, ahead};
 use super::super::pool::{Fifo, Meta};
 use super::super::{FlowLimits, WINDOW};
 use super::{Arrival, Cause, Ctx, FlowStats, Hold, IDLE, Inner, LISTS, Outcome, PATIENT};
@@ -26,7 +26,7 @@ enum Room {
 
 impl Inner {
     pub(super) fn new(limits: &FlowLimits, rtts: &[u16; MAX_PATHS]) -> Self {
-        let mut law = HoldLaw::new(limits);
+        let mut law = HoldPolicy::new(limits);
         for (path, &rtt) in rtts.iter().enumerate().filter(|(_, rtt)| **rtt != 0) {
             law.on_rtt(path as PathId, u32::from(rtt) * 100);
         }

@@ -131,7 +131,7 @@ fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
         assert!(say(b"another flow", "10.64.0.1:6001").is_empty());
         assert!(say(&[0; 1373], "10.64.0.1:6000").is_empty(), "a fragment, or more than the tunnel carries");
         assert_eq!(say(&[0; 1372], "10.64.0.1:6000").len(), 1);
-        fast.take_back(slot);
+        fast.revoke(slot);
         assert!(say(b"taken back", "10.64.0.1:6000").is_empty());
         fast.carry(slot, &given).unwrap();
         assert_eq!(say(b"given again", "10.64.0.1:6000").len(), 1);

@@ -2,7 +2,7 @@
 
 use super::super::{Result1, figures, stats};
 use anabranch_ran::amc::{Amc, NrConfig, RadioConfig};
-use anabranch_ran::sched::{Backlog, Board, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
+use anabranch_ran::sched::{Allocation, Backlog, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti};
 use anyhow::Result;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -101,7 +101,7 @@ fn measure(config: &InterConfig, load: Load) -> Result<(f64, f64)> {
     let mut scheduler = config.build(of_slice.len(), queues as usize)?;
     let mut rng = ChaCha12Rng::seed_from_u64(1);
     let mut below = |n: u32| rng.next_u32() % n;
-    let mut board = Board::default();
+    let mut allocation = Allocation::default();
     let (mut backlogs, mut sizes, mut took): (Vec<Backlog>, Vec<u32>, Vec<u64>) = Default::default();
     for _ in 0..ROUNDS {
         backlogs.clear();
@@ -132,8 +132,8 @@ fn measure(config: &InterConfig, load: Load) -> Result<(f64, f64)> {
             sizes: &sizes,
         };
         let from = Instant::now();
-        board.start(&tti);
-        scheduler.schedule(&tti, &mut board);
+        allocation.start(&tti);
+        scheduler.schedule(&tti, &mut allocation);
         took.push(u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
     let us = |share, took: &mut [u64]| stats::quantile(took, share) as f64 * 1e-3;

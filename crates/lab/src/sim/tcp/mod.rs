@@ -2,7 +2,7 @@
 //!
 //! | file | what | source |
 //! |---|---|---|
-//! | `connection.rs` | handshake, options, segments in and out, close | RFC 9293, 7323 |
+//! | `connection` | handshake, options, segments in and out, close | RFC 9293, 7323 |
 //! | `sender.rs`, `ack.rs` | what to send; what an ACK does | RFC 5681, 6675 |
 //! | `scoreboard.rs` | what is in flight, SACKed, lost | RFC 6675 |
 //! | `rack.rs` | loss detection by time, tail loss probes | RFC 8985 |

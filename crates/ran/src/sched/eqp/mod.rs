@@ -47,7 +47,7 @@ mod bank;
 pub mod paper;
 
 use super::knapsack::{Problem, SliceBound};
-use super::{Board, InterAlgorithm, InterSlice, OutOfRange, Room, Scheduler, Setup, Tti, bound};
+use super::{Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Scheduler, Setup, Tti, bound};
 use bank::Bank;
 use serde::{Deserialize, Serialize};
 
@@ -114,24 +114,24 @@ impl Eqp {
 
     /// What is owed beyond the limit is the slice's own now, group by group to whoever is owed most. Returns what
     /// nobody may use.
-    fn serve_lenders(&mut self, tti: &Tti<'_>, board: &mut Board) -> Room {
-        let mut unused = board.room.split(0);
+    fn serve_lenders(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) -> Capacity {
+        let mut unused = allocation.room.split(0);
         let beyond = |quantum: i32| quantum.saturating_sub(self.limit).clamp(0, tti.rbs.into()) as u16;
         let wanted = self.bank.quanta().iter().map(|q| u32::from(beyond(*q).next_multiple_of(tti.rbg)));
         // As long as there is enough for all, one after another is the same.
-        let enough = wanted.sum::<u32>() <= u32::from(board.room.groups) * u32::from(tti.rbg);
+        let enough = wanted.sum::<u32>() <= u32::from(allocation.room.groups) * u32::from(tti.rbg);
         while let Some(slice) = self.bank.richest(|_| true) {
             let beyond = beyond(self.bank.get(slice));
             if beyond == 0 {
                 break;
             }
             let rbs = if enough { beyond } else { 1 };
-            let mut part = board.room.split(rbs.next_multiple_of(tti.rbg));
+            let mut part = allocation.room.split(rbs.next_multiple_of(tti.rbg));
             let before = part.rbs();
             if before == 0 {
                 break;
             }
-            board.serve_from(tti, slice, &mut part);
+            allocation.serve_from(tti, slice, &mut part);
             self.bank.charge(slice, before - part.rbs());
             // What it has no use for it pays for all the same.
             match self.idle {
@@ -141,21 +141,21 @@ impl Eqp {
             unused.put_back(part);
         }
         if self.idle == Idle::IdleReset {
-            board.room.put_back(std::mem::take(&mut unused));
+            allocation.room.put_back(std::mem::take(&mut unused));
         }
         unused
     }
 
     /// Lists the packets that could leave whole (`generate_rbs` of Algorithm 4).
-    fn list_packets(&mut self, tti: &Tti<'_>, board: &Board) {
-        self.problem.clear(board.room);
+    fn list_packets(&mut self, tti: &Tti<'_>, allocation: &Allocation) {
+        self.problem.clear(allocation.room);
         for slice in 0..tti.slices.len() {
             let quantum = self.bank.get(slice);
-            let queues = board.queues_of(slice);
+            let queues = allocation.queues_of(slice);
             let inflation = self.inflation(quantum);
             for queue in queues.clone() {
                 // What it got as a lender comes first.
-                let granted = board.grants[queue];
+                let granted = allocation.grants[queue];
                 self.problem.push_queue(tti, queue, granted, inflation);
             }
             self.problem.slices.push(SliceBound {
@@ -173,7 +173,7 @@ impl Eqp {
     }
 
     /// Gives the picked packets their RBs, those with the short group first.
-    fn assign(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn assign(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let first = self.problem.short_at;
         let rest = (0..tti.queues.len()).filter(|queue| Some(*queue) != first);
         for queue in first.into_iter().chain(rest) {
@@ -181,39 +181,41 @@ impl Eqp {
             if packets == 0 {
                 continue;
             }
-            let already = board.grants[queue];
+            let already = allocation.grants[queue];
             let rbs = Problem::rbs_of(tti, queue, packets).saturating_sub(already);
             let slice = usize::from(tti.queues[queue].slice);
-            if self.bank.get(slice).saturating_sub(i32::from(board.room.would_take(rbs))) < -self.limit {
+            if self.bank.get(slice).saturating_sub(i32::from(allocation.room.would_take(rbs))) < -self.limit {
                 continue;
             }
-            let got = board.give(tti, queue, rbs);
+            let got = allocation.grant(tti, queue, rbs);
             self.bank.charge(slice, got);
         }
     }
 
     /// Lines 9 to 17 of Algorithm 4.
-    fn share_out(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn share_out(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let stop = -(i64::from(self.limit) * 3 / 4);
-        while board.room.rbs() > 0 {
-            let Some(slice) = self.bank.richest(|slice| board.next_queue(slice).is_some()) else { return };
-            let Some(queue) = board.next_queue(slice) else { return };
+        while allocation.room.rbs() > 0 {
+            let Some(slice) = self.bank.richest(|slice| allocation.next_queue(slice).is_some()) else {
+                return;
+            };
+            let Some(queue) = allocation.next_queue(slice) else { return };
             let quantum = self.bank.get(slice);
-            let group = i32::from(board.room.would_take(1));
+            let group = i32::from(allocation.room.would_take(1));
             if i64::from(quantum) <= stop || quantum - group < -self.limit {
                 return;
             }
-            let got = board.give(tti, queue, 1);
+            let got = allocation.grant(tti, queue, 1);
             self.bank.charge(slice, got);
         }
     }
 
     /// Lines 18 to 20: what is left is charged to those that are owed most.
-    fn charge_the_rest(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn charge_the_rest(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         let mut left = match self.idle {
-            Idle::Strict => board.room.rbs(),
+            Idle::Strict => allocation.room.rbs(),
             // Some of it is paid for.
-            Idle::IdleReset => board.room.rbs().saturating_sub(self.bank.prepaid()),
+            Idle::IdleReset => allocation.room.rbs().saturating_sub(self.bank.prepaid()),
         };
         while left > 0 {
             let Some(slice) = self.bank.richest(|_| true) else { break };
@@ -226,12 +228,12 @@ impl Eqp {
         }
         if self.idle == Idle::IdleReset {
             // It is paid for: whoever has a backlog may have it, the richest first.
-            while board.room.rbs() > 0 {
-                let Some(slice) = self.bank.richest(|slice| board.next_queue(slice).is_some()) else {
+            while allocation.room.rbs() > 0 {
+                let Some(slice) = self.bank.richest(|slice| allocation.next_queue(slice).is_some()) else {
                     return;
                 };
-                let Some(queue) = board.next_queue(slice) else { return };
-                board.give(tti, queue, 1);
+                let Some(queue) = allocation.next_queue(slice) else { return };
+                allocation.grant(tti, queue, 1);
             }
         }
     }
@@ -251,21 +253,21 @@ impl Scheduler for Eqp {
 }
 
 impl InterSlice for Eqp {
-    fn schedule(&mut self, tti: &Tti<'_>, board: &mut Board) {
+    fn schedule(&mut self, tti: &Tti<'_>, allocation: &mut Allocation) {
         self.bank.credit(tti.slices, tti.rbs);
         if self.idle == Idle::IdleReset {
-            self.bank.forfeit(|slice| !board.is_active(slice));
+            self.bank.forfeit(|slice| !allocation.is_active(slice));
         }
-        let unused = self.serve_lenders(tti, board);
-        self.list_packets(tti, board);
+        let unused = self.serve_lenders(tti, allocation);
+        self.list_packets(tti, allocation);
         match self.selection {
             Selection::Exact => self.problem.solve(),
             Selection::Paper => self.paper.solve(&mut self.problem),
         }
-        self.assign(tti, board);
-        self.share_out(tti, board);
-        self.charge_the_rest(tti, board);
-        board.room.put_back(unused);
+        self.assign(tti, allocation);
+        self.share_out(tti, allocation);
+        self.charge_the_rest(tti, allocation);
+        allocation.room.put_back(unused);
         debug_assert_eq!(self.bank.sum(), 0, "what is given out is charged, and no more");
     }
 

@@ -125,7 +125,7 @@ fn cost_of(problem: &Problem, start: usize, packet: usize) -> (u16, u16) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Room;
+    use super::super::super::Capacity;
     use super::super::super::knapsack::SliceBound;
     use super::*;
     use rand_chacha::ChaCha12Rng;
@@ -164,7 +164,7 @@ mod tests {
         let mut memo = Memo::default();
         for instance in 0..10_000 {
             let mut p = Problem::default();
-            p.clear(Room::new(1 + below(24) as u16, 1 + below(4) as u16));
+            p.clear(Capacity::new(1 + below(24) as u16, 1 + below(4) as u16));
             for _ in 0..1 + below(3) {
                 let start = p.queues.len();
                 for _ in 0..1 + below(2) {

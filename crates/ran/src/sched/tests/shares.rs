@@ -45,7 +45,7 @@ struct World {
     slices: Vec<SliceConfig>,
     users: Vec<User>,
     scheduler: AnyInter,
-    board: Board,
+    allocation: Allocation,
     rng: ChaCha12Rng,
     tti: usize,
     /// RBs of each slice in the last TTI.
@@ -62,7 +62,7 @@ impl World {
             slice_rbs: vec![0; slices.len()],
             slices,
             users,
-            board: Board::default(),
+            allocation: Allocation::default(),
             rng: ChaCha12Rng::seed_from_u64(seed),
             tti: 0,
         }
@@ -111,12 +111,12 @@ impl World {
         }
         let (table, rbg) = (self.amc.full(), self.amc.rbg());
         let given = Tti { rbs, rbg, table, slices: &self.slices, queues: &queues, sizes: &sizes };
-        self.board.start(&given);
-        self.scheduler.schedule(&given, &mut self.board);
-        let waits = queues.iter().enumerate().any(|(q, _)| self.board.unmet(q) > 0);
-        assert!(self.board.unused_rbs() == 0 || !waits, "work-conserving");
+        self.allocation.start(&given);
+        self.scheduler.schedule(&given, &mut self.allocation);
+        let waits = queues.iter().enumerate().any(|(q, _)| self.allocation.unmet(q) > 0);
+        assert!(self.allocation.unused_rbs() == 0 || !waits, "work-conserving");
         let mut taken = vec![0; self.users.len()];
-        for (queue, grant) in queues.iter().zip(&self.board.grants) {
+        for (queue, grant) in queues.iter().zip(&self.allocation.grants) {
             let user = &mut self.users[queue.ue as usize];
             user.got += u64::from(*grant);
             let mut bytes = self.amc.full().row(queue.mcs)[usize::from(*grant)];
@@ -135,9 +135,9 @@ impl World {
             user.average += 0.7 * (f64::from(taken) - user.average);
         }
         for (slice, rbs) in self.slice_rbs.iter_mut().enumerate() {
-            *rbs = self.board.slice_rbs(slice);
+            *rbs = self.allocation.slice_rbs(slice);
         }
-        self.board.grants.iter().sum()
+        self.allocation.grants.iter().sum()
     }
 
     fn got(&self, slice: u16) -> u64 {

@@ -1,0 +1,177 @@
+//! Loading, holding, and asking what is loaded.
+
+use crate::runtime::config::read_private_key;
+use anabranch_cc::Algorithm;
+use anabranch_cc::int::IntConfig;
+use anabranch_kern::bpf::{self, Controllers, Feedback, ReportKey, Source, SourceConfig};
+use anyhow::{Context, Result, bail};
+use aws_lc_rs::digest::{SHA256, digest};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// Ctrl-C and the service manager's way to end us; blocked from here on, so that none is missed.
+pub fn ends() -> Result<SigSet> {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    signals.thread_block().context("blocking signals")?;
+    Ok(signals)
+}
+
+fn ready(what: &str) {
+    println!("{what}");
+}
+
+/// The key of reports: what SHA-256 makes of the file's line, its first half.
+fn report_key(path: &Path) -> Result<ReportKey> {
+    let key = read_private_key(path)?;
+    let digest = digest(&SHA256, key.to_base64().as_bytes());
+    let (first, _) = digest.as_ref().split_first_chunk().context("SHA-256 has 32 bytes")?;
+    Ok(ReportKey::new(*first))
+}
+
+/// `anabranch cc load`.
+pub fn load(
+    names: &[Algorithm],
+    cgroup: Option<&Path>,
+    key: Option<&Path>,
+    config: &IntConfig,
+) -> Result<()> {
+    let ends = ends()?;
+    let key = key.map(report_key).transpose()?;
+    let before = holders_before(names)?;
+    let controllers = Controllers::load(names, config)?;
+    let feedback = cgroup.map(|group| controllers.feedback(group, key.as_ref())).transpose()?;
+    // Only now, so that sockets which are open hear reports all the time.
+    for pid in before {
+        let pid_t = i32::try_from(pid).context("a process id")?;
+        // One that has ended by itself since is what we want.
+        let _ = kill(Pid::from_raw(pid_t), Signal::SIGTERM);
+        wait_for_end(pid)?;
+        ready(&format!("replaced what process {pid} kept"));
+    }
+    let names: Vec<&str> = names.iter().map(|a| a.name()).collect();
+    ready(&format!("registered: {}", names.join(" ")));
+    ends.wait()?;
+    drop((feedback, controllers));
+    Ok(())
+}
+
+/// The processes that keep any of these controllers at present, which are ours and keep no others.
+fn holders_before(names: &[Algorithm]) -> Result<BTreeSet<u32>> {
+    let registered = bpf::registered()?;
+    let mut pids = BTreeSet::new();
+    for name in registered.iter().filter(|r| names.iter().any(|n| n.name() == **r)) {
+        for pid in bpf::holders(name).context("looking for who keeps it")? {
+            ours(name, pid)?;
+            pids.insert(pid);
+        }
+    }
+    for other in registered.iter().filter(|r| !names.iter().any(|n| n.name() == **r)) {
+        if let Some(pid) =
+            bpf::holders(other).context("looking for who keeps it")?.iter().find(|p| pids.contains(*p))
+        {
+            bail!("process {pid}, which is to be replaced, also keeps {other}: name that one, too");
+        }
+    }
+    Ok(pids)
+}
+
+/// Refuses to touch a process that is not ours.
+fn ours(name: &str, pid: u32) -> Result<()> {
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if program.trim() != "anabranch" {
+        bail!("{name} is kept by process {pid}, which is {}, not anabranch: end it yourself", program.trim());
+    }
+    Ok(())
+}
+
+/// The programs of a process go when it does, a moment later.
+fn wait_for_end(pid: u32) -> Result<()> {
+    for _ in 0..100 {
+        let gone = bpf::LOADABLE.iter().all(|a| !bpf::holders(a.name()).unwrap_or_default().contains(&pid));
+        if gone {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!(
+        "process {pid} was asked to end, and has not after 5 s: nothing is lost, for we keep its controllers as well"
+    )
+}
+
+/// `anabranch int source`.
+pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
+    let ends = ends()?;
+    let _source = Source::attach(interface, config)?;
+    ready(&format!("traces in one of {} segments on {interface}", config.every));
+    ends.wait()?;
+    Ok(())
+}
+
+/// `anabranch int sink`.
+pub fn sink(cgroup: &Path, key: Option<&Path>) -> Result<()> {
+    let ends = ends()?;
+    let key = key.map(report_key).transpose()?;
+    let _sink = Feedback::receiver(cgroup, key.as_ref())?;
+    ready(&format!("reports for the sockets of {}", cgroup.display()));
+    ends.wait()?;
+    Ok(())
+}
+
+/// `anabranch cc unload`.
+pub fn unload(names: &[Algorithm]) -> Result<()> {
+    let registered = bpf::registered()?;
+    let wanted: Vec<&str> =
+        if names.is_empty() { registered.clone() } else { names.iter().map(|a| a.name()).collect() };
+    let mut ended = BTreeSet::new();
+    for name in &wanted {
+        if !registered.contains(name) {
+            bail!("{name} is not registered");
+        }
+        let holders = bpf::holders(name).context("looking for who keeps it")?;
+        if holders.is_empty() {
+            bail!("nobody that can be seen keeps {name}: is it pinned in /sys/fs/bpf?");
+        }
+        for pid in holders {
+            ours(name, pid)?;
+            if ended.insert(pid) {
+                kill(Pid::from_raw(pid as i32), Signal::SIGTERM).with_context(|| format!("process {pid}"))?;
+            }
+        }
+    }
+    // The names go when the last of the processes has.
+    for _ in 0..100 {
+        let left = bpf::registered()?;
+        if !wanted.iter().any(|name| left.contains(name)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("asked to end, and not gone after 5 s: {}", bpf::registered()?.join(" "))
+}
+
+/// `anabranch cc list`.
+pub fn list() -> Result<()> {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(["name", "kind", "kept by"]);
+    let available = bpf::available().context("the kernel's controllers")?;
+    let ours = bpf::LOADABLE.map(Algorithm::name);
+    for name in &available {
+        let (kind, by) = if ours.contains(&name.as_str()) {
+            let pids = bpf::holders(name).unwrap_or_default();
+            ("anabranch", pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))
+        } else {
+            ("kernel", String::new())
+        };
+        table.add_row([name.as_str(), kind, &by]);
+    }
+    for name in ours {
+        if !available.iter().any(|n| n == name) {
+            table.add_row([name, "not loaded", ""]);
+        }
+    }
+    println!("{table}");
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! Prometheus text of a gNB: the state of a moment, built when it is asked for.
+
+use crate::runtime::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status};
+use crate::runtime::metrics::{count, encoded, gauge, one, program, traces};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::registry::{Registry, Unit};
+
+/// UEs that get metrics of their own; with more, those of cell and slices remain.
+pub const MAX_UES: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Quantile {
+    quantile: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfSlice {
+    slice: String,
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitOfSlice {
+    slice: String,
+    direction: &'static str,
+    quantile: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfUe {
+    ue: String,
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfBearer {
+    ue: String,
+    drb: u32,
+    direction: &'static str,
+}
+
+/// Name, help, value.
+type Column<T, V> = (&'static str, &'static str, fn(&T) -> V);
+const DOWN: &str = "downlink";
+const UP: &str = "uplink";
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_gnb_`.
+pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -> String {
+    let mut registry = program(status, "Packets that could not be given to the cell");
+    one(&mut registry, "ues", "UEs of the cell", None, cell.ues as f64);
+    traces(&mut registry, status);
+    ticks(&mut registry, cell);
+    links(&mut registry, cell);
+    of_slices(&mut registry, slices);
+    if ues.len() <= MAX_UES {
+        of_ues(&mut registry, ues);
+    }
+    encoded(&registry)
+}
+
+fn ticks(registry: &mut Registry, cell: &Cell) {
+    let ticks = &cell.ticks;
+    let rows = [("0.5", ticks.p50_us), ("0.99", ticks.p99_us), ("1", ticks.max_us)];
+    let rows = rows.map(|(quantile, us)| (Quantile { quantile }, us / 1e6));
+    let help = "How late slots were run since the start; quantile 1 is the latest";
+    gauge(registry, "tick_lateness", help, Some(Unit::Seconds), rows);
+    one(registry, "ticks", "Slots run since the start", None, ticks.count as f64);
+    one(registry, "late_ticks", "Slots run a whole slot late or more", None, ticks.late as f64);
+}
+
+fn links(registry: &mut Registry, cell: &Cell) {
+    let counters: [Column<CellLink, u64>; 13] = [
+        ("slots", "Slots of this direction", |l| l.slots),
+        ("rbs", "RBs for new data and retransmissions", |l| l.rbs),
+        ("used_rbs", "RBs granted for new data", |l| l.used_rbs),
+        ("retx_rbs", "RBs of retransmissions", |l| l.retx_rbs),
+        ("unused_rbs", "RBs nobody got", |l| l.unused_rbs),
+        ("blocks", "Transport blocks, the first time each", |l| l.blocks),
+        ("block_bytes", "Bytes they had room for", |l| l.block_bytes),
+        ("padding_bytes", "Bytes of padding in them", |l| l.padding_bytes),
+        ("nacks", "Transmissions that were not decoded", |l| l.nacks),
+        ("lost_blocks", "Blocks given up", |l| l.lost_blocks),
+        ("delivered_packets", "Packets delivered", |l| l.delivered_packets),
+        ("delivered_bytes", "Their bytes", |l| l.delivered_bytes),
+        ("missed_slots", "Slots left out because the clock ran ahead", |l| l.missed_slots),
+    ];
+    for (name, help, value) in counters {
+        let rows = [(DOWN, &cell.downlink), (UP, &cell.uplink)];
+        count(registry, name, help, rows.map(|(direction, link)| (Way { direction }, value(link))));
+    }
+}
+
+fn of_slices(registry: &mut Registry, slices: &[SliceUse]) {
+    let rows = || slices.iter().flat_map(|s| [(s, DOWN, &s.downlink), (s, UP, &s.uplink)]);
+    let label = |s: &SliceUse, direction| OfSlice { slice: s.slice.clone(), direction };
+    let counters: [Column<SliceLink, u64>; 2] =
+        [("slice_packets", "Packets delivered", |l| l.packets), ("slice_bytes", "Their bytes", |l| l.bytes)];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(s, way, link)| (label(s, way), value(link))));
+    }
+    let waits = rows().flat_map(|(s, direction, link)| {
+        let of = |(quantile, ms)| (WaitOfSlice { slice: s.slice.clone(), direction, quantile }, ms / 1e3);
+        [("0.5", link.wait_p50_ms), ("0.99", link.wait_p99_ms), ("1", link.wait_max_ms)].map(of)
+    });
+    let help = "Wait in SDAP and RLC of packets delivered in the last second";
+    gauge(registry, "slice_wait", help, Some(Unit::Seconds), waits.collect::<Vec<_>>());
+    let balances = rows().filter_map(|(s, way, link)| Some((label(s, way), f64::from(link.balance_rbs?))));
+    gauge(registry, "slice_balance_rbs", "What the slice is owed", None, balances.collect::<Vec<_>>());
+}
+
+fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
+    let mcs = ues.iter().flat_map(|ue| {
+        let of =
+            |direction, mcs: Option<u8>| Some((OfUe { ue: ue.name.clone(), direction }, f64::from(mcs?)));
+        [of(DOWN, ue.downlink_mcs), of(UP, ue.uplink_mcs)].into_iter().flatten()
+    });
+    gauge(registry, "ue_mcs", "MCS in force; absent in an outage", None, mcs.collect::<Vec<_>>());
+    let rows = || {
+        ues.iter().flat_map(|ue| {
+            ue.bearers.iter().flat_map(move |b| {
+                let label = |direction| OfBearer { ue: ue.name.clone(), drb: b.drb.into(), direction };
+                [(label(DOWN), &b.downlink), (label(UP), &b.uplink)]
+            })
+        })
+    };
+    let buffered = rows().map(|(label, link)| (label, link.buffer_bytes as f64));
+    gauge(
+        registry,
+        "bearer_buffer",
+        "Bytes in the RLC buffer",
+        Some(Unit::Bytes),
+        buffered.collect::<Vec<_>>(),
+    );
+    let counters: [Column<BearerLink, u64>; 6] = [
+        ("bearer_packets", "Packets delivered", |l| l.delivered_packets),
+        ("bearer_bytes", "Their bytes", |l| l.delivered_bytes),
+        ("bearer_full_drops", "Packets dropped because the RLC buffer was full", |l| l.full_drops),
+        ("bearer_aqm_drops", "Packets dropped to tell the sender", |l| l.aqm_drops),
+        ("bearer_ce_marks", "Packets marked in place of a drop", |l| l.ce_marks),
+        ("bearer_retx_pdus", "RLC PDUs sent again", |l| l.retx_pdus),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(label, link)| (label, value(link))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::api::{Ticks, UeBearer};
+    use crate::testing::{documented_metrics, metric_rows};
+    use anabranch_ran::channel::ChannelConfig;
+    use anabranch_ran::queue::Algorithm;
+    use anabranch_ran::sched::InterAlgorithm;
+
+    const PAGE: &str = include_str!("../../../../docs/ran.md");
+
+    fn sample() -> String {
+        let scheduler = serde_json::from_str(&format!("\"{}\"", InterAlgorithm::Drr)).unwrap();
+        let cell = Cell {
+            name: "g".into(),
+            rat: "lte".into(),
+            rbs: 25,
+            slot_us: 1000.0,
+            n3: "ip".into(),
+            uplink_scheduler: serde_json::from_str("\"fixed\"").unwrap(),
+            scheduler,
+            slices: 1,
+            ues: 1,
+            ticks: Ticks { count: 9, late: 1, p50_us: 20.0, p99_us: 50.0, max_us: 1500.0 },
+            downlink: CellLink { missed_slots: 7, ..CellLink::default() },
+            uplink: CellLink::default(),
+        };
+        let link = SliceLink { balance_rbs: Some(-3), ..SliceLink::default() };
+        let slice = SliceUse { slice: "a".into(), ues: 1, downlink: link.clone(), uplink: link };
+        let bearer = BearerLink {
+            queue: Algorithm::Vanilla.into(),
+            delivered_packets: 1,
+            delivered_bytes: 2,
+            buffer_bytes: 3,
+            buffer_max_bytes: 4,
+            full_drops: 5,
+            aqm_drops: 6,
+            ce_marks: 7,
+            retx_pdus: 8,
+            discarded_packets: 9,
+        };
+        let ue = CellUe {
+            name: "u".into(),
+            slice: "a".into(),
+            addresses: Vec::new(),
+            device: "ue0".into(),
+            downlink_mcs: Some(28),
+            uplink_mcs: None,
+            channel: ChannelConfig::mcs(28),
+            uplink_channel: ChannelConfig::mcs(28),
+            bearers: vec![UeBearer { drb: 1, rlc: "um".into(), downlink: bearer.clone(), uplink: bearer }],
+            flows: Vec::new(),
+        };
+        let status = Status {
+            part: "gnb".into(),
+            name: "g".into(),
+            version: "v".into(),
+            uptime_s: 1,
+            public_key: String::new(),
+            device: String::new(),
+            mtu_bytes: 1500,
+            sessions: 1,
+            connected: 1,
+            trouble: [].into(),
+            drops: [("unroutable".to_owned(), 1)].into(),
+            ioam: [("marked".into(), 3)].into(),
+            workers: Vec::new(),
+        };
+        text(&status, &cell, &[slice], &[ue])
+    }
+
+    #[test]
+    fn numbers_are_where_they_belong() {
+        let text = sample();
+        for line in [
+            "anabranch_gnb_tick_lateness_seconds{quantile=\"0.99\"} 0.00005",
+            "anabranch_gnb_tick_lateness_seconds{quantile=\"1\"} 0.0015",
+            "anabranch_gnb_missed_slots_total{direction=\"downlink\"} 7",
+            "anabranch_gnb_slice_balance_rbs{slice=\"a\",direction=\"uplink\"} -3.0",
+            "anabranch_gnb_bearer_full_drops_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 5",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("ue_mcs{ue=\"u\",direction=\"uplink\"}"), "an outage has no MCS\n{text}");
+    }
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        let rows = metric_rows(&sample(), "anabranch_gnb_");
+        for row in &rows {
+            assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/ran.md lacks {row}");
+        }
+        assert_eq!(documented_metrics(PAGE), rows.len());
+        assert!(PAGE.contains(&format!("Beyond {MAX_UES} UEs")));
+    }
+}

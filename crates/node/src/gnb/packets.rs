@@ -1,0 +1,137 @@
+//! Packets as they are told: in batches, while somebody listens.
+
+use crate::runtime::api::{CellPacket, CellPackets};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_ran::amc::Direction;
+use anabranch_ran::gnb::PacketTimes;
+use std::sync::Arc;
+use tokio::sync::broadcast;
+
+/// Batches a slow listener may be behind before it misses some.
+pub const BATCHES_BEHIND: usize = 64;
+/// How often a batch goes.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Most packets of a batch; a fuller one goes at once.
+const MAX_PACKETS: usize = 4096;
+
+/// What was delivered, not told yet.
+pub struct Batch {
+    told: broadcast::Sender<Arc<CellPackets>>,
+    listened: bool,
+    packets: Vec<CellPacket>,
+    /// Packets told before.
+    first: u64,
+    /// When the batch goes.
+    due: Instant,
+}
+
+impl Batch {
+    /// Nobody listens yet.
+    pub fn new(told: broadcast::Sender<Arc<CellPackets>>) -> Self {
+        Self { told, listened: false, packets: Vec::new(), first: 0, due: Instant::MAX }
+    }
+
+    /// Somebody listens.
+    pub fn listen(&mut self) {
+        self.listened = true;
+    }
+
+    /// A packet was delivered.
+    pub fn packet(&mut self, times: &PacketTimes, now: Instant) {
+        if !self.listened {
+            return;
+        }
+        if self.packets.is_empty() {
+            self.due = now + PERIOD;
+        }
+        self.packets.push(view(times));
+        if self.packets.len() >= MAX_PACKETS {
+            self.due = now;
+        }
+    }
+
+    /// When [`Batch::send`] is to be called.
+    pub const fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Tells what is due; `start_unix_ns` is the wall clock at the time 0 of the cell.
+    pub fn send(&mut self, now: Instant, start_unix_ns: impl FnOnce() -> u64) {
+        if now < self.due {
+            return;
+        }
+        self.due = Instant::MAX;
+        let packets = std::mem::take(&mut self.packets);
+        let batch = CellPackets { start_unix_ns: start_unix_ns(), first: self.first, packets };
+        self.first += batch.packets.len() as u64;
+        // Nobody listens any more.
+        self.listened = self.told.send(Arc::new(batch)).is_ok();
+    }
+}
+
+fn view(times: &PacketTimes) -> CellPacket {
+    CellPacket {
+        ue: times.ue,
+        drb: times.drb,
+        qfi: times.qfi,
+        downlink: times.direction == Direction::Downlink,
+        bytes: times.bytes,
+        arrived_ns: times.arrived.as_nanos(),
+        forwarded_ns: times.forwarded.as_nanos(),
+        first_pull_ns: times.first_pull.as_nanos(),
+        last_pull_ns: times.last_pull.as_nanos(),
+        first_received_ns: times.first_received.as_nanos(),
+        delivered_ns: times.delivered.as_nanos(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(ms: u64) -> PacketTimes {
+        let at = |n| Instant::from_millis(ms + n);
+        PacketTimes {
+            direction: Direction::Downlink,
+            ue: 3,
+            drb: 1,
+            qfi: 9,
+            bytes: 1500,
+            arrived: at(0),
+            forwarded: at(1),
+            first_pull: at(2),
+            last_pull: at(3),
+            first_received: at(4),
+            delivered: at(5),
+        }
+    }
+
+    #[test]
+    fn packets_go_in_batches_while_somebody_listens() {
+        let (told, mut heard) = broadcast::channel(4);
+        let mut batch = Batch::new(told);
+        let at = Instant::from_millis;
+        batch.packet(&packet(0), at(5));
+        assert_eq!(batch.due(), Instant::MAX);
+        batch.listen();
+        for ms in 0..3 {
+            batch.packet(&packet(ms), at(ms));
+        }
+        assert_eq!(batch.due(), at(100));
+        batch.send(at(99), || unreachable!());
+        batch.send(at(100), || 7);
+        batch.packet(&packet(200), at(200));
+        batch.send(at(300), || 8);
+        let [one, two] = [heard.try_recv().unwrap(), heard.try_recv().unwrap()];
+        assert_eq!((one.packets.len(), one.first, one.start_unix_ns), (3, 0, 7));
+        assert_eq!((two.packets.len(), two.first, two.start_unix_ns), (1, 3, 8));
+        assert_eq!((two.packets[0].ue, two.packets[0].delivered_ns), (3, 205_000_000));
+        // A full batch goes at once.
+        (0..MAX_PACKETS).for_each(|_| batch.packet(&packet(400), at(400)));
+        assert_eq!(batch.due(), at(400));
+        drop(heard);
+        batch.send(at(400), || 9);
+        batch.packet(&packet(500), at(500));
+        assert_eq!(batch.due(), Instant::MAX, "nobody listens");
+    }
+}

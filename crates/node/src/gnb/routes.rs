@@ -1,0 +1,182 @@
+//! The paths of a cell.
+
+use super::api::{
+    Cell, CellChange, CellPackets, CellRequest, CellUe, Second, SliceSchema, Slices, Slot, Streams,
+    Telemetry, UeChange, UeList,
+};
+use crate::runtime::api::extract::{Body, Params, Path};
+use crate::runtime::api::problem::Problem;
+use crate::runtime::api::request::ControlRequest;
+use crate::runtime::api::routes::{Answer, Page, Shared};
+use anabranch_ran::sched::SliceConfig;
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::{Stream, StreamExt};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes and their description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(cell, set_cell))
+        .routes(routes!(slices, set_slices))
+        .routes(routes!(ues))
+        .routes(routes!(ue, set_ue))
+        .routes(routes!(telemetry))
+}
+
+async fn ask<T>(
+    shared: &Shared,
+    question: impl FnOnce(crate::runtime::api::request::Reply<T>) -> CellRequest,
+) -> Answer<T> {
+    shared.asker.ask(|reply| ControlRequest::Ran(question(reply))).await.map(Json)
+}
+
+/// The cell (gNB only): carrier, schedulers, lateness of slots, both directions.
+#[utoipa::path(get, path = "/v1/cell", responses((status = 200, body = Cell), (status = 405, body = Problem)))]
+async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
+    ask(&shared, CellRequest::Cell).await
+}
+
+/// Other schedulers, until the next reload; quanta and lags start at 0.
+#[utoipa::path(
+    put,
+    path = "/v1/cell",
+    request_body = CellChange,
+    responses((status = 200, body = Cell), (status = 400, body = Problem), (status = 405, body = Problem))
+)]
+async fn set_cell(State(shared): State<Shared>, Body(change): Body<CellChange>) -> Answer<Cell> {
+    ask(&shared, |reply| CellRequest::SetCell(Box::new(change), reply)).await
+}
+
+/// The slices and what they carry (gNB only).
+#[utoipa::path(get, path = "/v1/slices", responses((status = 200, body = Slices), (status = 405, body = Problem)))]
+async fn slices(State(shared): State<Shared>) -> Answer<Slices> {
+    ask(&shared, CellRequest::Slices).await
+}
+
+#[derive(Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewSlices {
+    /// The new slices; every slice that a UE is in must be among them.
+    #[schema(value_type = Vec<SliceSchema>)]
+    slices: Vec<SliceConfig>,
+}
+
+/// Replaces the slices, until the next reload. In force from the next slot on.
+#[utoipa::path(
+    put,
+    path = "/v1/slices",
+    request_body = NewSlices,
+    responses((status = 200, body = Slices), (status = 400, body = Problem), (status = 405, body = Problem))
+)]
+async fn set_slices(
+    State(shared): State<Shared>,
+    Body(NewSlices { slices }): Body<NewSlices>,
+) -> Answer<Slices> {
+    ask(&shared, |reply| CellRequest::SetSlices(slices, reply)).await
+}
+
+/// UEs of the cell, a page at a time (gNB only).
+#[utoipa::path(
+    get,
+    path = "/v1/ues",
+    params(Page),
+    responses((status = 200, body = UeList), (status = 405, body = Problem))
+)]
+async fn ues(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<UeList> {
+    let (offset, limit) = page.bounds();
+    ask(&shared, |reply| CellRequest::Ues { offset, limit, reply }).await
+}
+
+/// One UE of the cell: channel, bearers, QoS flows (gNB only).
+#[utoipa::path(
+    get,
+    path = "/v1/ues/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    responses((status = 200, body = CellUe), (status = 404, body = Problem), (status = 405, body = Problem))
+)]
+async fn ue(State(shared): State<Shared>, Path(name): Path<String>) -> Answer<CellUe> {
+    ask(&shared, |reply| CellRequest::Ue(name, reply)).await
+}
+
+/// Another slice, channel or queue discipline for a UE, until the next reload.
+#[utoipa::path(
+    put,
+    path = "/v1/ues/{ue}",
+    params(("ue" = String, Path, description = "Name of the UE")),
+    request_body = UeChange,
+    responses(
+        (status = 200, body = CellUe),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 405, body = Problem)
+    )
+)]
+async fn set_ue(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    Body(change): Body<UeChange>,
+) -> Answer<CellUe> {
+    ask(&shared, |reply| CellRequest::SetUe(name, Box::new(change), reply)).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct What {
+    /// Every slot too, as events `slot`.
+    #[serde(default)]
+    slots: bool,
+    /// Every packet delivered, too, as events `packets`, ten a second.
+    #[serde(default)]
+    packets: bool,
+}
+
+/// The cell as it goes (gNB only): server-sent events `second`, and `slot` and `packets` if asked for.
+#[utoipa::path(
+    get,
+    path = "/v1/telemetry",
+    params(What),
+    responses(
+        (status = 200, body = Second, content_type = "text/event-stream", description = "`slot` has the form of Slot, `packets` that of CellPackets"),
+        (status = 405, body = Problem)
+    )
+)]
+async fn telemetry(
+    State(shared): State<Shared>,
+    Params(what): Params<What>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let what = Telemetry { slots: what.slots, packets: what.packets };
+    let streams = shared.asker.ask(|reply| ControlRequest::Ran(CellRequest::Telemetry(what, reply))).await?;
+    let Streams { seconds, slots, packets } = streams;
+    // Who falls behind misses some; the times show the gap.
+    let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));
+    let slots: Boxed = match slots {
+        Some(slots) => {
+            let slots = BroadcastStream::new(slots).filter_map(Result::ok);
+            Box::pin(slots.map(|slot: Slot| event("slot", &slot)))
+        }
+        None => Box::pin(tokio_stream::empty()),
+    };
+    let packets: Boxed = match packets {
+        Some(packets) => {
+            let packets = BroadcastStream::new(packets).filter_map(Result::ok);
+            Box::pin(packets.map(|batch: Arc<CellPackets>| event("packets", &*batch)))
+        }
+        None => Box::pin(tokio_stream::empty()),
+    };
+    Ok(Sse::new(seconds.merge(slots).merge(packets)).keep_alive(KeepAlive::default()))
+}
+
+type Boxed = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;
+
+fn event(kind: &str, data: &impl Serialize) -> Result<Event, Infallible> {
+    Ok(Event::default().event(kind).data(serde_json::to_string(data).unwrap_or_default()))
+}

@@ -1,0 +1,141 @@
+//! The cell's state as the REST interface shows it.
+
+use super::report::{Carried, Report, SliceSums, Spread};
+use crate::runtime::api::{
+    BearerLink, CellLink, CellUe, Second, SliceLink, SliceUse, Ticks, UeBearer, UeFlow,
+};
+use anabranch_element::time::Instant;
+use anabranch_ran::amc::Direction;
+use anabranch_ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, UeConfig};
+use anabranch_ran::rlc::RlcConfig;
+use anabranch_ran::sdap::FlowStats;
+
+/// Lateness; `late` are those a slot late.
+pub fn ticks(spread: Spread, late: u64) -> Ticks {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let Spread { count, p50_ns, p99_ns, max_ns } = spread;
+    Ticks { count, late, p50_us: us(p50_ns), p99_us: us(p99_ns), max_us: us(max_ns) }
+}
+
+/// Counters of a direction, less those of before.
+pub fn link(now: &LinkStats, before: Option<&LinkStats>) -> CellLink {
+    let zero = LinkStats::default();
+    let before = before.unwrap_or(&zero);
+    CellLink {
+        slots: now.slots - before.slots,
+        rbs: now.rbs - before.rbs,
+        used_rbs: now.used_rbs - before.used_rbs,
+        retx_rbs: now.retx_rbs - before.retx_rbs,
+        unused_rbs: now.unused_rbs - before.unused_rbs,
+        blocks: now.blocks - before.blocks,
+        block_bytes: now.block_bytes - before.block_bytes,
+        padding_bytes: now.padding_bytes - before.padding_bytes,
+        nacks: now.nacks - before.nacks,
+        lost_blocks: now.lost_blocks - before.lost_blocks,
+        delivered_packets: now.delivered_packets - before.delivered_packets,
+        delivered_bytes: now.delivered_bytes - before.delivered_bytes,
+        unroutable_packets: now.unroutable_packets - before.unroutable_packets,
+        missed_slots: now.missed_slots - before.missed_slots,
+    }
+}
+
+/// What slices carried, less what they had before.
+pub fn slices(now: &[SliceSums], before: &[SliceSums], cell: &GnbConfig) -> Vec<SliceUse> {
+    let uses = now.iter().map(|slice| {
+        let old = before.iter().find(|old| old.name == slice.name);
+        let side = |at: usize| slice_link(&slice.carried[at], old.map(|old| &old.carried[at]));
+        SliceUse {
+            slice: slice.name.clone(),
+            ues: cell.ues.iter().filter(|ue| ue.slice == slice.name).count() as u64,
+            downlink: side(0),
+            uplink: side(1),
+        }
+    });
+    uses.collect()
+}
+
+fn slice_link(now: &Carried, before: Option<&Carried>) -> SliceLink {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    SliceLink {
+        packets: now.packets.saturating_sub(before.map_or(0, |b| b.packets)),
+        bytes: now.bytes.saturating_sub(before.map_or(0, |b| b.bytes)),
+        wait_p50_ms: ms(now.wait.p50_ns),
+        wait_p99_ms: ms(now.wait.p99_ns),
+        wait_max_ms: ms(now.wait.max_ns),
+        balance_rbs: now.balance_rbs,
+    }
+}
+
+/// A second of the cell.
+pub fn second(report: &Report, before: Option<&Report>, cell: &GnbConfig, uptime_s: u64) -> Second {
+    let side = |at: usize| link(&report.links[at], before.map(|b| &b.links[at]));
+    let earlier = before.map_or(&[][..], |b| &b.slices);
+    Second {
+        uptime_s,
+        ticks: ticks(report.late, 0),
+        downlink: side(0),
+        uplink: side(1),
+        slices: slices(&report.slices, earlier, cell),
+    }
+}
+
+/// A UE; `config` is what it is like now.
+pub fn ue(gnb: &mut Gnb, number: u32, config: &UeConfig, device: &str, now: Instant) -> CellUe {
+    let [downlink_mcs, uplink_mcs] = Direction::ALL.map(|direction| gnb.mcs(number, direction, now));
+    let down: Vec<BearerStats> = gnb.bearer_stats(number, Direction::Downlink, now).collect();
+    let up: Vec<BearerStats> = gnb.bearer_stats(number, Direction::Uplink, now).collect();
+    let bearers = down.iter().zip(&up).map(|(down, up)| {
+        let bearer = config.bearer(down.drb);
+        let rlc = if matches!(bearer.rlc, RlcConfig::Am(_)) { "am" } else { "um" };
+        UeBearer {
+            drb: down.drb,
+            rlc: rlc.to_owned(),
+            downlink: bearer_link(down, bearer.queue.clone()),
+            uplink: bearer_link(up, bearer.uplink_queue.clone().unwrap_or_else(|| bearer.queue.clone())),
+        }
+    });
+    let flows = Direction::ALL.into_iter().flat_map(|direction| {
+        gnb.flow_stats(number, direction).map(move |(qfi, stats)| flow(qfi, direction, &stats))
+    });
+    CellUe {
+        name: config.name.clone(),
+        slice: config.slice.clone(),
+        addresses: config.addresses.iter().map(ToString::to_string).collect(),
+        device: device.to_owned(),
+        downlink_mcs,
+        uplink_mcs,
+        channel: config.channel.clone(),
+        uplink_channel: config.uplink_channel.clone().unwrap_or_else(|| config.channel.clone()),
+        bearers: bearers.collect(),
+        flows: flows.collect(),
+    }
+}
+
+fn bearer_link(stats: &BearerStats, queue: anabranch_ran::queue::QueueConfig) -> BearerLink {
+    BearerLink {
+        queue,
+        delivered_packets: stats.delivered_packets,
+        delivered_bytes: stats.delivered_bytes,
+        buffer_bytes: stats.buffer_bytes,
+        buffer_max_bytes: stats.buffer.max_bytes,
+        full_drops: stats.buffer.full_drops,
+        aqm_drops: stats.buffer.aqm_drops,
+        ce_marks: stats.buffer.ce_marks,
+        retx_pdus: stats.sender.retx_pdus,
+        discarded_packets: stats.receiver.discarded_sdus,
+    }
+}
+
+fn flow(qfi: u8, direction: Direction, stats: &FlowStats) -> UeFlow {
+    let mean_ns = stats.wait_total_ns.checked_div(stats.forwarded_sdus).unwrap_or(0);
+    UeFlow {
+        qfi,
+        downlink: direction == Direction::Downlink,
+        packets: stats.forwarded_sdus,
+        bytes: stats.forwarded_bytes,
+        waiting_packets: stats.waiting_sdus,
+        full_drops: stats.queue.full_drops,
+        wait_mean_ms: mean_ns as f64 / 1e6,
+        wait_max_ms: stats.wait_max_ns as f64 / 1e6,
+    }
+}

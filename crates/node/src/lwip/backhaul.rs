@@ -1,0 +1,350 @@
+//! The end of an LWIP node towards servers: an interface, or the N3 tunnels of a UPF.
+//!
+//! ```text
+//!   UPF ── G-PDU, TEID of the UE ──▶ unwrapped ─▶ Node::downlink
+//!       ◀─ G-PDU, TEID of the UPF, QFI ── wrapped, by source address ◀─ Node::uplink, or later
+//! ```
+//!
+//! Source: 3GPP TS 29.281 and TS 38.415. Tunnels are configured, as there is no N2 here. The node answers echo requests
+//! (TS 29.281 §7.2.1), and nothing else: path management is the UPF's.
+
+use crate::runtime::config::GtpuBackhaul;
+use crate::runtime::engine::device::{Device, DeviceCounters};
+use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use anabranch_atsss::DatagramSink;
+use anabranch_lwip::UeConfig;
+use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
+use anabranch_wire::ip::src_dst;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// The Recovery element of an echo response, which is 0 (TS 29.281 §8.2).
+const RECOVERY: [u8; 2] = [14, 0];
+
+/// See the top of this file.
+pub enum Backhaul {
+    /// Plain IP.
+    Device(Box<Device>),
+    /// GTP-U.
+    Gtpu(Box<Gtpu>),
+}
+
+/// GTP-U to one UPF.
+pub struct Gtpu {
+    sockets: Sockets,
+    inbox: Inbox,
+    peer: SocketAddr,
+    tunnels: Tunnels,
+    dropped: Dropped,
+}
+
+/// Tunnels, both ways.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tunnels {
+    /// Address of a UE, TEID and QFI of its uplink; sorted.
+    by_source: Vec<(IpAddr, u32, u8)>,
+    /// TEIDs of downlinks, sorted.
+    downlink: Vec<u32>,
+}
+
+/// What could not be passed on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Datagrams from somebody else than the UPF.
+    pub unknown_peer: u64,
+    /// Packets of a tunnel that no UE has.
+    pub unknown_tunnel: u64,
+    /// Uplink packets with the source address of no UE that has a tunnel.
+    pub unknown_source: u64,
+    /// Datagrams that are no GTP-U, and messages that are neither packets nor echo requests.
+    pub not_understood: u64,
+    /// Packets that were longer than a datagram can be.
+    pub too_big: u64,
+}
+
+impl Dropped {
+    /// By reason, without those that never were.
+    pub fn by_reason(self) -> BTreeMap<String, u64> {
+        let all = [
+            ("unknown_peer", self.unknown_peer),
+            ("unknown_tunnel", self.unknown_tunnel),
+            ("unknown_source", self.unknown_source),
+            ("not_understood", self.not_understood),
+            ("too_big", self.too_big),
+        ];
+        all.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.to_owned(), n)).collect()
+    }
+}
+
+impl Tunnels {
+    /// Those of these UEs; one without a tunnel has no way to servers.
+    pub fn new(gtpu: &GtpuBackhaul, ues: &[UeConfig]) -> Self {
+        let mut tunnels = Self::default();
+        for tunnel in &gtpu.tunnels {
+            tunnels.downlink.push(tunnel.teid_downlink);
+            let addresses = ues.iter().filter(|ue| ue.name == tunnel.ue).flat_map(|ue| &ue.addresses);
+            tunnels.by_source.extend(addresses.map(|a| (*a, tunnel.teid_uplink, tunnel.qfi)));
+        }
+        tunnels.downlink.sort_unstable();
+        tunnels.by_source.sort_unstable();
+        tunnels
+    }
+
+    /// The header of an uplink packet from this address.
+    fn header(&self, source: IpAddr) -> Option<GtpuHeader> {
+        let at = self.by_source.binary_search_by_key(&source, |(address, ..)| *address).ok()?;
+        let (_, teid, qfi) = *self.by_source.get(at)?;
+        Some(GtpuHeader::g_pdu(teid, Some(PduSession::uplink(qfi))))
+    }
+}
+
+impl Gtpu {
+    /// GTP-U over a bound socket.
+    ///
+    /// # Errors
+    /// The system refuses what the socket is to do.
+    pub fn new(socket: UdpSocket, peer: SocketAddr, tunnels: Tunnels) -> std::io::Result<Self> {
+        let sockets = Sockets::new(vec![Some(AccessSocket::new(socket, false, true)?)]);
+        Ok(Self { sockets, inbox: Inbox::default(), peer, tunnels, dropped: Dropped::default() })
+    }
+
+    /// Hands the packets that wait to `each`; whether there may be more.
+    fn receive(&mut self, mut each: impl FnMut(&mut [u8])) -> std::io::Result<bool> {
+        let Self { sockets, inbox, peer, tunnels, dropped } = self;
+        let Some(socket) = sockets.get_mut(0) else { return Ok(false) };
+        let filled = inbox.receive(socket)?;
+        inbox.for_each(|from, _, datagram| {
+            if from != *peer {
+                dropped.unknown_peer += 1;
+                return;
+            }
+            match GtpuHeader::parse(datagram) {
+                Ok((header, rest)) if header.message == message::G_PDU => {
+                    let at = datagram.len() - rest.len();
+                    match tunnels.downlink.binary_search(&header.teid) {
+                        Ok(_) => each(&mut datagram[at..]),
+                        Err(_) => dropped.unknown_tunnel += 1,
+                    }
+                }
+                Ok((header, _)) if header.message == message::ECHO_REQUEST => {
+                    echo(sockets, *peer, header.sequence);
+                }
+                _ => dropped.not_understood += 1,
+            }
+        });
+        Ok(Inbox::may_be_more(filled))
+    }
+
+    fn send(&mut self, packet: &[u8]) {
+        let header = src_dst(packet).ok().and_then(|(source, _)| self.tunnels.header(source));
+        let Some(header) = header else {
+            self.dropped.unknown_source += 1;
+            return;
+        };
+        let len = header.header_len();
+        // What fits a datagram fits the length field.
+        if let Some(room) = self.sockets.reserve(0, self.peer, len + packet.len())
+            && header.emit(packet.len(), room).is_ok()
+        {
+            room[len..].copy_from_slice(packet);
+        } else {
+            self.dropped.too_big += 1;
+        }
+    }
+}
+
+fn echo(sockets: &mut Sockets, peer: SocketAddr, sequence: Option<u16>) {
+    let header = GtpuHeader { message: message::ECHO_RESPONSE, sequence, ..GtpuHeader::g_pdu(0, None) };
+    let len = header.header_len();
+    if let Some(room) = sockets.reserve(0, peer, len + RECOVERY.len())
+        && header.emit(RECOVERY.len(), room).is_ok()
+    {
+        room[len..].copy_from_slice(&RECOVERY);
+    }
+}
+
+impl Backhaul {
+    /// Hands packets for UEs to `each`; whether there may be more.
+    ///
+    /// # Errors
+    /// The interface is gone, or the system refuses.
+    pub fn receive(&mut self, each: impl FnMut(&mut [u8])) -> anyhow::Result<bool> {
+        match self {
+            Self::Device(device) => {
+                let read = device.receive(each);
+                Ok(read.context("reading the device of [backhaul]; was it removed?")? > 0)
+            }
+            Self::Gtpu(gtpu) => gtpu.receive(each).context("receiving on [gtpu]"),
+        }
+    }
+
+    /// Sends a packet of a UE on.
+    pub fn send(&mut self, packet: &[u8]) {
+        match self {
+            Self::Device(device) => device.send(packet),
+            Self::Gtpu(gtpu) => gtpu.send(packet),
+        }
+    }
+
+    /// Sends what was kept for a batch.
+    pub fn flush(&mut self) {
+        match self {
+            Self::Device(device) => device.flush(),
+            Self::Gtpu(gtpu) => gtpu.sockets.flush(),
+        }
+    }
+
+    /// What becomes readable.
+    pub fn raw_fd(&mut self) -> RawFd {
+        match self {
+            Self::Device(device) => device.as_raw_fd(),
+            Self::Gtpu(gtpu) => gtpu.sockets.get_mut(0).map_or(-1, |socket| socket.as_raw_fd()),
+        }
+    }
+
+    /// Counters of the interface, if it is one.
+    pub fn device(&self) -> Option<DeviceCounters> {
+        match self {
+            Self::Device(device) => Some(device.counters()),
+            Self::Gtpu(_) => None,
+        }
+    }
+
+    /// Counters of the socket, and what it dropped, if it is one.
+    pub fn gtpu(&mut self) -> Option<(SocketCounters, Dropped)> {
+        match self {
+            Self::Device(_) => None,
+            Self::Gtpu(gtpu) => {
+                let counters = gtpu.sockets.get_mut(0).map(|socket| socket.counters()).unwrap_or_default();
+                Some((counters, gtpu.dropped))
+            }
+        }
+    }
+
+    /// Other tunnels from the next packet on.
+    pub fn set_tunnels(&mut self, tunnels: Tunnels) {
+        if let Self::Gtpu(gtpu) = self {
+            gtpu.tunnels = tunnels;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::config::LwipConfig;
+    use std::time::{Duration, Instant};
+
+    const FILE: &str = "\
+[gtpu]
+listen = \"127.0.0.1:0\"
+peer = \"127.0.0.1:9\"
+tunnels = [
+  { ue = \"a\", teid_downlink = 11, teid_uplink = 21, qfi = 9 },
+  { ue = \"b\", teid_downlink = 12, teid_uplink = 22 },
+]
+[lte]
+name = \"lte\"
+[[node.ues]]
+name = \"a\"
+addresses = [\"10.0.0.2\", \"fd00::2\"]
+[[node.ues]]
+name = \"b\"
+addresses = [\"10.0.0.3\"]
+[[node.ues]]
+name = \"c\"
+addresses = [\"10.0.0.4\"]
+";
+
+    /// The least that is IPv4, from this last byte.
+    fn packet(last: u8) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, last, 10, 9, 0, 1];
+        let sum = packet.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet
+    }
+
+    fn pair() -> (Gtpu, UdpSocket, SocketAddr) {
+        let config: LwipConfig = crate::runtime::config::parse("x", FILE).unwrap();
+        let tunnels = Tunnels::new(config.gtpu.as_ref().unwrap(), &config.node.ues);
+        let [own, upf] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (at, peer) = (own.local_addr().unwrap(), upf.local_addr().unwrap());
+        upf.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        (Gtpu::new(own, peer, tunnels).unwrap(), upf, at)
+    }
+
+    fn received(gtpu: &mut Gtpu, want: usize, until: impl Fn(&Gtpu) -> bool) -> Vec<Vec<u8>> {
+        let (start, mut got) = (Instant::now(), Vec::new());
+        while got.len() < want || !until(gtpu) {
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", gtpu.dropped);
+            gtpu.receive(|packet| got.push(packet.to_vec())).unwrap();
+        }
+        got
+    }
+
+    #[test]
+    fn uplink_has_the_tunnel_and_the_flow_of_its_source() {
+        let (mut gtpu, upf, _) = pair();
+        for (last, teid, qfi) in [(2, 21, 9), (3, 22, 1)] {
+            gtpu.send(&packet(last));
+            gtpu.sockets.flush();
+            let mut datagram = [0; 128];
+            let (len, _) = upf.recv_from(&mut datagram).unwrap();
+            let (header, inner) = GtpuHeader::parse(&datagram[..len]).unwrap();
+            assert_eq!((header.message, header.teid, inner), (message::G_PDU, teid, &packet(last)[..]));
+            assert_eq!(header.session, Some(PduSession::uplink(qfi)));
+        }
+        gtpu.send(&packet(4));
+        gtpu.send(&[]);
+        assert_eq!(gtpu.dropped.unknown_source, 2);
+    }
+
+    #[test]
+    fn downlink_is_unwrapped_and_the_rest_counted() {
+        let (mut gtpu, upf, at) = pair();
+        let wrap = |teid, session, inner: &[u8]| {
+            let header = GtpuHeader::g_pdu(teid, session);
+            let mut bytes = vec![0; header.header_len()];
+            header.emit(inner.len(), &mut bytes).unwrap();
+            [&bytes, inner].concat()
+        };
+        upf.send_to(&wrap(99, None, b"other"), at).unwrap();
+        upf.send_to(b"no GTP-U", at).unwrap();
+        upf.send_to(&wrap(11, None, b"one"), at).unwrap();
+        upf.send_to(&wrap(12, Some(PduSession::downlink(5)), b"two"), at).unwrap();
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        stranger.send_to(&wrap(11, None, b"three"), at).unwrap();
+        let got = received(&mut gtpu, 2, |gtpu| gtpu.dropped.unknown_peer == 1);
+        assert_eq!(got, [b"one".to_vec(), b"two".to_vec()]);
+        let expected =
+            Dropped { unknown_peer: 1, unknown_tunnel: 1, not_understood: 1, ..Dropped::default() };
+        assert_eq!(gtpu.dropped, expected);
+        assert_eq!(gtpu.dropped.by_reason().len(), 3);
+    }
+
+    #[test]
+    fn echo_requests_are_answered() {
+        let (mut gtpu, upf, at) = pair();
+        let header =
+            GtpuHeader { message: message::ECHO_REQUEST, sequence: Some(7), ..GtpuHeader::g_pdu(0, None) };
+        let mut bytes = vec![0; header.header_len()];
+        header.emit(0, &mut bytes).unwrap();
+        upf.send_to(&bytes, at).unwrap();
+        let start = Instant::now();
+        upf.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let mut answer = [0; 64];
+        let len = loop {
+            assert!(start.elapsed() < Duration::from_secs(5));
+            gtpu.receive(|_| panic!("it is no packet")).unwrap();
+            gtpu.sockets.flush();
+            if let Ok((len, _)) = upf.recv_from(&mut answer) {
+                break len;
+            }
+        };
+        let (header, rest) = GtpuHeader::parse(&answer[..len]).unwrap();
+        assert_eq!((header.message, header.sequence, rest), (message::ECHO_RESPONSE, Some(7), &RECOVERY[..]));
+    }
+}

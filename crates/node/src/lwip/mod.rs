@@ -1,0 +1,241 @@
+//! `anabranch lwip`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+
+pub mod api;
+pub mod backhaul;
+pub mod config;
+pub mod ctl;
+pub mod metrics;
+pub mod requests;
+pub mod routes;
+pub mod views;
+pub mod worker;
+
+use crate::runtime::api::{self as rest, ControlRequest, EventLog, RequestSender};
+use crate::runtime::config::{ConfigError, GtpuBackhaul, LwipConfig, load as load_file, ue_rules};
+use crate::runtime::interfaces::{self, OpenInterface};
+use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
+use crate::runtime::thread::{Handle, Running};
+use crate::runtime::{Common, current_thread, netctl, preflight};
+use anabranch_lwip::{Config as Node, DidaConfig, Hold, Steering};
+use anyhow::Context;
+use backhaul::{Backhaul, Gtpu, Tunnels};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use worker::{Ports, Worker};
+
+/// Arguments of `anabranch lwip`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest lwip.toml: servers behind n3, one UE, LTE and Wi-Fi behind ran0, where routes part.
+  [backhaul]
+  name = \"n3\"
+  routes = [\"10.45.0.2/32\"]                      # what servers send to the UE
+  [lte]
+  name = \"ran0\"
+  netns = \"ran\"                                 # ip netns add ran
+  routes = [\"0.0.0.0/0\"]                        # what UEs send
+  [node]
+  steering = { mode = \"fixed_ratio\", lte_percent = 50 }
+  dida = { hold = { mode = \"fixed\", ms = 50 } }
+  [[node.ues]]
+  name = \"phone\"
+  addresses = [\"10.45.0.2\"]                      # of the bearer: what servers know
+  wifi = [\"10.46.0.2\"]                           # by way of the access point
+
+What the UE runs to turn its Wi-Fi address back:
+  anabranch lwip --config lwip.toml --ue-rules phone --ue-interface wlan0 | ssh phone nft -f -
+
+SIGHUP reads the file again; SIGINT and SIGTERM send what is held, stop it and remove every device, address and route.")]
+pub struct LwipArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    flags: LwipFlags,
+    /// Print the nftables rules that a UE needs for its Wi-Fi leg, and do nothing else.
+    #[arg(long, value_name = "UE")]
+    ue_rules: Option<String>,
+    /// The UE's Wi-Fi interface, for --ue-rules; default: any.
+    #[arg(long, value_name = "INTERFACE", requires = "ue_rules")]
+    ue_interface: Option<String>,
+}
+
+/// What wins over `[node]`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LwipFlags {
+    /// A fixed share of TCP over LTE, percent, instead of what the file says.
+    #[arg(long, value_name = "PERCENT")]
+    lte_percent: Option<f64>,
+    /// How long duplicate ACKs are held, milliseconds, instead of what the file says; 0: DIDA is off.
+    #[arg(long, value_name = "MS")]
+    hold_ms: Option<f64>,
+}
+
+impl LwipFlags {
+    fn win(&self, node: &mut Node) -> Result<(), ConfigError> {
+        if let Some(lte_percent) = self.lte_percent {
+            node.steering = Steering::FixedRatio { lte_percent };
+            node.check().map_err(|e| ConfigError::new("--lte-percent", e.to_string()))?;
+        }
+        if let Some(ms) = self.hold_ms {
+            let dida = DidaConfig { hold: Hold::Fixed { ms }, ..node.dida.unwrap_or_default() };
+            node.dida = (ms != 0.0).then_some(dida);
+            node.check().map_err(|e| ConfigError::new("--hold-ms", e.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs an LWIP node until it is told to stop.
+pub fn start(args: &LwipArgs) -> anyhow::Result<()> {
+    let config = load(args)?;
+    if let Some(ue) = &args.ue_rules {
+        return print_ue_rules(args, &config, ue);
+    }
+    preflight::agent(&args.common, &config.api, config.metrics.as_ref())?;
+    if args.common.check {
+        return Ok(());
+    }
+    preflight::may_configure()?;
+    run(args, config)
+}
+
+/// How often the service manager is told that the program lives.
+const WATCHDOG: Duration = Duration::from_secs(5);
+
+/// Reads the file and lets flags win.
+pub fn load(args: &LwipArgs) -> anyhow::Result<LwipConfig> {
+    let mut config: LwipConfig = load_file(&args.common.config)?;
+    args.common.win(&mut config.api, &mut config.metrics)?;
+    args.flags.win(&mut config.node)?;
+    Ok(config)
+}
+
+/// Prints what a UE runs to turn its Wi-Fi address back.
+pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow::Result<()> {
+    let rules = config
+        .ue(ue)
+        .and_then(|ue| ue_rules(&config.node, ue, args.ue_interface.as_deref()))
+        .map_err(|e| ConfigError::new(args.common.config.display().to_string(), e))?;
+    print!("{rules}");
+    Ok(())
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub fn run(args: &LwipArgs, config: LwipConfig) -> anyhow::Result<()> {
+    let mut opened = Vec::new();
+    let result =
+        make(&config, &mut opened).and_then(|ports| current_thread()?.block_on(serve(args, config, ports)));
+    opened.into_iter().rev().for_each(OpenInterface::remove);
+    result
+}
+
+fn make(config: &LwipConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<Ports> {
+    let mut open = |section: &'static str, port| {
+        let (device, interface) = interfaces::open(port, config.mtu()).context(section)?;
+        opened.push(interface);
+        anyhow::Ok(device)
+    };
+    let backhaul = match (&config.backhaul, &config.gtpu) {
+        (Some(port), _) => Backhaul::Device(Box::new(open("[backhaul]", port)?)),
+        (None, Some(gtpu)) => {
+            let tunnels = Tunnels::new(gtpu, &config.node.ues);
+            Backhaul::Gtpu(Box::new(Gtpu::new(bind(gtpu)?, gtpu.peer, tunnels).context("[gtpu]")?))
+        }
+        // The check of the configuration refused it.
+        (None, None) => anyhow::bail!("neither [backhaul] nor [gtpu]"),
+    };
+    Ok(Ports {
+        backhaul,
+        lte: open("[lte]", &config.lte)?,
+        wifi: config.wifi.as_ref().map(|wifi| open("[wifi]", wifi)).transpose()?,
+    })
+}
+
+/// The socket, in the namespace it belongs to.
+fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
+    netctl::inside(gtpu.netns().as_deref(), || {
+        netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen), netctl::is_in_use)
+            .with_context(|| format!("[gtpu] listen = \"{}\": is another program there?", gtpu.listen))
+    })
+}
+
+async fn serve(args: &LwipArgs, config: LwipConfig, ports: Ports) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let (worker, handle) = Worker::new(&config, ports)?;
+    let mut running = Running::start("anb-lwip", worker, handle.clone())?;
+    let (sender, requests) = mpsc::channel(64);
+    let log = EventLog::default();
+    let server = rest::serve(
+        rest::Agent::Lwip,
+        &config.api,
+        config.metrics.as_ref(),
+        RequestSender::new(sender),
+        log.clone(),
+        None,
+    )
+    .await;
+    let mut agent = Agent {
+        file: args.common.config.clone(),
+        flags: args.flags.clone(),
+        running: config.node.clone(),
+        last_dida: config.node.dida.unwrap_or_default(),
+        config,
+        worker: handle,
+        log,
+        started: Instant::now(),
+    };
+    let result = match server {
+        Ok(_server) => agent.serve(&mut signals, &mut running, requests).await,
+        Err(error) => Err(error),
+    };
+    notify("STOPPING=1");
+    let stopped = running.stop();
+    result.and(stopped)
+}
+
+/// The control plane of an LWIP node.
+struct Agent {
+    file: PathBuf,
+    config: LwipConfig,
+    /// What wins over the file.
+    flags: LwipFlags,
+    /// The node as it is now.
+    running: Node,
+    /// DIDA as it is, or was before it was switched off.
+    last_dida: DidaConfig,
+    worker: Handle<Worker>,
+    log: EventLog,
+    started: Instant,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        running: &mut Running<Worker>,
+        mut requests: mpsc::Receiver<ControlRequest>,
+    ) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(WATCHDOG);
+        tracing::info!(name = self.config.lwip.name, ues = self.running.ues.len(), "lwip runs");
+        notify("READY=1");
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match signal {
+                    ProcessSignal::Stop | ProcessSignal::HandOver => return Ok(()),
+                    ProcessSignal::Reload => reloading(self.reload()).await,
+                },
+                Some(ask) = requests.recv() => self.on_request(ask).await,
+                _ = tick.tick() => {
+                    // The node answers, so it lives.
+                    if self.worker.ask(|_, _| ()).await.is_ok() {
+                        notify("WATCHDOG=1");
+                    }
+                }
+                error = running.failed() => return Err(error),
+            }
+        }
+    }
+}

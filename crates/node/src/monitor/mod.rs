@@ -1,0 +1,263 @@
+//! `anabranch int monitor` and `anabranch int paths`: what the traces tell that arrive at an interface.
+//!
+//! ```text
+//!  interface ──▶ packet socket ──▶ cc::collect ──▶ every interval: Report ─┬─▶ table, or a line of JSON
+//!                IPv6 with hop-by-hop options, incoming; the rest            ├─▶ /metrics
+//!                never leaves the kernel                                         ├─▶ REST
+//!                                                                                └─▶ MQTT: a broker's, or its own
+//! ```
+//!
+//! It looks on: packets go their way whether it runs or not. One thread reads and collects; what is served has the last
+//! report and never waits for it.
+
+mod api;
+pub mod ctl;
+#[cfg(feature = "bpf")]
+mod map;
+mod metrics;
+mod mqtt;
+mod report;
+mod schema;
+mod served;
+mod show;
+mod watch;
+
+use crate::runtime::api::tls::Tls;
+use crate::runtime::api::{Access, read_token};
+use crate::runtime::config::{self, Listen};
+use anabranch_cc::collect::CollectConfig;
+use anyhow::{Context, Result, bail};
+pub use api::{IntFlows, IntPaths};
+#[cfg(feature = "bpf")]
+use map::{Published, published_paths};
+use report::Report;
+use served::Served;
+pub use show::{flows_table, hops_table};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use watch::Watch;
+
+/// What to listen to, and how much to keep.
+#[derive(Debug, clap::Args)]
+pub struct Listening {
+    /// An interface; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    interface: Vec<String>,
+    /// Traces of this IOAM namespace only; without it, of all.
+    #[arg(long, value_name = "ID")]
+    namespace: Option<u16>,
+    /// Most paths kept; the one not seen for longest makes room.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 64)]
+    max_paths: u32,
+    /// Most flows kept.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), default_value_t = 1024)]
+    max_flows: u32,
+    /// Paths and flows that were silent for so many seconds are forgotten.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400), default_value_t = 60)]
+    idle_s: u32,
+    /// One JSON object per report instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Listening {
+    fn config(&self, window: Duration) -> CollectConfig {
+        CollectConfig {
+            namespace: self.namespace,
+            paths: self.max_paths as usize,
+            flows: self.max_flows as usize,
+            idle: Duration::from_secs(self.idle_s.into()),
+            window,
+        }
+    }
+}
+
+/// Who may ask for the last report, and where.
+#[derive(Debug, clap::Args)]
+pub struct ApiArgs {
+    /// REST at this address, `GET /v1/int/paths` and others (`/openapi.json`): unix:PATH or ADDRESS:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    api: Option<Listen>,
+    /// File whose first line is the token that every request needs; required where --api can be reached from elsewhere.
+    #[arg(long, value_name = "FILE", requires = "api")]
+    api_token_file: Option<PathBuf>,
+    /// Certificate (PEM, with those between it and its authority) of --api and --metrics; required where they can be reached
+    /// from elsewhere. Read again on SIGHUP.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Let others reach --api and --metrics in the clear.
+    #[arg(long, conflicts_with = "tls_certificate")]
+    without_tls: bool,
+}
+
+/// Where to listen, and the token.
+type Asked<'a> = (&'a Listen, Option<Arc<Access>>);
+
+impl ApiArgs {
+    /// As asked for, if at all.
+    fn check(&self) -> Result<Option<Asked<'_>>> {
+        let Some(at) = &self.api else { return Ok(None) };
+        if let (Listen::Tcp(address), None) = (at, &self.api_token_file)
+            && !address.ip().is_loopback()
+        {
+            bail!(
+                "--api {address} can be reached from elsewhere: add --api-token-file, or listen on unix:PATH or \
+                 127.0.0.1:PORT"
+            );
+        }
+        let token = self.api_token_file.as_deref().map(read_token).transpose().context("--api-token-file")?;
+        Ok(Some((at, token.map(|token| Access::of_operator(&token)))))
+    }
+
+    /// What the listeners show, if anything.
+    fn tls(&self, metrics: Option<&Listen>) -> Result<Option<Arc<Tls>>> {
+        let files = match (&self.tls_certificate, &self.tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(config::Tls { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => None,
+        };
+        for (what, at) in [("--api", self.api.as_ref()), ("--metrics", metrics)] {
+            if let (Some(Listen::Tcp(address)), None, false) = (at, &files, self.without_tls)
+                && !address.ip().is_loopback()
+            {
+                bail!(
+                    "{what} {address} can be reached from elsewhere: add --tls-certificate and --tls-key, or say \
+                     --without-tls where the network between is trusted"
+                );
+            }
+        }
+        Ok(files.as_ref().map(Tls::new).transpose()?.map(Arc::new))
+    }
+}
+
+/// Arguments of `anabranch int monitor`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Reads the traces (RFC 9197) of packets that arrive at an interface; needs CAP_NET_RAW, and no kernel programs. Latencies
+are differences of time stamps: nodes' clocks must agree, and the source must ask for stamps.
+
+Example:
+  anabranch int monitor --interface eth0 --metrics 127.0.0.1:9464
+  anabranch int monitor --interface eth0 --quiet --mqtt 127.0.0.1:1883
+  anabranch int monitor --interface eth0 --quiet --api unix:/run/anabranch/int.sock   then: anabranch ctl int
+  anabranch int monitor --interface eth0 --json | jq '.paths[].hops[].depth_bytes.most'")]
+pub struct MonitorArgs {
+    #[command(flatten)]
+    listening: Listening,
+    /// A report every so many milliseconds; maxima are of the last one to two of them.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=60_000), default_value_t = 1000)]
+    interval_ms: u32,
+    /// End after so many reports.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
+    /// Say nothing: only serve.
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
+    /// Prometheus metrics at this address, under /metrics: ADDRESS:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<Listen>,
+    /// What this monitor is called where it publishes; without it, the host's name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Publish the paths in a BPF map, `ab_paths`, that programs and other processes read in memory. Needs root and the
+    /// feature bpf.
+    #[arg(long)]
+    map: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+    #[command(flatten)]
+    mqtt: mqtt::MqttArgs,
+}
+
+/// Arguments of `anabranch int paths`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Without --interface it shows what the monitors of this machine publish with --map, without listening itself.
+
+Example:
+  anabranch int paths --interface eth0 --wait-ms 5000
+  anabranch int paths --json")]
+pub struct PathsArgs {
+    #[command(flatten)]
+    listening: Listening,
+    /// How long to listen, milliseconds.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000), default_value_t = 2000)]
+    wait_ms: u32,
+}
+
+/// Home, and erase from there on: redraws without flicker.
+const REDRAW: &str = "\x1b[H\x1b[J";
+
+/// Runs `anabranch int monitor`.
+pub fn run(args: &MonitorArgs) -> Result<()> {
+    anyhow::ensure!(!args.listening.interface.is_empty(), "name an interface with --interface");
+    let every = Duration::from_millis(args.interval_ms.into());
+    let name = args.name.clone().unwrap_or_else(report::host_name);
+    let mut watch = Watch::open(name.clone(), &args.listening.interface, args.listening.config(every))?;
+    let served = Served::start(&name, &args.api, args.metrics.as_ref(), &args.mqtt)?;
+    let mut published = Published::new(args.map, args.listening.max_paths)?;
+    let terminal = std::io::stdout().is_terminal();
+    if !args.quiet && !args.listening.json && !terminal {
+        tracing::info!("listening on {}", args.listening.interface.join(" "));
+    }
+    let mut left = args.count;
+    watch.run(every, |report| {
+        if !args.quiet {
+            let page = if args.listening.json { report.json()? } else { show::text(&report) };
+            let redraw = if terminal && !args.listening.json { REDRAW } else { "" };
+            print(&format!("{redraw}{page}"))?;
+        }
+        published.set(&report);
+        served.set(report);
+        left = left.map(|n| n - 1);
+        Ok(left != Some(0))
+    })
+}
+
+/// Runs `anabranch int paths`.
+pub fn paths(args: &PathsArgs) -> Result<()> {
+    if args.listening.interface.is_empty() {
+        return print(&published_paths(args.listening.json)?);
+    }
+    let wait = Duration::from_millis(args.wait_ms.into());
+    let mut watch = Watch::open(report::host_name(), &args.listening.interface, args.listening.config(wait))?;
+    watch.run(wait, |report: Report| {
+        print(&if args.listening.json { report.json()? } else { show::text(&report) })?;
+        Ok(false)
+    })
+}
+
+#[cfg(not(feature = "bpf"))]
+const WITHOUT: &str = "this anabranch was built without the kernel programs (feature bpf): name an interface with \
+                       --interface, and leave --map out";
+
+/// A build without maps publishes in none.
+#[cfg(not(feature = "bpf"))]
+struct Published;
+
+#[cfg(not(feature = "bpf"))]
+impl Published {
+    fn new(wanted: bool, _: u32) -> Result<Self> {
+        anyhow::ensure!(!wanted, WITHOUT);
+        Ok(Self)
+    }
+
+    fn set(&mut self, _: &Report) {}
+}
+
+#[cfg(not(feature = "bpf"))]
+fn published_paths(_: bool) -> Result<String> {
+    anyhow::bail!(WITHOUT)
+}
+
+/// To standard output; who reads it no longer ends us.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
+}

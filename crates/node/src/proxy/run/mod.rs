@@ -1,0 +1,198 @@
+//! `anabranch proxy`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+
+pub mod metrics;
+pub mod requests;
+
+use super::{Flows, Listeners, Policy, Proxy, Rules};
+use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
+use crate::runtime::config::{self, ProxyConfig};
+use crate::runtime::netctl::{Layer, Net, Tproxy};
+use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
+use crate::runtime::{Common, current_thread, preflight};
+use anyhow::Context;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Arguments of `anabranch proxy`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest proxy.toml: every TCP and UDP flow of this machine goes as `anabranch ue` beside it says.
+  [[rule]]
+  name = \"all\"
+
+Video on what guarantees 5 Mbit/s, everything else left alone:
+  [[rule]]
+  name = \"video\"
+  filter = { protocol = \"tcp\", remote_port = 1935 }
+  properties = { minSendRate = 5000000 }
+
+Example:
+  anabranch proxy --config proxy.toml
+  anabranch ctl proxy flows
+
+SIGHUP reads the file again; SIGINT and SIGTERM stop it and remove every rule, route and table. What one that was killed
+left is removed at the next start, before the file is read, or by:
+  anabranch proxy --clean")]
+pub struct ProxyArgs {
+    /// Only remove what proxies that were killed have left in this network namespace: tables of nftables, rules and routes.
+    /// Those that run are not touched.
+    #[arg(long, exclusive = true)]
+    clean: bool,
+    #[command(flatten)]
+    common: Option<Common>,
+}
+
+/// Runs a transparent proxy until it is told to stop.
+pub fn start(args: &ProxyArgs) -> anyhow::Result<()> {
+    let Some(common) = args.common.as_ref().filter(|_| !args.clean) else {
+        return preflight::may_configure().and_then(|()| clean());
+    };
+    if !common.check
+        && preflight::may_configure().is_ok()
+        && let Err(error) = clean()
+    {
+        // A file that is wrong ends this start: until then, who was left cut off is not any more.
+        let text = format!("{error:#}");
+        if text.contains("not permitted") {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+        }
+    }
+    let config = load(common)?;
+    preflight::agent(common, &config.api, config.metrics.as_ref())?;
+    if common.check {
+        return Ok(());
+    }
+    preflight::may_configure()?;
+    run(common, config)
+}
+
+/// How often the service manager is told that the program lives.
+const WATCHDOG: Duration = Duration::from_secs(5);
+
+/// Removes what a proxy that was killed has left here, whatever its file says.
+pub fn clean() -> anyhow::Result<()> {
+    current_thread()?.block_on(async { Net::open()?.clean_dead().await }).context("cleaning up")
+}
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<ProxyConfig> {
+    let mut config: ProxyConfig = config::load(&args.config)?;
+    args.win(&mut config.api, &mut config.metrics)?;
+    Ok(config)
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if config.proxy.workers > 0 {
+        builder.worker_threads(config.proxy.workers.into());
+    }
+    let runtime = builder.enable_all().thread_name("anb-proxy").build().context("starting threads")?;
+    runtime.block_on(set_up(args, config))
+}
+
+async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    // The port first: who has it is at work, and what it installed is not a leftover.
+    let listeners = Listeners::bind(config.proxy.port, config.proxy.own_mark())?;
+    let net = Net::open()?;
+    let tproxy = tproxy(&config, listeners.v6());
+    net.clean_proxy(tproxy.mark, &tproxy.table).await?;
+    let flows = Flows::new(Flows::possible(config.limits.flows, config.proxy.workers)?, share(&config));
+    let proxy = Arc::new(Proxy::new(
+        Rules::new(&config.rule)?,
+        Policy::new(&config.agent)?,
+        config.limits.clone(),
+        flows,
+        config.proxy.own_mark(),
+    )?);
+    let v6 = listeners.v6();
+    let serving = listeners.serve(&proxy);
+    let (sender, requests) = mpsc::channel(64);
+    let log = EventLog::default();
+    // Whoever listens does so before flows are led here.
+    let _server = api::serve(
+        api::Agent::Proxy,
+        &config.api,
+        config.metrics.as_ref(),
+        RequestSender::new(sender),
+        log.clone(),
+        None,
+    )
+    .await?;
+    let layer = net.lead(tproxy).await?;
+    let mut agent =
+        Agent { file: args.config.clone(), proxy, config, v6, net, layer, log, started: Instant::now() };
+    let result = agent.serve(&mut signals, serving, requests).await;
+    notify("STOPPING=1");
+    agent.net.undo(agent.layer).await;
+    result
+}
+
+/// How many UDP flows one client may have.
+fn share(config: &ProxyConfig) -> usize {
+    config.limits.udp_flows_per_client as usize
+}
+
+/// What nftables is told.
+fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
+    Tproxy {
+        table: Tproxy::table_name(&config.proxy.name),
+        mark: config.proxy.mark,
+        port: config.proxy.port,
+        v6,
+        local: config.intercept.local,
+        only_by: None,
+        interfaces: config.intercept.interfaces.clone(),
+        except: config.intercept.except.clone(),
+        flows: Rules::intercepted(&config.rule),
+        keeps_source: config.rule.iter().any(|rule| rule.source == config::Source::Client),
+    }
+}
+
+/// The control plane of a proxy.
+struct Agent {
+    file: PathBuf,
+    config: ProxyConfig,
+    proxy: Arc<Proxy>,
+    /// Whether there is IPv6.
+    v6: bool,
+    net: Net,
+    /// What leads flows here.
+    layer: Layer,
+    log: EventLog,
+    started: Instant,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        mut serving: JoinSet<anyhow::Error>,
+        mut requests: mpsc::Receiver<ControlRequest>,
+    ) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(WATCHDOG);
+        let rules = self.config.rule.len();
+        tracing::info!(name = self.config.proxy.name, port = self.config.proxy.port, rules, "proxy runs");
+        notify("READY=1");
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match signal {
+                    ProcessSignal::Stop | ProcessSignal::HandOver => return Ok(()),
+                    ProcessSignal::Reload => reloading(self.reload()).await,
+                },
+                Some(ask) = requests.recv() => self.on_request(ask).await,
+                _ = tick.tick() => notify("WATCHDOG=1"),
+                Some(ended) = serving.join_next() => {
+                    return Err(ended.unwrap_or_else(Into::into).context("taking flows"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,623 @@
+//! Connections of every listener: how many there may be, how many of one peer, and how long each may be silent.
+//!
+//! ```text
+//!  accept ─▶ a place? ─no─▶ closed        header within 15 s ─▶ answered within 60 s ─▶ taken within 30 s ─▶ next header …
+//!              └─yes─▶ TLS, within 15 s ─▶ HTTP/1.1 ─▶
+//! ```
+//!
+//! A peer is an address (of IPv6 a /64, which one host has whole), at a Unix socket a user. Those that have shown a token
+//! do not count for its share any more: a thousand UEs behind one address are not one.
+
+use super::super::config::Connections;
+use super::problem::Problem;
+use super::tls::Tls;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+
+/// How long what is asked may take.
+#[derive(Debug, Clone, Copy)]
+struct Timers {
+    /// For the TLS handshake, and for the whole header of a request, from when its connection is open or the last answer is
+    /// sent.
+    header: Duration,
+    /// For the rest of a request, until its answer begins.
+    answer: Duration,
+    /// Longest that a peer takes nothing of what is sent to it.
+    taken: Duration,
+}
+
+const TIMERS: Timers = Timers {
+    header: Duration::from_secs(15),
+    answer: Duration::from_secs(60),
+    taken: Duration::from_secs(30),
+};
+/// How long clients of ours keep a connection that they do not use: less than the other end does.
+pub const REUSED: Duration = Duration::from_secs(5);
+/// Longest header, bytes.
+const HEADER_BYTES: usize = 32 << 10;
+/// Descriptors that other things of this process need.
+const DESCRIPTORS_BESIDE: u64 = 512;
+/// Fewest connections that are tried, however few descriptors there are.
+const FEWEST: u64 = 16;
+
+/// What is listened at.
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Who has connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Peer {
+    Address(IpAddr),
+    User(u32),
+}
+
+impl Peer {
+    fn of(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
+                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+            }
+            v4 => v4,
+        })
+    }
+}
+
+#[derive(Default)]
+struct Counted {
+    all: u32,
+    /// Those of each peer that have not shown a token.
+    of: BTreeMap<Peer, u32>,
+    refused: u64,
+}
+
+/// Counts the connections of a listener.
+struct Counts {
+    most: Connections,
+    counted: Mutex<Counted>,
+}
+
+impl Counts {
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place, if there is one.
+    fn take(self: &Arc<Self>, peer: Peer) -> Option<Arc<Place>> {
+        let mut counted = self.counted();
+        let own = counted.of.get(&peer).copied().unwrap_or(0);
+        if counted.all >= self.most.all || own >= self.most.of_peer {
+            counted.refused += 1;
+            // A flood of connections is not to become a flood of lines.
+            if counted.refused.is_power_of_two() {
+                let (all, refused) = (counted.all, counted.refused);
+                tracing::warn!(?peer, of_it = own, all, refused, "connection refused: there are too many");
+            }
+            return None;
+        }
+        counted.all += 1;
+        counted.of.insert(peer, own + 1);
+        drop(counted);
+        Some(Arc::new(Place { counts: self.clone(), peer, proved: AtomicBool::new(false) }))
+    }
+}
+
+/// A connection's place among those there may be.
+pub struct Place {
+    counts: Arc<Counts>,
+    peer: Peer,
+    proved: AtomicBool,
+}
+
+impl Place {
+    /// A right token was shown: from now on it does not count for its peer's share.
+    pub fn prove(&self) {
+        if !self.proved.swap(true, Relaxed) {
+            self.leave(&mut self.counts.counted());
+        }
+    }
+
+    fn leave(&self, counted: &mut Counted) {
+        if let Some(own) = counted.of.get_mut(&self.peer) {
+            *own -= 1;
+            if *own == 0 {
+                counted.of.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counted = self.counts.counted();
+        counted.all -= 1;
+        if !self.proved.load(Relaxed) {
+            self.leave(&mut counted);
+        }
+    }
+}
+
+/// A right token was shown on the connection of `request`.
+pub fn proved(request: &Request) {
+    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+        place.prove();
+    }
+}
+
+/// As many as are wanted, or as there are descriptors for: the soft limit of open files is raised as far as that takes.
+fn possible(mut most: Connections) -> Connections {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
+    let raised = soft.saturating_add(most.all.into()).min(hard);
+    let now = if setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft };
+    let fit = now.saturating_sub(DESCRIPTORS_BESIDE).max(FEWEST);
+    if fit < most.all.into() {
+        tracing::warn!(
+            "{} connections need {} open files, {hard} are allowed: at most {fit}; raise the limit (LimitNOFILE= of \
+             the unit, ulimit -n)",
+            most.all,
+            u64::from(most.all) + DESCRIPTORS_BESIDE
+        );
+        most.all = u32::try_from(fit).unwrap_or(u32::MAX);
+    }
+    most
+}
+
+/// Serves `router` for ever.
+pub async fn serve(listener: Listener, router: Router, most: Connections, tls: Option<Arc<Tls>>) {
+    serve_within(listener, router, most, tls, TIMERS).await;
+}
+
+async fn serve_within(
+    listener: Listener,
+    router: Router,
+    most: Connections,
+    tls: Option<Arc<Tls>>,
+    timers: Timers,
+) {
+    let counts = Arc::new(Counts { most: possible(most), counted: Mutex::default() });
+    let router = router.layer(axum::middleware::from_fn_with_state(timers.answer, within));
+    let mut open = JoinSet::new();
+    let mut failures = 0_u64;
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            Some(_) = open.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                if let Some(place) = counts.take(peer) {
+                    open.spawn(one(stream, place, router.clone(), tls.clone(), timers));
+                }
+            }
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => {
+                // There are no descriptors, or no memory: what is open may end.
+                failures += 1;
+                if failures.is_power_of_two() {
+                    tracing::warn!(failures, "accepting connections: {error}");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+async fn accept(listener: &Listener) -> io::Result<(Box<dyn Stream>, Peer)> {
+    match listener {
+        Listener::Tcp(listener) => {
+            let (stream, from) = listener.accept().await?;
+            // Answers are small, and nobody waits for more of them.
+            stream.set_nodelay(true)?;
+            Ok((Box::new(stream), Peer::of(from.ip())))
+        }
+        Listener::Unix(listener) => {
+            let (stream, _) = listener.accept().await?;
+            let user = stream.peer_cred()?.uid();
+            Ok((Box::new(stream), Peer::User(user)))
+        }
+    }
+}
+
+/// The connection was gone before it was taken.
+fn is_of_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected]
+        .contains(&error.kind())
+}
+
+async fn one(
+    stream: Box<dyn Stream>,
+    place: Arc<Place>,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    timers: Timers,
+) {
+    let stream: Box<dyn Stream> = match tls {
+        None => stream,
+        Some(tls) => {
+            // A stranger has a place from before the handshake, and no longer than this without ending it.
+            let handshake = TlsAcceptor::from(tls.current()).accept(stream);
+            match tokio::time::timeout(timers.header, handshake).await {
+                Ok(Ok(stream)) => Box::new(stream),
+                Ok(Err(error)) => return tracing::debug!("TLS: {error}"),
+                Err(_) => return tracing::debug!("TLS: the handshake took too long"),
+            }
+        }
+    };
+    let io = TokioIo::new(Patient { stream, taken: timers.taken, waits: None });
+    let service = Placed { inner: TowerToHyperService::new(router), place };
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(timers.header).max_buf_size(HEADER_BYTES);
+    if let Err(error) = http.serve_connection(io, service).await {
+        tracing::debug!("connection: {error}");
+    }
+}
+
+/// Gives every request the place of its connection.
+struct Placed {
+    inner: TowerToHyperService<Router>,
+    place: Arc<Place>,
+}
+
+impl Service<hyper::Request<Incoming>> for Placed {
+    type Response = Response;
+    type Error = std::convert::Infallible;
+    type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.place.clone());
+        self.inner.call(request)
+    }
+}
+
+/// An answer begins in time, or is a refusal.
+async fn within(State(answer): State<Duration>, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(answer, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let detail = format!("the request was not whole, or not answered, within {} s", answer.as_secs());
+            let remedy = "send it whole, and read what there is before you try again";
+            Problem::new(StatusCode::REQUEST_TIMEOUT, detail, remedy).into_response()
+        }
+    }
+}
+
+/// A stream whose peer must take what is sent.
+struct Patient {
+    stream: Box<dyn Stream>,
+    taken: Duration,
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn taken<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.waits = None;
+            return polled;
+        }
+        let taken = self.taken;
+        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(taken)));
+        ready!(waits.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.taken(cx, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.taken(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.taken(cx, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.taken(cx, polled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::{get, post};
+    use proptest::prelude::*;
+    use socket2::{Domain, Socket, Type};
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::time::Instant;
+
+    const SHORT: Timers = Timers {
+        header: Duration::from_millis(600),
+        answer: Duration::from_millis(800),
+        taken: Duration::from_millis(700),
+    };
+    const LONG: Timers = Timers {
+        header: Duration::from_secs(600),
+        answer: Duration::from_secs(600),
+        taken: Duration::from_secs(600),
+    };
+
+    /// A listener of its own in a thread of its own, as long as the runtime lives.
+    fn start(most: Connections, timers: Timers) -> (SocketAddr, tokio::runtime::Runtime) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let prove = async |request: Request| {
+            if request.headers().contains_key("authorization") {
+                proved(&request);
+            }
+            "hello"
+        };
+        let endless = async || {
+            let parts = futures_util::stream::repeat_with(|| Ok::<_, io::Error>(vec![0_u8; 65_536]));
+            axum::body::Body::from_stream(parts)
+        };
+        let router = Router::new()
+            .route("/", get(prove))
+            .route("/endless", get(endless))
+            .route("/body", post(async |body: axum::body::Bytes| body.len().to_string()));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let at = listener.local_addr().unwrap();
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, None, timers));
+        (at, runtime)
+    }
+
+    fn connect(from: &str, to: SocketAddr) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(from.parse().unwrap(), 0).into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// Whether a request is answered on it.
+    fn answers(stream: &mut TcpStream, header: &str) -> bool {
+        let sent = write!(stream, "GET / HTTP/1.1\r\nHost: x\r\n{header}\r\n");
+        let mut got = [0; 1024];
+        let len = sent.and_then(|()| stream.read(&mut got)).unwrap_or(0);
+        got[..len].ends_with(b"hello")
+    }
+
+    #[track_caller]
+    fn until(what: &str, mut is: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < Duration::from_secs(30), "not after 30 s: {what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn one_peer_does_not_keep_others_out_and_places_come_back() {
+        for (all, of_peer) in [(8, 3), (40, 1), (100, 64)] {
+            let (at, _runtime) = start(Connections { all, of_peer }, LONG);
+            let mut flood: Vec<TcpStream> = (0..of_peer + 5).map(|_| connect("127.0.0.7", at)).collect();
+            let served = flood.iter_mut().filter_map(|stream| answers(stream, "").then_some(())).count();
+            assert_eq!(served, of_peer as usize);
+            assert!(answers(&mut connect("127.0.0.8", at), ""), "another peer");
+            // Others take what is left, and not more.
+            let mut others = Vec::new();
+            for peer in 10..10 + all {
+                let mut stream = connect(&format!("127.0.1.{peer}"), at);
+                let served = answers(&mut stream, "");
+                others.push((stream, served));
+            }
+            let served = others.iter().filter(|(_, served)| *served).count();
+            assert!(served <= (all - of_peer) as usize && served + 1 >= (all - of_peer) as usize, "{served}");
+            drop((flood, others));
+            until("there is room again", || answers(&mut connect("127.0.0.7", at), ""));
+        }
+    }
+
+    #[test]
+    fn a_token_takes_a_connection_out_of_its_peers_share() {
+        let (at, _runtime) = start(Connections { all: 50, of_peer: 2 }, LONG);
+        // Who has shown a token makes room for the next.
+        let mut proved: Vec<TcpStream> = (0..2).map(|_| connect("127.0.0.7", at)).collect();
+        for stream in &mut proved {
+            assert!(answers(stream, "Authorization: Bearer x\r\n"));
+        }
+        for _ in 0..30 {
+            let mut next = connect("127.0.0.7", at);
+            assert!(
+                answers(&mut next, "Authorization: Bearer x\r\n")
+                    && answers(&mut next, "Authorization: y\r\n")
+            );
+            proved.push(next);
+        }
+        // Without, two more.
+        let mut plain: Vec<TcpStream> = (0..4).map(|_| connect("127.0.0.7", at)).collect();
+        let served = plain.iter_mut().filter_map(|stream| answers(stream, "").then_some(())).count();
+        assert_eq!(served, 2);
+    }
+
+    #[test]
+    fn who_is_silent_slow_or_takes_nothing_is_closed() {
+        let (at, _runtime) = start(Connections { all: 1, of_peer: 1 }, SHORT);
+        let closed = |mut stream: TcpStream| {
+            let mut rest = Vec::new();
+            // Reset or closed: it is over.
+            let _ = stream.read_to_end(&mut rest);
+            String::from_utf8_lossy(&rest).into_owned()
+        };
+        let place = || {
+            let mut stream = None;
+            until("there is a place", || {
+                let mut tried = connect("127.0.0.1", at);
+                let is = answers(&mut tried, "");
+                stream = is.then_some(tried);
+                is
+            });
+            stream.unwrap()
+        };
+        // Silent after an answer; half a header; a header that never ends.
+        closed(place());
+        let mut half = place();
+        half.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-").unwrap();
+        closed(half);
+        let mut drip = place();
+        drip.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX: ").unwrap();
+        until("the drip ends", || {
+            std::thread::sleep(Duration::from_millis(20));
+            drip.write_all(b"x").is_err()
+        });
+        let mut long = place();
+        let _ = long.write_all(
+            format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(2 * HEADER_BYTES)).as_bytes(),
+        );
+        closed(long);
+        // Half a body.
+        let mut body = place();
+        body.write_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf").unwrap();
+        let said = closed(body);
+        assert!(said.starts_with("HTTP/1.1 408") && said.contains("not whole"), "{said}");
+        // Takes nothing of an endless answer: another has its place.
+        let mut full = place();
+        full.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        drop(place());
+        drop(full);
+    }
+
+    proptest! {
+        /// Whoever comes, shows a token and goes, in any order: counts are those of what is there, and within limits.
+        #[test]
+        fn counts_are_right(steps in prop::collection::vec((0_u8..6, 0_u8..3, any::<usize>()), 0..200), all in 1_u32..9, of_peer in 1_u32..5) {
+            let counts = Arc::new(Counts { most: Connections { all, of_peer }, counted: Mutex::default() });
+            let mut places: Vec<(u8, bool, Arc<Place>)> = Vec::new();
+            for (step, peer, which) in steps {
+                let of = |places: &[(u8, bool, Arc<Place>)]| places.iter().filter(|p| p.0 == peer && !p.1).count();
+                match step {
+                    0..3 => {
+                        let full = places.len() >= all as usize || of(&places) >= of_peer as usize;
+                        let place = counts.take(Peer::User(peer.into()));
+                        prop_assert_eq!(place.is_none(), full);
+                        places.extend(place.map(|place| (peer, false, place)));
+                    }
+                    3 if !places.is_empty() => {
+                        let at = which % places.len();
+                        places[at].1 = true;
+                        places[at].2.prove();
+                    }
+                    _ if !places.is_empty() => drop(places.swap_remove(which % places.len())),
+                    _ => {}
+                }
+                prop_assert_eq!(counts.counted().all as usize, places.len());
+                prop_assert_eq!(counts.counted().of.get(&Peer::User(peer.into())).copied().unwrap_or(0) as usize, of(&places));
+            }
+        }
+    }
+
+    /// Strangers who begin a TLS handshake and never end it have places for a while, and of their own share.
+    #[test]
+    fn a_handshake_that_never_ends_keeps_out_none_but_its_peer() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = Tls::new(&super::super::auth::tests::certificate(folder.path())).unwrap();
+        let most = Connections { all: 64, of_peer: 4 };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let at = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "hello"));
+        runtime.spawn(serve_within(Listener::Tcp(listener), router, most, Some(Arc::new(tls)), SHORT));
+        let answers = || {
+            use super::super::client::{Trust, builder};
+            let ca = folder.path().join("ca.pem");
+            let http = builder(Trust::Authorities(&ca)).unwrap().pool_max_idle_per_host(0).build().unwrap();
+            runtime.block_on(async move { http.get(format!("https://{at}/")).send().await.is_ok() })
+        };
+        assert!(answers());
+        // Nothing; half of a record; a record that is none; a byte now and then.
+        let starts: [&[u8]; 4] = [b"", &[22, 3, 1, 0x02, 0], b"GET / HTTP/1.1\r\n\r\n", &[22]];
+        let mut strangers: Vec<TcpStream> = (0..16).map(|_| connect("127.0.0.9", at)).collect();
+        for (stranger, start) in strangers.iter_mut().zip(starts.iter().cycle()) {
+            let _ = stranger.write_all(start);
+        }
+        assert!(answers(), "one peer keeps others out");
+        // Each of them is closed, also one that goes on.
+        let end = Instant::now() + SHORT.header + Duration::from_secs(10);
+        for mut stranger in strangers {
+            stranger.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            loop {
+                let _ = stranger.write_all(&[0]);
+                match stranger.read(&mut [0; 64]) {
+                    Ok(0) => break,
+                    Err(error)
+                        if ![io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()) =>
+                    {
+                        break;
+                    }
+                    _ => assert!(Instant::now() < end, "still open"),
+                }
+            }
+        }
+        // And their places are there again: for that peer, too.
+        until("no place", || {
+            let mut again = connect("127.0.0.9", at);
+            again.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            matches!(again.read(&mut [0; 1]), Err(error) if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()))
+        });
+        assert!(answers());
+    }
+
+    #[test]
+    fn a_host_with_many_addresses_is_one_peer() {
+        let of = |text: &str| Peer::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}

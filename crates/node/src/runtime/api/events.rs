@@ -1,0 +1,55 @@
+//! What happened lately, and to whom it is told.
+
+use super::types::Event;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::broadcast;
+
+/// Events kept for those who come late.
+pub const KEPT: usize = 256;
+/// Events a slow listener may be behind before it misses some.
+const BEHIND: usize = 1024;
+
+/// Keeps the last events and tells new ones. Control plane only: the data path never comes here.
+#[derive(Clone)]
+pub struct EventLog {
+    kept: Arc<Mutex<VecDeque<Event>>>,
+    tell: broadcast::Sender<Event>,
+}
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self { kept: Arc::default(), tell: broadcast::channel(BEHIND).0 }
+    }
+}
+
+impl EventLog {
+    /// Adds an event; id and time are filled in. It is logged too.
+    pub fn push(&self, mut event: Event) {
+        let mut kept = self.kept();
+        event.id = kept.back().map_or(1, |last| last.id + 1);
+        event.time_unix_ms = crate::runtime::clock::unix_ns() / 1_000_000;
+        let Event { kind, message, .. } = &event;
+        match event.ue.as_deref() {
+            Some(ue) => tracing::info!(kind, ue, "{message}"),
+            None => tracing::info!(kind, "{message}"),
+        }
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(event.clone());
+        // Nobody listening is fine.
+        let _ = self.tell.send(event);
+    }
+
+    /// Those after event `id` that are still kept, and a receiver for what follows them, without gap.
+    pub fn since(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        let kept = self.kept();
+        let receiver = self.tell.subscribe();
+        (kept.iter().filter(|e| e.id > id).cloned().collect(), receiver)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,58 @@
+//! The agent's REST interface (JUNCTION §V-A "agent"): sessions, paths, rules, events; a gNB's cell;
+//! an LWIP node; a transparent proxy.
+//!
+//! ```text
+//!  client ── HTTP over unix socket or TCP ──▶ axum ── ControlRequest + oneshot ──▶ control loop ──▶ workers
+//!         ◀── JSON, problem+json, event stream ──┘                      (one at a time)
+//! ```
+//!
+//! The same paths serve UE, UPF, gNB, LWIP node and proxy; what only one of them can do answers 405 at the others. The OpenAPI
+//! description is generated from the handlers and committed as `openapi/agent.json`; each serves its own part of it at
+//! `/openapi.json`. `anabranch int monitor --api` has an interface of its own, made of the same parts.
+
+pub mod auth;
+pub mod client;
+pub mod connections;
+pub mod events;
+pub mod extract;
+pub mod origin;
+pub mod problem;
+pub mod queries;
+pub mod request;
+pub mod roles;
+pub mod routes;
+pub mod schema;
+pub mod serve;
+pub mod tls;
+pub mod types;
+pub mod versions;
+
+pub use crate::gnb::api::{
+    BearerLink, Cell, CellChange, CellLink, CellPacket, CellPackets, CellRequest, CellUe, Second, SliceLink,
+    SliceUse, Slices, Slot, Streams, Telemetry, Ticks, UeBearer, UeChange, UeFlow, UeList,
+};
+pub use crate::lwip::api::{
+    LwipAcks, LwipChange, LwipFlow, LwipFlows, LwipHolds, LwipLeg, LwipLink, LwipNode, LwipRequest,
+};
+pub use crate::proxy::api::{
+    ProxyAgent, ProxyCarried, ProxyFlow, ProxyFlows, ProxyNode, ProxyRequest, ProxyWay,
+};
+pub use crate::tcp_lane::api::{TcpLane, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows, TcpLaneRequest};
+pub use auth::Access;
+pub use connections::{REUSED, proved};
+pub use events::EventLog;
+#[cfg(test)]
+pub use events::KEPT as EVENTS_KEPT;
+pub use problem::Problem;
+pub use request::{ControlRequest, RequestSender};
+pub use roles::Agent;
+pub use routes::{Bearer, Page, hundred};
+pub use serve::{Guarded, Server, bearer, finish, read_token, serve};
+pub use types::{
+    Coded, Counters, Event, Law, LawPath, NotUsed, Path, PathList, PathLoad, Reloaded, RuleUse, Rules,
+    Session, SessionList, Status, WorkerStatus,
+};
+pub use versions::{Preconditions, etag, header_of};
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,253 @@
+//! Listening, and who may come in.
+
+use super::super::config::{Api, Connections, Listen, Metrics};
+use super::super::{folder, netctl};
+use super::auth::{self, Access, OPERATOR_SCOPE, READER_SCOPE, Role};
+use super::connections::{self, Listener};
+use super::events::EventLog;
+use super::origin::{self, Tokenless};
+use super::problem::Problem;
+use super::queries::{self, Queries};
+use super::request::RequestSender;
+use super::roles::Agent;
+use super::routes::{self, Shared};
+use super::tls::Tls;
+use crate::ue::taps::Taps;
+use anyhow::Context;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::get;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+/// What listens; stops, and removes its sockets, when dropped.
+#[derive(Default)]
+pub struct Server {
+    tasks: JoinSet<()>,
+    sockets: Vec<PathBuf>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.tasks.abort_all();
+        for path in &self.sockets {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Starts the interface of an agent, and the metrics if asked for.
+pub async fn serve(
+    agent: Agent,
+    api: &Api,
+    metrics: Option<&Metrics>,
+    asker: RequestSender,
+    events: EventLog,
+    taps: Option<Arc<Taps>>,
+) -> anyhow::Result<Server> {
+    let guarded = Guarded::of(api)?;
+    let of_metrics = metrics.map(|m| m.tls.as_ref().map(Tls::new).transpose()).transpose();
+    let of_metrics = of_metrics.context("[metrics] tls")?.flatten().map(Arc::new);
+    let certificates = guarded.tls.iter().chain(&of_metrics).cloned().collect();
+    let shared = Shared { asker, events, taps, certificates };
+    let mut server = Server::default();
+    let access = Access::new(api)?;
+    let router = router(agent, shared.clone(), access);
+    server.listen(&api.listen, router, guarded).await.context("[api] listen")?;
+    if let Some(metrics) = metrics {
+        let router = Router::new().route("/metrics", get(routes::metrics)).with_state(shared);
+        let tokenless = Guarded { tls: of_metrics, ..Guarded::default() };
+        server.listen(&metrics.listen, router, tokenless).await.context("[metrics] listen")?;
+    }
+    Ok(server)
+}
+
+/// The whole interface. With tokens, every request needs one.
+pub fn router(agent: Agent, shared: Shared, access: Option<Arc<Access>>) -> Router {
+    finish_as(routes::routes(), agent.description(), shared, access)
+}
+
+/// Routes, their description at `/openapi.json`, answers to those that go astray, and the guard where there is a token.
+pub fn finish<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+    shared: S,
+    access: Option<Arc<Access>>,
+) -> Router {
+    let description = routes.get_openapi().clone();
+    finish_as(routes, description, shared, access)
+}
+
+/// The same with another description.
+fn finish_as<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+    description: OpenApi,
+    shared: S,
+    access: Option<Arc<Access>>,
+) -> Router {
+    let (router, whole) = routes.split_for_parts();
+    let router = router.layer(middleware::from_fn_with_state(Queries::of(&whole), queries::guard));
+    // Every connection has a copy of the router: of the text there is one.
+    let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    let router = router
+        .route("/openapi.json", get(async move || (kind, description)))
+        .fallback(async || {
+            Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
+        })
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
+        })
+        .with_state(shared);
+    let router = match access {
+        Some(access) => router.layer(middleware::from_fn_with_state(access, guard)),
+        None => router,
+    };
+    // Whoever watches over the program needs no token to see that it lives.
+    router.route("/healthz", get(async || axum::Json(serde_json::json!({"status": "ok"}))))
+}
+
+async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let caller = match access.check(bearer(request.headers())).await {
+        Ok(caller) => caller,
+        Err(refused) => {
+            let remedy = "send \"Authorization: Bearer TOKEN\" with the first line of [api] token_file, or \
+                          --api-token-file, or one of the authorization server in [api] oauth";
+            return refused.response(remedy);
+        }
+    };
+    connections::proved(&request);
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    match &caller.role {
+        Role::Operator => {}
+        Role::Reader if reads => {}
+        Role::Reader => return auth::insufficient("a reader changes nothing", &[OPERATOR_SCOPE]),
+        Role::Tenant(_) => {
+            let scopes: &[&str] = if reads { &[READER_SCOPE, OPERATOR_SCOPE] } else { &[OPERATOR_SCOPE] };
+            return auth::insufficient("nothing here belongs to a tenant", scopes);
+        }
+    }
+    auth::until(next.run(request).await, &caller)
+}
+
+/// The token of a request (RFC 6750 §2.1); the name of the scheme is in any case (RFC 9110 §11.1).
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
+}
+
+/// The first line of a token file.
+pub fn read_token(path: &Path) -> anyhow::Result<Arc<str>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
+    let token = text.lines().next().unwrap_or_default().trim();
+    anyhow::ensure!(
+        token.len() >= 16 && token.bytes().all(|b| b.is_ascii_graphic()),
+        "token file {}: the first line must be a token of 16 characters or more, for instance from \
+         `head -c 24 /dev/urandom | base64`",
+        path.display()
+    );
+    Ok(token.into())
+}
+
+/// What a listener asks of those who connect.
+#[derive(Debug, Clone, Default)]
+pub struct Guarded {
+    /// Every request shows a token, or is refused by the router.
+    pub by_token: bool,
+    /// Whether a TCP listener without token takes requests that change something.
+    pub changes_without_token: bool,
+    /// How many there may be.
+    pub connections: Connections,
+    /// What it shows itself; a Unix socket shows nothing.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Guarded {
+    /// As `[api]` says.
+    ///
+    /// # Errors
+    /// Certificate or key cannot be used.
+    pub fn of(api: &Api) -> anyhow::Result<Self> {
+        let tls = api.tls.as_ref().map(Tls::new).transpose().context("[api] tls")?;
+        Ok(Self {
+            by_token: api.wants_token(),
+            changes_without_token: api.changes_without_token,
+            connections: api.connections(),
+            tls: tls.map(Arc::new),
+        })
+    }
+}
+
+impl Server {
+    /// Serves `router` at `at` until dropped; where it is, unless it is off or a Unix socket.
+    pub(crate) async fn listen(
+        &mut self,
+        at: &Listen,
+        router: Router,
+        guarded: Guarded,
+    ) -> anyhow::Result<Option<SocketAddr>> {
+        let (listener, router, address) = match at {
+            Listen::Off => return Ok(None),
+            Listen::Tcp(address) => {
+                let bind = || std::net::TcpListener::bind(address);
+                let listener = netctl::bind_when_free(bind, netctl::is_in_use)
+                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                    .and_then(TcpListener::from_std)
+                    .with_context(|| format!("{address}"))?;
+                let at = listener.local_addr()?;
+                let scheme = if guarded.tls.is_some() { "https" } else { "http" };
+                tracing::info!("listening on {scheme}://{at}");
+                let router = if guarded.by_token {
+                    router
+                } else {
+                    let tokenless = Tokenless { at, changes: guarded.changes_without_token };
+                    router.layer(middleware::from_fn_with_state(tokenless, origin::guard))
+                };
+                (Listener::Tcp(listener), router, Some(at))
+            }
+            Listen::Unix(path) => {
+                let listener = bind_unix(path).with_context(|| format!("unix:{}", path.display()))?;
+                tracing::info!("listening on unix:{}", path.display());
+                self.sockets.push(path.clone());
+                (Listener::Unix(listener), router, None)
+            }
+        };
+        let tls = guarded.tls.filter(|_| matches!(listener, Listener::Tcp(_)));
+        if let Some(tls) = tls.clone() {
+            let mut hangup = signal(SignalKind::hangup()).context("taking over signals")?;
+            self.tasks.spawn(async move {
+                while hangup.recv().await.is_some() {
+                    match tls.reload() {
+                        Ok(()) => tracing::info!("certificate read again"),
+                        Err(error) => tracing::error!("reload: {error:#}; the old certificate stays"),
+                    }
+                }
+            });
+        }
+        self.tasks.spawn(connections::serve(listener, router, guarded.connections, tls));
+        Ok(address)
+    }
+}
+
+/// A socket that a program that is gone left behind is replaced; one in use is not.
+fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
+    folder::make_for(path)?;
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => anyhow::bail!("another program listens there: stop it, or set another path"),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}

@@ -1,0 +1,320 @@
+//! Reading a file and turning what is wrong with it into a sentence a person can act on.
+
+use anabranch_element::names::did_you_mean;
+use anabranch_kern::file::read_text;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::path::Path;
+
+/// What is wrong with a configuration, and where. The program exits with code 2 on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// File, or what the text was.
+    pub file: String,
+    /// Line, counted from 1; `None` when the fault is in no one place.
+    pub line: Option<usize>,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl ConfigError {
+    /// An error about the file as a whole.
+    pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: file.into(), line: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads a trace by its name as written.
+///
+/// # Errors
+/// It cannot be read, or is larger than [`MAX_TEXT_BYTES`](anabranch_kern::file::MAX_TEXT_BYTES).
+pub fn read_trace(file: &str) -> Result<String, String> {
+    read_text(Path::new(file)).map_err(|e| e.to_string())
+}
+
+/// Values that depend on one another are checked after parsing.
+pub trait Check {
+    /// The first thing wrong, in words that name the key and the remedy.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// Reads and checks the file at `path`.
+pub fn load<T: DeserializeOwned + Check>(path: &Path) -> Result<T, ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        ConfigError::new(&name, format!("cannot be read: {e}; give another file with --config"))
+    })?;
+    parse(&name, &text)
+}
+
+/// Parses and checks `text`; `name` is what errors call it.
+pub fn parse<T: DeserializeOwned + Check>(name: &str, text: &str) -> Result<T, ConfigError> {
+    let value: T = toml::from_str(text).map_err(|error| ConfigError {
+        file: name.to_owned(),
+        line: error.span().map(|span| line_of(text, span.start)),
+        message: explain_value(text, error.span(), error.message())
+            .unwrap_or_else(|| explain(error.message())),
+    })?;
+    value.check().map_err(|message| ConfigError {
+        file: name.to_owned(),
+        line: line_hint(text, &message),
+        message,
+    })?;
+    Ok(value)
+}
+
+/// The line that holds byte `at`, counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+/// Checks name the value in quotes; its first appearance in the file is where to look.
+fn line_hint(text: &str, message: &str) -> Option<usize> {
+    let quoted = message.split('"').nth(1).filter(|q| !q.is_empty())?;
+    text.find(&format!("\"{quoted}\"")).map(|at| line_of(text, at))
+}
+
+/// Names section, key and value of what serde and the parsers of numbers and addresses say without them, and what is valid.
+fn explain_value(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> Option<String> {
+    let value = text.get(span.clone()?)?.trim();
+    let before = text.get(..span?.start)?;
+    // Not of syntax, nor of a section as a whole.
+    if !message.starts_with("invalid ") && !message.contains("out of range")
+        || value.contains('\n')
+        || value.is_empty()
+    {
+        return None;
+    }
+    let key = before.lines().rev().find_map(|line| line.rsplit_once('=').map(|(key, _)| key))?.trim();
+    // Inside of an inline table it is the last one before.
+    let key = key.rsplit(['{', ',', ' ']).next().filter(|key| !key.is_empty())?;
+    let section =
+        before.lines().rev().map(str::trim).find(|line| line.starts_with('[') && line.ends_with(']'));
+    let place = section.map(|section| format!("{section} ")).unwrap_or_default();
+    let value: String = value.chars().take(MOST_QUOTED).collect();
+    Some(format!("{place}{key} = {value}: {}", remedy(message)))
+}
+
+/// Characters of a value that are repeated in an error.
+const MOST_QUOTED: usize = 60;
+
+/// What would be right, for people who do not know the types of Rust.
+fn remedy(message: &str) -> String {
+    let range = |most: &dyn fmt::Display| format!("give a whole number from 0 to {most}");
+    match message.rsplit_once(", expected ").map(|(_, wanted)| wanted) {
+        Some("u8") => range(&u8::MAX),
+        Some("u16") => range(&u16::MAX),
+        Some("u32") => range(&u32::MAX),
+        Some("u64" | "usize") => range(&i64::MAX),
+        Some("i8" | "i16" | "i32" | "i64") => "give a whole number".to_owned(),
+        Some("f32" | "f64") => "give a number".to_owned(),
+        Some("a boolean") => "give true or false".to_owned(),
+        Some("a string") => "give text in quotes".to_owned(),
+        Some(other) => format!("give {}", other.replace('`', "\"")),
+        None if message.contains("socket address") => {
+            "give ADDRESS:PORT, as \"192.0.2.1:4500\" or \"[2001:db8::1]:4500\"".to_owned()
+        }
+        None if message.contains("IPv4 address") => "give an IPv4 address, as \"192.0.2.1\"".to_owned(),
+        None if message.contains("IPv6 address") => "give an IPv6 address, as \"2001:db8::1\"".to_owned(),
+        None if message.contains("IP address") || message.contains("prefix") => {
+            "give an address or prefix of the right family and length, as \"10.45.0.0/16\" (0 to 32) or \"fd45::/64\" (0 to 128)"
+                .to_owned()
+        }
+        None => message.replace('`', "\""),
+    }
+}
+
+/// Adds the nearest valid name to serde's "unknown field `x`, expected one of `a`, `b`".
+fn explain(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let what = if message.starts_with("unknown field") {
+        "key"
+    } else if message.starts_with("unknown variant") {
+        "value"
+    } else {
+        return message.replace('`', "\"");
+    };
+    let Some(wrong) = names.next() else { return message.to_owned() };
+    let valid: Vec<&str> = names.collect();
+    if valid.is_empty() {
+        return format!("unknown {what} \"{wrong}\"; no keys are valid here");
+    }
+    let hint = did_you_mean(wrong, valid.iter().copied());
+    format!("unknown {what} \"{wrong}\"{hint} (valid here: {})", valid.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{GnbConfig, LwipConfig, ProxyConfig, SliceManagerConfig, UeConfig, UpfConfig};
+    use super::*;
+
+    const UE: &str = include_str!("../../../../../packaging/ue.example.toml");
+    const GNB: &str = include_str!("../../../../../packaging/gnb.example.toml");
+    const LWIP: &str = include_str!("../../../../../packaging/lwip.example.toml");
+    const PROXY: &str = include_str!("../../../../../packaging/proxy.example.toml");
+    const SLICES: &str = include_str!("../../../../../packaging/slice-manager.example.toml");
+    const UPF: &str = include_str!("../../../../../packaging/upf.example.toml");
+
+    /// Un-comments every `# key = value` line of an example, so that what it documents is checked too.
+    fn uncommented(text: &str) -> String {
+        text.lines()
+            .map(|line| {
+                let bare = line.strip_prefix('#').unwrap_or(line);
+                if bare.starts_with('[') || bare.split_once(" = ").is_some_and(|(k, _)| is_key(k)) {
+                    bare
+                } else {
+                    line
+                }
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    fn is_key(text: &str) -> bool {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    }
+
+    #[test]
+    fn the_examples_parse_as_they_are_and_with_every_option() {
+        parse::<UeConfig>("ue.example.toml", UE).unwrap();
+        parse::<UpfConfig>("upf.example.toml", UPF).unwrap();
+        parse::<GnbConfig>("gnb.example.toml", GNB).unwrap();
+        parse::<SliceManagerConfig>("slice-manager.example.toml", SLICES).unwrap();
+        parse::<SliceManagerConfig>("slice-manager.example.toml", &uncommented(SLICES)).unwrap();
+        parse::<GnbConfig>("gnb.example.toml", &uncommented(GNB)).unwrap();
+        parse::<LwipConfig>("lwip.example.toml", LWIP).unwrap();
+        parse::<LwipConfig>("lwip.example.toml", &uncommented(LWIP)).unwrap();
+        parse::<ProxyConfig>("proxy.example.toml", PROXY).unwrap();
+        parse::<ProxyConfig>("proxy.example.toml", &uncommented(PROXY)).unwrap();
+        parse::<UeConfig>("ue.example.toml", &uncommented(UE)).unwrap();
+        parse::<UpfConfig>("upf.example.toml", &uncommented(UPF)).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_key_names_file_line_key_and_the_nearest_name() {
+        let text = UE.replace("private_key_file", "privat_key_file");
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err();
+        let line = text.lines().position(|l| l.starts_with("privat_key_file")).unwrap() + 1;
+        assert_eq!(error.line, Some(line));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("ue.toml:{line}: unknown key \"privat_key_file\"")), "{text}");
+        assert!(text.contains("did you mean \"private_key_file\"?"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_value_is_said_with_key_value_and_range() {
+        for (this, that, said) in [
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0.0/33\"", ["[pool] v4 = \"10.45.0.0/33\"", "0 to 32"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"10.45.0/16\"", ["[pool] v4 = \"10.45.0/16\"", "prefix"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = \"fd45::/64\"", ["[pool] v4 = \"fd45::/64\"", "family"]),
+            ("v4 = \"10.45.0.0/16\"", "v4 = 10", ["[pool] v4 = 10", "give"]),
+            (
+                "listen = \"0.0.0.0:4500\"",
+                "listen = \"0.0.0.0:70000\"",
+                ["[[access]] listen = \"0.0.0.0:70000\"", "ADDRESS:PORT"],
+            ),
+            (
+                "[device]",
+                "[device]\nbusy_poll_us = -1",
+                ["[device] busy_poll_us = -1", "from 0 to 4294967295"],
+            ),
+            (
+                "[device]",
+                "[device]\nbusy_poll_us = 4294967296",
+                ["[device] busy_poll_us = 4294967296", "from 0 to 4294967295"],
+            ),
+            ("[device]", "[device]\nbusy_poll_us = 1.5", ["[device] busy_poll_us = 1.5", "whole number"]),
+            ("[device]", "[device]\nfast_path = \"no\"", ["[device] fast_path = \"no\"", "true or false"]),
+            (
+                "[n6]",
+                "[n6]\nopen = [\"10.0.0.0/8\",\n  \"10.0.0.0/99\"]",
+                ["[n6] open = \"10.0.0.0/99\"", "0 to 32"],
+            ),
+        ] {
+            assert!(UPF.contains(this), "{this}");
+            let error = parse::<UpfConfig>("upf.toml", &UPF.replacen(this, that, 1)).unwrap_err();
+            let text = error.to_string();
+            assert!(error.line.is_some() && said.iter().all(|piece| text.contains(piece)), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_inside_a_rule_is_refused_too() {
+        let text = format!(
+            "{UE}\n[[rule]]\nname = \"x\"\nsteering = {{ mode = \"active-standby\", primry = \"5g\" }}\n"
+        );
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("primry") && error.contains("did you mean \"primary\"?"), "{error}");
+    }
+
+    #[test]
+    fn a_rule_about_an_access_that_does_not_exist_names_it() {
+        let text = format!(
+            "{UE}\n[[rule]]\nname = \"x\"\nsteering = {{ mode = \"active-standby\", primary = \"6g\" }}\n"
+        );
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err();
+        assert!(error.line.is_some() && error.message.contains("\"6g\""), "{error}");
+    }
+
+    #[test]
+    fn what_two_ues_share_is_named() {
+        let key = |id: u8| anabranch_atsss::crypto::PublicKey([id; 32]);
+        let ue = |name: &str, id: u8, more: &str| {
+            format!("[[ue]]\nname = \"{name}\"\npublic_key = \"{}\"\n{more}\n", key(id))
+        };
+        let with = |second: &str| {
+            let first = ue("first", 1, "address_v4 = \"10.45.0.9\"\naddress_v6 = \"fd45::9\"");
+            parse::<UpfConfig>("upf.toml", &format!("{UPF}\n{first}{second}"))
+        };
+        with(&ue("second", 2, "address_v4 = \"10.45.0.8\"\naddress_v6 = \"fd45::8\"")).unwrap();
+        for (second, shared) in [
+            (ue("first", 2, ""), "the name \"first\""),
+            (ue("second", 1, ""), &*format!("public_key \"{}\"", key(1))),
+            (ue("second", 2, "address_v4 = \"10.45.0.9\""), "address_v4 \"10.45.0.9\""),
+            (ue("second", 2, "address_v6 = \"fd45::9\""), "address_v6 \"fd45::9\""),
+        ] {
+            let error = with(&second).unwrap_err();
+            assert!(error.message.contains(&format!("share {shared}: it must be unique")), "{error}");
+            assert!(error.message.starts_with("UEs first and ") && error.line.is_some(), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plain_access_needs_the_address_of_the_upf() {
+        for (remote, security, right) in [
+            ("198.51.100.10:4500", "plain", true),
+            ("[2001:db8::1]:4500", "plain", true),
+            ("upf.example:4500", "secure", true),
+            ("upf.example:4500", "plain", false),
+            ("198.51.100.10.:4500", "plain", false),
+        ] {
+            let text = UE
+                .replace("198.51.100.10:4500", remote)
+                .replace("security = \"plain\"", &format!("security = \"{security}\""));
+            let parsed = parse::<UeConfig>("ue.toml", &text);
+            assert_eq!(parsed.is_ok(), right, "{remote} {security}: {parsed:?}");
+            if let Err(error) = parsed {
+                assert!(error.line.is_some() && error.message.contains("access 5g: remote"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_public_listener_needs_a_token() {
+        let text = UE.replace("listen = \"unix:/run/anabranch/ue.sock\"", "listen = \"0.0.0.0:8080\"");
+        assert_ne!(text, UE);
+        let error = parse::<UeConfig>("ue.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("token_file"), "{error}");
+    }
+}

@@ -1,0 +1,33 @@
+//! Configuration files: TOML, checked to the last key, every error with file, line, key and remedy.
+//!
+//! Needs nothing of the program around it: a fuzz target compiles this module alone.
+//!
+//! Annotated examples with every default: `packaging/{ue,upf,gnb,lwip,proxy,slice-manager}.example.toml`.
+
+pub mod api;
+#[cfg(test)]
+pub mod documented;
+pub mod gateways;
+pub mod keys;
+pub mod load;
+pub mod types;
+
+pub use crate::gnb::config::{GnbConfig, N3Section, PortDevice};
+pub use crate::lwip::config::{GtpuBackhaul, LwipConfig, ue_rules};
+pub use crate::proxy::config::{AgentLink, ProxyConfig, ProxyLimits, ProxyRule, Source, Unmet};
+#[cfg(feature = "slice-manager")]
+pub use crate::slice_manager::config::{AgentSection, Callbacks, Limits, ManagedAccess, SliceManagerConfig};
+pub use crate::tcp_lane::config::{UeLane as UeLaneSection, UpfLane as UpfLaneSection};
+pub use crate::ue::config::{
+    Cipher, Follow, MOST_SLICES, Mapping, SliceBinding, SlicesSection, UeAccess, UeConfig, UeSection,
+    WindowBy,
+};
+pub use crate::upf::config::{
+    N6Mode, Pool, UpfAccess, UpfConfig, UpfUe, address_key, gateway_v4, gateway_v6,
+};
+#[cfg(test)]
+pub use api::FixedToken;
+pub use api::{Api, Connections, Listen, Metrics, OAuth, RoleName, Tls};
+pub use keys::read_private_key;
+pub use load::{Check, ConfigError, load, parse, read_trace};
+pub use types::{Device, DeviceKind, Mtu, RemoteAddr, WithoutAddress, check_rules};

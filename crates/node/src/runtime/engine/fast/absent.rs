@@ -1,0 +1,51 @@
+//! This build has no kernel programs: there is nobody to give flows to.
+
+use super::super::worker::End;
+use super::{FastStatus, Look, Place};
+use crate::runtime::config::Device;
+use anabranch_atsss::fast::FastFlow;
+use anabranch_atsss::session::Addresses;
+use anabranch_element::time::Instant;
+use anabranch_wire::ip::FlowKey;
+
+/// There is none.
+pub enum Fast {}
+
+/// None per worker.
+///
+/// # Errors
+/// The configuration wants it.
+pub fn start(device: &Device, _: bool, _: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
+    anyhow::ensure!(
+        !device.fast_path,
+        "[device] fast_path = true: this build has no kernel programs; build with `--features bpf` (./x does), or leave \
+         it out"
+    );
+    Ok((0..workers).map(|_| None).collect())
+}
+
+impl Fast {
+    pub fn status(&self) -> FastStatus {
+        match *self {}
+    }
+
+    pub fn next(&self) -> Option<Instant> {
+        match *self {}
+    }
+
+    pub fn carry(&mut self, _: &FastFlow, _: Instant, _: impl FnOnce() -> Option<Place>) {
+        match *self {}
+    }
+
+    pub fn revoke(&mut self, _: Addresses, _: Option<&FlowKey>) {
+        match *self {}
+    }
+
+    pub fn look(&mut self, _: &mut impl End, _: Instant, _: Look) {
+        match *self {}
+    }
+
+    pub fn moved(&mut self, _: u8) {
+        match *self {}
+    }
+}

@@ -1,0 +1,257 @@
+//! The kernel's fast path, as a worker uses it: lanes are opened for flows that sessions give away, renewed as long as
+//! their session wants them, and what they carry is told to it.
+//!
+//! ```text
+//!   Session ─ carry ─▶ Fast: lane ─▶ slot of kern::bpf::FastPath        every 20 ms in traffic: counters ─▶ Session::carried
+//!           ─ revoke ─▶      no flow until it is given again          ◀─ false: the lane is closed
+//! ```
+//!
+//! A worker that hangs or dies stops renewing: within [`LEASE`] every packet comes to user space again.
+
+use super::super::worker::End;
+use super::{FastStatus, Look, Place};
+use crate::runtime::config::Device;
+use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
+use anabranch_atsss::session::Addresses;
+use anabranch_element::time::Instant;
+use anabranch_kern::bpf::{FastCounters, FastFlow as Flow, FastPath, FastPathConfig, FastTunnel};
+use anabranch_wire::ip::FlowKey;
+use anyhow::Context;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long the kernel works without us.
+const LEASE: Duration = Duration::from_secs(2);
+/// Between two looks, with traffic and without.
+const BUSY: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(50);
+/// With more lanes there are no looks in between.
+const FEW: u64 = 64;
+/// A lane that could not be opened is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Flows at a time.
+const FLOWS: u32 = 65536;
+
+/// One per worker, all with the same kernel programs; none without `[device] fast_path`. `paths`: at most so many.
+///
+/// # Errors
+/// The kernel refuses them.
+pub fn start(device: &Device, ue: bool, paths: u32, workers: usize) -> anyhow::Result<Vec<Option<Fast>>> {
+    if !device.fast_path {
+        return Ok((0..workers).map(|_| None).collect());
+    }
+    let config = FastPathConfig { ue, slots: paths, flows: FLOWS };
+    let kernel = FastPath::attach(&device.name, config)
+        .context("[device] fast_path = true (without it no kernel program is needed)")?;
+    let kernel = Arc::new(kernel);
+    Ok((0..workers).map(|_| Some(Fast::new(kernel.clone()))).collect())
+}
+
+/// One worker's part of the kernel's fast path.
+pub struct Fast {
+    kernel: Arc<FastPath>,
+    lanes: HashMap<Addresses, Vec<Lane>>,
+    /// Not before.
+    refused: HashMap<FastLane, Instant>,
+    status: FastStatus,
+    next: Instant,
+}
+
+struct Lane {
+    lane: FastLane,
+    slot: u32,
+    tunnel: FastTunnel,
+    told: FastCounters,
+}
+
+impl Lane {
+    /// What went by since it was told last, and what was lost. What is known of received packets may be older than what
+    /// was told.
+    fn step(&mut self, now: &FastCounters) -> (FastTraffic, u64) {
+        let step = |told: &mut u64, now: u64| {
+            let more = now.saturating_sub(*told);
+            *told += more;
+            more
+        };
+        let told = &mut self.told;
+        let traffic = FastTraffic {
+            tx_packets: step(&mut told.tx_packets, now.tx_packets),
+            tx_bytes: step(&mut told.tx_bytes, now.tx_bytes),
+            rx_packets: step(&mut told.rx_packets, now.rx_packets),
+            rx_bytes: step(&mut told.rx_bytes, now.rx_bytes),
+        };
+        (traffic, step(&mut told.tx_failed, now.tx_failed))
+    }
+}
+
+impl Fast {
+    /// Nothing is carried yet.
+    fn new(kernel: Arc<FastPath>) -> Self {
+        Self {
+            kernel,
+            lanes: HashMap::new(),
+            refused: HashMap::new(),
+            status: FastStatus::default(),
+            next: Instant::MAX,
+        }
+    }
+
+    /// Counters so far.
+    pub fn status(&self) -> FastStatus {
+        self.status
+    }
+
+    /// When [`Fast::look`] has something to do next.
+    pub fn next(&self) -> Option<Instant> {
+        (self.status.lanes > 0).then_some(self.next)
+    }
+
+    /// Gives a flow to the kernel, by a lane that is opened if there is none; `place` says where our socket is.
+    pub fn carry(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) {
+        let Some(key) = kernel_key(&flow.key) else { return };
+        let lanes = self.lanes.get(&flow.lane.session);
+        let lane = lanes.and_then(|lanes| lanes.iter().find(|lane| lane.lane == flow.lane));
+        let slot = match lane.map(|lane| (lane.slot, lane.tunnel.mtu)) {
+            Some((slot, mtu)) if mtu == flow.mtu => Some(slot),
+            other => {
+                if other.is_some() {
+                    self.close(&flow.lane);
+                }
+                self.open(flow, now, place)
+            }
+        };
+        if slot.is_some_and(|slot| self.kernel.carry(slot, &key).is_ok()) {
+            self.status.flows += 1;
+        }
+    }
+
+    /// The kernel carries this flow of the session no more, or none of it.
+    pub fn revoke(&mut self, session: Addresses, flow: Option<&FlowKey>) {
+        if let Some(flow) = flow {
+            if let Some(key) = kernel_key(flow) {
+                self.kernel.drop_flow(&key);
+            }
+            return;
+        }
+        for lane in self.lanes.get(&session).into_iter().flatten() {
+            self.kernel.revoke(lane.slot);
+        }
+        self.status.taken_back += 1;
+    }
+
+    /// Tells sessions what went by, and renews what they still want, if it is time for that or there is another reason.
+    pub fn look(&mut self, end: &mut impl End, now: Instant, look: Look) {
+        let reason = look != Look::IfDue && self.status.lanes <= FEW;
+        if self.status.lanes == 0 || !(now >= self.next || reason) {
+            return;
+        }
+        let mut busy = false;
+        let Self { kernel, lanes, status, .. } = self;
+        lanes.retain(|_, of_session| {
+            of_session.retain_mut(|lane| {
+                let counters = match look {
+                    Look::Received => kernel.counters_then(lane.slot),
+                    Look::Sending | Look::IfDue => kernel.counters(lane.slot),
+                };
+                let (traffic, failed) = lane.step(&counters);
+                status.failed += failed;
+                busy |= !is_none(&traffic);
+                add(&mut status.traffic, &traffic);
+                let wanted = end.carried(&lane.lane, &traffic, now);
+                if wanted {
+                    kernel.renew(lane.slot, LEASE);
+                } else {
+                    kernel.close(lane.slot, &lane.tunnel);
+                    status.lanes -= 1;
+                }
+                wanted
+            });
+            !of_session.is_empty()
+        });
+        self.next = now + if busy { BUSY } else { IDLE };
+    }
+
+    /// The socket of an access was replaced: its lanes are closed.
+    pub fn moved(&mut self, access: u8) {
+        let lanes: Vec<FastLane> = self
+            .lanes
+            .values()
+            .flatten()
+            .map(|lane| lane.lane)
+            .filter(|lane| lane.access == access)
+            .collect();
+        lanes.iter().for_each(|lane| self.close(lane));
+        self.refused.retain(|lane, _| lane.access != access);
+    }
+
+    #[cold]
+    fn open(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) -> Option<u32> {
+        if self.refused.get(&flow.lane).is_some_and(|again| now < *again) {
+            return None;
+        }
+        let opened = self.try_open(flow, place);
+        match opened {
+            Some((slot, tunnel)) => {
+                self.refused.remove(&flow.lane);
+                self.kernel.renew(slot, LEASE);
+                let lane = Lane { lane: flow.lane, slot, tunnel, told: FastCounters::default() };
+                self.lanes.entry(flow.lane.session).or_default().push(lane);
+                self.status.lanes += 1;
+                self.next = self.next.min(now + BUSY);
+                Some(slot)
+            }
+            None => {
+                // What is refused to so many is refused to all.
+                if self.refused.len() >= 1024 {
+                    self.refused.clear();
+                }
+                self.refused.insert(flow.lane, now + AGAIN);
+                None
+            }
+        }
+    }
+
+    fn try_open(&self, flow: &FastFlow, place: impl FnOnce() -> Option<Place>) -> Option<(u32, FastTunnel)> {
+        let SocketAddr::V4(remote) = flow.lane.to else { return None };
+        let Place { local, interface, mark } = place()?;
+        let FastLane { session: Addresses { v4, v6 }, .. } = flow.lane;
+        let tunnel = FastTunnel { interface, local, remote, mark, mtu: flow.mtu, inner_v4: v4, inner_v6: v6 };
+        match self.kernel.open(&tunnel) {
+            Ok(slot) => slot.map(|slot| (slot, tunnel)),
+            Err(error) => {
+                tracing::warn!("the kernel's fast path to {remote}: {error}");
+                None
+            }
+        }
+    }
+
+    fn close(&mut self, lane: &FastLane) {
+        let Some(of_session) = self.lanes.get_mut(&lane.session) else { return };
+        if let Some(at) = of_session.iter().position(|other| other.lane == *lane) {
+            let lane = of_session.swap_remove(at);
+            self.kernel.close(lane.slot, &lane.tunnel);
+            self.status.lanes -= 1;
+        }
+    }
+}
+
+/// What the kernel finds the flow by: it knows those with ports only.
+fn kernel_key(key: &FlowKey) -> Option<Flow> {
+    let source = SocketAddr::new(key.src, key.src_port);
+    let destination = SocketAddr::new(key.dst, key.dst_port);
+    (source.is_ipv4() == destination.is_ipv4()).then_some(Flow {
+        source,
+        destination,
+        protocol: key.protocol,
+    })
+}
+
+fn add(sum: &mut FastTraffic, more: &FastTraffic) {
+    sum.tx_packets += more.tx_packets;
+    sum.tx_bytes += more.tx_bytes;
+    sum.rx_packets += more.rx_packets;
+    sum.rx_bytes += more.rx_bytes;
+}

@@ -1,0 +1,73 @@
+//! Where the datagrams of a socket leave: what the kernel must know to send them without the socket.
+
+use crate::runtime::netctl::interface_of;
+use anabranch_kern::interface;
+use socket2::{Domain, SockRef, Socket, Type};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
+
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
+
+/// One end of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Our address towards the peer.
+    pub local: SocketAddrV4,
+    /// Index of the interface.
+    pub interface: u32,
+    /// Firewall mark of the datagrams.
+    pub mark: u32,
+}
+
+/// Where datagrams of `socket` to `to` leave, if that can be told for certain: over IPv4, with `source` if the peer
+/// used that address and the socket has every one, from an Ethernet interface that has the address and is bound to, or
+/// would be routed by with this source.
+pub fn place(socket: &UdpSocket, to: SocketAddr, source: Option<IpAddr>) -> Option<Place> {
+    let SocketAddr::V4(_) = to else { return None };
+    let SocketAddr::V4(bound) = socket.local_addr().ok()? else { return None };
+    let asked = SockRef::from(socket);
+    let mark = asked.mark().ok()?;
+    let device = asked.device().ok()?;
+    // The kernel's own answer: a connected socket knows its source.
+    let probe = Socket::new(Domain::IPV4, Type::DGRAM, None).ok()?;
+    probe.bind_device(device.as_deref()).ok()?;
+    probe.set_mark(mark).ok()?;
+    if !bound.ip().is_unspecified() {
+        probe.bind(&SocketAddrV4::new(*bound.ip(), 0).into()).ok()?;
+    }
+    probe.connect(&to.into()).ok()?;
+    let routed = *probe.local_addr().ok()?.as_socket_ipv4()?.ip();
+    if source.is_some_and(|source| source != IpAddr::V4(routed)) {
+        return None;
+    }
+    let name = match device {
+        Some(name) => String::from_utf8(name).ok()?,
+        None => interface_of(routed.into())?,
+    };
+    if interface::link_header_bytes(&name).ok()? != ETHERNET {
+        return None;
+    }
+    let interface = interface::index(&name).ok()?;
+    Some(Place { local: SocketAddrV4::new(routed, bound.port()), interface, mark })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_by_which_address_and_interface() {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let found = place(&socket, "127.0.0.1:9".parse().unwrap(), None).unwrap();
+        assert_eq!(found.local, SocketAddrV4::new([127, 0, 0, 1].into(), port));
+        assert_eq!(found.interface, interface::index("lo").unwrap());
+        let other = Some("127.0.0.2".parse().unwrap());
+        assert_eq!(
+            place(&socket, "127.0.0.1:9".parse().unwrap(), other),
+            None,
+            "answered from another address"
+        );
+        assert_eq!(place(&socket, "[::1]:9".parse().unwrap(), None), None, "IPv4 only");
+    }
+}

@@ -1,0 +1,525 @@
+//! UDP in batches: equal datagrams to one peer leave in one system call (GSO), and arrive so (GRO).
+//!
+//! ```text
+//!  reserve(access, to, len) ─▶ open batch of the access ── other peer or length, full, end of batch ─▶ sendmsg
+//!                              [ dgram │ dgram │ dgram │ short ]    one length; only the last may be shorter
+//! ```
+
+use super::fast::{self, Fast, Place};
+use anabranch_atsss::fast::FastFlow;
+use anabranch_atsss::session::Addresses;
+use anabranch_atsss::{DatagramSink, PathId};
+use anabranch_element::time::Instant;
+use anabranch_wire::ip::FlowKey;
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Room for the largest GRO buffer the kernel hands over.
+const BUFFER_BYTES: usize = 65536;
+/// Buffers per receive call.
+const BUFFERS: usize = 16;
+/// Most payload in one GSO send: under what IPv4 and UDP headers leave of 64 KiB.
+const MAX_BATCH_BYTES: usize = 65000;
+/// Most segments in one GSO send (kernels before 6.9 refuse more).
+const MAX_SEGMENTS: usize = 64;
+/// What a socket bound to every address sends leaves by the address the peer used in its last authentic datagram;
+/// remembered for so many peers at a time.
+const SOURCES: usize = 1024;
+
+/// What a socket counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketCounters {
+    /// Datagrams received.
+    pub rx_datagrams: u64,
+    /// Buffers they came in.
+    pub rx_buffers: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Datagrams sent.
+    pub tx_datagrams: u64,
+    /// System calls they took.
+    pub tx_batches: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Datagrams dropped because the socket's buffer was full.
+    pub tx_full: u64,
+    /// Datagrams larger than the interface takes.
+    pub tx_too_big: u64,
+    /// Datagrams the kernel refused for another reason: no route, no address, interface down.
+    pub tx_errors: u64,
+}
+
+/// The socket of one access.
+pub struct AccessSocket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    batch: Batch,
+    /// Address each peer used, by a hash of the peer; only when bound to every address.
+    sources: Option<Box<[Option<Source>]>>,
+    /// Peer and address of the datagram that is looked at: what answers it leaves by that address.
+    arrived: Option<Source>,
+    counters: SocketCounters,
+    last_error: Option<i32>,
+}
+
+/// A peer and the address it used.
+type Source = (SocketAddr, IpAddr);
+
+struct Batch {
+    bytes: Box<[u8]>,
+    len: usize,
+    segment_bytes: usize,
+    segments: usize,
+    to: SocketAddr,
+    /// The address it leaves by; without one, the kernel chooses.
+    from: Option<IpAddr>,
+    /// A shorter datagram was last.
+    closed: bool,
+}
+
+impl AccessSocket {
+    /// Takes over a bound socket. `replies`: it serves many peers, each of which is to be answered from the
+    /// address it used. `gro`: the kernel hands over several datagrams as one. With the kernel's fast path it must not: what
+    /// that takes would overtake what waits to be merged.
+    pub fn new(socket: UdpSocket, replies: bool, gro: bool) -> io::Result<Self> {
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        if !gro {
+            setsockopt(&socket, sockopt::UdpGroSegment, &false)?;
+        }
+        let local = socket.local_addr()?;
+        Ok(Self {
+            state,
+            batch: Batch {
+                bytes: vec![0; BUFFER_BYTES].into_boxed_slice(),
+                len: 0,
+                segment_bytes: 0,
+                segments: 0,
+                to: local,
+                from: None,
+                closed: false,
+            },
+            sources: (replies && local.ip().is_unspecified()).then(|| vec![None; SOURCES].into_boxed_slice()),
+            arrived: None,
+            socket,
+            counters: SocketCounters::default(),
+            last_error: None,
+        })
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> SocketCounters {
+        self.counters
+    }
+
+    /// The error number of the last send the kernel refused, once.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.last_error.take().map(io::Error::from_raw_os_error)
+    }
+
+    fn reserve(&mut self, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
+        if len > MAX_BATCH_BYTES {
+            return None;
+        }
+        let from = self.source_for(to);
+        let batch = &self.batch;
+        let follows = batch.len > 0
+            && !batch.closed
+            && batch.to == to
+            && batch.from == from
+            && len <= batch.segment_bytes
+            && batch.len + len <= MAX_BATCH_BYTES
+            && batch.segments < MAX_SEGMENTS.min(self.state.max_gso_segments());
+        if !follows {
+            self.flush();
+            (self.batch.to, self.batch.from) = (to, from);
+            self.batch.segment_bytes = len;
+        }
+        let batch = &mut self.batch;
+        batch.closed = len < batch.segment_bytes;
+        batch.segments += 1;
+        let at = batch.len;
+        batch.len += len;
+        Some(&mut batch.bytes[at..at + len])
+    }
+
+    /// Takes the datagram that room was last given for out of the batch.
+    fn withdraw(&mut self) {
+        let batch = &mut self.batch;
+        batch.segments = batch.segments.saturating_sub(1);
+        // All but the last are as long as the first.
+        batch.len = batch.segments * batch.segment_bytes;
+        batch.closed = false;
+    }
+
+    /// Sends the open batch.
+    pub fn flush(&mut self) {
+        if self.batch.len == 0 {
+            return;
+        }
+        let Batch { len, segment_bytes, segments, to, from: src_ip, .. } = self.batch;
+        match self.send(0..len, (segments > 1).then_some(segment_bytes), to, src_ip) {
+            Ok(()) => self.sent(segments, len),
+            // Offload refused (or one datagram too big for it): each by itself.
+            Err(error) if segments > 1 && is_too_big_or_unsupported(&error) => {
+                for start in (0..len).step_by(segment_bytes) {
+                    let end = (start + segment_bytes).min(len);
+                    match self.send(start..end, None, to, src_ip) {
+                        Ok(()) => self.sent(1, end - start),
+                        Err(error) => self.refused(1, &error),
+                    }
+                }
+            }
+            Err(error) => self.refused(segments, &error),
+        }
+        self.batch.len = 0;
+        self.batch.segments = 0;
+        self.batch.closed = false;
+    }
+
+    fn send(
+        &self,
+        range: std::ops::Range<usize>,
+        segment_size: Option<usize>,
+        destination: SocketAddr,
+        src_ip: Option<IpAddr>,
+    ) -> io::Result<()> {
+        let transmit =
+            Transmit { destination, ecn: None, contents: &self.batch.bytes[range], segment_size, src_ip };
+        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+
+    fn sent(&mut self, datagrams: usize, bytes: usize) {
+        self.counters.tx_batches += 1;
+        self.counters.tx_datagrams += datagrams as u64;
+        self.counters.tx_bytes += bytes as u64;
+    }
+
+    fn refused(&mut self, datagrams: usize, error: &io::Error) {
+        let counter = match error.kind() {
+            ErrorKind::WouldBlock => &mut self.counters.tx_full,
+            _ if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => &mut self.counters.tx_too_big,
+            _ => {
+                self.last_error = error.raw_os_error();
+                &mut self.counters.tx_errors
+            }
+        };
+        *counter += datagrams as u64;
+    }
+
+    fn place(&self, to: SocketAddr) -> Option<Place> {
+        fast::place(&self.socket, to, self.source_for(to))
+    }
+
+    fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
+        let learned = self.sources.as_ref()?[slot(to)];
+        let known = [self.arrived, learned].into_iter().flatten();
+        known.into_iter().find(|(peer, _)| *peer == to).map(|(_, source)| source)
+    }
+}
+
+impl AsRawFd for AccessSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Every access's socket: the [`DatagramSink`] of the data path.
+pub struct Sockets {
+    accesses: Vec<Option<AccessSocket>>,
+    fast: Option<Fast>,
+}
+
+impl Sockets {
+    /// One per access, in the order of path ids; `None` for one that has no socket now.
+    pub fn new(accesses: Vec<Option<AccessSocket>>) -> Self {
+        Self { accesses, fast: None }
+    }
+
+    /// From now on flows that sessions give away go by the kernel.
+    pub fn set_fast(&mut self, fast: Option<Fast>) {
+        self.fast = fast;
+    }
+
+    /// When the kernel's fast path is to be looked at next.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.fast.as_ref()?.next()
+    }
+
+    /// What goes by the kernel.
+    pub fn fast(&mut self) -> Option<&mut Fast> {
+        self.fast.as_mut()
+    }
+
+    /// The socket of an access.
+    pub fn get_mut(&mut self, access: usize) -> Option<&mut AccessSocket> {
+        self.accesses.get_mut(access)?.as_mut()
+    }
+
+    /// Replaces the socket of an access; the old one is returned.
+    pub fn replace(&mut self, access: usize, socket: Option<AccessSocket>) -> Option<AccessSocket> {
+        if let (Some(fast), Ok(access)) = (&mut self.fast, PathId::try_from(access)) {
+            fast.moved(access);
+        }
+        self.accesses.get_mut(access).and_then(|slot| std::mem::replace(slot, socket))
+    }
+
+    /// Number of accesses.
+    pub fn len(&self) -> usize {
+        self.accesses.len()
+    }
+
+    /// A datagram from `peer` that came to the address `local` is about to be looked at.
+    pub fn begin(&mut self, access: PathId, peer: SocketAddr, local: Option<IpAddr>) {
+        if let Some(socket) = self.get_mut(access.into()) {
+            socket.arrived = local.map(|local| (peer, local));
+        }
+    }
+
+    /// It was looked at. Only an authentic one tells which of our addresses the peer uses: anybody can send one that shows
+    /// its source.
+    pub fn end(&mut self, access: PathId, authentic: bool) {
+        if let Some(socket) = self.get_mut(access.into())
+            && let Some(source) = socket.arrived.take()
+            && let Some(sources) = socket.sources.as_mut().filter(|_| authentic)
+        {
+            sources[slot(source.0)] = Some(source);
+        }
+    }
+
+    /// Every access that has a socket.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut AccessSocket)> {
+        self.accesses.iter_mut().enumerate().filter_map(|(i, s)| Some((i, s.as_mut()?)))
+    }
+
+    /// Sends every open batch; called at the end of every batch of input.
+    pub fn flush(&mut self) {
+        for (_, socket) in self.iter_mut() {
+            socket.flush();
+        }
+    }
+}
+
+impl DatagramSink for Sockets {
+    fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
+        self.accesses.get_mut(usize::from(path))?.as_mut()?.reserve(to, len)
+    }
+
+    fn withdraw(&mut self, path: PathId) {
+        if let Some(socket) = self.get_mut(path.into()) {
+            socket.withdraw();
+        }
+    }
+
+    fn carry(&mut self, flow: &FastFlow, now: Instant) {
+        let Self { accesses, fast } = self;
+        let socket = accesses.get(usize::from(flow.lane.access)).and_then(Option::as_ref);
+        if let (Some(fast), Some(socket)) = (fast, socket) {
+            fast.carry(flow, now, || socket.place(flow.lane.to));
+        }
+    }
+
+    fn revoke(&mut self, session: Addresses, flow: Option<&FlowKey>) {
+        if let Some(fast) = &mut self.fast {
+            fast.revoke(session, flow);
+        }
+    }
+}
+
+/// Receive buffers, shared by the sockets of a worker.
+pub struct Inbox {
+    bytes: Box<[u8]>,
+    meta: [RecvMeta; BUFFERS],
+    filled: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            bytes: vec![0; BUFFERS * BUFFER_BYTES].into_boxed_slice(),
+            meta: [RecvMeta::default(); BUFFERS],
+            filled: 0,
+        }
+    }
+}
+
+impl Inbox {
+    /// Receives what waits at `socket`, at most [`BUFFERS`] buffers; how many, 0 when nothing waits.
+    pub fn receive(&mut self, socket: &mut AccessSocket) -> io::Result<usize> {
+        self.filled = 0;
+        let mut chunks = self.bytes.chunks_exact_mut(BUFFER_BYTES);
+        let mut buffers: [IoSliceMut<'_>; BUFFERS] =
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        let filled = match socket.state.recv(UdpSockRef::from(&socket.socket), &mut buffers, &mut self.meta) {
+            Ok(filled) => filled,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(0);
+            }
+            // An ICMP error about something sent earlier; it says nothing about what waits.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable) =>
+            {
+                return Ok(0);
+            }
+            Err(error) => return Err(error),
+        };
+        for meta in &self.meta[..filled] {
+            socket.counters.rx_buffers += 1;
+            socket.counters.rx_bytes += meta.len as u64;
+            socket.counters.rx_datagrams += meta.len.div_ceil(meta.stride.max(1)) as u64;
+        }
+        self.filled = filled;
+        Ok(filled)
+    }
+
+    /// Whether a receive of so many buffers may have left some: a call that was not filled saw the end.
+    pub fn may_be_more(filled: usize) -> bool {
+        filled == BUFFERS
+    }
+
+    /// Hands every datagram received to `each`, in order: its sender, the address of ours it came to, its payload.
+    pub fn for_each(&mut self, mut each: impl FnMut(SocketAddr, Option<IpAddr>, &mut [u8])) {
+        let buffers = self.bytes.chunks_exact_mut(BUFFER_BYTES);
+        for (buffer, meta) in buffers.zip(&self.meta[..self.filled]) {
+            let len = meta.len.min(buffer.len());
+            for datagram in buffer[..len].chunks_mut(meta.stride.max(1)) {
+                each(meta.addr, meta.dst_ip, datagram);
+            }
+        }
+        self.filled = 0;
+    }
+}
+
+fn slot(peer: SocketAddr) -> usize {
+    let address = match peer.ip() {
+        IpAddr::V4(a) => u64::from(u32::from(a)),
+        IpAddr::V6(a) => {
+            let bits = u128::from(a);
+            (bits >> 64) as u64 ^ bits as u64
+        }
+    };
+    // Fibonacci hashing: the high bits depend on every bit of the input.
+    let hash = (address << 16 ^ u64::from(peer.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 54) as usize % SOURCES
+}
+
+fn is_too_big_or_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EMSGSIZE | nix::libc::EINVAL | nix::libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Sockets, AccessSocket, SocketAddr) {
+        let bind = || AccessSocket::new(UdpSocket::bind("127.0.0.1:0").unwrap(), true, true).unwrap();
+        let (a, b) = (bind(), bind());
+        let to = b.socket.local_addr().unwrap();
+        (Sockets::new(vec![Some(a)]), b, to)
+    }
+
+    fn received(socket: &mut AccessSocket, want: usize) -> Vec<Vec<u8>> {
+        let (mut inbox, mut got) = (Inbox::default(), Vec::new());
+        for _ in 0..200 {
+            inbox.receive(socket).unwrap();
+            inbox.for_each(|_, _, d| got.push(d.to_vec()));
+            if got.len() >= want {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        got
+    }
+
+    #[test]
+    fn datagrams_keep_their_bounds_and_order() {
+        let (mut sockets, mut far, to) = pair();
+        let lengths: Vec<usize> = (0..300).map(|i| if i % 50 < 40 { 1200 } else { 100 + i }).collect();
+        for (i, len) in lengths.iter().enumerate() {
+            sockets.reserve(0, to, *len).unwrap().fill(i as u8);
+            if i % 100 == 99 {
+                sockets.flush();
+                let got = received(&mut far, 100);
+                let want: Vec<Vec<u8>> = (i - 99..=i).map(|j| vec![j as u8; lengths[j]]).collect();
+                assert_eq!(got, want);
+            }
+        }
+        let counters = sockets.get_mut(0).unwrap().counters();
+        assert_eq!(counters.tx_datagrams, 300);
+        assert!(counters.tx_batches < 150, "{counters:?}");
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_not_sent_and_the_rest_goes() {
+        let (mut sockets, mut far, to) = pair();
+        for (n, len) in [1000, 1000, 300, 1000, 1000].into_iter().enumerate() {
+            sockets.reserve(0, to, len).unwrap().fill(n as u8);
+            if n != 1 && n != 4 {
+                let withdrawn = sockets.reserve(0, to, 200 + n).unwrap();
+                withdrawn.fill(0xbb);
+                sockets.withdraw(0);
+            } else {
+                sockets.withdraw(0);
+            }
+        }
+        sockets.flush();
+        let got = received(&mut far, 3);
+        assert_eq!(got, [vec![0; 1000], vec![2; 300], vec![3; 1000]]);
+        assert_eq!(sockets.get_mut(0).unwrap().counters().tx_datagrams, 3);
+        sockets.reserve(0, to, 10).unwrap();
+        sockets.withdraw(0);
+        sockets.withdraw(7);
+        sockets.flush();
+        assert_eq!(sockets.get_mut(0).unwrap().counters().tx_datagrams, 3, "nothing is left of it");
+    }
+
+    #[test]
+    fn only_authentic_datagrams_tell_which_address_a_peer_uses() {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let mut sockets = Sockets::new(vec![Some(AccessSocket::new(socket, true, true).unwrap())]);
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        let to = peer.local_addr().unwrap();
+        // Says something to an address of ours, which looks at it and answers; by which address, and later ones.
+        let mut hears = |local: &str, authentic: bool| {
+            peer.send_to(b"x", (local, port)).unwrap();
+            let mut inbox = Inbox::default();
+            while inbox.receive(sockets.get_mut(0).unwrap()).unwrap() == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            inbox.for_each(|from, local, _| {
+                sockets.begin(0, from, local);
+                sockets.reserve(0, from, 5).unwrap().fill(1);
+                sockets.end(0, authentic);
+            });
+            sockets.reserve(0, to, 5).unwrap().fill(2);
+            sockets.flush();
+            let by = || {
+                (0..2).map(|_| peer.recv_from(&mut [0; 9]).unwrap().1.ip().to_string()).collect::<Vec<_>>()
+            };
+            by()
+        };
+        assert_eq!(hears("127.0.0.1", true), ["127.0.0.1", "127.0.0.1"]);
+        let spoofed = hears("127.0.0.2", false);
+        assert_eq!(spoofed, ["127.0.0.2", "127.0.0.1"], "the answer, and what the session sends");
+        assert_eq!(hears("127.0.0.3", true), ["127.0.0.3", "127.0.0.3"]);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_counted_and_the_rest_goes() {
+        let (mut sockets, mut far, to) = pair();
+        assert!(sockets.reserve(1, to, 10).is_none());
+        assert!(sockets.reserve(0, to, 65_001).is_none());
+        let nowhere = "255.255.255.255:9".parse().unwrap();
+        sockets.reserve(0, nowhere, 10).unwrap();
+        sockets.reserve(0, to, 10).unwrap().fill(7);
+        sockets.flush();
+        assert_eq!(received(&mut far, 1), [[7; 10]]);
+        let socket = sockets.get_mut(0).unwrap();
+        assert_eq!(socket.counters().tx_errors, 1);
+        assert!(socket.take_error().is_some() && socket.take_error().is_none());
+    }
+}

@@ -1,0 +1,497 @@
+//! One data-path thread: a tunnel end, its queue of the inner interface, its socket per access.
+//!
+//! ```text
+//!            ┌────────────── worker ───────────────┐
+//!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
+//!   ◀────────│ Inner  ◀── End::datagram ◀─ Inbox   │◀────────
+//!            └──▲──────────────▲──────────────┬────┘
+//!            timers      orders (queue+wake)  events (channel)
+//! ```
+//!
+//! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
+//! batches ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
+
+use super::device::{Device, DeviceCounters};
+use super::fast::{Fast, FastStatus, Look};
+use super::handover::{Handover, Kind};
+use super::inner::Inner;
+use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
+use crate::runtime::clock::Clock;
+use crate::runtime::thread::{self, MAX_ORDERS, Orders};
+use anabranch_atsss::fast::{FastLane, FastTraffic};
+use anabranch_atsss::{DatagramSink, MAX_PATHS, PacketSink, PathId};
+use anabranch_element::time::Instant;
+use anyhow::Context;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A tunnel end, as the data path drives it: the batch form of `core`'s contract.
+pub trait End: Send + 'static {
+    /// What it has to tell.
+    type Event: Send + 'static;
+
+    /// An inner packet came from the interface.
+    fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
+    /// A datagram came in by `access`; whether it was authentic.
+    fn datagram(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Instant,
+        out: &mut impl DatagramSink,
+        inner: &mut impl PacketSink,
+    ) -> bool;
+    /// Does what is due.
+    fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink);
+    /// When to call [`End::poll`] next.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// The next event, oldest first.
+    fn poll_event(&mut self) -> Option<Self::Event>;
+    /// What went by a lane of the kernel's fast path; whether the lane may go on.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "only the kernel's programs carry anything"))]
+    fn carried(&mut self, _lane: &FastLane, _traffic: &FastTraffic, _now: Instant) -> bool {
+        false
+    }
+    /// The worker that has the session of this datagram, if it is known; asked only if there are several.
+    fn owner_of_datagram(&mut self, _datagram: &[u8]) -> Option<usize> {
+        None
+    }
+    /// The worker that has the session of this inner packet.
+    fn owner_of_packet(&mut self, _packet: &[u8]) -> Option<usize> {
+        None
+    }
+}
+
+/// What a worker counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerCounters {
+    /// Per access; zero where there is no socket.
+    pub sockets: Vec<SocketCounters>,
+    /// The inner interface.
+    pub device: DeviceCounters,
+    /// Packets given to the worker they belong to.
+    pub handed_over: u64,
+    /// Packets dropped because that worker's queue was full.
+    pub handover_full: u64,
+    /// Events nobody took in time.
+    pub events_lost: u64,
+    /// The kernel's fast path.
+    pub fast: FastStatus,
+}
+
+/// How the control plane reaches a worker.
+pub type Handle<E> = thread::Handle<Worker<E>>;
+
+const WAKER: Token = Token(0);
+const DEVICE: Token = Token(1);
+const LANE: Token = Token(2);
+const FIRST_SOCKET: usize = 3;
+/// Inner packets per round, so that a busy uplink does not starve the downlink.
+const ROUND_PACKETS: usize = 256;
+/// Frames per round.
+const ROUND_FRAMES: usize = 64;
+
+/// Time over which a spinning worker looks how much of its core others take.
+const WINDOW: Duration = Duration::from_millis(10);
+/// Who lets others go first for longer than this was made to wait.
+const WAITED: Duration = Duration::from_micros(20);
+/// Part of the window: whoever takes more needs the core.
+const CONTENDED: u32 = 8;
+/// How long a worker then sleeps like any other before it tries again; doubled each time.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// A worker, ready to run.
+pub struct Worker<E: End> {
+    /// The tunnel end.
+    pub end: E,
+    clock: Clock,
+    device: Inner,
+    sockets: Sockets,
+    past: [SocketCounters; MAX_PATHS],
+    inbox: Inbox,
+    poll: Poll,
+    orders: Orders<Self>,
+    events: mpsc::Sender<E::Event>,
+    handover: Option<Handover>,
+    counters: WorkerCounters,
+    /// How long to look for more instead of sleeping.
+    spin: Option<Duration>,
+    spin_until: Option<Instant>,
+    /// Since when, and for how long in that time, others had the core while it span.
+    window: (Instant, Duration),
+    /// No spinning before, and how long the next such pause is.
+    spin_after: Instant,
+    back_off: Duration,
+    /// Whether the device of the TCP lane may hold something.
+    lane_ready: bool,
+    stop: bool,
+}
+
+impl<E: End> Worker<E> {
+    /// Registers everything. `events` is where the end's events go.
+    pub fn new(
+        end: E,
+        clock: Clock,
+        device: Device,
+        accesses: Vec<Option<AccessSocket>>,
+        events: mpsc::Sender<E::Event>,
+    ) -> anyhow::Result<(Self, Handle<E>)> {
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        register(&poll, &device, DEVICE, Interest::READABLE).context("device")?;
+        let mut sockets = Sockets::new(accesses);
+        for (i, socket) in sockets.iter_mut() {
+            register(&poll, socket, Token(FIRST_SOCKET + i), Interest::READABLE).context("socket")?;
+        }
+        let (handle, orders) = Handle::new(waker);
+        let worker = Self {
+            end,
+            clock,
+            device: Inner { main: device, lane: None },
+            sockets,
+            past: [SocketCounters::default(); MAX_PATHS],
+            inbox: Inbox::default(),
+            poll,
+            orders,
+            events,
+            handover: None,
+            counters: WorkerCounters::default(),
+            spin: None,
+            spin_until: None,
+            window: (Instant::from_nanos(0), Duration::ZERO),
+            spin_after: Instant::from_nanos(0),
+            back_off: BACK_OFF[0],
+            lane_ready: true,
+            stop: false,
+        };
+        Ok((worker, handle))
+    }
+
+    /// Looks for more for this long after each packet instead of sleeping.
+    pub fn spin(&mut self, time: Duration) {
+        self.spin = (time > Duration::ZERO).then_some(time);
+    }
+
+    /// Lets flows that need no decision go by the kernel.
+    pub fn set_fast(&mut self, fast: Option<Fast>) {
+        self.sockets.set_fast(fast);
+    }
+
+    /// Makes it one of several (see [`Handover::mesh`]).
+    pub fn join(&mut self, handover: Handover) {
+        self.handover = Some(handover);
+    }
+
+    /// Counters so far.
+    pub fn counters(&mut self) -> WorkerCounters {
+        let mut sockets = self.past.to_vec();
+        for (i, socket) in self.sockets.iter_mut() {
+            add(&mut sockets[i], socket.counters());
+        }
+        sockets.truncate(self.sockets.len());
+        let fast = self.sockets.fast().map(|fast| fast.status()).unwrap_or_default();
+        WorkerCounters { sockets, device: self.device.main.counters(), fast, ..self.counters.clone() }
+    }
+
+    /// Gives an access another socket, or none.
+    pub fn replace_socket(&mut self, access: usize, socket: Option<AccessSocket>) -> std::io::Result<()> {
+        if let Some(socket) = &socket {
+            register(&self.poll, socket, Token(FIRST_SOCKET + access), Interest::READABLE)?;
+        }
+        if let Some(old) = self.sockets.replace(access, socket) {
+            add(&mut self.past[access], old.counters());
+            self.poll.registry().deregister(&mut SourceFd(&old.as_raw_fd()))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the TCP lane another device, or none.
+    pub fn replace_lane(&mut self, device: Option<Device>) -> std::io::Result<()> {
+        if let Some(device) = &device {
+            register(&self.poll, device, LANE, Interest::READABLE)?;
+        }
+        if let Some(old) = std::mem::replace(&mut self.device.lane, device) {
+            self.poll.registry().deregister(&mut SourceFd(&old.as_raw_fd()))?;
+        }
+        self.lane_ready = true;
+        Ok(())
+    }
+
+    /// The last send error of each access since it was asked last.
+    pub fn send_errors(&mut self) -> Vec<(usize, std::io::Error)> {
+        self.sockets.iter_mut().filter_map(|(i, s)| Some((i, s.take_error()?))).collect()
+    }
+}
+
+impl<E: End> thread::Worker for Worker<E> {
+    fn run(mut self) -> anyhow::Result<()> {
+        let mut epoll = Events::with_capacity(64);
+        // Edge-triggered: what said it is readable stays so until it says EAGAIN.
+        let (mut device_ready, mut sockets_ready) = (true, u32::MAX);
+        while !self.stop {
+            let mut timeout = Some(Duration::ZERO);
+            if !device_ready && !self.lane_ready && sockets_ready == 0 {
+                let spin = self.spin_until.is_some_and(|until| self.clock.now() < until);
+                if !(spin && self.core_is_free()) {
+                    timeout = self.until_deadline();
+                }
+            }
+            let slept = timeout != Some(Duration::ZERO);
+            match self.poll.poll(&mut epoll, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("epoll"),
+            }
+            for event in &epoll {
+                match event.token() {
+                    WAKER => {}
+                    DEVICE => device_ready = true,
+                    LANE => self.lane_ready = true,
+                    Token(t) => sockets_ready |= 1 << (t - FIRST_SOCKET),
+                }
+            }
+            self.downlink(&mut sockets_ready)?;
+            if device_ready {
+                device_ready = self.uplink(false, slept)?;
+            }
+            if self.lane_ready {
+                self.lane_ready = self.uplink(true, slept)?;
+            }
+            self.handed_over();
+            self.housekeeping(&mut sockets_ready);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.stop = true;
+    }
+}
+
+impl<E: End> Worker<E> {
+    /// Receives once from every socket that is ready.
+    fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
+        let Self { end, sockets, device, inbox, handover, counters, .. } = self;
+        let (mut left, mut worked) = (*ready, None);
+        while left != 0 {
+            let access = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let Some(socket) = sockets.get_mut(access) else {
+                *ready &= !(1 << access);
+                continue;
+            };
+            let filled = inbox.receive(socket).with_context(|| format!("receiving on access {access}"))?;
+            if !Inbox::may_be_more(filled) {
+                *ready &= !(1 << access);
+            }
+            if filled == 0 {
+                continue;
+            }
+            let now = self.clock.now();
+            if let Some(fast) = sockets.fast() {
+                fast.look(end, now, Look::Received);
+            }
+            let access = access as PathId;
+            inbox.for_each(|from, local, datagram| {
+                if let Some(handover) = handover
+                    && let Some(owner) = end.owner_of_datagram(datagram)
+                    && owner != handover.index()
+                {
+                    count(counters, handover.give(owner, Kind::Outer { access, from, local }, datagram));
+                    return;
+                }
+                sockets.begin(access, from, local);
+                let authentic = end.datagram(access, from, datagram, now, sockets, device);
+                sockets.end(access, authentic);
+            });
+            device.flush();
+            sockets.flush();
+            worked = Some(now);
+        }
+        if let Some(now) = worked {
+            self.worked(now);
+        }
+        Ok(())
+    }
+
+    /// Reads the interface, or that of the TCP lane; whether there may be more. What woke a sleeping worker goes out at
+    /// once, so that the peer wakes up while the rest is read.
+    fn uplink(&mut self, lane: bool, slept: bool) -> anyhow::Result<bool> {
+        let Self { end, sockets, device, handover, counters, .. } = self;
+        let device = if lane { device.lane.as_mut() } else { Some(&mut device.main) };
+        let Some(device) = device else { return Ok(false) };
+        let now = self.clock.now();
+        let (mut packets, mut more, mut lane_gone) = (0, true, false);
+        for frame in 0..ROUND_FRAMES {
+            let read = device.receive(|packet| {
+                if let Some(handover) = handover
+                    && let Some(owner) = end.owner_of_packet(packet)
+                    && owner != handover.index()
+                {
+                    count(counters, handover.give(owner, Kind::Inner, packet));
+                    return;
+                }
+                end.inner(packet, now, sockets);
+            });
+            let n = match read {
+                // Its namespace is gone, and the lane with it; the session goes on.
+                Err(error) if lane => {
+                    tracing::warn!("reading the device of the TCP lane: {error}");
+                    lane_gone = true;
+                    0
+                }
+                other => other.context("reading the device; was it removed?")?,
+            };
+            packets += n;
+            more = n > 0;
+            if slept && frame == 0 {
+                sockets.flush();
+            }
+            if !more || packets >= ROUND_PACKETS {
+                break;
+            }
+        }
+        sockets.flush();
+        if lane_gone {
+            self.device.lane = None;
+        }
+        if packets > 0 {
+            self.worked(now);
+        }
+        Ok(more)
+    }
+
+    /// Lets whoever shares the core go first. If that takes much of the time the core is not ours to spend: a
+    /// thread that sleeps is woken sooner than one that used up its share.
+    fn core_is_free(&mut self) -> bool {
+        let before = self.clock.now();
+        std::thread::yield_now();
+        let now = self.clock.now();
+        let (from, waited) = &mut self.window;
+        let (one, elapsed) = (now.saturating_since(before), before.saturating_since(*from));
+        if elapsed > 2 * WINDOW {
+            // It slept in between.
+            (*from, *waited) = (before, Duration::ZERO);
+        }
+        if one > WAITED {
+            *waited += one;
+        }
+        let elapsed = now.saturating_since(*from);
+        if elapsed < WINDOW {
+            return true;
+        }
+        let free = *waited < elapsed / CONTENDED;
+        (*from, *waited) = (now, Duration::ZERO);
+        if !free {
+            self.spin_until = None;
+            self.spin_after = now + self.back_off;
+            self.back_off = (2 * self.back_off).min(BACK_OFF[1]);
+        } else if now.saturating_since(self.spin_after) > self.back_off {
+            self.back_off = BACK_OFF[0];
+        }
+        free
+    }
+
+    /// Something came in: more may follow soon.
+    fn worked(&mut self, now: Instant) {
+        if let Some(spin) = self.spin
+            && now >= self.spin_after
+        {
+            self.spin_until = Some(now + spin);
+        }
+    }
+
+    fn handed_over(&mut self) {
+        let Self { end, sockets, device, handover, .. } = self;
+        let Some(handover) = handover else { return };
+        handover.wake_receivers();
+        let now = self.clock.now();
+        let taken = handover.take(|kind, bytes| match kind {
+            Kind::Outer { access, from, local } => {
+                sockets.begin(access, from, local);
+                let authentic = end.datagram(access, from, bytes, now, sockets, device);
+                sockets.end(access, authentic);
+            }
+            Kind::Inner => end.inner(bytes, now, sockets),
+        });
+        if taken > 0 {
+            device.flush();
+            sockets.flush();
+        }
+    }
+
+    /// Timers, orders, events.
+    fn housekeeping(&mut self, sockets_ready: &mut u32) {
+        let now = self.clock.now();
+        for _ in 0..MAX_ORDERS {
+            let Some(order) = self.orders.pop() else { break };
+            order(self, now);
+            // A socket that was replaced may hold something already.
+            *sockets_ready = u32::MAX;
+        }
+        let Self { end, sockets, device, counters, .. } = self;
+        if let Some(fast) = sockets.fast() {
+            let due = end.poll_timeout().is_some_and(|at| at <= now);
+            fast.look(end, now, if due { Look::Sending } else { Look::IfDue });
+        }
+        if end.poll_timeout().is_some_and(|at| at <= now) {
+            end.poll(now, sockets, device);
+            device.flush();
+            sockets.flush();
+        }
+        while let Some(event) = end.poll_event() {
+            if self.events.try_send(event).is_err() {
+                counters.events_lost += 1;
+            }
+        }
+    }
+
+    fn until_deadline(&self) -> Option<Duration> {
+        if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.orders.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.end.poll_timeout(), self.sockets.next_look()].into_iter().flatten().min();
+        next.map(|at| at.saturating_since(self.clock.now()))
+    }
+}
+
+fn register(poll: &Poll, source: &impl AsRawFd, token: Token, interest: Interest) -> std::io::Result<()> {
+    poll.registry().register(&mut SourceFd(&source.as_raw_fd()), token, interest)
+}
+
+fn count(counters: &mut WorkerCounters, given: bool) {
+    if given {
+        counters.handed_over += 1;
+    } else {
+        counters.handover_full += 1;
+    }
+}
+
+fn add(to: &mut SocketCounters, more: SocketCounters) {
+    let SocketCounters {
+        rx_datagrams,
+        rx_buffers,
+        rx_bytes,
+        tx_datagrams,
+        tx_batches,
+        tx_bytes,
+        tx_full,
+        tx_too_big,
+        tx_errors,
+    } = more;
+    to.rx_datagrams += rx_datagrams;
+    to.rx_buffers += rx_buffers;
+    to.rx_bytes += rx_bytes;
+    to.tx_datagrams += tx_datagrams;
+    to.tx_batches += tx_batches;
+    to.tx_bytes += tx_bytes;
+    to.tx_full += tx_full;
+    to.tx_too_big += tx_too_big;
+    to.tx_errors += tx_errors;
+}

@@ -1,0 +1,78 @@
+//! The interfaces of a gNB or an LWIP node, each in the namespace it belongs to.
+
+use super::config::{DeviceKind, PortDevice};
+use super::engine::device::{self, Device};
+use super::netctl::{self, Layer, Net, Step, inside};
+use anyhow::Context;
+use std::path::PathBuf;
+
+/// Marks nothing: neither has routing rules of its own.
+const NO_MARK: u32 = 0;
+const MAIN_TABLE: u32 = 254;
+
+/// What was made, so that it can be removed.
+pub struct OpenInterface {
+    netns: Option<PathBuf>,
+    layers: Vec<Layer>,
+}
+
+/// Makes an interface; `mtu` is its MTU if it has none of its own.
+pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, OpenInterface)> {
+    let netns = port.netns();
+    let mtu = port.mtu.unwrap_or(mtu);
+    let (device, layers) = inside(netns.as_deref(), || {
+        runtime()?.block_on(async {
+            let net = Net::open()?;
+            let mut layers = Vec::new();
+            let made = make(&net, port, mtu, &mut layers).await;
+            if made.is_err() {
+                undo(&net, layers.drain(..)).await;
+            }
+            made.map(|device| (device, layers))
+        })
+    })
+    .with_context(|| format!("device {}", port.name))?;
+    Ok((device, OpenInterface { netns, layers }))
+}
+
+async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
+    net.clean(&port.name, NO_MARK, true).await?;
+    let namespace = netctl::packet_namespace(&port.device());
+    if port.kind == DeviceKind::Packet {
+        layers.push(net.apply(netctl::packet_device(&port.device(), namespace.as_ref())).await?);
+    }
+    let device = device::open(&port.device(), mtu, 1, namespace.as_ref())?.remove(0);
+    let name = || port.name.clone();
+    let mut plan = vec![Step::Up { device: name(), mtu }];
+    plan.extend(port.addresses.iter().map(|address| Step::Address { device: name(), address: *address }));
+    plan.extend(port.routes.iter().map(|to| Step::Route { device: name(), to: *to, table: MAIN_TABLE }));
+    layers.push(net.apply(plan).await?);
+    Ok(device)
+}
+
+impl OpenInterface {
+    /// Removes it. A TUN interface goes away with its [`Device`].
+    pub fn remove(self) {
+        let Self { netns, layers } = self;
+        let done = inside(netns.as_deref(), || {
+            runtime()?.block_on(async {
+                undo(&Net::open()?, layers.into_iter()).await;
+                Ok(())
+            })
+        });
+        if let Err(error) = done {
+            // A namespace that is gone took its interfaces along.
+            tracing::debug!("removing an interface: {error:#}");
+        }
+    }
+}
+
+async fn undo(net: &Net, layers: impl DoubleEndedIterator<Item = Layer>) {
+    for layer in layers.rev() {
+        net.undo(layer).await;
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}

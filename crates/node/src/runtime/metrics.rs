@@ -1,0 +1,567 @@
+//! Prometheus text: the state of a moment, built when it is asked for.
+
+use super::api::{Counters, Path, PathLoad, RuleUse, Session, Status, TcpLane, WorkerStatus};
+use crate::ue::taps::Taps;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+/// Sessions whose paths get metrics of their own; with more, the sums per access and worker remain.
+pub const MAX_SESSIONS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: String,
+    name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfWorker {
+    worker: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAccess {
+    worker: u32,
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfSession {
+    ue: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPath {
+    ue: String,
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCoded {
+    ue: String,
+    what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRule {
+    ue: String,
+    rule: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRulePath {
+    ue: String,
+    rule: String,
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRuleWhat {
+    ue: String,
+    rule: String,
+    access: String,
+    what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfState {
+    state: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAnswer {
+    what: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCarrier {
+    carrier: String,
+}
+
+/// Name, help, value.
+type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
+type Number = Gauge<f64, AtomicU64>;
+
+/// Everything, as OpenMetrics text. Names begin with `anabranch_ue_` or `anabranch_upf_`.
+pub fn text(status: &Status, sessions: &[Session], lane: &TcpLane) -> String {
+    encoded(&registry(status, sessions, lane))
+}
+
+/// The same of a UE, with its slices.
+pub fn ue_text(status: &Status, session: &Session, lane: &TcpLane, taps: &Taps) -> String {
+    let mut registry = registry(status, std::slice::from_ref(session), lane);
+    slices(&mut registry, taps);
+    encoded(&registry)
+}
+
+fn slices(registry: &mut Registry, taps: &Taps) {
+    let (fresh, stale) = taps.fresh_and_stale();
+    let rows = [("fresh", fresh), ("stale", stale)]
+        .map(|(state, n)| (OfState { state: state.to_owned() }, n as f64));
+    gauge(
+        registry,
+        "slices",
+        "Slices this UE knows, by whether what is said of them still counts",
+        None,
+        rows,
+    );
+    let Some(manager) = taps.usci().map(|usci| usci.view()) else { return };
+    let answers = f64::from(u8::from(manager.answers));
+    one(registry, "slice_manager_answers", "1 while the slice manager answers", None, answers);
+    let told =
+        [("changes", manager.changes), ("unchanged", manager.unchanged), ("failures", manager.failures)];
+    let rows = told.map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    count(
+        registry,
+        "slice_manager_heard",
+        "Answers and events of the slice manager, and failures to get one",
+        rows,
+    );
+    let rows = taps.needs().counts().map(|(what, n)| (OfAnswer { what: what.to_owned() }, n));
+    count(
+        registry,
+        "slice_manager_needs",
+        "Rates that programs needed and no slice promised, by what became of them",
+        rows,
+    );
+}
+
+fn registry(status: &Status, sessions: &[Session], lane: &TcpLane) -> Registry {
+    let mut registry = program(status, "Packets dropped, by reason");
+    one(&mut registry, "sessions", "Sessions configured", None, status.sessions as f64);
+    one(&mut registry, "sessions_connected", "Sessions that are up", None, status.connected as f64);
+    traces(&mut registry, status);
+    workers(&mut registry, status);
+    if sessions.len() <= MAX_SESSIONS {
+        paths(&mut registry, sessions);
+        rules(&mut registry, sessions);
+    }
+    tcp_lane(&mut registry, lane);
+    registry
+}
+
+fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
+    let runs = f64::from(u8::from(lane.state == "runs"));
+    one(registry, "tcp_lane_runs", "1 while the TCP lane takes flows", None, runs);
+    one(registry, "tcp_lane_flows_now", "Flows of the TCP lane", None, lane.flows as f64);
+    let label = |carrier: &str| OfCarrier { carrier: carrier.to_owned() };
+    let columns: [Column<super::api::TcpLaneCarried>; 3] = [
+        ("tcp_lane_flows", "Flows of the TCP lane, by what carried them", |c| c.flows),
+        ("tcp_lane_up_bytes", "Their bytes to servers", |c| c.up_bytes),
+        ("tcp_lane_down_bytes", "Their bytes from servers", |c| c.down_bytes),
+    ];
+    for (name, help, value) in columns {
+        count(registry, name, help, lane.carried.iter().map(|c| (label(&c.carrier), value(c))));
+    }
+    let rows = |of: &std::collections::BTreeMap<String, u64>| {
+        of.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n)).collect::<Vec<_>>()
+    };
+    let help = "Flows that went by the packet lane instead, by reason";
+    count(registry, "tcp_lane_fallback_flows", help, rows(&lane.fallbacks));
+    count(
+        registry,
+        "tcp_lane_refused_flows",
+        "Flows of the TCP lane refused, by reason",
+        rows(&lane.refused),
+    );
+    tally(registry, "tcp_lane_resets", "Flows of the TCP lane that ended by a reset", lane.resets);
+}
+
+/// What every part has: build, uptime, drops (with what a drop means here).
+pub(crate) fn program(status: &Status, drops_help: &str) -> Registry {
+    let mut registry = Registry::with_prefix(format!("anabranch_{}", status.part));
+    let build = Build { version: status.version.clone(), name: status.name.clone() };
+    gauge(&mut registry, "build", "Version and name of the program, always 1", None, [(build, 1.0)]);
+    let uptime = status.uptime_s as f64;
+    one(&mut registry, "uptime", "Time since the program started", Some(Unit::Seconds), uptime);
+    let drops = status.drops.iter().map(|(reason, n)| (Reason { reason: reason.clone() }, *n));
+    count(&mut registry, "dropped_packets", drops_help, drops);
+    registry
+}
+
+/// What became of IOAM traces, of an IOAM node.
+pub(crate) fn traces(registry: &mut Registry, status: &Status) {
+    let rows = status.ioam.iter().map(|(what, n)| (OfAnswer { what: what.clone() }, *n));
+    count(registry, "ioam_packets", "Packets with IOAM traces, by what became of them", rows);
+}
+
+pub(crate) fn encoded(registry: &Registry) -> String {
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = encode(&mut out, registry);
+    out
+}
+
+fn workers(registry: &mut Registry, status: &Status) {
+    let rows = || (0u32..).zip(&status.workers);
+    let counters: [Column<WorkerStatus>; 13] = [
+        ("device_rx_packets", "Packets read from the inner interface", |w| w.device_rx_packets),
+        ("device_rx_frames", "Frames they came in", |w| w.device_rx_frames),
+        ("device_tx_packets", "Packets delivered to the inner interface", |w| w.device_tx_packets),
+        ("device_tx_frames", "Frames they were delivered in", |w| w.device_tx_frames),
+        ("device_errors", "Frames the inner interface refused", |w| w.device_errors),
+        ("handover_packets", "Packets given to the worker that has their session", |w| w.handed_over),
+        ("handover_drops", "Packets dropped because that worker had no room", |w| w.handover_full),
+        ("key_conflicts", "Times that a UE was pushed out by another device with its key", |w| {
+            w.key_conflicts
+        }),
+        ("fast_path_flows", "Flows given to the kernel's fast path", |w| w.fast_flows),
+        ("fast_path_taken_back", "Times that a session took its flows back", |w| w.fast_taken_back),
+        ("fast_path_tx_datagrams", "Datagrams the kernel's fast path sent", |w| w.fast_tx_datagrams),
+        ("fast_path_rx_datagrams", "Datagrams it received", |w| w.fast_rx_datagrams),
+        ("fast_path_failed", "Datagrams it lost while it made them", |w| w.fast_failed),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(worker, w)| (OfWorker { worker }, value(w))));
+    }
+    let counters: [Column<Counters>; 8] = [
+        ("socket_rx_datagrams", "Datagrams received", |c| c.rx_datagrams),
+        ("socket_rx_bytes", "Bytes received, without IP and UDP headers", |c| c.rx_bytes),
+        ("socket_tx_datagrams", "Datagrams sent", |c| c.tx_datagrams),
+        ("socket_tx_bytes", "Bytes sent, without IP and UDP headers", |c| c.tx_bytes),
+        ("socket_tx_batches", "System calls the sending took", |c| c.tx_batches),
+        ("socket_tx_full", "Datagrams dropped because the socket was full", |c| c.tx_full),
+        ("socket_tx_too_big", "Datagrams larger than the interface takes", |c| c.tx_too_big),
+        ("socket_tx_errors", "Datagrams the kernel refused", |c| c.tx_errors),
+    ];
+    for (name, help, value) in counters {
+        let rows = rows().flat_map(|(worker, w)| {
+            w.accesses.iter().map(move |(access, c)| (OfAccess { worker, access: access.clone() }, value(c)))
+        });
+        count(registry, name, help, rows);
+    }
+}
+
+fn paths(registry: &mut Registry, sessions: &[Session]) {
+    let label = |s: &Session| OfSession { ue: s.ue.clone() };
+    let connected = sessions.iter().map(|s| (label(s), f64::from(u8::from(s.connected))));
+    gauge(registry, "session_connected", "1 while the session is up", None, connected);
+    let counters: [Column<Session>; 4] = [
+        ("session_tx_packets", "Inner packets sent to the peer", |s| s.tx_packets),
+        ("session_tx_bytes", "Inner bytes sent to the peer", |s| s.tx_bytes),
+        ("session_rx_packets", "Inner packets received from the peer", |s| s.rx_packets),
+        ("session_rx_bytes", "Inner bytes received from the peer", |s| s.rx_bytes),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, sessions.iter().map(|s| (label(s), value(s))));
+    }
+
+    let rows = || sessions.iter().flat_map(|s| &s.paths);
+    let label = |p: &Path| OfPath { ue: p.ue.clone(), access: p.access.clone() };
+    let up = rows().map(|p| (label(p), f64::from(u8::from(p.up))));
+    gauge(registry, "path_up", "1 while the path carries traffic", None, up);
+    let rtt = rows().filter_map(|p| Some((label(p), p.rtt_ms? / 1000.0)));
+    gauge(registry, "path_rtt", "Smoothed round-trip time", Some(Unit::Seconds), rtt);
+    let loss = rows().map(|p| (label(p), p.loss_tx_percent / 100.0));
+    gauge(registry, "path_loss_tx", "Loss towards the peer", Some(Unit::Ratios), loss);
+    let loss = rows().map(|p| (label(p), p.loss_rx_percent / 100.0));
+    gauge(registry, "path_loss_rx", "Loss from the peer", Some(Unit::Ratios), loss);
+    let known = |value: fn(&PathLoad) -> Option<f64>| {
+        rows().filter_map(move |p| Some((label(p), value(p.load.as_ref()?)?))).collect::<Vec<_>>()
+    };
+    let queue = known(|load| Some(load.queue_ms / 1000.0));
+    gauge(registry, "path_queue", "Wait in the path's queue towards the peer", Some(Unit::Seconds), queue);
+    let drops = known(|load| Some(load.drops_at_ms? / 1000.0));
+    gauge(registry, "path_drop_level", "Queue at which the path drops", Some(Unit::Seconds), drops);
+    let capacity = known(|load| Some(load.capacity_bps? as f64));
+    gauge(registry, "path_capacity_bps", "What the path carries towards the peer, in bit/s", None, capacity);
+    let random = known(|load| Some(load.random_loss_percent / 100.0));
+    gauge(registry, "path_random_loss", "Loss without congestion", Some(Unit::Ratios), random);
+    let steady = known(|load| Some(f64::from(load.steady_loss_percent) / 100.0));
+    gauge(registry, "path_steady_loss", "Loss that rules leave a path for", Some(Unit::Ratios), steady);
+    let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
+    gauge(registry, "path_mtu", "Largest UDP payload known to pass", Some(Unit::Bytes), mtu);
+    let counters: [Column<Path>; 7] = [
+        ("path_tx_packets", "Datagrams with user data sent", |p| p.tx_packets),
+        ("path_tx_bytes", "Their bytes, tunnel headers included", |p| p.tx_bytes),
+        ("path_rx_packets", "Datagrams with user data received", |p| p.rx_packets),
+        ("path_rx_bytes", "Their bytes, tunnel headers included", |p| p.rx_bytes),
+        ("path_tx_fragments", "Pieces sent of packets that the path does not carry whole", |p| {
+            p.tx_fragments
+        }),
+        ("path_rx_fragments", "Pieces received of such packets", |p| p.rx_fragments),
+        ("path_rx_incomplete", "Packets lost because a piece of them did not arrive", |p| p.rx_incomplete),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|p| (label(p), value(p))));
+    }
+}
+
+/// What rules that had packets did, and what coded mode did.
+fn rules(registry: &mut Registry, sessions: &[Session]) {
+    let uses = || sessions.iter().flat_map(|s| &s.uses).filter(|used| !used.packets.is_empty());
+    let packets = uses().flat_map(|used| {
+        let label = |access: &String| {
+            let (ue, rule) = (used.ue.clone(), used.rule.clone());
+            OfRulePath { ue, rule, access: access.clone() }
+        };
+        used.packets.iter().map(move |(access, n)| (label(access), *n)).collect::<Vec<_>>()
+    });
+    count(registry, "rule_packets", "Packets sent under a rule", packets);
+    let of = |used: &RuleUse, access: &String, what: &str| OfRuleWhat {
+        ue: used.ue.clone(),
+        rule: used.rule.clone(),
+        access: access.clone(),
+        what: what.to_owned(),
+    };
+    let excluded = uses()
+        .flat_map(|used| used.not_used.iter().map(move |not| (of(used, &not.access, &not.reason), 1.0)));
+    gauge(registry, "rule_not_used", "1 while a rule does not use an access, by reason", None, excluded);
+    let laws = || {
+        let paths = uses().filter_map(|used| Some((used, &used.law.as_ref()?.paths)));
+        paths.flat_map(|(used, paths)| paths.iter().map(move |(access, path)| (used, access, path)))
+    };
+    let packets = laws().flat_map(|(used, access, path)| {
+        let counts = [("home", path.at_home), ("spilled", path.spilled), ("overflowed", path.overflowed)];
+        counts.map(|(what, n)| (of(used, access, what), n))
+    });
+    count(registry, "rule_law_packets", "Packets of autonomous rules, by how they took the access", packets);
+    let flows = laws().flat_map(|(used, access, path)| {
+        let counts = [("placed", path.placed), ("moved", path.moved), ("left", path.left)];
+        counts.map(|(what, n)| (of(used, access, what), n))
+    });
+    count(registry, "rule_law_flows", "Flows of autonomous rules, by what became of them", flows);
+    let pauses = uses().filter_map(|used| {
+        Some((OfRule { ue: used.ue.clone(), rule: used.rule.clone() }, used.law.as_ref()?.pauses))
+    });
+    count(registry, "rule_overflow_pauses", "Times that overflow was paused, for it did harm", pauses);
+    let coded = sessions.iter().filter_map(|s| Some((s, s.coded.as_ref()?))).flat_map(|(s, coded)| {
+        let counts = [
+            ("sent", coded.tx_packets),
+            ("repairs_sent", coded.tx_repairs),
+            ("received", coded.rx_packets),
+            ("repairs_received", coded.rx_repairs),
+            ("restored", coded.restored),
+            ("late", coded.late),
+            ("given_up", coded.given_up),
+        ];
+        counts.map(|(what, n)| (OfCoded { ue: s.ue.clone(), what: what.to_owned() }, n))
+    });
+    count(registry, "session_coded_packets", "Packets of coded mode, by what became of them", coded);
+}
+
+/// Labels of a metric.
+pub(crate) trait Label:
+    std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static
+{
+}
+impl<T: std::fmt::Debug + Clone + Eq + std::hash::Hash + EncodeLabelSet + Send + Sync + 'static> Label for T {}
+
+/// Registers what is known of a metric now.
+pub(crate) fn count<L: Label>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = (L, u64)>,
+) {
+    let family = Family::<L, Counter>::default();
+    for (label, value) in rows {
+        family.get_or_create(&label).inc_by(value);
+    }
+    registry.register(name, help, family);
+}
+
+/// Registers a counter without labels.
+pub(crate) fn tally(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}
+
+/// Registers what is known of a metric now.
+pub(crate) fn gauge<L: Label>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: impl IntoIterator<Item = (L, f64)>,
+) {
+    let family = Family::<L, Number>::default();
+    for (label, value) in rows {
+        family.get_or_create(&label).set(value);
+    }
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, family),
+        None => registry.register(name, help, family),
+    }
+}
+
+/// Registers what is known of a metric now.
+pub(crate) fn one(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, value: f64) {
+    let number = Number::default();
+    number.set(value);
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, number),
+        None => registry.register(name, help, number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{documented_metrics, metric_rows};
+    use anabranch_atsss::drops::DropReason;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../docs/operations.md");
+
+    fn sample(part: &str) -> String {
+        let path = Path {
+            ue: "u".into(),
+            id: 0,
+            access: "5g".into(),
+            up: true,
+            why: None,
+            endpoint: None,
+            security: "secure".into(),
+            rtt_ms: Some(1.0),
+            rtt_min_ms: None,
+            loss_tx_percent: 0.0,
+            loss_rx_percent: 0.0,
+            tx_packets: 0,
+            tx_bytes: 0,
+            rx_packets: 0,
+            rx_bytes: 0,
+            mtu_bytes: 0,
+            tx_fragments: 0,
+            rx_fragments: 0,
+            rx_incomplete: 0,
+            load: Some(PathLoad { drops_at_ms: Some(1.0), capacity_bps: Some(1), ..PathLoad::default() }),
+        };
+        let not =
+            super::super::api::NotUsed { access: "5g".into(), reason: "later".into(), why: String::new() };
+        let law = super::super::api::Law {
+            paths: [("5g".to_owned(), super::super::api::LawPath::default())].into(),
+            ..super::super::api::Law::default()
+        };
+        let used = RuleUse {
+            ue: "u".into(),
+            packets: [("5g".to_owned(), 1)].into(),
+            not_used: vec![not],
+            law: Some(law),
+            ..RuleUse::default()
+        };
+        let session = Session {
+            ue: "u".into(),
+            public_key: String::new(),
+            addresses: Vec::new(),
+            connected: true,
+            tx_packets: 0,
+            tx_bytes: 0,
+            rx_packets: 0,
+            rx_bytes: 0,
+            paths: vec![path],
+            uses: vec![used],
+            coded: Some(super::super::api::Coded::default()),
+        };
+        let worker = WorkerStatus {
+            accesses: [("5g".to_owned(), Counters::default())].into(),
+            ..WorkerStatus::default()
+        };
+        let status = Status {
+            part: part.into(),
+            name: "n".into(),
+            version: "v".into(),
+            uptime_s: 1,
+            public_key: String::new(),
+            device: String::new(),
+            mtu_bytes: 0,
+            sessions: 1,
+            connected: 1,
+            trouble: [].into(),
+            drops: [("forged".to_owned(), 1)].into(),
+            ioam: [("marked".into(), 3)].into(),
+            workers: vec![worker],
+        };
+        let carried = super::super::api::TcpLaneCarried {
+            carrier: "mptcp".into(),
+            flows: 1,
+            up_bytes: 2,
+            down_bytes: 3,
+        };
+        let lane = TcpLane {
+            state: "runs".into(),
+            why: None,
+            flows: 1,
+            max_flows: 2,
+            carried: vec![carried],
+            fallbacks: [("no_lane".to_owned(), 1)].into(),
+            refused: [("limit".to_owned(), 1)].into(),
+            resets: 0,
+        };
+        text(&status, &[session], &lane)
+    }
+
+    /// Name, type and labels of every metric, as rows of the page's table.
+    #[test]
+    fn every_metric_is_documented_and_every_documented_metric_exists() {
+        for part in ["ue", "upf"] {
+            let rows = metric_rows(&sample(part), &format!("anabranch_{part}_"));
+            for row in &rows {
+                assert!(PAGE.lines().any(|line| line.starts_with(row)), "docs/operations.md lacks {row}");
+            }
+            assert_eq!(documented_metrics(PAGE), rows.len());
+        }
+    }
+
+    #[test]
+    fn every_reason_of_a_drop_is_documented_once() {
+        for reason in DropReason::ALL {
+            let row = format!("| `{}` |", reason.name());
+            assert_eq!(PAGE.lines().filter(|l| l.starts_with(&row)).count(), 1, "docs/operations.md: {row}");
+        }
+    }
+
+    /// The kinds of events that the sources of the agent name.
+    #[test]
+    fn every_event_is_documented() {
+        let sources = [
+            include_str!("../ue/run.rs"),
+            include_str!("../upf/run.rs"),
+            include_str!("../upf/requests.rs"),
+            include_str!("../gnb/mod.rs"),
+            include_str!("../gnb/requests.rs"),
+            include_str!("../lwip/requests.rs"),
+            include_str!("../proxy/run/requests.rs"),
+            include_str!("views.rs"),
+            include_str!("why.rs"),
+        ];
+        let kind = |call: &'static str| {
+            sources.iter().flat_map(move |source| {
+                source.split(call).skip(1).filter_map(|rest| rest.split('"').next()).collect::<Vec<_>>()
+            })
+        };
+        let kinds: BTreeSet<&str> = kind("event(\"").chain(kind("about(\"")).collect();
+        assert!(kinds.len() >= 12, "{kinds:?}");
+        for kind in kinds {
+            assert!(
+                PAGE.lines()
+                    .any(|l| l.starts_with("| `")
+                        && l.split('|').nth(1).unwrap().contains(&format!("`{kind}`"))),
+                "docs/operations.md lacks the event {kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn limits_are_the_documented_ones() {
+        let limits = PAGE.split("## Limits").nth(1).unwrap();
+        for row in [
+            format!("paths of a session | {} |", anabranch_atsss::MAX_PATHS),
+            format!("with metrics of their own | {MAX_SESSIONS} sessions |"),
+            format!("events kept | {} |", super::super::api::EVENTS_KEPT),
+        ] {
+            assert!(limits.contains(&row), "docs/operations.md lacks: {row}");
+        }
+    }
+}

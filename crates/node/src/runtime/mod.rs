@@ -1,0 +1,74 @@
+//! The control plane of `anabranch ue`, `upf`, `gnb`, `lwip` and `proxy`: one thread that never touches a user's packet.
+//!
+//! ```text
+//!  signals ─┐                       orders ┌──────────┐
+//!  REST ────┼──▶ control loop ────────────▶│ worker 0 │   (engine::worker; one per core)
+//!  netlink ─┘     │       ▲                │ worker … │
+//!                 ▼       └──── events ────└──────────┘
+//!              netctl (addresses, routes, NAT; undone at the end)
+//! ```
+
+pub mod api;
+pub mod clock;
+pub mod config;
+pub mod engine;
+pub mod folder;
+pub mod interfaces;
+pub mod metrics;
+pub mod netctl;
+pub mod preflight;
+pub mod relay;
+pub mod service;
+pub mod state_file;
+pub mod thread;
+pub mod trouble;
+pub mod views;
+pub mod why;
+pub mod worker_pool;
+
+use crate::runtime::config::{Api, ConfigError, Listen, Metrics};
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    /// Configuration file; packaging/*.example.toml shows every key.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only check the file, and what it names on this machine (keys, interfaces, ports that the program does not have itself):
+    /// 0 if it is right, 2 and a sentence if not.
+    #[arg(long)]
+    pub check: bool,
+    /// Where the REST interface listens, instead of what the file says: unix:PATH, ADDRESS:PORT or off.
+    #[arg(long, value_name = "LISTEN")]
+    api: Option<Listen>,
+    /// Where Prometheus metrics are served, instead of what the file says.
+    #[arg(long, value_name = "LISTEN")]
+    metrics: Option<Listen>,
+}
+
+impl Common {
+    /// Flags win over the file.
+    pub fn win(&self, api: &mut Api, metrics: &mut Option<Metrics>) -> Result<(), ConfigError> {
+        if let Some(listen) = &self.api {
+            api.listen = listen.clone();
+            api.check().map_err(|e| ConfigError::new("--api", e))?;
+        }
+        if let Some(listen) = &self.metrics {
+            let given = metrics.take();
+            let tls = given.as_ref().and_then(|m| m.tls.clone());
+            let without_tls = given.is_some_and(|m| m.without_tls);
+            *metrics = Some(Metrics { listen: listen.clone(), tls, without_tls });
+            Metrics::check(metrics.as_ref()).map_err(|e| ConfigError::new("--metrics", e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error is the fault of what the user wrote.
+pub fn is_config_error(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<ConfigError>())
+}
+
+pub fn current_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}

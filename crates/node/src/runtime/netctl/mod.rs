@@ -1,0 +1,177 @@
+//! What the program changes in the kernel's network configuration, and how it is put back.
+//!
+//! A change is a plan of [`Step`]s. [`Net::apply`] executes it in order; if a step fails, those before it
+//! are undone and the error says which one it was. What was applied is a [`Layer`], undone in reverse when
+//! the program stops. A run that was killed leaves only what [`Net::clean`] recognises at the next start:
+//! by the names of device and table, by the routing tables that the mark numbers, and by identifiers.
+//!
+//! ```text
+//!  start ── clean ── apply(device) ──▶ running ── session up: apply(addresses, routes) ──▶ …
+//!    stop or failure: undo the layers, last first
+//! ```
+
+mod keeper;
+mod lane;
+mod leftover;
+mod monitor;
+mod mptcp;
+mod namespace;
+mod nat;
+mod owner;
+mod plan;
+mod slices;
+mod socket;
+mod steps;
+mod sysctls;
+mod tproxy;
+
+pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
+pub use monitor::{Health, Monitor, Watched};
+pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
+pub use namespace::{inside, packet_namespace};
+pub use owner::{OwnerThread, Owners};
+pub use plan::{has_ipv6, inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
+pub use socket::{SocketSpec, bind_access, bind_access_when_free, bind_when_free, interface_of, is_in_use};
+pub use steps::Step;
+pub use tproxy::{FlowRule, Tproxy};
+
+use anyhow::Context;
+use nat::Nat;
+use rtnetlink::Handle;
+use std::path::Path;
+use std::sync::Arc;
+use steps::Undo;
+use sysctls::Sysctls;
+
+/// What was applied together, so that it can be undone together.
+#[derive(Default)]
+#[must_use = "a layer that is dropped cannot be undone"]
+pub struct Layer(Vec<Undo>);
+
+/// The kernel's network configuration of this namespace.
+#[derive(Clone)]
+pub struct Net {
+    handle: Handle,
+    sysctls: Arc<Sysctls>,
+}
+
+impl Net {
+    /// Connects to rtnetlink; must be called inside the tokio runtime.
+    pub fn open() -> anyhow::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection().context("opening rtnetlink")?;
+        tokio::spawn(connection);
+        Ok(Self { handle, sysctls: Arc::new(Sysctls::forgetful()) })
+    }
+
+    /// Remembers in the folder what switches of the kernel were before, for the run after one that is killed and for other
+    /// programs of ours; `device` is this program's.
+    pub fn remembering(mut self, folder: &Path, device: &str) -> Self {
+        self.sysctls = Arc::new(Sysctls::in_folder(folder, device));
+        self
+    }
+
+    /// Puts back what a killed run had set and this one did not want.
+    pub async fn restore_rest(&self) {
+        let sysctls = self.sysctls.clone();
+        let done = tokio::task::spawn_blocking(move || sysctls.restore_rest()).await;
+        if let Ok(Err(error)) = done {
+            tracing::warn!("network: {error:#}");
+        }
+    }
+
+    /// Executes a plan whole, or not at all.
+    pub async fn apply(&self, plan: Vec<Step>) -> anyhow::Result<Layer> {
+        let mut layer = Layer::default();
+        for step in plan {
+            let what = step.to_string();
+            tracing::debug!("network: {what}");
+            match steps::apply(&self.handle, &self.sysctls, step).await {
+                Ok(Some(undo)) => layer.0.push(undo),
+                Ok(None) => {}
+                Err(error) => {
+                    self.undo(layer).await;
+                    return Err(error.context(format!("network: {what}")));
+                }
+            }
+        }
+        Ok(layer)
+    }
+
+    /// Undoes a layer, last step first. What cannot be undone is logged and left.
+    pub async fn undo(&self, layer: Layer) {
+        for undo in layer.0.into_iter().rev() {
+            let what = format!("{undo:?}");
+            if let Err(error) = steps::undo(&self.handle, undo).await {
+                tracing::warn!("network: undoing {what}: {error:#}");
+            }
+        }
+    }
+
+    /// As [`Net::undo`], but leaves address translation and forwarding to the run that follows at once: flows live on.
+    pub async fn make_way(&self, mut layer: Layer) {
+        layer.0.retain(|undo| !matches!(undo, Undo::Table(_) | Undo::Sysctl(..)));
+        self.undo(layer).await;
+    }
+
+    /// Removes endpoints of Multipath TCP that a killed run may have left.
+    pub fn clean_endpoints(&self) -> anyhow::Result<()> {
+        mptcp::clean()
+    }
+
+    /// Removes rules and routes of slices that a killed run with these tables may have left.
+    pub async fn clean_slices(&self, tables: &[u32]) -> anyhow::Result<()> {
+        steps::clean_tables(
+            &self.handle,
+            MARK_PRIORITY..MAPPING_PRIORITY + super::config::MOST_SLICES as u32,
+            tables,
+        )
+        .await
+    }
+
+    /// Removes what proxies and TCP lanes of UEs have left that are gone: tables of nftables that lead to a port that nobody
+    /// has, and rules and routes that no table is about. Nothing of those that live is touched; who is about to set one up
+    /// is waited for.
+    pub async fn clean_dead(&self) -> anyhow::Result<()> {
+        let _only = leftover::only().await?;
+        leftover::clean(&self.handle).await
+    }
+
+    /// As [`Self::apply`] of a [`proxy`]'s plan, while nobody cleans.
+    pub async fn lead(&self, tproxy: Tproxy) -> anyhow::Result<Layer> {
+        let _only = leftover::only().await?;
+        self.apply(plan::proxy(tproxy)).await
+    }
+
+    /// Removes what a killed run of a proxy, or of a TCP lane, with this mark and table of nftables may have left.
+    pub async fn clean_proxy(&self, mark: u32, table: &str) -> anyhow::Result<()> {
+        steps::clean_tables(&self.handle, PROXY_PRIORITY..PROXY_PRIORITY + 1, &[mark]).await?;
+        leftover::remove(table).await
+    }
+
+    /// Removes what a killed run with this device name and mark may have left; not the address
+    /// translation if it will be replaced (`keep_table`).
+    pub async fn clean(&self, device: &str, mark: u32, keep_table: bool) -> anyhow::Result<()> {
+        steps::clean(&self.handle, device, mark).await?;
+        steps::undo(&self.handle, Undo::Table(nat::Filter::table_name(device))).await?;
+        if keep_table {
+            Ok(())
+        } else {
+            steps::undo(&self.handle, Undo::Table(Nat::table_name(device))).await
+        }
+    }
+}
+
+impl Layer {
+    /// Puts what leads flows to a proxy in place of what did so until now, at once or not at all.
+    pub async fn replace(&self, tproxy: Tproxy) -> anyhow::Result<()> {
+        let keeper = self.0.iter().find_map(|undo| match undo {
+            Undo::Kept(keeper) => Some(keeper.clone()),
+            _ => None,
+        });
+        tokio::task::spawn_blocking(move || tproxy::replace(&tproxy, keeper.as_ref())).await?
+    }
+}
+
+#[cfg(test)]
+mod tests;

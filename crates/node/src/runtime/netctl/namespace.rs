@@ -1,0 +1,54 @@
+//! Network namespaces: entering one, and one for the inner end of a veth pair.
+
+use crate::runtime::config::{Device, DeviceKind};
+use anyhow::Context;
+use nix::sched::{CloneFlags, setns, unshare};
+use std::fs::File;
+use std::path::Path;
+
+/// A network namespace for the program's end of the veth pair that stands in for TUN. It has no name: it goes away with the last
+/// socket in it however the program ends, and with it the pair, its addresses and its routes, as a TUN interface does.
+///
+/// `None` for TUN, and where it is not allowed (CAP_SYS_ADMIN): then the pair of a program that is killed stays until the next start.
+pub fn packet_namespace(device: &Device) -> Option<File> {
+    if device.kind != DeviceKind::Packet {
+        return None;
+    }
+    let create = || {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        // Nothing in it solicits routers. Where there is no IPv6, nothing would.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+        File::open("/proc/thread-self/ns/net")
+    };
+    let made: std::io::Result<File> = std::thread::scope(|scope| {
+        scope.spawn(create).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let explain = |error| {
+        tracing::warn!(
+            device = device.name,
+            "no network namespace for its inner end ({error}; CAP_SYS_ADMIN is needed): if this program is killed, the \
+             interface and its routes stay until the next start"
+        );
+    };
+    made.map_err(explain).ok()
+}
+
+/// Runs `body` on a thread of its own, in the namespace at `path` if there is one.
+pub fn inside<T: Send>(
+    path: Option<&Path>,
+    body: impl FnOnce() -> anyhow::Result<T> + Send,
+) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Some(path) = path {
+                let place = path.display();
+                let file = std::fs::File::open(path)
+                    .with_context(|| format!("netns {place}: is there one? `ip netns` lists them"))?;
+                setns(file, CloneFlags::CLONE_NEWNET)
+                    .with_context(|| format!("netns {place}: cannot enter it; it takes CAP_SYS_ADMIN"))?;
+            }
+            body()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

@@ -1,0 +1,400 @@
+use super::super::config::{Device, UpfConfig, WithoutAddress, parse};
+use super::*;
+use crate::testing::{in_private_network, sh};
+use std::time::{Duration, Instant};
+
+fn with_runtime<T>(body: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(body)
+}
+
+/// Everything of the namespace that a plan may change.
+fn picture() -> String {
+    sh("ip -o addr; ip -o link | grep -v anb || true; ip rule; ip -6 rule; ip route show table all | grep -v ' dev va' || true
+        nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/*/rp_filter")
+}
+
+fn upf_config() -> UpfConfig {
+    parse("upf.example.toml", include_str!("../../../../../packaging/upf.example.toml")).unwrap()
+}
+
+#[test]
+fn everything_applied_is_undone() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let config = upf_config();
+            let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
+            layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+            let during = picture();
+            assert!(during.contains("10.45.0.1/16") && during.contains("masquerade"), "{during}");
+            assert!(sh("nft list ruleset").contains("oifname != \"anb0\""));
+            net.undo(layer).await;
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn what_the_kernel_carries_by_itself_is_closed_by_its_filter() {
+    in_private_network(|| {
+        // The tunnel's device stands for what the fast path hands to the kernel: packets of a UE, from the inside.
+        sh("ip link add n6 type veth peer name srv; ip link set n6 up; ip link set srv up
+            ip addr add 192.0.2.1/24 dev n6; ip -6 addr add 2001:db8:6::1/64 dev n6 nodad");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let mut config = upf_config();
+            config.device.fast_path = true;
+            config.n6.mode = super::super::config::N6Mode::Routed;
+            config.n6.open = vec!["172.16.7.0/24".parse().unwrap()];
+            config.pool.v6 = Some("fd45::/64".parse().unwrap());
+            let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
+            layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+            let rules = sh("nft -nn list table inet anabranch_anb0_to");
+            let order = [
+                "ip daddr 10.45.0.1 counter",
+                "ip daddr 10.45.0.0/16 counter",
+                "ip daddr 172.16.7.0/24 counter",
+                "ip daddr 169.254.0.0/16 counter",
+                "ip6 daddr 64:ff9b::a9fe:0/112 counter",
+                "ip6 daddr fd45::1 counter",
+                "ip6 daddr fc00::/7 counter",
+            ];
+            let places: Vec<_> = order
+                .iter()
+                .map(|rule| rules.find(rule).unwrap_or_else(|| panic!("{rule}: {rules}")))
+                .collect();
+            assert!(places.is_sorted(), "{rules}");
+            assert_eq!(
+                rules.matches("iifname \"anb0\"").count(),
+                config.destinations().rules().len(),
+                "{rules}"
+            );
+            // Killed here: the next start removes it, whether it closes anything itself or not.
+            std::mem::forget(layer);
+            net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+            assert!(!sh("nft list ruleset").contains("anabranch_anb0_to"));
+            sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn a_failed_step_undoes_those_before_it() {
+    in_private_network(|| {
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let mut plan = packet_device(&upf_config().device, None);
+            plan.extend(upf(&upf_config(), 1400));
+            plan.push(Step::Address { device: "nothing0".into(), address: "192.0.2.1/24".parse().unwrap() });
+            let error = net.apply(plan).await.err().unwrap();
+            let text = format!("{error:#}");
+            assert!(
+                text.contains("give nothing0 the address 192.0.2.1/24") && text.contains("no interface"),
+                "{text}"
+            );
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn the_default_route_takes_everything_but_the_tunnel_itself() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
+            ip route add default via 198.51.100.1; ip route add 203.0.113.0/24 via 198.51.100.1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let device = Device {
+                routes: vec!["0.0.0.0/0".parse().unwrap(), "203.0.113.128/25".parse().unwrap()],
+                ..Device::default()
+            };
+            let addresses = ["10.45.0.2".parse().unwrap()];
+            let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
+            layer.0.extend(net.apply(session_of_ue(&device, &addresses, 1400)).await.unwrap().0);
+            let way = |to: &str| sh(&format!("ip route get {to}"));
+            assert!(way("8.8.8.8").contains("dev anb0"), "{}", way("8.8.8.8"));
+            assert!(way("203.0.113.200").contains("dev anb0"));
+            assert!(way("203.0.113.1").contains("dev va"), "a more specific local route stays");
+            assert!(way(&format!("8.8.8.8 mark {}", device.mark)).contains("dev va"), "no loop");
+            // Killed here: the next start removes the rules and the device.
+            std::mem::forget(layer);
+            net.clean(&device.name, device.mark, false).await.unwrap();
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn slices_are_reached_by_mark_and_by_flow_with_a_window_and_nothing_stays() {
+    in_private_network(|| {
+        // Without addresses of their own, which come and go while we look.
+        sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1
+            ip link add va type veth peer vb; ip addr add 198.51.100.2/24 dev va; ip link set va up; ip link set vb up
+            ip link add vc type veth peer vd; ip addr add 203.0.113.2/24 dev vc; ip link set vc up; ip link set vd up
+            ip addr add 2001:db8::2/64 dev vc nodad; ip route add default via 198.51.100.1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let before = picture();
+            let route = |v6: bool, table: u32, initcwnd: Option<u32>| {
+                let gateway = if v6 { None } else { Some("203.0.113.1".parse().unwrap()) };
+                Step::Slice(SliceRoute { v6, device: "vc".into(), gateway, table, initcwnd })
+            };
+            let mark = |v6: bool, table: u32, mark: u32| Step::Select {
+                priority: MARK_PRIORITY,
+                table,
+                by: Selector { v6, mark: Some(mark), ..Selector::default() },
+            };
+            let flow = Selector {
+                protocol: Some(6),
+                remote: Some("192.0.2.0/24".parse().unwrap()),
+                remote_port: Some((5000, 5100)),
+                uid: Some(1234),
+                ..Selector::default()
+            };
+            let plan = || {
+                vec![
+                    route(false, 512, None),
+                    route(false, 513, Some(39)),
+                    route(true, 513, Some(39)),
+                    mark(false, 512, 512),
+                    mark(false, 513, 513),
+                    mark(true, 513, 513),
+                    Step::Select { priority: MAPPING_PRIORITY, table: 513, by: flow.clone() },
+                ]
+            };
+            let layer = net.apply(plan()).await.unwrap();
+            let way = |to: &str| sh(&format!("ip route get {to}"));
+            assert!(way("192.0.2.7").contains("dev va"), "{}", way("192.0.2.7"));
+            assert!(way("192.0.2.7 mark 512").contains("via 203.0.113.1 dev vc"));
+            assert!(way("192.0.2.7 mark 513").contains("initcwnd 39"), "{}", way("192.0.2.7 mark 513"));
+            assert!(way("2001:db8:1::7 mark 513").contains("initcwnd 39"));
+            let mapped = way("192.0.2.7 ipproto tcp dport 5050 uid 1234");
+            assert!(mapped.contains("dev vc") && mapped.contains("initcwnd 39"), "{mapped}");
+            for other in [
+                "ipproto tcp dport 5101 uid 1234",
+                "ipproto udp dport 5050 uid 1234",
+                "ipproto tcp dport 5050 uid 1235",
+            ] {
+                assert!(way(&format!("192.0.2.7 {other}")).contains("dev va"), "{other}");
+            }
+            // Another window takes the place of the first.
+            let wider = net.apply(vec![route(false, 513, Some(100))]).await.unwrap();
+            assert_eq!(sh("ip route show table 513").lines().count(), 1);
+            assert!(way("192.0.2.7 mark 513").contains("initcwnd 100"));
+            net.undo(wider).await;
+            net.undo(layer).await;
+            assert_eq!(picture(), before);
+            // Killed here: the next start removes it.
+            std::mem::forget(net.apply(plan()).await.unwrap());
+            net.clean_slices(&[512, 513]).await.unwrap();
+            assert_eq!(picture(), before);
+        });
+    });
+}
+
+#[test]
+fn endpoints_of_multipath_tcp_come_and_go_and_others_stay() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
+            ip addr add 192.0.2.2/24 dev va; ip addr add 2001:db8::2/64 dev va nodad
+            ip addr add 192.0.2.3/24 dev va; ip addr add 192.0.2.4/24 dev va");
+        let there = |what: &str| sh(&format!("ip mptcp {what} show")).trim().to_owned();
+        if !std::path::Path::new("/proc/sys/net/mptcp/enabled").exists() {
+            assert!(std::env::var_os("CI").is_none(), "CI must have Multipath TCP");
+            return;
+        }
+        sh("ip mptcp endpoint add 192.0.2.3 dev va subflow; ip mptcp endpoint add 192.0.2.4 dev va signal
+            ip mptcp limits set subflow 1 add_addr_accepted 5");
+        let before = || (there("endpoint"), there("limits"));
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let (first, endpoint) = (before(), |address: &str, backup| {
+                let address = address.parse().unwrap();
+                Step::Endpoint(MptcpEndpoint { device: "va".into(), address, backup })
+            });
+            let plan = || {
+                vec![
+                    Step::Subflows(3),
+                    endpoint("192.0.2.2", true),
+                    endpoint("2001:db8::2", false),
+                    // Somebody else's, that does.
+                    endpoint("192.0.2.3", false),
+                ]
+            };
+            let layer = net.apply(plan()).await.unwrap();
+            let now = there("endpoint");
+            assert!(now.contains("192.0.2.2 id 171 subflow backup dev va"), "{now}");
+            assert!(now.contains("2001:db8::2 id 172 subflow dev va"), "{now}");
+            assert!(there("limits").contains("add_addr_accepted 5 subflows 3"), "{}", there("limits"));
+            // Not in reserve any more; it is the same endpoint.
+            let again = net.apply(vec![endpoint("192.0.2.2", false)]).await.unwrap();
+            let now = there("endpoint");
+            assert!(now.contains("192.0.2.2 id 171 subflow dev va") && now.lines().count() == 4, "{now}");
+            net.undo(again).await;
+            net.undo(layer).await;
+            assert_eq!(before(), first);
+            // One step cannot be done: none is.
+            let mut wrong = plan();
+            wrong.push(endpoint("192.0.2.4", false));
+            let error = format!("{:#}", net.apply(wrong).await.err().unwrap());
+            assert!(error.contains("192.0.2.4") && error.contains("without `subflow`"), "{error}");
+            assert_eq!(before(), first);
+            // Killed here: the next start removes it.
+            std::mem::forget(net.apply(plan()).await.unwrap());
+            net.clean_endpoints().unwrap();
+            assert_eq!(there("endpoint"), first.0);
+        });
+    });
+}
+
+#[test]
+fn a_foreign_device_is_not_touched() {
+    in_private_network(|| {
+        sh("ip link add link lo anb0 type macvlan 2>/dev/null || ip tuntap add anb0 mode tun");
+        with_runtime(async {
+            let error = Net::open().unwrap().clean("anb0", 7, false).await.unwrap_err().to_string();
+            assert!(error.contains("not ours"), "{error}");
+        });
+        sh("ip link show anb0");
+    });
+}
+
+#[test]
+fn losing_carrier_address_or_route_is_seen() {
+    in_private_network(|| {
+        sh("ip link add va type veth peer vb; ip addr add 192.0.2.2/24 dev va; ip link set va up; ip link set vb up
+            ip route add default via 192.0.2.1");
+        let watched = Watched {
+            interface: Some("va".into()),
+            local: None,
+            remote: "198.51.100.7:4500".parse().unwrap(),
+            mark: 77,
+        };
+        with_runtime(async {
+            let mut monitor = Monitor::open().unwrap();
+            let steps = [
+                // The kernel takes its time to see the carrier of a link just made.
+                ("true", None),
+                ("ip link set vb down", Some("no carrier")),
+                ("ip link set vb up", None),
+                ("ip route del default", Some("no route to the UPF")),
+                // A route that the netlink library cannot parse.
+                ("ip route add default via 192.0.2.1 congctl lock reno", None),
+                ("ip route del default", Some("no route to the UPF")),
+                ("ip route add default via 192.0.2.1", None),
+                ("ip addr del 192.0.2.2/24 dev va", Some("no address")),
+                ("ip addr add 192.0.2.2/24 dev va; ip route add default via 192.0.2.1", None),
+                ("ip link set va down", Some("interface is off")),
+                ("ip link del va", Some("no such interface")),
+            ];
+            for (command, want) in steps {
+                sh(command);
+                let changed = Instant::now();
+                loop {
+                    let health = watched.health();
+                    if health.trouble == want {
+                        break;
+                    }
+                    assert!(changed.elapsed() < Duration::from_secs(3), "{command}: {health:?}");
+                    let _ = tokio::time::timeout(Duration::from_secs(1), monitor.changed()).await;
+                }
+            }
+        });
+    });
+}
+
+/// IPv6 in `routes`, and no IPv6 address: nothing leaves by the machine's own default route, unless it is to.
+#[test]
+fn what_the_tunnel_has_no_address_for_does_not_leave_outside_it() {
+    for (without_address, leaves) in [(WithoutAddress::Block, false), (WithoutAddress::Warn, true)] {
+        in_private_network(|| {
+            sh("ip link add va type veth peer vb; ip link set va up; ip link set vb up
+                ip -6 addr add 2001:db8:1::2/64 dev va nodad; ip -6 route add default via 2001:db8:1::1
+                ip addr add 198.51.100.2/24 dev va; ip route add default via 198.51.100.1");
+            with_runtime(async {
+                let net = Net::open().unwrap();
+                let before = picture();
+                for (given, other, to) in
+                    [("10.45.0.2", "2001:db8:9::9", "8.8.8.8"), ("fd45::2", "8.8.8.8", "2001:db8:9::9")]
+                {
+                    let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+                    let device = Device { routes, without_address, ..Device::default() };
+                    let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
+                    let plan = session_of_ue(&device, &[given.parse().unwrap()], 1400);
+                    layer.0.extend(net.apply(plan).await.unwrap().0);
+                    let way = |to: &str| sh(&format!("ip route get {to}"));
+                    assert!(way(to).contains("dev anb0"), "{}", way(to));
+                    assert_eq!(way(other).contains("dev va"), leaves, "{}", way(other));
+                    // The tunnel's own datagrams, and what has a route of its own, are not touched.
+                    let own = sh(&format!("ip route get {other} mark {}", device.mark));
+                    assert!(own.contains("dev va"), "{own}");
+                    assert!(
+                        way("2001:db8:1::1").contains("dev va") && way("198.51.100.1").contains("dev va")
+                    );
+                    net.undo(layer).await;
+                    assert_eq!(picture(), before);
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn where_ipv6_is_off_a_session_does_without() {
+    in_private_network(|| {
+        sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+        with_runtime(async {
+            let net = Net::open().unwrap();
+            let routes = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+            let device = Device { routes, ..Device::default() };
+            let mut layer = net.apply(packet_device(&device, None)).await.unwrap();
+            assert!(!has_ipv6(&device.name) && !has_ipv6("none"));
+            let plan = session_of_ue(&device, &["10.45.0.2".parse().unwrap()], 1400);
+            layer.0.extend(net.apply(plan).await.unwrap().0);
+            assert!(sh("ip route get 8.8.8.8").contains("dev anb0"));
+            net.undo(layer).await;
+        });
+    });
+}
+
+/// As `kill -9` leaves it: the next run takes what the killed one had set for that, and puts back what was before.
+#[test]
+fn forwarding_is_what_it_was_after_a_kill() {
+    for before in ["0", "1"] {
+        in_private_network(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let forwarding = || sh("cat /proc/sys/net/ipv4/ip_forward").trim().to_owned();
+            sh(&format!("sysctl -qw net.ipv4.ip_forward={before}"));
+            with_runtime(async {
+                let config = upf_config();
+                let start = async || {
+                    let net = Net::open().unwrap().remembering(folder.path(), &config.device.name);
+                    net.clean(&config.device.name, config.device.mark, false).await.unwrap();
+                    let mut layer = net.apply(packet_device(&config.device, None)).await.unwrap();
+                    layer.0.extend(net.apply(upf(&config, 1400)).await.unwrap().0);
+                    assert_eq!(forwarding(), "1");
+                    (net, layer)
+                };
+                for _ in 0..2 {
+                    let (_net, mut layer) = start().await;
+                    // What is dropped releases what the process had; what it had set stays.
+                    layer.0.clear();
+                }
+                let (net, layer) = start().await;
+                net.undo(layer).await;
+                assert_eq!(forwarding(), before);
+                // Killed, and the next run does not want it.
+                let (_net, mut layer) = start().await;
+                layer.0.clear();
+                let next = Net::open().unwrap().remembering(folder.path(), &config.device.name);
+                next.restore_rest().await;
+                assert_eq!(forwarding(), before);
+            });
+        });
+    }
+}

@@ -1,0 +1,294 @@
+//! What a configuration names on this machine: files, interfaces, ports. Looked at before anything is changed, and by
+//! `--check`; what is wrong is the user's to put right, so the program ends with code 2.
+
+use super::config::{self, Api, ConfigError, Listen, Metrics, UeConfig, UpfConfig};
+use super::netctl::{self, SocketSpec, bind_access_when_free};
+use super::{Common, folder};
+use anyhow::bail;
+use nix::errno::Errno;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for an agent that may run.
+const ANSWER: Duration = Duration::from_millis(500);
+/// linux/capability.h
+const CAP_NET_ADMIN: u32 = 12;
+
+/// The capability without which nothing here works.
+///
+/// # Errors
+/// This process does not have it.
+pub fn may_configure() -> anyhow::Result<()> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    if has_capability(&status, CAP_NET_ADMIN) == Some(false) {
+        bail!(
+            "not permitted: this process lacks CAP_NET_ADMIN (devices, addresses, routes, nftables); run it as root, or by \
+             a unit as in packaging/systemd"
+        );
+    }
+    Ok(())
+}
+
+/// Whether /proc/PID/status says that the capability is in effect.
+fn has_capability(status: &str, capability: u32) -> Option<bool> {
+    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    Some(u64::from_str_radix(hex.trim(), 16).ok()? >> capability & 1 == 1)
+}
+
+/// What `ue.toml` names.
+///
+/// # Errors
+/// The first thing that is not as it must be.
+pub fn ue(args: &Common, config: &UeConfig) -> Result<(), ConfigError> {
+    let at = At::new(args, &config.api);
+    at.key("[ue] private_key_file", &config.ue.private_key_file)?;
+    if let Some(slices) = &config.slices {
+        at.token("[slices] token_file", &slices.token_file)?;
+    }
+    at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// What `upf.toml` names.
+///
+/// # Errors
+/// The first thing that is not as it must be.
+pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
+    let at = At::new(args, &config.api);
+    at.key("[upf] private_key_file", &config.upf.private_key_file)?;
+    at.writable("[upf] state_file", &config.upf.state_file)?;
+    if let Some(interface) = &config.n6.interface {
+        at.interface("[n6] interface", interface)?;
+    }
+    if config.pool.v6.is_some() && !netctl::has_ipv6("default") {
+        return Err(at.wrong(
+            "[pool] v6: IPv6 is off on this machine: `sysctl net.ipv6.conf.default.disable_ipv6=0`, or leave v6 out",
+        ));
+    }
+    for access in &config.access {
+        let what = format!("access {}", access.name);
+        if let Some(interface) = &access.interface {
+            at.interface(&format!("{what}: interface"), interface)?;
+        }
+        let (local, interface) = (access.listen, access.interface.clone());
+        let spec = SocketSpec { local, interface, mark: None, shared: false };
+        // Not allowed to find out: whoever starts it will be.
+        let unknown = |errno: Errno| errno == Errno::EPERM;
+        if !at.running
+            && let Err(error) = bind_access_when_free(&spec)
+            && !error.chain().any(|cause| errno(cause).is_some_and(unknown))
+        {
+            return Err(at.wrong(&format!("{what}: listen \"{local}\": {error:#}")));
+        }
+    }
+    at.listeners(&config.api, config.metrics.as_ref())
+}
+
+/// What `[api]` and `[metrics]` of the other parts name.
+///
+/// # Errors
+/// The first thing that is not as it must be.
+pub fn agent(args: &Common, api: &Api, metrics: Option<&Metrics>) -> Result<(), ConfigError> {
+    At::new(args, api).listeners(api, metrics)
+}
+
+fn errno(cause: &(dyn std::error::Error + 'static)) -> Option<Errno> {
+    cause.downcast_ref::<std::io::Error>()?.raw_os_error().map(Errno::from_raw)
+}
+
+/// Whether the agent of this configuration runs: its ports are its own then.
+fn runs(listen: &Listen) -> bool {
+    match listen {
+        Listen::Off => false,
+        Listen::Unix(path) => UnixStream::connect(path).is_ok(),
+        Listen::Tcp(address) => TcpStream::connect_timeout(address, ANSWER).is_ok_and(|stream| {
+            use std::io::{Read, Write};
+            let mut head = [0; 9];
+            stream.set_read_timeout(Some(ANSWER)).is_ok()
+                && (&stream).write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").is_ok()
+                && (&stream).read_exact(&mut head).is_ok()
+                && head.starts_with(b"HTTP/1.1 ")
+        }),
+    }
+}
+
+struct At<'a> {
+    file: &'a Path,
+    /// It is only checked, while the program runs that it is for.
+    running: bool,
+}
+
+impl<'a> At<'a> {
+    fn new(args: &'a Common, api: &Api) -> Self {
+        Self { file: &args.config, running: args.check && runs(&api.listen) }
+    }
+
+    fn wrong(&self, message: &str) -> ConfigError {
+        ConfigError::new(self.file.display().to_string(), message)
+    }
+
+    fn key(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
+        config::read_private_key(path).map(drop).map_err(|error| self.wrong(&format!("{what}: {error}")))
+    }
+
+    fn token(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
+        super::api::read_token(path).map(drop).map_err(|error| self.wrong(&format!("{what}: {error:#}")))
+    }
+
+    fn interface(&self, what: &str, name: &str) -> Result<(), ConfigError> {
+        anabranch_kern::interface::index(name).map(drop).map_err(|error| {
+            self.wrong(&format!("{what} \"{name}\": {error}; `ip link` lists the interfaces of this machine"))
+        })
+    }
+
+    /// The folder must be there, or the one around it: then it is made.
+    fn writable(&self, what: &str, path: &Path) -> Result<(), ConfigError> {
+        if path.is_dir() {
+            return Err(self.wrong(&format!("{what} \"{}\" is a folder: name a file", path.display())));
+        }
+        let folder = folder::of(path);
+        if folder.is_dir() || !folder.exists() && folder::of(folder).is_dir() {
+            return Ok(());
+        }
+        Err(self.wrong(&format!(
+            "{what} \"{}\": there is no folder {}: make it, or name another file",
+            path.display(),
+            folder.display()
+        )))
+    }
+
+    fn listeners(&self, api: &Api, metrics: Option<&Metrics>) -> Result<(), ConfigError> {
+        if let Some(path) = &api.token_file {
+            self.token("[api] token_file", path)?;
+        }
+        for token in &api.tokens {
+            self.token("[api] tokens", &token.file)?;
+        }
+        if let Some(oauth) = &api.oauth {
+            super::api::auth::check_files(oauth).map_err(|e| self.wrong(&format!("[api] oauth: {e:#}")))?;
+        }
+        for (what, tls) in
+            [("[api] tls", api.tls.as_ref()), ("[metrics] tls", metrics.and_then(|m| m.tls.as_ref()))]
+        {
+            let read = tls.map(super::api::tls::Tls::new).transpose();
+            read.map_err(|error| self.wrong(&format!("{what}: {error:#}")))?;
+        }
+        for (what, listen) in std::iter::once(("[api] listen", &api.listen))
+            .chain(metrics.map(|metrics| ("[metrics] listen", &metrics.listen)))
+        {
+            match listen {
+                Listen::Off => {}
+                Listen::Unix(path) => {
+                    self.writable(what, path)?;
+                    if !self.running && UnixStream::connect(path).is_ok() {
+                        return Err(self.wrong(&format!(
+                            "{what} \"unix:{}\": another program listens there: stop it, or set another path",
+                            path.display()
+                        )));
+                    }
+                    if path.exists() && !is_socket(path) {
+                        return Err(self.wrong(&format!(
+                            "{what} \"unix:{}\": there is a file, and no socket",
+                            path.display()
+                        )));
+                    }
+                }
+                Listen::Tcp(address) if !self.running => match TcpListener::bind(address) {
+                    Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+                        return Err(self.wrong(&format!(
+                            "{what} \"{address}\": {error}: is the address here, and the port free?"
+                        )));
+                    }
+                    _ => {}
+                },
+                Listen::Tcp(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::parse;
+    use super::*;
+
+    const UPF: &str = include_str!("../../../../packaging/upf.example.toml");
+
+    /// A configuration whose files are all there, in a folder, with this instead of that.
+    fn upf(folder: &Path, this: &str, that: &str) -> Result<(), String> {
+        checked(folder, this, that, true)
+    }
+
+    fn checked(folder: &Path, this: &str, that: &str, check: bool) -> Result<(), String> {
+        let text = UPF
+            .replace("/etc/anabranch", &folder.display().to_string())
+            .replace("/var/lib/anabranch", &folder.display().to_string())
+            .replace("/run/anabranch", &folder.display().to_string())
+            .replace("0.0.0.0:45", "127.0.0.1:545");
+        assert!(text.contains(this), "{this}");
+        let config: UpfConfig = parse("upf.toml", &text.replacen(this, that, 1)).unwrap();
+        let args = Common { config: "upf.toml".into(), check, api: None, metrics: None };
+        super::upf(&args, &config).map_err(|error| {
+            let error = anyhow::Error::from(error).context("outside");
+            assert!(super::super::is_config_error(&error));
+            format!("{error:#}")
+        })
+    }
+
+    #[test]
+    fn what_is_not_there_or_taken_is_found_before_anything_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let missing = upf(folder.path(), "[n6]", "[n6]").unwrap_err();
+        assert!(missing.contains("[upf] private_key_file") && missing.contains("keygen"), "{missing}");
+        std::fs::create_dir(at("upf.key")).unwrap();
+        let a_folder = upf(folder.path(), "[n6]", "[n6]").unwrap_err();
+        assert!(a_folder.contains("directory"), "{a_folder}");
+        std::fs::remove_dir(at("upf.key")).unwrap();
+        std::fs::write(at("upf.key"), "no key").unwrap();
+        assert!(upf(folder.path(), "[n6]", "[n6]").is_err());
+        std::fs::write(at("upf.key"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
+        upf(folder.path(), "[n6]", "[n6]").unwrap();
+
+        let no_interface = upf(folder.path(), "[n6]", "[n6]\ninterface = \"none7\"").unwrap_err();
+        assert!(no_interface.contains("[n6] interface \"none7\""), "{no_interface}");
+        upf(folder.path(), "[n6]", "[n6]\ninterface = \"lo\"").unwrap();
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let in_use = upf(folder.path(), "127.0.0.1:54500", &format!("127.0.0.1:{port}")).unwrap_err();
+        assert!(in_use.contains(&format!("listen \"127.0.0.1:{port}\"")), "{in_use}");
+
+        let socket = format!("unix:{}", at("upf.sock"));
+        let tree = upf(folder.path(), &socket, &format!("unix:{}", at("no/such/upf.sock"))).unwrap_err();
+        assert!(tree.contains("there is no folder"), "{tree}");
+        upf(folder.path(), &socket, &format!("unix:{}", at("made/upf.sock"))).unwrap();
+        assert!(!folder.path().join("made").exists(), "a check makes nothing");
+        let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = busy.local_addr().unwrap().port();
+        let in_use = upf(folder.path(), &socket, &format!("127.0.0.1:{port}")).unwrap_err();
+        assert!(in_use.contains("[api] listen"), "{in_use}");
+
+        // While the program itself runs its ports are in use, by itself.
+        let _running = std::os::unix::net::UnixListener::bind(at("upf.sock")).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        upf(folder.path(), "127.0.0.1:54500", &format!("127.0.0.1:{port}")).unwrap();
+        let second = checked(folder.path(), "127.0.0.1:54500", "127.0.0.1:54510", false).unwrap_err();
+        assert!(second.contains("another program listens there"), "{second}");
+    }
+
+    #[test]
+    fn capabilities_are_read() {
+        let status = "Name:\tx\nCapEff:\t0000000000003000\nSeccomp:\t0\n";
+        assert_eq!(has_capability(status, CAP_NET_ADMIN), Some(true));
+        assert_eq!(has_capability(status, 11), Some(false));
+        assert_eq!(has_capability("CapEff:\tx\n", 11), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! What the data-path threads of gNB and LWIP node have in common: orders from the control plane, a clock of their
+//! own, a timer on absolute deadlines, a name, and an end.
+//!
+//! ```text
+//!   control plane ── Handle: an order, and a wake ──▶ thread: poll ─▶ read ─▶ work ─▶ orders ─▶ Timer ─▶ poll
+//!                 ◀── Running::failed, or its panic ──┘
+//! ```
+
+use super::clock::Clock;
+use anabranch_element::time::{Duration, Instant};
+use anyhow::Context;
+use crossbeam_queue::ArrayQueue;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+
+/// Orders that may wait.
+pub const MAX_ORDERS: usize = 256;
+
+/// What runs on such a thread.
+pub trait Worker: Send + Sized + 'static {
+    /// Runs until stopped.
+    ///
+    /// # Errors
+    /// An interface is gone, or the system refuses.
+    fn run(self) -> anyhow::Result<()>;
+
+    /// Makes [`Worker::run`] return soon.
+    fn stop(&mut self);
+}
+
+/// An order for a worker.
+pub type Order<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
+/// Orders on their way.
+pub type Orders<W> = Arc<ArrayQueue<Order<W>>>;
+
+/// How the control plane reaches a worker.
+pub struct Handle<W> {
+    orders: Orders<W>,
+    waker: Arc<Waker>,
+}
+
+impl<W> Clone for Handle<W> {
+    fn clone(&self) -> Self {
+        Self { orders: self.orders.clone(), waker: self.waker.clone() }
+    }
+}
+
+/// The worker is gone, or has more orders waiting than it can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the data path does not answer; it is overloaded or stopping")]
+pub struct Unreachable;
+
+impl<W: Worker> Handle<W> {
+    /// A way to reach who takes from the orders when woken.
+    pub fn new(waker: Arc<Waker>) -> (Self, Orders<W>) {
+        let orders = Arc::new(ArrayQueue::new(MAX_ORDERS));
+        (Self { orders: orders.clone(), waker }, orders)
+    }
+
+    /// Runs `order` on the worker, between two batches.
+    pub fn run(&self, order: impl FnOnce(&mut W, Instant) + Send + 'static) -> Result<(), Unreachable> {
+        self.orders.push(Box::new(order)).map_err(|_| Unreachable)?;
+        self.waker.wake().map_err(|_| Unreachable)
+    }
+
+    /// Runs `ask` on the worker and returns its answer.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut W, Instant) -> T + Send + 'static,
+    ) -> Result<T, Unreachable> {
+        let (answer, answered) = oneshot::channel();
+        self.run(move |worker, now| drop(answer.send(ask(worker, now))))?;
+        answered.await.map_err(|_| Unreachable)
+    }
+
+    /// What wakes the worker.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    /// Makes the worker return.
+    pub fn stop(&self) -> Result<(), Unreachable> {
+        self.run(|worker, _| worker.stop())
+    }
+}
+
+const WAKER: Token = Token(0);
+const TIMER: Token = Token(1);
+const FIRST_SOURCE: usize = 2;
+
+/// What a worker waits for: its sources, orders, and a deadline.
+pub struct EventLoop<W> {
+    poll: Poll,
+    events: Events,
+    timer: Timer,
+    orders: Orders<W>,
+}
+
+impl<W: Worker> EventLoop<W> {
+    /// A loop without sources, and how the control plane reaches its worker.
+    pub fn new(clock: Clock) -> anyhow::Result<(Self, Handle<W>)> {
+        let poll = Poll::new().context("epoll")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
+        let timer = Timer::new(clock)?;
+        register(&poll, timer.as_raw_fd(), TIMER)?;
+        let (handle, orders) = Handle::new(waker);
+        Ok((Self { poll, events: Events::with_capacity(64), timer, orders }, handle))
+    }
+
+    /// Waits for a descriptor from now on: it is `number` of what is ready.
+    pub fn register(&self, fd: RawFd, number: usize) -> anyhow::Result<()> {
+        register(&self.poll, fd, Token(FIRST_SOURCE + number))
+    }
+
+    /// The orders that wait.
+    pub fn orders(&self) -> Orders<W> {
+        self.orders.clone()
+    }
+
+    /// Waits until `next`, or for an order, or for a source, and marks that `ready`; if the worker is `busy` it only looks.
+    pub fn wait(&mut self, busy: bool, next: Instant, ready: &mut [bool]) -> anyhow::Result<()> {
+        let timeout = if busy || !self.orders.is_empty() {
+            Some(Duration::ZERO)
+        } else {
+            self.timer.arm(next)?;
+            None
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("epoll"),
+        }
+        for event in &self.events {
+            if let Some(ready) = event.token().0.checked_sub(FIRST_SOURCE).and_then(|at| ready.get_mut(at)) {
+                *ready = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn register(poll: &Poll, fd: RawFd, token: Token) -> anyhow::Result<()> {
+    poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE).context("epoll")
+}
+
+/// Wakes at an instant, not after a distance: what is late shifts nothing.
+struct Timer {
+    timer: TimerFd,
+    clock: Clock,
+    /// What it is set to.
+    armed: Instant,
+}
+
+impl Timer {
+    /// Not set.
+    pub fn new(clock: Clock) -> anyhow::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, flags).context("timerfd")?;
+        Ok(Self { timer, clock, armed: Instant::MAX })
+    }
+
+    /// Sets it to `next`, if it is not.
+    pub fn arm(&mut self, next: Instant) -> anyhow::Result<()> {
+        if next != self.armed || next <= self.clock.now() {
+            let at = Duration::from_nanos(self.clock.monotonic_at(next).max(1));
+            let when = Expiration::OneShot(TimeSpec::from(at));
+            self.timer.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME).context("timerfd")?;
+            self.armed = next;
+        }
+        Ok(())
+    }
+}
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.timer.as_fd().as_raw_fd()
+    }
+}
+
+/// A data-path thread at work.
+pub struct Running<W: Worker> {
+    handle: Handle<W>,
+    exit: mpsc::Receiver<anyhow::Result<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<W: Worker> Running<W> {
+    /// Starts the thread.
+    pub fn start(name: &str, worker: W, handle: Handle<W>) -> anyhow::Result<Self> {
+        let (exit, exited) = mpsc::channel(1);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            // Nobody listens any more: the program is stopping.
+            .spawn(move || drop(exit.try_send(worker.run())))
+            .context("starting the data-path thread")?;
+        Ok(Self { handle, exit: exited, thread: Some(thread) })
+    }
+
+    /// Waits until the thread ends although nobody asked it to.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match self.exit.recv().await {
+            Some(Err(error)) => error,
+            Some(Ok(())) => anyhow::anyhow!("the data-path thread ended by itself"),
+            None => anyhow::anyhow!("the data-path thread panicked"),
+        }
+    }
+
+    /// Stops it, and waits for its end.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        // One that is gone has nothing to stop.
+        let _ = self.handle.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => anyhow::bail!("the data-path thread panicked"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Asks the system to be woken on time.
+pub fn on_time() {
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::debug!("timer slack stays at its default: {error}");
+    }
+    if let Err(error) = anabranch_kern::priority::real_time() {
+        tracing::info!("no real-time priority, timers may be late: {error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The core's state as the REST interface shows it.
+
+use super::engine::udp::SocketCounters;
+use super::engine::worker::WorkerCounters;
+use super::{api, why};
+use anabranch_atsss::drops::DropCounters;
+use anabranch_atsss::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
+use anabranch_atsss::steer::Exclusion;
+use anabranch_element::ioam::IoamStats;
+use std::collections::BTreeMap;
+
+/// A path; `trouble` is what the operating system says of its interface.
+pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>) -> api::Path {
+    let milliseconds = |us: u32| (us > 0).then(|| f64::from(us) / 1000.0);
+    let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
+    let why = match (view.up, trouble) {
+        (true, _) => None,
+        (false, Some(trouble)) => Some(trouble.to_owned()),
+        (false, None) => Some(view.down.unwrap_or("not used yet").to_owned()),
+    };
+    api::Path {
+        ue: ue.to_owned(),
+        id: view.path,
+        access: view.access.clone(),
+        up: view.up,
+        why,
+        endpoint: view.endpoint.map(|e| e.to_string()),
+        security: security(view.security).to_owned(),
+        rtt_ms: milliseconds(view.rtt_us),
+        rtt_min_ms: milliseconds(view.rtt_min_us),
+        loss_tx_percent: percent(view.loss_tx_ppm),
+        loss_rx_percent: percent(view.loss_rx_ppm),
+        tx_packets: view.tx_packets,
+        tx_bytes: view.tx_bytes,
+        rx_packets: view.rx_packets,
+        rx_bytes: view.rx_bytes,
+        mtu_bytes: view.mtu_bytes,
+        tx_fragments: view.fragments.tx_pieces,
+        rx_fragments: view.fragments.rx_pieces,
+        rx_incomplete: view.fragments.rx_incomplete,
+        load: loads.iter().find(|load| load.path == view.path).and_then(load),
+    }
+}
+
+/// What steering knows of a path, once a probe was answered.
+fn load(known: &PathLoad) -> Option<api::PathLoad> {
+    let PathLoad { load, steady_loss_percent, .. } = *known;
+    load.base_us?;
+    Some(api::PathLoad {
+        queue_ms: f64::from(load.queue_us) / 1000.0,
+        drops_at_ms: (load.drop_us != u32::MAX).then(|| f64::from(load.drop_us) / 1000.0),
+        capacity_bps: (load.capacity_bps > 0).then_some(load.capacity_bps),
+        random_loss_percent: f64::from(load.wild_ppm) / 10_000.0,
+        steady_loss_percent,
+    })
+}
+
+/// A session without its paths.
+pub fn session(
+    ue: &str,
+    key: String,
+    addresses: &Addresses,
+    connected: bool,
+    traffic: Traffic,
+) -> api::Session {
+    api::Session {
+        ue: ue.to_owned(),
+        public_key: key,
+        addresses: addresses.iter().map(|a| a.to_string()).collect(),
+        connected,
+        tx_packets: traffic.tx_packets,
+        tx_bytes: traffic.tx_bytes,
+        rx_packets: traffic.rx_packets,
+        rx_bytes: traffic.rx_bytes,
+        paths: Vec::new(),
+        uses: Vec::new(),
+        coded: None,
+    }
+}
+
+/// Counters of one worker; `accesses` names its sockets.
+pub fn worker<'a>(counters: &WorkerCounters, accesses: impl Iterator<Item = &'a str>) -> api::WorkerStatus {
+    let accesses = accesses.zip(&counters.sockets).map(|(name, c)| (name.to_owned(), socket(*c))).collect();
+    api::WorkerStatus {
+        accesses,
+        device_rx_packets: counters.device.rx_packets,
+        device_rx_frames: counters.device.rx_frames,
+        device_tx_packets: counters.device.tx_packets,
+        device_tx_frames: counters.device.tx_frames,
+        device_errors: counters.device.errors,
+        handed_over: counters.handed_over,
+        handover_full: counters.handover_full,
+        events_lost: counters.events_lost,
+        key_conflicts: 0,
+        fast_lanes: counters.fast.lanes,
+        fast_flows: counters.fast.flows,
+        fast_taken_back: counters.fast.taken_back,
+        fast_tx_datagrams: counters.fast.traffic.tx_packets,
+        fast_rx_datagrams: counters.fast.traffic.rx_packets,
+        fast_failed: counters.fast.failed,
+    }
+}
+
+/// Reasons that were counted, added to `sum`.
+pub fn add_drops(sum: &mut BTreeMap<String, u64>, drops: &DropCounters) {
+    for (reason, count) in drops.iter().filter(|(_, count)| *count > 0) {
+        *sum.entry(reason.name().to_owned()).or_default() += count;
+    }
+}
+
+/// What became of traces; nothing if it is no node.
+pub fn ioam(is_node: bool, stats: IoamStats) -> BTreeMap<String, u64> {
+    stats.iter().filter(|_| is_node).map(|(what, n)| (what.to_owned(), n)).collect()
+}
+
+/// An event without id and time, which the log fills in.
+pub fn event(kind: &str, ue: Option<&str>, message: String) -> api::Event {
+    api::Event {
+        id: 0,
+        time_unix_ms: 0,
+        kind: kind.to_owned(),
+        ue: ue.map(str::to_owned),
+        access: None,
+        rule: None,
+        message,
+    }
+}
+
+/// What a session event is to people; `None` for those that only programs care about. `access` gives the
+/// name of a path id.
+pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> String) -> Option<api::Event> {
+    let about = |kind: &str, path: u8, message: String| api::Event {
+        access: Some(access(path)),
+        ..self::event(kind, Some(ue), message)
+    };
+    Some(match event {
+        SessionEvent::PathUp { path, rtt_us } => {
+            let rtt = match rtt_us {
+                // The UE's word that it works may be the first.
+                0 => "RTT not known yet".to_owned(),
+                us => format!("RTT {:.1} ms", f64::from(us) / 1000.0),
+            };
+            about("path-up", path, format!("{} is up, {rtt}", access(path)))
+        }
+        SessionEvent::PathDown { path, reason } => {
+            about("path-down", path, format!("{} is down: {}", access(path), reason.as_str()))
+        }
+        SessionEvent::AccessRefused { path, here } => {
+            let (here, there) = match here {
+                Security::Plain => ("plain", "secure"),
+                Security::Secure => ("secure", "plain"),
+            };
+            let name = access(path);
+            let message = format!(
+                "{name} carries nothing: its security is {here} here and {there} at the other end; set the same at both"
+            );
+            about("access-refused", path, message)
+        }
+        SessionEvent::ClosedDestination(to) => {
+            let message = format!(
+                "a packet for {to} was dropped: it is closed to UEs; [n6] open has the prefixes that are not, ue_to_ue opens UEs"
+            );
+            self::event("closed-destination", Some(ue), message)
+        }
+        SessionEvent::Moved { rule, from, to, why } => {
+            let message = match (from, why) {
+                (Some(from), Some(Exclusion::Standby)) => {
+                    format!("rule {rule} moved from {} back to {}", access(from), access(to))
+                }
+                (Some(from), Some(why)) => {
+                    let (from, why) = (access(from), why::exclusion(&why, &access));
+                    format!("rule {rule} moved from {from} to {}: {from} {why}", access(to))
+                }
+                (Some(from), None) => {
+                    format!("rule {rule} moved from {} to {}: its turn", access(from), access(to))
+                }
+                (None, _) => format!("rule {rule} starts on {}", access(to)),
+            };
+            api::Event { rule: Some(rule), ..about("moved", to, message) }
+        }
+        SessionEvent::Rule { rule, event } => why::rule_event(ue, rule, &event, &access),
+        SessionEvent::Flapping { pause } => {
+            let ms = pause.as_millis();
+            self::event("flapping", Some(ue), format!("paths flap: no direct updates for {ms} ms"))
+        }
+        SessionEvent::Endpoint { path, address } => {
+            about("endpoint", path, format!("{} is reached at {address}", access(path)))
+        }
+        SessionEvent::Closed { reason } => {
+            self::event("session-down", Some(ue), format!("closed by the peer (reason {reason})"))
+        }
+        SessionEvent::Rekeyed { .. } => self::event("rekeyed", Some(ue), "new keys in use".to_owned()),
+        SessionEvent::OwnerWanted(_) | SessionEvent::Hint { .. } | SessionEvent::Config(_) => return None,
+    })
+}
+
+fn security(security: Security) -> &'static str {
+    match security {
+        Security::Secure => "secure",
+        Security::Plain => "plain",
+    }
+}
+
+/// Counters of a socket.
+pub fn socket(c: SocketCounters) -> api::Counters {
+    api::Counters {
+        rx_datagrams: c.rx_datagrams,
+        rx_bytes: c.rx_bytes,
+        tx_datagrams: c.tx_datagrams,
+        tx_bytes: c.tx_bytes,
+        tx_batches: c.tx_batches,
+        tx_full: c.tx_full,
+        tx_too_big: c.tx_too_big,
+        tx_errors: c.tx_errors,
+    }
+}

@@ -1,0 +1,335 @@
+//! Who asks, and how often they may.
+
+use super::routes::refused;
+use super::{Shared, scopes};
+use crate::runtime::api::auth::{Caller, Refused, Role, insufficient};
+use crate::runtime::api::{Problem, bearer, proved};
+use anabranch_slice::{Manager, Refusal, Slice};
+use aws_lc_rs::digest;
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use rand_core::{OsRng, TryRngCore};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// An operator, a reader or a tenant.
+    Caller(Caller),
+    /// May see and change its own.
+    Ue(String),
+}
+
+/// How much of what there is one tenant may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Quota {
+    /// Slices, with those it booked.
+    pub slices: u32,
+    /// QoS sessions.
+    pub sessions: u32,
+}
+
+/// 128 bits from the system, as 22 letters.
+pub fn new_token() -> Result<String, Problem> {
+    Ok(BASE64_URL_SAFE_NO_PAD.encode(random::<16>()?))
+}
+
+/// A random UUID (RFC 9562, version 4).
+pub fn new_uuid() -> Result<String, Problem> {
+    let mut b = random::<16>()?;
+    b[6] = b[6] & 0x0f | 0x40;
+    b[8] = b[8] & 0x3f | 0x80;
+    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Problem> {
+    let mut bytes = [0; N];
+    OsRng.try_fill_bytes(&mut bytes).map_err(|e| Problem::unavailable(format!("no randomness: {e}")))?;
+    Ok(bytes)
+}
+
+/// What is kept of a token.
+pub fn hash(token: &str) -> String {
+    let hash = digest::digest(&digest::SHA256, token.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Every request passes here.
+pub async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
+    let who = who(&shared, request.headers()).await;
+    if who.is_ok() {
+        proved(&request);
+    }
+    let key = match &who {
+        Ok(Who::Caller(Caller { role: Role::Operator | Role::Reader, .. })) => None,
+        Ok(Who::Caller(Caller { role: Role::Tenant(name), .. })) => Some(Bucket::Tenant(name)),
+        Ok(Who::Ue(name)) => Some(Bucket::Ue(name)),
+        Err(_) => Some(Bucket::Refused),
+    };
+    if let Some(key) = key
+        && !shared.buckets.take(key, Instant::now())
+    {
+        let detail = "too many requests";
+        let problem =
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, detail, "wait a second; a stream needs no polls");
+        let mut response = problem.into_response();
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        return response;
+    }
+    let who = match who {
+        Ok(who) => who,
+        Err(refused) => {
+            let remedy =
+                "send \"Authorization: Bearer TOKEN\" with a token of the operator, of a tenant or of the UE";
+            return refused.response(remedy);
+        }
+    };
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    if let Who::Caller(caller) = &who
+        && let Some(path) = path
+        && let Err((detail, scopes)) = scopes::check(caller, request.method(), path)
+    {
+        return insufficient(detail, scopes);
+    }
+    request.extensions_mut().insert(who);
+    next.run(request).await
+}
+
+/// Whose token it is.
+async fn who(shared: &Shared, headers: &HeaderMap) -> Result<Who, Refused> {
+    let given = headers.get(header::AUTHORIZATION).map(|_| bearer(headers).unwrap_or_default());
+    match (given, &shared.access) {
+        // Only those who reach the socket, or this machine.
+        (None, None) => Ok(Who::Caller(Caller::fixed(Role::Operator))),
+        (None, Some(_)) => Err(Refused::Missing),
+        (Some(token), access) => {
+            if let Some(caller) = access.as_ref().and_then(|access| access.fixed(token)) {
+                return Ok(Who::Caller(caller));
+            }
+            // A lookup by hash: what its time tells is about the hash.
+            if let Some(ue) = shared.engine.ue_of(&hash(token)) {
+                return Ok(Who::Ue(ue));
+            }
+            match access {
+                Some(access) => access.granted(token).await.map(Who::Caller),
+                None => Err(Refused::Invalid("token missing or wrong")),
+            }
+        }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Who {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or_else(|| Problem::unavailable("nobody looked at the token"))
+    }
+}
+
+/// The operator; a reader where nothing changes; or nobody.
+pub struct Operator;
+
+impl<S: Sync> FromRequestParts<S> for Operator {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match View::from_request_parts(parts, state).await? {
+            View::All => Ok(Self),
+            View::Of(..) => {
+                Err(forbidden("this is for the operator", "a tenant may use its slices and sessions"))
+            }
+        }
+    }
+}
+
+/// Whose slices and sessions a request is about: everybody's, or a tenant's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum View {
+    /// The operator, or a reader.
+    All,
+    /// A tenant.
+    Of(Arc<str>),
+}
+
+impl View {
+    /// Of an operator, a reader or a tenant. What a reader may not do was refused before.
+    pub fn of(caller: &Caller) -> Self {
+        match &caller.role {
+            Role::Operator | Role::Reader => Self::All,
+            Role::Tenant(name) => Self::Of(name.clone()),
+        }
+    }
+
+    /// Whether what has this owner is there, for whoever asks.
+    pub fn sees(&self, owner: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(tenant) => owner == Some(tenant),
+        }
+    }
+
+    /// Whose is what they make.
+    pub fn owner(&self) -> Option<String> {
+        match self {
+            Self::All => None,
+            Self::Of(tenant) => Some(tenant.to_string()),
+        }
+    }
+
+    /// A slice that is there for them; another's is as one that is not.
+    pub fn slice<'m>(&self, m: &'m Manager, id: &str) -> Result<&'m Slice, Problem> {
+        m.slice(id)
+            .ok()
+            .filter(|slice| self.sees(slice.owner.as_deref()))
+            .ok_or_else(|| refused(Refusal::Unknown("slice", id.to_owned())))
+    }
+
+    /// All that are there for them.
+    pub fn slices<'m>(&self, m: &'m Manager) -> impl Iterator<Item = &'m Slice> {
+        m.slices().values().filter(move |slice| self.sees(slice.owner.as_deref()))
+    }
+
+    /// Whether there may be one slice more.
+    pub fn room_for_slice(&self, m: &Manager, quota: Quota) -> Result<(), Problem> {
+        self.room("slices", self.slices(m).count(), quota.slices)
+    }
+
+    /// Whether there may be one session more, beside `own`.
+    pub fn room(&self, what: &str, own: usize, most: u32) -> Result<(), Problem> {
+        if matches!(self, Self::All) || own < most as usize {
+            return Ok(());
+        }
+        let remedy = "remove those that are not needed, or ask the operator ([limits] of the manager)";
+        Err(Problem::conflict(format!("this tenant has {own} {what}, which is all it may have"), remedy))
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for View {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Who::from_request_parts(parts, state).await? {
+            Who::Caller(caller) => Ok(Self::of(&caller)),
+            Who::Ue(_) => {
+                Err(forbidden("this is for the operator", "a UE may use /v1/me and what is below it"))
+            }
+        }
+    }
+}
+
+/// A UE, by its token.
+pub struct Me(pub String);
+
+impl<S: Sync> FromRequestParts<S> for Me {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Who::from_request_parts(parts, state).await? {
+            Who::Ue(name) => Ok(Self(name)),
+            Who::Caller(_) => Err(forbidden("this is for UEs", "use a UE's token, or /v1/ues/{ue}")),
+        }
+    }
+}
+
+/// Not with this token.
+pub fn forbidden(detail: &str, remedy: &str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, detail, remedy)
+}
+
+/// Whose requests are counted together.
+#[derive(Debug, Clone, Copy)]
+pub enum Bucket<'a> {
+    /// A UE's.
+    Ue(&'a str),
+    /// A tenant's.
+    Tenant(&'a str),
+    /// Those with a wrong token.
+    Refused,
+}
+
+/// Token buckets.
+pub struct Buckets {
+    ue_per_s: f64,
+    ue_burst: f64,
+    tenant_per_s: f64,
+    refused_per_s: f64,
+    left: Mutex<HashMap<String, (f64, Instant)>>,
+}
+
+/// Buckets that are kept; past it, full ones are forgotten.
+const MAX_BUCKETS: usize = 200_000;
+
+impl Buckets {
+    /// Full buckets.
+    pub fn new(limits: &crate::runtime::config::Limits) -> Self {
+        Self {
+            ue_per_s: limits.ue_requests_per_s.into(),
+            ue_burst: limits.ue_burst.into(),
+            tenant_per_s: limits.tenant_requests_per_s.into(),
+            refused_per_s: limits.refused_per_s.into(),
+            left: Mutex::default(),
+        }
+    }
+
+    /// Whether there is one more.
+    pub fn take(&self, bucket: Bucket<'_>, now: Instant) -> bool {
+        let (rate, burst, name) = match bucket {
+            Bucket::Refused => (self.refused_per_s, self.refused_per_s, String::new()),
+            Bucket::Ue(name) => (self.ue_per_s, self.ue_burst, format!("ue {name}")),
+            Bucket::Tenant(name) => (self.tenant_per_s, self.tenant_per_s, format!("tenant {name}")),
+        };
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.len() >= MAX_BUCKETS && !left.contains_key(&name) {
+            left.retain(|_, (tokens, since)| {
+                *tokens + now.duration_since(*since).as_secs_f64() * rate < burst
+            });
+        }
+        let (tokens, since) = match left.get_mut(&name) {
+            Some(bucket) => bucket,
+            None => left.entry(name).or_insert((burst, now)),
+        };
+        *tokens = (*tokens + now.saturating_duration_since(*since).as_secs_f64() * rate).min(burst);
+        *since = now;
+        if *tokens < 1.0 {
+            return false;
+        }
+        *tokens -= 1.0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn buckets_empty_and_fill() {
+        let limits =
+            crate::runtime::config::Limits { ue_requests_per_s: 2, ue_burst: 3, ..Default::default() };
+        let buckets = Buckets::new(&limits);
+        let start = Instant::now();
+        let taken = |at: Duration| (0..10).filter(|_| buckets.take(Bucket::Ue("phone"), start + at)).count();
+        assert_eq!(taken(Duration::ZERO), 3);
+        assert_eq!(taken(Duration::from_secs(1)), 2);
+        assert_eq!(taken(Duration::from_secs(100)), 3);
+        assert!(buckets.take(Bucket::Ue("tv"), start));
+    }
+
+    #[test]
+    fn tokens_and_identifiers_are_random_and_in_form() {
+        let (a, b) = (new_token().unwrap(), new_token().unwrap());
+        assert!(a != b && a.len() == 22);
+        let id = new_uuid().unwrap();
+        assert!(id.len() == 36 && id.as_bytes()[14] == b'4', "{id}");
+        assert_eq!(hash("").len(), 64);
+    }
+}

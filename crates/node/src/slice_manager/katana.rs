@@ -1,0 +1,598 @@
+//! Katana's paths, so that its users and their NESTs move over unchanged. Answers have its shapes: identifiers as plain
+//! text, 201 for what is new; errors are ours, and say what is wrong. What Katana drops is kept.
+
+use super::auth::{Operator, View, Who, forbidden, new_uuid};
+use super::native::{check_slice, version, version_of};
+use super::routes::{Body, Params, Path, refused};
+use super::{Shared, now_ms};
+use crate::runtime::api::{Preconditions, Problem, etag, header_of};
+use anabranch_slice::nest::{self, Nest};
+use anabranch_slice::{Kind, Manager, Order, Record, Slice, Write};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Most documents of a kind.
+const MAX_DOCUMENTS: usize = 10_000;
+
+type Answer = Result<Json<Value>, Problem>;
+/// A resource and its version.
+type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
+type Text = Result<(StatusCode, String), Problem>;
+/// The same with the version of what was made or changed.
+type VersionedText = Result<(StatusCode, [(HeaderName, HeaderValue); 1], String), Problem>;
+
+/// The routes and their description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(slices, create))
+        .routes(routes!(slice, remove))
+        .routes(routes!(time))
+        .routes(routes!(errors))
+        .routes(routes!(modify))
+        .routes(routes!(gsts))
+        .routes(routes!(gst))
+        .routes(routes!(neat))
+        .merge(documents::routes())
+}
+
+/// Slices: `_id`, `name`, `created_at`, `status`.
+#[utoipa::path(get, path = "/api/slice", tag = "katana", responses((status = 200, body = Vec<Object>), (status = 401, body = Problem)))]
+async fn slices(view: View, State(shared): State<Shared>) -> Answer {
+    let line = |s: &Slice| json!({"_id": s.id, "name": s.name, "created_at": seconds(s.created_ms), "status": s.state.name()});
+    Ok(Json(shared.engine.read(|m| view.slices(m).map(line).collect())))
+}
+
+/// Makes a slice of a NEST; answers its identifier. The slice is placed and its guarantees are reserved; how it goes
+/// on, its status tells.
+#[utoipa::path(
+    post,
+    path = "/api/slice",
+    tag = "katana",
+    request_body = Object,
+    responses(
+        (status = 201, body = String, content_type = "text/plain"),
+        (status = 400, body = Problem, description = "The NEST is wrong, or no access serves it"),
+        (status = 409, body = Problem, description = "There is not enough left"),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn create(view: View, State(shared): State<Shared>, Body(document): Body<Value>) -> VersionedText {
+    let id = new_uuid()?;
+    let made = shared.engine.commit(|m| {
+        view.room_for_slice(m, shared.quota)?;
+        let nest = parse(m, &document)?;
+        let order = Order { owner: view.owner(), ..Order::from(&nest) };
+        let mut writes = m.create(&id, order, now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
+        let record = Some(Record::Document(document));
+        if m.documents(Kind::Gst).count() < MAX_DOCUMENTS {
+            writes.push(Write { kind: Kind::Gst, id: id.clone(), record });
+        }
+        Ok((writes, version))
+    });
+    let version = made.await?;
+    Ok((StatusCode::CREATED, header_of(&version), id))
+}
+
+/// A slice: its NEST's attributes, all of them, and `status`, `sst`, `runtime_errors`, `deployment_time`.
+#[utoipa::path(
+    get,
+    path = "/api/slice/{id}",
+    tag = "katana",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn slice(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |s: &Slice| (header_of(&version(s)), Json(document(s)));
+    shared.engine.read(|m| view.slice(m, &id).map(answer))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct Force {
+    /// Whether failures on the way do not keep the slice: `true`.
+    #[serde(default)]
+    force: Option<String>,
+}
+
+/// Removes a slice.
+#[utoipa::path(
+    delete,
+    path = "/api/slice/{id}",
+    tag = "katana",
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 200, body = String, content_type = "text/plain"),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It is being removed already")
+    )
+)]
+async fn remove(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    Params(query): Params<Force>,
+    seen: Preconditions,
+) -> Text {
+    let force = query.force.as_deref() == Some("true");
+    let remove = |m: &Manager| {
+        check_slice(&view, m, &id, &seen)?;
+        Ok((m.remove(&id, force, now_ms()).map_err(refused)?, ()))
+    };
+    shared.engine.commit(remove).await?;
+    Ok((StatusCode::OK, format!("Deleting {id}")))
+}
+
+/// How long the phases of its deployment took, seconds.
+#[utoipa::path(
+    get,
+    path = "/api/slice/{id}/time",
+    tag = "katana",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn time(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+    shared.engine.read(|m| view.slice(m, &id).map(|s| Json(deployment_time(s))))
+}
+
+/// What went wrong.
+#[utoipa::path(
+    get,
+    path = "/api/slice/{id}/errors",
+    tag = "katana",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn errors(view: View, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+    shared.engine.read(|m| view.slice(m, &id).map(|s| Json(runtime_errors(s))))
+}
+
+/// Gives a slice other attributes: a whole NEST, or only the keys of `base_slice_descriptor` that change.
+#[utoipa::path(
+    post,
+    path = "/api/slice/{id}/modify",
+    tag = "katana",
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    request_body = Object,
+    responses(
+        (status = 200, body = String, content_type = "text/plain"),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "There is not enough left, or another change is under way"),
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn modify(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    seen: Preconditions,
+    Body(update): Body<Map<String, Value>>,
+) -> VersionedText {
+    let modify = |m: &Manager| {
+        check_slice(&view, m, &id, &seen)?;
+        let asked = view.slice(m, &id)?.asked();
+        let Some(Value::Object(mut document)) = asked.nest else {
+            return Err(Problem::conflict("this slice was not made of a NEST", "use PUT /v1/slices/{id}"));
+        };
+        let before = parse(m, &Value::Object(document.clone()))?;
+        for (key, value) in update {
+            match (document.get_mut(&key), value) {
+                (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
+                (_, value) => drop(document.insert(key, value)),
+            }
+        }
+        let nest = parse(m, &Value::Object(document))?;
+        let order = Order::from(&nest);
+        // Only what this changes: what PUT /v1/slices/{id} said of the rest holds.
+        let profile = asked.profile.with_changes(&Order::from(&before).profile, &order.profile);
+        profile.check().map_err(|e| Problem::invalid(e.to_string()).field(e.key))?;
+        let moved = nest.coverage != before.coverage;
+        let order = Order {
+            name: if nest.name == before.name { asked.name } else { nest.name },
+            profile,
+            accesses: if moved { Vec::new() } else { asked.accesses },
+            share_ppm: asked.share_ppm,
+            ..order
+        };
+        let writes = m.modify(&id, order, now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
+        Ok((writes, version))
+    };
+    let version = shared.engine.commit(modify).await?;
+    Ok((StatusCode::OK, header_of(&version), format!("Updating {id}")))
+}
+
+/// NESTs that were sent: `_id`.
+#[utoipa::path(get, path = "/api/gst", tag = "katana", responses((status = 200, body = Vec<Object>)))]
+async fn gsts(_: Operator, State(shared): State<Shared>) -> Answer {
+    Ok(Json(shared.engine.read(|m| m.documents(Kind::Gst).map(|(id, _)| json!({"_id": id})).collect())))
+}
+
+/// A NEST as it was sent, with `_id`.
+#[utoipa::path(
+    get,
+    path = "/api/gst/{id}",
+    tag = "katana",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn gst(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
+    documents::one(&shared, Kind::Gst, &id)
+}
+
+/// What Katana tells a UE's policy system of a slice: the whole document. A UE sees only its own.
+#[utoipa::path(
+    get,
+    path = "/api/policy/neat/{slice}",
+    tag = "katana",
+    params(("slice" = String, Path)),
+    responses((status = 200, body = Object), (status = 403, body = Problem), (status = 404, body = Problem))
+)]
+async fn neat(who: Who, State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+    shared.engine.read(|m| {
+        let view = match &who {
+            Who::Ue(name) => {
+                if !m.ue(name).is_ok_and(|ue| ue.slices.iter().any(|a| a.slice == id)) {
+                    // The same whether there is such a slice or not.
+                    return Err(forbidden("this is no slice of yours", "GET /v1/me lists yours"));
+                }
+                View::All
+            }
+            Who::Caller(caller) => View::of(caller),
+        };
+        view.slice(m, &id).map(|s| Json(document(s)))
+    })
+}
+
+/// Reads a NEST, with the base descriptors there are.
+fn parse(m: &anabranch_slice::Manager, document: &Value) -> Result<Nest, Problem> {
+    Nest::parse(document, &|name| base(m, name)).map_err(invalid)
+}
+
+/// A base descriptor by the name it has, or by its identifier here.
+fn base(m: &Manager, name: &str) -> Option<Map<String, Value>> {
+    m.base(name).or_else(|| m.document(Kind::Base, name)?.as_object().cloned())
+}
+
+fn invalid(error: nest::NestError) -> Problem {
+    let field = error.path.clone();
+    Problem::invalid(error.to_string()).field(&field)
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
+}
+
+fn deployment_time(slice: &Slice) -> Value {
+    let t = slice.timing;
+    json!({
+        "Placement_Time": seconds(t.placement_ms),
+        "Provisioning_Time": seconds(t.provisioning_ms),
+        "Activation_Time": seconds(t.activation_ms),
+        "Slice_Deployment_Time": seconds(t.placement_ms + t.provisioning_ms + t.activation_ms),
+    })
+}
+
+fn runtime_errors(slice: &Slice) -> Value {
+    if slice.errors.is_empty() { json!({}) } else { json!({"errors": slice.errors}) }
+}
+
+/// A slice as Katana shows it: what its NEST says, flat, and what became of it.
+fn document(slice: &Slice) -> Value {
+    let asked = slice.asked();
+    let nest = asked.nest.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut all = Map::new();
+    for (key, value) in nest {
+        match (key.as_str(), value) {
+            ("base_slice_descriptor", Value::Object(base)) => all.extend(base),
+            ("service_descriptor", Value::Object(services)) => all.extend(services),
+            (_, value) => drop(all.insert(key, value)),
+        }
+    }
+    for (key, value) in [
+        ("_id", json!(slice.id)),
+        ("slice_name", json!(asked.name)),
+        ("sst", json!(asked.profile.sst)),
+        ("status", json!(slice.state.name())),
+        ("reason", json!(slice.state.reason())),
+        ("created_at", json!(seconds(slice.created_ms))),
+        ("not_supported_locations", json!(slice.not_supported)),
+        ("functions", json!(slice.applied.keys().collect::<Vec<_>>())),
+        ("service_profile", json!(asked.profile)),
+        ("deployment_time", deployment_time(slice)),
+        ("runtime_errors", runtime_errors(slice)),
+    ] {
+        all.insert(key.to_owned(), value);
+    }
+    Value::Object(all)
+}
+
+/// Base slice descriptors, functions, locations and policy systems: kept as they were sent.
+mod documents {
+    use super::*;
+
+    pub fn routes() -> OpenApiRouter<Shared> {
+        OpenApiRouter::new()
+            .routes(routes!(bases, add_base))
+            .routes(routes!(base, set_base, remove_base))
+            .routes(routes!(functions, add_function))
+            .routes(routes!(function, set_function, remove_function))
+            .routes(routes!(locations, add_location))
+            .routes(routes!(location, set_location, remove_location))
+            .routes(routes!(policies, add_policy))
+            .routes(routes!(policy, set_policy, remove_policy))
+    }
+
+    /// The paths of one kind of document.
+    macro_rules! documents {
+        ($kind:expr, $path:literal, $of:literal, $list:ident $add:ident $get:ident $set:ident $remove:ident) => {
+            #[doc = concat!("Those there are: ", $of, ".")]
+            #[utoipa::path(get, path = $path, tag = "katana", responses((status = 200, body = Vec<Object>)))]
+            async fn $list(_: Operator, State(shared): State<Shared>) -> Answer {
+                Ok(Json(shared.engine.read(|m| m.documents($kind).map(|(id, v)| line($kind, id, v)).collect())))
+            }
+
+            #[doc = concat!("Adds one (", $of, "); answers its identifier.")]
+            #[utoipa::path(
+                post, path = $path, tag = "katana", request_body = Object,
+                responses(
+                    (status = 201, body = String, content_type = "text/plain"),
+                    (status = 400, body = Problem),
+                    (status = 409, body = Problem),
+                    (status = 413, body = Problem),
+                    (status = 415, body = Problem)
+                )
+            )]
+            async fn $add(_: Operator, State(shared): State<Shared>, Body(v): Body<Map<String, Value>>) -> Text {
+                put(&shared, $kind, None, &Preconditions::default(), v).await
+            }
+
+            #[doc = concat!("One of them (", $of, ").")]
+            #[utoipa::path(
+                get, path = concat!($path, "/{id}"), tag = "katana", params(("id" = String, Path)),
+                responses((status = 200, body = Object), (status = 404, body = Problem))
+            )]
+            async fn $get(
+                _: Operator,
+                State(shared): State<Shared>,
+                Path(id): Path<String>,
+            ) -> Result<Versioned, Problem> {
+                one(&shared, $kind, &id)
+            }
+
+            #[doc = concat!("Adds or replaces one (", $of, ").")]
+            #[utoipa::path(
+                put, path = concat!($path, "/{id}"), tag = "katana",
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+                request_body = Object,
+                responses(
+                (status = 412, body = Problem, description = "It has another ETag by now"),
+                    (status = 200, body = String, content_type = "text/plain"),
+                    (status = 201, body = String, content_type = "text/plain"),
+                    (status = 400, body = Problem),
+                    (status = 409, body = Problem),
+                    (status = 413, body = Problem),
+                    (status = 415, body = Problem)
+                )
+            )]
+            async fn $set(
+                _: Operator,
+                State(shared): State<Shared>,
+                Path(id): Path<String>,
+                seen: Preconditions,
+                Body(v): Body<Map<String, Value>>,
+            ) -> Text {
+                put(&shared, $kind, Some(id), &seen, v).await
+            }
+
+            #[doc = concat!("Removes one (", $of, ").")]
+            #[utoipa::path(
+                delete, path = concat!($path, "/{id}"), tag = "katana",
+                params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+                responses(
+                (status = 412, body = Problem, description = "It has another ETag by now"),
+                    (status = 200, body = String, content_type = "text/plain"),
+                    (status = 404, body = Problem),
+                    (status = 409, body = Problem)
+                )
+            )]
+            async fn $remove(
+                _: Operator,
+                State(shared): State<Shared>,
+                Path(id): Path<String>,
+                seen: Preconditions,
+            ) -> Text {
+                drop_one(&shared, $kind, id, &seen).await
+            }
+        };
+    }
+
+    documents!(Kind::Base, "/api/base_slice_des", "base slice descriptors", bases add_base base set_base remove_base);
+    documents!(Kind::Function, "/api/function", "network functions",
+        functions add_function function set_function remove_function);
+    documents!(Kind::Location, "/api/location", "locations", locations add_location location set_location remove_location);
+    documents!(Kind::Policy, "/api/policy", "policy management systems", policies add_policy policy set_policy remove_policy);
+
+    /// The keys a list shows.
+    fn line(kind: Kind, id: &str, v: &Value) -> Value {
+        let of = |key: &str| v.get(key).cloned().unwrap_or(Value::Null);
+        let word = |key: &str, at: u64, yes: &'static str, no: &'static str| {
+            json!(if of(key).as_u64() == Some(at) { yes } else { no })
+        };
+        match kind {
+            Kind::Base => json!({"_id": id, "base_slice_des_id": of("base_slice_des_id")}),
+            Kind::Function => json!({
+                "_id": id, "func_id": of("id"), "loc": of("location"), "created_at": of("created_at"),
+                "gen": word("gen", 4, "4G", "5G"), "func": word("func", 0, "Core", "Radio"),
+                "type": word("type", 0, "Virtual", "Physical"),
+            }),
+            Kind::Policy => {
+                json!({"_id": id, "component_id": of("id"), "created_at": of("created_at"), "type": of("type")})
+            }
+            _ => v.clone(),
+        }
+    }
+
+    pub fn one(shared: &Shared, kind: Kind, id: &str) -> Result<Versioned, Problem> {
+        let named = |m: &Manager| {
+            let by_name = |v: &&Value| v["base_slice_des_id"] == id;
+            let base =
+                || m.documents(Kind::Base).map(|(_, v)| v).find(by_name).filter(|_| kind == Kind::Base);
+            m.document(kind, id).or_else(base).cloned()
+        };
+        let found = shared.engine.read(named);
+        let missing = || Problem::not_found(kind.name(), id, "list those there are, and use one of them");
+        let found = found.ok_or_else(missing)?;
+        let version = header_of(&etag(&found));
+        let Value::Object(mut v) = found else { return Err(missing()) };
+        v.entry("_id").or_insert_with(|| json!(id));
+        Ok((version, Json(Value::Object(v))))
+    }
+
+    async fn put(
+        shared: &Shared,
+        kind: Kind,
+        id: Option<String>,
+        seen: &Preconditions,
+        mut v: Map<String, Value>,
+    ) -> Text {
+        if let Some(id) = &id {
+            super::super::routes::check_name("id", id)?;
+        }
+        let fresh = new_uuid()?;
+        shared
+            .engine
+            .commit(|m| {
+                let old = id.as_deref().and_then(|id| m.document(kind, id));
+                seen.check(old.map(etag).as_deref())?;
+                check(m, kind, id.as_deref(), &mut v)?;
+                let id = id.unwrap_or(fresh);
+                if old.is_none() && m.documents(kind).count() >= MAX_DOCUMENTS {
+                    let detail = format!("there are {MAX_DOCUMENTS} documents of this kind");
+                    return Err(Problem::conflict(detail, "remove those that are not needed"));
+                }
+                let created = old.and_then(|o| o.get("created_at").cloned());
+                v.insert("created_at".into(), created.unwrap_or_else(|| json!(seconds(now_ms()))));
+                v.insert("_id".into(), json!(id));
+                let answer = match old {
+                    Some(_) => (StatusCode::OK, format!("Modified {id}")),
+                    None => (StatusCode::CREATED, id.clone()),
+                };
+                let record = Some(Record::Document(Value::Object(v)));
+                Ok((vec![Write { kind, id, record }], answer))
+            })
+            .await
+    }
+
+    async fn drop_one(shared: &Shared, kind: Kind, id: String, seen: &Preconditions) -> Text {
+        let remedy = "list those there are, and use one of them";
+        shared
+            .engine
+            .commit(|m| {
+                let old =
+                    m.document(kind, &id).ok_or_else(|| Problem::not_found(kind.name(), &id, remedy))?;
+                seen.check(Some(&etag(old)))?;
+                let name = old.get("id").and_then(Value::as_str);
+                let located = |v: &Value| v.get("location").and_then(Value::as_str) == name;
+                if kind == Kind::Location
+                    && name.is_some()
+                    && m.documents(Kind::Function).any(|(_, v)| located(v))
+                {
+                    let detail = format!("location {id} has functions");
+                    return Err(Problem::conflict(detail, "remove the functions first"));
+                }
+                let answer = (StatusCode::OK, format!("Deleted {} {id}", kind.name()));
+                Ok((vec![Write { kind, id, record: None }], answer))
+            })
+            .await
+    }
+
+    /// What Katana asks of each kind, and that names are unique.
+    fn check(
+        m: &anabranch_slice::Manager,
+        kind: Kind,
+        own: Option<&str>,
+        v: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        let (key, needed): (&str, &[&str]) = match kind {
+            Kind::Base => ("base_slice_des_id", &["base_slice_des_id"]),
+            Kind::Function => ("id", &["id", "gen", "func", "shared", "type", "location"]),
+            Kind::Policy => ("id", &["id", "url", "type"]),
+            _ => ("id", &["id"]),
+        };
+        if let Some(missing) = needed.iter().find(|k| v.get(**k).is_none_or(Value::is_null)) {
+            return Err(Problem::invalid(format!("{missing} is missing; needed are {}", needed.join(", ")))
+                .field(missing));
+        }
+        let text = |v: &Map<String, Value>, key: &str| match v.get(key).and_then(Value::as_str) {
+            Some(text) if (1..=128).contains(&text.len()) => Ok(text.to_owned()),
+            _ => Err(Problem::invalid(format!("{key} must be a text of 1 to 128 bytes")).field(key)),
+        };
+        let mut name = text(v, key)?;
+        match kind {
+            Kind::Base => {
+                nest::check_base(v, &|name| super::base(m, name)).map_err(invalid)?;
+            }
+            Kind::Location => {
+                name = name.to_lowercase();
+                v.insert("id".into(), json!(name));
+            }
+            Kind::Function => {
+                for (key, valid) in [("gen", [4, 5]), ("func", [0, 1]), ("type", [0, 1])] {
+                    if !valid.iter().any(|n| v.get(key).and_then(Value::as_u64) == Some(*n)) {
+                        let detail = format!("{key} must be {} or {}", valid[0], valid[1]);
+                        return Err(Problem::invalid(detail).field(key));
+                    }
+                }
+                let place = text(v, "location")?.to_lowercase();
+                let is_it = |l: &Value| l.get("id").and_then(Value::as_str) == Some(place.as_str());
+                let known = place == "core"
+                    || m.documents(Kind::Location).any(|(_, l)| is_it(l))
+                    || m.inventory().at(&place).any(|a| !a.location.is_empty());
+                if !known {
+                    let detail =
+                        format!("location {place} is not registered: POST it to /api/location first");
+                    return Err(Problem::invalid(detail).field("location"));
+                }
+                v.insert("location".into(), json!(place));
+            }
+            Kind::Policy => {
+                let of = text(v, "type")?;
+                if !["neat", "test-policy", "usci"].contains(&of.as_str()) {
+                    let detail = format!("type \"{of}\": must be neat, usci or test-policy");
+                    return Err(Problem::invalid(detail).field("type"));
+                }
+                text(v, "url")?;
+            }
+            _ => {}
+        }
+        let same = |o: &Value| o.get(key).and_then(Value::as_str) == Some(name.as_str());
+        match m.documents(kind).find(|(id, o)| Some(*id) != own && same(o)) {
+            Some((id, _)) => {
+                let detail = format!("{key} \"{name}\" is taken by {id}");
+                Err(Problem::conflict(detail, "choose another, or change that one with PUT"))
+            }
+            None => Ok(()),
+        }
+    }
+}

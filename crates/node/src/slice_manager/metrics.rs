@@ -1,0 +1,83 @@
+//! `GET /metrics`: counts for Prometheus.
+
+use super::Shared;
+use super::auth::Operator;
+use crate::runtime::api::Problem;
+use anabranch_slice::Manager;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The route and its description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByState {
+    state: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByAccess {
+    access: String,
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAccess {
+    access: String,
+}
+
+/// Counts in Prometheus text format.
+#[utoipa::path(get, path = "/metrics", tag = "slices", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics(_: Operator, State(shared): State<Shared>) -> Result<Response, Problem> {
+    let registry = shared.engine.read(|m| registry(m, shared.streams.count()));
+    let mut body = String::new();
+    text::encode(&mut body, &registry).map_err(Problem::unavailable)?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
+}
+
+fn registry(m: &Manager, streams: u32) -> Registry {
+    let mut registry = Registry::with_prefix("anabranch_slice_manager");
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let single = |registry: &mut Registry, name: &str, help: &str, value: i64| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    let slices = Family::<ByState, Gauge>::default();
+    for state in
+        ["Init", "Placement", "Provisioning", "Activation", "Running", "Degraded", "Terminating", "Failed"]
+    {
+        let n = m.slices().values().filter(|s| s.state.name() == state).count();
+        slices.get_or_create(&ByState { state: state.to_owned() }).set(count(n));
+    }
+    registry.register("slices", "Slices by state", slices);
+    single(&mut registry, "ues", "UEs that are known", count(m.ues().len()));
+    let registered = m.ues().values().filter(|ue| ue.registered_ms.is_some()).count();
+    single(&mut registry, "ues_registered", "UEs that have registered", count(registered));
+    single(&mut registry, "streams", "Streams that are open here", streams.into());
+    let promised = Family::<ByAccess, Gauge>::default();
+    let shares = Family::<OfAccess, Gauge>::default();
+    let ledger = m.ledger(None);
+    for access in m.inventory().iter() {
+        let (dl, ul, share) = ledger.promised(&access.name);
+        for (direction, bps) in [("downlink", dl), ("uplink", ul)] {
+            let labels = ByAccess { access: access.name.clone(), direction };
+            promised.get_or_create(&labels).set(i64::try_from(bps).unwrap_or(i64::MAX));
+        }
+        let labels = OfAccess { access: access.name.clone() };
+        shares.get_or_create(&labels).set(i64::try_from(share).unwrap_or(i64::MAX));
+    }
+    registry.register("promised_share_ppm", "RBs that are promised, millionths", shares);
+    registry.register("promised_bps", "Rates that are promised, bit/s", promised);
+    registry
+}

@@ -1,0 +1,179 @@
+//! `anabranch slice-manager`: slices over REST, the cells that keep them, and what each UE is told.
+//!
+//! ```text
+//!  operator, Katana's users ─┐                 ┌─ store: SQLite, or PostgreSQL shared with other instances
+//!  UEs (poll, stream) ───────┼─ axum ─ engine ─┤
+//!  CAMARA applications ──────┘       (core)    └─ southbound: one instance at a time changes cells and UPF
+//! ```
+
+mod area;
+mod auth;
+mod callbacks;
+mod camara;
+mod camara_types;
+pub mod config;
+mod engine;
+mod katana;
+mod me;
+mod metrics;
+mod native;
+mod policies;
+mod routes;
+mod scopes;
+mod southbound;
+mod store;
+mod times;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use crate::runtime::api::{Access, Guarded, Server};
+use crate::runtime::config::{Check, ConfigError, Listen, SliceManagerConfig, load};
+use crate::runtime::service::{ProcessSignal, Signals, notify};
+use anyhow::Context;
+use engine::Engine;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Arguments of `anabranch slice-manager`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The smallest slice-manager.toml: one cell, its gNB on this machine.
+  [[access]]
+  name = \"cell-1\"
+  downlink_bps = 100_000_000
+  uplink_bps = 50_000_000
+  gnb = \"unix:/run/anabranch/gnb.sock\"
+
+Then, for instance:
+  curl --unix-socket /run/anabranch/slice-manager.sock http://x/api/slice -H 'content-type: application/json' \\
+    -d '{\"base_slice_descriptor\": {\"base_slice_des_id\": \"video\", \"delay_tolerance\": true,
+         \"network_DL_throughput\": {\"guaranteed\": 30000}}}'
+
+SIGINT and SIGTERM stop it; slices stay as they are.")]
+pub struct Args {
+    /// Configuration file; packaging/slice-manager.example.toml shows every key.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Only check the file: 0 if it is right, 2 and a sentence if not.
+    #[arg(long)]
+    check: bool,
+    /// The database, instead of what the file says: sqlite:PATH or postgres://USER@HOST/NAME.
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Where it listens, instead of what the file says: unix:PATH or ADDRESS:PORT.
+    #[arg(long, value_name = "LISTEN")]
+    api: Option<Listen>,
+}
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct Shared {
+    engine: Arc<Engine>,
+    /// Who may come in beside UEs; none: whoever reaches it is the operator.
+    access: Option<Arc<Access>>,
+    buckets: Arc<auth::Buckets>,
+    callbacks: Arc<callbacks::Callbacks>,
+    /// Accesses whose place is known.
+    placed: Arc<[area::Placed]>,
+    streams: Arc<me::Streams>,
+    max_streams: u32,
+    streams_per_ue: u32,
+    ttl_s: u32,
+    quota: auth::Quota,
+}
+
+/// Runs until it is told to stop.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut config: SliceManagerConfig = load(&args.config)?;
+    if let Some(database) = &args.database {
+        config.manager.database.clone_from(database);
+    }
+    if let Some(listen) = &args.api {
+        config.api.listen = listen.clone();
+    }
+    Check::check(&config).map_err(|e| ConfigError::new(args.config.display().to_string(), e))?;
+    if args.check {
+        return Ok(());
+    }
+    // One thread for requests, one for whatever waits behind the database.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: SliceManagerConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let running = start(&config).await?;
+    let router = routes::router(running.shared.clone());
+    let mut guarded = Guarded::of(&config.api)?;
+    // UEs that listen to their streams do not keep others out.
+    guarded.connections.all = guarded.connections.all.saturating_add(config.limits.streams);
+    let mut server = Server::default();
+    server.listen(&config.api.listen, router, guarded).await.context("[api] listen")?;
+    let mut tasks = running.tasks;
+    notify("READY=1");
+    let mut watchdog = tokio::time::interval(Duration::from_secs(5));
+    let result = loop {
+        tokio::select! {
+            signal = signals.next() => if signal != ProcessSignal::Reload { break Ok(()) } else {
+                tracing::warn!("of the configuration only certificates and keys are read again: restart to change the rest");
+            },
+            ended = tasks.join_next() => break match ended {
+                Some(Ok(result)) => result,
+                Some(Err(error)) => Err(error.into()),
+                None => Ok(()),
+            },
+            _ = watchdog.tick() => notify("WATCHDOG=1"),
+        }
+    };
+    notify("STOPPING=1");
+    drop(server);
+    tasks.shutdown().await;
+    running.shared.engine.store().release(&running.owner).await.ok();
+    result
+}
+
+/// What runs behind the interface.
+pub struct Running {
+    shared: Shared,
+    tasks: JoinSet<anyhow::Result<()>>,
+    owner: String,
+}
+
+/// Opens the database and starts what runs behind the interface.
+async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
+    let inventory = config.inventory().map_err(anyhow::Error::msg)?;
+    let access = Access::new(&config.api)?;
+    let store = store::Store::open(&config.manager.database).await?;
+    let engine = Engine::start(store, inventory, config.limits.growth(), config.manager.ttl_s).await?;
+    let callbacks = Arc::new(callbacks::Callbacks::new(&config.callbacks)?);
+    // One that is started again goes on where it was; two on one machine have names of their own.
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let owner = format!("{}/{}", host.to_string_lossy(), config.manager.name);
+    let shared = Shared {
+        engine: engine.clone(),
+        access,
+        buckets: Arc::new(auth::Buckets::new(&config.limits)),
+        callbacks: callbacks.clone(),
+        placed: area::Placed::of(&config.access).into(),
+        streams: Arc::default(),
+        max_streams: config.limits.streams,
+        streams_per_ue: config.limits.streams_per_ue,
+        ttl_s: config.manager.ttl_s,
+        quota: auth::Quota { slices: config.limits.tenant_slices, sessions: config.limits.tenant_sessions },
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(worker::follow(engine.clone()));
+    let network = southbound::Network::new(config)?;
+    let interval = Duration::from_millis(config.manager.health_interval_ms.into());
+    tasks.spawn(worker::southbound(engine.clone(), network, callbacks, owner.clone(), interval));
+    Ok(Running { shared, tasks, owner })
+}
+
+/// Unix milliseconds.
+fn now_ms() -> u64 {
+    crate::runtime::clock::unix_ns() / 1_000_000
+}

@@ -1,0 +1,617 @@
+//! Our own paths: slices in the names of TS 28.541, UEs, and what is left of each access.
+
+use super::auth::{self, Operator, View};
+use super::routes::{Body, Params, Path, check_name, object, object_or_null, refused};
+use super::{Shared, now_ms};
+use crate::runtime::api::{Preconditions, Problem, etag, header_of};
+use anabranch_slice::profile::{ProfileError, ServiceProfile};
+use anabranch_slice::record::SessionRule;
+use anabranch_slice::{Attachment, Manager, Order, Record, Refusal, Slice, Ue, Write};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+type Answer = Result<Json<Value>, Problem>;
+/// A resource and its version.
+type Versioned = ([(HeaderName, HeaderValue); 1], Json<Value>);
+
+/// The routes and their description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(accesses))
+        .routes(routes!(slices, create))
+        .routes(routes!(slice, change, remove))
+        .routes(routes!(ues))
+        .routes(routes!(ue, set_ue, remove_ue))
+        .routes(routes!(token))
+        .routes(routes!(assign, unassign))
+}
+
+/// A slice that is asked for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewSlice {
+    /// Its name.
+    name: String,
+    /// What it is to promise: a ServiceProfile of TS 28.541, rates in kbit/s.
+    #[serde(rename = "serviceProfile", deserialize_with = "service_profile")]
+    #[schema(value_type = Object)]
+    profile: ServiceProfile,
+    /// Where; left out: where its `coverageArea` says, or everywhere.
+    #[serde(default)]
+    accesses: Vec<String>,
+    /// Share of the RBs it gets whatever its rates, percent.
+    #[serde(default)]
+    share_percent: Option<f64>,
+}
+
+/// A profile without SST is eMBB (TS 23.501 Table 5.15.2.2-1), as at the other interfaces.
+fn service_profile<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ServiceProfile, D::Error> {
+    let mut given: Map<String, Value> = object(deserializer)?;
+    if !given.contains_key("sst") {
+        let listed = given.get("sNSSAIList").and_then(|list| list.get(0)?.get("sst").cloned());
+        given.insert("sst".to_owned(), listed.unwrap_or(json!(1)));
+    }
+    serde_json::from_value(Value::Object(given)).map_err(D::Error::custom)
+}
+
+impl NewSlice {
+    fn order(self) -> Result<Order, Problem> {
+        check_name("name", &self.name)?;
+        self.profile.check().map_err(|e: ProfileError| Problem::invalid(e.to_string()).field(e.key))?;
+        if let Some(share) = self.share_percent.filter(|s| !(0.0..=100.0).contains(s)) {
+            let detail = format!("share_percent is {share}: must be 0 to 100");
+            return Err(Problem::invalid(detail).field("share_percent"));
+        }
+        if self.accesses.len() > 256 {
+            return Err(Problem::invalid("accesses: at most 256").field("accesses"));
+        }
+        Ok(Order {
+            name: self.name,
+            profile: self.profile,
+            nest: None,
+            services: false,
+            accesses: self.accesses,
+            share_ppm: self.share_percent.map(|p| (p * 1e4).round() as u32),
+            owner: None,
+        })
+    }
+}
+
+/// What PUT takes is as it was asked for last; `guarantees` are in force, `reserved` is held back.
+fn shown(slice: &Slice) -> Value {
+    let asked = slice.asked();
+    json!({
+        "id": slice.id,
+        "owner": slice.owner,
+        "name": asked.name,
+        "state": slice.state.name(),
+        "reason": slice.state.reason(),
+        "serviceProfile": asked.profile,
+        "accesses": asked.accesses,
+        "share_percent": asked.share_ppm.map(|ppm| f64::from(ppm) / 1e4),
+        "guarantees": slice.applied,
+        "reserved": slice.reserved(),
+        "needs": slice.growth.needs,
+        "retry_ms": slice.retry_ms,
+        "wanted": if slice.plan.is_some() { json!(slice.wanted) } else { Value::Null },
+        "cellName": slice.cell_name,
+        "errors": slice.errors,
+        "created_ms": slice.created_ms,
+        "since_ms": slice.since_ms,
+    })
+}
+
+/// The version of a slice, at every interface.
+pub fn version(slice: &Slice) -> String {
+    etag(&slice.asked())
+}
+
+/// The version of a UE: its slices, policies and session.
+fn version_ue(ue: &Ue) -> String {
+    let slices: Vec<_> = ue.slices.iter().map(|a| (&a.slice, &a.cell_ue)).collect();
+    etag(&(&ue.token_hash, slices, &ue.policies, &ue.session))
+}
+
+/// The versions of the slice, or UE, that is written first.
+pub fn version_of(writes: &[Write]) -> Option<String> {
+    match writes.first()?.record.as_ref()? {
+        Record::Slice(slice) => Some(version(slice)),
+        Record::Ue(ue) => Some(version_ue(ue)),
+        Record::Document(value) => Some(etag(value)),
+    }
+}
+
+/// A change is of the version that was seen.
+///
+/// # Errors
+/// There is no such slice for whoever asks, or it has another version.
+pub fn check_slice(view: &View, m: &Manager, id: &str, asked: &Preconditions) -> Result<(), Problem> {
+    asked.check(Some(&version(view.slice(m, id)?)))
+}
+
+/// The same of a UE.
+///
+/// # Errors
+/// There is no such UE, or it has another version.
+pub fn check_ue(m: &Manager, name: &str, asked: &Preconditions) -> Result<(), Problem> {
+    asked.check(Some(&version_ue(m.ue(name).map_err(refused)?)))
+}
+
+/// What each access has, what was promised, and what is left.
+#[utoipa::path(get, path = "/v1/accesses", tag = "slices", responses((status = 200, body = Object), (status = 401, body = Problem)))]
+async fn accesses(_: Operator, State(shared): State<Shared>) -> Answer {
+    let list = shared.engine.read(|m| {
+        let ledger = m.ledger(None);
+        let line = |a: &anabranch_slice::Access| {
+            let (dl, ul, share) = ledger.promised(&a.name);
+            json!({
+                "name": a.name, "location": a.location, "delay_ms": a.delay_ms,
+                "downlink_bps": a.downlink_bps, "downlink_free_bps": a.downlink_bps.saturating_sub(dl),
+                "uplink_bps": a.uplink_bps, "uplink_free_bps": a.uplink_bps.saturating_sub(ul),
+                "max_share_ppm": a.max_share_ppm,
+                "share_free_ppm": u64::from(a.max_share_ppm).saturating_sub(share),
+                "shares": m.shares_now(&a.name),
+            })
+        };
+        m.inventory().iter().map(line).collect::<Vec<_>>()
+    });
+    Ok(Json(json!({"accesses": list})))
+}
+
+/// Which of many.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct Page {
+    /// How many to skip; default 0.
+    #[serde(default)]
+    #[param(maximum = 1_000_000)]
+    offset: u32,
+    /// How many to show, 1 to 1000; default 100.
+    #[serde(default = "hundred")]
+    #[param(minimum = 1, maximum = 1000)]
+    limit: u32,
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+impl Page {
+    fn check(&self) -> Result<(), Problem> {
+        if self.offset > 1_000_000 {
+            return Err(Problem::invalid("offset: at most 1000000").field("offset"));
+        }
+        if !(1..=1000).contains(&self.limit) {
+            return Err(Problem::invalid("limit: 1 to 1000").field("limit"));
+        }
+        Ok(())
+    }
+
+    fn of<T>(&self, all: impl Iterator<Item = T>) -> Vec<T> {
+        all.skip(self.offset as usize).take(self.limit as usize).collect()
+    }
+}
+
+/// Slices, a page at a time.
+#[utoipa::path(
+    get,
+    path = "/v1/slices",
+    tag = "slices",
+    params(Page),
+    responses((status = 200, body = Object), (status = 400, body = Problem))
+)]
+async fn slices(view: View, State(shared): State<Shared>, Params(page): Params<Page>) -> Answer {
+    page.check()?;
+    Ok(Json(
+        shared
+            .engine
+            .read(|m| json!({"total": view.slices(m).count(), "slices": page.of(view.slices(m).map(shown))})),
+    ))
+}
+
+/// Makes a slice.
+#[utoipa::path(
+    post,
+    path = "/v1/slices",
+    tag = "slices",
+    request_body = NewSlice,
+    responses(
+        (status = 201, body = Object),
+        (status = 400, body = Problem),
+        (status = 409, body = Problem, description = "There is not enough left"),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn create(
+    view: View,
+    State(shared): State<Shared>,
+    Body(new): Body<NewSlice>,
+) -> Result<(StatusCode, Versioned), Problem> {
+    let id = auth::new_uuid()?;
+    let order = Order { owner: view.owner(), ..new.order()? };
+    let answer = |writes: Vec<Write>| {
+        let shown = match writes.first().and_then(|w| w.record.as_ref()) {
+            Some(Record::Slice(slice)) => (header_of(&version(slice)), Json(shown(slice))),
+            _ => (header_of("\"\""), Json(Value::Null)),
+        };
+        (writes, shown)
+    };
+    let make = |m: &Manager| {
+        view.room_for_slice(m, shared.quota)?;
+        m.create(&id, order, now_ms()).map(answer).map_err(refused)
+    };
+    let made = shared.engine.commit(make).await?;
+    Ok((StatusCode::CREATED, made))
+}
+
+/// One slice.
+#[utoipa::path(
+    get,
+    path = "/v1/slices/{id}",
+    tag = "slices",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn slice(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |s: &Slice| (header_of(&version(s)), Json(shown(s)));
+    shared.engine.read(|m| view.slice(m, &id).map(answer))
+}
+
+/// Gives a slice another profile; the old one holds until the cells have the new one, or if they refuse it.
+#[utoipa::path(
+    put,
+    path = "/v1/slices/{id}",
+    tag = "slices",
+    params(("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    request_body = NewSlice,
+    responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 202, description = "Accepted; its state tells how it goes on"),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "There is not enough left, or another change is under way"),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn change(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    seen: Preconditions,
+    Body(new): Body<NewSlice>,
+) -> Result<(StatusCode, [(HeaderName, HeaderValue); 1]), Problem> {
+    let order = new.order()?;
+    let modify = |m: &Manager| {
+        check_slice(&view, m, &id, &seen)?;
+        let writes = m.modify(&id, order, now_ms()).map_err(refused)?;
+        let version = version_of(&writes).unwrap_or_default();
+        Ok((writes, version))
+    };
+    let version = shared.engine.commit(modify).await?;
+    Ok((StatusCode::ACCEPTED, header_of(&version)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct Force {
+    /// Whether failures on the way do not keep the slice.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Removes a slice.
+#[utoipa::path(
+    delete,
+    path = "/v1/slices/{id}",
+    tag = "slices",
+    params(("id" = String, Path), Force, ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 202, description = "Accepted; it is gone when it answers 404"),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+async fn remove(
+    view: View,
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    Params(query): Params<Force>,
+    seen: Preconditions,
+) -> Result<StatusCode, Problem> {
+    let remove = |m: &Manager| {
+        check_slice(&view, m, &id, &seen)?;
+        Ok((m.remove(&id, query.force, now_ms()).map_err(refused)?, ()))
+    };
+    shared.engine.commit(remove).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// A UE as the operator sees it; of its token nothing is shown.
+fn shown_ue(ue: &Ue) -> Value {
+    json!({
+        "id": ue.id,
+        "slices": ue.slices,
+        "policies": ue.policies,
+        "session": ue.session,
+        "session_state": ue.session_state,
+        "leaving": ue.leaving,
+        "registered_ms": ue.registered_ms,
+    })
+}
+
+/// UEs, a page at a time.
+#[utoipa::path(
+    get,
+    path = "/v1/ues",
+    tag = "UEs",
+    params(Page),
+    responses((status = 200, body = Object), (status = 400, body = Problem))
+)]
+async fn ues(_: Operator, State(shared): State<Shared>, Params(page): Params<Page>) -> Answer {
+    page.check()?;
+    Ok(Json(
+        shared
+            .engine
+            .read(|m| json!({"total": m.ues().len(), "ues": page.of(m.ues().values().map(shown_ue))})),
+    ))
+}
+
+/// Which slices a UE has, and how far the network is with each.
+#[utoipa::path(
+    get,
+    path = "/v1/ues/{ue}",
+    tag = "UEs",
+    params(("ue" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn ue(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Versioned, Problem> {
+    let answer = |ue: &Ue| (header_of(&version_ue(ue)), Json(shown_ue(ue)));
+    shared.engine.read(|m| m.ue(&name).map(answer).map_err(refused))
+}
+
+/// A UE's place in a slice.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Place {
+    /// The UE's name at the slice's cells; left out: the cells are not told.
+    cell_ue: Option<String>,
+}
+
+/// A UE.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+struct NewUe {
+    /// Its slices, by identifier; what it has stays.
+    slices: Vec<String>,
+    /// Its session at the UPF: `public_key`, and `rules` of its own. Left out: what it has stays.
+    #[serde(deserialize_with = "object_or_null")]
+    #[schema(value_type = Option<Object>)]
+    session: Option<SessionRule>,
+}
+
+/// Adds a UE, or changes it. A new one's token is in the answer, and nowhere else.
+#[utoipa::path(
+    put,
+    path = "/v1/ues/{ue}",
+    tag = "UEs",
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    request_body = NewUe,
+    responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 200, body = Object),
+        (status = 201, body = Object, description = "`token` is the UE's: it is not shown again"),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem, description = "A slice is not there"),
+        (status = 409, body = Problem),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn set_ue(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    seen: Preconditions,
+    Body(new): Body<NewUe>,
+) -> Result<(StatusCode, Versioned), Problem> {
+    check_name("ue", &name)?;
+    let token = auth::new_token()?;
+    shared
+        .engine
+        .commit(|m| {
+            let old = m.ues().get(&name).cloned();
+            seen.check(old.as_ref().map(version_ue).as_deref())?;
+            if old.as_ref().is_some_and(|ue| ue.leaving) {
+                return Err(Problem::conflict("this UE is being forgotten", "wait until it answers 404"));
+            }
+            let is_new = old.is_none();
+            if is_new && m.ues().len() >= anabranch_slice::manager::MAX_UES {
+                let most = anabranch_slice::manager::MAX_UES as u64;
+                return Err(refused(Refusal::Full { what: "UEs", most }));
+            }
+            let mut ue = old.unwrap_or_else(|| Ue::new(name.clone(), auth::hash(&token)));
+            if let Some(session) = new.session {
+                if session.public_key.len() > 64 || session.rules.len() > 64 {
+                    return Err(Problem::invalid("session: a public key in base64, and at most 64 rules"));
+                }
+                if ue.session.as_ref() != Some(&session) {
+                    ue.session_state = Some(Attachment::Pending);
+                    ue.session = Some(session);
+                }
+            }
+            let ue = assigned(m, ue, &new.slices)?;
+            let mut shown = shown_ue(&ue);
+            if is_new {
+                shown["token"] = json!(token);
+            }
+            let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+            let version = header_of(&version_ue(&ue));
+            Ok((vec![Write::ue(ue)], (status, (version, Json(shown)))))
+        })
+        .await
+}
+
+/// The UE with a place in each of `slices`.
+fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
+    if slices.is_empty() {
+        return Ok(ue);
+    }
+    // The rules look at UEs that are there: this one, too.
+    let mut trial = m.clone();
+    let id = ue.id.clone();
+    trial.put(Write::ue(ue));
+    for slice in slices {
+        for write in trial.assign(&id, slice, None).map_err(refused)? {
+            trial.put(write);
+        }
+    }
+    trial.ue(&id).cloned().map_err(refused)
+}
+
+/// Forgets a UE; its token is void at once. One with a session goes when the UPF has ended it.
+#[utoipa::path(
+    delete,
+    path = "/v1/ues/{ue}",
+    tag = "UEs",
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
+)]
+async fn remove_ue(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    seen: Preconditions,
+) -> Result<StatusCode, Problem> {
+    let forget = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        let ue = m.ue(&name).map_err(refused)?;
+        if ue.session_state.is_some() {
+            let leaving = Ue {
+                token_hash: String::new(),
+                slices: Vec::new(),
+                session: None,
+                session_state: Some(Attachment::Pending),
+                leaving: true,
+                ..ue.clone()
+            };
+            return Ok((vec![Write::ue(leaving)], ()));
+        }
+        let kind = anabranch_slice::Kind::Ue;
+        Ok((vec![Write { kind, id: name.clone(), record: None }], ()))
+    };
+    shared.engine.commit(forget).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A new token for a UE; the old one is void at once.
+#[utoipa::path(
+    post,
+    path = "/v1/ues/{ue}/token",
+    tag = "UEs",
+    params(("ue" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 200, body = Object), (status = 404, body = Problem))
+)]
+async fn token(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    seen: Preconditions,
+) -> Answer {
+    let token = auth::new_token()?;
+    let renew = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        let ue = Ue { token_hash: auth::hash(&token), ..m.ue(&name).map_err(refused)?.clone() };
+        Ok((vec![Write::ue(ue)], ()))
+    };
+    shared.engine.commit(renew).await?;
+    Ok(Json(json!({"id": name, "token": token})))
+}
+
+/// Gives a UE a place in a slice.
+#[utoipa::path(
+    put,
+    path = "/v1/ues/{ue}/slices/{id}",
+    tag = "UEs",
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    request_body = Place,
+    responses(
+        (status = 412, body = Problem, description = "It has another ETag by now"),
+        (status = 204),
+        (status = 400, body = Problem),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The slice has as many UEs as it promises"),
+        (status = 413, body = Problem),
+        (status = 415, body = Problem)
+    )
+)]
+async fn assign(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+    seen: Preconditions,
+    Body(place): Body<Place>,
+) -> Result<StatusCode, Problem> {
+    if let Some(cell_ue) = &place.cell_ue {
+        check_name("cell_ue", cell_ue)?;
+    }
+    let assign = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        Ok((m.assign(&name, &id, place.cell_ue).map_err(refused)?, ()))
+    };
+    shared.engine.commit(assign).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a UE's place in a slice away.
+#[utoipa::path(
+    delete,
+    path = "/v1/ues/{ue}/slices/{id}",
+    tag = "UEs",
+    params(("ue" = String, Path), ("id" = String, Path), ("if-match" = Option<String>, Header, description = "ETag of what is to be changed")),
+    responses((status = 412, body = Problem, description = "It has another ETag by now"), (status = 204), (status = 404, body = Problem))
+)]
+async fn unassign(
+    _: Operator,
+    State(shared): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+    seen: Preconditions,
+) -> Result<StatusCode, Problem> {
+    let unassign = |m: &Manager| {
+        check_ue(m, &name, &seen)?;
+        Ok((m.unassign(&name, &id).map_err(refused)?, ()))
+    };
+    shared.engine.commit(unassign).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Only so that the description of the view is generated.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "named in the description only")]
+pub struct ViewSchema {
+    /// How long this counts, seconds.
+    ttl_s: u32,
+    /// The UE's slices: id, name, state, sst, sd, dnn, rates in bit/s, latency_ms, jitter_ms, loss_percent, qi, mtu_bytes.
+    slices: Vec<Value>,
+    /// Policies pushed to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    policies: Vec<Value>,
+}

@@ -1,0 +1,176 @@
+//! The paths of the interface, and what is said to those that go astray.
+
+use super::{Shared, auth, camara, katana, me, metrics, native, policies, scopes};
+use crate::runtime::api::Problem;
+pub use crate::runtime::api::extract::{Params, Path};
+use crate::runtime::api::extract::{check_kind, complete};
+use crate::runtime::api::queries::{self, Queries};
+use anabranch_slice::Refusal;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use std::time::{Duration, Instant};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+
+/// Longest body, bytes.
+pub const MAX_BODY: usize = 1 << 20;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "anabranch slice manager",
+        description = "Slices: templates, admission, lifecycle, and what each UE is told. Paths below /api are Katana's, those below /v1 our own; the rest are CAMARA's.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    components(schemas(Problem)),
+    modifiers(&Bearer)
+)]
+struct Description;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "A fixed token ([api] token_file, tokens), a JWT access token of the server in [api] oauth with the scopes \
+                 of x-scopes, or a UE's token for /v1/me.",
+            ))
+            .build();
+        openapi.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
+        openapi.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
+    }
+}
+
+fn routes() -> OpenApiRouter<Shared> {
+    let mut router = OpenApiRouter::with_openapi(Description::openapi())
+        .merge(katana::routes())
+        .merge(native::routes())
+        .merge(policies::routes())
+        .merge(me::routes())
+        .merge(metrics::routes())
+        .merge(camara::routes());
+    scopes::describe(router.get_openapi_mut());
+    complete(router.get_openapi_mut(), &["400", "401", "403", "404", "408", "429", "503"], &[]);
+    camara::describe(router.get_openapi_mut());
+    router
+}
+
+/// The description as committed in `openapi/slice-manager.json`.
+#[cfg(test)]
+pub fn description() -> String {
+    crate::testing::description(routes())
+}
+
+/// The whole interface.
+pub fn router(shared: Shared) -> Router {
+    let (router, description) = routes().split_for_parts();
+    let router = router.layer(middleware::from_fn_with_state(Queries::of(&description), queries::guard));
+    // Every connection has a copy of the router: of the text there is one.
+    let description = axum::body::Bytes::from(description.to_json().unwrap_or_default());
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    router
+        .route("/openapi.json", get(async move || (kind, description)))
+        .fallback(async || {
+            Problem::new(StatusCode::NOT_FOUND, "no such path", "see /openapi.json for those there are")
+        })
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no such method on this path", "see /openapi.json")
+        })
+        .with_state(shared.clone())
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(shared.clone(), auth::guard))
+        .layer(middleware::from_fn(camara::shaped))
+        .route("/healthz", get(healthz).with_state(shared))
+}
+
+/// Whether it works, without a token: 200, or 503 while the database does not answer.
+async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
+    if !shared.buckets.take(auth::Bucket::Refused, Instant::now()) {
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests", "wait a second"));
+    }
+    match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
+        Ok(Ok(())) => Ok(Json(serde_json::json!({"status": "ok"}))),
+        Ok(Err(error)) => Err(Problem::unavailable(format!("database: {error:#}"))),
+        Err(_) => Err(Problem::unavailable("the database does not answer")),
+    }
+}
+
+/// A JSON body; what is wrong with it is said as a [`Problem`].
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        check_kind(&request)?;
+        let bytes = axum::body::Bytes::from_request(request, state).await.map_err(|e: BytesRejection| {
+            Problem::new(
+                e.status(),
+                e.body_text(),
+                format!("send at most {MAX_BODY} bytes; nothing has changed"),
+            )
+        })?;
+        // serde takes a list for a struct, too: its fields in order.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(Problem::invalid("the body must be an object"));
+        }
+        let value: T = serde_json::from_slice(&bytes).map_err(|e| {
+            let detail = e.to_string();
+            let mut problem = Problem::invalid(detail.clone());
+            problem.field = detail.split('`').nth(1).map(str::to_owned);
+            problem
+        })?;
+        Ok(Self(value))
+    }
+}
+
+/// Reads an object within a body: serde takes a list for a struct, too.
+pub fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    let object = Map::<String, Value>::deserialize(deserializer)?;
+    T::deserialize(Value::Object(object)).map_err(D::Error::custom)
+}
+
+/// The same of one that may be null.
+pub fn object_or_null<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let object = Option::<Map<String, Value>>::deserialize(deserializer)?;
+    object.map(|object| T::deserialize(Value::Object(object)).map_err(D::Error::custom)).transpose()
+}
+
+/// A refusal as a problem.
+pub fn refused(refusal: Refusal) -> Problem {
+    let detail = refusal.to_string();
+    match refusal {
+        Refusal::Unknown(what, name) => {
+            Problem::not_found(what, &name, "list those there are, and use one of them")
+        }
+        Refusal::Exists(..) => Problem::conflict(detail, "choose another name, or change that one"),
+        Refusal::Shortage(_) => {
+            Problem::conflict(detail, "nothing has changed; GET /v1/accesses shows what is left")
+        }
+        Refusal::State(_) => Problem::conflict(detail, "wait until what is under way has ended"),
+        Refusal::Full { .. } => Problem::conflict(detail, "nothing has changed"),
+        Refusal::InUse(_) => Problem::conflict(detail, "remove what uses it first"),
+        Refusal::Nowhere(_) => Problem::invalid(detail),
+    }
+}
+
+/// A name that people choose: what URLs and logs can carry.
+pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
+    let fits = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@:+".contains(&b));
+    if fits {
+        return Ok(());
+    }
+    let detail = format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ : +");
+    Err(Problem::invalid(detail).field(what))
+}

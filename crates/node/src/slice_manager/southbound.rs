@@ -1,0 +1,373 @@
+//! Those that keep what slices promise: our gNB, our UPF, and a stub for MANO; each behind [`Southbound`].
+
+use crate::runtime::api::client::{self, Trust};
+use crate::runtime::config::{AgentSection, ManagedAccess, SliceManagerConfig};
+use anabranch_slice::record::SessionRule;
+use anabranch_slice::{Slice, SliceShare};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Shares that differ by less are the same: what a share in percent is rounded to.
+const SAME_PERCENT: f64 = 1e-3;
+
+/// What the slice manager wants of the network. Everything is said as it is to be, so that saying it twice is harmless.
+/// What an adapter has no part in, it lets pass.
+pub trait Southbound: Send + Sync {
+    /// The shares of a cell, all of them.
+    fn shares(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+
+    /// The slice a UE is in.
+    fn attach(&self, _ue: &str, _slice: &str) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+
+    /// A UE's session; `None` ends it.
+    fn session(
+        &self,
+        _ue: &str,
+        _session: Option<&SessionRule>,
+    ) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+
+    /// A slice's network services, running or not.
+    fn services(&self, _slice: &Slice, _running: bool) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Whether it answers, and has the shares it should have.
+    fn health(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+}
+
+/// HTTP to an agent of ours.
+struct Agent {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<std::sync::Arc<str>>,
+    place: String,
+}
+
+impl Agent {
+    fn new(at: &str, token_file: Option<&Path>, ca_file: Option<&Path>) -> anyhow::Result<Self> {
+        let builder = client::builder(Trust::of(at, ca_file))?;
+        let builder = builder.timeout(PATIENCE).pool_idle_timeout(crate::runtime::api::REUSED);
+        let (builder, base) = match at.strip_prefix("unix:") {
+            Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://localhost/")?),
+            None => (builder, Url::parse(at)?),
+        };
+        let token = token_file.map(crate::runtime::api::read_token).transpose()?;
+        Ok(Self { http: builder.build()?, base, token, place: at.to_owned() })
+    }
+
+    /// The answer; the Err side says what is wrong. 404 and 409 are told apart by the caller.
+    async fn ask(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), String> {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("v1").extend(path);
+        }
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.map_err(|e| {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            format!("{} does not answer: {why}", self.place)
+        })?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|e| format!("{}: {e}", self.place))?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
+            return Ok((status, value));
+        }
+        let why = value["detail"].as_str().unwrap_or(status.as_str()).to_owned();
+        Err(format!("{} refuses: {why}", self.place))
+    }
+}
+
+/// The agent of an `anabranch gnb`.
+pub struct Gnb {
+    agent: Agent,
+    rest: String,
+    /// Slices of ours that were there, so that those gone can be told from the operator's own.
+    max_share_percent: f64,
+}
+
+impl Gnb {
+    /// Slices in force: as configured there.
+    async fn slices(&self) -> Result<Vec<Value>, String> {
+        let (_, answer) = self.agent.ask(Method::GET, &["slices"], None).await?;
+        match answer["slices"].as_array() {
+            Some(slices) => Ok(slices.clone()),
+            None => Err(format!("{} is no gNB: it has no slices", self.agent.place)),
+        }
+    }
+
+    /// The slices it should have: ours, and the rest's with what is left. UEs of slices that are gone move to the rest.
+    async fn wanted(&self, shares: &[SliceShare]) -> Result<Vec<Value>, String> {
+        let now = self.slices().await?;
+        let percent = |ppm: u32| f64::from(ppm) / 1e4;
+        let promised: f64 = shares.iter().map(|s| percent(s.share_ppm)).sum();
+        let mut all: Vec<Value> = Vec::with_capacity(shares.len() + 1);
+        // Whoever has no slice of ours keeps what the operator set for it, but for the share.
+        let old = now.iter().find(|s| s["name"] == self.rest.as_str()).cloned();
+        let mut rest = old.unwrap_or_else(|| json!({"name": self.rest}));
+        let left = (100.0 - promised).clamp(0.0, 100.0);
+        rest["share_percent"] = json!((left * 1e4).floor() / 1e4);
+        rest["min_percent"] = json!(0.0);
+        rest["dedicated_percent"] = json!(0.0);
+        all.push(rest);
+        for share in shares {
+            let old = now.iter().find(|s| s["name"] == share.name.as_str());
+            all.push(json!({
+                "name": share.name, "share_percent": percent(share.share_ppm),
+                "dedicated_percent": percent(share.dedicated_ppm), "min_percent": percent(share.share_ppm),
+                "max_percent": percent(share.max_ppm), "priority": share.priority,
+                "intra": old.map_or(json!("rr"), |o| o["intra"].clone()),
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Moves UEs out of slices that go.
+    async fn evacuate(&self, kept: &[Value]) -> Result<(), String> {
+        let mut offset = 0;
+        loop {
+            let (_, page) = self.ues(offset).await?;
+            let ues = page["ues"].as_array().cloned().unwrap_or_default();
+            for ue in &ues {
+                if let Some(name) = ue["name"].as_str()
+                    && !kept.iter().any(|s| s["name"] == ue["slice"])
+                {
+                    self.attach(name, &self.rest).await?;
+                }
+            }
+            offset += ues.len();
+            if ues.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn ues(&self, offset: usize) -> Result<(StatusCode, Value), String> {
+        let mut url = self.agent.base.clone();
+        url.set_path("/v1/ues");
+        url.set_query(Some(&format!("offset={offset}&limit=1000")));
+        let mut request = self.agent.http.get(url);
+        if let Some(token) = &self.agent.token {
+            request = request.bearer_auth(token);
+        }
+        let answer =
+            request.send().await.map_err(|e| format!("{} does not answer: {e}", self.agent.place))?;
+        let status = answer.status();
+        let value = answer.json().await.map_err(|e| format!("{}: {e}", self.agent.place))?;
+        Ok((status, value))
+    }
+}
+
+impl Southbound for Gnb {
+    async fn shares(&self, shares: &[SliceShare]) -> Result<(), String> {
+        let promised: f64 = shares.iter().map(|s| f64::from(s.share_ppm) / 1e4).sum();
+        if promised > self.max_share_percent + SAME_PERCENT {
+            return Err(format!(
+                "{promised} % of the RBs is more than the {} % there are",
+                self.max_share_percent
+            ));
+        }
+        let wanted = self.wanted(shares).await?;
+        self.evacuate(&wanted).await?;
+        let (status, answer) =
+            self.agent.ask(Method::PUT, &["slices"], Some(&json!({"slices": wanted}))).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(format!("{} refuses: {}", self.agent.place, answer["detail"].as_str().unwrap_or(status.as_str())))
+    }
+
+    async fn attach(&self, ue: &str, slice: &str) -> Result<(), String> {
+        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
+            (StatusCode::NOT_FOUND, _) => Err(format!("{} has no UE \"{ue}\"", self.agent.place)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn health(&self, shares: &[SliceShare]) -> Result<(), String> {
+        let now = self.slices().await?;
+        for share in shares {
+            let wanted = f64::from(share.share_ppm) / 1e4;
+            let there = now.iter().find(|s| s["name"] == share.name.as_str());
+            match there.and_then(|s| s["share_percent"].as_f64()) {
+                None => return Err(format!("{} lost slice \"{}\"", self.agent.place, share.name)),
+                Some(has) if (has - wanted).abs() > SAME_PERCENT => {
+                    return Err(format!(
+                        "{} gives slice \"{}\" {has} %, not {wanted} %",
+                        self.agent.place, share.name
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The agent of an `anabranch upf`.
+pub struct Upf(Agent);
+
+impl Southbound for Upf {
+    async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), String> {
+        // What is there may be another: a session is made anew.
+        let (gone, answer) = self.0.ask(Method::DELETE, &["sessions", ue], None).await?;
+        if gone == StatusCode::CONFLICT {
+            return Err(format!(
+                "{} keeps it: {}",
+                self.0.place,
+                answer["detail"].as_str().unwrap_or("conflict")
+            ));
+        }
+        let Some(session) = session else { return Ok(()) };
+        let body = json!({"name": ue, "public_key": session.public_key, "rule": session.rules});
+        let (status, answer) = self.0.ask(Method::POST, &["sessions"], Some(&body)).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(format!("{} refuses: {}", self.0.place, answer["detail"].as_str().unwrap_or(status.as_str())))
+    }
+
+    async fn health(&self, _: &[SliceShare]) -> Result<(), String> {
+        self.0.ask(Method::GET, &["status"], None).await.map(drop)
+    }
+}
+
+/// A stub of an orchestrator: orders as files in a folder, or as requests to a URL.
+pub enum Mano {
+    /// `FOLDER/ID.json`, there while the services are to run.
+    Folder(PathBuf),
+    /// `PUT URL/ID` and `DELETE URL/ID`.
+    Url(reqwest::Client, Url),
+}
+
+impl Southbound for Mano {
+    async fn services(&self, slice: &Slice, running: bool) -> Result<(), String> {
+        let services = slice.nest.as_ref().and_then(|n| n.get("service_descriptor")).cloned();
+        let order = json!({"slice": slice.id, "name": slice.name, "service_descriptor": services});
+        match self {
+            Self::Folder(folder) => {
+                let path = folder.join(format!("{}.json", slice.id));
+                let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+                if running {
+                    // Whole or not at all.
+                    let new = path.with_extension("new");
+                    tokio::fs::write(&new, order.to_string()).await.map_err(failed)?;
+                    return tokio::fs::rename(&new, &path).await.map_err(failed);
+                }
+                match tokio::fs::remove_file(&path).await {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(failed(e)),
+                    _ => Ok(()),
+                }
+            }
+            Self::Url(http, base) => {
+                let mut url = base.clone();
+                if let Ok(mut segments) = url.path_segments_mut() {
+                    segments.pop_if_empty().push(&slice.id);
+                }
+                let request = if running { http.put(url).json(&order) } else { http.delete(url) };
+                let answer = request.send().await.map_err(|e| format!("MANO does not answer: {e}"))?;
+                let fine =
+                    answer.status().is_success() || (!running && answer.status() == StatusCode::NOT_FOUND);
+                if fine { Ok(()) } else { Err(format!("MANO refuses: {}", answer.status())) }
+            }
+        }
+    }
+}
+
+/// Everyone there is.
+pub struct Network {
+    gnbs: BTreeMap<String, Gnb>,
+    /// The UPF.
+    pub upf: Option<Upf>,
+    /// The orchestrator.
+    pub mano: Option<Mano>,
+}
+
+impl Network {
+    /// Nothing is sent yet.
+    pub fn new(config: &SliceManagerConfig) -> anyhow::Result<Self> {
+        let gnb = |a: &ManagedAccess| {
+            let at = a.gnb.as_ref()?;
+            let agent = Agent::new(at, a.gnb_token_file.as_deref(), a.gnb_ca_file.as_deref());
+            let made = |agent| {
+                let gnb = Gnb { agent, rest: a.rest_slice.clone(), max_share_percent: a.max_share_percent };
+                (a.name.clone(), gnb)
+            };
+            Some(agent.map(made))
+        };
+        let upf = config.upf.as_ref();
+        let agent = |u: &AgentSection| Agent::new(&u.agent, u.token_file.as_deref(), u.ca_file.as_deref());
+        let upf = upf.map(|u| agent(u).map(Upf)).transpose()?;
+        let mano = config.mano.as_ref().map(|m| -> anyhow::Result<Mano> {
+            Ok(match Url::parse(&m.target) {
+                Ok(url) if ["http", "https"].contains(&url.scheme()) => {
+                    let http = client::builder(Trust::of(url.as_str(), None))?.timeout(PATIENCE);
+                    Mano::Url(http.build()?, url)
+                }
+                _ => Mano::Folder(PathBuf::from(&m.target)),
+            })
+        });
+        let gnbs = config.access.iter().filter_map(gnb).collect::<anyhow::Result<_>>()?;
+        Ok(Self { gnbs, upf, mano: mano.transpose()? })
+    }
+
+    /// The cell of an access, if it is told anything.
+    pub fn cell(&self, access: &str) -> Option<&Gnb> {
+        self.gnbs.get(access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::api::{Guarded, Server};
+    use crate::runtime::config::Listen;
+
+    #[tokio::test]
+    async fn an_agent_with_a_certificate_is_asked_by_https_and_must_be_who_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls =
+            crate::runtime::api::tls::Tls::new(&crate::runtime::api::auth::tests::certificate(folder.path()))
+                .unwrap();
+        let router =
+            axum::Router::new().route("/v1/status", axum::routing::get(async || axum::Json(json!({}))));
+        let guarded = Guarded { tls: Some(std::sync::Arc::new(tls)), ..Guarded::default() };
+        let mut server = Server::default();
+        let at = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let at = server.listen(&at, router, guarded).await.unwrap().unwrap();
+        let (trusted, other) = (folder.path().join("ca.pem"), tempfile::tempdir().unwrap());
+        crate::runtime::api::auth::tests::certificate(other.path());
+        let untrusted = other.path().join("ca.pem");
+        let asked = async |scheme: &str, ca: Option<&Path>| {
+            Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap()).health(&[]).await.is_ok()
+        };
+        assert!(asked("https", Some(&trusted)).await);
+        for (scheme, ca) in [("https", Some(untrusted.as_path())), ("https", None), ("http", Some(&trusted))]
+        {
+            assert!(!asked(scheme, ca).await, "{scheme} {ca:?}");
+        }
+    }
+}

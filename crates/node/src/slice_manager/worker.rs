@@ -1,0 +1,372 @@
+//! What runs behind the interface: taking over what other instances changed, and, in one instance at a time, changing
+//! the network, looking at its health, and ending what has run out.
+
+use super::auth::View;
+use super::callbacks::Callbacks;
+use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
+use super::engine::Engine;
+use super::now_ms;
+use super::southbound::{Network, Southbound};
+use anabranch_slice::{Action, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an instance may change the network without asking again, milliseconds. It asks again before
+/// every step once half of it has passed.
+const LEASE_MS: u64 = 12_000;
+/// Pause after a step of a removal failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Looks at an access that must fail before it counts as bad.
+const PATIENT: u32 = 2;
+
+/// Takes over changes of other instances as they are told of, and every few seconds besides.
+pub async fn follow(engine: Arc<Engine>) -> anyhow::Result<()> {
+    let mut listener = engine.store().listen().await?;
+    loop {
+        let lost = match &mut listener {
+            // One that lost its connection makes another; the timeout covers what was missed meanwhile.
+            Some(listener) => {
+                matches!(tokio::time::timeout(Duration::from_secs(2), listener.recv()).await, Ok(Err(_)))
+            }
+            None => std::future::pending().await,
+        };
+        if lost {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        if let Err(error) = engine.sync().await {
+            tracing::warn!("database: {error:#}");
+        }
+    }
+}
+
+/// Changes the network while this instance has the lease.
+pub async fn southbound(
+    engine: Arc<Engine>,
+    network: Network,
+    callbacks: Arc<Callbacks>,
+    owner: String,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let mut work = Work {
+        engine,
+        network,
+        callbacks,
+        owner,
+        led_until: 0,
+        bad: BTreeMap::new(),
+        looked: None,
+        interval,
+    };
+    let mut changes = work.engine.changes();
+    loop {
+        changes.borrow_and_update();
+        let mut again = false;
+        if work.leads().await {
+            match work.round().await {
+                Ok(more) => again = more,
+                Err(problem) => tracing::warn!("{}", problem.detail),
+            }
+        }
+        if !again {
+            // A change wakes us; so does the time for the next look.
+            let _ = tokio::time::timeout(interval.min(Duration::from_secs(1)), changes.changed()).await;
+        }
+    }
+}
+
+struct Work {
+    engine: Arc<Engine>,
+    network: Network,
+    callbacks: Arc<Callbacks>,
+    owner: String,
+    led_until: u64,
+    /// How often each access failed in a row.
+    bad: BTreeMap<String, u32>,
+    looked: Option<Instant>,
+    interval: Duration,
+}
+
+impl Work {
+    /// Whether this instance is the one that changes the network.
+    async fn leads(&mut self) -> bool {
+        let now = now_ms();
+        if now + LEASE_MS / 2 > self.led_until {
+            let until = now + LEASE_MS;
+            match self.engine.store().lease(&self.owner, until as i64, now as i64).await {
+                Ok(true) => self.led_until = until,
+                Ok(false) => self.led_until = 0,
+                Err(error) => tracing::warn!("database: {error:#}"),
+            }
+        }
+        now < self.led_until
+    }
+
+    /// One step for every slice and UE that waits for one, and health when it is due. Whether there may be more to do.
+    async fn round(&mut self) -> Result<bool, crate::runtime::api::Problem> {
+        // Slices that failed are tried again, and what UEs do not need any more is given back.
+        if self.engine.read(|m| !m.due(now_ms()).is_empty()) {
+            self.engine.commit(|m| Ok((m.due(now_ms()), ()))).await?;
+        }
+        let todo: Vec<(String, Option<Action>)> =
+            self.engine.read(|m| m.todo().map(|(id, action)| (id.to_owned(), action)).collect());
+        let mut again = false;
+        for (id, action) in todo {
+            if !self.leads().await {
+                return Ok(false);
+            }
+            let result = match &action {
+                Some(action) => self.act(&id, action).await,
+                None => Ok(()),
+            };
+            let failed = result.is_err();
+            let step = |m: &Manager| {
+                // Another instance may have gone on meanwhile.
+                let same = m.todo().any(|(i, a)| i == id && a == action);
+                let writes =
+                    if same { m.step_done(&id, result, now_ms()).unwrap_or_default() } else { Vec::new() };
+                Ok((writes, ()))
+            };
+            self.engine.commit(step).await?;
+            let waits =
+                failed && self.engine.read(|m| m.slice(&id).is_ok_and(|s| s.state == State::Terminating));
+            if waits {
+                tokio::time::sleep(RETRY).await;
+            }
+            again = true;
+        }
+        again |= self.attach().await?;
+        self.sessions().await?;
+        if self.looked.is_none_or(|at| at.elapsed() >= self.interval) {
+            self.looked = Some(Instant::now());
+            self.look().await?;
+        }
+        self.camara().await?;
+        Ok(again)
+    }
+
+    /// Makes one change in the network.
+    async fn act(&self, id: &str, action: &Action) -> Result<(), String> {
+        let (Action::Do(step) | Action::Undo(step)) = action;
+        let slice = self.engine.read(|m| m.slices().get(id).cloned());
+        let Some(slice) = slice else { return Ok(()) };
+        tracing::info!(slice = id, state = slice.state.name(), "{action:?}");
+        match step {
+            Step::Shares { access } => {
+                let shares = self.engine.read(|m| m.shares(access, id, action));
+                match self.network.cell(access) {
+                    Some(cell) => cell.shares(&shares).await,
+                    None => Ok(()),
+                }
+            }
+            Step::Services => {
+                // A change that fails leaves the services of the slice that stays.
+                let running = match action {
+                    Action::Do(_) => slice.state != State::Terminating,
+                    Action::Undo(_) => slice.pending.is_some(),
+                };
+                match &self.network.mano {
+                    Some(mano) => mano.services(&slice, running).await,
+                    None => Ok(()),
+                }
+            }
+            Step::Verify { access } => match (self.network.cell(access), action) {
+                (Some(cell), Action::Do(_)) => {
+                    let shares = self.engine.read(|m| m.shares(access, id, action));
+                    cell.health(&shares).await
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Tells cells which slice UEs are in.
+    async fn attach(&self) -> Result<bool, crate::runtime::api::Problem> {
+        type Waiting = (String, String, Option<String>, String, Vec<String>);
+        let waiting: Vec<Waiting> = self.engine.read(|m| {
+            let of = |ue: &Ue| {
+                let pending = ue.slices.iter().filter(|a| a.attachment == Attachment::Pending);
+                let usable = pending.filter_map(|a| {
+                    let slice = m.slices().get(&a.slice).filter(|s| s.state.usable())?;
+                    let cells = slice.applied.keys().cloned().collect();
+                    Some((ue.id.clone(), a.slice.clone(), a.cell_ue.clone(), slice.cell_name.clone(), cells))
+                });
+                usable.collect::<Vec<_>>()
+            };
+            m.ues().values().flat_map(of).take(1000).collect()
+        });
+        let mut results: BTreeMap<(String, String), Attachment> = BTreeMap::new();
+        for (ue, slice, cell_ue, cell_name, cells) in waiting {
+            let mut result = Ok(());
+            if let Some(cell_ue) = cell_ue {
+                // It is at one of the cells.
+                result = Err("no cell of the slice is told anything".to_owned());
+                for cell in cells.iter().filter_map(|c| self.network.cell(c)) {
+                    result = cell.attach(&cell_ue, &cell_name).await;
+                    if result.is_ok() {
+                        break;
+                    }
+                }
+            }
+            let attachment = result.map_or_else(Attachment::Failed, |()| Attachment::Active);
+            results.insert((ue, slice), attachment);
+        }
+        if results.is_empty() {
+            return Ok(false);
+        }
+        let settle = |m: &Manager| {
+            let mut ues: BTreeMap<String, Ue> = BTreeMap::new();
+            for ((name, slice), attachment) in results {
+                let Ok(ue) = m.ue(&name) else { continue };
+                let ue = ues.entry(name).or_insert_with(|| ue.clone());
+                if let Some(a) = ue.slices.iter_mut().find(|a| a.slice == slice) {
+                    a.attachment = attachment;
+                }
+            }
+            Ok((ues.into_values().map(Write::ue).collect(), ()))
+        };
+        self.engine.commit(settle).await?;
+        Ok(true)
+    }
+
+    /// A cell that lost its shares has lost which slice UEs are in, too.
+    async fn attach_again(&self, access: &str) -> Result<(), crate::runtime::api::Problem> {
+        let again = |m: &Manager| {
+            let here = |slice: &str| m.slices().get(slice).is_some_and(|s| s.applied.contains_key(access));
+            let of = |ue: &Ue| {
+                let mut ue = ue.clone();
+                let there = ue.slices.iter_mut().filter(|a| a.cell_ue.is_some() && here(&a.slice));
+                let moved = there.map(|a| a.attachment = Attachment::Pending).count();
+                (moved > 0).then(|| Write::ue(ue))
+            };
+            Ok((m.ues().values().filter_map(of).collect(), ()))
+        };
+        self.engine.commit(again).await
+    }
+
+    /// Gives UEs their sessions at the UPF.
+    async fn sessions(&self) -> Result<(), crate::runtime::api::Problem> {
+        let pending = |ue: &&Ue| ue.session_state == Some(Attachment::Pending);
+        let waiting: Vec<Ue> =
+            self.engine.read(|m| m.ues().values().filter(pending).take(100).cloned().collect());
+        for ue in waiting {
+            let result = match &self.network.upf {
+                Some(upf) => upf.session(&ue.id, ue.session.as_ref()).await,
+                None => Err("there is no [upf] in the configuration".to_owned()),
+            };
+            if ue.leaving {
+                match result {
+                    Ok(()) => {
+                        let gone = Write { kind: Kind::Ue, id: ue.id.clone(), record: None };
+                        self.engine.commit(|_| Ok((vec![gone], ()))).await?;
+                    }
+                    // The next round tries again.
+                    Err(why) => tracing::warn!(ue = ue.id, "{why}"),
+                }
+                continue;
+            }
+            let state = result.map_or_else(Attachment::Failed, |()| Attachment::Active);
+            let settle = |m: &Manager| {
+                let same = m.ue(&ue.id).ok().filter(|now| now.session == ue.session);
+                let writes = same.map(|now| Write::ue(Ue { session_state: Some(state), ..now.clone() }));
+                Ok((writes.into_iter().collect(), ()))
+            };
+            self.engine.commit(settle).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at every access; one that lost its shares is told them again.
+    async fn look(&mut self) -> Result<(), crate::runtime::api::Problem> {
+        let upf = match &self.network.upf {
+            Some(upf) => upf.health(&[]).await.err().map(|why| format!("UPF: {why}")),
+            None => None,
+        };
+        let accesses: Vec<String> =
+            self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
+        for access in accesses {
+            let (busy, shares) = self.engine.read(|m| (m.busy(&access), m.shares_now(&access)));
+            let mut problem = upf.clone();
+            if let Some(cell) = self.network.cell(&access)
+                && !busy
+                && let Err(why) = cell.health(&shares).await
+            {
+                match cell.shares(&shares).await {
+                    Ok(()) => self.attach_again(&access).await?,
+                    Err(again) => tracing::warn!(access, "{again}"),
+                }
+                problem = Some(why);
+            }
+            let failures = self.bad.entry(access.clone()).or_default();
+            *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
+            if problem.is_some() && *failures < PATIENT {
+                continue;
+            }
+            let told = self.engine.read(|m| m.health(&access, problem.as_deref(), now_ms()).is_empty());
+            if !told {
+                let health = |m: &Manager| Ok((m.health(&access, problem.as_deref(), now_ms()), ()));
+                self.engine.commit(health).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends bookings and sessions that have run out, and tells of changes of their status.
+    async fn camara(&self) -> Result<(), crate::runtime::api::Problem> {
+        let now = now_ms();
+        for kind in [Kind::Booking, Kind::Qod] {
+            let due: Vec<(String, Value, bool)> = self.engine.read(|m| {
+                // What has ended is kept for a while, for those that ask how.
+                let ended = |v: &Value| v["ended_ms"].as_u64();
+                let over = |v: &Value| match ended(v) {
+                    Some(at) => at + camara::KEPT_MS <= now,
+                    None => v["end_ms"].as_u64().is_some_and(|end| end <= now),
+                };
+                let news = |v: &Value| {
+                    let slice = v["slice"].as_str().unwrap_or_default();
+                    ended(v).is_none() && v["told"] != camara::status(m, slice).0
+                };
+                let due = m.documents(kind).filter(|(_, v)| over(v) || news(v)).take(1000);
+                due.map(|(id, v)| (id.to_owned(), v.clone(), over(v))).collect()
+            });
+            for (id, v, over) in due {
+                let (event, base) = match kind {
+                    Kind::Booking => (BOOKING_EVENT, "/network-slice-booking/v0.1/sessions"),
+                    _ => (QOD_EVENT, "/quality-on-demand/v1/sessions"),
+                };
+                let key = if kind == Kind::Booking { "status" } else { "qosStatus" };
+                let change = |m: &Manager| {
+                    if m.document(kind, &id) != Some(&v) {
+                        return Ok((Vec::new(), None));
+                    }
+                    if over && v["ended_ms"].is_u64() {
+                        return Ok((vec![Write { kind, id: id.clone(), record: None }], None));
+                    }
+                    if over {
+                        let writes = match kind {
+                            Kind::Booking => camara::end_booking(&View::All, m, &id)?,
+                            _ => camara::expire_session(m, &id, &v, now),
+                        };
+                        let data =
+                            json!({"sessionId": id, key: "UNAVAILABLE", "statusInfo": "DURATION_EXPIRED"});
+                        return Ok((writes, Some(data)));
+                    }
+                    let (status, why) = camara::status(m, v["slice"].as_str().unwrap_or_default());
+                    let mut new = v.clone();
+                    new["told"] = json!(status);
+                    let mut data = json!({"sessionId": id, key: status, "reason": why});
+                    if status == "UNAVAILABLE" {
+                        data["statusInfo"] = json!("NETWORK_TERMINATED");
+                    }
+                    let record = Some(Record::Document(new));
+                    Ok((vec![Write { kind, id: id.clone(), record }], Some(data)))
+                };
+                if let Some(data) = self.engine.commit(change).await? {
+                    self.callbacks.send(&v, event, &format!("{base}/{id}"), &data);
+                }
+            }
+        }
+        Ok(())
+    }
+}

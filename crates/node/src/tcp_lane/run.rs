@@ -1,0 +1,370 @@
+//! TCP lanes of UE and UPF: set up, changed with rules and session, taken down; and what is shown of them.
+
+use super::{Carrier, Flow, Flows, Namespace, Threads, UeLane, UpfLane};
+use crate::runtime::api;
+use crate::runtime::config::{Device, UeLaneSection, UpfConfig, UpfLaneSection};
+use crate::runtime::engine::device::Device as Queue;
+use crate::runtime::engine::ends::UpfEnd;
+use crate::runtime::engine::worker::{End, Handle};
+use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
+use crate::runtime::relay::{self, Named};
+use crate::tcp_lane;
+use anabranch_atsss::PathId;
+use anabranch_atsss::ue::Ue;
+use anabranch_rules::{Filter, Functionality, Protocol, Rule};
+use anyhow::Context;
+use socket2::Type;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A namespace with the lane's device in it, one queue per worker.
+async fn room(mtu: u16, queues: usize) -> anyhow::Result<(Namespace, Vec<Queue>)> {
+    let namespace = Namespace::new()?;
+    let devices = namespace.run(move || Queue::tun(netctl::LANE_DEVICE, mtu, queues)).await?;
+    Ok((namespace, devices))
+}
+
+/// Executes a plan in a namespace. Nothing of it is undone: it goes with the namespace.
+async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
+    let apply = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { Net::open()?.apply(plan).await.map(drop) })
+    };
+    namespace.run(apply).await
+}
+
+/// The lane of a UE: there from the first time that the UPF offers one and a rule wants it.
+pub struct LaneOfUe {
+    config: UeLaneSection,
+    device: Device,
+    paths: PathId,
+    net: Net,
+    /// Whether the UPF offers one.
+    pub offered: bool,
+    running: Option<RunningUe>,
+    /// Why there is none although there should be.
+    trouble: Option<String>,
+}
+
+struct RunningUe {
+    lane: Arc<UeLane>,
+    v6: bool,
+    led: Vec<FlowRule>,
+    /// What leads flows here.
+    layer: Layer,
+    /// Ends what runs on them.
+    _threads: Threads,
+}
+
+impl LaneOfUe {
+    /// None yet.
+    pub fn new(config: UeLaneSection, device: &Device, paths: usize, net: Net) -> Self {
+        let paths = PathId::try_from(paths).unwrap_or(PathId::MAX);
+        Self { config, device: device.clone(), paths, net, offered: false, running: None, trouble: None }
+    }
+
+    /// Removes what a killed run may have left.
+    pub async fn clean(&self) -> anyhow::Result<()> {
+        self.net.clean_proxy(self.config.mark, &netctl::lane_table(&self.device.name)).await
+    }
+
+    /// Brings it to what rules and session want; what changed, for the log.
+    pub async fn bring(
+        &mut self,
+        rules: &[Rule],
+        session: Option<Ipv4Addr>,
+        mtu: u16,
+        worker: &Handle<Ue>,
+    ) -> Option<String> {
+        let led = led(rules);
+        let wanted = self.offered && led.iter().any(|rule| rule.take);
+        let led = if wanted { led } else { Vec::new() };
+        if self.running.as_ref().is_some_and(|running| Some(running.lane.session()) != session) {
+            // Flows of another session are lost whatever is done.
+            self.stop(worker).await;
+        }
+        let had = self.trouble.take();
+        let done = match (&self.running, session) {
+            (Some(running), _) if running.led == led => return None,
+            (Some(_), _) => self.lead(led).await.map(|()| format!("TCP lane: {}", count(rules))),
+            (None, Some(session)) if wanted => {
+                let started = self.start(session, mtu, led, worker).await;
+                started.map(|()| format!("TCP lane: {}", count(rules)))
+            }
+            _ => return None,
+        };
+        match done {
+            Ok(what) => Some(what),
+            Err(error) => {
+                let trouble = format!("no TCP lane, its flows go by packets: {error:#}");
+                self.trouble = Some(trouble.clone());
+                // Said once.
+                (had.as_ref() != Some(&trouble)).then_some(trouble)
+            }
+        }
+    }
+
+    async fn start(
+        &mut self,
+        session: Ipv4Addr,
+        mtu: u16,
+        led: Vec<FlowRule>,
+        worker: &Handle<Ue>,
+    ) -> anyhow::Result<()> {
+        let (namespace, mut devices) = room(mtu, 1).await?;
+        furnish(&namespace, netctl::lane_of_ue(session, self.paths, mtu)).await?;
+        let lane = Arc::new(UeLane::new(namespace, session, worker.clone(), self.config.clone())?);
+        let (threads, v6) = self.listen(&lane)?;
+        let device = devices.pop();
+        worker.ask(move |worker, _| worker.replace_lane(device)).await??;
+        let tproxy = self.tproxy(led.clone(), v6);
+        match self.net.lead(tproxy).await {
+            Ok(layer) => {
+                self.running = Some(RunningUe { lane, v6, led, layer, _threads: threads });
+                Ok(())
+            }
+            Err(error) => {
+                close(worker).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes flows on threads of their own; also whether there is IPv6.
+    fn listen(&self, lane: &Arc<UeLane>) -> anyhow::Result<(Threads, bool)> {
+        let threads = tcp_lane::threads(self.config.workers)?;
+        let on = threads.handle().context("threads of the TCP lane")?;
+        let mut v6 = true;
+        for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let at = SocketAddr::new(ip, self.config.port);
+            let door = relay::door(at, Type::STREAM, socket2::Protocol::TCP, self.config.own_mark());
+            let socket = match door {
+                Err(error) if ip.is_ipv6() && relay::no_ipv6(&error) => {
+                    v6 = false;
+                    continue;
+                }
+                other => other.with_context(|| format!("[tcp_lane] port = {}: {at}", self.config.port))?,
+            };
+            socket.listen(relay::BACKLOG)?;
+            let _on = on.enter();
+            let listener = tokio::net::TcpListener::from_std(socket.into())?;
+            on.spawn(tcp_lane::accept_programs(lane.clone(), listener));
+        }
+        Ok((threads, v6))
+    }
+
+    async fn lead(&mut self, led: Vec<FlowRule>) -> anyhow::Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        running.layer.replace(self.tproxy(led.clone(), running.v6)).await?;
+        if let Some(running) = &mut self.running {
+            running.led = led;
+        }
+        Ok(())
+    }
+
+    fn tproxy(&self, flows: Vec<FlowRule>, v6: bool) -> Tproxy {
+        Tproxy {
+            table: netctl::lane_table(&self.device.name),
+            mark: self.config.mark,
+            port: self.config.port,
+            v6,
+            local: true,
+            only_by: Some(self.device.name.clone()),
+            interfaces: Vec::new(),
+            except: Vec::new(),
+            flows,
+            keeps_source: false,
+        }
+    }
+
+    /// Takes it down; its flows end.
+    pub async fn stop(&mut self, worker: &Handle<Ue>) {
+        if let Some(running) = self.running.take() {
+            self.net.undo(running.layer).await;
+            close(worker).await;
+        }
+    }
+
+    /// As the interface shows it.
+    pub fn view(&self) -> api::TcpLane {
+        let (state, why) = match (&self.running, &self.trouble) {
+            (Some(running), _) => match running.lane.rests() {
+                Some(why) => ("rests", Some(why.name().to_owned())),
+                None => ("runs", None),
+            },
+            (None, Some(trouble)) => ("failed", Some(trouble.clone())),
+            (None, None) if self.offered => {
+                ("unused", Some("no rule has functionality = \"mptcp\"".to_owned()))
+            }
+            (None, None) => ("unused", Some("the UPF offers none".to_owned())),
+        };
+        view(state, why, self.running.as_ref().map(|running| &*running.lane.flows))
+    }
+
+    /// Flows from the `offset`th on.
+    pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
+        page(self.running.as_ref().map(|running| &*running.lane.flows), offset, limit)
+    }
+}
+
+/// No packet comes from the lane any more.
+async fn close<E: End>(worker: &Handle<E>) {
+    // One that is gone has none.
+    let _ = worker.ask(|worker, _| worker.replace_lane(None)).await;
+}
+
+/// What nftables is to lead to the lane. It knows neither names nor control groups: where a rule asks for one, what it might
+/// be about is led here too, and decided here.
+fn led(rules: &[Rule]) -> Vec<FlowRule> {
+    let about_tcp = |filter: &Filter| !matches!(filter.protocol, Some(Protocol::Udp | Protocol::Icmp));
+    let of = |rule: &Rule| {
+        let take = rule.functionality == Functionality::Mptcp;
+        let certain = rule.filter.domain.is_none() && rule.filter.cgroup.is_none();
+        let filter = Filter { protocol: Some(Protocol::Tcp), ..rule.filter.clone() };
+        (about_tcp(&rule.filter) && (take || certain)).then_some(FlowRule { filter, take })
+    };
+    rules.iter().filter_map(of).collect()
+}
+
+fn count(rules: &[Rule]) -> String {
+    let names = rules.iter().filter(|rule| rule.functionality == Functionality::Mptcp);
+    let names: Vec<String> = names.map(|rule| rule.name.clone()).collect();
+    format!("flows of rules {}", crate::ue::run::list(&names))
+}
+
+/// The lane of a UPF.
+pub struct LaneOfUpf {
+    lane: Arc<UpfLane>,
+    net: Net,
+    layer: Layer,
+    _threads: Threads,
+}
+
+impl LaneOfUpf {
+    /// Sets it up. Its queues of the lane's device go to the workers, in order.
+    pub async fn start(
+        config: &UpfLaneSection,
+        upf: &UpfConfig,
+        mtu: u16,
+        net: &Net,
+        shards: &[Handle<UpfEnd>],
+    ) -> anyhow::Result<Self> {
+        let (device, pools) = (&upf.device, upf.pools());
+        net.clean_proxy(config.mark, &netctl::lane_table(&device.name)).await?;
+        let (namespace, devices) = room(mtu, shards.len()).await?;
+        let way_back = netctl::lane_way_back(&device.name, namespace.fd(), &pools, config.mark, mtu);
+        let layer = net.apply(way_back).await?;
+        let rest = async {
+            furnish(&namespace, netctl::lane_of_upf(&device.name, &pools, mtu)).await?;
+            let lane = Arc::new(UpfLane::new(
+                namespace,
+                pools,
+                upf.destinations(),
+                shards.to_vec(),
+                config.clone(),
+            )?);
+            let listener = lane.listen().await?;
+            let threads = tcp_lane::threads(config.workers)?;
+            let on = threads.handle().context("threads of the TCP lane")?;
+            {
+                let _on = on.enter();
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                on.spawn(tcp_lane::accept_ues(lane.clone(), listener));
+            }
+            for (shard, device) in shards.iter().zip(devices) {
+                shard.ask(move |worker, _| worker.replace_lane(Some(device))).await??;
+            }
+            anyhow::Ok((lane, threads))
+        };
+        match rest.await.context("[tcp_lane]") {
+            Ok((lane, threads)) => Ok(Self { lane, net: net.clone(), layer, _threads: threads }),
+            Err(error) => {
+                net.undo(layer).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes it down; its flows end.
+    pub async fn stop(self) {
+        self.net.undo(self.layer).await;
+    }
+
+    /// As the interface shows it.
+    pub fn view(&self) -> api::TcpLane {
+        view("runs", None, Some(&self.lane.flows))
+    }
+
+    /// Flows from the `offset`th on.
+    pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
+        page(Some(&self.lane.flows), offset, limit)
+    }
+}
+
+/// A UPF that offers none.
+pub fn none() -> api::TcpLane {
+    view("unused", Some("there is no section [tcp_lane]".to_owned()), None)
+}
+
+fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane {
+    // What never happened is left out.
+    let happened = |rows: BTreeMap<String, u64>| rows.into_iter().filter(|(_, n)| *n > 0).collect();
+    let sums = Carrier::ALL.iter().zip(flows.map(Flows::sums).into_iter().flatten());
+    let carried = sums.map(|(carrier, totals)| api::TcpLaneCarried {
+        carrier: carrier.name().to_owned(),
+        flows: totals.flows,
+        up_bytes: totals.up_bytes,
+        down_bytes: totals.down_bytes,
+    });
+    api::TcpLane {
+        state: state.to_owned(),
+        why,
+        flows: flows.map_or(0, Flows::count) as u64,
+        max_flows: flows.map_or(0, Flows::limit) as u64,
+        carried: carried.collect(),
+        fallbacks: flows.map(|flows| happened(flows.counters.packets.rows())).unwrap_or_default(),
+        refused: flows.map(|flows| happened(flows.refused.rows())).unwrap_or_default(),
+        resets: flows.map_or(0, |flows| flows.resets.load(Relaxed)),
+    }
+}
+
+fn page(flows: Option<&Flows>, offset: usize, limit: usize) -> api::TcpLaneFlows {
+    let Some(flows) = flows else { return api::TcpLaneFlows::default() };
+    let row = |flow: &Arc<Flow>| api::TcpLaneFlow {
+        id: flow.id,
+        client: flow.client.to_string(),
+        server: flow.of.server.get().map(SocketAddr::to_string).unwrap_or_default(),
+        rule: flow.rule.get().cloned().unwrap_or_default(),
+        carrier: flow.of.carrier.get().map(|carrier| carrier.name().to_owned()),
+        subflows: flow.of.subflows(),
+        age_s: flow.since.elapsed().as_secs_f64(),
+        up_bytes: flow.up.load(Relaxed),
+        down_bytes: flow.down.load(Relaxed),
+    };
+    let rows = flows.list(offset, limit);
+    api::TcpLaneFlows { total: flows.count() as u64, flows: rows.iter().map(row).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nftables_leads_what_may_be_about_a_rule() {
+        let rules: Vec<Rule> = serde_json::from_str(
+            r#"[
+            {"name":"calls","filter":{"protocol":"udp"},"steering":{"mode":"redundant"},"functionality":"mptcp"},
+            {"name":"names","filter":{"domain":"a.example"},"steering":{"mode":"redundant"}},
+            {"name":"ssh","filter":{"remote_port":22},"steering":{"mode":"redundant"}},
+            {"name":"video","filter":{"domain":"v.example"},"steering":{"mode":"redundant"},"functionality":"mptcp"},
+            {"name":"rest","steering":{"mode":"redundant"}}]"#,
+        )
+        .unwrap();
+        let led = led(&rules);
+        assert_eq!(led.iter().map(|rule| rule.take).collect::<Vec<_>>(), [false, true, false]);
+        assert!(led.iter().all(|rule| rule.filter.protocol == Some(Protocol::Tcp)));
+        assert_eq!(count(&rules), "flows of rules calls, video");
+    }
+}

@@ -1,0 +1,733 @@
+//! `anabranch ue`: set-up, control loop, tear-down.
+
+use super::access::{self, Access, Change};
+use super::taps::{Installed, Taps, Usci, Windows};
+use crate::keygen::random_seed;
+use crate::runtime::api::{self, ControlRequest, EventLog, Problem, RequestSender, TcpLaneRequest};
+use crate::runtime::clock::{Clock, unix_ns};
+use crate::runtime::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, WithoutAddress, check_rules};
+use crate::runtime::engine::worker::{Handle, Worker};
+use crate::runtime::engine::{device, fast};
+use crate::runtime::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
+use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
+use crate::runtime::state_file::{self, Timestamp};
+use crate::runtime::trouble::Troubles;
+use crate::runtime::worker_pool::WorkerPool;
+use crate::runtime::{Common, folder, metrics, views, why};
+use crate::tcp_lane::run::LaneOfUe;
+use anabranch_atsss::PathId;
+use anabranch_atsss::crypto::{PublicKey, Suite};
+use anabranch_atsss::session::{
+    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionParams, Traffic,
+};
+use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
+use anabranch_element::ioam::IoamStats;
+use anabranch_rules::Rule;
+use anabranch_wire::tunnel::SECURE_OVERHEAD;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// How often the accesses are looked at although nothing was heard of a change, and names resolved again.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Largest inner MTU; [device] mtu allows no more either.
+const MAX_MTU: u16 = 9000;
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<UeConfig> {
+    let mut config: UeConfig = config::load(&args.config)?;
+    args.win(&mut config.api, &mut config.metrics)?;
+    Ok(config)
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let key = config::read_private_key(&config.ue.private_key_file)?;
+    let net = Net::open()?.remembering(folder::of(&config.ue.state_file), &config.device.name);
+    net.clean(&config.device.name, config.device.mark, false).await?;
+
+    let mut accesses: Vec<Access> =
+        config.access.iter().map(|a| Access::new(a.clone(), &config.device)).collect();
+    for access in accesses.iter_mut().filter(|a| a.remote.is_none()) {
+        let config::UeAccess { remote, local, .. } = access.config.clone();
+        access.remote = access::resolve(remote.clone(), local).await;
+        if access.remote.is_none() {
+            let name = &access.config.name;
+            tracing::warn!(
+                access = name,
+                "the UPF's name {} does not resolve; it is asked for every 5 s",
+                remote.host
+            );
+        }
+    }
+    let mtu = mtu(&config.device, &accesses);
+
+    let mut plan = netctl::ue_accesses(config.access.iter().filter_map(|a| a.interface.as_deref()));
+    let namespace = netctl::packet_namespace(&config.device);
+    if config.device.kind == DeviceKind::Packet {
+        plan.extend(netctl::packet_device(&config.device, namespace.as_ref()));
+    }
+    let base = net.apply(plan).await?;
+    let result = serve(args, config, key, &net, namespace.as_ref(), accesses, mtu, &mut signals).await;
+    net.undo(base).await;
+    net.restore_rest().await;
+    result
+}
+
+async fn serve(
+    args: &Common,
+    config: UeConfig,
+    key: anabranch_atsss::crypto::PrivateKey,
+    net: &Net,
+    namespace: Option<&File>,
+    mut accesses: Vec<Access>,
+    mtu: u16,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let windows = Windows::start(&config.ue)?;
+    let timestamp = Timestamp::load(&config.ue.state_file);
+    let device = device::open(&config.device, mtu, 1, namespace)?.remove(0);
+    let clock = Clock::start();
+    let now = clock.now();
+    let own_key = key.public();
+    let core_config = ue::UeConfig {
+        private_key: key,
+        upf_key: config.upf.public_key,
+        suite: suite(config.upf.cipher),
+        accesses: accesses
+            .iter()
+            .map(|a| ue::UeAccess {
+                name: a.config.name.clone(),
+                remote: a.remote_or_any(),
+                local: None,
+                security: a.config.security,
+                max_payload: a.max_payload(),
+            })
+            .collect(),
+        rules: config.rule.clone(),
+        params: SessionParams {
+            probe: config.probe,
+            flap: config.flap,
+            max_payload: accesses.iter().map(Access::max_payload).max().unwrap_or(0),
+            inner_mtu: mtu,
+            fast_path: config.device.fast_path,
+            tcp_lane: true,
+            ..SessionParams::default()
+        },
+        unix_epoch_ns: unix_ns().saturating_sub(now.as_nanos()),
+        last_timestamp_ns: timestamp.ns(),
+    };
+    let epoch = Duration::from_nanos(core_config.unix_epoch_ns);
+    let mut end = Ue::new(core_config, random_seed()?, now)?;
+    if let Some(ioam) = &config.ioam {
+        end.set_ioam(ioam.node(epoch));
+    }
+    let mut sockets = Vec::new();
+    for (path, access) in (0..).zip(&mut accesses) {
+        let Change { socket, .. } = access.look();
+        if access.trouble().is_some() {
+            end.on_command(UeCommand::Carrier { path, up: false }, now);
+        }
+        sockets.push(socket.flatten());
+    }
+    let (told, events) = mpsc::channel(1024);
+    let (mut worker, handle) = Worker::new(end, clock, device, sockets, told)?;
+    worker.spin(config.device.busy_poll());
+    let paths = u32::try_from(config.access.len()).unwrap_or(1);
+    worker.set_fast(fast::start(&config.device, true, paths, 1)?.remove(0));
+    let worker_pool = WorkerPool::start(vec![(worker, handle)])?;
+
+    let (sender, requests) = mpsc::channel(64);
+    let log = EventLog::default();
+    let asks_up = config.slices.as_ref().is_some_and(|s| s.ask_for_more);
+    let taps = Taps::new(config.slice.clone(), config.mapping.clone()).asking(asks_up);
+    let taps = Arc::new(taps.with_window_program(windows.is_some()));
+    let installed = Installed::start(net.clone(), &config.slice, windows).await?;
+    let followed = config.slices.as_ref().map(|slices| Usci::new(slices, taps.clone())).transpose()?;
+    let following = followed.clone().map(|usci| {
+        taps.set_usci(usci.clone());
+        [tokio::spawn(usci.clone().run()), tokio::spawn(usci.carry_up())]
+    });
+    let shared = Some(taps.clone());
+    let server = api::serve(
+        api::Agent::Ue,
+        &config.api,
+        config.metrics.as_ref(),
+        RequestSender::new(sender),
+        log.clone(),
+        shared,
+    )
+    .await;
+    let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, config.access.len(), net.clone());
+    let mut agent = Agent {
+        file: args.config.clone(),
+        own_key,
+        worker: worker_pool.handles()[0].clone(),
+        net: net.clone(),
+        accesses,
+        taps,
+        installed,
+        lane,
+        session: Layer::default(),
+        addresses: Addresses::default(),
+        mtu,
+        owners: None,
+        log,
+        troubles: Troubles::default(),
+        timestamp,
+        started: Instant::now(),
+        config,
+    };
+    let mut worker_pool = worker_pool;
+    let cleaned = agent.lane.clean().await;
+    let result = match server.and_then(|server| cleaned.map(|()| server)) {
+        Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests).await,
+        Err(error) => Err(error),
+    };
+    notify("STOPPING=1");
+    if let (Some(usci), Some(following)) = (followed, following) {
+        following.iter().for_each(tokio::task::JoinHandle::abort);
+        usci.leave().await;
+    }
+    // The peer is told, then routes go before the device they point to.
+    let _ = agent.worker.run(|worker, now| worker.end.on_command(UeCommand::Close, now));
+    agent.installed.remove().await;
+    agent.lane.stop(&agent.worker.clone()).await;
+    net.undo(std::mem::take(&mut agent.session)).await;
+    let stopped = worker_pool.stop();
+    result.and(stopped)
+}
+
+struct Agent {
+    file: PathBuf,
+    config: UeConfig,
+    own_key: PublicKey,
+    worker: Handle<Ue>,
+    net: Net,
+    accesses: Vec<Access>,
+    taps: Arc<Taps>,
+    /// Routes and rules of slices.
+    installed: Installed,
+    lane: LaneOfUe,
+    /// Addresses and routes of the session.
+    session: Layer,
+    addresses: Addresses,
+    mtu: u16,
+    owners: Option<OwnerThread>,
+    log: EventLog,
+    /// Why there is no session.
+    troubles: Troubles,
+    timestamp: Timestamp,
+    started: Instant,
+}
+
+/// What the worker says of itself in one go.
+struct Snapshot {
+    paths: Vec<PathView>,
+    traffic: Traffic,
+    loads: Vec<PathLoad>,
+    rules: Vec<RuleView>,
+    coding: CodingStats,
+    now: anabranch_element::time::Instant,
+    drops: BTreeMap<String, u64>,
+    ioam: IoamStats,
+    worker: api::WorkerStatus,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        worker_pool: &mut WorkerPool<Ue>,
+        mut events: mpsc::Receiver<UeEvent>,
+        mut requests: mpsc::Receiver<ControlRequest>,
+    ) -> anyhow::Result<()> {
+        let changed = Arc::new(Notify::new());
+        watch(changed.clone())?;
+        let (resolved, mut addresses) = mpsc::channel(8);
+        let taps = self.taps.clone();
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tracing::info!(name = self.config.ue.name, public_key = %self.own_key, "ue runs");
+        notify("READY=1");
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match signal {
+                    ProcessSignal::Stop | ProcessSignal::HandOver => return Ok(()),
+                    ProcessSignal::Reload => reloading(self.reload()).await,
+                },
+                () = changed.notified() => {
+                    self.look();
+                    self.installed.bring(&self.taps, false).await;
+                }
+                () = taps.changed() => self.installed.bring(&self.taps, false).await,
+                Some(event) = events.recv() => self.on_event(event).await?,
+                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
+                _ = tick.tick() => {
+                    self.look();
+                    // Facts run out, too.
+                    self.installed.bring(&self.taps, true).await;
+                    self.resolve(&resolved);
+                    // The worker answers, so it lives.
+                    self.report_send_errors().await;
+                    notify("WATCHDOG=1");
+                }
+                error = worker_pool.failed() => return Err(error),
+            }
+        }
+    }
+
+    /// Looks at every access and passes on what changed.
+    fn look(&mut self) {
+        for path in 0..self.accesses.len() {
+            let change = self.accesses[path].look();
+            self.tell(path, change);
+        }
+    }
+
+    fn tell(&mut self, path: usize, change: Change) {
+        if change.socket.is_none() && change.usable.is_none() {
+            return;
+        }
+        let name = self.accesses[path].config.name.clone();
+        let done = self.worker.run(move |worker, now| {
+            if let Some(socket) = change.socket
+                && let Err(error) = worker.replace_socket(path, socket)
+            {
+                tracing::error!(access = name, "cannot watch the new socket: {error}");
+            }
+            if let Some(up) = change.usable {
+                worker.end.on_command(UeCommand::Carrier { path: path as PathId, up }, now);
+            }
+        });
+        if let Err(error) = done {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
+    fn resolve(&self, resolved: &mpsc::Sender<(usize, SocketAddr)>) {
+        for (path, access) in self.accesses.iter().enumerate() {
+            if access::is_name(&access.config.remote) {
+                let (remote, local, resolved) =
+                    (access.config.remote.clone(), access.config.local, resolved.clone());
+                tokio::spawn(async move {
+                    if let Some(address) = access::resolve(remote, local).await {
+                        let _ = resolved.send((path, address)).await;
+                    }
+                });
+            }
+        }
+    }
+
+    async fn on_resolved(&mut self, path: usize, remote: SocketAddr) {
+        let Some(access) = self.accesses.get_mut(path) else { return };
+        if !access.set_remote(remote) {
+            return;
+        }
+        tracing::info!(access = access.config.name, %remote, "the UPF's address");
+        let command = UeCommand::Remote { path: path as PathId, remote };
+        if let Err(error) = self.worker.run(|worker, now| worker.end.on_command(command, now)) {
+            tracing::error!("{error}");
+        }
+        self.look();
+    }
+
+    async fn report_send_errors(&self) {
+        let Ok(errors) = self.worker.ask(|worker, _| worker.send_errors()).await else { return };
+        for (path, error) in errors {
+            let access = self.name_of(path as PathId);
+            tracing::warn!(access, "datagrams could not be sent: {error}");
+        }
+    }
+
+    async fn on_event(&mut self, event: UeEvent) -> anyhow::Result<()> {
+        let ue = self.config.ue.name.clone();
+        match event {
+            UeEvent::Connected { addresses, mtu } => {
+                self.troubles.clear(&ue);
+                let list: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+                let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
+                self.log.push(views::event("session-up", Some(&ue), message));
+                if (self.addresses, self.mtu) != (addresses, mtu) {
+                    (self.addresses, self.mtu) = (addresses, mtu);
+                    self.apply_session().await?;
+                    self.bring_lane().await;
+                }
+            }
+            UeEvent::Handshake { timestamp_ns } => {
+                if let Some((path, text)) = self.timestamp.accepted(timestamp_ns) {
+                    tokio::task::spawn_blocking(move || {
+                        if let Err(error) = state_file::replace(&path, &text) {
+                            tracing::debug!(
+                                "{error:#}: if the clock goes back, the UPF refuses this UE until it is right"
+                            );
+                        }
+                    });
+                }
+            }
+            UeEvent::Refused { reason, retry_in } => {
+                let message = format!("{reason}; asking again in {} s", retry_in.as_secs());
+                self.troubles.note(&ue, &format!("refused: {reason}"), Instant::now());
+                self.log.push(views::event("refused", Some(&ue), message));
+            }
+            UeEvent::HandshakeTimeout { path, tries } if tries.is_power_of_two() => {
+                let access = self.name_of(path);
+                let trouble = self.accesses.get(usize::from(path)).and_then(Access::why);
+                let message = match trouble {
+                    Some(why) => format!("the UPF cannot be asked by {access}: {why}"),
+                    None => format!("no answer from the UPF by {access} ({tries} tries)"),
+                };
+                self.troubles.note(&ue, &message, Instant::now());
+                let event = views::event("handshake-timeout", Some(&ue), message);
+                self.log.push(api::Event { access: Some(access), ..event });
+            }
+            UeEvent::HandshakeTimeout { .. } => {}
+            UeEvent::Rules(count) => {
+                self.log.push(views::event("rules", Some(&ue), format!("{count} rules in force")));
+                self.bring_lane().await;
+            }
+            UeEvent::TcpLane(offered) => {
+                self.lane.offered = offered;
+                self.bring_lane().await;
+            }
+            UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
+            UeEvent::OwnerWanted(key) => {
+                if self.owners.is_none() {
+                    let worker = self.worker.clone();
+                    let found = move |key, owner| {
+                        let command = UeCommand::Owner { key, owner };
+                        // If the worker is too busy, the flow stays with the rule it has.
+                        let _ = worker.run(|worker, now| worker.end.on_command(command, now));
+                    };
+                    self.owners = Some(OwnerThread::start(Owners::open()?, found)?);
+                }
+                // The same, if too many wait.
+                let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
+            }
+            UeEvent::Session(event) => {
+                if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {
+                    self.log.push(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leads TCP flows to the lane, or not, as rules and session are now.
+    async fn bring_lane(&mut self) {
+        let Ok(rules) = self.worker.ask(|worker, _| worker.end.rules()).await else { return };
+        if let Some(what) = self.lane.bring(&rules, self.addresses.v4, self.mtu, &self.worker).await {
+            self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
+        }
+    }
+
+    /// Puts addresses and routes of the session in place of those there were.
+    async fn apply_session(&mut self) -> anyhow::Result<()> {
+        self.net.undo(std::mem::take(&mut self.session)).await;
+        let device = &self.config.device;
+        let mut addresses: Vec<IpAddr> = self.addresses.iter().collect();
+        if addresses.iter().any(IpAddr::is_ipv6) && !netctl::has_ipv6(&device.name) {
+            addresses.retain(IpAddr::is_ipv4);
+            tracing::warn!(
+                "the session's IPv6 address is not used: IPv6 is off on this machine (disable_ipv6)"
+            );
+        }
+        for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
+            let unserved = device.routes.iter().any(|to| to.addr().is_ipv6() == v6)
+                && !addresses.iter().any(|a| a.is_ipv6() == v6);
+            match device.without_address {
+                _ if !unserved || v6 && !netctl::has_ipv6(&device.name) => {}
+                WithoutAddress::Block => {
+                    tracing::info!("no {family} address: what [device] routes lists of it is blocked");
+                }
+                WithoutAddress::Warn => {
+                    let message = format!(
+                        "no {family} address: what [device] routes lists of it goes outside the tunnel"
+                    );
+                    tracing::warn!("{message}");
+                    self.log.push(views::event("outside", Some(&self.config.ue.name), message));
+                }
+            }
+        }
+        let plan = netctl::session_of_ue(&self.config.device, &addresses, self.mtu);
+        self.session = self.net.apply(plan).await?;
+        Ok(())
+    }
+
+    async fn on_request(&mut self, ask: ControlRequest) {
+        // Whoever asked and went away does not care for the answer.
+        match ask {
+            ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
+            ControlRequest::Sessions { offset, limit, reply } => {
+                let answer = self.session_view().await.map(|session| api::SessionList {
+                    total: 1,
+                    sessions: std::iter::once(session).skip(offset).take(limit).collect(),
+                });
+                drop(reply.send(answer));
+            }
+            ControlRequest::Session(name, reply) if name == self.config.ue.name => {
+                drop(reply.send(self.session_view().await));
+            }
+            ControlRequest::Session(name, reply) => {
+                let remedy = format!("the only session of this UE is \"{}\"", self.config.ue.name);
+                drop(reply.send(Err(Problem::not_found("session", &name, &remedy))));
+            }
+            ControlRequest::Create(_, reply) => drop(reply.send(Err(not_here()))),
+            ControlRequest::Delete(_, reply) => drop(reply.send(Err(not_here()))),
+            ControlRequest::ResetClock(_, reply) => drop(reply.send(Err(not_here()))),
+            ControlRequest::Rules(reply) => drop(reply.send(self.rules().await)),
+            ControlRequest::SetRules(rules, reply) => {
+                let answer = match self.set_rules(rules) {
+                    Ok(()) => self.rules().await,
+                    Err(problem) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+            ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
+            ControlRequest::Ran(ask) => ask.refuse(),
+            ControlRequest::Lwip(ask) => ask.refuse(),
+            ControlRequest::Proxy(ask) => ask.refuse(),
+            ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane.view()))),
+            ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
+                drop(reply.send(Ok(self.lane.flows(offset, limit))));
+            }
+            ControlRequest::Metrics(reply) => {
+                let answer = match (self.status().await, self.session_view().await) {
+                    (Ok(status), Ok(session)) => {
+                        Ok(metrics::ue_text(&status, &session, &self.lane.view(), &self.taps))
+                    }
+                    (Err(problem), _) | (_, Err(problem)) => Err(problem),
+                };
+                drop(reply.send(answer));
+            }
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, Problem> {
+        let names: Vec<String> = self.accesses.iter().map(|a| a.config.name.clone()).collect();
+        let ask = self.worker.ask(move |worker, now| {
+            let counters = worker.counters();
+            let mut drops = BTreeMap::new();
+            views::add_drops(&mut drops, worker.end.drops());
+            Snapshot {
+                paths: worker.end.paths(),
+                traffic: worker.end.traffic(),
+                loads: worker.end.session().path_loads(now).collect(),
+                rules: worker.end.rule_views(now),
+                coding: worker.end.session().coding(),
+                now,
+                drops,
+                ioam: worker.end.ioam_stats(),
+                worker: views::worker(&counters, names.iter().map(String::as_str)),
+            }
+        });
+        ask.await.map_err(Problem::unavailable)
+    }
+
+    async fn status(&self) -> Result<api::Status, Problem> {
+        let snapshot = self.snapshot().await?;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        Ok(api::Status {
+            part: "ue".to_owned(),
+            name: self.config.ue.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            public_key: self.own_key.to_string(),
+            device: self.config.device.name.clone(),
+            mtu_bytes: self.mtu,
+            sessions: 1,
+            connected: u64::from(connected),
+            trouble: self.trouble(&snapshot),
+            drops: snapshot.drops,
+            ioam: views::ioam(self.config.ioam.is_some(), snapshot.ioam),
+            workers: vec![snapshot.worker],
+        })
+    }
+
+    /// Why nothing is carried; an answer by any path says that it is.
+    fn trouble(&self, snapshot: &Snapshot) -> BTreeMap<String, String> {
+        if snapshot.paths.iter().any(|p| p.up) { BTreeMap::new() } else { self.troubles.rows(Instant::now()) }
+    }
+
+    async fn session_view(&self) -> Result<api::Session, Problem> {
+        let snapshot = self.snapshot().await?;
+        let ue = &self.config.ue.name;
+        let connected = snapshot.paths.iter().any(|p| p.up);
+        let key = self.config.upf.public_key.to_string();
+        let mut session = views::session(ue, key, &self.addresses, connected, snapshot.traffic);
+        let troubles = self.accesses.iter().map(Access::trouble);
+        session.paths = snapshot
+            .paths
+            .iter()
+            .zip(troubles)
+            .map(|(view, trouble)| views::path(ue, view, &snapshot.loads, trouble))
+            .collect();
+        session.coded = why::coded(&snapshot.coding);
+        session.uses = self.uses(&snapshot);
+        Ok(session)
+    }
+
+    async fn rules(&self) -> Result<api::Rules, Problem> {
+        let snapshot = self.snapshot().await?;
+        Ok(api::Rules { rules: self.config.rule.clone(), uses: self.uses(&snapshot) })
+    }
+
+    fn uses(&self, snapshot: &Snapshot) -> Vec<api::RuleUse> {
+        let name_of = |path| self.name_of(path);
+        let one = |view| why::rule_use(&self.config.ue.name, view, snapshot.now, &name_of);
+        snapshot.rules.iter().map(one).collect()
+    }
+
+    fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), Problem> {
+        let names: Vec<&str> = self.accesses.iter().map(|a| a.config.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
+        let command = UeCommand::Rules(rules.clone());
+        self.worker.run(|worker, now| worker.end.on_command(command, now)).map_err(Problem::unavailable)?;
+        self.config.rule = rules;
+        Ok(())
+    }
+
+    /// Reads the file again. Rules, routes and the UPF's addresses change at once; whatever else is
+    /// different waits for a restart. If anything fails, everything stays as it was.
+    async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
+        let mut new: UeConfig =
+            config::load(&self.file).map_err(|error| Problem::invalid(error.to_string()))?;
+        let mut done = api::Reloaded::default();
+        let old = self.config.clone();
+        // What a flag said still holds.
+        (new.api, new.metrics) = (old.api.clone(), old.metrics.clone());
+        if new.device.routes != old.device.routes {
+            self.config.device.routes.clone_from(&new.device.routes);
+            if self.addresses != Addresses::default()
+                && let Err(error) = self.apply_session().await
+            {
+                self.config.device.routes.clone_from(&old.device.routes);
+                // The routes that were there a moment ago.
+                self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                return Err(Problem::invalid(format!("{error:#}")).field("device.routes"));
+            }
+            done.changed.push("device.routes".to_owned());
+        }
+        if new.rule != old.rule {
+            if let Err(problem) = self.set_rules(new.rule.clone()) {
+                if self.config.device.routes != old.device.routes {
+                    self.config.device.routes.clone_from(&old.device.routes);
+                    self.apply_session().await.map_err(|e| Problem::unavailable(format!("{e:#}")))?;
+                }
+                return Err(problem);
+            }
+            done.changed.push("rule".to_owned());
+        }
+        let same_accesses = new.access.len() == self.accesses.len()
+            && new.access.iter().zip(&self.accesses).all(|(new, old)| {
+                config::UeAccess { remote: old.config.remote.clone(), ..new.clone() } == old.config
+            });
+        if same_accesses {
+            for (path, access) in new.access.iter().enumerate() {
+                if access.remote == self.accesses[path].config.remote {
+                    continue;
+                }
+                self.accesses[path].config.remote = access.remote.clone();
+                if let Some(remote) = access::resolve(access.remote.clone(), access.local).await {
+                    self.on_resolved(path, remote).await;
+                }
+                done.changed.push(format!("access {} remote", access.name));
+            }
+            self.config.access.clone_from(&new.access);
+        }
+        done.needs_restart = needs_restart(&new, &self.config, same_accesses);
+        let message =
+            format!("changed: {}; waits for a restart: {}", list(&done.changed), list(&done.needs_restart));
+        self.log.push(views::event("reloaded", None, message));
+        Ok(done)
+    }
+
+    fn name_of(&self, path: PathId) -> String {
+        self.accesses.get(usize::from(path)).map_or_else(|| path.to_string(), |a| a.config.name.clone())
+    }
+}
+
+fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec<String> {
+    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
+    let differs = [
+        ("ue", new.ue != running.ue),
+        ("upf", new.upf != running.upf),
+        ("access", !same_accesses),
+        ("device", device != running.device),
+        ("probe", new.probe != running.probe),
+        ("flap", new.flap != running.flap),
+        ("tcp_lane", new.tcp_lane != running.tcp_lane),
+        ("ioam", new.ioam != running.ioam),
+        ("slices", new.slices != running.slices),
+        ("slice", new.slice != running.slice),
+        ("mapping", new.mapping != running.mapping),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+/// Names in a sentence.
+pub fn list(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+fn not_here() -> Problem {
+    Problem::not_here("a UE has one session, made by its configuration", "ask the UPF's agent")
+}
+
+/// Wakes `changed` whenever links, addresses or routes change.
+fn watch(changed: Arc<Notify>) -> anyhow::Result<()> {
+    let mut monitor = Monitor::open()?;
+    tokio::spawn(async move {
+        loop {
+            match monitor.changed().await {
+                Ok(()) => changed.notify_one(),
+                Err(error) => {
+                    // The periodic look goes on.
+                    tracing::error!("link changes are noticed late from now on: {error:#}");
+                    return;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+fn suite(cipher: Cipher) -> Suite {
+    match cipher {
+        Cipher::Aes256Gcm => Suite::Aes256Gcm,
+        Cipher::Chacha20Poly1305 => Suite::ChaCha20Poly1305,
+        Cipher::Auto if has_aes() => Suite::Aes256Gcm,
+        Cipher::Auto => Suite::ChaCha20Poly1305,
+    }
+}
+
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+/// The inner MTU, one for all accesses: as configured, or what the widest access carries. What an access does not carry
+/// whole is cut, so more than an Ethernet frame needs all of them to be wider.
+fn mtu(device: &Device, accesses: &[Access]) -> u16 {
+    match device.mtu {
+        Mtu::Bytes(bytes) => bytes,
+        Mtu::Auto => auto_mtu(accesses.iter().map(Access::max_payload)),
+    }
+}
+
+fn auto_mtu(payloads: impl Iterator<Item = u16> + Clone) -> u16 {
+    let (least, most) = (payloads.clone().min().unwrap_or(1472), payloads.max().unwrap_or(1472));
+    let inner = |payload: u16| payload.saturating_sub(SECURE_OVERHEAD as u16);
+    inner(least.max(most.min(1472))).clamp(1280, MAX_MTU)
+}

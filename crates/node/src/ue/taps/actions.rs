@@ -1,0 +1,253 @@
+//! What plans need of the kernel (§4 of the paper): a table and a rule for each slice's mark, the same once more with the
+//! initial window of its guarantee, rules for the flows of programs that know nothing of slices, and endpoints of Multipath TCP
+//! where a plan has several paths.
+//!
+//! What is to be there is computed anew whenever slices, facts or interfaces change; only what differs is touched, and
+//! everything goes when the agent stops.
+
+use super::Taps;
+use super::windows::Windows;
+use crate::runtime::config::{Mapping, SliceBinding};
+use crate::runtime::netctl::{
+    self, Layer, MAPPING_PRIORITY, MARK_PRIORITY, Net, SOURCE_PRIORITY, Selector, SliceRoute, Step,
+};
+use anabranch_element::time::Instant;
+use anabranch_rules as policy;
+use anabranch_selection::plan::{Action, PlanConfig, plan};
+use anabranch_selection::window::{WindowInput, bucket, initial_window};
+use anabranch_selection::{Endpoint, Host, Preference, Properties, Protocol, Refusal, Request, select};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What a step is about: of two that are about the same, one takes the place of the other. In the order in which they
+/// are made; they are removed in the other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Sysctl(String),
+    Route { table: u32, v6: bool },
+    Rule { priority: u32, v6: bool },
+    Subflows,
+    Endpoint(IpAddr),
+}
+
+impl Key {
+    /// Whether a step that differs takes the place of the one before by itself, without it being undone.
+    fn replaces(&self) -> bool {
+        matches!(self, Self::Route { .. } | Self::Endpoint(_))
+    }
+}
+
+impl Taps {
+    /// What is to be in the kernel now, and which mappings have no slice and why.
+    pub fn wanted(&self) -> (BTreeMap<Key, Step>, Vec<String>) {
+        let (host, now) = (self.host(), self.now());
+        let mut wanted = BTreeMap::new();
+        for (priority, binding) in (MARK_PRIORITY..).step_by(2).zip(&self.bindings) {
+            self.slice_steps(binding, priority, &host, now, &mut wanted);
+        }
+        self.endpoints.steps(&host, &mut wanted);
+        let mut problems = Vec::new();
+        for (priority, mapping) in (MAPPING_PRIORITY..).zip(&self.mappings) {
+            match self.table(mapping, &host, now) {
+                Ok(Some(table)) => {
+                    let by = Selector {
+                        v6: mapping.remote.addr().is_ipv6(),
+                        mark: None,
+                        local: None,
+                        protocol: Some(if mapping.protocol == policy::Protocol::Tcp { 6 } else { 17 }),
+                        remote: Some(mapping.remote),
+                        remote_port: mapping.remote_port.map(|r| (r.first, r.last)),
+                        uid: mapping.uid,
+                    };
+                    let key = Key::Rule { priority, v6: by.v6 };
+                    wanted.insert(key, Step::Select { priority, table, by });
+                }
+                // As the host's routes have it.
+                Ok(None) => {}
+                Err(refusal) => problems.push(format!("[[mapping]] {}: {refusal}", mapping.name)),
+            }
+        }
+        (wanted, problems)
+    }
+
+    fn slice_steps(
+        &self,
+        binding: &SliceBinding,
+        priority: u32,
+        host: &Host,
+        now: Instant,
+        wanted: &mut BTreeMap<Key, Step>,
+    ) {
+        let Some((mark, table)) = binding.mark.zip(binding.table) else { return };
+        let Some(interface) = host.interfaces.get(&binding.interface).filter(|i| i.up) else { return };
+        for step in netctl::ue_accesses([binding.interface.as_str()].into_iter()) {
+            if let Step::Sysctl { key, .. } = &step {
+                wanted.insert(Key::Sysctl(key.clone()), step);
+            }
+        }
+        // By a kernel program instead: the tables are the same then, and the mark tells.
+        let window = self.window_routes.then(|| window(binding, host, now)).flatten().map(bucket);
+        for v6 in [false, true] {
+            let Some(address) = interface.addresses.iter().filter(|a| a.is_ipv6() == v6).min() else {
+                continue;
+            };
+            let (source, by) = (
+                SOURCE_PRIORITY + (priority - MARK_PRIORITY) / 2,
+                Selector { v6, local: Some(*address), ..Selector::default() },
+            );
+            wanted.insert(Key::Rule { priority: source, v6 }, Step::Select { priority: source, table, by });
+            for (more, initcwnd) in [(0, None), (1, window)] {
+                let (table, priority) = (table + more, priority + more);
+                let gateway = binding.gateway.of(v6);
+                let route = SliceRoute { v6, device: binding.interface.clone(), gateway, table, initcwnd };
+                wanted.insert(Key::Route { table, v6 }, Step::Slice(route));
+                let by = Selector { v6, mark: Some(mark + more), ..Selector::default() };
+                wanted.insert(Key::Rule { priority, v6 }, Step::Select { priority, table, by });
+            }
+        }
+    }
+
+    /// The table for the flows of a mapping; none where the best path is no slice with a table.
+    fn table(&self, mapping: &Mapping, host: &Host, now: Instant) -> Result<Option<u32>, Refusal> {
+        let mut properties = Properties::from_json(Value::Object(mapping.properties.clone()))?;
+        let tcp = mapping.protocol == policy::Protocol::Tcp;
+        if !tcp {
+            // It is UDP whatever an application might like better.
+            properties.reliability = Preference::NoPreference;
+            properties.preserve_order = Preference::NoPreference;
+            properties.congestion_control = Preference::NoPreference;
+        }
+        let mut host = host.clone();
+        host.protocols.retain(|s| s.protocol == if tcp { Protocol::Tcp } else { Protocol::Udp });
+        let port = mapping.remote_port.map_or(0, |r| r.first);
+        let request = Request { properties, remote: vec![Endpoint::new(mapping.remote.addr(), port)] };
+        let selection = select(&request, &host, now)?;
+        self.carry_up(&selection.needs, &request.properties);
+        let path = selection.candidates.first().and_then(|best| best.paths.first());
+        let slice = path.and_then(|path| path.pvd.as_ref());
+        let binding = slice.and_then(|id| self.bindings.iter().find(|b| b.slice == *id));
+        let more = u32::from(tcp && mapping.paced);
+        Ok(binding.and_then(|b| b.table).map(|table| table + more))
+    }
+
+    /// The steps of a plan as they are on this host: α is the slice's, and the mark that of the routes with its window.
+    pub(super) fn plan_here(
+        &self,
+        candidate: &anabranch_selection::Candidate,
+        properties: &Properties,
+        host: &Host,
+        now: Instant,
+    ) -> Vec<Action> {
+        let slice = candidate.paths.first().and_then(|p| p.pvd.as_ref());
+        let binding = slice.and_then(|id| self.bindings.iter().find(|b| b.slice == *id));
+        let config = PlanConfig {
+            alpha: binding.map_or(PlanConfig::default().alpha, |b| b.alpha),
+            ..PlanConfig::default()
+        };
+        let mut steps = plan(candidate, properties, host, &config, now);
+        let windowed = steps.iter().any(|s| matches!(s, Action::InitialWindow { .. }));
+        if windowed && binding.is_some() {
+            for step in &mut steps {
+                if let Action::Mark { mark, table } = step {
+                    (*mark, *table) = (*mark + 1, *table + 1);
+                }
+            }
+        }
+        steps
+    }
+}
+
+impl Taps {
+    /// The initial windows that are to be in force now, by mark, where a kernel program sets them.
+    pub fn windows(&self) -> BTreeMap<u32, u32> {
+        let (host, now) = (self.host(), self.now());
+        let of = |binding: &SliceBinding| Some((binding.mark? + 1, window(binding, &host, now)?));
+        self.bindings.iter().filter_map(of).collect()
+    }
+}
+
+/// The window of a slice's second mark: Eq. 1 for whoever paces at the slice's rate.
+fn window(binding: &SliceBinding, host: &Host, now: Instant) -> Option<u32> {
+    let facts = host.slices.get(&binding.slice)?.facts_at(now)?;
+    let config = PlanConfig::default();
+    let window = initial_window(&WindowInput {
+        alpha: binding.alpha,
+        rate_bps: facts.uplink_guaranteed_bps?,
+        rtt_us: facts.rtt_us?,
+        segment_bytes: config.segment_bytes,
+        pacing_bps: facts.uplink_max_bps.or(facts.uplink_guaranteed_bps),
+        peer_window_bytes: config.peer_window_bytes,
+    });
+    Some(window.segments)
+}
+
+/// What was installed, and how it is undone.
+pub struct Installed {
+    net: Net,
+    windows: Option<Windows>,
+    have: BTreeMap<Key, (Step, Layer)>,
+    /// What could not be done, as it was said last.
+    said: Vec<String>,
+}
+
+impl Installed {
+    /// Nothing yet; what a killed run left is removed.
+    pub async fn start(
+        net: Net,
+        bindings: &[SliceBinding],
+        windows: Option<Windows>,
+    ) -> anyhow::Result<Self> {
+        let tables: Vec<u32> = bindings.iter().filter_map(|b| b.table).flat_map(|t| [t, t + 1]).collect();
+        if !tables.is_empty() {
+            net.clean_slices(&tables).await?;
+        }
+        net.clean_endpoints()?;
+        Ok(Self { net, windows, have: BTreeMap::new(), said: Vec::new() })
+    }
+
+    /// Makes it so that what is wanted is there. With `again`, routes are made once more: the kernel removes those of an
+    /// interface that goes down, and does not say so.
+    pub async fn bring(&mut self, taps: &Taps, again: bool) {
+        let asked = taps.endpoints.asked();
+        let (wanted, mut problems) = taps.wanted();
+        let differs = |(key, (step, _)): &(&Key, &(Step, Layer))| match wanted.get(*key) {
+            None => true,
+            Some(new) => *new != *step && !key.replaces(),
+        };
+        let gone: Vec<Key> = self.have.iter().filter(differs).map(|(key, _)| key.clone()).collect();
+        for key in gone.into_iter().rev() {
+            if let Some((_, layer)) = self.have.remove(&key) {
+                self.net.undo(layer).await;
+            }
+        }
+        for (key, step) in wanted {
+            let same = self.have.get(&key).is_some_and(|(old, _)| *old == step);
+            if same && !(again && matches!(key, Key::Route { .. })) {
+                continue;
+            }
+            match self.net.apply(vec![step.clone()]).await {
+                Ok(layer) => drop(self.have.insert(key, (step, layer))),
+                Err(error) => {
+                    self.have.remove(&key);
+                    problems.push(format!("{error:#}"));
+                }
+            }
+        }
+        if let Some(windows) = &mut self.windows {
+            problems.extend(windows.bring(taps.windows()));
+        }
+        for problem in problems.iter().filter(|p| !self.said.contains(p)) {
+            tracing::warn!("slices: {problem}");
+        }
+        self.said = problems;
+        taps.endpoints.done(asked);
+    }
+
+    /// Removes everything.
+    pub async fn remove(self) {
+        for (_, (_, layer)) in self.have.into_iter().rev() {
+            self.net.undo(layer).await;
+        }
+    }
+}

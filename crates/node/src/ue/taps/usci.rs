@@ -1,0 +1,360 @@
+//! The UE's end of the slice manager (USCI, §3.3 of the paper): registers, follows what it is told by stream or poll,
+//! hands it to [`Taps`], and de-registers.
+//!
+//! ```text
+//!  GET /v1/me ─▶ PUT /v1/me (slices held) ─▶ stream, or poll with ETag ──┐
+//!     ▲                                             every sign of life ──┴─▶ facts count for another ttl_s
+//!     └── 0.5 s … 30 s after any failure: what is known counts on until its ttl_s is over
+//! ```
+
+use super::Taps;
+use super::needs::{Became, NeedView};
+use crate::runtime::api::client::{self, Trust};
+use crate::runtime::config::{Follow, SlicesSection};
+use anabranch_slice::UeView;
+use anyhow::{Context, bail, ensure};
+use reqwest::{Method, Response, StatusCode, Url, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use utoipa::ToSchema;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest silence of a stream: the manager says something every 15 seconds.
+const SILENCE: Duration = Duration::from_secs(40);
+/// First and longest pause before the manager is asked again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Longest wait when leaving.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Longest answer, bytes.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// How it stands with the slice manager.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ManagerView {
+    /// Where it is.
+    pub manager: String,
+    /// Whether it answered the last time.
+    pub answers: bool,
+    /// Whether this UE is registered there, as far as it knows.
+    pub registered: bool,
+    /// Seconds since it was last heard of; left out if never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard_s_ago: Option<f64>,
+    /// Answers and events that brought something new.
+    pub changes: u64,
+    /// Answers and events that brought nothing new.
+    pub unchanged: u64,
+    /// Times it did not answer, or answered what cannot be used.
+    pub failures: u64,
+    /// What cannot be used of what it told, and the last failure.
+    pub problems: Vec<String>,
+    /// What it was asked for on behalf of programs, and what became of it: the last 16, the newest last.
+    pub needs: Vec<NeedView>,
+}
+
+/// See above.
+pub struct Usci {
+    http: reqwest::Client,
+    base: Url,
+    place: String,
+    follow: Follow,
+    poll_interval: Duration,
+    taps: Arc<Taps>,
+    registered: AtomicBool,
+    answers: AtomicBool,
+    changes: AtomicU64,
+    unchanged: AtomicU64,
+    failures: AtomicU64,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    etag: String,
+    ttl_s: u32,
+    ids: Vec<String>,
+    heard: Option<Instant>,
+    problems: Vec<String>,
+    failure: Option<String>,
+}
+
+impl Usci {
+    /// Nothing is sent yet.
+    pub fn new(config: &SlicesSection, taps: Arc<Taps>) -> anyhow::Result<Arc<Self>> {
+        let token = crate::runtime::api::read_token(&config.token_file)?;
+        let mut headers = header::HeaderMap::new();
+        let mut value =
+            header::HeaderValue::from_str(&format!("Bearer {token}")).context("[slices] token")?;
+        value.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, value);
+        let trust = Trust::of(&config.manager, config.ca_file.as_deref());
+        let builder = client::builder(trust).context("[slices] ca_file")?;
+        let builder = builder.default_headers(headers).connect_timeout(PATIENCE);
+        let builder = builder.pool_idle_timeout(crate::runtime::api::REUSED);
+        let (builder, base) = match config.manager.strip_prefix("unix:") {
+            Some(path) => (builder.unix_socket(PathBuf::from(path)), Url::parse("http://x/")?),
+            None => (builder, Url::parse(&config.manager).context("[slices] manager")?),
+        };
+        Ok(Arc::new(Self {
+            http: builder.build()?,
+            base,
+            place: config.manager.clone(),
+            follow: config.follow,
+            poll_interval: Duration::from_millis(config.poll_interval_ms.into()),
+            taps,
+            registered: AtomicBool::new(false),
+            answers: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            unchanged: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            told: Mutex::default(),
+        }))
+    }
+
+    /// Follows the manager for as long as it is polled.
+    pub async fn run(self: Arc<Self>) {
+        let mut pause = PAUSE.0;
+        loop {
+            let started = Instant::now();
+            let Err(error) = self.session().await;
+            let was = self.answers.swap(false, Ordering::Relaxed);
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            if was || self.failures.load(Ordering::Relaxed) == 1 {
+                tracing::warn!(
+                    manager = self.place,
+                    "slices: {error:#}; what is known counts until its time is over"
+                );
+            }
+            self.told().failure = Some(format!("{error:#}"));
+            // A session that held for a while starts with the shortest pause again.
+            if started.elapsed() > PAUSE.1 {
+                pause = PAUSE.0;
+            }
+            tokio::time::sleep(spread(pause)).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Asks for what programs need and no slice promises, one need after another, for as long as it is polled.
+    pub async fn carry_up(self: Arc<Self>) {
+        loop {
+            let wanted = self.taps.needs().next().await;
+            let (mut became, mut by, mut why) = (Became::Refused, None, Vec::new());
+            for (name, id) in &wanted.slices {
+                let body = json!({"slice": id, "dl_bps": wanted.dl_bps, "ul_bps": wanted.ul_bps});
+                let request = self.request(Method::POST, "me/needs").timeout(PATIENCE).json(&body);
+                match request.send().await {
+                    Ok(answer) if answer.status().is_success() => {
+                        let grows = answer.status() == StatusCode::ACCEPTED;
+                        became = if grows { Became::Grows } else { Became::Promised };
+                        by = Some(name.clone());
+                        break;
+                    }
+                    Ok(answer) => why.push(format!("{name}: {}", refusal(answer).await)),
+                    Err(error) => {
+                        became = Became::Failed;
+                        why.push(format!("{name}: the slice manager does not answer: {error}"));
+                        break;
+                    }
+                }
+            }
+            let (dl_bps, ul_bps) = (wanted.dl_bps, wanted.ul_bps);
+            match &by {
+                Some(slice) => tracing::info!(slice, dl_bps, ul_bps, "needs: {became:?}"),
+                None => tracing::warn!(dl_bps, ul_bps, "needs: {became:?}: {}", why.join("; ")),
+            }
+            self.taps.needs().answer(became, by, why);
+        }
+    }
+
+    /// De-registers, if it is registered.
+    pub async fn leave(&self) {
+        if !self.registered.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let farewell = self.ask(Method::DELETE, "me", None);
+        match tokio::time::timeout(FAREWELL, farewell).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(manager = self.place, "de-registering: {error:#}"),
+            Err(_) => tracing::warn!(manager = self.place, "de-registering: no answer"),
+        }
+    }
+
+    /// How it stands.
+    pub fn view(&self) -> ManagerView {
+        let told = self.told();
+        ManagerView {
+            manager: self.place.clone(),
+            answers: self.answers.load(Ordering::Relaxed),
+            registered: self.registered.load(Ordering::Relaxed),
+            heard_s_ago: told.heard.map(|at| at.elapsed().as_secs_f64()),
+            changes: self.changes.load(Ordering::Relaxed),
+            unchanged: self.unchanged.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            problems: told.problems.iter().chain(&told.failure).cloned().collect(),
+            needs: self.taps.needs().view(),
+        }
+    }
+
+    /// Registers and follows until something fails.
+    async fn session(&self) -> anyhow::Result<std::convert::Infallible> {
+        self.poll().await?;
+        self.register().await?;
+        if self.follow == Follow::Stream {
+            let answer = self.request(Method::GET, "me/stream").send().await.context("it does not answer")?;
+            match answer.status() {
+                StatusCode::OK => return self.stream(answer).await,
+                // It has too many streams: it said so before it took anything.
+                StatusCode::SERVICE_UNAVAILABLE => {}
+                _ => bail!(refusal(answer).await),
+            }
+        }
+        loop {
+            // Often enough that what is known does not run out.
+            let ttl = Duration::from_millis(u64::from(self.told().ttl_s) * 300);
+            tokio::time::sleep(spread(self.poll_interval.min(ttl))).await;
+            self.poll().await?;
+        }
+    }
+
+    async fn register(&self) -> anyhow::Result<()> {
+        let held = self.told().ids.clone();
+        let answer = self.ask(Method::PUT, "me", Some(&json!({"slices": held}))).await?;
+        let answer: Value = serde_json::from_slice(&body(answer).await?).context("answer to PUT /v1/me")?;
+        for id in answer["unknown"].as_array().into_iter().flatten() {
+            tracing::warn!("the slice manager knows nothing of slice {id} of this UE");
+        }
+        self.registered.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn poll(&self) -> anyhow::Result<()> {
+        let etag = self.told().etag.clone();
+        let mut request = self.request(Method::GET, "me").timeout(PATIENCE);
+        if !etag.is_empty() {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        let answer = request.send().await.context("it does not answer")?;
+        match answer.status() {
+            StatusCode::NOT_MODIFIED => {
+                self.heard(false);
+                Ok(())
+            }
+            StatusCode::OK => {
+                let etag = answer.headers().get(header::ETAG).and_then(|v| v.to_str().ok());
+                let etag = etag.unwrap_or_default().to_owned();
+                self.take(&body(answer).await?, etag)
+            }
+            _ => bail!(refusal(answer).await),
+        }
+    }
+
+    /// Events of a stream: the id is the ETag, the data what a poll would have answered.
+    async fn stream(&self, mut answer: Response) -> anyhow::Result<std::convert::Infallible> {
+        let mut text = Vec::new();
+        loop {
+            let chunk =
+                tokio::time::timeout(SILENCE, answer.chunk()).await.context("the stream is silent")?;
+            text.extend_from_slice(&chunk.context("the stream broke")?.context("the stream ended")?);
+            ensure!(text.len() <= MAX_ANSWER, "an event of more than {MAX_ANSWER} bytes");
+            while let Some(end) = text.windows(2).position(|w| w == b"\n\n") {
+                let event: Vec<u8> = text.drain(..end + 2).collect();
+                let event = String::from_utf8_lossy(&event);
+                let field = |name: &str| {
+                    let lines = event.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+                    lines.map(|l| l.strip_prefix(' ').unwrap_or(l)).collect::<Vec<_>>().join("\n")
+                };
+                let data = field("data");
+                if data.is_empty() {
+                    // A comment: nothing has changed.
+                    self.heard(false);
+                } else {
+                    self.take(data.as_bytes(), format!("\"{}\"", field("id")))?;
+                }
+            }
+        }
+    }
+
+    /// Takes over what was told.
+    fn take(&self, body: &[u8], etag: String) -> anyhow::Result<()> {
+        let view: UeView = serde_json::from_slice(body).context("answer of the slice manager")?;
+        let problems = self.taps.take_view(&view);
+        for problem in &problems {
+            tracing::warn!("slices: {problem}");
+        }
+        let mut told = self.told();
+        let changed = told.etag != etag || etag.is_empty();
+        (told.etag, told.ttl_s, told.problems) = (etag, view.ttl_s, problems);
+        told.ids = view.slices.iter().map(|s| s.id.clone()).collect();
+        drop(told);
+        self.heard(changed);
+        Ok(())
+    }
+
+    /// A sign of life: what was told counts from now.
+    fn heard(&self, changed: bool) {
+        self.taps.view_counts_from_now();
+        let counter = if changed { &self.changes } else { &self.unchanged };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if !self.answers.swap(true, Ordering::Relaxed) {
+            tracing::info!(manager = self.place, "the slice manager answers");
+        }
+        let mut told = self.told();
+        (told.heard, told.failure) = (Some(Instant::now()), None);
+    }
+
+    fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("v1").extend(path.split('/'));
+        }
+        self.http.request(method, url)
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
+        let mut request = self.request(method, path).timeout(PATIENCE);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.context("it does not answer")?;
+        if answer.status().is_success() { Ok(answer) } else { bail!(refusal(answer).await) }
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A body that is not too long.
+async fn body(mut answer: Response) -> anyhow::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    while let Some(chunk) = answer.chunk().await.context("the answer broke off")? {
+        all.extend_from_slice(&chunk);
+        ensure!(all.len() <= MAX_ANSWER, "an answer of more than {MAX_ANSWER} bytes");
+    }
+    Ok(all)
+}
+
+/// What a refusal says.
+async fn refusal(answer: Response) -> String {
+    let status = answer.status();
+    let remedy = match status {
+        StatusCode::UNAUTHORIZED => ": is [slices] token_file this UE's?",
+        StatusCode::FORBIDDEN => ": [slices] token_file must be a UE's token, not the operator's",
+        _ => "",
+    };
+    let problem: Value =
+        body(answer).await.ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    format!("{status}: {}{remedy}", problem["detail"].as_str().unwrap_or("no reason given"))
+}
+
+/// A pause that is up to a quarter shorter, so that those who lost the same manager do not all come back at once.
+fn spread(pause: Duration) -> Duration {
+    let random = crate::keygen::random_seed().map_or(0, |seed| u32::from(seed[0]));
+    pause - pause / 4 * random / 256
+}

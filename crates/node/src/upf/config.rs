@@ -1,0 +1,363 @@
+//! `upf.toml`.
+
+use crate::runtime::config::api::{Api, Metrics};
+use crate::runtime::config::load::Check;
+use crate::runtime::config::types::{Device, DeviceKind, check_accesses, check_ioam, check_rules};
+use crate::tcp_lane::config::UpfLane;
+use anabranch_atsss::crypto::PublicKey;
+use anabranch_atsss::destinations::Destinations;
+use anabranch_atsss::path::{FlapParams, ProbeParams};
+use anabranch_atsss::session::{Addresses, Security};
+use anabranch_element::ioam::IoamConfig;
+use anabranch_rules::Rule;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// The UPF's configuration.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfConfig {
+    /// `[upf]`
+    pub upf: UpfSection,
+    /// `[[access]]`
+    #[serde(default)]
+    pub access: Vec<UpfAccess>,
+    /// `[device]`
+    #[serde(default)]
+    pub device: Device,
+    /// `[n6]`
+    #[serde(default)]
+    pub n6: N6,
+    /// `[pool]`
+    pub pool: Pool,
+    /// `[[ue]]`
+    #[serde(default)]
+    pub ue: Vec<UpfUe>,
+    /// `[[rule]]`, first match wins.
+    #[serde(default)]
+    pub rule: Vec<Rule>,
+    /// `[probe]`
+    #[serde(default)]
+    pub probe: ProbeParams,
+    /// `[flap]`
+    #[serde(default)]
+    pub flap: FlapParams,
+    /// `[tcp_lane]`: with it UEs are offered a TCP lane.
+    #[serde(default)]
+    pub tcp_lane: Option<UpfLane>,
+    /// `[ioam]`: as which node it fills traces that pass.
+    #[serde(default)]
+    pub ioam: Option<IoamConfig>,
+    /// `[api]`
+    #[serde(default = "default_api")]
+    pub api: Api,
+    /// `[metrics]`
+    #[serde(default)]
+    pub metrics: Option<Metrics>,
+}
+
+/// `[upf]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfSection {
+    /// File with the private key (`anabranch keygen`).
+    pub private_key_file: PathBuf,
+    /// Data path threads.
+    #[serde(default)]
+    pub workers: Workers,
+    /// Most sessions at a time.
+    #[serde(default = "default_sessions")]
+    pub max_sessions: u32,
+    /// Where addresses given from the pool, and UEs added over REST, are remembered.
+    #[serde(default = "default_state")]
+    pub state_file: PathBuf,
+}
+
+/// A number of threads, or `"auto"`: one per processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "WorkersSpec")]
+pub struct Workers(pub Option<u8>);
+
+/// Most worker threads.
+pub const MAX_WORKERS: u8 = 64;
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self(Some(1))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WorkersSpec {
+    Count(i64),
+    Word(String),
+}
+
+impl TryFrom<WorkersSpec> for Workers {
+    type Error = String;
+    fn try_from(spec: WorkersSpec) -> Result<Self, String> {
+        let count = match spec {
+            WorkersSpec::Count(count) => u8::try_from(count).ok().filter(|c| (1..=MAX_WORKERS).contains(c)),
+            WorkersSpec::Word(word) if word == "auto" => return Ok(Self(None)),
+            WorkersSpec::Word(_) => None,
+        };
+        count.map(|c| Self(Some(c))).ok_or_else(|| format!("workers: give 1 to {MAX_WORKERS}, or \"auto\""))
+    }
+}
+
+impl Workers {
+    /// The number of threads on this machine.
+    pub fn count(self) -> usize {
+        self.0.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |n| n.get().min(usize::from(MAX_WORKERS))),
+            usize::from,
+        )
+    }
+}
+
+/// `[[access]]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpfAccess {
+    /// Name; UEs use the same.
+    pub name: String,
+    /// Address and port the UEs send to.
+    pub listen: SocketAddr,
+    /// Interface to bind to (SO_BINDTODEVICE).
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// Protection of user data; plain only if the UE says so too.
+    #[serde(default)]
+    pub security: Security,
+}
+
+/// `[n6]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct N6 {
+    /// How inner packets go on.
+    pub mode: N6Mode,
+    /// With nat: only what leaves by this interface is translated.
+    pub interface: Option<String>,
+    /// Destinations open to UEs although they are private, shared, link-local, loopback or multicast.
+    pub open: Vec<IpNet>,
+    /// Whether UEs may reach one another.
+    pub ue_to_ue: bool,
+}
+
+/// How inner packets reach the data network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum N6Mode {
+    /// Source addresses become the UPF's own.
+    #[default]
+    Nat,
+    /// Unchanged: the data network routes the pool to the UPF.
+    Routed,
+}
+
+/// `[pool]`: where virtual addresses come from. The first host address is the UPF's own.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// IPv4 prefix.
+    #[serde(default)]
+    pub v4: Option<Ipv4Net>,
+    /// IPv6 prefix.
+    #[serde(default)]
+    pub v6: Option<Ipv6Net>,
+}
+
+/// `[[ue]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpfUe {
+    /// Unique name.
+    pub name: String,
+    /// The UE's public key, base64.
+    #[schema(value_type = String)]
+    pub public_key: PublicKey,
+    /// Fixed virtual IPv4 address, inside the pool; else one is given and kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address_v4: Option<Ipv4Addr>,
+    /// Fixed virtual IPv6 address, inside the pool; else one is given and kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address_v6: Option<Ipv6Addr>,
+    /// Rules for this UE alone; they go before the shared ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub rule: Vec<Rule>,
+    /// Whether rules that the UE brings along are followed for its downlink.
+    #[serde(default = "yes")]
+    pub accept_rules: bool,
+}
+
+impl UpfUe {
+    /// The addresses that are its own whatever happens.
+    pub fn fixed(&self) -> Addresses {
+        Addresses { v4: self.address_v4, v6: self.address_v6 }
+    }
+}
+
+impl Check for UpfConfig {
+    fn check(&self) -> Result<(), String> {
+        let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
+        check_accesses(&names)?;
+        for (i, access) in self.access.iter().enumerate() {
+            if access.listen.port() == 0 {
+                return Err(format!(
+                    "access {}: listen \"{}\" needs a port other than 0",
+                    access.name, access.listen
+                ));
+            }
+            if let Some(other) =
+                self.access[..i].iter().find(|a| a.listen == access.listen && a.interface == access.interface)
+            {
+                return Err(format!(
+                    "accesses {} and {} both listen on \"{}\": give each its own port or interface",
+                    other.name, access.name, access.listen
+                ));
+            }
+        }
+        check_rules(&self.rule, &names)?;
+        if self.pool.v4.is_none() && self.pool.v6.is_none() {
+            return Err(
+                "[pool] is empty: give v4 = \"10.45.0.0/16\" or v6 = \"fd45::/64\", or both".to_owned()
+            );
+        }
+        if self.pool.v4.is_some_and(|p| p.prefix_len() > 30)
+            || self.pool.v6.is_some_and(|p| p.prefix_len() > 126)
+        {
+            return Err("[pool] has no room: a /30 or /126 is the smallest".to_owned());
+        }
+        self.check_ues()?;
+        if self.device.kind == DeviceKind::Packet && self.upf.workers.0.is_some_and(|n| n > 1) {
+            return Err("[device] kind = \"packet\" has one queue: set [upf] workers = 1".to_owned());
+        }
+        self.probe.validate().map_err(|e| format!("[probe] {e}"))?;
+        self.flap.validate().map_err(|e| format!("[flap] {e}"))?;
+        self.device.check()?;
+        if let Some(lane) = &self.tcp_lane {
+            lane.check()?;
+            if self.pool.v4.is_none() {
+                return Err("[tcp_lane] knows sessions by their IPv4 addresses: give [pool] v4".to_owned());
+            }
+            if self.device.kind == DeviceKind::Packet {
+                return Err("[tcp_lane] needs [device] kind = \"tun\"".to_owned());
+            }
+        }
+        check_ioam(self.ioam.as_ref())?;
+        let plain = self.access.iter().any(|access| access.security == Security::Plain);
+        self.device.check_fast_path(plain, self.ioam.is_some())?;
+        Metrics::check(self.metrics.as_ref())?;
+        self.api.check()
+    }
+}
+
+impl UpfConfig {
+    /// The prefixes that UEs have addresses of.
+    pub fn pools(&self) -> Vec<IpNet> {
+        self.pool.v4.map(IpNet::V4).into_iter().chain(self.pool.v6.map(IpNet::V6)).collect()
+    }
+
+    /// Where packets of UEs may go.
+    pub fn destinations(&self) -> Destinations {
+        let own = self.pool.v4.and_then(gateway_v4).map(IpAddr::V4);
+        let own = own.into_iter().chain(self.pool.v6.and_then(gateway_v6).map(IpAddr::V6));
+        Destinations::new(self.pools(), own, self.n6.open.iter().map(IpNet::trunc), self.n6.ue_to_ue)
+    }
+
+    /// The number of data-path threads. A veth pair has one queue only.
+    pub fn workers(&self) -> usize {
+        match self.device.kind {
+            DeviceKind::Tun => self.upf.workers.count(),
+            DeviceKind::Packet => 1,
+        }
+    }
+
+    /// The first thing wrong with a UE, by itself or beside those before it.
+    fn check_ues(&self) -> Result<(), String> {
+        let (mut names, mut keys, mut addresses) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for ue in &self.ue {
+            self.check_ue(ue)?;
+            let same = |other: Option<&str>, what: &str, value: &dyn std::fmt::Display| match other {
+                Some(other) => {
+                    Err(format!("UEs {other} and {} share {what} \"{value}\": it must be unique", ue.name))
+                }
+                None => Ok(()),
+            };
+            let name = ue.name.as_str();
+            same(names.insert(name, name), "the name", &name)?;
+            same(keys.insert(ue.public_key, name), "public_key", &ue.public_key)?;
+            for a in ue.fixed().iter() {
+                same(addresses.insert(a, name), address_key(a), &a)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first thing wrong with one UE, by itself. Used by the REST interface too.
+    pub fn check_ue(&self, ue: &UpfUe) -> Result<(), String> {
+        if ue.name.is_empty() || ue.name.len() > 64 {
+            return Err(format!("ue name \"{}\": use 1 to 64 bytes", ue.name));
+        }
+        if let Some(a) = ue.address_v4
+            && !self.pool.v4.is_some_and(|p| {
+                p.contains(&a) && Some(a) != gateway_v4(p) && a != p.broadcast() && a != p.network()
+            })
+        {
+            return Err(format!(
+                "ue {}: address_v4 \"{a}\" is not a free host address of [pool] v4",
+                ue.name
+            ));
+        }
+        if let Some(a) = ue.address_v6
+            && !self.pool.v6.is_some_and(|p| p.contains(&a) && Some(a) != gateway_v6(p) && a != p.network())
+        {
+            return Err(format!(
+                "ue {}: address_v6 \"{a}\" is not a free host address of [pool] v6",
+                ue.name
+            ));
+        }
+        let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
+        check_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))?;
+        Ok(())
+    }
+}
+
+/// What a fixed address is called in a `[[ue]]` section.
+pub fn address_key(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "address_v4" } else { "address_v6" }
+}
+
+/// The UPF's own address in an IPv4 pool: the first host.
+pub fn gateway_v4(pool: Ipv4Net) -> Option<Ipv4Addr> {
+    pool.hosts().next()
+}
+
+/// The UPF's own address in an IPv6 pool: the first host after the subnet-router anycast address.
+pub fn gateway_v6(pool: Ipv6Net) -> Option<Ipv6Addr> {
+    pool.hosts().find(|a| *a != pool.network())
+}
+
+fn default_sessions() -> u32 {
+    131_072
+}
+
+fn default_state() -> PathBuf {
+    "/var/lib/anabranch/upf-state.json".into()
+}
+
+fn default_api() -> Api {
+    Api::unix("/run/anabranch/upf.sock")
+}
+
+fn yes() -> bool {
+    true
+}

@@ -1,0 +1,444 @@
+//! What the REST interface, and SIGHUP, make a UPF do: look, add and remove UEs, change rules, reload.
+
+use super::leases::Leases;
+use super::run::{Agent, Directory, Known, add, directory};
+use crate::runtime::api::{self, ControlRequest, Problem, TcpLaneRequest};
+use crate::runtime::config::{self, Device, UpfConfig, UpfUe, check_rules};
+use crate::runtime::{metrics, views, why};
+use crate::tcp_lane::run::LaneOfUpf;
+use crate::ue::run as ue;
+use anabranch_atsss::PathId;
+use anabranch_atsss::crypto::PublicKey;
+use anabranch_atsss::session::{CodingStats, PathLoad, RuleView, Session};
+use anabranch_atsss::upf::{SessionView, Upf, UpfCommand, UpfError};
+use anabranch_element::ioam::IoamStats;
+use anabranch_element::time::Instant as CoreInstant;
+use anabranch_rules::{AccessName, Rule};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Commands a worker carries out between two batches: a few hundred microseconds at most.
+const CHUNK: usize = 100;
+/// New addresses are told to the workers together, this much later at the latest.
+const OWNERS_WITHIN: Duration = Duration::from_millis(20);
+
+impl Agent {
+    pub(crate) async fn on_request(&mut self, ask: ControlRequest) {
+        // Whoever asked and went away does not care for the answer.
+        match ask {
+            ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
+            ControlRequest::Sessions { offset, limit, reply } => {
+                drop(reply.send(self.sessions(offset, limit).await))
+            }
+            ControlRequest::Session(name, reply) => drop(reply.send(self.session(&name).await)),
+            ControlRequest::Create(ue, reply) => drop(reply.send(self.create(*ue).await)),
+            ControlRequest::Delete(name, reply) => drop(reply.send(self.delete(&name).await)),
+            ControlRequest::ResetClock(name, reply) => drop(reply.send(self.reset_clock(&name).await)),
+            ControlRequest::Rules(reply) => drop(reply.send(Ok(self.rules()))),
+            ControlRequest::SetRules(rules, reply) => drop(reply.send(self.set_rules(rules).await)),
+            ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
+            ControlRequest::Ran(ask) => ask.refuse(),
+            ControlRequest::Lwip(ask) => ask.refuse(),
+            ControlRequest::Proxy(ask) => ask.refuse(),
+            ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane_view()))),
+            ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
+                let flows = self.lane.as_ref().map(|lane| lane.flows(offset, limit)).unwrap_or_default();
+                drop(reply.send(Ok(flows)));
+            }
+            ControlRequest::Metrics(reply) => drop(reply.send(self.metrics().await)),
+        }
+    }
+
+    async fn status(&self) -> Result<api::Status, Problem> {
+        let names: Vec<String> = self.config.access.iter().map(|a| a.name.clone()).collect();
+        let (mut drops, mut connected, mut workers) = (BTreeMap::new(), 0, Vec::new());
+        let mut ioam = IoamStats::default();
+        for shard in &self.shards {
+            let ask = shard.ask(|worker, _| {
+                let counters = worker.counters();
+                let upf = &worker.end.upf;
+                (counters, upf.drops().clone(), upf.connected_count(), upf.ioam_stats(), upf.key_conflicts())
+            });
+            let (counters, dropped, up, marks, key_conflicts) = ask.await.map_err(Problem::unavailable)?;
+            views::add_drops(&mut drops, &dropped);
+            connected += up as u64;
+            ioam += marks;
+            let worker = views::worker(&counters, names.iter().map(String::as_str));
+            workers.push(api::WorkerStatus { key_conflicts, ..worker });
+        }
+        Ok(api::Status {
+            part: "upf".to_owned(),
+            name: "upf".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            public_key: self.own_key.to_string(),
+            device: self.config.device.name.clone(),
+            mtu_bytes: self.mtu,
+            sessions: self.ues.len() as u64,
+            connected,
+            trouble: self.trouble_rows(),
+            drops,
+            ioam: views::ioam(self.config.ioam.is_some(), ioam),
+            workers,
+        })
+    }
+
+    fn trouble_rows(&self) -> BTreeMap<String, String> {
+        let now = Instant::now();
+        let mut rows = self.shared_keys.rows(now);
+        rows.extend(self.troubles.rows(now));
+        rows
+    }
+
+    async fn sessions(&self, offset: usize, limit: usize) -> Result<api::SessionList, Problem> {
+        let page: Vec<&Known> = self.ues.values().skip(offset).take(limit).collect();
+        Ok(api::SessionList { total: self.ues.len() as u64, sessions: self.look_at(&page, false).await? })
+    }
+
+    async fn session(&self, name: &str) -> Result<api::Session, Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        self.look_at(&[known], true).await?.pop().ok_or_else(|| no_session(name))
+    }
+
+    /// The sessions of these UEs, in their order, with the rules that had packets, or all of them.
+    async fn look_at(&self, page: &[&Known], all_rules: bool) -> Result<Vec<api::Session>, Problem> {
+        let mut found: BTreeMap<PublicKey, api::Session> = BTreeMap::new();
+        for (number, shard) in self.shards.iter().enumerate() {
+            let keys: Vec<PublicKey> = page
+                .iter()
+                .filter(|known| known.shard(self.shards.len()) == number)
+                .map(|known| known.key)
+                .collect();
+            for keys in keys.chunks(CHUNK) {
+                let keys = keys.to_vec();
+                let ask = shard.ask(move |worker, now| {
+                    let upf = &worker.end.upf;
+                    let look = |key| Look::at(upf, key, all_rules, now);
+                    keys.iter().filter_map(look).collect::<Vec<_>>()
+                });
+                for look in ask.await.map_err(Problem::unavailable)? {
+                    found.insert(look.view.key, look.session());
+                }
+            }
+        }
+        Ok(page.iter().filter_map(|known| found.remove(&known.key)).collect())
+    }
+
+    async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
+        self.config.check_ue(&ue).map_err(Problem::invalid)?;
+        let taken = |field: &str, value: &dyn std::fmt::Display| {
+            let detail = format!("{field} {value} belongs to another UE");
+            Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
+        };
+        if self.ues.contains_key(ue.name.as_str()) {
+            return taken("name", &ue.name);
+        }
+        let key = ue.public_key;
+        if self.ues.values().any(|known| known.key == key) {
+            return taken("public_key", &key);
+        }
+        for address in ue.fixed().iter() {
+            let owner = self.leases.owner(address).filter(|owner| *owner != key);
+            if owner.is_some_and(|owner| self.ues.values().any(|known| known.key == owner)) {
+                return taken(config::address_key(address), &address);
+            }
+        }
+        let mut leases = self.leases.clone();
+        let keys: BTreeSet<PublicKey> = self.ues.values().map(|known| known.key).collect();
+        let addresses = leases
+            .assign_one(&ue, |key| keys.contains(key))
+            .map_err(|detail| Problem::conflict(detail, "remove UEs that are gone"))?;
+        leases.added.push(ue.clone());
+        leases.dirty = true;
+        let (name, known) = Known::new(ue, addresses, false);
+        let shard = known.shard(self.shards.len());
+        self.order(shard, add(&name, &known, &leases).into(), Vec::new()).await?;
+        let before = std::mem::replace(&mut self.leases, leases);
+        if let Err(error) = self.save().await {
+            self.revoke(before);
+            self.order(shard, vec![UpfCommand::RemoveUe(known.key)], Vec::new()).await?;
+            return Err(not_saved(&error));
+        }
+        self.ues.insert(name.clone(), known);
+        self.addresses_changed();
+        self.session(&name).await
+    }
+
+    /// What was to be saved could not be: it is as it was before. The file may have it all the same, so it is written again.
+    fn revoke(&mut self, before: Leases) {
+        self.leases = before;
+        self.leases.dirty = true;
+    }
+
+    async fn delete(&mut self, name: &str) -> Result<(), Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        if known.from_file {
+            let remedy = "remove its [[ue]] section and reload";
+            return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
+        }
+        let (key, shard) = (known.key, known.shard(self.shards.len()));
+        let before = self.leases.clone();
+        self.leases.added.retain(|ue| ue.public_key != key);
+        self.leases.dirty = true;
+        // One that the file still has would be back after a restart.
+        if let Err(error) = self.save().await {
+            self.revoke(before);
+            return Err(not_saved(&error));
+        }
+        if let Err(problem) = self.order(shard, vec![UpfCommand::RemoveUe(key)], Vec::new()).await {
+            self.revoke(before);
+            return Err(problem);
+        }
+        self.ues.remove(name);
+        self.troubles.clear(name);
+        self.addresses_changed();
+        Ok(())
+    }
+
+    /// Any handshake timestamp of this UE is accepted again; its session goes on.
+    async fn reset_clock(&mut self, name: &str) -> Result<api::Session, Problem> {
+        let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
+        let (key, shard) = (known.key, known.shard(self.shards.len()));
+        self.order(shard, vec![UpfCommand::ForgetTimestamp(key)], Vec::new()).await?;
+        self.leases.forget_timestamp(&key);
+        self.troubles.clear(name);
+        self.log.push(views::event(
+            "clock-reset",
+            Some(name),
+            "any handshake time stamp is accepted again".to_owned(),
+        ));
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        self.session(name).await
+    }
+
+    fn rules(&self) -> api::Rules {
+        api::Rules { rules: self.config.rule.clone(), uses: Vec::new() }
+    }
+
+    async fn set_rules(&mut self, rules: Vec<Rule>) -> Result<api::Rules, Problem> {
+        let names: Vec<&str> = self.config.access.iter().map(|a| a.name.as_str()).collect();
+        check_rules(&rules, &names).map_err(|e| Problem::invalid(e).field("rules"))?;
+        let change = Change {
+            commands: vec![vec![UpfCommand::Rules(rules.clone())]; self.shards.len()],
+            inverse: vec![vec![UpfCommand::Rules(self.config.rule.clone())]; self.shards.len()],
+        };
+        self.execute(change).await?;
+        self.config.rule = rules;
+        Ok(self.rules())
+    }
+
+    fn lane_view(&self) -> api::TcpLane {
+        self.lane.as_ref().map_or_else(crate::tcp_lane::run::none, LaneOfUpf::view)
+    }
+
+    async fn metrics(&self) -> Result<String, Problem> {
+        let status = self.status().await?;
+        let sessions = if self.ues.len() <= metrics::MAX_SESSIONS {
+            self.sessions(0, metrics::MAX_SESSIONS).await?.sessions
+        } else {
+            Vec::new()
+        };
+        Ok(metrics::text(&status, &sessions, &self.lane_view()))
+    }
+
+    /// Reads the file again. UEs and rules change at once; whatever else is different waits for a restart.
+    /// The change is planned whole before anything is done, and undone whole if any of it fails.
+    pub(crate) async fn reload(&mut self) -> Result<api::Reloaded, Problem> {
+        let mut new: UpfConfig = config::load(&self.file).map_err(|e| Problem::invalid(e.to_string()))?;
+        // What a flag said still holds.
+        new.api.listen = self.config.api.listen.clone();
+        new.metrics.clone_from(&self.config.metrics);
+        let needs_restart = needs_restart(&new, &self.config);
+        // Addresses come from the pool that is in use.
+        let mut running = UpfConfig { ue: new.ue, rule: new.rule, ..self.config.clone() };
+        let names: Vec<&str> = running.access.iter().map(|a| a.name.as_str()).collect();
+        let invalid = |e: String| Problem::invalid(format!("{}: {e}", self.file.display()));
+        check_rules(&running.rule, &names).map_err(invalid)?;
+        for ue in &running.ue {
+            running.check_ue(ue).map_err(invalid)?;
+        }
+        let mut leases = self.leases.clone();
+        let ues = directory(&mut running, &mut leases).map_err(invalid)?;
+
+        let workers = self.shards.len();
+        let mut change = Change {
+            commands: commands(&self.ues, &ues, &leases, workers),
+            inverse: commands(&ues, &self.ues, &self.leases, workers),
+        };
+        if running.rule != self.config.rule {
+            for (forth, back) in change.commands.iter_mut().zip(&mut change.inverse) {
+                forth.push(UpfCommand::Rules(running.rule.clone()));
+                back.push(UpfCommand::Rules(self.config.rule.clone()));
+            }
+        }
+        let mut changed = Vec::new();
+        if ues != self.ues {
+            changed.push("ue".to_owned());
+        }
+        if running.rule != self.config.rule {
+            changed.push("rule".to_owned());
+        }
+        self.execute(change).await?;
+        (self.config, self.ues, self.leases) = (running, ues, leases);
+        self.addresses_changed();
+        if let Err(error) = self.save().await {
+            tracing::error!("{error:#}; will be tried again");
+        }
+        let (did, waits) = (ue::list(&changed), ue::list(&needs_restart));
+        let message = format!("changed: {did}; waits for a restart: {waits}");
+        self.log.push(views::event("reloaded", None, message));
+        Ok(api::Reloaded { changed, needs_restart })
+    }
+
+    /// Carries out a change on every shard, or on none.
+    async fn execute(&self, change: Change) -> Result<(), Problem> {
+        let mut done = Vec::new();
+        for (shard, (commands, inverse)) in change.commands.into_iter().zip(change.inverse).enumerate() {
+            if let Err(problem) = self.order(shard, commands, inverse.clone()).await {
+                for (shard, inverse) in done {
+                    if let Err(problem) = self.order(shard, inverse, Vec::new()).await {
+                        tracing::error!("undoing a change: {}", problem.detail);
+                    }
+                }
+                return Err(problem);
+            }
+            done.push((shard, inverse));
+        }
+        Ok(())
+    }
+
+    /// Carries out commands on one shard; if one fails, `inverse` undoes them all.
+    async fn order(
+        &self,
+        shard: usize,
+        commands: Vec<UpfCommand>,
+        inverse: Vec<UpfCommand>,
+    ) -> Result<(), Problem> {
+        let Some(handle) = self.shards.get(shard) else { return Ok(()) };
+        let mut commands = commands.into_iter().peekable();
+        while commands.peek().is_some() {
+            let chunk: Vec<UpfCommand> = commands.by_ref().take(CHUNK).collect();
+            let ask = handle.ask(move |worker, now| -> Result<(), UpfError> {
+                chunk.into_iter().try_for_each(|command| worker.end.upf.command(command, now))
+            });
+            let problem = match ask.await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => Problem::invalid(error.to_string()),
+                Err(error) => Problem::unavailable(error),
+            };
+            let undo = handle.run(move |worker, now| {
+                for command in inverse {
+                    // What was not done need not be undone.
+                    let _ = worker.end.upf.command(command, now);
+                }
+            });
+            if let Err(error) = undo {
+                tracing::error!("undoing a change: {error}");
+            }
+            return Err(problem);
+        }
+        Ok(())
+    }
+
+    fn addresses_changed(&mut self) {
+        if self.shards.len() > 1 && self.owners_due.is_none() {
+            self.owners_due = Some(tokio::time::Instant::now() + OWNERS_WITHIN);
+        }
+    }
+}
+
+/// What a worker says of one session.
+struct Look {
+    view: SessionView,
+    loads: Vec<PathLoad>,
+    rules: Vec<RuleView>,
+    accesses: Arc<[AccessName]>,
+    coding: CodingStats,
+    now: CoreInstant,
+}
+
+impl Look {
+    fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: CoreInstant) -> Option<Self> {
+        let view = upf.view(key)?;
+        // One at rest has done nothing lately, and most rest.
+        let session = upf.session(key).filter(|session| !session.is_resting());
+        let mut rules = session.map(|_| upf.rule_views(key, now)).unwrap_or_default();
+        rules.retain(|rule| all_rules || rule.is_used());
+        Some(Self {
+            loads: session.map(|session| session.path_loads(now).collect()).unwrap_or_default(),
+            accesses: session.map_or_else(|| Arc::new([]) as _, |session| session.accesses().clone()),
+            coding: session.map(Session::coding).unwrap_or_default(),
+            view,
+            rules,
+            now,
+        })
+    }
+
+    fn session(&self) -> api::Session {
+        let SessionView { ue, key, addresses, connected, traffic, paths, .. } = &self.view;
+        let access = |path: PathId| {
+            self.accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
+        };
+        let mut session = views::session(ue, key.to_string(), addresses, *connected, *traffic);
+        session.paths = paths.iter().map(|path| views::path(ue, path, &self.loads, None)).collect();
+        session.uses = self.rules.iter().map(|rule| why::rule_use(ue, rule, self.now, &access)).collect();
+        session.coded = why::coded(&self.coding);
+        session
+    }
+}
+
+/// Commands per shard, and what undoes them.
+struct Change {
+    commands: Vec<Vec<UpfCommand>>,
+    inverse: Vec<Vec<UpfCommand>>,
+}
+
+/// What makes `new` out of `old`: first whoever is gone or has other addresses goes, so that addresses can
+/// change hands, then whoever is new or different comes.
+fn commands(old: &Directory, new: &Directory, leases: &Leases, workers: usize) -> Vec<Vec<UpfCommand>> {
+    let (of_old, of_new) = (by_key(old), by_key(new));
+    let mut commands = vec![Vec::new(); workers];
+    for (key, (_, known)) in &of_old {
+        if of_new.get(key).is_none_or(|(_, new)| new.addresses != known.addresses) {
+            commands[known.shard(workers)].push(UpfCommand::RemoveUe(**key));
+        }
+    }
+    for (key, (name, known)) in &of_new {
+        let same = |(other, old): &(&str, &Known)| old.entry(other) == known.entry(name);
+        if !of_old.get(key).is_some_and(same) {
+            commands[known.shard(workers)].extend(add(name, known, leases));
+        }
+    }
+    commands
+}
+
+fn by_key(ues: &Directory) -> BTreeMap<&PublicKey, (&str, &Known)> {
+    ues.iter().map(|(name, known)| (&known.key, (&**name, known))).collect()
+}
+
+fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
+    let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
+    let differs = [
+        ("upf", new.upf != running.upf),
+        ("access", new.access != running.access),
+        ("device", device != running.device),
+        ("n6", new.n6 != running.n6),
+        ("pool", new.pool != running.pool),
+        ("probe", new.probe != running.probe),
+        ("flap", new.flap != running.flap),
+        ("tcp_lane", new.tcp_lane != running.tcp_lane),
+        ("ioam", new.ioam != running.ioam),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
+}
+
+fn not_saved(error: &anyhow::Error) -> Problem {
+    Problem::unavailable(format!("{error:#}; nothing has changed"))
+}
+
+fn no_session(name: &str) -> Problem {
+    Problem::not_found("session", name, "list them with GET /v1/sessions")
+}

@@ -1,0 +1,543 @@
+//! `anabranch upf`: set-up, control loop, tear-down. What the REST interface asks for is in `requests`.
+
+use super::leases::{self, Leases};
+use crate::keygen::random_seed;
+use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
+use crate::runtime::clock::{Clock, unix_ns};
+use crate::runtime::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
+use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
+use crate::runtime::engine::udp::AccessSocket;
+use crate::runtime::engine::worker::{Handle, Worker};
+use crate::runtime::engine::{device, fast};
+use crate::runtime::netctl::{self, Net, SocketSpec, bind_access_when_free, interface_of};
+use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
+use crate::runtime::trouble::Troubles;
+use crate::runtime::worker_pool::WorkerPool;
+use crate::runtime::{Common, folder, views};
+use crate::tcp_lane::run::LaneOfUpf;
+use anabranch_atsss::FixedHasher;
+use anabranch_atsss::crypto::{PrivateKey, PublicKey};
+use anabranch_atsss::session::{Addresses, Security, SessionEvent, SessionParams};
+use anabranch_atsss::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
+use anabranch_element::time::Instant as CoreInstant;
+use anabranch_rules::Rule;
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Inner MTU where the file says "auto": what a path of 1500 bytes carries, with room for one more tunnel.
+const AUTO_MTU: u16 = 1400;
+/// How often what changed is written to the state file, send errors are looked at and unused memory is given back.
+const TICK: Duration = Duration::from_secs(5);
+/// Writing may take this part of the time: with 100,000 UEs somebody shakes hands in every tick, and the whole
+/// file is written each time.
+const SAVING: u32 = 200;
+
+const SHARED_KEY: &str =
+    "two devices run with this UE's key, and push each other out of the session: give each a key of its own";
+
+/// Reads the file and lets flags win.
+pub fn load(args: &Common) -> anyhow::Result<UpfConfig> {
+    let mut config: UpfConfig = config::load(&args.config)?;
+    args.win(&mut config.api, &mut config.metrics)?;
+    Ok(config)
+}
+
+/// A UE the UPF serves. What its entry in the file says is kept nowhere else: there may be 100,000 of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Known {
+    /// Who it is.
+    pub key: PublicKey,
+    /// What it was given.
+    pub addresses: Addresses,
+    /// Rules for it alone.
+    pub rules: Box<[Rule]>,
+    /// Whether rules that it brings along are followed.
+    pub accept_rules: bool,
+    /// From the file, not over REST.
+    pub from_file: bool,
+}
+
+/// UEs by name.
+pub type Directory = BTreeMap<Box<str>, Known>;
+
+impl Known {
+    /// As configured, with what it was given; and its name.
+    pub fn new(ue: UpfUe, addresses: Addresses, from_file: bool) -> (Box<str>, Self) {
+        let UpfUe { name, public_key: key, rule, accept_rules, .. } = ue;
+        (name.into(), Self { key, addresses, rules: rule.into(), accept_rules, from_file })
+    }
+
+    /// The worker that has it.
+    pub fn shard(&self, workers: usize) -> usize {
+        usize::from(self.key.shard_hint()) % workers
+    }
+
+    /// The core's form.
+    pub fn entry(&self, name: &str) -> UeEntry {
+        UeEntry {
+            name: name.to_owned(),
+            key: self.key,
+            addresses: self.addresses,
+            rules: self.rules.to_vec(),
+            accept_rules: self.accept_rules,
+        }
+    }
+}
+
+/// Everybody in the file and in the state file, with addresses. The configuration has no UEs afterwards.
+pub fn directory(config: &mut UpfConfig, leases: &mut Leases) -> Result<Directory, String> {
+    let keys: HashSet<PublicKey> = config.ue.iter().map(|ue| ue.public_key).collect();
+    let names: HashSet<&str> = config.ue.iter().map(|ue| ue.name.as_str()).collect();
+    let mut holders: HashMap<IpAddr, &str> = HashMap::new();
+    for ue in &config.ue {
+        holders.extend(ue.fixed().iter().map(|address| (address, ue.name.as_str())));
+    }
+    // A UE that was added over REST and is in the file now belongs to the file.
+    leases.added.retain(|added| !keys.contains(&added.public_key));
+    for added in &leases.added {
+        config.check_ue(added).map_err(|e| format!("{e} (added over REST, in the state file)"))?;
+        if names.contains(added.name.as_str()) {
+            return Err(format!(
+                "ue \"{}\" is in the file, and another one of that name was added over REST: rename it, or \
+                 remove the other with DELETE /v1/sessions/{}",
+                added.name, added.name
+            ));
+        }
+        if let Some(holder) = added.fixed().iter().find_map(|address| holders.get(&address)) {
+            return Err(format!(
+                "ue \"{holder}\" has the fixed address of UE {}, which was added over REST: choose another",
+                added.name
+            ));
+        }
+    }
+    let added = std::mem::take(&mut leases.added);
+    let given = leases.assign(config.ue.iter().chain(&added));
+    leases.added = added;
+    leases.shrink();
+    let given = given?;
+    let known = |ue: UpfUe, from_file| {
+        let addresses = given.get(&ue.public_key).copied().unwrap_or_default();
+        Known::new(ue, addresses, from_file)
+    };
+    let file = std::mem::take(&mut config.ue).into_iter().map(|ue| known(ue, true));
+    Ok(file.chain(leases.added.iter().map(|ue| known(ue.clone(), false))).collect())
+}
+
+/// Sets everything up, runs, and takes everything down again, also when something fails.
+pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::open()?;
+    let key = config::read_private_key(&config.upf.private_key_file)?;
+    let mut leases = Leases::load(&config.upf.state_file, &config.pool)?;
+    let ues = directory(&mut config, &mut leases)
+        .map_err(|message| config::ConfigError::new(args.config.display().to_string(), message))?;
+    let state = folder::of(&config.upf.state_file);
+    folder::make_for(&config.upf.state_file)?;
+    let net = Net::open()?.remembering(state, &config.device.name);
+    // A table of the same name is replaced in one step; without it, the kernel would answer packets of
+    // flows it translated a moment ago as if they were its own, and end them.
+    let keep_table = config.n6.mode == N6Mode::Nat;
+    net.clean(&config.device.name, config.device.mark, keep_table).await?;
+    let mut plan = Vec::new();
+    let namespace = netctl::packet_namespace(&config.device);
+    if config.device.kind == DeviceKind::Packet {
+        plan = netctl::packet_device(&config.device, namespace.as_ref());
+    }
+    let base = net.apply(plan).await?;
+    let result = serve(args, config, key, &net, namespace.as_ref(), leases, ues, &mut signals).await;
+    net.undo(base).await;
+    result
+}
+
+async fn serve(
+    args: &Common,
+    config: UpfConfig,
+    key: PrivateKey,
+    net: &Net,
+    namespace: Option<&File>,
+    leases: Leases,
+    ues: Directory,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let workers = config.workers();
+    let mtu = match config.device.mtu {
+        Mtu::Bytes(bytes) => bytes,
+        Mtu::Auto => AUTO_MTU,
+    };
+    let own_key = key.public();
+    let owners = Arc::new(ArcSwap::from_pointee(owner_table(&ues, workers)?));
+    let clock = Clock::start();
+    let mut sockets = sockets(&config, workers)?;
+    let (told, events) = mpsc::channel(8192);
+    let mut worker_pool = Vec::new();
+    let devices = device::open(&config.device, mtu, workers, namespace)?;
+    let paths = config.upf.max_sessions.saturating_mul(config.access.len() as u32);
+    let lanes = fast::start(&config.device, false, paths, workers)?;
+    for (shard, (device, lanes)) in devices.into_iter().zip(lanes).enumerate() {
+        let mut upf = shard_of(&config, &key, mtu, shard, workers, clock.now())?;
+        for (name, known) in ues.iter().filter(|(_, known)| known.shard(workers) == shard) {
+            for command in add(name, known, &leases) {
+                upf.command(command, clock.now())?;
+            }
+        }
+        let end = UpfEnd::new(upf, workers, &owners);
+        let own = sockets.iter_mut().map(|of_access| of_access.pop_front()).collect();
+        let (mut worker, handle) = Worker::new(end, clock, device, own, told.clone())?;
+        worker.spin(config.device.busy_poll());
+        worker.set_fast(lanes);
+        worker_pool.push((worker, handle));
+    }
+    let layer = net.apply(netctl::upf(&config, mtu)).await?;
+
+    let result = async {
+        let worker_pool = WorkerPool::start(worker_pool)?;
+        let lane = match &config.tcp_lane {
+            Some(lane) => Some(LaneOfUpf::start(lane, &config, mtu, net, worker_pool.handles()).await?),
+            None => None,
+        };
+        let (sender, requests) = mpsc::channel(64);
+        let log = EventLog::default();
+        let mut agent = Agent {
+            file: args.config.clone(),
+            own_key,
+            shards: worker_pool.handles().to_vec(),
+            ues,
+            leases,
+            owners,
+            owners_due: None,
+            mtu,
+            lane,
+            log: log.clone(),
+            troubles: Troubles::default(),
+            shared_keys: Troubles::default(),
+            started: Instant::now(),
+            save_after: Instant::now(),
+            config,
+        };
+        let mut worker_pool = worker_pool;
+        let api = (&agent.config.api, agent.config.metrics.as_ref());
+        let role = api::Agent::Upf;
+        let served = match api::serve(role, api.0, api.1, RequestSender::new(sender), log, None).await {
+            Ok(_server) => agent.serve(signals, &mut worker_pool, events, requests).await,
+            Err(error) => Err(error),
+        };
+        notify("STOPPING=1");
+        if let Some(lane) = agent.lane.take() {
+            lane.stop().await;
+        }
+        let stopped = worker_pool.stop();
+        let saved = agent.save().await;
+        stopped.and(saved).and(served)
+    }
+    .await;
+    match result {
+        Ok(ProcessSignal::HandOver) => net.make_way(layer).await,
+        _ => {
+            net.undo(layer).await;
+            net.restore_rest().await;
+        }
+    }
+    result.map(drop)
+}
+
+/// The control plane's state.
+pub struct Agent {
+    pub(crate) file: PathBuf,
+    pub(crate) config: UpfConfig,
+    pub(crate) own_key: PublicKey,
+    pub(crate) shards: Vec<Handle<UpfEnd>>,
+    pub(crate) ues: Directory,
+    pub(crate) leases: Leases,
+    pub(crate) owners: Arc<ArcSwap<OwnerTable>>,
+    /// When to tell the workers about new addresses.
+    pub(crate) owners_due: Option<tokio::time::Instant>,
+    pub(crate) mtu: u16,
+    /// What TCP flows of UEs end at.
+    pub(crate) lane: Option<LaneOfUpf>,
+    pub(crate) log: EventLog,
+    /// UEs that are refused.
+    pub(crate) troubles: Troubles,
+    /// UEs whose key two devices run with: they have a session all the time.
+    pub(crate) shared_keys: Troubles,
+    pub(crate) started: Instant,
+    /// When the state file may be written next only because handshakes changed it.
+    pub(crate) save_after: Instant,
+}
+
+impl Agent {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        worker_pool: &mut WorkerPool<UpfEnd>,
+        mut events: mpsc::Receiver<UpfEvent>,
+        mut requests: mpsc::Receiver<ControlRequest>,
+    ) -> anyhow::Result<ProcessSignal> {
+        self.save().await?;
+        let mut tick = tokio::time::interval(TICK);
+        tracing::info!(public_key = %self.own_key, ues = self.ues.len(), workers = self.shards.len(), "upf runs");
+        notify("READY=1");
+        loop {
+            let owners_due = self.owners_due;
+            tokio::select! {
+                Some(event) = events.recv() => self.on_event(event),
+                signal = signals.next() => match signal {
+                    ProcessSignal::Stop => return Ok(ProcessSignal::Stop),
+                    ProcessSignal::HandOver => return Ok(ProcessSignal::HandOver),
+                    ProcessSignal::Reload => reloading(self.reload()).await,
+                },
+                Some(ask) = requests.recv() => self.on_request(ask).await,
+                () = sleep_until(owners_due) => self.publish_owners()?,
+                _ = tick.tick() => {
+                    if Instant::now() >= self.save_after
+                        && let Err(error) = self.save().await
+                    {
+                        tracing::error!("{error:#}");
+                    }
+                    self.tell_time();
+                    // The workers answer, so they live.
+                    self.report_send_errors().await;
+                    anabranch_kern::memory::give_back();
+                    notify("WATCHDOG=1");
+                }
+                error = worker_pool.failed() => return Err(error),
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: UpfEvent) {
+        match event {
+            UpfEvent::Handshake { key, timestamp_ns } => self.leases.saw(key, timestamp_ns),
+            UpfEvent::SessionUp { ue } => {
+                self.troubles.clear(&ue);
+                let addresses = self.ues.get(ue.as_str()).map(|known| known.addresses).unwrap_or_default();
+                let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+                let message = format!("connected as {}", addresses.join(" and "));
+                self.log.push(views::event("session-up", Some(&ue), message));
+            }
+            UpfEvent::Refused { ue, reason } => {
+                // It asks again and again; that is told once.
+                if self.troubles.note(&ue, reason, Instant::now()) {
+                    self.log.push(views::event("refused", Some(&ue), reason.to_owned()));
+                }
+            }
+            UpfEvent::SharedKey { ue } => {
+                self.shared_keys.note(&ue, SHARED_KEY, Instant::now());
+                self.log.push(views::event("shared-key", Some(&ue), SHARED_KEY.to_owned()));
+            }
+            UpfEvent::SessionDown { ue, reason } => {
+                self.log.push(views::event("session-down", Some(&ue), format!("session ended: {reason}")));
+            }
+            UpfEvent::BadConfig { ue, error } => self.log.push(views::event("bad-config", Some(&ue), error)),
+            UpfEvent::Session { ue, accesses, event } => {
+                if matches!(event, SessionEvent::Rekeyed { .. }) {
+                    self.troubles.clear(&ue);
+                }
+                let access = |path: u8| {
+                    accesses.get(usize::from(path)).map_or_else(|| path.to_string(), String::clone)
+                };
+                if let Some(event) = views::session_event(&ue, event, access) {
+                    self.log.push(event);
+                }
+            }
+        }
+    }
+
+    /// Somebody may have set the clock since.
+    fn tell_time(&self) {
+        for shard in &self.shards {
+            // One that is too busy hears it the next time.
+            let _ = shard.run(|worker, now| {
+                let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
+                let _ = worker.end.upf.command(UpfCommand::Clock { unix_epoch_ns }, now);
+            });
+        }
+    }
+
+    /// Writes the state file if something changed.
+    pub(crate) async fn save(&mut self) -> anyhow::Result<()> {
+        if std::mem::take(&mut self.leases.dirty) {
+            let start = Instant::now();
+            // The text is smaller than what it is made of, and made in a fraction of the time that writing takes.
+            let (path, text) = (self.config.upf.state_file.clone(), self.leases.to_text());
+            let saved = tokio::task::spawn_blocking(move || leases::save(&path, &text)).await?;
+            self.leases.dirty = saved.is_err();
+            self.save_after = Instant::now() + SAVING * start.elapsed();
+            saved?;
+        }
+        Ok(())
+    }
+
+    fn publish_owners(&mut self) -> anyhow::Result<()> {
+        self.owners_due = None;
+        self.owners.store(Arc::new(owner_table(&self.ues, self.shards.len())?));
+        Ok(())
+    }
+
+    async fn report_send_errors(&self) {
+        for shard in &self.shards {
+            let Ok(errors) = shard.ask(|worker, _| worker.send_errors()).await else { continue };
+            for (access, error) in errors {
+                let access = self.config.access.get(access).map_or("?", |a| &a.name);
+                tracing::warn!(access, "datagrams could not be sent: {error}");
+            }
+        }
+    }
+}
+
+/// The commands that make a UE known to its shard.
+pub fn add(name: &str, known: &Known, leases: &Leases) -> [UpfCommand; 2] {
+    let key = known.key;
+    let timestamp_ns = leases.timestamp_ns(&key);
+    [UpfCommand::AddUe(known.entry(name)), UpfCommand::NotBefore { key, timestamp_ns }]
+}
+
+/// Which worker has which virtual address; empty if there is only one.
+fn owner_table(ues: &Directory, workers: usize) -> anyhow::Result<OwnerTable> {
+    let seed = random_seed()?;
+    let hash_key = seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let mut table = OwnerTable::with_hasher(FixedHasher::new(hash_key));
+    if workers > 1 {
+        for known in ues.values() {
+            let shard = u8::try_from(known.shard(workers)).unwrap_or(0);
+            table.extend(known.addresses.iter().map(|address| (address, shard)));
+        }
+    }
+    Ok(table)
+}
+
+fn shard_of(
+    config: &UpfConfig,
+    key: &PrivateKey,
+    mtu: u16,
+    shard: usize,
+    workers: usize,
+    now: CoreInstant,
+) -> anyhow::Result<Upf> {
+    let epoch = Duration::from_nanos(unix_ns().saturating_sub(now.as_nanos()));
+    let core_config = upf::UpfConfig {
+        private_key: key.clone(),
+        accesses: config
+            .access
+            .iter()
+            .map(|a| upf::UpfAccess { name: a.name.clone(), security: a.security, local: None })
+            .collect(),
+        rules: config.rule.clone(),
+        params: SessionParams {
+            probe: config.probe,
+            flap: config.flap,
+            max_payload: max_payload(config),
+            inner_mtu: mtu,
+            fast_path: config.device.fast_path,
+            tcp_lane: config.tcp_lane.is_some(),
+            destinations: Arc::new(config.destinations()),
+            ..SessionParams::default()
+        },
+        shard: shard as u32,
+        shards: workers as u32,
+        max_sessions: config.upf.max_sessions.div_ceil(workers as u32),
+        unix_epoch_ns: u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX),
+    };
+    let mut upf = Upf::new(core_config, random_seed()?, now)?;
+    if let Some(ioam) = &config.ioam {
+        upf.set_ioam(ioam.node(epoch));
+    }
+    Ok(upf)
+}
+
+/// The largest UDP payload that the interface of any access takes, in bytes; what each path carries is found out.
+fn max_payload(config: &UpfConfig) -> u16 {
+    let of_access = |access: &config::UpfAccess| {
+        let interface = access.interface.clone().or_else(|| interface_of(access.listen.ip()));
+        let mtu = interface.and_then(|name| anabranch_kern::interface::mtu(&name).ok()).unwrap_or(1500);
+        let headers = if access.listen.is_ipv6() { 48 } else { 28 };
+        u16::try_from(mtu.min(9216)).unwrap_or(1500).saturating_sub(headers)
+    };
+    config.access.iter().map(of_access).max().unwrap_or(1472)
+}
+
+/// A socket per access and worker.
+fn sockets(
+    config: &UpfConfig,
+    workers: usize,
+) -> anyhow::Result<Vec<std::collections::VecDeque<AccessSocket>>> {
+    let mut all = Vec::new();
+    for access in &config.access {
+        let spec = SocketSpec {
+            local: access.listen,
+            interface: access.interface.clone(),
+            mark: None,
+            shared: workers > 1,
+        };
+        let place = || format!("access {}: listen {}", access.name, access.listen);
+        let gro = !(config.device.fast_path && access.security == Security::Plain);
+        let mut of_access = std::collections::VecDeque::new();
+        for worker in 0..workers {
+            let socket = bind_access_when_free(&spec).with_context(place)?;
+            if workers > 1 && worker + 1 == workers {
+                anabranch_kern::reuseport::spread(&socket, workers as u32)
+                    .with_context(place)
+                    .context("spreading datagrams over workers")?;
+            }
+            of_access.push_back(AccessSocket::new(socket, true, gro).with_context(place)?);
+        }
+        all.push(of_access);
+    }
+    Ok(all)
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident_bytes() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    }
+
+    #[test]
+    fn many_ues_take_little_memory_and_what_reading_them_took_is_given_back() {
+        const UES: u32 = 100_000;
+        let mut text = String::from(
+            "[upf]\nprivate_key_file = \"k\"\n[[access]]\nname = \"5g\"\nlisten = \"0.0.0.0:4500\"\n[device]\n\
+             [n6]\n[pool]\nv4 = \"10.64.0.0/12\"\n",
+        );
+        for ue in 0..UES {
+            let mut key = [7; 32];
+            key[..4].copy_from_slice(&ue.to_le_bytes());
+            text += &format!("[[ue]]\nname = \"ue{ue}\"\npublic_key = \"{}\"\n", PublicKey(key));
+        }
+        let before = resident_bytes();
+        let mut config: UpfConfig = config::parse("upf.toml", &text).unwrap();
+        let mut leases = Leases::new(&config.pool);
+        let ues = directory(&mut config, &mut leases).unwrap();
+        let most = resident_bytes();
+        // Twice the time that mimalloc keeps what is free.
+        std::thread::sleep(Duration::from_secs(2));
+        anabranch_kern::memory::give_back();
+        let after = resident_bytes();
+        assert_eq!((ues.len(), config.ue.len()), (UES as usize, 0));
+        let last = &ues["ue99999"];
+        assert_eq!(leases.owner(last.addresses.v4.unwrap().into()), Some(last.key));
+        let each = after.saturating_sub(before) / UES as usize;
+        // Other tests of this process come and go; the entries alone are some 240 bytes.
+        assert!(
+            each < 400,
+            "{each} bytes per UE, of at most {} while reading",
+            (most - before) / UES as usize
+        );
+    }
+}
