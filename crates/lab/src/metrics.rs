@@ -348,16 +348,59 @@ pub const SERIES: &[Metric] = &[
 /// # Errors
 /// What is wrong and the nearest names.
 pub fn check(name: &str, list: &[Metric], cases: &[&Case]) -> Result<(), String> {
+    let base = STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'));
+    let of = |name: &str| {
+        cases.iter().any(|case| {
+            let rest = match &case.variant {
+                Some(variant) => name.strip_prefix(variant.as_str()).and_then(|rest| rest.strip_prefix('.')),
+                None => Some(name),
+            };
+            rest.is_some_and(|rest| list.iter().any(|metric| is_of(metric.name, rest, case)))
+        })
+    };
+    if of(name) || base.is_some_and(of) {
+        return Ok(());
+    }
     let mut known: Vec<String> = Vec::new();
     for case in cases {
         let prefix = case.variant.as_ref().map_or(String::new(), |v| format!("{v}."));
         known.extend(names(list, case).into_iter().map(|n| format!("{prefix}{n}")));
     }
-    let base = STATISTICS.iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.'));
-    if known.iter().any(|k| k == name || (Some(k.as_str()) == base)) {
-        return Ok(());
-    }
     Err(format!("there is no `{name}`{}", near(name, known.iter().map(String::as_str))))
+}
+
+/// Whether `name` is one of the names that a pattern of [`METRICS`] or [`SERIES`] has in a case; as [`names`], without making them.
+fn is_of(pattern: &str, name: &str, case: &Case) -> bool {
+    let (mut ue, mut gnb) = (None, "");
+    let mut names = name.split('.');
+    let fits = pattern.split('.').all(|part| {
+        let Some(name) = names.next() else { return false };
+        match part {
+            "<flow>" => case.flows.contains_key(name),
+            "<ue>" if gnb.is_empty() => {
+                ue = case.ues.get(name);
+                ue.is_some()
+            }
+            "<ue>" => case.ues_of(gnb).iter().any(|(ue, _)| *ue == name),
+            "<access>" => ue.is_some_and(|ue| ue.accesses.iter().any(|access| access.name == name)),
+            "<upf>" => case.upfs.contains_key(name),
+            "<link>" => case.links.contains_key(name),
+            "<dir>" => matches!(name, "up" | "down"),
+            "<gnb>" => {
+                gnb = name;
+                case.gnbs.contains_key(name)
+            }
+            "<slice>" => case.gnbs.get(gnb).is_some_and(|gnb| gnb.slices().iter().any(|s| s.name == name)),
+            "qfi<qfi>" => name.strip_prefix("qfi").is_some_and(|qfi| {
+                case.gnbs.get(gnb).is_some_and(|gnb| gnb.qfis().iter().any(|known| known.to_string() == qfi))
+            }),
+            "<lwip>" => case.lwips.contains_key(name),
+            "<name>" => case.derived.contains_key(name),
+            "<n>" => case.memory.is_some() && matches!(name, "1" | "2" | "4" | "8"),
+            word => word == name,
+        }
+    });
+    fits && names.next().is_none()
 }
 
 /// Up to three near names, as the end of a sentence.
@@ -417,4 +460,37 @@ fn names(list: &[Metric], case: &Case) -> Vec<String> {
         }
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+    use std::path::Path;
+
+    #[test]
+    fn a_name_is_known_by_its_parts_as_by_the_list_of_all() {
+        let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        for file in [
+            "papers/rlc/table6-slices.toml",
+            "papers/lwip/fig2-3-cwnd.toml",
+            "papers/junction/table5-memory.toml",
+            "papers/junction/fig12-aggregation.toml",
+            "atsss/handover-to-cell.toml",
+        ] {
+            let scenario = scenario::load(&scenarios.join(file), &[], scenario::Form::Full).unwrap();
+            for case in &scenario.cases {
+                for list in [METRICS, SERIES] {
+                    let known = names(list, case);
+                    let is_known = |name: &str| list.iter().any(|metric| is_of(metric.name, name, case));
+                    for name in &known {
+                        assert!(is_known(name), "{file}: {name}");
+                        for wrong in [format!("{name}.x"), format!("x{name}"), name.replacen('.', ".x", 1)] {
+                            assert!(!is_known(&wrong) || known.contains(&wrong), "{file}: {wrong}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

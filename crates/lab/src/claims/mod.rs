@@ -10,7 +10,7 @@ use crate::scenario::model::Case;
 use crate::scenario::walk::{Problem, valid_name};
 use crate::{matrix, metrics};
 use expr::Expr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Whether a claim holds.
@@ -279,9 +279,10 @@ pub fn band(claim: &Claim) -> String {
 pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |path: String, message: String| problems.push(Problem { line: None, path, message });
-    for (i, claim) in file.claim.iter().enumerate() {
+    let mut ids = BTreeSet::new();
+    for claim in &file.claim {
         let path = format!("claim.{}", claim.id);
-        if !valid_name(&claim.id) || file.claim[..i].iter().any(|c| c.id == claim.id) {
+        if !valid_name(&claim.id) || !ids.insert(&claim.id) {
             problem(path.clone(), "needs an id of its own: letters, digits, `_` and `-`".into());
         }
         if claim.min.is_none() && claim.max.is_none() && claim.within_percent.is_none() {
@@ -325,14 +326,17 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
             }
         }
     }
+    // A metric is computed in each variant by itself.
+    let one_variant = |case: &Case| Case { variant: None, ..case.clone() };
+    let of_metrics: Vec<Case> =
+        if file.metric.is_empty() { Vec::new() } else { cases.iter().map(one_variant).collect() };
+    let of_metrics: Vec<&Case> = of_metrics.iter().collect();
     for (name, text) in &file.metric {
-        let one_variant = |case: &Case| Case { variant: None, ..case.clone() };
+        let cases = &of_metrics;
         let wrong = Expr::parse(text).map_err(|wrong| wrong.to_string()).and_then(|expr| {
-            let cases: Vec<Case> = cases.iter().map(one_variant).collect();
-            let cases: Vec<&Case> = cases.iter().collect();
             let series = expr.series();
-            series.into_iter().try_for_each(|n| metrics::check(n, metrics::SERIES, &cases))?;
-            expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, &cases))
+            series.into_iter().try_for_each(|n| metrics::check(n, metrics::SERIES, cases))?;
+            expr.metrics().into_iter().try_for_each(|n| metrics::check(n, metrics::METRICS, cases))
         });
         if let Err(wrong) = wrong {
             problem(format!("metric.{name}"), wrong);

@@ -122,7 +122,8 @@ const MOST_COMBINATIONS: usize = 100_000;
 /// The group of all cells.
 pub const ALL: &str = "all";
 
-/// Takes a matrix apart. `base` is the file without it.
+/// Takes a matrix apart. `base` is the file without it; `each` gets the variants one by one, for there may be many and each is a
+/// whole file.
 ///
 /// # Errors
 /// Everything that is wrong with the matrix.
@@ -131,7 +132,8 @@ pub fn expand(
     base: &Table,
     backends: &[BackendName],
     select: &Select,
-) -> Result<(Matrix, Vec<Expanded>), Vec<Problem>> {
+    mut each: impl FnMut(Expanded),
+) -> Result<Matrix, Vec<Problem>> {
     let problems = problems_of(spec, select);
     if !problems.is_empty() {
         return Err(problems);
@@ -160,7 +162,8 @@ pub fn expand(
     };
     let places: Vec<_> = all.iter().map(|values| places(values)).collect();
     let mut matrix = Matrix { spec: spec.clone(), cells: Vec::new(), sizes: BTreeMap::new() };
-    let mut expanded = Vec::new();
+    let runs = all.iter().zip(&places).filter(|(_, (_, does))| !does.is_empty());
+    let runs: BTreeSet<&[usize]> = runs.map(|(values, _)| values.as_slice()).collect();
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     for (values, (could, here)) in all.iter().zip(&places) {
         for group in groups_of(spec, values) {
@@ -177,9 +180,7 @@ pub fn expand(
                 .map_err(|m| vec![without_place(format!("matrix: value `{}`: {m}", of.name))])?;
         }
         let name = name_of(spec, values);
-        let is_run =
-            |v: &Vec<usize>| all.iter().zip(&places).any(|(a, (_, does))| a == v && !does.is_empty());
-        let other = |of| with(spec, values, of).filter(is_run).map(|v| name_of(spec, &v));
+        let other = |of| with(spec, values, of).filter(|v| runs.contains(&v[..])).map(|v| name_of(spec, &v));
         let titles: Vec<&str> =
             values_of(spec, values).map(|v| v.title.as_deref().unwrap_or(&v.name)).collect();
         let variant = |name: String, more: &str, backends: Vec<BackendName>| Variant {
@@ -216,14 +217,14 @@ pub fn expand(
             });
             cell.references.push((reference, access, named.clone()));
         }
-        expanded.push(Expanded { variant: variant(name, "", here.clone()), table });
-        expanded.extend(of_cell);
+        each(Expanded { variant: variant(name, "", here.clone()), table });
+        of_cell.into_iter().for_each(&mut each);
         matrix.cells.push(cell);
     }
     if let (Select::Fit(_), true) = (select, matrix.cells.is_empty()) {
         return Err(vec![without_place("--filter: there is no such cell".into())]);
     }
-    Ok((matrix, expanded))
+    Ok(matrix)
 }
 
 fn combinations(spec: &file::Matrix) -> Vec<Vec<usize>> {

@@ -27,6 +27,7 @@ use anabranch_kern::file::read_text;
 use file::File;
 use matrix::Matrix;
 use schema::Described;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use walk::{MOST_PROBLEMS, Problem, Problems};
 
@@ -78,13 +79,14 @@ fn parse_form(
     let shape = File::shape();
     walk::check(text, &shape)?;
     let mut base: toml::Table = toml::from_str(text).map_err(|e| vec![walk::from_toml(text, &e)])?;
+    let mut right = Right::default();
     // The short form is checked even when it is not asked for.
     let quick = match base.remove("quick") {
         Some(toml::Value::Table(changes)) => {
             let mut changed = base.clone();
             let merged = overlay::merge(&mut changed, &changes).map_err(|m| format!("quick: {m}"));
             merged.map_err(|message| vec![without_place(message)])?;
-            typed(&changed).map_err(|ps| in_file(ps, text, None))?;
+            right.typed(changed.clone()).map_err(|ps| in_file(ps, text, None))?;
             (form == Form::Quick).then_some(changed)
         }
         _ => None,
@@ -94,7 +96,7 @@ fn parse_form(
     for set in sets {
         overlay::assign(&mut base, set).map_err(|message| vec![without_place(message)])?;
     }
-    let mut whole = typed(&base).map_err(|ps| in_file(ps, text, None))?;
+    let mut whole = right.typed(base.clone()).map_err(|ps| in_file(ps, text, None))?;
     let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
 
@@ -110,18 +112,19 @@ fn parse_form(
             problems.push(without_place("a file has `variant` or `matrix`, not both".into()));
         }
         base.remove("matrix");
-        let (cells, expanded) =
-            matrix::expand(&spec, &base, &whole.backends, select).map_err(|ps| in_file(ps, text, None))?;
-        for one in expanded {
-            match one_case(one.table, &name, folder, Some(&one.variant)) {
+        let each = |one: matrix::Expanded| {
+            match one_case(one.table, &name, folder, Some(&one.variant), &mut right) {
                 Ok(case) => cases.push(case),
+                // Finding lines takes time, and nobody reads more.
+                Err(_) if problems.len() >= MOST_PROBLEMS => {}
                 Err(ps) => problems.extend(in_file(ps, text, Some(&one.variant.name))),
             }
-        }
-        matrix = Some(cells);
+        };
+        let cells = matrix::expand(&spec, &base, &whole.backends, select, each);
+        matrix = Some(cells.map_err(|ps| in_file(ps, text, None))?);
         whole.matrix = Some(spec);
     } else if whole.variant.is_empty() {
-        match one_case(base, &name, folder, None) {
+        match one_case(base, &name, folder, None, &mut right) {
             Ok(case) => cases.push(case),
             Err(ps) => problems.extend(in_file(ps, text, None)),
         }
@@ -129,8 +132,9 @@ fn parse_form(
         problems.extend(in_file(variant_names(&whole), text, None));
         base.remove("variant");
         for variant in &whole.variant {
-            match one_case(base.clone(), &name, folder, Some(variant)) {
+            match one_case(base.clone(), &name, folder, Some(variant), &mut right) {
                 Ok(case) => cases.push(case),
+                Err(_) if problems.len() >= MOST_PROBLEMS => {}
                 Err(ps) => problems.extend(in_file(ps, text, Some(&variant.name))),
             }
         }
@@ -191,8 +195,8 @@ const OF_THE_WHOLE: [&str; 12] = [
 ];
 
 fn variant_names(file: &File) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for (i, v) in file.variant.iter().enumerate() {
+    let (mut problems, mut names) = (Vec::new(), BTreeSet::new());
+    for v in &file.variant {
         let path = format!("variant.{}", v.name);
         let mut problem = |message: &str| {
             problems.push(Problem { line: None, path: path.clone(), message: message.to_owned() });
@@ -200,7 +204,7 @@ fn variant_names(file: &File) -> Vec<Problem> {
         if !walk::valid_name(&v.name) {
             problem("a name has letters, digits, `_` and `-` only");
         }
-        if file.variant[..i].iter().any(|other| other.name == v.name) {
+        if !names.insert(&v.name) {
             problem("there is another variant of this name");
         }
         if v.backends.as_ref().is_some_and(|b| b.iter().any(|b| !file.backends.contains(b))) {
@@ -218,11 +222,12 @@ fn one_case(
     scenario: &str,
     folder: &Path,
     variant: Option<&file::Variant>,
+    right: &mut Right,
 ) -> Result<Case, Vec<Problem>> {
     if let Some(variant) = variant {
         overlay::merge(&mut table, &variant.set).map_err(|message| vec![without_place(message)])?;
     }
-    let mut file = typed(&table)?;
+    let mut file = right.typed(table)?;
     if let Some(backends) = variant.and_then(|v| v.backends.clone()) {
         file.backends = backends;
     }
@@ -240,17 +245,32 @@ fn one_case(
     resolve::resolve(file, scenario, title)
 }
 
-/// A merged table, checked again and typed.
-fn typed(table: &toml::Table) -> Result<File, Vec<Problem>> {
-    let text = toml::to_string(table).map_err(|e| vec![without_place(e.to_string())])?;
-    let forget_lines = |mut problems: Vec<Problem>| {
-        for p in &mut problems {
-            p.line = None;
+/// Sections of merged tables that were checked and are right, as text: the cells of a matrix have most of them in common.
+#[derive(Default)]
+struct Right(BTreeSet<String>);
+
+impl Right {
+    /// A merged table, checked again and typed.
+    fn typed(&mut self, table: toml::Table) -> Result<File, Vec<Problem>> {
+        let wrong = |e: &dyn std::fmt::Display| vec![without_place(e.to_string().replace('\n', "; "))];
+        let schema::Shape::Table(root) = File::shape() else { return Err(wrong(&"a file is a table")) };
+        let is_required = |name: &str| root.keys.iter().any(|key| key.required && key.name == name);
+        let (mut unknown, mut new) = (BTreeMap::new(), Vec::new());
+        for (name, value) in &table {
+            let section = toml::to_string(&BTreeMap::from([(name, value)])).map_err(|e| wrong(&e))?;
+            if is_required(name) || !self.0.contains(&section) {
+                unknown.insert(name, value);
+                new.push(section);
+            }
         }
-        problems
-    };
-    walk::check(&text, &File::shape()).map_err(forget_lines)?;
-    toml::from_str(&text).map_err(|e| forget_lines(vec![walk::from_toml(&text, &e)]))
+        let text = toml::to_string(&unknown).map_err(|e| wrong(&e))?;
+        walk::check(&text, &File::shape()).map_err(|mut problems| {
+            problems.iter_mut().for_each(|problem| problem.line = None);
+            problems
+        })?;
+        self.0.extend(new);
+        table.try_into().map_err(|e: toml::de::Error| wrong(&e.message()))
+    }
 }
 
 fn without_place(message: String) -> Problem {
@@ -259,12 +279,16 @@ fn without_place(message: String) -> Problem {
 
 /// Gives problems of a merged table the best line there is in the file as written.
 fn in_file(problems: Vec<Problem>, text: &str, variant: Option<&str>) -> Vec<Problem> {
+    if problems.is_empty() {
+        return problems;
+    }
+    let lines = walk::Lines::new(text);
     problems
         .into_iter()
         .take(MOST_PROBLEMS)
         .map(|mut p| {
-            let of_variant = variant.and_then(|v| walk::line_of_path(text, &format!("variant.{v}")));
-            p.line = p.line.or_else(|| walk::line_of_path(text, &p.path)).or(of_variant);
+            let of_variant = || variant.and_then(|v| lines.of_path(&format!("variant.{v}")));
+            p.line = p.line.or_else(|| lines.of_path(&p.path)).or_else(of_variant);
             if let Some(variant) = variant {
                 p.message = format!("{} (in variant `{variant}`)", p.message);
             }

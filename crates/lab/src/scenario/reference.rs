@@ -14,7 +14,7 @@ pub fn markdown() -> String {
     let mut text = String::from("## Keys\n\n");
     let mut done: Vec<&'static str> = Vec::new();
     if let Shape::Table(root) = File::shape() {
-        table(&mut text, &root(), "The file", &mut done);
+        table(&mut text, root, "The file", &mut done);
     }
     text.push_str("## Metrics\n\n");
     text.push_str(
@@ -54,15 +54,15 @@ fn table(text: &mut String, table_of: &Table, place: &str, done: &mut Vec<&'stat
             // Both directions of a link are one table.
             let same = |k: &&Key| inner(&k.shape).is_some_and(|(t, _)| t.name == of_key.name);
             let names: Vec<&str> = table_of.keys.iter().filter(same).map(|k| k.name).collect();
-            table(text, &of_key, &format!("{parent}{}{suffix}", names.join("|")), done);
+            table(text, of_key, &format!("{parent}{}{suffix}", names.join("|")), done);
         }
     }
 }
 
 /// The table in a shape, and how its place is written after the key.
-fn inner(shape: &Shape) -> Option<(Table, &'static str)> {
+fn inner(shape: &Shape) -> Option<(&'static Table, &'static str)> {
     match shape {
-        Shape::Table(table) => Some((table(), "")),
+        Shape::Table(table) => Some((table, "")),
         Shape::Named(inner_shape) => inner(inner_shape).map(|(t, _)| (t, ".<name>")),
         Shape::List(inner_shape) => inner(inner_shape).map(|(t, _)| (t, "[]")),
         _ => None,

@@ -2,22 +2,28 @@
 
 use super::schema::{Described, Key, Shape, Table};
 use anabranch_rules::{Filter, Rule, SteeringMode};
+use std::sync::LazyLock;
+
+static RULE: LazyLock<Table> = LazyLock::new(rule);
+static FILTER: LazyLock<Table> = LazyLock::new(filter);
+static STEERING: LazyLock<Table> = LazyLock::new(steering);
+static WEIGHT: LazyLock<Table> = LazyLock::new(weight);
 
 impl Described for Rule {
     fn shape() -> Shape {
-        Shape::Table(rule)
+        Shape::Table(&RULE)
     }
 }
 
 impl Described for Filter {
     fn shape() -> Shape {
-        Shape::Table(filter)
+        Shape::Table(&FILTER)
     }
 }
 
 impl Described for SteeringMode {
     fn shape() -> Shape {
-        Shape::Table(steering)
+        Shape::Table(&STEERING)
     }
 }
 
@@ -28,8 +34,8 @@ fn rule() -> Table {
         tag: None,
         keys: vec![
             Key::new("name", Shape::Text, &["Unique name."], None).required(),
-            Key::new("filter", Shape::Table(filter), &["Which packets; left out, all."], None),
-            Key::new("steering", Shape::Table(steering), &["How they are steered."], None).required(),
+            Key::new("filter", Shape::Table(&FILTER), &["Which packets; left out, all."], None),
+            Key::new("steering", Shape::Table(&STEERING), &["How they are steered."], None).required(),
             Key::new(
                 "reorder",
                 Shape::Bool,
@@ -88,7 +94,7 @@ fn steering() -> Table {
                 .only(&["active-standby", "priority-based"]),
             Key::new(
                 "weights",
-                Shape::List(Box::new(Shape::Table(weight))),
+                Shape::List(Box::new(Shape::Table(&WEIGHT))),
                 &["Shares of the accesses; left out, equal."],
                 Some("[]".into()),
             )

@@ -5,6 +5,7 @@
 //! of them can fall behind.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// What may stand at one place of a scenario file.
 #[derive(Debug, Clone)]
@@ -27,8 +28,8 @@ pub enum Shape {
     List(Box<Shape>),
     /// A table whose keys are names the author gives.
     Named(Box<Shape>),
-    /// A table with fixed keys.
-    Table(fn() -> Table),
+    /// A table with fixed keys; made once, for it stands in a file many times.
+    Table(&'static LazyLock<Table>),
 }
 
 /// A table with fixed keys.
@@ -179,7 +180,7 @@ macro_rules! table {
         impl $crate::scenario::schema::Described for $name {
             fn shape() -> $crate::scenario::schema::Shape {
                 use $crate::scenario::schema::{self, Key};
-                schema::Shape::Table(|| {
+                static TABLE: std::sync::LazyLock<schema::Table> = std::sync::LazyLock::new(|| {
                     let default = $name::default();
                     schema::Table {
                         name: stringify!($name),
@@ -194,7 +195,8 @@ macro_rules! table {
                             )$(.$option($($arg),*))*,
                         )* ],
                     }
-                })
+                });
+                schema::Shape::Table(&TABLE)
             }
         }
     };

@@ -80,37 +80,50 @@ pub fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
     Problem { line, path: String::new(), message: error.message().replace('\n', "; ") }
 }
 
-/// The line of the dotted `path` in `text`, as far as the path exists.
-#[must_use]
-pub fn line_of_path(text: &str, path: &str) -> Option<usize> {
-    let root = DeTable::parse(text).ok()?.into_inner();
-    let mut at = None;
-    let mut table = &root;
-    let mut parts = path.split('.');
-    'parts: while let Some(part) = parts.next() {
-        let Some((key, value)) = table.iter().find(|(k, _)| k.get_ref() == part) else { break };
-        at = Some(key.span().start);
-        match value.get_ref() {
-            DeValue::Table(t) => table = t,
-            DeValue::Array(list) => {
-                let Some(want) = parts.next() else { break };
-                for (i, element) in list.iter().enumerate() {
-                    let DeValue::Table(t) = element.get_ref() else { continue };
-                    let named = ["name", "id"].iter().any(
-                        |k| matches!(t.get(*k).map(Spanned::get_ref), Some(DeValue::String(s)) if s == want),
-                    );
-                    if named || want.parse() == Ok(i) {
-                        at = Some(element.span().start);
-                        table = t;
-                        continue 'parts;
-                    }
-                }
-                break;
-            }
-            _ => break,
-        }
+/// A text in which lines are looked up; it is parsed once.
+pub struct Lines<'t> {
+    text: &'t str,
+    root: Option<DeTable<'t>>,
+}
+
+impl<'t> Lines<'t> {
+    /// Those of `text`.
+    #[must_use]
+    pub fn new(text: &'t str) -> Self {
+        Self { text, root: DeTable::parse(text).ok().map(Spanned::into_inner) }
     }
-    at.map(|at| line_of(text, at))
+
+    /// The line of the dotted `path`, as far as the path exists.
+    #[must_use]
+    pub fn of_path(&self, path: &str) -> Option<usize> {
+        let mut at = None;
+        let mut table = self.root.as_ref()?;
+        let mut parts = path.split('.');
+        'parts: while let Some(part) = parts.next() {
+            let Some((key, value)) = table.get_key_value(part) else { break };
+            at = Some(key.span().start);
+            match value.get_ref() {
+                DeValue::Table(t) => table = t,
+                DeValue::Array(list) => {
+                    let Some(want) = parts.next() else { break };
+                    for (i, element) in list.iter().enumerate() {
+                        let DeValue::Table(t) = element.get_ref() else { continue };
+                        let named = ["name", "id"].iter().any(
+                            |k| matches!(t.get(*k).map(Spanned::get_ref), Some(DeValue::String(s)) if s == want),
+                        );
+                        if named || want.parse() == Ok(i) {
+                            at = Some(element.span().start);
+                            table = t;
+                            continue 'parts;
+                        }
+                    }
+                    break;
+                }
+                _ => break,
+            }
+        }
+        at.map(|at| line_of(self.text, at))
+    }
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -171,43 +184,26 @@ impl Walk<'_> {
                 }
             }
             (Shape::List(inner), DeValue::Array(list)) => {
-                let table = table_of(inner);
                 for (i, element) in list.iter().enumerate() {
                     let label = label_of(element).unwrap_or_else(|| i.to_string());
-                    self.element(element, inner, table.as_ref(), &format!("{path}.{label}"), key);
+                    self.value(element, inner, &format!("{path}.{label}"), key);
                 }
             }
             (Shape::Named(inner), DeValue::Table(table)) => {
-                let shape = table_of(inner);
                 for (name, element) in table {
                     let path = join(path, name.get_ref());
                     if !valid_name(name.get_ref()) {
                         let message = "a name has letters, digits, `_` and `-` only".to_owned();
                         self.problem(name.span().start, &path, message);
                     }
-                    self.element(element, inner, shape.as_ref(), &path, None);
+                    self.value(element, inner, &path, None);
                 }
             }
-            (Shape::Table(shape), DeValue::Table(table)) => self.table(at, table, &shape(), path),
+            (Shape::Table(shape), DeValue::Table(table)) => self.table(at, table, shape, path),
             (shape, found) => {
                 let wanted = describe(shape);
                 self.problem(at, path, format!("{} where {wanted} is wanted", found.type_str()));
             }
-        }
-    }
-
-    /// One of many of a shape; `table` is what it has to be, if that is a table.
-    fn element(
-        &mut self,
-        value: &Spanned<DeValue<'_>>,
-        shape: &Shape,
-        table: Option<&Table>,
-        path: &str,
-        key: Option<&Key>,
-    ) {
-        match (table, value.get_ref()) {
-            (Some(table), DeValue::Table(found)) => self.table(value.span().start, found, table, path),
-            _ => self.value(value, shape, path, key),
         }
     }
 
@@ -269,14 +265,6 @@ fn shown(digits: &str) -> String {
     match digits.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}… ({} digits)", &digits[..end], digits.len()),
         None => digits.to_owned(),
-    }
-}
-
-/// The table a shape stands for.
-fn table_of(shape: &Shape) -> Option<Table> {
-    match shape {
-        Shape::Table(table) => Some(table()),
-        _ => None,
     }
 }
 
@@ -378,8 +366,9 @@ mod tests {
     #[test]
     fn lines_of_paths() {
         let text = "a = 1\n[[x]]\nname = \"one\"\n[[x]]\nname = \"two\"\nv = 3\n";
-        assert_eq!(line_of_path(text, "x.two.v"), Some(6));
-        assert_eq!(line_of_path(text, "x.0"), Some(2));
-        assert_eq!(line_of_path(text, "nothing"), None);
+        let lines = Lines::new(text);
+        assert_eq!(lines.of_path("x.two.v"), Some(6));
+        assert_eq!(lines.of_path("x.0"), Some(2));
+        assert_eq!(lines.of_path("nothing"), None);
     }
 }
