@@ -116,14 +116,17 @@ impl Work {
             if !self.leads().await {
                 return Ok(false);
             }
+            let before = self.engine.read(|m| m.slices().get(&id).cloned());
             let result = match &action {
                 Some(action) => self.act(&id, action).await,
                 None => Ok(()),
             };
             let failed = result.is_err();
             let step = |m: &Manager| {
-                // Another instance may have gone on meanwhile.
-                let same = m.todo().any(|(i, a)| i == id && a == action);
+                // Another instance may have gone on meanwhile, or the slice may be removed.
+                let at = m.slices().get(&id).zip(before.as_ref());
+                let same = m.todo().any(|(i, a)| i == id && a == action)
+                    && at.is_some_and(|(now, then)| now.is_at_the_step_of(then));
                 let writes =
                     if same { m.step_done(&id, result, now_ms()).unwrap_or_default() } else { Vec::new() };
                 Ok((writes, ()))

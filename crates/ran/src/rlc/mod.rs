@@ -68,6 +68,8 @@ impl BufferStatus {
 #[derive(Debug, Clone)]
 pub struct TxQueue {
     buffer: AnyBuffer,
+    /// Counters of buffers that were replaced.
+    past: BufferStats,
     pdcp: PdcpTx,
     /// More waits in SDAP, which a grant will fetch.
     more_above: bool,
@@ -77,7 +79,7 @@ impl TxQueue {
     /// An empty buffer before a PDCP entity that has sent nothing.
     #[must_use]
     pub fn new(buffer: AnyBuffer, pdcp: PdcpTx) -> Self {
-        Self { buffer, pdcp, more_above: false }
+        Self { buffer, past: BufferStats::default(), pdcp, more_above: false }
     }
 
     /// Takes a packet in, its PDCP header reserved; or drops it, which the buffer counts.
@@ -93,12 +95,31 @@ impl TxQueue {
         self.buffer.pop(now).map(|mut sdu| (self.pdcp.number(&mut sdu), sdu))
     }
 
-    /// Another discipline takes over what waits; what does not fit there is dropped and counted there.
+    /// Another discipline takes over what waits. What the old one drops meanwhile, and what does not fit, is counted.
     fn replace(&mut self, mut buffer: AnyBuffer, now: Instant) {
+        let mut moved = 0;
         while let Some(sdu) = self.buffer.pop(now) {
             buffer.push(sdu, now);
+            moved += 1;
         }
+        self.past = self.stats();
+        // Neither handed on nor offered again.
+        self.past.popped_sdus -= moved;
+        self.past.pushed_sdus -= moved;
         self.buffer = buffer;
+    }
+
+    /// Counters since the beginning, whatever the discipline.
+    fn stats(&self) -> BufferStats {
+        let (now, past) = (self.buffer.stats(), self.past);
+        BufferStats {
+            pushed_sdus: past.pushed_sdus + now.pushed_sdus,
+            popped_sdus: past.popped_sdus + now.popped_sdus,
+            full_drops: past.full_drops + now.full_drops,
+            aqm_drops: past.aqm_drops + now.aqm_drops,
+            ce_marks: past.ce_marks + now.ce_marks,
+            max_bytes: past.max_bytes.max(now.max_bytes),
+        }
     }
 }
 
@@ -415,7 +436,7 @@ impl Entity {
     /// Counters of the transmission buffer.
     #[must_use]
     pub fn buffer_stats(&self) -> BufferStats {
-        self.queue.buffer.stats()
+        self.queue.stats()
     }
 }
 

@@ -475,3 +475,31 @@ fn numbers_wrap_around_in_bad_air() {
     let air = Air { lost: 30, twice: 10, late: 20, grant: 300 };
     over_bad_air(am(AmSn::Bits12), &vec![7; 10_000], air, 1).unwrap();
 }
+
+#[test]
+fn counters_go_on_whatever_the_discipline() {
+    let (mut tx, mut pool, at) = (entity(um(UmSn::Bits12)), BufferPool::default(), Instant::from_millis);
+    let config: crate::queue::QueueConfig = serde_json::from_str("\"codel\"").unwrap();
+    let codel = || config.build(crate::queue::BearerParams::default()).unwrap().1;
+    tx.set_buffer(codel(), at(0));
+    (0..40).for_each(|i| push(&mut tx, i, 100, at(0)));
+    let counts = |tx: &Entity, now: Instant| {
+        let stats = tx.buffer_stats();
+        assert_eq!(
+            stats.pushed_sdus,
+            stats.popped_sdus + stats.full_drops + stats.aqm_drops + tx.status(now).sdus
+        );
+        (stats.pushed_sdus, stats.popped_sdus)
+    };
+    pull_all(&mut tx, 300, at(1), &mut pool, &mut Vec::new());
+    (0..200).for_each(|i| push(&mut tx, 100 + i, 100, at(2 + i as u64)));
+    let before = counts(&tx, at(300));
+    // CoDel drops of what has waited for so long.
+    for ms in [600, 1200, 1800] {
+        tx.set_buffer(codel(), at(ms));
+        assert_eq!(counts(&tx, at(ms)), before);
+    }
+    tx.set_buffer(AnyBuffer::Fifo(Fifo::new(BufferLimit { bytes: 1_000, sdus: 5 })), at(2000));
+    assert_eq!(counts(&tx, at(2000)), before);
+    assert!(tx.buffer_stats().full_drops > 0);
+}
