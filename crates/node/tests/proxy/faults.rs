@@ -58,10 +58,10 @@ fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
             program.signal(Signal::SIGKILL);
         }
         program.wait(Duration::from_secs(5));
-        // A table goes as soon as nft sees that the proxy has.
+        // A table goes as soon as nft sees that the proxy has; a SYN that met it is sent again after a second.
         let start = Instant::now();
         new_flows(&world, &servers, &format!("killed after step {last} of {steps}"));
-        assert!(start.elapsed() < Duration::from_secs(1), "step {last}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_millis(2500), "step {last}: {:?}", start.elapsed());
         if last % 2 == 0 {
             world.configure(&format!("nonsense = 1\n{HEAD}"), ALL);
             assert_eq!(world.spawn_proxy().wait(Duration::from_secs(20)), 2);
