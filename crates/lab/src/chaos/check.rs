@@ -40,30 +40,17 @@ pub enum Invariant {
     Independent,
     /// No panic on any input.
     NoPanic,
+    /// What is promised, and what is in force, never exceeds what there is.
+    Admitted,
+    /// A change that was answered is there, whatever happens afterwards.
+    Remembered,
+    /// Versions grow, one for each change.
+    Versions,
+    /// What slices are owed sums to 0, and is within its bound.
+    Balanced,
 }
 
 impl Invariant {
-    /// All of them.
-    pub const ALL: [Self; 17] = [
-        Self::Intact,
-        Self::Once,
-        Self::Reliable,
-        Self::Sealed,
-        Self::OwnSource,
-        Self::Lossless,
-        Self::Order,
-        Self::Prompt,
-        Self::Served,
-        Self::Counted,
-        Self::Share,
-        Self::Bounded,
-        Self::NoSpin,
-        Self::Converges,
-        Self::Empty,
-        Self::Independent,
-        Self::NoPanic,
-    ];
-
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -85,6 +72,10 @@ impl Invariant {
             Self::Empty => "empty",
             Self::Independent => "independent",
             Self::NoPanic => "no-panic",
+            Self::Admitted => "admitted",
+            Self::Remembered => "remembered",
+            Self::Versions => "versions",
+            Self::Balanced => "balanced",
         }
     }
 }

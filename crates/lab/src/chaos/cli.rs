@@ -6,9 +6,10 @@
 
 use super::check::Violation;
 use super::many::{Summary, many};
-use super::plan::Plan;
 use super::run::{run, run_traced};
 use super::shrink::shrink;
+use super::system::{self, System};
+use super::{cell, lwip, slices, tunnel};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ops::Range;
@@ -19,15 +20,19 @@ const EXAMPLES: &str = "\
 Examples:
   anabranch-lab chaos --seed 7 --steps 5000          one seed; what fails is shrunk and written to a file
   anabranch-lab chaos --seeds 0..10000               many, on all cores, with a table
+  anabranch-lab chaos --system slices --seeds 0..1000    the slice manager, its store and what it tells agents
   anabranch-lab chaos --replay chaos/seed-7.toml     a plan once more, byte for byte
   anabranch-lab chaos --replay chaos/seed-7.toml --trace    with what happens in it
 
 docs/testing.md says what is simulated, and what must hold.";
 
-/// Simulate faults: the whole system in virtual time, and what must hold whatever happens.
+/// Simulate faults: a system in virtual time, and what must hold whatever happens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// What is simulated; a plan's file says it itself.
+    #[arg(long, value_enum, default_value_t = Which::Tunnel, conflicts_with = "replay")]
+    system: Which,
     /// The seed of the plan.
     #[arg(long, default_value_t = 0, conflicts_with_all = ["seeds", "replay"])]
     seed: u64,
@@ -60,6 +65,31 @@ pub struct Args {
     quiet: bool,
 }
 
+/// Systems that can be simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Which {
+    /// UEs, accesses, UPFs, a hostile UE and strangers.
+    Tunnel,
+    /// The slice manager, its store, and the agents it tells.
+    Slices,
+    /// A gNB, honest UEs, and one that floods.
+    Cell,
+    /// The LWIP node, its legs and UEs.
+    Lwip,
+    /// One after the other.
+    All,
+}
+
+impl Which {
+    /// What each is, by its name.
+    const EACH: [(&'static str, Self); 4] = [
+        (tunnel::plan::Plan::NAME, Self::Tunnel),
+        (slices::Plan::NAME, Self::Slices),
+        (cell::Plan::NAME, Self::Cell),
+        (lwip::Plan::NAME, Self::Lwip),
+    ];
+}
+
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("\"{text}\": write a first and an end, such as 0..1000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
@@ -77,50 +107,72 @@ pub struct BadInput(String);
 /// # Errors
 /// [`BadInput`], or a file that cannot be written.
 pub fn main(args: &Args) -> Result<bool> {
-    if args.plan {
-        print!("{}", Plan::of(args.seed, args.steps).to_toml()?);
-        return Ok(true);
-    }
     // A panic is what a run came to, and is told as that.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let held = all(args);
+    let held = each(args);
     std::panic::set_hook(hook);
     held
 }
 
-fn all(args: &Args) -> Result<bool> {
-    if let Some(seeds) = &args.seeds {
-        return run_many(args, seeds);
-    }
-    let (name, plan) = match &args.replay {
+fn each(args: &Args) -> Result<bool> {
+    let (which, text) = match &args.replay {
         Some(file) => {
             let bad = |why: String| BadInput(format!("{}: {why}", file.display()));
             let text = std::fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
-            (file.display().to_string(), Plan::from_toml(&text).map_err(bad)?)
+            let name = system::named(&text).map_err(bad)?;
+            let which = Which::EACH.into_iter().find(|(known, _)| *known == name);
+            let names = Which::EACH.map(|(known, _)| known).join(", ");
+            let which = which.ok_or_else(|| bad(format!("system = \"{name}\": write one of {names}")))?;
+            (which.1, Some(text))
         }
-        None => (format!("seed {}", args.seed), Plan::of(args.seed, args.steps)),
+        None => (args.system, None),
     };
-    let (outcome, trace) = if args.trace { run_traced(&plan) } else { (run(&plan), Vec::new()) };
-    trace.iter().for_each(|line| println!("{line}"));
-    let held = outcome.violation.is_none();
-    let violation = outcome.violation.clone();
-    let failed = violation.clone().map(|violation| (plan.seed, violation)).into_iter().collect();
-    let summary = Summary { seeds: 1, tally: outcome.tally, failed };
-    print!("{}", summary.text());
-    match violation {
-        None => println!("{name}: everything holds"),
-        Some(violation) => {
-            println!("{name}: {violation}");
-            if args.replay.is_none() {
-                write_small(args, &plan, &violation)?;
-            }
-        }
+    let mut held = true;
+    for (_, each) in Which::EACH.into_iter().filter(|(_, each)| which == Which::All || which == *each) {
+        held &= match each {
+            Which::Slices => all::<slices::Plan>(args, text.as_deref())?,
+            Which::Cell => all::<cell::Plan>(args, text.as_deref())?,
+            Which::Lwip => all::<lwip::Plan>(args, text.as_deref())?,
+            _ => all::<tunnel::plan::Plan>(args, text.as_deref())?,
+        };
     }
     Ok(held)
 }
 
-fn run_many(args: &Args, seeds: &Range<u64>) -> Result<bool> {
+fn all<S: System>(args: &Args, text: Option<&str>) -> Result<bool> {
+    if args.plan {
+        print!("{}", S::of(args.seed, args.steps).to_toml()?);
+        return Ok(true);
+    }
+    if let Some(seeds) = &args.seeds {
+        return run_many::<S>(args, seeds);
+    }
+    let (name, plan) = match (&args.replay, text) {
+        (Some(file), Some(text)) => {
+            let bad = |why: String| BadInput(format!("{}: {why}", file.display()));
+            (file.display().to_string(), S::from_toml(text).map_err(bad)?)
+        }
+        _ => (format!("seed {}", args.seed), S::of(args.seed, args.steps)),
+    };
+    let (outcome, trace) = if args.trace { run_traced(&plan) } else { (run(&plan), Vec::new()) };
+    trace.iter().for_each(|line| println!("{line}"));
+    let violation = outcome.violation.clone();
+    let failed = violation.clone().map(|violation| (plan.seed(), violation)).into_iter().collect();
+    print!("{}", Summary::<S>::new(1, outcome.tally, failed).text());
+    match &violation {
+        None => println!("{name}: everything holds"),
+        Some(violation) => {
+            println!("{name}: {violation}");
+            if args.replay.is_none() {
+                write_small(args, &plan, violation)?;
+            }
+        }
+    }
+    Ok(violation.is_none())
+}
+
+fn run_many<S: System>(args: &Args, seeds: &Range<u64>) -> Result<bool> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = args.jobs.map_or(cores, usize::from);
     let bar = if args.quiet { ProgressBar::hidden() } else { ProgressBar::new(seeds.end - seeds.start) };
@@ -129,7 +181,7 @@ fn run_many(args: &Args, seeds: &Range<u64>) -> Result<bool> {
         bar.set_style(style);
     }
     let begin = Instant::now();
-    let summary = many(seeds.clone(), args.steps, threads, |seed, violation| {
+    let summary = many::<S>(seeds.clone(), args.steps, threads, |seed, violation| {
         bar.inc(1);
         if let Some(violation) = violation {
             bar.println(format!("seed {seed}: {violation}"));
@@ -146,30 +198,33 @@ fn run_many(args: &Args, seeds: &Range<u64>) -> Result<bool> {
     let mut told = std::collections::BTreeSet::new();
     for (seed, violation) in &summary.failed {
         if told.insert(violation.invariant) {
-            write_small(args, &Plan::of(*seed, args.steps), violation)?;
+            write_small(args, &S::of(*seed, args.steps), violation)?;
         }
     }
     Ok(summary.failed.is_empty() && summary.without_effect().is_empty() && summary.unchecked().is_empty())
 }
 
-fn write_small(args: &Args, plan: &Plan, violation: &Violation) -> Result<()> {
+fn write_small<S: System>(args: &Args, plan: &S, violation: &Violation) -> Result<()> {
     let small = shrink(plan, violation, args.shrink);
-    let file = args.out.join(format!("seed-{}-{}.toml", plan.seed, violation.invariant.name()));
+    // Those of the tunnel have no system in their names.
+    let system = if S::NAME == tunnel::plan::Plan::NAME { String::new() } else { format!("{}-", S::NAME) };
+    let name = format!("{system}seed-{}-{}.toml", plan.seed(), violation.invariant.name());
+    let file = args.out.join(name);
     write(&file, &small.plan, &small.violation)?;
     println!(
         "shrunk in {} runs from {} steps and {} faults to {} and {}: {}",
         small.runs,
-        plan.steps,
-        plan.faults.len(),
-        small.plan.steps,
-        small.plan.faults.len(),
+        plan.steps(),
+        plan.faults().len(),
+        small.plan.steps(),
+        small.plan.faults().len(),
         small.violation
     );
     println!("{}\nwritten to {}", small.plan.to_toml()?, file.display());
     Ok(())
 }
 
-fn write(file: &Path, plan: &Plan, violation: &Violation) -> Result<()> {
+fn write<S: System>(file: &Path, plan: &S, violation: &Violation) -> Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }

@@ -1,39 +1,41 @@
 //! Many seeds, on all cores, and what they came to.
 
-use super::check::{Invariant, Tally, Violation};
-use super::plan::{KINDS, Plan};
+use super::check::{Tally, Violation};
 use super::run::run;
+use super::system::System;
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Seeds after which a kind of fault that was planned and did nothing is a defect of the simulator.
 pub const ENOUGH: u64 = 200;
 
 /// What seeds came to.
-#[derive(Debug, Default)]
-pub struct Summary {
+#[derive(Debug)]
+pub struct Summary<S> {
     /// Seeds run.
     pub seeds: u64,
     /// Of all.
     pub tally: Tally,
     /// What does not hold, by seed.
     pub failed: BTreeMap<u64, Violation>,
+    system: PhantomData<fn() -> S>,
 }
 
 /// Runs the plans of some seeds with so many threads; `done` is told after each.
 #[must_use]
-pub fn many(
+pub fn many<S: System>(
     seeds: Range<u64>,
     steps: u64,
     threads: usize,
     done: impl Fn(u64, Option<&Violation>) + Sync,
-) -> Summary {
+) -> Summary<S> {
     let next = AtomicU64::new(seeds.start);
-    let summary = Mutex::new(Summary::default());
+    let summary = Mutex::new(Summary::new(0, Tally::default(), BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
@@ -42,7 +44,7 @@ pub fn many(
                     if seed >= seeds.end {
                         return;
                     }
-                    let mut outcome = run(&Plan::of(seed, steps));
+                    let mut outcome = run(&S::of(seed, steps));
                     // Sums do not depend on the order in which threads come.
                     outcome.tally.digest = outcome.tally.digest.wrapping_mul(seed | 1);
                     done(seed, outcome.violation.as_ref());
@@ -58,19 +60,24 @@ pub fn many(
             });
         }
     });
-    summary.into_inner().unwrap_or_default()
+    summary.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Summary {
+impl<S: System> Summary<S> {
+    /// What some seeds came to.
+    #[must_use]
+    pub const fn new(seeds: u64, tally: Tally, failed: BTreeMap<u64, Violation>) -> Self {
+        Self { seeds, tally, failed, system: PhantomData }
+    }
+
     /// Kinds of faults that never did anything, although they were planned or drawn often enough.
     #[must_use]
     pub fn without_effect(&self) -> Vec<&'static str> {
         if self.seeds < ENOUGH {
             return Vec::new();
         }
-        let attackers = ["hostile", "strangers"];
         let idle = |kind: &&str| self.tally.effects.get(*kind).copied().unwrap_or(0) == 0;
-        KINDS.into_iter().chain(attackers).filter(idle).collect()
+        S::KINDS.iter().chain(S::ACTORS).copied().filter(idle).collect()
     }
 
     /// Invariants that were never looked at.
@@ -79,7 +86,7 @@ impl Summary {
         if self.seeds < ENOUGH {
             return Vec::new();
         }
-        let names = Invariant::ALL.into_iter().map(Invariant::name);
+        let names = S::INVARIANTS.iter().map(|invariant| invariant.name());
         names.filter(|name| !self.tally.checked.contains_key(name)).collect()
     }
 
@@ -89,13 +96,13 @@ impl Summary {
         let mut text = String::new();
         let of = |counts: &BTreeMap<&'static str, u64>, name: &str| counts.get(name).copied().unwrap_or(0);
         let mut faults = table(["fault", "planned", "took effect"]);
-        for kind in KINDS.into_iter().chain(["hostile", "strangers"]) {
+        for kind in S::KINDS.iter().chain(S::ACTORS).copied() {
             let planned = of(&self.tally.planned, kind);
-            let planned = if KINDS.contains(&kind) { planned.to_string() } else { "-".into() };
+            let planned = if S::KINDS.contains(&kind) { planned.to_string() } else { "-".into() };
             faults.add_row([kind.to_owned(), planned, of(&self.tally.effects, kind).to_string()]);
         }
         let mut invariants = table(["invariant", "checks", "seeds that fail"]);
-        for invariant in Invariant::ALL {
+        for &invariant in S::INVARIANTS {
             let failed = self.failed.values().filter(|violation| violation.invariant == invariant).count();
             let checks = of(&self.tally.checked, invariant.name());
             invariants.add_row([invariant.name().to_owned(), checks.to_string(), failed.to_string()]);
@@ -111,7 +118,8 @@ impl Summary {
         let Tally { steps, virtual_ms, digest, .. } = &self.tally;
         let _ = writeln!(
             text,
-            "{} seeds, {steps} steps, {} s of virtual time, {} fail; digest {digest:016x}",
+            "{}: {} seeds, {steps} steps, {} s of virtual time, {} fail; digest {digest:016x}",
+            S::NAME,
             self.seeds,
             virtual_ms / 1_000,
             self.failed.len()

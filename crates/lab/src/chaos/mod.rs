@@ -1,5 +1,5 @@
-//! Deterministic fault simulation: the whole system in virtual time, with a plan of faults that follows from a seed, and
-//! what must hold whatever happens.
+//! Deterministic fault simulation: a system in virtual time, with a plan of faults that follows from a seed, and what must
+//! hold whatever happens.
 //!
 //! ```text
 //!   seed ─▶ plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and comes to rest
@@ -7,25 +7,21 @@
 //!            └── shrink ◀── violation ─▶ file, replay
 //! ```
 //!
-//! The same plan gives the same bytes, always. docs/testing.md says how to use it.
+//! A [`System`] is a kind of plan and what it runs: [`tunnel`], [`slices`], [`cell`], [`lwip`]. The same plan gives the
+//! same bytes, always. docs/testing.md says how to use it.
 
+pub mod cell;
 pub mod check;
 pub mod cli;
 mod draw;
-mod ends;
-mod faults;
-mod flow;
-mod hostile;
-mod ledger;
-mod line;
+pub mod lwip;
 pub mod many;
-pub mod plan;
 pub mod run;
 pub mod shrink;
-mod strangers;
-mod trace;
-mod world;
+pub mod slices;
+pub mod system;
+pub mod tunnel;
 
 pub use check::{Invariant, Tally, Violation};
-pub use plan::Plan;
 pub use run::{Outcome, run, run_traced};
+pub use system::System;

@@ -1,32 +1,8 @@
-//! One run of a plan: the faults, then the time after them.
+//! One run of a plan, of whichever system.
 
 use super::check::{Invariant, Tally, Violation};
-use super::ledger::Service;
-use super::plan::{Kind, Mode, Plan};
-use super::world::World;
-use anabranch_element::time::{Duration, Instant};
+use super::system::System;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Sessions and paths are up again by then.
-const CONVERGES: Duration = Duration::from_secs(30);
-/// Where UEs were refused, or could not say who they are: their last pause comes before that.
-const CONVERGES_REFUSED: Duration = Duration::from_secs(130);
-/// Traffic in peace, all of which arrives.
-const PEACE: Duration = Duration::from_secs(2);
-/// Everything that is under way has arrived by then.
-const LANDS: Duration = Duration::from_secs(2);
-/// Reliable flows have brought everything by then.
-const DONE: Duration = Duration::from_secs(30);
-/// Sessions rest by then: paths that flapped are watched for a minute.
-const RESTS: Duration = Duration::from_secs(100);
-
-/// Keys of sessions that nobody uses have run out by then, and what they held is given back.
-const GONE: Duration = Duration::from_secs(200);
-/// What nobody has noticed yet, such as a middlebox that forgot a path, is noticed by then.
-const NOTICED: Duration = Duration::from_secs(5);
-
-/// What was sent before that has arrived, or never will.
-const SETTLED: Duration = Duration::from_secs(1);
 
 /// How a run went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,35 +13,22 @@ pub struct Outcome {
     pub violation: Option<Violation>,
 }
 
-/// When the faults of a plan begin: at steps, or at times, those of another run.
-enum When<'a> {
-    Steps,
-    Times(&'a [Instant], Instant),
-}
-
-/// What a run with the faults alone leaves.
-struct Faulted {
-    began: Vec<Instant>,
-    ended: Instant,
-    services: Vec<[Service; 2]>,
-}
-
 /// Runs a plan.
 #[must_use]
-pub fn run(plan: &Plan) -> Outcome {
+pub fn run<S: System>(plan: &S) -> Outcome {
     run_with(plan, &mut None)
 }
 
 /// Runs a plan; what happened, line by line (of the run with attackers, where there are some).
 #[must_use]
-pub fn run_traced(plan: &Plan) -> (Outcome, Vec<String>) {
+pub fn run_traced<S: System>(plan: &S) -> (Outcome, Vec<String>) {
     let mut trace = Some(Vec::new());
     (run_with(plan, &mut trace), trace.unwrap_or_default())
 }
 
-fn run_with(plan: &Plan, trace: &mut Option<Vec<String>>) -> Outcome {
+fn run_with<S: System>(plan: &S, trace: &mut Option<Vec<String>>) -> Outcome {
     let mut tally = Tally::default();
-    let result = catch_unwind(AssertUnwindSafe(|| whole(plan, &mut tally, trace)));
+    let result = catch_unwind(AssertUnwindSafe(|| plan.play(&mut tally, trace)));
     tally.look(Invariant::NoPanic);
     let violation = match result {
         Ok(result) => result.err(),
@@ -77,199 +40,4 @@ fn run_with(plan: &Plan, trace: &mut Option<Vec<String>>) -> Outcome {
         }
     };
     Outcome { tally, violation }
-}
-
-fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
-    let mut world = World::new(plan);
-    if trace.is_some() {
-        world.trace();
-    }
-    let result = faulted(&mut world, plan, &When::Steps).and_then(|faulted| {
-        after(&mut world, plan)?;
-        Ok(faulted)
-    });
-    world.tally.virtual_ms = world.now.as_millis();
-    tally.add(&world.tally);
-    if let Some(lines) = trace {
-        *lines = world.traced();
-    }
-    let faulted = result?;
-    if (plan.hostile || plan.strangers) && plan.is_comparable() {
-        independent(plan, &faulted, tally, world.step)?;
-    }
-    Ok(())
-}
-
-/// The part with faults.
-fn faulted(world: &mut World, plan: &Plan, when: &When<'_>) -> Result<Faulted, Violation> {
-    let mut began = Vec::with_capacity(plan.faults.len());
-    loop {
-        while let Some(fault) = plan.faults.get(began.len()) {
-            let due = match when {
-                When::Steps => fault.at <= world.step,
-                When::Times(times, _) => {
-                    let at = times.get(began.len()).copied().unwrap_or(Instant::MAX);
-                    let due = at <= world.next_at();
-                    if due {
-                        world.now = world.now.max(at);
-                    }
-                    due
-                }
-            };
-            if !due {
-                break;
-            }
-            began.push(world.now);
-            world.begin_fault(began.len() as u64, fault)?;
-        }
-        let over = match when {
-            When::Steps => world.step >= plan.steps,
-            When::Times(_, end) => world.next_at() > *end,
-        };
-        if over {
-            break;
-        }
-        world.step()?;
-    }
-    // The same moment for both: the last event before it may be long ago.
-    if let When::Times(_, end) = when {
-        world.now = *end;
-    }
-    // What is still under way counts in neither.
-    let services = world.ledger.services(world.now - SETTLED);
-    Ok(Faulted { began, ended: world.now, services })
-}
-
-/// The faults stop: everything comes back, works, and comes to rest.
-fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
-    world.end_all()?;
-    let refused = |kind: &Kind| {
-        matches!(
-            kind,
-            Kind::SmallUpf { .. } | Kind::UeClock { .. } | Kind::UpfClock { .. } | Kind::Remove { .. }
-        )
-    };
-    let refused = plan.faults.iter().any(|fault| refused(&fault.kind));
-    let bound = if refused { CONVERGES_REFUSED } else { CONVERGES };
-    world.run(NOTICED)?;
-    wait(world, bound, Invariant::Converges, World::unsettled)?;
-    let first = world.ledger.next_number();
-    world.run(PEACE)?;
-    world.drain = true;
-    // Reliable flows go on until they have all; what they send from now on may be under way at the end of this.
-    let end = world.ledger.next_number();
-    world.run(LANDS)?;
-    for ue in 0..world.ues.len() {
-        let lossless = world.ues[ue].lossless && {
-            let (lines, tally) = (&mut world.lines[ue], &mut world.tally);
-            lines.iter_mut().all(|line| line.dropped(world.now, tally) == 0)
-        };
-        let numbers = if lossless { 1 } else { first }..end;
-        world.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
-        if let Some(what) = world.ledger.missing(ue as u8, numbers) {
-            let invariant = if lossless { Invariant::Lossless } else { Invariant::Converges };
-            return Err(world.violation(invariant, format!("lost without a fault: {what}")));
-        }
-    }
-    wait(world, DONE, Invariant::Reliable, World::undone)?;
-    wait(world, RESTS, Invariant::Empty, held)?;
-    wait(world, GONE, Invariant::Empty, kept)
-}
-
-/// What honest sessions hold although nobody has sent anything for long.
-fn held(world: &World) -> Option<String> {
-    world.ues.iter().enumerate().find_map(|(n, end)| {
-        let upf = &world.upfs[end.home].upf;
-        let held = upf.session(&end.entry.key).map(|session| session.held()).unwrap_or_default();
-        let rests = upf.view(&end.entry.key).is_some_and(|view| view.connected && view.resting);
-        (held != Default::default() || !rests)
-            .then(|| format!("the session of UE {n} rests: {rests}; it holds {held:?}"))
-    })
-}
-
-/// What any session holds once the keys of those that left have run out.
-fn kept(world: &World) -> Option<String> {
-    world.upfs.iter().enumerate().find_map(|(n, end)| {
-        let pool = end.upf.pool();
-        let held = (pool.used_bytes(), pool.queues_used());
-        let holders =
-            end.upf.sessions().filter_map(|view| Some((view.ue, end.upf.session(&view.key)?.held())));
-        (held != (0, 0)).then(|| {
-            format!("UPF {n} holds {} bytes and {} queues: {:?}", held.0, held.1, holders.collect::<Vec<_>>())
-        })
-    })
-}
-
-fn wait(
-    world: &mut World,
-    bound: Duration,
-    invariant: Invariant,
-    open: impl Fn(&World) -> Option<String>,
-) -> Result<(), Violation> {
-    let end = world.now + bound;
-    world.tally.look(invariant);
-    while let Some(what) = open(world) {
-        if world.now >= end {
-            return Err(world.violation(invariant, format!("after {} s: {what}", bound.as_secs())));
-        }
-        world.run(Duration::from_millis(200))?;
-    }
-    Ok(())
-}
-
-/// The same without those who attack: honest UEs must have been served as well with them.
-fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Result<(), Violation> {
-    let alone = Plan { hostile: false, strangers: false, ..plan.clone() };
-    let mut world = World::new(&alone);
-    let without = faulted(&mut world, &alone, &When::Times(&with.began, with.ended))?;
-    for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
-        for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {
-            tally.look(Invariant::Independent);
-            // A stranger may deliver what a partition took, a second late: a packet more than without, which delays no other.
-            let (slow, base) = (with.mean_us(without.delivered()), without.mean_us(usize::MAX));
-            let fewer = with.delivered() + 4 + without.delivered() / 100 < without.delivered();
-            // Attackers bring copies of probes early: packets may go by another path while an access is slow.
-            let another = slowed_us(plan, ue) / without.delivered().max(1) as u64;
-            // Which path a flow is pinned to follows from a key that is drawn anew.
-            let pinned = matches!(plan.ues[ue].mode, Mode::BalanceFlows | Mode::Autonomous);
-            if fewer || (!pinned && slow > base + base / 20 + 500 + another) {
-                let what = format!(
-                    "UE {ue}, {way}: {} of {} packets in {slow} µs with attackers, {} of {} in {base} µs without",
-                    with.delivered(),
-                    with.sent,
-                    without.delivered(),
-                    without.sent
-                );
-                return Err(Violation { invariant: Invariant::Independent, step, what });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// By how much the faults of a plan may delay one packet each, microseconds in all.
-fn slowed_us(plan: &Plan, ue: usize) -> u64 {
-    let slowed = |kind: &Kind| match kind {
-        Kind::Delay { place, delay_ms } if usize::from(place.ue) == ue => 1_000 * u64::from(*delay_ms),
-        _ => 0,
-    };
-    plan.faults.iter().map(|fault| slowed(&fault.kind)).sum()
-}
-
-impl Plan {
-    /// Whether what is served with and without attackers may be compared: nothing is drawn that one packet more or less
-    /// would shift.
-    fn is_comparable(&self) -> bool {
-        let harmless = |kind: &Kind| {
-            matches!(
-                kind,
-                Kind::Quiet
-                    | Kind::Burst { .. }
-                    | Kind::Delay { .. }
-                    | Kind::Partition { .. }
-                    | Kind::Carrier { .. }
-            )
-        };
-        self.faults.iter().all(|fault| harmless(&fault.kind))
-    }
 }

@@ -1,29 +1,29 @@
-//! Makes a failing plan small: fewer steps, faults, UEs and attackers, as long as the same invariant fails.
+//! Makes a failing plan small: fewer steps, faults and parts of the world, as long as the same invariant fails.
 
 use super::check::{Invariant, Violation};
-use super::plan::{Kind, Mode, Plan, UePlan};
 use super::run::run;
+use super::system::System;
 
 /// A plan that fails, and how.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shrunk {
+pub struct Shrunk<S> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: S,
     /// What does not hold.
     pub violation: Violation,
     /// Runs it took.
     pub runs: u32,
 }
 
-struct Search {
-    best: Shrunk,
+struct Search<S> {
+    best: Shrunk<S>,
     invariant: Invariant,
     most: u32,
 }
 
 /// The smallest plan that was found within `most` runs.
 #[must_use]
-pub fn shrink(plan: &Plan, violation: &Violation, most: u32) -> Shrunk {
+pub fn shrink<S: System>(plan: &S, violation: &Violation, most: u32) -> Shrunk<S> {
     let best = Shrunk { plan: plan.clone(), violation: violation.clone(), runs: 0 };
     let mut search = Search { best, invariant: violation.invariant, most };
     loop {
@@ -31,21 +31,20 @@ pub fn shrink(plan: &Plan, violation: &Violation, most: u32) -> Shrunk {
         search.steps();
         search.faults();
         search.parts();
-        search.ues();
-        search.details();
+        search.lengths();
         if search.best.plan == before || search.is_over() {
             return search.best;
         }
     }
 }
 
-impl Search {
+impl<S: System> Search<S> {
     fn is_over(&self) -> bool {
         self.best.runs >= self.most
     }
 
     /// Keeps a plan if it fails in the same way.
-    fn try_plan(&mut self, plan: Plan) -> bool {
+    fn try_plan(&mut self, plan: S) -> bool {
         if self.is_over() || plan == self.best.plan {
             return false;
         }
@@ -63,14 +62,14 @@ impl Search {
     fn steps(&mut self) {
         // Whatever comes after what fails is not needed.
         let at = self.best.violation.step;
-        if at > 0 && at < self.best.plan.steps {
-            let faults = self.best.plan.faults.iter().filter(|fault| fault.at <= at).cloned().collect();
-            self.try_plan(Plan { steps: at, faults, ..self.best.plan.clone() });
+        if at > 0 && at < self.best.plan.steps() {
+            let faults = self.best.plan.faults().iter().filter(|fault| fault.at <= at).cloned().collect();
+            self.try_plan(self.best.plan.with(at, faults));
         }
         for divisor in [2, 4, 10] {
-            while self.best.plan.steps > 1 {
-                let steps = self.best.plan.steps - self.best.plan.steps.div_ceil(divisor);
-                if !self.try_plan(Plan { steps, ..self.best.plan.clone() }) {
+            while self.best.plan.steps() > 1 {
+                let steps = self.best.plan.steps() - self.best.plan.steps().div_ceil(divisor);
+                if !self.try_plan(self.best.plan.with(steps, self.best.plan.faults().to_vec())) {
                     break;
                 }
             }
@@ -79,14 +78,14 @@ impl Search {
 
     /// Leaves out halves, then quarters, down to single faults (delta debugging).
     fn faults(&mut self) {
-        let mut size = self.best.plan.faults.len();
+        let mut size = self.best.plan.faults().len();
         while size > 0 {
             let mut from = 0;
-            while from < self.best.plan.faults.len() {
-                let mut plan = self.best.plan.clone();
-                let to = (from + size).min(plan.faults.len());
-                plan.faults.drain(from..to);
-                if !self.try_plan(plan) {
+            while from < self.best.plan.faults().len() {
+                let mut faults = self.best.plan.faults().to_vec();
+                let to = (from + size).min(faults.len());
+                faults.drain(from..to);
+                if !self.try_plan(self.best.plan.with(self.best.plan.steps(), faults)) {
                     from += size;
                 }
             }
@@ -94,52 +93,24 @@ impl Search {
         }
     }
 
+    /// What else can be left out: each as often as that fails.
     fn parts(&mut self) {
-        let plan = |search: &Self| search.best.plan.clone();
-        let without = Plan { hostile: false, ..plan(self) };
-        self.try_plan(without);
-        let without = Plan { strangers: false, ..plan(self) };
-        self.try_plan(without);
-        let without = Plan { upfs: 1, ..plan(self) };
-        self.try_plan(without);
-        let without = Plan { plain: [false; 2], ..plan(self) };
-        self.try_plan(without);
-    }
-
-    fn ues(&mut self) {
-        let mut ue = self.best.plan.ues.len();
-        while ue > 0 && self.best.plan.ues.len() > 1 {
-            ue -= 1;
-            self.try_plan(self.best.plan.without_ue(ue as u8));
+        let mut n = 0;
+        while let Some(plan) = self.best.plan.simpler().into_iter().nth(n) {
+            if !self.try_plan(plan) {
+                n += 1;
+            }
         }
     }
 
-    fn details(&mut self) {
-        for n in 0..self.best.plan.faults.len() {
-            while self.best.plan.faults[n].ms > 1 {
-                let mut plan = self.best.plan.clone();
-                plan.faults[n].ms /= 2;
-                if !self.try_plan(plan) {
+    fn lengths(&mut self) {
+        for n in 0..self.best.plan.faults().len() {
+            while self.best.plan.faults()[n].ms > 1 {
+                let mut faults = self.best.plan.faults().to_vec();
+                faults[n].ms /= 2;
+                if !self.try_plan(self.best.plan.with(self.best.plan.steps(), faults)) {
                     break;
                 }
-            }
-            let mut plan = self.best.plan.clone();
-            if let Kind::Burst { packets, .. } = &mut plan.faults[n].kind {
-                *packets = (*packets / 2).max(1);
-                self.try_plan(plan);
-            }
-        }
-        for n in 0..self.best.plan.ues.len() {
-            let changes: [fn(&mut UePlan); 4] = [
-                |ue| ue.mode = Mode::First,
-                |ue| ue.mtu = [1_500; 2],
-                |ue| ue.early = false,
-                |ue| ue.delay_ms = [10, 20],
-            ];
-            for change in changes {
-                let mut plan = self.best.plan.clone();
-                change(&mut plan.ues[n]);
-                self.try_plan(plan);
             }
         }
     }

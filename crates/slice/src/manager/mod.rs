@@ -342,7 +342,9 @@ impl Manager {
             if slice.plan.is_some() {
                 return Vec::new();
             }
-            if slice.retry_ms.is_some_and(|at| at <= now_ms) {
+            // Later than the longest pause: the clock was ahead when it failed.
+            let longest = now_ms.saturating_add(MAX_RETRY_MS);
+            if slice.retry_ms.is_some_and(|at| at <= now_ms || at > longest) {
                 return self.retry(slice, now_ms);
             }
             let lapsed = |ue: &String, need: &Need| {

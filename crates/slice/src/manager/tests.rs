@@ -111,6 +111,21 @@ fn an_answer_to_the_making_does_not_count_for_the_removal() {
 }
 
 #[test]
+fn a_slice_that_failed_while_the_clock_was_ahead_is_tried_again() {
+    const DAY_MS: u64 = 86_400_000;
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), DAY_MS).unwrap();
+    put(&mut m, writes);
+    while m.todo().next().is_some() {
+        let writes = m.step_done("s1", Err("cell says no".into()), DAY_MS).unwrap();
+        put(&mut m, writes);
+    }
+    let at = m.slice("s1").unwrap().retry_ms.unwrap();
+    assert!(m.due(at - 1).is_empty() && !m.due(at).is_empty());
+    assert!(!m.due(at - DAY_MS).is_empty(), "the clock is right again");
+}
+
+#[test]
 fn what_fails_is_undone() {
     let mut m = manager();
     let writes = m.create("s1", order("video", &["pier", "far", "moon"], 40.0, 5.0), 10).unwrap();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Puts each bug of this folder into a copy of the tree, builds the lab there, and expects fault simulation to find it, to
 # shrink the plan of the first seed that shows it, and the small plan to fail in the same way.
+# A patch of another system than the tunnel says so on its first line, "System: NAME".
 #   crates/lab/tests/chaos/bugs/run.sh [NAME]...     all without a name; needs git, patch, cargo
 # SEEDS (0..200) is what is run for each, SHRINK (200) how many runs shrinking may take. It ends with 1 if a bug is not found.
 set -euo pipefail
@@ -26,7 +27,9 @@ for name in "${names[@]}"; do
     lab=$CARGO_TARGET_DIR/checked/anabranch-lab
     rm -rf "$copy/plans"
     code=0
-    "$lab" chaos --seeds "$seeds" --quiet --shrink "${SHRINK:-200}" --out "$copy/plans" >"$copy/said" || code=$?
+    system=$(sed -n '1s/^System: //p' "$here/$name.patch")
+    plans=$copy/plans/${system:+$system-}
+    "$lab" chaos --system "${system:-tunnel}" --seeds "$seeds" --quiet --shrink "${SHRINK:-200}" --out "$copy/plans" >"$copy/said" || code=$?
     if [ "$code" = 1 ] && first=$(grep -m 1 '^seed [0-9]*: ' "$copy/said"); then
         # seed N: INVARIANT at step S: …
         read -r _ seed invariant _ <<<"$first"
@@ -34,7 +37,7 @@ for name in "${names[@]}"; do
         failed=$(grep -o '[0-9]* fail; digest' "$copy/said" | cut -d' ' -f1)
         small=$(grep -m 1 '^shrunk in' "$copy/said" | sed 's/^shrunk in \([0-9]*\) runs from \(.*\): .*/\2 (\1 runs)/; s/: .*(/ (/')
         again=0
-        "$lab" chaos --replay "$copy/plans/seed-$seed-$invariant.toml" >"$copy/again" || again=$?
+        "$lab" chaos --replay "${plans}seed-$seed-$invariant.toml" >"$copy/again" || again=$?
         if [ "$again" = 1 ] && grep -q "toml: $invariant at step" "$copy/again"; then
             echo "$name: $invariant, first by seed $seed, by $failed seeds of $seeds; $small"
         else

@@ -1,7 +1,10 @@
 //! What a run consists of: the world, and the faults with the step at which each begins. A plan is drawn from a seed,
 //! written to a file, read back and shrunk; everything that happens in a run follows from it.
 
+use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
+use super::run;
+use super::system::{self, System};
 use serde::{Deserialize, Serialize};
 
 /// Most UEs, the hostile one not counted.
@@ -15,6 +18,9 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
+    /// The system's name.
+    #[serde(default = "name")]
+    pub system: String,
     /// Of this file.
     pub version: u32,
     /// What everything that is drawn while it runs follows from.
@@ -97,16 +103,11 @@ pub const MODES: [Mode; 10] = [
     Mode::Coded,
 ];
 
-/// A fault: when, how long, what.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
-    /// Step at which it begins.
-    pub at: u64,
-    /// How long it lasts, milliseconds of virtual time; what happens at once has no use for it.
-    pub ms: u64,
-    /// What.
-    #[serde(flatten)]
-    pub kind: Kind,
+/// A fault of this system.
+pub type Fault = system::Fault<Kind>;
+
+fn name() -> String {
+    Plan::NAME.into()
 }
 
 /// Towards the UPF, towards the UE, or both.
@@ -435,9 +436,7 @@ enum Weather {
 }
 
 impl Plan {
-    /// The plan of a seed.
-    #[must_use]
-    pub fn of(seed: u64, steps: u64) -> Self {
+    fn drawn(seed: u64, steps: u64) -> Self {
         let draw = &mut Draw::new(seed, 0);
         let weather = match draw.below(10) {
             0..=2 => Weather::Calm,
@@ -447,6 +446,7 @@ impl Plan {
         let count = draw.of(&[1, 1, 2, 2, 3, MAX_UES]);
         let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, weather)).collect();
         let mut plan = Self {
+            system: name(),
             version: VERSION,
             seed,
             steps,
@@ -557,24 +557,92 @@ fn clock(draw: &mut Draw) -> i32 {
     if draw.percent(50) { seconds } else { -seconds }
 }
 
-impl Plan {
-    /// As it is written to a file.
-    ///
-    /// # Errors
-    /// None that a plan could cause.
-    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        toml::to_string(self)
+impl System for Plan {
+    type Kind = Kind;
+
+    const NAME: &'static str = "tunnel";
+    const KINDS: &'static [&'static str] = &KINDS;
+    const ACTORS: &'static [&'static str] = &["hostile", "strangers"];
+    const INVARIANTS: &'static [Invariant] = &[
+        Invariant::Intact,
+        Invariant::Once,
+        Invariant::Reliable,
+        Invariant::Sealed,
+        Invariant::OwnSource,
+        Invariant::Lossless,
+        Invariant::Order,
+        Invariant::Prompt,
+        Invariant::Served,
+        Invariant::Counted,
+        Invariant::Share,
+        Invariant::Bounded,
+        Invariant::NoSpin,
+        Invariant::Converges,
+        Invariant::Empty,
+        Invariant::Independent,
+        Invariant::NoPanic,
+    ];
+
+    fn of(seed: u64, steps: u64) -> Self {
+        Self::drawn(seed, steps)
     }
 
-    /// What a file says.
-    ///
-    /// # Errors
-    /// It is not a plan, or one of another version; what is wrong, and where.
-    pub fn from_toml(text: &str) -> Result<Self, String> {
-        let plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        if plan.version != VERSION {
-            return Err(format!("version {}: this program replays version {VERSION}", plan.version));
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
+        Self { steps, faults, ..self.clone() }
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let mut plans = vec![
+            Self { hostile: false, ..self.clone() },
+            Self { strangers: false, ..self.clone() },
+            Self { upfs: 1, ..self.clone() },
+            Self { plain: [false; 2], ..self.clone() },
+        ];
+        if self.ues.len() > 1 {
+            plans.extend((0..self.ues.len()).rev().map(|ue| self.without_ue(ue as u8)));
         }
+        for n in 0..self.faults.len() {
+            let mut plan = self.clone();
+            if let Kind::Burst { packets, .. } = &mut plan.faults[n].kind {
+                *packets = (*packets / 2).max(1);
+                plans.push(plan);
+            }
+        }
+        let changes: [fn(&mut UePlan); 4] = [
+            |ue| ue.mode = Mode::First,
+            |ue| ue.mtu = [1_500; 2],
+            |ue| ue.early = false,
+            |ue| ue.delay_ms = [10, 20],
+        ];
+        for n in 0..self.ues.len() {
+            for change in changes {
+                let mut plan = self.clone();
+                change(&mut plan.ues[n]);
+                plans.push(plan);
+            }
+        }
+        plans
+    }
+
+    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        run::whole(self, tally, trace)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let plan = self;
+        system::known(plan.version, VERSION, &plan.system, Self::NAME)?;
         if plan.ues.is_empty() || plan.ues.len() > usize::from(MAX_UES) {
             return Err(format!("{} UEs: write 1 to {MAX_UES}", plan.ues.len()));
         }
@@ -596,9 +664,11 @@ impl Plan {
         if let Some(fault) = plan.faults.iter().find(|fault| access(fault) >= ACCESSES) {
             return Err(format!("fault at {}: access {}: write 0 or 1", fault.at, access(fault)));
         }
-        Ok(plan)
+        Ok(())
     }
+}
 
+impl Plan {
     /// The same without a UE; those after it move up, and so do the faults that are about them.
     #[must_use]
     pub fn without_ue(&self, gone: u8) -> Self {

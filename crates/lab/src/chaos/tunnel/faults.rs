@@ -26,7 +26,7 @@ impl World {
     ///
     /// # Errors
     /// What does not hold.
-    pub fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
+    pub fn begin(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
         let (ues, upfs) = (self.ues.len(), self.upfs.len());
         if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
             return Ok(());

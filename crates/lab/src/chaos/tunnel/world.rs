@@ -18,8 +18,9 @@ use super::flow::Transport;
 use super::hostile::Hostile;
 use super::ledger::{self, Arrival, Kind, Label, Ledger};
 use super::line::Line;
-use super::plan::Plan;
+use super::plan::{self, Fault, Plan};
 use super::strangers::Strangers;
+use super::system;
 use super::trace::Trace;
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::UeEvent;
@@ -77,6 +78,38 @@ pub struct World {
     spins: (Instant, u32),
 }
 
+impl system::World<plan::Kind> for World {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    fn steps(&self) -> u64 {
+        self.step
+    }
+
+    fn next_at(&self) -> Instant {
+        self.next().0.max(self.now)
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        let (at, event) = self.next();
+        self.now = self.now.max(at);
+        self.step += 1;
+        self.tally.steps += 1;
+        self.happen(event)?;
+        self.note_drops();
+        self.bounds()
+    }
+
+    fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
+        self.begin(number, fault)
+    }
+}
+
 impl World {
     /// The world of a plan, in which nothing has happened yet.
     #[must_use]
@@ -129,26 +162,6 @@ impl World {
             out: Out::default(),
             spins: (now, 0),
         }
-    }
-
-    /// When the next event is.
-    #[must_use]
-    pub fn next_at(&self) -> Instant {
-        self.next().0.max(self.now)
-    }
-
-    /// Makes one step.
-    ///
-    /// # Errors
-    /// What does not hold.
-    pub fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.next();
-        self.now = self.now.max(at);
-        self.step += 1;
-        self.tally.steps += 1;
-        self.happen(event)?;
-        self.note_drops();
-        self.bounds()
     }
 
     fn next(&self) -> (Instant, Event) {
@@ -605,19 +618,6 @@ impl World {
     }
 
     // ---- what others need --------------------------------------------------------------------------------
-
-    /// Runs for a time.
-    ///
-    /// # Errors
-    /// What does not hold.
-    pub fn run(&mut self, time: Duration) -> Result<(), Violation> {
-        let end = self.now + time;
-        while self.next_at() <= end {
-            self.step()?;
-        }
-        self.now = end;
-        Ok(())
-    }
 
     /// A middlebox shows another source of a UE from now on.
     pub(super) fn roam(&mut self, ue: usize, access: usize) {

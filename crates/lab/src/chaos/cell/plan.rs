@@ -1,0 +1,318 @@
+//! What a run of a cell consists of.
+
+use super::check::{Invariant, Tally, Violation};
+use super::draw::Draw;
+use super::system::{self, PlanOf, System};
+use super::world;
+use anabranch_ran::queue::Algorithm;
+use anabranch_ran::sched::InterAlgorithm;
+use serde::{Deserialize, Serialize};
+
+/// Version of the file.
+pub const VERSION: u32 = 1;
+/// Most honest UEs.
+pub const MAX_UES: u8 = 4;
+/// Most slices.
+pub const MAX_SLICES: u8 = 4;
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// Resource blocks of an LTE carrier: 25, 50 or 100.
+    pub rbs: u16,
+    /// How both directions are divided among slices.
+    pub scheduler: InterAlgorithm,
+    /// Shares of the slices, percent; 100 in all.
+    pub slices: Vec<u8>,
+    /// Blocks that are not decoded the first time, percent.
+    pub bler_percent: u8,
+    /// A UE that floods, in the last slice.
+    pub hostile: bool,
+    /// The honest UEs.
+    pub ues: Vec<UePlan>,
+}
+
+/// One UE.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UePlan {
+    /// The number of its slice.
+    pub slice: u8,
+    /// Its MCS, both ways.
+    pub mcs: u8,
+    /// Its queue discipline.
+    pub queue: Algorithm,
+    /// RLC in acknowledged mode.
+    pub acknowledged: bool,
+    /// Mean time between packets of a flow, microseconds.
+    pub pace_us: u64,
+}
+
+/// A direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Towards the UE.
+    Down,
+    /// From the UE.
+    Up,
+}
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Kind {
+    /// A UE's channel has another quality; CQI 0 is an outage.
+    Fade {
+        /// Of which UE.
+        ue: u8,
+        /// Which way.
+        way: Way,
+        /// 0 to 15.
+        cqi: u8,
+    },
+    /// Two slices change shares.
+    Shares {
+        /// One.
+        a: u8,
+        /// The other.
+        b: u8,
+    },
+    /// Another scheduler.
+    Scheduler {
+        /// Of which direction.
+        way: Way,
+        /// Which.
+        to: InterAlgorithm,
+    },
+    /// Another queue discipline of a UE.
+    Queue {
+        /// Of which UE.
+        ue: u8,
+        /// Which way.
+        way: Way,
+        /// Which.
+        to: Algorithm,
+    },
+    /// A UE is in another slice.
+    Move {
+        /// Which.
+        ue: u8,
+        /// Where.
+        slice: u8,
+    },
+    /// Nobody drives the gNB, which then hears of all at once.
+    Late,
+    /// Packets at once, both ways.
+    Burst {
+        /// Of which UE.
+        ue: u8,
+        /// How many each way.
+        packets: u16,
+        /// Bytes of each.
+        bytes: u16,
+    },
+    /// Nobody sends.
+    Quiet,
+}
+
+impl Kind {
+    /// Its name, as in a plan.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Fade { .. } => "fade",
+            Self::Shares { .. } => "shares",
+            Self::Scheduler { .. } => "scheduler",
+            Self::Queue { .. } => "queue",
+            Self::Move { .. } => "move",
+            Self::Late => "late",
+            Self::Burst { .. } => "burst",
+            Self::Quiet => "quiet",
+        }
+    }
+
+    /// The UE it is about.
+    #[must_use]
+    pub const fn ue(&self) -> Option<u8> {
+        match self {
+            Self::Fade { ue, .. }
+            | Self::Queue { ue, .. }
+            | Self::Move { ue, .. }
+            | Self::Burst { ue, .. } => Some(*ue),
+            _ => None,
+        }
+    }
+}
+
+/// A fault of this system.
+pub type Fault = system::Fault<Kind>;
+/// A run.
+pub type Plan = PlanOf<Setting, Kind>;
+
+impl System for Plan {
+    type Kind = Kind;
+
+    const NAME: &'static str = "cell";
+    const KINDS: &'static [&'static str] =
+        &["fade", "shares", "scheduler", "queue", "move", "late", "burst", "quiet"];
+    const ACTORS: &'static [&'static str] = &["hostile", "bler"];
+    const INVARIANTS: &'static [Invariant] = &[
+        Invariant::Intact,
+        Invariant::Once,
+        Invariant::Order,
+        Invariant::Balanced,
+        Invariant::Counted,
+        Invariant::Bounded,
+        Invariant::NoSpin,
+        Invariant::Converges,
+        Invariant::Independent,
+        Invariant::NoPanic,
+    ];
+
+    fn of(seed: u64, steps: u64) -> Self {
+        let draw = &mut Draw::new(seed, 0);
+        let hostile = draw.percent(50);
+        let slices: &[u8] =
+            draw.of::<&[u8]>(&[&[100], &[50, 50], &[70, 30], &[20, 30, 50], &[25, 25, 25, 25]]);
+        // The one that floods has a slice of its own.
+        let slices: &[u8] = if hostile && slices.len() == 1 { &[60, 40] } else { slices };
+        let free = slices.len() as u64 - u64::from(hostile);
+        // Plans in which what is served with and without the hostile UE can be compared.
+        let light = draw.percent(40);
+        let ue = |draw: &mut Draw| UePlan {
+            slice: draw.below(free) as u8,
+            mcs: if light { 28 } else { draw.between((10, 28)) as u8 },
+            queue: draw.of(&Algorithm::ALL),
+            acknowledged: draw.percent(50),
+            pace_us: if light { draw.of(&[20_000, 50_000]) } else { draw.of(&[700, 3_000, 10_000, 100_000]) },
+        };
+        let schedulers: &[InterAlgorithm] = match light {
+            true => &[
+                InterAlgorithm::Fixed,
+                InterAlgorithm::EqpExact,
+                InterAlgorithm::EqpPaper,
+                InterAlgorithm::GpsPacking,
+            ],
+            false => &InterAlgorithm::ALL,
+        };
+        let count = draw.between((1, if light { 2 } else { MAX_UES.into() }));
+        let world = Setting {
+            rbs: draw.of(&[25, 50, 100]),
+            scheduler: draw.of(schedulers),
+            slices: slices.to_vec(),
+            bler_percent: if light { 0 } else { draw.of(&[0, 0, 10, 50]) },
+            hostile,
+            ues: (0..count).map(|_| ue(draw)).collect(),
+        };
+        let mut plan =
+            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
+        for _ in 0..draw.between((0, if light { 3 } else { 4 + steps / 200 })) {
+            let fault = fault(draw, &plan, light);
+            plan.faults.push(fault);
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
+        Self { steps, faults, ..self.clone() }
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        if self.world.ues.len() > 1 {
+            let mut plan = self.clone();
+            plan.world.ues.pop();
+            let left = plan.world.ues.len();
+            plan.faults.retain(|fault| fault.kind.ue().is_none_or(|ue| usize::from(ue) < left));
+            plans.push(plan);
+        }
+        let changes: [fn(&mut Setting); 5] = [
+            |w| w.hostile = false,
+            |w| w.bler_percent = 0,
+            |w| w.rbs = 25,
+            |w| w.ues.iter_mut().for_each(|ue| ue.queue = Algorithm::Vanilla),
+            |w| w.ues.iter_mut().for_each(|ue| ue.acknowledged = false),
+        ];
+        for change in changes {
+            let mut plan = self.clone();
+            change(&mut plan.world);
+            plans.push(plan);
+        }
+        plans
+    }
+
+    fn check(&self) -> Result<(), String> {
+        system::known(self.version, VERSION, &self.system, Self::NAME)?;
+        let world = &self.world;
+        if ![25, 50, 100].contains(&world.rbs) {
+            return Err(format!("rbs = {}: write 25, 50 or 100", world.rbs));
+        }
+        let sum: u64 = world.slices.iter().map(|share| u64::from(*share)).sum();
+        if world.slices.is_empty() || world.slices.len() > usize::from(MAX_SLICES) || sum > 100 {
+            return Err(format!("slices: write 1 to {MAX_SLICES} shares of 100 in all"));
+        }
+        if world.ues.is_empty() || world.ues.len() > usize::from(MAX_UES) {
+            return Err(format!("{} UEs: write 1 to {MAX_UES}", world.ues.len()));
+        }
+        let wrong =
+            |ue: &&UePlan| usize::from(ue.slice) >= world.slices.len() || ue.mcs > 28 || ue.pace_us == 0;
+        if let Some(ue) = world.ues.iter().find(wrong) {
+            return Err(format!(
+                "{ue:?}: slice must be one of those there are, mcs 0 to 28, pace_us 1 or more"
+            ));
+        }
+        if world.bler_percent > 100 {
+            return Err(format!("bler_percent = {}: write 0 to 100", world.bler_percent));
+        }
+        Ok(())
+    }
+
+    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(self, tally, trace)
+    }
+}
+
+fn fault(draw: &mut Draw, plan: &Plan, light: bool) -> Fault {
+    let at = draw.below(plan.steps);
+    let ms = match draw.below(3) {
+        0 => draw.between((1, 20)),
+        1 => draw.between((10, 300)),
+        _ => draw.between((100, 3_000)),
+    };
+    let ue = draw.below(plan.world.ues.len() as u64) as u8;
+    let slices = plan.world.slices.len() as u64;
+    let way = draw.of(&[Way::Down, Way::Up]);
+    let kind = match draw.below(if light { 2 } else { 12 }) {
+        0 => {
+            Kind::Burst { ue, packets: draw.between((1, 20)) as u16, bytes: draw.between((40, 1_500)) as u16 }
+        }
+        1 => Kind::Quiet,
+        2..=4 => Kind::Fade { ue, way, cqi: draw.of(&[0, 0, 1, 7, 15]) },
+        5 => Kind::Shares { a: draw.below(slices) as u8, b: draw.below(slices) as u8 },
+        6 => Kind::Scheduler { way, to: draw.of(&InterAlgorithm::ALL) },
+        7 | 8 => Kind::Queue { ue, way, to: draw.of(&Algorithm::ALL) },
+        9 => Kind::Move { ue, slice: draw.below(slices) as u8 },
+        10 => Kind::Late,
+        _ => Kind::Burst {
+            ue,
+            packets: draw.between((50, 2_000)) as u16,
+            bytes: draw.between((40, 1_500)) as u16,
+        },
+    };
+    Fault { at, ms, kind }
+}

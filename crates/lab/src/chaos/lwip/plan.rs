@@ -1,0 +1,243 @@
+//! What a run of an LWIP node consists of.
+
+use super::check::{Invariant, Tally, Violation};
+use super::draw::Draw;
+use super::system::{self, PlanOf, System};
+use super::world;
+use serde::{Deserialize, Serialize};
+
+/// Version of the file.
+pub const VERSION: u32 = 1;
+/// Most UEs.
+pub const MAX_UES: u8 = 3;
+
+/// How TCP is steered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Half of the packets each.
+    Half,
+    /// By round-trip times.
+    Rtt,
+    /// By rates.
+    Capacity,
+    /// All on the better leg.
+    Switched,
+}
+
+/// All of them.
+pub const MODES: [Mode; 4] = [Mode::Half, Mode::Rtt, Mode::Capacity, Mode::Switched];
+
+/// How ACKs are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dida {
+    /// Not at all.
+    Off,
+    /// For 50 ms at most, blocks as well.
+    Fixed,
+    /// As the paper has it: for 50 ms, and blocks pass.
+    Printed,
+    /// For what is best by the paper's model.
+    Optimal,
+    /// For as long as it pays.
+    Adaptive,
+}
+
+/// All of them.
+pub const DIDAS: [Dida; 5] = [Dida::Off, Dida::Fixed, Dida::Printed, Dida::Optimal, Dida::Adaptive];
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// How TCP is steered.
+    pub mode: Mode,
+    /// How ACKs are held.
+    pub dida: Dida,
+    /// UEs, each with one download and datagrams both ways.
+    pub ues: u8,
+    /// One-way delay of the LTE leg and of the Wi-Fi leg, milliseconds.
+    pub delay_ms: [u16; 2],
+    /// Mean time between packets of a flow, microseconds.
+    pub pace_us: u64,
+}
+
+/// A kind of fault. Leg 0 is LTE, leg 1 is Wi-Fi.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Kind {
+    /// Packets are lost.
+    Loss {
+        /// On which leg.
+        leg: u8,
+        /// Share of the packets.
+        percent: u8,
+    },
+    /// Nothing comes through.
+    Partition {
+        /// On which leg.
+        leg: u8,
+    },
+    /// Packets overtake one another.
+    Jitter {
+        /// On which leg.
+        leg: u8,
+        /// Most extra delay, milliseconds.
+        most_ms: u16,
+    },
+    /// The one-way delay is another one.
+    Delay {
+        /// On which leg.
+        leg: u8,
+        /// The new one, milliseconds.
+        delay_ms: u16,
+    },
+    /// A UE has no Wi-Fi, and the node is told.
+    Carrier {
+        /// Which.
+        ue: u8,
+    },
+    /// The node starts again; ACKs that it held are gone.
+    Restart,
+    /// Another way of steering.
+    Steering {
+        /// Which.
+        mode: Mode,
+    },
+    /// Another way of holding ACKs.
+    Dida {
+        /// Which.
+        dida: Dida,
+    },
+    /// Answers to probes are lost, come late, twice, or without a question.
+    Lies,
+    /// Nobody sends.
+    Quiet,
+}
+
+impl Kind {
+    /// Its name, as in a plan.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Loss { .. } => "loss",
+            Self::Partition { .. } => "partition",
+            Self::Jitter { .. } => "jitter",
+            Self::Delay { .. } => "delay",
+            Self::Carrier { .. } => "carrier",
+            Self::Restart => "restart",
+            Self::Steering { .. } => "steering",
+            Self::Dida { .. } => "dida",
+            Self::Lies => "lies",
+            Self::Quiet => "quiet",
+        }
+    }
+}
+
+/// A fault of this system.
+pub type Fault = system::Fault<Kind>;
+/// A run.
+pub type Plan = PlanOf<Setting, Kind>;
+
+impl System for Plan {
+    type Kind = Kind;
+
+    const NAME: &'static str = "lwip";
+    const KINDS: &'static [&'static str] =
+        &["loss", "partition", "jitter", "delay", "carrier", "restart", "steering", "dida", "lies", "quiet"];
+    const ACTORS: &'static [&'static str] = &[];
+    const INVARIANTS: &'static [Invariant] = &[
+        Invariant::Intact,
+        Invariant::Once,
+        Invariant::Order,
+        Invariant::Lossless,
+        Invariant::Prompt,
+        Invariant::Reliable,
+        Invariant::Bounded,
+        Invariant::NoSpin,
+        Invariant::Empty,
+        Invariant::NoPanic,
+    ];
+
+    fn of(seed: u64, steps: u64) -> Self {
+        let draw = &mut Draw::new(seed, 0);
+        let world = Setting {
+            mode: draw.of(&MODES),
+            dida: draw.of(&DIDAS),
+            ues: draw.between((1, MAX_UES.into())) as u8,
+            delay_ms: [draw.between((5, 60)) as u16, draw.between((1, 60)) as u16],
+            pace_us: draw.of(&[1_000, 5_000, 30_000]),
+        };
+        let mut plan =
+            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
+        for _ in 0..draw.between((0, 3 + steps / 200)) {
+            let fault = fault(draw, &plan);
+            plan.faults.push(fault);
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
+        Self { steps, faults, ..self.clone() }
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let changes: [fn(&mut Setting); 4] =
+            [|w| w.ues = 1, |w| w.delay_ms = [20, 10], |w| w.mode = Mode::Half, |w| w.dida = Dida::Off];
+        let change = |change: fn(&mut Setting)| {
+            let mut plan = self.clone();
+            change(&mut plan.world);
+            plan
+        };
+        changes.into_iter().map(change).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        system::known(self.version, VERSION, &self.system, Self::NAME)?;
+        if !(1..=MAX_UES).contains(&self.world.ues) || self.world.pace_us == 0 {
+            return Err(format!("ues: write 1 to {MAX_UES}; pace_us: 1 or more"));
+        }
+        Ok(())
+    }
+
+    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(self, tally, trace)
+    }
+}
+
+fn fault(draw: &mut Draw, plan: &Plan) -> Fault {
+    let at = draw.below(plan.steps);
+    let ms = match draw.below(3) {
+        0 => draw.between((1, 50)),
+        1 => draw.between((50, 1_000)),
+        _ => draw.between((500, 8_000)),
+    };
+    let leg = draw.of(&[0, 1, 1]);
+    let kind = match draw.below(13) {
+        0 | 1 => Kind::Loss { leg, percent: draw.between((1, 60)) as u8 },
+        2 => Kind::Partition { leg },
+        3 | 4 => Kind::Jitter { leg, most_ms: draw.between((1, 100)) as u16 },
+        5 => Kind::Delay { leg, delay_ms: draw.between((0, 300)) as u16 },
+        6 | 7 => Kind::Carrier { ue: draw.below(plan.world.ues.into()) as u8 },
+        8 => Kind::Restart,
+        9 => Kind::Steering { mode: draw.of(&MODES) },
+        10 => Kind::Dida { dida: draw.of(&DIDAS) },
+        11 => Kind::Lies,
+        _ => Kind::Quiet,
+    };
+    Fault { at, ms, kind }
+}

@@ -1,0 +1,112 @@
+//! One download: a server with a window, and what a UE has of it. A sender that repeats what is missing after three
+//! acknowledgments of the same, or after a time; not a model of any kernel's.
+
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};
+use std::collections::BTreeSet;
+
+/// Bytes of a segment.
+pub const SEGMENT: u32 = 1_000;
+/// Segments under way at most.
+const WINDOW: u32 = 40;
+/// Without progress for this long, the first missing segment is sent again.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Both ends of a download; segments are numbered from 0.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Segments sent for the first time.
+    pub sent: u32,
+    /// Segments acknowledged, as the server knows.
+    pub known: u32,
+    same: u32,
+    again_at: Instant,
+    /// Segments there, at the UE, in a row; and beyond.
+    pub there: u32,
+    beyond: BTreeSet<u32>,
+    /// The most that the node was told.
+    pub told: u32,
+}
+
+impl Stream {
+    /// The segment to send, if there is one.
+    pub fn turn(&mut self, now: Instant, may_begin: bool) -> Option<u32> {
+        if self.known < self.sent && now >= self.again_at {
+            self.again_at = now + PATIENCE;
+            return Some(self.known);
+        }
+        if !may_begin || self.sent >= self.known + WINDOW {
+            return None;
+        }
+        if self.known == self.sent {
+            self.again_at = now + PATIENCE;
+        }
+        self.sent += 1;
+        Some(self.sent - 1)
+    }
+
+    /// The server hears what the UE has; the segment to send at once.
+    pub fn hear(&mut self, known: u32, now: Instant) -> Option<u32> {
+        if known > self.known {
+            (self.known, self.same, self.again_at) = (known, 0, now + PATIENCE);
+            return None;
+        }
+        self.same += u32::from(known == self.known && known < self.sent);
+        if self.same == 3 {
+            self.again_at = now + PATIENCE;
+            return Some(known);
+        }
+        None
+    }
+
+    /// A segment is at the UE.
+    pub fn take(&mut self, number: u32) {
+        if number >= self.there {
+            self.beyond.insert(number);
+        }
+        while self.beyond.remove(&self.there) {
+            self.there += 1;
+        }
+    }
+
+    /// What the UE acknowledges; the newest blocks that are beyond what is missing.
+    pub fn acknowledgment(&self, ms: u32) -> TcpHeader {
+        let mut sack = SackBlocks::default();
+        let mut left = None;
+        for number in &self.beyond {
+            match left {
+                Some((from, to)) if to == *number => left = Some((from, to + 1)),
+                other => {
+                    if let Some((from, to)) = other {
+                        sack.push(base(from), base(to));
+                    }
+                    left = Some((*number, number + 1));
+                }
+            }
+        }
+        if let Some((from, to)) = left {
+            sack.push(base(from), base(to));
+        }
+        let options = TcpOptions { sack: three(sack), timestamps: Some((ms, 1)), ..TcpOptions::default() };
+        TcpHeader { seq: 1, ack: base(self.there), flags: TcpFlags::ACK, window: 1_000, options }
+    }
+}
+
+/// As many blocks as there is room for beside timestamps.
+fn three(all: SackBlocks) -> SackBlocks {
+    let mut some = SackBlocks::default();
+    for (left, right) in all.as_slice().iter().take(3) {
+        some.push(*left, *right);
+    }
+    some
+}
+
+/// The sequence number of a segment's first byte. It passes the end of the numbers soon.
+pub const fn base(number: u32) -> u32 {
+    (u32::MAX - 20_000).wrapping_add(number.wrapping_mul(SEGMENT))
+}
+
+/// The segment that begins there.
+pub const fn number(seq: u32) -> u32 {
+    seq.wrapping_sub(base(0)) / SEGMENT
+}

@@ -1,0 +1,195 @@
+//! Who asks the manager for something, and what they were answered.
+
+use super::check::{Invariant, Violation};
+use super::world::{Failure, World};
+use anabranch_slice::profile::{ServiceProfile, Thpt};
+use anabranch_slice::{Manager, Order, Refusal, Ue, Write};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most slices that are asked for at a time.
+const SLICES: usize = 12;
+
+/// What an operator knows of a slice.
+#[derive(Debug, Default)]
+pub struct Fate {
+    /// Guaranteed rates that may be in force, kbit/s: the last that was answered, and those after it that were not.
+    asked: Vec<f64>,
+    /// Whether its removal was asked for.
+    removed: bool,
+}
+
+/// What was asked for and answered.
+#[derive(Debug, Default)]
+pub struct Asked {
+    fates: BTreeMap<String, Fate>,
+    ues: BTreeSet<String>,
+    next: u64,
+    /// A removal went on past failures, or a step could not be undone: a cell may keep what it is not to have, and is told
+    /// nothing until something else changes there (`Gnb::health` looks for slices that are missing only).
+    pub left: bool,
+}
+
+/// What comes of an answer.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// A slice was asked for, with this rate.
+    Create(String, f64),
+    /// Another rate was.
+    Modify(String, f64),
+    /// A UE is known.
+    Ue(String),
+    /// Anything else.
+    Other,
+}
+
+impl World {
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn command(&mut self) -> Result<(), Violation> {
+        let instance = self.draw.below(self.instances.len() as u64) as usize;
+        if !self.instances[instance].up {
+            return Ok(());
+        }
+        let now_ms = self.clock_ms(instance);
+        let ids: Vec<String> =
+            self.asked.fates.iter().filter(|(_, f)| !f.removed).map(|(i, _)| i.clone()).collect();
+        let id = match ids.len() as u64 {
+            0 => String::new(),
+            n => ids[self.draw.below(n) as usize].clone(),
+        };
+        let ue = format!("ue{}", self.draw.below(self.plan.world.ues.into()));
+        let most = self.plan.world.cells_mbps.iter().max().copied().unwrap_or(1) * 1_000;
+        let kbps = self.draw.between((1, most * 2 / 3)) as f64;
+        let order = self.order(kbps);
+        type Decide = Box<dyn FnOnce(&Manager) -> Result<Vec<Write>, Refusal>>;
+        let what = self.draw.below(16);
+        let (command, decide): (Command, Decide) = match what {
+            0..=3 if ids.len() < SLICES => {
+                self.asked.next += 1;
+                let id = format!("{:08}-slice", self.asked.next);
+                (Command::Create(id.clone(), kbps), Box::new(move |m| m.create(&id, order, now_ms)))
+            }
+            4..=7 if !ids.is_empty() => {
+                // It may be stored although nobody is told.
+                self.asked.fates.entry(id.clone()).or_default().asked.push(kbps);
+                (Command::Modify(id.clone(), kbps), Box::new(move |m| m.modify(&id, order, now_ms)))
+            }
+            8 | 9 if !ids.is_empty() => {
+                let force = !self.calm && self.draw.percent(30);
+                self.asked.left |= force;
+                self.asked.fates.entry(id.clone()).or_default().removed = true;
+                (Command::Other, Box::new(move |m| m.remove(&id, force, now_ms)))
+            }
+            10 | 11 => {
+                let id = ue.clone();
+                let make = move |m: &Manager| match m.ue(&id) {
+                    Ok(_) => Ok(Vec::new()),
+                    Err(_) => Ok(vec![Write::ue(Ue::new(id, "hash".into()))]),
+                };
+                (Command::Ue(ue), Box::new(make))
+            }
+            12 | 13 => {
+                let cell_ue = self.draw.percent(50).then(|| ue.clone());
+                (Command::Other, Box::new(move |m| m.assign(&ue, &id, cell_ue)))
+            }
+            14 => {
+                let (dl, ul) = (self.draw.below(most * 400), self.draw.below(most * 100));
+                (Command::Other, Box::new(move |m| m.grow(&ue, &id, dl, ul, now_ms)))
+            }
+            _ if self.draw.percent(50) => (Command::Other, Box::new(move |m| Ok(m.needs_nothing(&ue)))),
+            _ => (Command::Other, Box::new(move |m| m.unassign(&ue, &id))),
+        };
+        let done = self.commit(instance, decide)?;
+        self.note(|| format!("instance {instance}: {command:?}: {done:?}"));
+        match done {
+            Ok(()) => self.answer_later(instance, command),
+            // Nothing has changed: so it does not count.
+            Err(Failure::Refused(_)) | Err(Failure::Unchanged) => self.refused(&command),
+            Err(Failure::Unknown) => {}
+        }
+        Ok(())
+    }
+
+    fn order(&mut self, kbps: f64) -> Order {
+        let thpt = |gua: f64, max: Option<f64>| Thpt { gua: Some(gua), max };
+        let max = self.draw.percent(30).then_some(kbps * 2.0);
+        let cells = self.plan.world.cells_mbps.len() as u64;
+        let accesses =
+            if self.draw.percent(60) { vec![format!("cell-{}", self.draw.below(cells))] } else { Vec::new() };
+        let profile = ServiceProfile {
+            sst: 1,
+            dl_slice: thpt(kbps, max),
+            ul_slice: thpt(kbps / 4.0, None),
+            max_ues: self.draw.percent(30).then_some(2),
+            sharing: self.draw.percent(20).then(|| "NON-SHARED".into()),
+            ..ServiceProfile::default()
+        };
+        let share_ppm = self.draw.percent(20).then(|| self.draw.below(300_000) as u32);
+        Order {
+            name: format!("name-{}", self.draw.below(4)),
+            profile,
+            accesses,
+            share_ppm,
+            ..Order::default()
+        }
+    }
+
+    fn refused(&mut self, command: &Command) {
+        if let Command::Modify(id, kbps) = command
+            && let Some(fate) = self.asked.fates.get_mut(id)
+            && let Some(at) = fate.asked.iter().rposition(|k| k == kbps)
+        {
+            fate.asked.remove(at);
+        }
+    }
+
+    /// Whoever asked is told that it is done: from now on it must be so.
+    pub fn answered(&mut self, command: Command) {
+        match command {
+            Command::Create(id, kbps) => {
+                drop(self.asked.fates.insert(id, Fate { asked: vec![kbps], removed: false }))
+            }
+            Command::Modify(id, kbps) => {
+                let Some(fate) = self.asked.fates.get_mut(&id) else { return };
+                // In a world in which cells do what they are told, nothing before it counts any more.
+                if self.calm
+                    && let Some(at) = fate.asked.iter().rposition(|k| *k == kbps)
+                {
+                    fate.asked.drain(..at);
+                }
+            }
+            Command::Ue(id) => drop(self.asked.ues.insert(id)),
+            Command::Other => {}
+        }
+    }
+
+    /// Whether everything that was answered is there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn remembered(&mut self, instance: usize) -> Result<(), Violation> {
+        self.tally.look(Invariant::Remembered);
+        let manager = &self.instances[instance].manager;
+        let lost = |what: String| Err(self.violation(Invariant::Remembered, what));
+        for (id, fate) in self.asked.fates.iter().filter(|(_, fate)| !fate.removed) {
+            let Ok(slice) = manager.slice(id) else {
+                return lost(format!(
+                    "instance {instance} has no slice {id}, which was answered and not removed"
+                ));
+            };
+            let asked = slice.asked().profile.dl_slice.gua.unwrap_or(0.0);
+            if !fate.asked.contains(&asked) {
+                return lost(format!(
+                    "slice {id} is to promise {asked} kbit/s; asked for were {:?}",
+                    fate.asked
+                ));
+            }
+        }
+        if let Some(ue) = self.asked.ues.iter().find(|ue| manager.ue(ue).is_err()) {
+            return lost(format!("instance {instance} has no {ue}, which was answered"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,283 @@
+//! What a run of the slice manager consists of.
+
+use super::check::{Invariant, Tally, Violation};
+use super::draw::Draw;
+use super::system::{self, PlanOf, System};
+use super::world;
+use serde::{Deserialize, Serialize};
+
+/// Version of the file.
+pub const VERSION: u32 = 1;
+/// Most cells.
+pub const MAX_CELLS: u8 = 3;
+/// Most instances on one store.
+pub const MAX_INSTANCES: u8 = 2;
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// Downlink rate of each cell, Mbit/s; uplink is half of it.
+    pub cells_mbps: Vec<u64>,
+    /// Instances of the manager on the same store, 1 or 2.
+    pub instances: u8,
+    /// UEs that may have slices.
+    pub ues: u8,
+    /// Mean time between commands, milliseconds.
+    pub pace_ms: u64,
+    /// Time between two looks at a cell, milliseconds.
+    pub look_ms: u64,
+}
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Kind {
+    /// A cell refuses what it is told.
+    Refuse {
+        /// Which.
+        cell: u8,
+    },
+    /// Nothing reaches a cell.
+    Silent {
+        /// Which.
+        cell: u8,
+    },
+    /// A cell does what it is told, and its answers are lost.
+    AnswerLost {
+        /// Which.
+        cell: u8,
+    },
+    /// What a cell is told takes so long.
+    Slow {
+        /// Which.
+        cell: u8,
+        /// Milliseconds.
+        delay_ms: u16,
+    },
+    /// What a cell was told reaches it once more, this much later.
+    Repeat {
+        /// Which.
+        cell: u8,
+        /// Milliseconds.
+        later_ms: u16,
+    },
+    /// A cell starts again, and has no slices.
+    RestartCell {
+        /// Which.
+        cell: u8,
+    },
+    /// The disk is full: no change is stored.
+    StoreFull,
+    /// A change is said to have failed, before or after it was stored.
+    StoreFails {
+        /// After.
+        stored: bool,
+    },
+    /// A change takes so long to be stored.
+    StoreSlow {
+        /// Milliseconds.
+        delay_ms: u16,
+    },
+    /// The store does not answer.
+    StoreGone,
+    /// An instance ends, and starts again after the time from what is stored.
+    RestartManager {
+        /// Which.
+        instance: u8,
+    },
+    /// An instance's wall clock is wrong; it is right after the time.
+    Clock {
+        /// Which.
+        instance: u8,
+        /// By how much, seconds.
+        seconds: i32,
+    },
+    /// Instances do not hear of one another's changes.
+    NoNews,
+    /// Commands at once.
+    Burst {
+        /// How many.
+        commands: u8,
+    },
+}
+
+impl Kind {
+    /// Its name, as in a plan.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Refuse { .. } => "refuse",
+            Self::Silent { .. } => "silent",
+            Self::AnswerLost { .. } => "answer-lost",
+            Self::Slow { .. } => "slow",
+            Self::Repeat { .. } => "repeat",
+            Self::RestartCell { .. } => "restart-cell",
+            Self::StoreFull => "store-full",
+            Self::StoreFails { .. } => "store-fails",
+            Self::StoreSlow { .. } => "store-slow",
+            Self::StoreGone => "store-gone",
+            Self::RestartManager { .. } => "restart-manager",
+            Self::Clock { .. } => "clock",
+            Self::NoNews => "no-news",
+            Self::Burst { .. } => "burst",
+        }
+    }
+
+    /// The cell it is about.
+    #[must_use]
+    pub const fn cell(&self) -> Option<u8> {
+        match self {
+            Self::Refuse { cell }
+            | Self::Silent { cell }
+            | Self::AnswerLost { cell }
+            | Self::Slow { cell, .. }
+            | Self::Repeat { cell, .. }
+            | Self::RestartCell { cell } => Some(*cell),
+            _ => None,
+        }
+    }
+}
+
+/// A fault of this system.
+pub type Fault = system::Fault<Kind>;
+/// A run.
+pub type Plan = PlanOf<Setting, Kind>;
+
+impl System for Plan {
+    type Kind = Kind;
+
+    const NAME: &'static str = "slices";
+    const KINDS: &'static [&'static str] = &[
+        "refuse",
+        "silent",
+        "answer-lost",
+        "slow",
+        "repeat",
+        "restart-cell",
+        "store-full",
+        "store-fails",
+        "store-slow",
+        "store-gone",
+        "restart-manager",
+        "clock",
+        "no-news",
+        "burst",
+    ];
+    const ACTORS: &'static [&'static str] = &[];
+    const INVARIANTS: &'static [Invariant] = &[
+        Invariant::Admitted,
+        Invariant::Remembered,
+        Invariant::Versions,
+        Invariant::Bounded,
+        Invariant::NoSpin,
+        Invariant::Converges,
+        Invariant::Empty,
+        Invariant::NoPanic,
+    ];
+
+    fn of(seed: u64, steps: u64) -> Self {
+        let draw = &mut Draw::new(seed, 0);
+        let calm = draw.percent(25);
+        let cells = draw.between((1, MAX_CELLS.into()));
+        let world = Setting {
+            cells_mbps: (0..cells).map(|_| draw.of(&[20, 100, 333])).collect(),
+            instances: draw.of(&[1, 1, MAX_INSTANCES]),
+            ues: draw.between((1, 6)) as u8,
+            pace_ms: draw.of(&[20, 200, 2_000]),
+            look_ms: draw.of(&[500, 2_000, 10_000]),
+        };
+        let mut plan =
+            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
+        for _ in 0..draw.between((0, 3 + steps / 200)) {
+            let fault = fault(draw, &plan, calm);
+            plan.faults.push(fault);
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
+        Self { steps, faults, ..self.clone() }
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        if self.world.cells_mbps.len() > 1 {
+            let mut plan = self.clone();
+            plan.world.cells_mbps.pop();
+            let left = plan.world.cells_mbps.len();
+            plan.faults.retain(|fault| fault.kind.cell().is_none_or(|cell| usize::from(cell) < left));
+            plans.push(plan);
+        }
+        let changes: [fn(&mut Setting); 3] = [|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000];
+        for change in changes {
+            let mut plan = self.clone();
+            change(&mut plan.world);
+            plans.push(plan);
+        }
+        plans
+    }
+
+    fn check(&self) -> Result<(), String> {
+        system::known(self.version, VERSION, &self.system, Self::NAME)?;
+        let (cells, world) = (self.world.cells_mbps.len(), &self.world);
+        if cells == 0 || cells > usize::from(MAX_CELLS) {
+            return Err(format!("{cells} cells: write 1 to {MAX_CELLS}"));
+        }
+        if let Some(mbps) = world.cells_mbps.iter().find(|mbps| !(1..=100_000).contains(*mbps)) {
+            return Err(format!("cells_mbps: {mbps}: write 1 to 100000"));
+        }
+        if !(1..=MAX_INSTANCES).contains(&world.instances) {
+            return Err(format!("instances = {}: write 1 or 2", world.instances));
+        }
+        if world.ues == 0 || world.pace_ms == 0 || !(100..=60_000).contains(&world.look_ms) {
+            return Err("ues and pace_ms: write 1 or more; look_ms: 100 to 60000".into());
+        }
+        Ok(())
+    }
+
+    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(self, tally, trace)
+    }
+}
+
+fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
+    let at = draw.below(plan.steps);
+    let ms = match draw.below(3) {
+        0 => draw.between((100, 1_000)),
+        1 => draw.between((1_000, 15_000)),
+        _ => draw.between((5_000, 120_000)),
+    };
+    let cell = draw.below(plan.world.cells_mbps.len() as u64) as u8;
+    let instance = draw.below(plan.world.instances.into()) as u8;
+    let kind = match draw.below(if calm { 8 } else { 16 }) {
+        0 => Kind::StoreFull,
+        1 => Kind::StoreFails { stored: draw.percent(50) },
+        2 => Kind::StoreSlow { delay_ms: draw.between((1, 3_000)) as u16 },
+        3 => Kind::StoreGone,
+        4 | 5 => Kind::RestartManager { instance },
+        6 => Kind::NoNews,
+        7 => Kind::Burst { commands: draw.between((2, 20)) as u8 },
+        8 | 9 => Kind::Refuse { cell },
+        10 => Kind::Silent { cell },
+        11 => Kind::AnswerLost { cell },
+        12 => Kind::Slow { cell, delay_ms: draw.between((1, 9_000)) as u16 },
+        13 => Kind::Repeat { cell, later_ms: draw.between((1, 6_000)) as u16 },
+        14 => Kind::RestartCell { cell },
+        _ => Kind::Clock { instance, seconds: draw.of(&[-86_400, -3_600, -10, 10, 3_600, 86_400]) },
+    };
+    Fault { at, ms, kind }
+}

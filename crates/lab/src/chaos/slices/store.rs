@@ -1,0 +1,66 @@
+//! A store in memory, with the faults a database has. Stands in for `node`'s `slicemgr::store` and the commit of its
+//! `engine`: a change is made on the newest records, whole or not at all, as one revision.
+
+use anabranch_slice::{Kind, Manager, Record, Write};
+use std::collections::BTreeMap;
+
+/// How storing goes at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    /// Well.
+    Good,
+    /// No change is stored, and that is said.
+    Full,
+    /// It is not known whether a change is stored; it is not.
+    FailsBefore,
+    /// It is not known whether a change is stored; it is.
+    FailsAfter,
+    /// It does not answer at all.
+    Gone,
+}
+
+/// Records as text, as in a database.
+#[derive(Debug, Default)]
+pub struct Store {
+    records: BTreeMap<(Kind, String), (i64, Option<String>)>,
+    /// Of the last change.
+    pub revision: i64,
+}
+
+impl Store {
+    /// Records that are newer than a revision, in the order of their revisions.
+    pub fn newer(&self, known: i64) -> Result<Vec<Write>, String> {
+        let mut rows: Vec<_> = self.records.iter().filter(|(_, (revision, _))| *revision > known).collect();
+        rows.sort_by_key(|(_, (revision, _))| *revision);
+        let write = |((kind, id), (_, body)): (&(Kind, String), &(i64, Option<String>))| {
+            let record = body.as_ref().map(|body| Record::from_json(*kind, body)).transpose();
+            record.map_err(|error| format!("{id}: {error}")).map(|record| Write {
+                kind: *kind,
+                id: id.clone(),
+                record,
+            })
+        };
+        rows.into_iter().map(write).collect()
+    }
+
+    /// Stores a change as `revision`.
+    pub fn put(&mut self, revision: i64, writes: &[Write]) -> Result<(), String> {
+        for write in writes {
+            let body = write.record.as_ref().map(Record::to_json).transpose();
+            let body = body.map_err(|error| format!("{}: {error}", write.id))?;
+            self.records.insert((write.kind, write.id.clone()), (revision, body));
+        }
+        self.revision = revision;
+        Ok(())
+    }
+
+    /// The longest record, bytes.
+    pub fn longest(&self) -> usize {
+        self.records.values().filter_map(|(_, body)| Some(body.as_ref()?.len())).max().unwrap_or(0)
+    }
+}
+
+/// Whether two managers have the same records.
+pub fn same(a: &Manager, b: &Manager) -> bool {
+    a.slices() == b.slices() && a.ues() == b.ues()
+}

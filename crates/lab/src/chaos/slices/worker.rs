@@ -1,0 +1,241 @@
+//! The round in which an instance that leads changes cells and looks at them: as `node`'s `slicemgr::worker`, with what
+//! is sent and answered as events. UEs' places at cells, sessions at the UPF and CAMARA's bookings are not among it.
+
+use super::check::{Invariant, Violation};
+use super::system::World as _;
+use super::world::{Failure, World};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_slice::{Action, Slice, SliceShare, State, Step};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause after a step of a removal failed, or the store did.
+const RETRY: Duration = Duration::from_secs(1);
+/// Looks at a cell that must fail before it counts as bad.
+const PATIENT: u32 = 2;
+/// How long an instance leads without asking again.
+const LEASE: Duration = Duration::from_secs(12);
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Job {
+    /// A step of a slice's plan.
+    Step(String, Option<Action>),
+    /// A look at a cell.
+    Look(usize),
+    /// A cell that has something else is told again; what was wrong.
+    Again(usize, String),
+}
+
+/// What a cell is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    /// To have these shares, and no others.
+    Shares(Vec<SliceShare>),
+    /// Whether it has these.
+    Health(Vec<SliceShare>),
+}
+
+/// What an instance does at the moment.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// When it goes on.
+    pub next: Instant,
+    queue: VecDeque<Job>,
+    waiting: Option<Job>,
+    /// The slice as it was when its step was begun.
+    before: Option<Slice>,
+    /// Of the question that is waited for.
+    call: u64,
+    led_until: Instant,
+    bad: BTreeMap<usize, u32>,
+    looked: Option<Instant>,
+}
+
+impl Work {
+    /// There is something to do.
+    pub fn wake(&mut self, now: Instant) {
+        if self.waiting.is_none() && self.queue.is_empty() {
+            self.next = self.next.min(now);
+        }
+    }
+}
+
+impl World {
+    /// Whether this instance is the one that changes the network.
+    fn leads(&mut self, n: usize) -> bool {
+        let now = self.now();
+        if now + LEASE / 2 > self.instances[n].work.led_until && self.store_answers() {
+            let free = self.lease.is_none_or(|(owner, until)| owner == n || until <= now);
+            self.instances[n].work.led_until = if free { now + LEASE } else { Instant::ZERO };
+            if free {
+                self.lease = Some((n, now + LEASE));
+            }
+        }
+        now < self.instances[n].work.led_until
+    }
+
+    /// An instance goes on: its patience is over, it begins what is next, or a round.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn work(&mut self, n: usize) -> Result<(), Violation> {
+        if let Some(job) = self.instances[n].work.waiting.take() {
+            self.instances[n].work.call += 1;
+            return self.finish(n, job, Err("no answer".into()));
+        }
+        let now = self.now();
+        if !self.leads(n) {
+            self.instances[n].work.queue.clear();
+            self.instances[n].work.next = now + RETRY;
+            return Ok(());
+        }
+        match self.instances[n].work.queue.pop_front() {
+            Some(job) => self.start(n, job),
+            None => self.round(n),
+        }
+    }
+
+    fn round(&mut self, n: usize) -> Result<(), Violation> {
+        let (now, now_ms) = (self.now(), self.clock_ms(n));
+        if !self.instances[n].manager.due(now_ms).is_empty() {
+            let before = self.instances[n].manager.due(now_ms);
+            match self.commit(n, move |m| Ok(m.due(now_ms)))? {
+                Ok(()) => {}
+                Err(_) => {
+                    self.instances[n].work.next = now + RETRY;
+                    return Ok(());
+                }
+            }
+            self.tally.look(Invariant::NoSpin);
+            if self.instances[n].manager.due(now_ms) == before {
+                return Err(self.violation(Invariant::NoSpin, format!("due, and due again: {before:?}")));
+            }
+        }
+        let todo: Vec<Job> =
+            self.instances[n].manager.todo().map(|(id, a)| Job::Step(id.to_owned(), a)).collect();
+        let interval = Duration::from_millis(self.plan.world.look_ms);
+        let work = &mut self.instances[n].work;
+        work.queue.extend(todo);
+        if work.looked.is_none_or(|at| now >= at + interval) {
+            work.looked = Some(now);
+            work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::Look));
+        }
+        work.next = if work.queue.is_empty() { now + interval.min(RETRY) } else { now };
+        Ok(())
+    }
+
+    fn start(&mut self, n: usize, job: Job) -> Result<(), Violation> {
+        if let Job::Step(id, _) = &job {
+            self.instances[n].work.before = self.instances[n].manager.slice(id).ok().cloned();
+        }
+        let manager = &self.instances[n].manager;
+        let index = |access: &str| access.trim_start_matches("cell-").parse::<usize>().unwrap_or(0);
+        let ask = match &job {
+            Job::Step(id, Some(action)) => match action {
+                Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access }) => {
+                    Some((index(access), Ask::Shares(manager.shares(access, id, action))))
+                }
+                Action::Do(Step::Verify { access }) => {
+                    Some((index(access), Ask::Health(manager.shares(access, id, action))))
+                }
+                _ => None,
+            },
+            Job::Step(_, None) => None,
+            Job::Look(cell) => {
+                let access = format!("cell-{cell}");
+                (!manager.busy(&access)).then(|| (*cell, Ask::Health(manager.shares_now(&access))))
+            }
+            Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&format!("cell-{cell}"))))),
+        };
+        match ask {
+            None => self.finish(n, job, Ok(())),
+            Some((cell, ask)) => {
+                let until = self.now() + PATIENCE;
+                let work = &mut self.instances[n].work;
+                work.call += 1;
+                work.next = until;
+                work.waiting = Some(job);
+                let call = work.call;
+                self.send(n, call, cell, ask);
+                Ok(())
+            }
+        }
+    }
+
+    /// A cell answers; too late, if nobody waits for it any more.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn cell_answers(&mut self, n: usize, call: u64, result: Result<(), String>) -> Result<(), Violation> {
+        if self.instances[n].work.call != call {
+            return Ok(());
+        }
+        match self.instances[n].work.waiting.take() {
+            Some(job) => self.finish(n, job, result),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, n: usize, job: Job, result: Result<(), String>) -> Result<(), Violation> {
+        let (now, now_ms) = (self.now(), self.clock_ms(n));
+        self.note(|| format!("instance {n}: {job:?}: {result:?}"));
+        let mut next = now;
+        let done = match job {
+            Job::Step(id, action) => {
+                let failed = result.is_err();
+                self.asked.left |= failed && matches!(action, Some(Action::Undo(Step::Shares { .. })));
+                let step = id.clone();
+                let before = self.instances[n].work.before.take();
+                let done = self.commit(n, move |m| {
+                    // Another instance, or a command, may have gone on meanwhile.
+                    let now = m.slices().get(&step);
+                    let same = m.todo().any(|(i, a)| i == step && a == action)
+                        && now.zip(before.as_ref()).is_some_and(|(a, b)| a.is_at_the_step_of(b));
+                    if same { m.step_done(&step, result, now_ms) } else { Ok(Vec::new()) }
+                })?;
+                let slice = self.instances[n].manager.slice(&id);
+                if failed && slice.is_ok_and(|slice| slice.state == State::Terminating) {
+                    next = now + RETRY;
+                }
+                done
+            }
+            Job::Look(cell) => match result {
+                Ok(()) => self.judge(n, cell, None)?,
+                Err(why) => {
+                    self.instances[n].work.queue.push_front(Job::Again(cell, why));
+                    Ok(())
+                }
+            },
+            Job::Again(cell, why) => self.judge(n, cell, Some(why))?,
+        };
+        let work = &mut self.instances[n].work;
+        if matches!(done, Err(Failure::Unchanged | Failure::Unknown)) {
+            // The round ends; the next one begins where the records are.
+            work.queue.clear();
+            next = now + RETRY;
+        }
+        work.next = next;
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        n: usize,
+        cell: usize,
+        problem: Option<String>,
+    ) -> Result<Result<(), Failure>, Violation> {
+        let now_ms = self.clock_ms(n);
+        let failures = self.instances[n].work.bad.entry(cell).or_default();
+        *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
+        if problem.is_some() && *failures < PATIENT {
+            return Ok(Ok(()));
+        }
+        let access = format!("cell-{cell}");
+        if self.instances[n].manager.health(&access, problem.as_deref(), now_ms).is_empty() {
+            return Ok(Ok(()));
+        }
+        self.commit(n, move |m| Ok(m.health(&access, problem.as_deref(), now_ms)))
+    }
+}

@@ -1,0 +1,704 @@
+//! The world: instances on one store, cells, messages between them, and who asks for something.
+
+use super::check::{Invariant, Tally, Violation};
+use super::commands::{Asked, Command};
+use super::draw::Draw;
+use super::plan::{Fault, Kind, Plan};
+use super::store::{Mood, Store, same};
+use super::system::{self, Active, When, World as _, faulted};
+use super::worker::{Ask, Work};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
+use anabranch_slice::record::MAX_ERRORS;
+use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Refusal, SliceShare, State, Write};
+use std::collections::BTreeMap;
+
+/// Unix milliseconds at the beginning.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+/// How often an instance reads what others changed, if it does not hear of it.
+const SYNC: Duration = Duration::from_secs(2);
+/// Events at one instant.
+const SPINS: u32 = 2_000;
+/// The longest record, bytes.
+const LONGEST: usize = 64 << 10;
+/// After the faults: a slice that failed is tried again after at most 300 s, and then a step has to go well at each cell.
+const CONVERGES: Duration = Duration::from_secs(360);
+/// What UEs needed has run out by then, and everything is gone that is removed.
+const EMPTY: Duration = Duration::from_secs(60);
+
+/// Why a command did not become a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failure {
+    /// The manager refused it.
+    Refused(Refusal),
+    /// The store did, and nothing has changed.
+    Unchanged,
+    /// Whether it is stored is not known.
+    Unknown,
+}
+
+/// An instance of the manager.
+pub struct Instance {
+    /// Whether it runs.
+    pub up: bool,
+    /// What it knows.
+    pub manager: Manager,
+    /// Up to which change.
+    pub revision: i64,
+    /// What it does.
+    pub work: Work,
+    /// How often it was started.
+    started: u64,
+    clock_s: i64,
+    sync_at: Instant,
+    /// What it knew when it ended.
+    before: Option<(i64, Manager)>,
+}
+
+struct Message {
+    at: Instant,
+    instance: usize,
+    started: u64,
+    call: u64,
+    cell: usize,
+    ask: Ask,
+    /// Whether it has been there before.
+    again: bool,
+}
+
+struct Answer {
+    at: Instant,
+    instance: usize,
+    started: u64,
+    what: Told,
+}
+
+enum Told {
+    Cell(u64, Result<(), String>),
+    Command(Command),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Fault(u64),
+    Message(usize),
+    Answer(usize),
+    Work(usize),
+    Sync(usize),
+    Command,
+}
+
+/// See the top of this file.
+pub struct World {
+    pub(super) plan: Plan,
+    pub(super) tally: Tally,
+    pub(super) draw: Draw,
+    pub(super) instances: Vec<Instance>,
+    pub(super) store: Store,
+    pub(super) asked: Asked,
+    /// Who changes the network, until when.
+    pub(super) lease: Option<(usize, Instant)>,
+    /// No fault touches cells or clocks.
+    pub(super) calm: bool,
+    now: Instant,
+    step: u64,
+    /// What cells have: shares, millionths, by slice.
+    cells: Vec<BTreeMap<String, u32>>,
+    messages: Vec<Message>,
+    answers: Vec<Answer>,
+    active: Active<Kind>,
+    next_command: Instant,
+    /// What is told late or again may be in force although something else was told since.
+    late: bool,
+    spins: (Instant, u32),
+    trace: Option<Vec<String>>,
+}
+
+/// One run of a plan.
+///
+/// # Errors
+/// What does not hold.
+pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+    let mut world = World::new(plan, trace.is_some());
+    let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
+    world.tally.virtual_ms = world.now.as_millis();
+    tally.add(&world.tally);
+    if let Some(lines) = trace {
+        *lines = world.trace.unwrap_or_default();
+    }
+    result
+}
+
+fn inventory(plan: &Plan) -> Inventory {
+    let access = |(n, mbps): (usize, &u64)| Access {
+        name: format!("cell-{n}"),
+        location: String::new(),
+        downlink_bps: mbps * 1_000_000,
+        uplink_bps: mbps * 500_000,
+        max_share_ppm: 900_000,
+        delay_ms: 0.0,
+    };
+    Inventory::new(plan.world.cells_mbps.iter().enumerate().map(access)).unwrap_or_default()
+}
+
+fn manager(plan: &Plan) -> Manager {
+    Manager::new(inventory(plan), GrowthLimits { percent: 50, seconds: 30 })
+}
+
+impl World {
+    fn new(plan: &Plan, trace: bool) -> Self {
+        let instance = |_| Instance {
+            up: true,
+            manager: manager(plan),
+            revision: 0,
+            work: Work::default(),
+            started: 0,
+            clock_s: 0,
+            sync_at: Instant::ZERO + SYNC,
+            before: None,
+        };
+        let cell = |kind: &Kind| kind.cell().is_some() || matches!(kind, Kind::Clock { .. });
+        Self {
+            tally: Tally::default(),
+            draw: Draw::new(plan.seed, 1),
+            instances: (0..plan.world.instances).map(instance).collect(),
+            store: Store::default(),
+            asked: Asked::default(),
+            lease: None,
+            calm: !plan.faults.iter().any(|fault| cell(&fault.kind)),
+            now: Instant::ZERO,
+            step: 0,
+            cells: vec![BTreeMap::new(); plan.world.cells_mbps.len()],
+            messages: Vec::new(),
+            answers: Vec::new(),
+            active: Active::default(),
+            next_command: Instant::ZERO,
+            late: false,
+            spins: (Instant::ZERO, 0),
+            trace: trace.then(Vec::new),
+            plan: plan.clone(),
+        }
+    }
+
+    pub(super) fn violation(&self, invariant: Invariant, what: String) -> Violation {
+        Violation { invariant, step: self.step, what }
+    }
+
+    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.trace {
+            lines.push(format!("{} step {} {}", self.now, self.step, what()));
+        }
+    }
+
+    /// An instance's wall clock, Unix milliseconds.
+    pub(super) fn clock_ms(&self, n: usize) -> u64 {
+        (EPOCH_MS + self.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
+    }
+
+    fn next(&self) -> (Instant, Event) {
+        let mut first = (self.next_command, Event::Command);
+        let mut earlier = |at: Instant, event: Event| {
+            if (at, event) < first {
+                first = (at, event);
+            }
+        };
+        if let Some((at, number)) = self.active.next_end() {
+            earlier(at, Event::Fault(number));
+        }
+        for (n, message) in self.messages.iter().enumerate() {
+            earlier(message.at, Event::Message(n));
+        }
+        for (n, answer) in self.answers.iter().enumerate() {
+            earlier(answer.at, Event::Answer(n));
+        }
+        for (n, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.up) {
+            earlier(instance.work.next, Event::Work(n));
+            earlier(instance.sync_at, Event::Sync(n));
+        }
+        first
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Fault(number) => self.end_fault(number),
+            Event::Message(n) => {
+                let message = self.messages.remove(n);
+                self.arrive(message);
+                Ok(())
+            }
+            Event::Answer(n) => {
+                let answer = self.answers.remove(n);
+                let instance = &self.instances[answer.instance];
+                if !instance.up || instance.started != answer.started {
+                    return Ok(());
+                }
+                match answer.what {
+                    Told::Cell(call, result) => self.cell_answers(answer.instance, call, result),
+                    Told::Command(command) => {
+                        self.answered(command);
+                        Ok(())
+                    }
+                }
+            }
+            Event::Work(n) => self.work(n),
+            Event::Sync(n) => {
+                self.instances[n].sync_at = self.now + SYNC;
+                if self.store_answers() { self.take(n) } else { Ok(()) }
+            }
+            Event::Command => {
+                let mean = self.plan.world.pace_ms;
+                let pause = Duration::from_millis(self.draw.between((1, 2 * mean)));
+                self.next_command = self.now + pause;
+                self.command()
+            }
+        }
+    }
+
+    // ---- the store ---------------------------------------------------------------------------------------
+
+    fn mood(&self) -> Mood {
+        let mut mood = Mood::Good;
+        for kind in self.active.kinds() {
+            let worse = match kind {
+                Kind::StoreFull => Mood::Full,
+                Kind::StoreFails { stored: false } => Mood::FailsBefore,
+                Kind::StoreFails { stored: true } => Mood::FailsAfter,
+                Kind::StoreGone => return Mood::Gone,
+                _ => continue,
+            };
+            mood = worse;
+        }
+        mood
+    }
+
+    pub(super) fn store_answers(&self) -> bool {
+        self.mood() != Mood::Gone
+    }
+
+    fn slow_ms(&self) -> u64 {
+        let slow = |kind: &Kind| {
+            if let Kind::StoreSlow { delay_ms } = kind { Some(u64::from(*delay_ms)) } else { None }
+        };
+        self.active.kinds().filter_map(slow).max().unwrap_or(0)
+    }
+
+    /// An instance takes over what is newer.
+    fn take(&mut self, n: usize) -> Result<(), Violation> {
+        let known = self.instances[n].revision;
+        self.tally.look(Invariant::Versions);
+        if self.store.revision < known {
+            let what = format!("instance {n} knows change {known}, the store {}", self.store.revision);
+            return Err(self.violation(Invariant::Versions, what));
+        }
+        let newer = self.store.newer(known);
+        let newer = newer.map_err(|what| self.violation(Invariant::Remembered, what))?;
+        let (now, revision) = (self.now, self.store.revision);
+        let instance = &mut self.instances[n];
+        if !newer.is_empty() {
+            instance.work.wake(now);
+        }
+        newer.into_iter().for_each(|write| instance.manager.put(write));
+        instance.revision = revision;
+        Ok(())
+    }
+
+    /// Decides on the newest records, and stores what was decided.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub(super) fn commit(
+        &mut self,
+        n: usize,
+        decide: impl FnOnce(&Manager) -> Result<Vec<Write>, Refusal>,
+    ) -> Result<Result<(), Failure>, Violation> {
+        let mood = self.mood();
+        if mood == Mood::Gone {
+            self.tally.effect("store-gone", 1);
+            return Ok(Err(Failure::Unchanged));
+        }
+        self.take(n)?;
+        let writes = match decide(&self.instances[n].manager) {
+            Ok(writes) if writes.is_empty() => return Ok(Ok(())),
+            Ok(writes) => writes,
+            Err(refusal) => return Ok(Err(Failure::Refused(refusal))),
+        };
+        if mood == Mood::Full {
+            self.tally.effect("store-full", 1);
+            return Ok(Err(Failure::Unchanged));
+        }
+        if mood == Mood::FailsBefore {
+            self.tally.effect("store-fails", 1);
+            return Ok(Err(Failure::Unknown));
+        }
+        let revision = self.instances[n].revision + 1;
+        self.tally.look(Invariant::Versions);
+        if revision != self.store.revision + 1 {
+            let what =
+                format!("change {revision} of instance {n} comes after change {}", self.store.revision);
+            return Err(self.violation(Invariant::Versions, what));
+        }
+        for write in &writes {
+            if let Some(Ok(json)) = write.record.as_ref().map(anabranch_slice::Record::to_json) {
+                self.tally.digest(json.as_bytes());
+            }
+        }
+        self.store.put(revision, &writes).map_err(|what| self.violation(Invariant::Remembered, what))?;
+        self.news(n);
+        if mood == Mood::FailsAfter {
+            self.tally.effect("store-fails", 1);
+            return Ok(Err(Failure::Unknown));
+        }
+        let now = self.now;
+        let instance = &mut self.instances[n];
+        writes.into_iter().for_each(|write| instance.manager.put(write));
+        instance.revision = revision;
+        instance.work.wake(now);
+        Ok(Ok(()))
+    }
+
+    /// Other instances hear of a change.
+    fn news(&mut self, from: usize) {
+        let deaf = self.active.kinds().any(|kind| *kind == Kind::NoNews);
+        for (_, instance) in self.instances.iter_mut().enumerate().filter(|(n, _)| *n != from) {
+            if deaf {
+                self.tally.effect("no-news", 1);
+            } else {
+                instance.sync_at = instance.sync_at.min(self.now);
+            }
+        }
+    }
+
+    /// Whoever asked is told, once it is stored.
+    pub(super) fn answer_later(&mut self, instance: usize, command: Command) {
+        match self.slow_ms() {
+            0 => self.answered(command),
+            slow => {
+                self.tally.effect("store-slow", 1);
+                let at = self.now + Duration::from_millis(slow);
+                let started = self.instances[instance].started;
+                self.answers.push(Answer { at, instance, started, what: Told::Command(command) });
+            }
+        }
+    }
+
+    // ---- cells -------------------------------------------------------------------------------------------
+
+    fn suffers(&self, cell: usize) -> impl Iterator<Item = &Kind> {
+        self.active.kinds().filter(move |kind| kind.cell() == Some(cell as u8))
+    }
+
+    pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: Ask) {
+        let started = self.instances[instance].started;
+        let mut at = self.now + Duration::from_micros(self.draw.between((100, 20_000)));
+        let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
+        for kind in kinds {
+            match kind {
+                Kind::Silent { .. } => {
+                    self.tally.effect("silent", 1);
+                    return;
+                }
+                Kind::Slow { delay_ms, .. } => {
+                    self.tally.effect("slow", 1);
+                    self.late = true;
+                    at += Duration::from_millis(delay_ms.into());
+                }
+                Kind::Repeat { later_ms, .. } => {
+                    self.tally.effect("repeat", 1);
+                    self.late = true;
+                    let at = at + Duration::from_millis(later_ms.into());
+                    self.messages.push(Message {
+                        at,
+                        instance,
+                        started,
+                        call,
+                        cell,
+                        ask: ask.clone(),
+                        again: true,
+                    });
+                }
+                _ => {}
+            }
+        }
+        self.messages.push(Message { at, instance, started, call, cell, ask, again: false });
+    }
+
+    /// A message reaches a cell, which does what it is told and answers. As `node`'s `slicemgr::southbound`.
+    fn arrive(&mut self, message: Message) {
+        let Message { instance, started, call, cell, ask, again, .. } = message;
+        let refuses = self.suffers(cell).any(|kind| matches!(kind, Kind::Refuse { .. }));
+        let mute = self.suffers(cell).any(|kind| matches!(kind, Kind::AnswerLost { .. }));
+        let has = &mut self.cells[cell];
+        let result = match ask {
+            Ask::Shares(_) if refuses => {
+                self.tally.effect("refuse", 1);
+                Err("refused".to_owned())
+            }
+            Ask::Shares(shares) => {
+                *has = shares.into_iter().map(|share| (share.name, share.share_ppm)).collect();
+                Ok(())
+            }
+            Ask::Health(shares) => match shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm)) {
+                Some(SliceShare { name, share_ppm, .. }) => {
+                    Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))
+                }
+                None => Ok(()),
+            },
+        };
+        if mute {
+            self.tally.effect("answer-lost", 1);
+        } else if !again {
+            let at = self.now + Duration::from_micros(self.draw.between((100, 20_000)));
+            self.answers.push(Answer { at, instance, started, what: Told::Cell(call, result) });
+        }
+    }
+
+    // ---- faults ------------------------------------------------------------------------------------------
+
+    fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
+        let Some(kind) = self.active.end(number) else { return Ok(()) };
+        self.note(|| format!("fault {number} ends: {kind:?}"));
+        match kind {
+            Kind::RestartManager { instance } => self.start_again(usize::from(instance)),
+            Kind::Clock { instance, .. } => {
+                self.instances[usize::from(instance)].clock_s = 0;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An instance starts, from what is stored.
+    fn start_again(&mut self, n: usize) -> Result<(), Violation> {
+        let down =
+            |kind: &Kind| matches!(kind, Kind::RestartManager { instance } if usize::from(*instance) == n);
+        if self.instances[n].up || self.active.kinds().any(down) {
+            return Ok(());
+        }
+        let fresh = manager(&self.plan);
+        let now = self.now;
+        let instance = &mut self.instances[n];
+        instance.manager = fresh;
+        instance.revision = 0;
+        instance.up = true;
+        instance.started += 1;
+        instance.work = Work::default();
+        instance.work.next = now;
+        instance.sync_at = now + SYNC;
+        let before = instance.before.take();
+        self.take(n)?;
+        self.tally.look(Invariant::Remembered);
+        if let Some((revision, before)) = before
+            && revision == self.instances[n].revision
+            && !same(&before, &self.instances[n].manager)
+        {
+            let what = format!("instance {n} knows something else of change {revision} than before it ended");
+            return Err(self.violation(Invariant::Remembered, what));
+        }
+        self.remembered(n)
+    }
+
+    // ---- what must hold ----------------------------------------------------------------------------------
+
+    fn look(&mut self) -> Result<(), Violation> {
+        self.tally.look(Invariant::Admitted);
+        let cells = self.plan.world.cells_mbps.clone();
+        for (cell, mbps) in cells.iter().enumerate() {
+            let access = format!("cell-{cell}");
+            let told: u64 = self.cells[cell].values().map(|ppm| u64::from(*ppm)).sum();
+            if told > 900_000 {
+                let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
+                return Err(self.violation(Invariant::Admitted, what));
+            }
+            // What a cell gives is reserved, where nothing reaches it late and nothing is given up.
+            if self.instances.len() == 1 && !self.late && !self.asked.left {
+                let slices = self.instances[0].manager.slices();
+                for (name, ppm) in &self.cells[cell] {
+                    let slice = slices.values().find(|slice| slice.cell_name == *name);
+                    let reserved = slice.and_then(|s| Some(s.reserved().get(&access)?.share_ppm));
+                    if reserved.is_none_or(|reserved| reserved < *ppm) {
+                        let what =
+                            format!("{access} gives {ppm} to {name}, for which {reserved:?} is reserved");
+                        return Err(self.violation(Invariant::Admitted, what));
+                    }
+                }
+            }
+            for n in 0..self.instances.len() {
+                let manager = &self.instances[n].manager;
+                let sum = |of: &dyn Fn(&anabranch_slice::Slice) -> [u64; 3]| {
+                    manager
+                        .slices()
+                        .values()
+                        .map(of)
+                        .fold([0_u64; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
+                };
+                let promised = sum(&|slice| {
+                    let of = [&slice.applied, &slice.wanted, &slice.before, &slice.unsure];
+                    of.iter().filter_map(|demand| demand.get(&access)).fold([0_u64; 3], |a, g| {
+                        [a[0].max(g.downlink_bps), a[1].max(g.uplink_bps), a[2].max(g.share_ppm.into())]
+                    })
+                });
+                if promised[0] > mbps * 1_000_000 || promised[1] > mbps * 500_000 || promised[2] > 900_000 {
+                    let what = format!("instance {n} promises {promised:?} on {access} of {mbps} Mbit/s");
+                    return Err(self.violation(Invariant::Admitted, what));
+                }
+            }
+        }
+        self.tally.look(Invariant::Bounded);
+        for (n, instance) in self.instances.iter().enumerate() {
+            let m = &instance.manager;
+            let wide = m
+                .slices()
+                .values()
+                .find(|s| s.errors.len() > MAX_ERRORS || s.growth.needs.len() > m.ues().len());
+            let many =
+                m.ues().values().any(|ue| ue.slices.len() > MAX_UE_SLICES) || m.slices().len() > MAX_SLICES;
+            if wide.is_some() || many || self.store.longest() > LONGEST {
+                let what =
+                    format!("instance {n}: {wide:?}, or a UE with too many slices, or a record too long");
+                return Err(self.violation(Invariant::Bounded, what));
+            }
+        }
+        if self.messages.len() + self.answers.len() > 10_000 {
+            return Err(
+                self.violation(Invariant::Bounded, "10000 questions and answers are under way".into())
+            );
+        }
+        Ok(())
+    }
+
+    /// What is not as the manager says, after the faults.
+    fn unsettled(&self) -> Option<String> {
+        let Some(at) = self.instances.iter().position(|i| i.revision == self.store.revision) else {
+            return Some("no instance knows the last change".into());
+        };
+        let manager = &self.instances[at].manager;
+        for slice in manager.slices().values() {
+            if let Some(plan) = &slice.plan {
+                return Some(format!("slice {} is {:?}, at {:?}", slice.id, slice.state, plan.next()));
+            }
+            match &slice.state {
+                State::Running if slice.problems.is_empty() && slice.unsure.is_empty() => {}
+                // What others have been given meanwhile is not there for it.
+                State::Failed(why) if why.contains("left, and") || why.contains("no access") => {}
+                state => return Some(format!("slice {} is {state:?}, unsure {:?}", slice.id, slice.unsure)),
+            }
+        }
+        for (cell, has) in self.cells.iter().enumerate() {
+            let shares = manager.shares_now(&format!("cell-{cell}"));
+            let wanted: BTreeMap<String, u32> = shares.into_iter().map(|s| (s.name, s.share_ppm)).collect();
+            let missing = wanted.iter().find(|(name, ppm)| has.get(*name) != Some(ppm));
+            if let Some((name, ppm)) = missing {
+                return Some(format!("cell {cell} gives {name} {:?}, not {ppm}", has.get(name)));
+            }
+            if let Some((name, ppm)) =
+                has.iter().find(|(name, _)| !self.asked.left && !wanted.contains_key(*name))
+            {
+                return Some(format!("cell {cell} gives {ppm} to {name}, which is not there any more"));
+            }
+        }
+        None
+    }
+
+    fn after(&mut self) -> Result<(), Violation> {
+        while let Some((_, number)) = self.active.next_end() {
+            self.end_fault(number)?;
+        }
+        // Nobody asks for anything any more.
+        self.next_command = Instant::MAX;
+        self.tally.look(Invariant::Converges);
+        self.pass(Duration::from_secs(10))?;
+        system::wait(self, CONVERGES, Invariant::Converges, Self::unsettled)?;
+        for n in 0..self.instances.len() {
+            self.remembered(n)?;
+        }
+        // Everything is taken away: nothing stays.
+        for id in self.instances[0].manager.slices().keys().cloned().collect::<Vec<_>>() {
+            let now_ms = self.clock_ms(0);
+            drop(self.commit(0, move |m| m.remove(&id, false, now_ms))?);
+        }
+        let left = self.asked.left;
+        self.asked = Asked::default();
+        self.asked.left = left;
+        self.tally.look(Invariant::Empty);
+        system::wait(self, EMPTY, Invariant::Empty, |world| {
+            let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
+            let kept = world.cells.iter().find(|cell| !world.asked.left && !cell.is_empty());
+            let ue = world.instances[0].manager.ues().values().find(|ue| !ue.slices.is_empty());
+            (left.is_some() || kept.is_some() || ue.is_some()).then(|| format!("{left:?}, {kept:?}, {ue:?}"))
+        })
+    }
+}
+
+impl system::World<Kind> for World {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    fn steps(&self) -> u64 {
+        self.step
+    }
+
+    fn next_at(&self) -> Instant {
+        self.next().0.max(self.now)
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        let (at, event) = self.next();
+        self.now = self.now.max(at);
+        self.step += 1;
+        self.tally.steps += 1;
+        self.tally.look(Invariant::NoSpin);
+        self.spins = if self.spins.0 == self.now { (self.now, self.spins.1 + 1) } else { (self.now, 0) };
+        if self.spins.1 > SPINS {
+            return Err(
+                self.violation(Invariant::NoSpin, format!("{SPINS} events at {}: {event:?}", self.now))
+            );
+        }
+        self.happen(event)?;
+        self.look()
+    }
+
+    fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
+        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
+        let kind = fault.kind;
+        *self.tally.planned.entry(kind.name()).or_default() += 1;
+        if kind.cell().is_some_and(|cell| usize::from(cell) >= self.cells.len()) {
+            return Ok(());
+        }
+        match kind {
+            Kind::RestartCell { cell } => {
+                self.cells[usize::from(cell)].clear();
+                self.tally.effect(kind.name(), 1);
+                return Ok(());
+            }
+            Kind::Burst { commands } => {
+                self.tally.effect(kind.name(), 1);
+                return (0..commands).try_for_each(|_| self.command());
+            }
+            Kind::RestartManager { instance } | Kind::Clock { instance, .. }
+                if usize::from(instance) >= self.instances.len() =>
+            {
+                return Ok(());
+            }
+            Kind::RestartManager { instance } => {
+                let instance = &mut self.instances[usize::from(instance)];
+                if instance.up {
+                    instance.up = false;
+                    instance.before = Some((instance.revision, instance.manager.clone()));
+                }
+                self.tally.effect(kind.name(), 1);
+            }
+            Kind::Clock { instance, seconds } => {
+                self.instances[usize::from(instance)].clock_s = seconds.into();
+                self.tally.effect(kind.name(), 1);
+            }
+            _ => {}
+        }
+        self.active.begin(number, self.now + Duration::from_millis(fault.ms), kind);
+        Ok(())
+    }
+}

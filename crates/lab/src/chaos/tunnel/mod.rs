@@ -1,0 +1,19 @@
+//! UEs, accesses, UPFs, a hostile UE and strangers: the two tunnel ends and what is between them.
+//!
+//! ```text
+//!   plan ─▶ world: steps with faults ─▶ the faults stop ─▶ everything converges, works and comes to rest
+//! ```
+
+mod ends;
+mod faults;
+mod flow;
+mod hostile;
+mod ledger;
+mod line;
+pub mod plan;
+mod run;
+mod strangers;
+mod trace;
+mod world;
+
+use super::{check, draw, system};
