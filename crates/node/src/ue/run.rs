@@ -79,6 +79,7 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     result
 }
 
+#[expect(clippy::too_many_arguments, reason = "what a run starts with, each once")]
 async fn serve(
     args: &Common,
     config: UeConfig,

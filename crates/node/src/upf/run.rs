@@ -155,6 +155,7 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     result
 }
 
+#[expect(clippy::too_many_arguments, reason = "what a run starts with, each once")]
 async fn serve(
     args: &Common,
     config: UpfConfig,
