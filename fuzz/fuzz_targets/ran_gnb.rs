@@ -309,7 +309,7 @@ impl Run {
         panic!("it spins before {end}");
     }
 
-    fn grant(&mut self, port: Port, bytes: Vec<u8>) {
+    fn give(&mut self, port: Port, bytes: Vec<u8>) {
         self.gnb.on_packet(port, Packet::new(self.now, bytes), self.now);
         drive(&mut self.gnb, self.now, &mut self.books);
     }
@@ -472,7 +472,7 @@ fuzz_target!(|input: Input| {
                 let queue = Algorithm::ALL[usize::from(*which) % Algorithm::ALL.len()].into();
                 let limit = BufferLimit { bytes: LIMIT_BYTES, sdus: LIMIT_SDUS };
                 let mtu_bytes = u32::from(*mtu).clamp(1, 9000);
-                let params = BearerParams { pulls: anabranch_ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1 };
+                let params = BearerParams { pulls: anabranch_ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1, ..BearerParams::default() };
                 let (ue, drb, direction) = (name(*ue), 1 + drb % 3, direction(*up));
                 run.command(GnbCommand::Queue { ue, drb, direction, queue, params });
             }
