@@ -268,13 +268,6 @@ impl Slice {
         larger(&larger(&self.applied, &self.wanted), &larger(&self.before, &self.unsure))
     }
 
-    /// Whether the same change is under way, and as far, as in `other`: what was learnt of a step of that one counts for this
-    /// one. The next step alone does not tell, since a slice that is removed begins with the same as one that is made.
-    #[must_use]
-    pub fn is_at_the_step_of(&self, other: &Self) -> bool {
-        self.state == other.state && self.plan == other.plan && self.wanted == other.wanted
-    }
-
     /// What its operator asked for last, whether or not it is in force yet.
     #[must_use]
     pub fn asked(&self) -> Asked {

@@ -2,6 +2,7 @@
 //! worlds of all systems have in common: faults that begin at steps, and end after a time.
 
 use super::check::{Invariant, Tally, Violation};
+use super::draw::Draw;
 use anabranch_element::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -99,18 +100,18 @@ pub struct Fault<K> {
     pub at: u64,
     /// How long it lasts, milliseconds of virtual time; what happens at once has no use for it.
     pub ms: u64,
-    /// What.
+    /// What happens.
     #[serde(flatten)]
     pub kind: K,
 }
 
-/// A plan whose world is a table of its own.
+/// A plan whose world is a table of its own, a [`Setting`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOf<W, K> {
     /// The system's name.
     pub system: String,
-    /// Of this file.
+    /// Version of the file.
     pub version: u32,
     /// What everything that is drawn while it runs follows from.
     pub seed: u64,
@@ -118,42 +119,250 @@ pub struct PlanOf<W, K> {
     pub steps: u64,
     /// What there is.
     pub world: W,
-    /// The faults.
+    /// What happens to it, in the order in which it begins.
     #[serde(default = "Vec::new", rename = "fault")]
     pub faults: Vec<Fault<K>>,
 }
 
-/// A world that runs.
-pub trait World<K> {
-    /// The time.
-    fn now(&self) -> Instant;
-    /// Sets the time, which does not go back.
-    fn set_now(&mut self, now: Instant);
-    /// Steps made.
-    fn steps(&self) -> u64;
-    /// When the next event is.
-    fn next_at(&self) -> Instant;
-    /// Makes one step.
+/// What there is in the world of a [`PlanOf`]: all that one system has and another has not.
+pub trait Setting: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// As in [`System`].
+    type Kind: Clone + PartialEq + Debug + Serialize + DeserializeOwned + Send + Sync;
+
+    /// As in [`System`].
+    const NAME: &'static str;
+    /// Version of its files.
+    const VERSION: u32;
+    /// As in [`System`].
+    const KINDS: &'static [&'static str];
+    /// As in [`System`].
+    const ACTORS: &'static [&'static str];
+    /// As in [`System`].
+    const INVARIANTS: &'static [Invariant];
+    /// Changes of which each makes it simpler, or leaves it as it is.
+    const SIMPLER: &'static [fn(&mut Self)];
+
+    /// The plan of a seed.
+    fn of(seed: u64, steps: u64) -> PlanOf<Self, Self::Kind>;
+    /// Takes away the last of what faults name by number, unless it is the only one; how many are left.
+    fn take_last(&mut self) -> Option<usize> {
+        None
+    }
+    /// The number that a fault names.
+    fn target(_: &Self::Kind) -> Option<u8> {
+        None
+    }
+    /// Whether such a world can be run.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be valid.
+    fn check(&self) -> Result<(), String>;
+    /// As in [`System`].
     ///
     /// # Errors
     /// What does not hold.
-    fn step(&mut self) -> Result<(), Violation>;
-    /// A fault begins.
+    fn play(
+        plan: &PlanOf<Self, Self::Kind>,
+        tally: &mut Tally,
+        trace: &mut Option<Vec<String>>,
+    ) -> Result<(), Violation>;
+}
+
+impl<W: Setting> PlanOf<W, W::Kind> {
+    /// A plan of this world with up to `most` faults.
+    pub(super) fn drawn(
+        (seed, steps): (u64, u64),
+        draw: &mut Draw,
+        world: W,
+        most: u64,
+        fault: impl Fn(&mut Draw, &Self) -> Fault<W::Kind>,
+    ) -> Self {
+        let (system, version) = (W::NAME.into(), W::VERSION);
+        let mut plan = Self { system, version, seed, steps, world, faults: Vec::new() };
+        for _ in 0..draw.between((0, most)) {
+            let fault = fault(draw, &plan);
+            plan.faults.push(fault);
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+}
+
+impl<W: Setting> System for PlanOf<W, W::Kind> {
+    type Kind = W::Kind;
+
+    const NAME: &'static str = W::NAME;
+    const KINDS: &'static [&'static str] = W::KINDS;
+    const ACTORS: &'static [&'static str] = W::ACTORS;
+    const INVARIANTS: &'static [Invariant] = W::INVARIANTS;
+
+    fn of(seed: u64, steps: u64) -> Self {
+        W::of(seed, steps)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn faults(&self) -> &[Fault<W::Kind>] {
+        &self.faults
+    }
+
+    fn with(&self, steps: u64, faults: Vec<Fault<W::Kind>>) -> Self {
+        Self { steps, faults, ..self.clone() }
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let mut fewer = self.clone();
+        let left = fewer.world.take_last();
+        let fewer = left.map(|left| {
+            fewer.faults.retain(|fault| W::target(&fault.kind).is_none_or(|n| usize::from(n) < left));
+            fewer
+        });
+        let changed = W::SIMPLER.iter().map(|change| {
+            let mut plan = self.clone();
+            change(&mut plan.world);
+            plan
+        });
+        fewer.into_iter().chain(changed).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        known(self.version, W::VERSION, &self.system, W::NAME)?;
+        self.world.check()
+    }
+
+    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        W::play(self, tally, trace)
+    }
+}
+
+/// What every world keeps of its run: how far it is, what was done and looked at, and what happened.
+pub struct Course {
+    /// The virtual time.
+    pub now: Instant,
+    /// Steps made so far.
+    pub step: u64,
+    /// What was done and looked at.
+    pub tally: Tally,
+    /// Events since the time last moved, and when that was.
+    same_time: (Instant, u32),
+    /// What happened, line by line, if somebody reads it.
+    lines: Option<Vec<String>>,
+}
+
+impl Course {
+    /// At its beginning; what happens is noted if it is `traced`.
+    #[must_use]
+    pub fn new(traced: bool) -> Self {
+        let (now, lines) = (Instant::ZERO, traced.then(Vec::new));
+        Self { now, step: 0, tally: Tally::default(), same_time: (now, 0), lines }
+    }
+
+    /// Whether somebody reads what happens.
+    #[must_use]
+    pub const fn is_traced(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Notes what happened, with its time and step.
+    pub fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{} step {} {}", self.now, self.step, what()));
+        }
+    }
+
+    /// Notes and counts that a fault begins.
+    pub fn begins<K: Debug>(&mut self, number: u64, fault: &Fault<K>, name: &'static str) {
+        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
+        *self.tally.planned.entry(name).or_default() += 1;
+    }
+
+    /// Something does not hold at this step.
+    #[must_use]
+    pub const fn violation(&self, invariant: Invariant, what: String) -> Violation {
+        Violation { invariant, step: self.step, what }
+    }
+
+    /// Adds the run to `tally`, and gives away what was noted.
+    pub fn report(&mut self, tally: &mut Tally, trace: &mut Option<Vec<String>>) {
+        self.tally.virtual_ms = self.now.as_millis();
+        tally.add(&self.tally);
+        if let Some(trace) = trace {
+            *trace = self.lines.take().unwrap_or_default();
+        }
+    }
+}
+
+/// A world that runs, one event after the other.
+pub trait World<K> {
+    /// What may happen next.
+    type Event: Copy + Debug;
+
+    /// More events than this at one time mean that time stands still.
+    const MOST_AT_ONE_TIME: u32;
+
+    /// How far it is.
+    fn course(&self) -> &Course;
+    /// The same, to be changed.
+    fn course_mut(&mut self) -> &mut Course;
+    /// The next event, and when it is.
+    fn next(&self) -> (Instant, Self::Event);
+    /// Has an event happen.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn happen(&mut self, event: Self::Event) -> Result<(), Violation>;
+    /// Looks at what must hold after each event.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn look(&mut self) -> Result<(), Violation>;
+    /// Has a fault begin.
     ///
     /// # Errors
     /// What does not hold.
     fn begin_fault(&mut self, number: u64, fault: &Fault<K>) -> Result<(), Violation>;
+
+    /// When the next event is; not in the past.
+    fn next_at(&self) -> Instant {
+        self.next().0.max(self.course().now)
+    }
+
+    /// Makes one step: the next event, and a look at what must hold.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn step(&mut self) -> Result<(), Violation> {
+        let (at, event) = self.next();
+        let course = self.course_mut();
+        course.now = course.now.max(at);
+        course.step += 1;
+        course.tally.steps += 1;
+        let (since, events) = course.same_time;
+        course.same_time = if since == course.now { (since, events + 1) } else { (course.now, 0) };
+        if course.same_time.1 > Self::MOST_AT_ONE_TIME {
+            let what = format!("{} events at {}: {event:?}", Self::MOST_AT_ONE_TIME, course.now);
+            return Err(course.violation(Invariant::NoSpin, what));
+        }
+        self.happen(event)?;
+        self.look()
+    }
 
     /// Runs for a time.
     ///
     /// # Errors
     /// What does not hold.
     fn pass(&mut self, time: Duration) -> Result<(), Violation> {
-        let end = self.now() + time;
+        let end = self.course().now + time;
         while self.next_at() <= end {
             self.step()?;
         }
-        self.set_now(end);
+        self.course_mut().now = end;
         Ok(())
     }
 }
@@ -167,12 +376,12 @@ pub enum When<'a> {
     Times(&'a [Instant], Instant),
 }
 
-/// When faults began, and when the part with faults was over.
+/// The part of a run with faults.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// Of each fault.
+    /// When each fault began.
     pub began: Vec<Instant>,
-    /// Of all.
+    /// When the part with faults was over.
     pub ended: Instant,
 }
 
@@ -189,12 +398,13 @@ pub fn faulted<S: System>(
     loop {
         while let Some(fault) = plan.faults().get(began.len()) {
             let due = match when {
-                When::Steps => fault.at <= world.steps(),
+                When::Steps => fault.at <= world.course().step,
                 When::Times(times, _) => {
                     let at = times.get(began.len()).copied().unwrap_or(Instant::MAX);
                     let due = at <= world.next_at();
                     if due {
-                        world.set_now(world.now().max(at));
+                        let course = world.course_mut();
+                        course.now = course.now.max(at);
                     }
                     due
                 }
@@ -202,11 +412,11 @@ pub fn faulted<S: System>(
             if !due {
                 break;
             }
-            began.push(world.now());
+            began.push(world.course().now);
             world.begin_fault(began.len() as u64, fault)?;
         }
         let over = match when {
-            When::Steps => world.steps() >= plan.steps(),
+            When::Steps => world.course().step >= plan.steps(),
             When::Times(_, end) => world.next_at() > end,
         };
         if over {
@@ -216,9 +426,9 @@ pub fn faulted<S: System>(
     }
     // The same moment for both: the last event before it may be long ago.
     if let When::Times(_, end) = when {
-        world.set_now(end);
+        world.course_mut().now = end;
     }
-    Ok(Span { began, ended: world.now() })
+    Ok(Span { began, ended: world.course().now })
 }
 
 /// Runs a world until nothing is open any more, for so long at most.
@@ -231,11 +441,11 @@ pub fn wait<K, W: World<K>>(
     invariant: Invariant,
     open: impl Fn(&W) -> Option<String>,
 ) -> Result<(), Violation> {
-    let end = world.now() + bound;
+    let end = world.course().now + bound;
     while let Some(what) = open(world) {
-        if world.now() >= end {
+        if world.course().now >= end {
             let what = format!("after {} s: {what}", bound.as_secs());
-            return Err(Violation { invariant, step: world.steps(), what });
+            return Err(world.course().violation(invariant, what));
         }
         world.pass(Duration::from_millis(200))?;
     }
@@ -253,7 +463,7 @@ impl<K> Default for Active<K> {
 }
 
 impl<K> Active<K> {
-    /// One is in force from now on.
+    /// A fault is in force from now to `end`.
     pub fn begin(&mut self, number: u64, end: Instant, kind: K) {
         self.0.insert(number, (end, kind));
     }
@@ -264,9 +474,15 @@ impl<K> Active<K> {
         self.0.iter().map(|(number, (end, _))| (*end, *number)).min()
     }
 
-    /// One ends.
+    /// A fault ends: its kind, if it was in force.
     pub fn end(&mut self, number: u64) -> Option<K> {
         self.0.remove(&number).map(|(_, kind)| kind)
+    }
+
+    /// The number of the one that began first.
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        self.0.keys().next().copied()
     }
 
     /// Those in force, in the order in which they began.
@@ -274,7 +490,7 @@ impl<K> Active<K> {
         self.0.values().map(|(_, kind)| kind)
     }
 
-    /// All end.
+    /// Every fault ends, without what its end would do.
     pub fn clear(&mut self) {
         self.0.clear();
     }

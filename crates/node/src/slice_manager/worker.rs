@@ -124,9 +124,7 @@ impl Work {
             let failed = result.is_err();
             let step = |m: &Manager| {
                 // Another instance may have gone on meanwhile, or the slice may be removed.
-                let at = m.slices().get(&id).zip(before.as_ref());
-                let same = m.todo().any(|(i, a)| i == id && a == action)
-                    && at.is_some_and(|(now, then)| now.is_at_the_step_of(then));
+                let same = before.as_ref().is_some_and(|before| m.waits_for(before, action.as_ref()));
                 let writes =
                     if same { m.step_done(&id, result, now_ms()).unwrap_or_default() } else { Vec::new() };
                 Ok((writes, ()))

@@ -1,5 +1,7 @@
 //! Decides what becomes of slices and UEs: commands in, records out.
 
+mod change;
+
 use super::admission::{Demand, Guarantee, Ledger, Shortage, larger};
 use super::compile::{self, SliceShare};
 use super::inventory::{Inventory, WHOLE};
@@ -8,6 +10,7 @@ use super::nest::{self, Nest};
 use super::plan::{Action, Execution, Outcome, Step};
 use super::profile::ServiceProfile;
 use super::record::{Assignment, Attachment, Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
+use change::{MAX_RETRY_MS, degrade, grown, settle, steps, wait};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MAX_SLICES: usize = 1000;
 /// Most UEs.
 pub const MAX_UES: usize = 100_000;
-/// Pause before a slice that failed is tried again, milliseconds; it doubles each time.
-const RETRY_MS: u64 = 5_000;
-/// The longest.
-const MAX_RETRY_MS: u64 = 300_000;
 /// Most slices of one UE (TS 23.501 §5.15.1: eight S-NSSAIs at a time).
 pub const MAX_UE_SLICES: usize = 8;
 
@@ -429,6 +428,17 @@ impl Manager {
         self.slices.values().filter_map(|s| Some((s.id.as_str(), s.plan.as_ref()?.next().ok())))
     }
 
+    /// Whether a slice waits for `action`, and for the change that was under way in `before`: what was learnt of the action
+    /// then counts now. The action alone does not tell, since a slice that is removed begins with the same as one that is
+    /// made.
+    #[must_use]
+    pub fn waits_for(&self, before: &Slice, action: Option<&Action>) -> bool {
+        self.slices.get(&before.id).is_some_and(|now| {
+            let same = now.state == before.state && now.plan == before.plan && now.wanted == before.wanted;
+            same && now.plan.as_ref().is_some_and(|plan| plan.next().ok().as_ref() == action)
+        })
+    }
+
     /// The shares an access must have once `action` of slice `id` is done.
     #[must_use]
     pub fn shares(&self, access: &str, id: &str, action: &Action) -> Vec<SliceShare> {
@@ -773,70 +783,6 @@ impl Manager {
         });
         Ok((demand.collect(), not_supported))
     }
-}
-
-/// Shares first, then services, and then a look at each access.
-fn steps(slice: &Slice, services: bool) -> Execution {
-    let accesses: BTreeSet<&String> = slice.wanted.keys().chain(slice.before.keys()).collect();
-    let mut all: Vec<Step> = accesses.iter().map(|a| Step::Shares { access: (*a).clone() }).collect();
-    if services {
-        all.push(Step::Services);
-    }
-    all.extend(slice.wanted.keys().map(|a| Step::Verify { access: a.clone() }));
-    Execution::new(all)
-}
-
-/// When one that failed is tried again.
-fn wait(slice: &mut Slice, now_ms: u64) {
-    let pause = RETRY_MS.saturating_mul(1 << slice.tries.min(16)).min(MAX_RETRY_MS);
-    slice.tries = slice.tries.saturating_add(1);
-    slice.retry_ms = Some(now_ms.saturating_add(pause));
-}
-
-/// A profile that promises each of these UEs what it needs.
-fn grown<'a>(asked: &ServiceProfile, needs: impl Iterator<Item = &'a Need>) -> ServiceProfile {
-    let mut profile = asked.clone();
-    for need in needs {
-        for (slice, ue, bps) in [
-            (&mut profile.dl_slice, &mut profile.dl_ue, need.dl_bps),
-            (&mut profile.ul_slice, &mut profile.ul_ue, need.ul_bps),
-        ] {
-            let kbps = bps as f64 / 1e3;
-            if kbps <= ue.gua.or(slice.gua).unwrap_or(0.0) {
-                continue;
-            }
-            if ue.gua.is_some() {
-                ue.gua = Some(kbps);
-            }
-            slice.gua = Some(slice.gua.unwrap_or(0.0).max(kbps));
-        }
-    }
-    profile
-}
-
-/// An access has what was wanted, or, going back, what it had before.
-fn settle(slice: &mut Slice, access: &str, back: bool) {
-    let to = if back { &slice.before } else { &slice.wanted };
-    match to.get(access).copied() {
-        Some(guarantee) => drop(slice.applied.insert(access.to_owned(), guarantee)),
-        None => drop(slice.applied.remove(access)),
-    }
-    // It said what it has.
-    slice.unsure.remove(access);
-}
-
-/// The state that fits what is wrong.
-fn degrade(slice: &mut Slice) -> Result<(), Illegal> {
-    if !slice.state.usable() {
-        return Ok(());
-    }
-    let wrong: Vec<String> = slice.problems.iter().map(|(access, why)| format!("{access}: {why}")).collect();
-    slice.state = match (&slice.state, wrong.is_empty()) {
-        (_, false) => slice.state.after(&Phase::Degrade(wrong.join("; ")))?,
-        (State::Degraded(_), true) => slice.state.after(&Phase::Recover)?,
-        (state, true) => state.clone(),
-    };
-    Ok(())
 }
 
 #[cfg(test)]

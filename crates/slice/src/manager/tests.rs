@@ -102,12 +102,12 @@ fn an_answer_to_the_making_does_not_count_for_the_removal() {
     let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
     put(&mut m, writes);
     let (made, action) = (m.slice("s1").unwrap().clone(), m.todo().next().unwrap().1);
-    assert!(m.slice("s1").unwrap().is_at_the_step_of(&made));
+    assert!(m.waits_for(&made, action.as_ref()));
     // The cell has been told, and has not answered.
     let writes = m.remove("s1", false, 20).unwrap();
     put(&mut m, writes);
     assert_eq!(m.todo().next().unwrap().1, action, "the removal begins with the same step");
-    assert!(!m.slice("s1").unwrap().is_at_the_step_of(&made));
+    assert!(!m.waits_for(&made, action.as_ref()));
 }
 
 #[test]

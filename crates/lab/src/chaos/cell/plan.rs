@@ -2,17 +2,15 @@
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
-use super::system::{self, PlanOf, System};
+use super::system::{self, PlanOf};
 use super::world;
 use anabranch_ran::queue::Algorithm;
 use anabranch_ran::sched::InterAlgorithm;
 use serde::{Deserialize, Serialize};
 
-/// Version of the file.
-pub const VERSION: u32 = 1;
 /// Most honest UEs.
 pub const MAX_UES: u8 = 4;
-/// Most slices.
+/// Slices that a cell may have here at most.
 pub const MAX_SLICES: u8 = 4;
 
 /// What there is.
@@ -33,7 +31,7 @@ pub struct Setting {
     pub ues: Vec<UePlan>,
 }
 
-/// One UE.
+/// What an honest UE is and sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePlan {
@@ -49,7 +47,7 @@ pub struct UePlan {
     pub pace_us: u64,
 }
 
-/// A direction.
+/// Seen from the gNB: to the UEs, or from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
@@ -67,39 +65,39 @@ pub enum Kind {
     Fade {
         /// Of which UE.
         ue: u8,
-        /// Which way.
+        /// The direction that it is about.
         way: Way,
         /// 0 to 15.
         cqi: u8,
     },
     /// Two slices change shares.
     Shares {
-        /// One.
+        /// Number of a slice, 0 and up.
         a: u8,
-        /// The other.
+        /// Number of the slice that changes shares with it.
         b: u8,
     },
-    /// Another scheduler.
+    /// Slices are scheduled in another way from now on.
     Scheduler {
         /// Of which direction.
         way: Way,
-        /// Which.
+        /// The scheduler from now on.
         to: InterAlgorithm,
     },
     /// Another queue discipline of a UE.
     Queue {
         /// Of which UE.
         ue: u8,
-        /// Which way.
+        /// The direction that it is about.
         way: Way,
-        /// Which.
+        /// The queue discipline from now on.
         to: Algorithm,
     },
     /// A UE is in another slice.
     Move {
-        /// Which.
+        /// Number of the UE that moves.
         ue: u8,
-        /// Where.
+        /// Number of its slice from now on.
         slice: u8,
     },
     /// Nobody drives the gNB, which then hears of all at once.
@@ -113,7 +111,7 @@ pub enum Kind {
         /// Bytes of each.
         bytes: u16,
     },
-    /// Nobody sends.
+    /// No flow sends while it lasts.
     Quiet,
 }
 
@@ -148,13 +146,14 @@ impl Kind {
 
 /// A fault of this system.
 pub type Fault = system::Fault<Kind>;
-/// A run.
+/// A plan of this system.
 pub type Plan = PlanOf<Setting, Kind>;
 
-impl System for Plan {
+impl system::Setting for Setting {
     type Kind = Kind;
 
     const NAME: &'static str = "cell";
+    const VERSION: u32 = 1;
     const KINDS: &'static [&'static str] =
         &["fade", "shares", "scheduler", "queue", "move", "late", "burst", "quiet"];
     const ACTORS: &'static [&'static str] = &["hostile", "bler"];
@@ -170,8 +169,15 @@ impl System for Plan {
         Invariant::Independent,
         Invariant::NoPanic,
     ];
+    const SIMPLER: &'static [fn(&mut Self)] = &[
+        |w| w.hostile = false,
+        |w| w.bler_percent = 0,
+        |w| w.rbs = 25,
+        |w| w.ues.iter_mut().for_each(|ue| ue.queue = Algorithm::Vanilla),
+        |w| w.ues.iter_mut().for_each(|ue| ue.acknowledged = false),
+    ];
 
-    fn of(seed: u64, steps: u64) -> Self {
+    fn of(seed: u64, steps: u64) -> Plan {
         let draw = &mut Draw::new(seed, 0);
         let hostile = draw.percent(50);
         let slices: &[u8] =
@@ -206,84 +212,48 @@ impl System for Plan {
             hostile,
             ues: (0..count).map(|_| ue(draw)).collect(),
         };
-        let mut plan =
-            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
-        for _ in 0..draw.between((0, if light { 3 } else { 4 + steps / 200 })) {
-            let fault = fault(draw, &plan, light);
-            plan.faults.push(fault);
-        }
-        plan.faults.sort_by_key(|fault| fault.at);
-        plan
+        Plan::drawn((seed, steps), draw, world, if light { 3 } else { 4 + steps / 200 }, |draw, plan| {
+            fault(draw, plan, light)
+        })
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
+    fn take_last(&mut self) -> Option<usize> {
+        (self.ues.len() > 1).then(|| {
+            self.ues.pop();
+            self.ues.len()
+        })
     }
 
-    fn steps(&self) -> u64 {
-        self.steps
-    }
-
-    fn faults(&self) -> &[Fault] {
-        &self.faults
-    }
-
-    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
-        Self { steps, faults, ..self.clone() }
-    }
-
-    fn simpler(&self) -> Vec<Self> {
-        let mut plans = Vec::new();
-        if self.world.ues.len() > 1 {
-            let mut plan = self.clone();
-            plan.world.ues.pop();
-            let left = plan.world.ues.len();
-            plan.faults.retain(|fault| fault.kind.ue().is_none_or(|ue| usize::from(ue) < left));
-            plans.push(plan);
-        }
-        let changes: [fn(&mut Setting); 5] = [
-            |w| w.hostile = false,
-            |w| w.bler_percent = 0,
-            |w| w.rbs = 25,
-            |w| w.ues.iter_mut().for_each(|ue| ue.queue = Algorithm::Vanilla),
-            |w| w.ues.iter_mut().for_each(|ue| ue.acknowledged = false),
-        ];
-        for change in changes {
-            let mut plan = self.clone();
-            change(&mut plan.world);
-            plans.push(plan);
-        }
-        plans
+    fn target(kind: &Kind) -> Option<u8> {
+        kind.ue()
     }
 
     fn check(&self) -> Result<(), String> {
-        system::known(self.version, VERSION, &self.system, Self::NAME)?;
-        let world = &self.world;
-        if ![25, 50, 100].contains(&world.rbs) {
-            return Err(format!("rbs = {}: write 25, 50 or 100", world.rbs));
+        if ![25, 50, 100].contains(&self.rbs) {
+            return Err(format!("rbs = {}: write 25, 50 or 100", self.rbs));
         }
-        let sum: u64 = world.slices.iter().map(|share| u64::from(*share)).sum();
-        if world.slices.is_empty() || world.slices.len() > usize::from(MAX_SLICES) || sum > 100 {
+        let sum: u64 = self.slices.iter().map(|share| u64::from(*share)).sum();
+        if self.slices.is_empty() || self.slices.len() > usize::from(MAX_SLICES) || sum > 100 {
             return Err(format!("slices: write 1 to {MAX_SLICES} shares of 100 in all"));
         }
-        if world.ues.is_empty() || world.ues.len() > usize::from(MAX_UES) {
-            return Err(format!("{} UEs: write 1 to {MAX_UES}", world.ues.len()));
+        if self.ues.is_empty() || self.ues.len() > usize::from(MAX_UES) {
+            return Err(format!("{} UEs: write 1 to {MAX_UES}", self.ues.len()));
         }
         let wrong =
-            |ue: &&UePlan| usize::from(ue.slice) >= world.slices.len() || ue.mcs > 28 || ue.pace_us == 0;
-        if let Some(ue) = world.ues.iter().find(wrong) {
+            |ue: &&UePlan| usize::from(ue.slice) >= self.slices.len() || ue.mcs > 28 || ue.pace_us == 0;
+        if let Some(ue) = self.ues.iter().find(wrong) {
             return Err(format!(
                 "{ue:?}: slice must be one of those there are, mcs 0 to 28, pace_us 1 or more"
             ));
         }
-        if world.bler_percent > 100 {
-            return Err(format!("bler_percent = {}: write 0 to 100", world.bler_percent));
+        if self.bler_percent > 100 {
+            return Err(format!("bler_percent = {}: write 0 to 100", self.bler_percent));
         }
         Ok(())
     }
 
-    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
-        world::play(self, tally, trace)
+    fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(plan, tally, trace)
     }
 }
 

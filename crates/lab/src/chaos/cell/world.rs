@@ -3,7 +3,7 @@
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
 use super::plan::{Fault, Kind, Plan, Way};
-use super::system::{self, Active, Span, When, World as _, faulted};
+use super::system::{self, Active, Course, Span, When, World as _, faulted};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Sink, drive};
@@ -20,8 +20,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Most bytes and packets in each RLC buffer and each flow's queue.
 const LIMIT: BufferLimit = BufferLimit { bytes: 100_000, sdus: 500 };
-/// Events at one instant.
-const SPINS: u32 = 20_000;
 /// Times in a row at which the gNB asks for the same instant.
 const AGAIN: u32 = 64;
 /// What is held leaves within this, once the channel is good and nobody sends.
@@ -47,7 +45,7 @@ struct Flow {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub enum Event {
     Fault(u64),
     Gnb,
     Flow(usize, usize),
@@ -72,9 +70,7 @@ impl Sink<GnbEvent> for Out {
 struct World {
     plan: Plan,
     gnb: Gnb,
-    tally: Tally,
-    now: Instant,
-    step: u64,
+    course: Course,
     draw: Draw,
     hostile_draw: Draw,
     hostile: Instant,
@@ -83,11 +79,9 @@ struct World {
     /// Packets that came while nobody drove the gNB.
     waiting: Vec<(Port, Vec<u8>)>,
     schedulers: [InterAlgorithm; 2],
-    spins: (Instant, u32),
     again: (Instant, u32),
     stopped: bool,
     out: Out,
-    trace: Option<Vec<String>>,
 }
 
 const WAYS: [Direction; 2] = [Direction::Downlink, Direction::Uplink];
@@ -118,15 +112,10 @@ pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> 
     let result = faulted(&mut world, plan, When::Steps);
     let served: Vec<[(u64, u128); 2]> = world.served();
     let result = result.and_then(|span| world.after().map(|()| span));
-    world.tally.virtual_ms = world.now.as_millis();
-    let step = world.step;
-    tally.add(&world.tally);
-    if let Some(lines) = trace {
-        *lines = world.trace.unwrap_or_default();
-    }
+    world.course.report(tally, trace);
     let span = result?;
     if plan.world.hostile && is_comparable(plan) {
-        independent(plan, &span, &served, step, tally)?;
+        independent(plan, &span, &served, world.course.step, tally)?;
     }
     Ok(())
 }
@@ -180,7 +169,7 @@ fn independent(
 }
 
 impl World {
-    fn new(plan: &Plan, trace: bool) -> Result<Self, Violation> {
+    fn new(plan: &Plan, traced: bool) -> Result<Self, Violation> {
         let setting = &plan.world;
         let slices = slices(&setting.slices);
         let bearer = |queue: Algorithm, acknowledged: bool| BearerConfig {
@@ -228,9 +217,7 @@ impl World {
         });
         Ok(Self {
             gnb: gnb.map_err(|error| bad(error.to_string()))?,
-            tally: Tally::default(),
-            now: Instant::ZERO,
-            step: 0,
+            course: Course::new(traced),
             flows: flows.collect(),
             draw,
             hostile_draw: Draw::new(plan.seed, 2),
@@ -238,23 +225,11 @@ impl World {
             active: Active::default(),
             waiting: Vec::new(),
             schedulers: [setting.scheduler; 2],
-            spins: (Instant::ZERO, 0),
             again: (Instant::ZERO, 0),
             stopped: false,
             out: Out::default(),
-            trace: trace.then(Vec::new),
             plan: plan.clone(),
         })
-    }
-
-    fn violation(&self, invariant: Invariant, what: String) -> Violation {
-        Violation { invariant, step: self.step, what }
-    }
-
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.trace {
-            lines.push(format!("{} step {} {}", self.now, self.step, what()));
-        }
     }
 
     /// Packets delivered to each UE and from it, and the sum of their waits.
@@ -264,30 +239,6 @@ impl World {
 
     fn is_late(&self) -> bool {
         self.active.kinds().any(|kind| *kind == Kind::Late)
-    }
-
-    fn next(&self) -> (Instant, Event) {
-        let mut first = (Instant::MAX, Event::Hostile);
-        let mut earlier = |at: Instant, event: Event| {
-            if (at, event) < first {
-                first = (at, event);
-            }
-        };
-        if let Some((at, number)) = self.active.next_end() {
-            earlier(at, Event::Fault(number));
-        }
-        if let Some((at, _)) = self.gnb.poll_timeout().filter(|_| !self.is_late()) {
-            earlier(at.max(self.now), Event::Gnb);
-        }
-        if !self.stopped {
-            for (ue, ways) in self.flows.iter().enumerate() {
-                ways.iter().enumerate().for_each(|(way, flow)| earlier(flow.next, Event::Flow(ue, way)));
-            }
-            if self.plan.world.hostile {
-                earlier(self.hostile, Event::Hostile);
-            }
-        }
-        first
     }
 
     // ---- packets -----------------------------------------------------------------------------------------
@@ -309,7 +260,7 @@ impl World {
         let flow = &mut self.flows[ue][way];
         flow.sent += 1;
         let number = flow.sent;
-        flow.open.insert(number, (self.now, len));
+        flow.open.insert(number, (self.course.now, len));
         let payload = self.payload(ue, way, number, len);
         let (server, ue_end) = (SocketAddr::new(SERVER, 9), SocketAddr::new(address(ue), 5_000));
         let (from, to, port) =
@@ -323,12 +274,12 @@ impl World {
             self.waiting.push((port, packet));
             return Ok(());
         }
-        self.gnb.on_packet(port, Packet::new(self.now, packet), self.now);
+        self.gnb.on_packet(port, Packet::new(self.course.now, packet), self.course.now);
         self.drive()
     }
 
     fn drive(&mut self) -> Result<(), Violation> {
-        drive(&mut self.gnb, self.now, &mut self.out);
+        drive(&mut self.gnb, self.course.now, &mut self.out);
         for (port, packet) in std::mem::take(&mut self.out.packets) {
             self.deliver(port, &packet)?;
         }
@@ -336,10 +287,12 @@ impl World {
     }
 
     fn deliver(&mut self, port: Port, packet: &[u8]) -> Result<(), Violation> {
-        self.tally.digest(packet);
-        self.tally.look(Invariant::Intact);
+        self.course.tally.digest(packet);
+        self.course.tally.look(Invariant::Intact);
         let wrong = |world: &Self, what: &str| {
-            Err(world.violation(Invariant::Intact, format!("port {port:?}: {what}, {} bytes", packet.len())))
+            Err(world
+                .course
+                .violation(Invariant::Intact, format!("port {port:?}: {what}, {} bytes", packet.len())))
         };
         let hostile = self.flows.len();
         let Ok((from, to, range)) = ip::parse_udp(packet) else {
@@ -366,21 +319,21 @@ impl World {
         }
         let flow = &self.flows[ue][way];
         let Some((sent, len)) = flow.open.get(&number).copied() else {
-            self.tally.look(Invariant::Once);
-            return Err(
-                self.violation(Invariant::Once, format!("UE {ue}, {:?}: packet {number} again", WAYS[way]))
-            );
+            self.course.tally.look(Invariant::Once);
+            return Err(self
+                .course
+                .violation(Invariant::Once, format!("UE {ue}, {:?}: packet {number} again", WAYS[way])));
         };
         if payload != self.payload(ue, way, number, len) {
             return wrong(self, "other bytes than were sent");
         }
-        self.tally.look(Invariant::Once);
-        self.tally.look(Invariant::Order);
+        self.course.tally.look(Invariant::Once);
+        self.course.tally.look(Invariant::Order);
         if number < flow.last {
             let what = format!("UE {ue}, {:?}: packet {number} after packet {}", WAYS[way], flow.last);
-            return Err(self.violation(Invariant::Order, what));
+            return Err(self.course.violation(Invariant::Order, what));
         }
-        let now = self.now;
+        let now = self.course.now;
         let flow = &mut self.flows[ue][way];
         flow.last = number;
         flow.open.remove(&number);
@@ -391,41 +344,11 @@ impl World {
 
     // ---- events ------------------------------------------------------------------------------------------
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        match event {
-            Event::Fault(number) => self.end_fault(number),
-            Event::Gnb => {
-                self.tally.look(Invariant::NoSpin);
-                let (now, before) = (self.now, self.gnb.poll_timeout());
-                self.drive()?;
-                let same = self.gnb.poll_timeout().is_some_and(|(at, _)| at <= now);
-                self.again = if same { (now, self.again.1 + 1) } else { (now, 0) };
-                if self.again.1 > AGAIN {
-                    return Err(self
-                        .violation(Invariant::NoSpin, format!("due at {now} again and again: {before:?}")));
-                }
-                Ok(())
-            }
-            Event::Flow(ue, way) => {
-                let pace = self.plan.world.ues[ue].pace_us;
-                let pause = Duration::from_micros(self.draw.between((1, 2 * pace)));
-                self.flows[ue][way].next = self.now + pause;
-                let bytes = self.draw.of(&[40, 60, 200, 700, 1_400, 1_500]);
-                if self.active.kinds().any(|kind| *kind == Kind::Quiet) {
-                    self.tally.effect("quiet", 1);
-                    return Ok(());
-                }
-                self.send(ue, way, bytes)
-            }
-            Event::Hostile => self.attack(),
-        }
-    }
-
     fn attack(&mut self) -> Result<(), Violation> {
-        self.tally.effect("hostile", 1);
+        self.course.tally.effect("hostile", 1);
         let own = self.flows.len();
         let draw = &mut self.hostile_draw;
-        self.hostile = self.now + Duration::from_micros(draw.between((100, 5_000)));
+        self.hostile = self.course.now + Duration::from_micros(draw.between((100, 5_000)));
         let (count, up) = (draw.between((1, 12)), draw.percent(50));
         let mut packets = Vec::new();
         for _ in 0..count {
@@ -447,11 +370,11 @@ impl World {
     }
 
     fn command(&mut self, command: GnbCommand, name: &'static str) -> Result<(), Violation> {
-        let now = self.now;
+        let now = self.course.now;
         self.gnb.on_timeout(now);
         match self.gnb.apply(command, now) {
-            Ok(()) => self.tally.effect(name, 1),
-            Err(why) => self.note(|| format!("{name}: {why}")),
+            Ok(()) => self.course.tally.effect(name, 1),
+            Err(why) => self.course.note(|| format!("{name}: {why}")),
         }
         self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), now);
         self.drive()
@@ -467,17 +390,17 @@ impl World {
             ..BearerParams::default()
         };
         let ue = format!("ue{ue}");
-        self.gnb.on_timeout(self.now);
+        self.gnb.on_timeout(self.course.now);
         let after = GnbCommand::Queue { ue, drb: 1, direction, queue: queue.into(), params };
-        if self.gnb.apply(after, self.now).is_ok() {
-            self.tally.effect("queue", 1);
+        if self.gnb.apply(after, self.course.now).is_ok() {
+            self.course.tally.effect("queue", 1);
         }
-        self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), self.now);
+        self.gnb.on_command(GnbCommand::Telemetry(self.gnb.telemetry()), self.course.now);
         self.drive()
     }
 
     fn buffer_drops(&self, ue: usize, direction: Direction) -> u64 {
-        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.now);
+        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.course.now);
         bearers.map(|bearer| bearer.buffer.full_drops + bearer.buffer.aqm_drops).sum()
     }
 
@@ -487,14 +410,14 @@ impl World {
         let (drops, waiting) = flows.fold((0, 0), |(drops, waiting), (_, flow)| {
             (drops + flow.queue.full_drops + flow.queue.aqm_drops, waiting + flow.waiting_bytes)
         });
-        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.now);
+        let bearers = self.gnb.bearer_stats(ue as u32, direction, self.course.now);
         let held: u64 = bearers.map(|bearer| bearer.buffer_bytes).sum();
         (drops + self.buffer_drops(ue, direction), waiting + held)
     }
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.note(|| format!("fault {number} ends: {kind:?}"));
+        self.course.note(|| format!("fault {number} ends: {kind:?}"));
         match kind {
             Kind::Fade { ue, way, .. } => {
                 let again =
@@ -506,7 +429,7 @@ impl World {
             }
             Kind::Late if !self.is_late() => {
                 let waiting = std::mem::take(&mut self.waiting);
-                self.tally.effect("late", waiting.len() as u64);
+                self.course.tally.effect("late", waiting.len() as u64);
                 self.drive()?;
                 waiting.into_iter().try_for_each(|(port, packet)| self.offer(port, packet))
             }
@@ -524,40 +447,6 @@ impl World {
 
     // ---- what must hold ----------------------------------------------------------------------------------
 
-    fn look(&mut self) -> Result<(), Violation> {
-        for (way, scheduler) in self.schedulers.into_iter().enumerate() {
-            if !matches!(scheduler, InterAlgorithm::EqpExact | InterAlgorithm::EqpPaper) {
-                continue;
-            }
-            self.tally.look(Invariant::Balanced);
-            let balances = self.gnb.balances(WAYS[way]);
-            let sum: i64 = balances.iter().map(|balance| i64::from(*balance)).sum();
-            let group = i32::from(self.plan.world.rbs) / 25 + 2;
-            let within = balances.iter().all(|b| (-QUANTUM_RBS..=QUANTUM_RBS + 2 * group).contains(b));
-            if sum != 0 || !within {
-                let what = format!("{scheduler}, {:?}: {balances:?}", WAYS[way]);
-                return Err(self.violation(Invariant::Balanced, what));
-            }
-        }
-        for ue in 0..self.flows.len() {
-            for (way, direction) in WAYS.into_iter().enumerate() {
-                self.tally.look(Invariant::Bounded);
-                let (_, held) = self.dropped_and_held(ue, direction);
-                if held > 2 * LIMIT.bytes {
-                    let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
-                    return Err(self.violation(Invariant::Bounded, what));
-                }
-                let flow = &self.flows[ue][way];
-                if flow.delivered > u64::from(flow.sent) {
-                    return Err(
-                        self.violation(Invariant::Once, format!("UE {ue}: {} delivered", flow.delivered))
-                    );
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn held(&self) -> Option<String> {
         let of = |ue: usize| WAYS.map(|direction| self.dropped_and_held(ue, direction).1);
         (0..self.flows.len())
@@ -571,15 +460,15 @@ impl World {
         }
         self.stopped = true;
         self.command(GnbCommand::Slices(slices(&self.plan.world.slices)), "shares")?;
-        self.tally.look(Invariant::Converges);
+        self.course.tally.look(Invariant::Converges);
         system::wait(self, CONVERGES, Invariant::Converges, Self::held)?;
         // What is in the air, or waits for its turn, is there by then.
         self.pass(Duration::from_secs(5))?;
-        if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.now + Duration::from_secs(1)) {
+        if self.gnb.poll_timeout().is_some_and(|(at, _)| at < self.course.now + Duration::from_secs(1)) {
             let what = format!("nothing is held, and the gNB is due: {:?}", self.gnb.poll_timeout());
-            return Err(self.violation(Invariant::NoSpin, what));
+            return Err(self.course.violation(Invariant::NoSpin, what));
         }
-        let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.now).lost_blocks);
+        let missed = WAYS.map(|direction| self.gnb.link_stats(direction, self.course.now).lost_blocks);
         // A receiver gives up a packet whose blocks are sent again while the caller comes late.
         let late = self.plan.faults.iter().any(|fault| fault.kind == Kind::Late);
         let air = missed != [0, 0] || (late && self.plan.world.bler_percent > 0);
@@ -588,18 +477,18 @@ impl World {
                 let flow = &self.flows[ue][way];
                 let dropped = self.dropped_and_held(ue, direction).0;
                 let missing = flow.open.len() as u64;
-                self.tally.look(Invariant::Counted);
+                self.course.tally.look(Invariant::Counted);
                 // Where the air lost blocks, more is missing than was dropped.
                 if missing < dropped || (!air && missing > dropped) {
                     let what = format!(
                         "UE {ue}, {direction:?}: {missing} of {} packets are missing, {dropped} are counted as dropped, {missed:?} blocks are lost",
                         flow.sent
                     );
-                    return Err(self.violation(Invariant::Counted, what));
+                    return Err(self.course.violation(Invariant::Counted, what));
                 }
             }
         }
-        self.tally.effect("bler", missed[0] + missed[1]);
+        self.course.tally.effect("bler", missed[0] + missed[1]);
         Ok(())
     }
 }
@@ -613,45 +502,114 @@ fn slices(shares: &[u8]) -> Vec<SliceConfig> {
 }
 
 impl system::World<Kind> for World {
-    fn now(&self) -> Instant {
-        self.now
+    type Event = Event;
+
+    const MOST_AT_ONE_TIME: u32 = 20_000;
+
+    fn course(&self) -> &Course {
+        &self.course
     }
 
-    fn set_now(&mut self, now: Instant) {
-        self.now = now;
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
     }
 
-    fn steps(&self) -> u64 {
-        self.step
-    }
-
-    fn next_at(&self) -> Instant {
-        self.next().0.max(self.now)
-    }
-
-    fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.next();
-        self.now = self.now.max(at);
-        self.step += 1;
-        self.tally.steps += 1;
-        self.spins = if self.spins.0 == self.now { (self.now, self.spins.1 + 1) } else { (self.now, 0) };
-        if self.spins.1 > SPINS {
-            return Err(
-                self.violation(Invariant::NoSpin, format!("{SPINS} events at {}: {event:?}", self.now))
-            );
+    fn next(&self) -> (Instant, Event) {
+        let mut first = (Instant::MAX, Event::Hostile);
+        let mut earlier = |at: Instant, event: Event| {
+            if (at, event) < first {
+                first = (at, event);
+            }
+        };
+        if let Some((at, number)) = self.active.next_end() {
+            earlier(at, Event::Fault(number));
         }
-        self.happen(event)?;
-        self.look()
+        if let Some((at, _)) = self.gnb.poll_timeout().filter(|_| !self.is_late()) {
+            earlier(at.max(self.course.now), Event::Gnb);
+        }
+        if !self.stopped {
+            for (ue, ways) in self.flows.iter().enumerate() {
+                ways.iter().enumerate().for_each(|(way, flow)| earlier(flow.next, Event::Flow(ue, way)));
+            }
+            if self.plan.world.hostile {
+                earlier(self.hostile, Event::Hostile);
+            }
+        }
+        first
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Fault(number) => self.end_fault(number),
+            Event::Gnb => {
+                self.course.tally.look(Invariant::NoSpin);
+                let (now, before) = (self.course.now, self.gnb.poll_timeout());
+                self.drive()?;
+                let same = self.gnb.poll_timeout().is_some_and(|(at, _)| at <= now);
+                self.again = if same { (now, self.again.1 + 1) } else { (now, 0) };
+                if self.again.1 > AGAIN {
+                    return Err(self
+                        .course
+                        .violation(Invariant::NoSpin, format!("due at {now} again and again: {before:?}")));
+                }
+                Ok(())
+            }
+            Event::Flow(ue, way) => {
+                let pace = self.plan.world.ues[ue].pace_us;
+                let pause = Duration::from_micros(self.draw.between((1, 2 * pace)));
+                self.flows[ue][way].next = self.course.now + pause;
+                let bytes = self.draw.of(&[40, 60, 200, 700, 1_400, 1_500]);
+                if self.active.kinds().any(|kind| *kind == Kind::Quiet) {
+                    self.course.tally.effect("quiet", 1);
+                    return Ok(());
+                }
+                self.send(ue, way, bytes)
+            }
+            Event::Hostile => self.attack(),
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Violation> {
+        for (way, scheduler) in self.schedulers.into_iter().enumerate() {
+            if !matches!(scheduler, InterAlgorithm::EqpExact | InterAlgorithm::EqpPaper) {
+                continue;
+            }
+            self.course.tally.look(Invariant::Balanced);
+            let balances = self.gnb.balances(WAYS[way]);
+            let sum: i64 = balances.iter().map(|balance| i64::from(*balance)).sum();
+            let group = i32::from(self.plan.world.rbs) / 25 + 2;
+            let within = balances.iter().all(|b| (-QUANTUM_RBS..=QUANTUM_RBS + 2 * group).contains(b));
+            if sum != 0 || !within {
+                let what = format!("{scheduler}, {:?}: {balances:?}", WAYS[way]);
+                return Err(self.course.violation(Invariant::Balanced, what));
+            }
+        }
+        for ue in 0..self.flows.len() {
+            for (way, direction) in WAYS.into_iter().enumerate() {
+                self.course.tally.look(Invariant::Bounded);
+                let (_, held) = self.dropped_and_held(ue, direction);
+                if held > 2 * LIMIT.bytes {
+                    let what = format!("UE {ue}, {direction:?}: {held} bytes are held");
+                    return Err(self.course.violation(Invariant::Bounded, what));
+                }
+                let flow = &self.flows[ue][way];
+                if flow.delivered > u64::from(flow.sent) {
+                    return Err(self
+                        .course
+                        .violation(Invariant::Once, format!("UE {ue}: {} delivered", flow.delivered)));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
-        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
         let kind = fault.kind;
-        *self.tally.planned.entry(kind.name()).or_default() += 1;
+        self.course.begins(number, fault, kind.name());
         if kind.ue().is_some_and(|ue| usize::from(ue) >= self.flows.len()) {
             return Ok(());
         }
-        let end = self.now + Duration::from_millis(fault.ms);
+        let end = self.course.now + Duration::from_millis(fault.ms);
         match kind {
             Kind::Fade { ue, way, cqi } => {
                 self.active.begin(number, end, kind);
@@ -676,7 +634,7 @@ impl system::World<Kind> for World {
                 self.command(GnbCommand::Move { ue, slice }, "move")
             }
             Kind::Burst { ue, packets, bytes } => {
-                self.tally.effect("burst", 1);
+                self.course.tally.effect("burst", 1);
                 for way in [0, 1] {
                     (0..packets).try_for_each(|_| self.send(ue.into(), way, bytes.into()))?;
                 }

@@ -2,13 +2,11 @@
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
-use super::system::{self, PlanOf, System};
+use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
 
-/// Version of the file.
-pub const VERSION: u32 = 1;
-/// Most UEs.
+/// UEs that a plan may have.
 pub const MAX_UES: u8 = 3;
 
 /// How TCP is steered.
@@ -19,7 +17,7 @@ pub enum Mode {
     Half,
     /// By round-trip times.
     Rtt,
-    /// By rates.
+    /// In proportion to the rates of the legs.
     Capacity,
     /// All on the better leg.
     Switched,
@@ -95,24 +93,24 @@ pub enum Kind {
     },
     /// A UE has no Wi-Fi, and the node is told.
     Carrier {
-        /// Which.
+        /// Number of the UE without Wi-Fi.
         ue: u8,
     },
     /// The node starts again; ACKs that it held are gone.
     Restart,
     /// Another way of steering.
     Steering {
-        /// Which.
+        /// The steering from now on.
         mode: Mode,
     },
     /// Another way of holding ACKs.
     Dida {
-        /// Which.
+        /// How ACKs are put in order from now on.
         dida: Dida,
     },
     /// Answers to probes are lost, come late, twice, or without a question.
     Lies,
-    /// Nobody sends.
+    /// No flow sends while it lasts.
     Quiet,
 }
 
@@ -137,13 +135,14 @@ impl Kind {
 
 /// A fault of this system.
 pub type Fault = system::Fault<Kind>;
-/// A run.
+/// A plan of this system.
 pub type Plan = PlanOf<Setting, Kind>;
 
-impl System for Plan {
+impl system::Setting for Setting {
     type Kind = Kind;
 
     const NAME: &'static str = "lwip";
+    const VERSION: u32 = 1;
     const KINDS: &'static [&'static str] =
         &["loss", "partition", "jitter", "delay", "carrier", "restart", "steering", "dida", "lies", "quiet"];
     const ACTORS: &'static [&'static str] = &[];
@@ -159,8 +158,10 @@ impl System for Plan {
         Invariant::Empty,
         Invariant::NoPanic,
     ];
+    const SIMPLER: &'static [fn(&mut Self)] =
+        &[|w| w.ues = 1, |w| w.delay_ms = [20, 10], |w| w.mode = Mode::Half, |w| w.dida = Dida::Off];
 
-    fn of(seed: u64, steps: u64) -> Self {
+    fn of(seed: u64, steps: u64) -> Plan {
         let draw = &mut Draw::new(seed, 0);
         let world = Setting {
             mode: draw.of(&MODES),
@@ -169,53 +170,18 @@ impl System for Plan {
             delay_ms: [draw.between((5, 60)) as u16, draw.between((1, 60)) as u16],
             pace_us: draw.of(&[1_000, 5_000, 30_000]),
         };
-        let mut plan =
-            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
-        for _ in 0..draw.between((0, 3 + steps / 200)) {
-            let fault = fault(draw, &plan);
-            plan.faults.push(fault);
-        }
-        plan.faults.sort_by_key(|fault| fault.at);
-        plan
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn steps(&self) -> u64 {
-        self.steps
-    }
-
-    fn faults(&self) -> &[Fault] {
-        &self.faults
-    }
-
-    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
-        Self { steps, faults, ..self.clone() }
-    }
-
-    fn simpler(&self) -> Vec<Self> {
-        let changes: [fn(&mut Setting); 4] =
-            [|w| w.ues = 1, |w| w.delay_ms = [20, 10], |w| w.mode = Mode::Half, |w| w.dida = Dida::Off];
-        let change = |change: fn(&mut Setting)| {
-            let mut plan = self.clone();
-            change(&mut plan.world);
-            plan
-        };
-        changes.into_iter().map(change).collect()
+        Plan::drawn((seed, steps), draw, world, 3 + steps / 200, fault)
     }
 
     fn check(&self) -> Result<(), String> {
-        system::known(self.version, VERSION, &self.system, Self::NAME)?;
-        if !(1..=MAX_UES).contains(&self.world.ues) || self.world.pace_us == 0 {
+        if !(1..=MAX_UES).contains(&self.ues) || self.pace_us == 0 {
             return Err(format!("ues: write 1 to {MAX_UES}; pace_us: 1 or more"));
         }
         Ok(())
     }
 
-    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
-        world::play(self, tally, trace)
+    fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(plan, tally, trace)
     }
 }
 

@@ -4,7 +4,7 @@ use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
 use super::plan::{Dida, Fault, Kind, Mode, Plan};
 use super::stream::{SEGMENT, Stream, base, number};
-use super::system::{self, Active, When, World as _, faulted};
+use super::system::{self, Active, Course, When, World as _, faulted};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_lwip::{
     Config, DidaConfig, Hold, Leg, Node, NodeSink, ProbeConfig, Steering, SwitchTo, UeConfig, UeSide,
@@ -14,8 +14,6 @@ use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_pa
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Events at one instant.
-const SPINS: u32 = 2_000;
 /// Polls at one instant with nothing in between.
 const POLLS: u32 = 64;
 /// A held ACK leaves by then: the longest hold of the adaptive way is bounded by the sender's timer, far below.
@@ -37,7 +35,7 @@ struct Transit {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub enum Event {
     Fault(u64),
     Arrives(usize),
     Node,
@@ -82,9 +80,7 @@ impl NodeSink for Out {
 struct World {
     plan: Plan,
     node: Node,
-    tally: Tally,
-    now: Instant,
-    step: u64,
+    course: Course,
     draw: Draw,
     ues: Vec<Ue>,
     transit: Vec<Transit>,
@@ -97,9 +93,7 @@ struct World {
     stopped: bool,
     jittered: bool,
     restarted: u64,
-    spins: (Instant, u32),
     polls: (Instant, u32),
-    trace: Option<Vec<String>>,
 }
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -147,16 +141,12 @@ fn dida(dida: Dida) -> Option<DidaConfig> {
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some())?;
     let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
-    world.tally.virtual_ms = world.now.as_millis();
-    tally.add(&world.tally);
-    if let Some(lines) = trace {
-        *lines = world.trace.unwrap_or_default();
-    }
+    world.course.report(tally, trace);
     result
 }
 
 impl World {
-    fn new(plan: &Plan, trace: bool) -> Result<Self, Violation> {
+    fn new(plan: &Plan, traced: bool) -> Result<Self, Violation> {
         let bad = |what: String| Violation { invariant: Invariant::NoPanic, step: 0, what };
         let mut draw = Draw::new(plan.seed, 1);
         let ues: Result<Vec<Ue>, String> = (0..usize::from(plan.world.ues))
@@ -173,9 +163,7 @@ impl World {
             .collect();
         let mut world = Self {
             node: node(plan, plan.world.mode, plan.world.dida, &[], 0, Instant::ZERO).map_err(bad)?,
-            tally: Tally::default(),
-            now: Instant::ZERO,
-            step: 0,
+            course: Course::new(traced),
             ues: ues.map_err(bad)?,
             draw,
             transit: Vec::new(),
@@ -187,9 +175,7 @@ impl World {
             stopped: false,
             jittered: false,
             restarted: 0,
-            spins: (Instant::ZERO, 0),
             polls: (Instant::ZERO, 0),
-            trace: trace.then(Vec::new),
             plan: plan.clone(),
         };
         (0..world.ues.len()).try_for_each(|ue| world.open(ue))?;
@@ -203,50 +189,12 @@ impl World {
         let (from, to) = ends(ue);
         let mut out = Out::default();
         let mut packet = emit_packet(to, from, &syn, &[]).unwrap_or_default();
-        self.node.uplink(&mut packet, self.now, &mut out);
+        self.node.uplink(&mut packet, self.course.now, &mut out);
         let answer =
             TcpHeader { seq: base(0).wrapping_sub(1), ack: 1, flags: TcpFlags::SYN | TcpFlags::ACK, ..syn };
         let mut packet = emit_packet(from, to, &answer, &[]).unwrap_or_default();
-        self.node.downlink(&mut packet, self.now);
+        self.node.downlink(&mut packet, self.course.now);
         Ok(())
-    }
-
-    fn violation(&self, invariant: Invariant, what: String) -> Violation {
-        Violation { invariant, step: self.step, what }
-    }
-
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.trace {
-            lines.push(format!("{} step {} {}", self.now, self.step, what()));
-        }
-    }
-
-    fn next(&self) -> (Instant, Event) {
-        let mut first = (Instant::MAX, Event::Node);
-        let mut earlier = |at: Instant, event: Event| {
-            if (at, event) < first {
-                first = (at, event);
-            }
-        };
-        if let Some((at, number)) = self.active.next_end() {
-            earlier(at, Event::Fault(number));
-        }
-        let arrives = self.transit.iter().enumerate().min_by_key(|(_, transit)| (transit.at, transit.order));
-        if let Some((n, transit)) = arrives {
-            earlier(transit.at, Event::Arrives(n));
-        }
-        if let Some((at, _)) = self.node.poll_timeout() {
-            earlier(at.max(self.now), Event::Node);
-        }
-        for (n, ue) in self.ues.iter().enumerate() {
-            if !self.stopped || ue.stream.known < ue.stream.sent {
-                earlier(ue.next, Event::Server(n));
-            }
-            if !self.stopped {
-                ue.datagrams.iter().enumerate().for_each(|(way, d)| earlier(d.next, Event::Datagram(n, way)));
-            }
-        }
-        first
     }
 
     // ---- legs --------------------------------------------------------------------------------------------
@@ -266,22 +214,22 @@ impl World {
                 }
                 Kind::Jitter { leg: l, most_ms } if usize::from(l) == leg => jitter_ms = u64::from(most_ms),
                 Kind::Delay { leg: l, delay_ms: ms } if usize::from(l) == leg => {
-                    self.tally.effect("delay", 1);
+                    self.course.tally.effect("delay", 1);
                     delay_ms = ms.into();
                 }
                 _ => {}
             }
         }
         if let Some(why) = lost {
-            self.tally.effect(why, 1);
+            self.course.tally.effect(why, 1);
             if let Some((ue, way, _)) = datagram(&packet) {
                 self.ues[ue].datagrams[way].lost += 1;
             }
             return;
         }
-        let mut at = self.now + Duration::from_millis(delay_ms);
+        let mut at = self.course.now + Duration::from_millis(delay_ms);
         if jitter_ms > 0 {
-            self.tally.effect("jitter", 1);
+            self.course.tally.effect("jitter", 1);
             self.jittered = true;
             at += Duration::from_micros(self.draw.below(1_000 * jitter_ms));
         } else {
@@ -293,17 +241,17 @@ impl World {
     }
 
     fn downlink(&mut self, mut packet: Vec<u8>) -> Result<(), Violation> {
-        let leg = usize::from(self.node.downlink(&mut packet, self.now) == Leg::Wifi);
+        let leg = usize::from(self.node.downlink(&mut packet, self.course.now) == Leg::Wifi);
         self.send_down(leg, packet)
     }
 
     fn send_down(&mut self, leg: usize, packet: Vec<u8>) -> Result<(), Violation> {
         let Ok(to) = ip::dst(&packet) else {
-            return Err(self.violation(Invariant::Intact, "the node makes what is no packet".into()));
+            return Err(self.course.violation(Invariant::Intact, "the node makes what is no packet".into()));
         };
         let wifi = |ue: &Ue| leg == 1 && ue.side.wifi(to) == Some(to);
         let Some(ue) = self.ues.iter().position(|ue| ue.side.bearer(to) == Some(to) || wifi(ue)) else {
-            return Err(self.violation(Invariant::Intact, format!("a packet to {to}, by leg {leg}")));
+            return Err(self.course.violation(Invariant::Intact, format!("a packet to {to}, by leg {leg}")));
         };
         self.put(leg, To::Ue(ue, leg), packet);
         Ok(())
@@ -316,18 +264,18 @@ impl World {
             Some((ue, number(tcp.header.ack)))
         });
         let mut out = Out::default();
-        self.node.uplink(&mut packet, self.now, &mut out);
+        self.node.uplink(&mut packet, self.course.now, &mut out);
         self.take(out)?;
         if let Some((ue, there)) = told {
             let stream = &mut self.ues[ue].stream;
             stream.told = stream.told.max(there);
-            self.tally.look(Invariant::Prompt);
+            self.course.tally.look(Invariant::Prompt);
             // What is new of an acknowledgment never waits.
             let stream = &self.ues[ue].stream;
             if stream.known < stream.told {
                 let what =
                     format!("UE {ue}: the node was told {}, the server knows {}", stream.told, stream.known);
-                return Err(self.violation(Invariant::Prompt, what));
+                return Err(self.course.violation(Invariant::Prompt, what));
             }
         }
         Ok(())
@@ -336,21 +284,21 @@ impl World {
     /// Takes what the node sends.
     fn take(&mut self, out: Out) -> Result<(), Violation> {
         for packet in out.backhaul {
-            self.tally.digest(&packet);
+            self.course.tally.digest(&packet);
             self.at_server(&packet)?;
         }
         out.legs.into_iter().try_for_each(|(leg, packet)| self.send_down(leg, packet))
     }
 
     fn at_server(&mut self, packet: &[u8]) -> Result<(), Violation> {
-        self.tally.look(Invariant::Intact);
+        self.course.tally.look(Invariant::Intact);
         // An answer to no question is passed on as what it is.
         if ip::parse_echo(packet).is_ok() {
             return Ok(());
         }
         if let Ok(tcp) = parse_packet(packet) {
             let Some(ue) = (0..self.ues.len()).find(|ue| tcp.src.ip() == bearer(*ue)) else {
-                return Err(self.violation(Invariant::Intact, format!("a segment from {}", tcp.src)));
+                return Err(self.course.violation(Invariant::Intact, format!("a segment from {}", tcp.src)));
             };
             if tcp.header.flags.contains(TcpFlags::SYN) {
                 return Ok(());
@@ -358,9 +306,9 @@ impl World {
             let known = number(tcp.header.ack);
             if known > self.ues[ue].stream.there {
                 let what = format!("UE {ue}: {known} acknowledged of {}", self.ues[ue].stream.there);
-                return Err(self.violation(Invariant::Intact, what));
+                return Err(self.course.violation(Invariant::Intact, what));
             }
-            if let Some(again) = self.ues[ue].stream.hear(known, self.now) {
+            if let Some(again) = self.ues[ue].stream.hear(known, self.course.now) {
                 self.segment(ue, again)?;
             }
             return Ok(());
@@ -370,35 +318,39 @@ impl World {
 
     fn delivered(&mut self, packet: &[u8], way: usize) -> Result<(), Violation> {
         let Some((ue, label_way, n)) = datagram(packet) else {
-            return Err(self.violation(Invariant::Intact, format!("{} bytes are of nobody", packet.len())));
+            return Err(self
+                .course
+                .violation(Invariant::Intact, format!("{} bytes are of nobody", packet.len())));
         };
-        self.tally.look(Invariant::Intact);
+        self.course.tally.look(Invariant::Intact);
         if label_way != way || packet.len() != 28 + 64 {
-            return Err(
-                self.violation(Invariant::Intact, format!("UE {ue}: datagram {n} goes the other way"))
-            );
+            return Err(self
+                .course
+                .violation(Invariant::Intact, format!("UE {ue}: datagram {n} goes the other way")));
         }
-        self.tally.look(Invariant::Once);
+        self.course.tally.look(Invariant::Once);
         let datagrams = &mut self.ues[ue].datagrams[way];
         if !datagrams.open.remove(&n) {
-            return Err(self.violation(Invariant::Once, format!("UE {ue}: datagram {n} again")));
+            return Err(self.course.violation(Invariant::Once, format!("UE {ue}: datagram {n} again")));
         }
         let last = std::mem::replace(&mut datagrams.last, n);
         if !self.jittered {
-            self.tally.look(Invariant::Order);
+            self.course.tally.look(Invariant::Order);
             if n < last {
-                return Err(self.violation(Invariant::Order, format!("UE {ue}: datagram {n} after {last}")));
+                return Err(self
+                    .course
+                    .violation(Invariant::Order, format!("UE {ue}: datagram {n} after {last}")));
             }
         }
         Ok(())
     }
 
     fn at_ue(&mut self, ue: usize, leg: usize, mut packet: Vec<u8>) -> Result<(), Violation> {
-        self.tally.digest(&packet);
+        self.course.tally.digest(&packet);
         if let Some(answer) = self.ues[ue].side.answer(&packet) {
             let lies = self.active.kinds().any(|kind| *kind == Kind::Lies);
             let copies = if lies { self.draw.below(4) } else { 1 };
-            self.tally.effect("lies", u64::from(lies));
+            self.course.tally.effect("lies", u64::from(lies));
             for _ in 0..copies {
                 let other = if lies { self.lie(&answer) } else { None };
                 self.put(leg, To::Node, other.unwrap_or_else(|| answer.clone()));
@@ -407,13 +359,15 @@ impl World {
         }
         self.ues[ue].side.restore(&mut packet);
         let Ok(tcp) = parse_packet(&packet) else { return self.delivered(&packet, 0) };
-        self.tally.look(Invariant::Intact);
+        self.course.tally.look(Invariant::Intact);
         let n = number(tcp.header.seq);
         let right = tcp.dst == ends(ue).1 && tcp.payload.len() == SEGMENT as usize;
         if !right || packet[tcp.payload.clone()].iter().any(|byte| *byte != n as u8) {
-            return Err(self.violation(Invariant::Intact, format!("UE {ue}: segment {n} to {}", tcp.dst)));
+            return Err(self
+                .course
+                .violation(Invariant::Intact, format!("UE {ue}: segment {n} to {}", tcp.dst)));
         }
-        let ms = 1 + self.now.as_millis() as u32;
+        let ms = 1 + self.course.now.as_millis() as u32;
         let state = &mut self.ues[ue];
         state.stream.take(n);
         state.clock = state.clock.max(ms);
@@ -446,63 +400,7 @@ impl World {
     }
 
     fn pause(&mut self) -> Instant {
-        self.now + Duration::from_micros(self.draw.between((1, 2 * self.plan.world.pace_us)))
-    }
-
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        match event {
-            Event::Fault(number) => self.end_fault(number),
-            Event::Arrives(n) => {
-                let Transit { to, packet, .. } = self.transit.swap_remove(n);
-                match to {
-                    To::Ue(ue, leg) => self.at_ue(ue, leg, packet),
-                    To::Node => self.uplink(packet),
-                }
-            }
-            Event::Node => {
-                self.tally.look(Invariant::NoSpin);
-                self.polls =
-                    if self.polls.0 == self.now { (self.now, self.polls.1 + 1) } else { (self.now, 0) };
-                if self.polls.1 > POLLS {
-                    let what = format!("{POLLS} polls at {}: {:?}", self.now, self.node.poll_timeout());
-                    return Err(self.violation(Invariant::NoSpin, what));
-                }
-                let mut out = Out::default();
-                self.node.poll(self.now, &mut out);
-                self.take(out)
-            }
-            Event::Server(ue) => {
-                self.ues[ue].next = self.pause();
-                let quiet = self.quiet();
-                self.tally.effect("quiet", u64::from(quiet));
-                let begins = !quiet && !self.stopped;
-                match self.ues[ue].stream.turn(self.now, begins) {
-                    Some(n) => self.segment(ue, n),
-                    None => Ok(()),
-                }
-            }
-            Event::Datagram(ue, way) => {
-                self.ues[ue].datagrams[way].next = self.pause();
-                if self.quiet() {
-                    return Ok(());
-                }
-                let datagrams = &mut self.ues[ue].datagrams[way];
-                datagrams.sent += 1;
-                datagrams.open.insert(datagrams.sent);
-                let mut payload = [0; 64];
-                payload[..4].copy_from_slice(&datagrams.sent.to_be_bytes());
-                (payload[4], payload[5]) = (ue as u8, way as u8);
-                let (server, own) = (SocketAddr::new(SERVER, 9), SocketAddr::new(bearer(ue), 9));
-                let (from, to) = if way == 0 { (server, own) } else { (own, server) };
-                let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
-                if way == 0 {
-                    self.downlink(packet)
-                } else {
-                    self.put(0, To::Node, packet);
-                    Ok(())
-                }
-            }
-        }
+        self.course.now + Duration::from_micros(self.draw.between((1, 2 * self.plan.world.pace_us)))
     }
 
     fn without_wifi(&self) -> Vec<u8> {
@@ -513,8 +411,8 @@ impl World {
     fn set_ues(&mut self) -> Result<(), Violation> {
         let gone = self.without_wifi();
         let ues = (0..self.ues.len()).map(|ue| ue_config(ue, !gone.contains(&(ue as u8)))).collect();
-        if let Err(why) = self.node.set_ues(ues, self.now) {
-            return Err(self.violation(Invariant::NoPanic, why.to_string()));
+        if let Err(why) = self.node.set_ues(ues, self.course.now) {
+            return Err(self.course.violation(Invariant::NoPanic, why.to_string()));
         }
         self.flush()
     }
@@ -522,25 +420,14 @@ impl World {
     /// What a command set free leaves.
     fn flush(&mut self) -> Result<(), Violation> {
         let mut out = Out::default();
-        self.node.poll(self.now, &mut out);
+        self.node.poll(self.course.now, &mut out);
         self.take(out)
     }
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.note(|| format!("fault {number} ends: {kind:?}"));
+        self.course.note(|| format!("fault {number} ends: {kind:?}"));
         if matches!(kind, Kind::Carrier { .. }) { self.set_ues() } else { Ok(()) }
-    }
-
-    fn look(&mut self) -> Result<(), Violation> {
-        self.tally.look(Invariant::Bounded);
-        let held = self.node.held_acks();
-        let most = dida(self.dida).map_or(0, |dida| dida.held_per_flow * self.ues.len() as u32);
-        if held > most || self.node.flow_count() > 8 * self.ues.len() as u32 {
-            let what = format!("{held} ACKs are held, of {most}; {} flows", self.node.flow_count());
-            return Err(self.violation(Invariant::Bounded, what));
-        }
-        Ok(())
     }
 
     fn after(&mut self) -> Result<(), Violation> {
@@ -548,12 +435,12 @@ impl World {
             self.end_fault(number)?;
         }
         self.stopped = true;
-        self.tally.look(Invariant::Reliable);
+        self.course.tally.look(Invariant::Reliable);
         system::wait(self, DONE, Invariant::Reliable, |world| {
             let open = world.ues.iter().position(|ue| ue.stream.known < ue.stream.sent);
             open.map(|ue| format!("UE {ue}: {:?}", world.ues[ue].stream))
         })?;
-        self.tally.look(Invariant::Empty);
+        self.course.tally.look(Invariant::Empty);
         system::wait(self, HOLDS, Invariant::Empty, |world| {
             let held = world.node.held_acks();
             (held > 0).then(|| format!("{held} ACKs are held"))
@@ -561,7 +448,7 @@ impl World {
         self.pass(Duration::from_secs(1))?;
         for ue in 0..self.ues.len() {
             for way in 0..2 {
-                self.tally.look(Invariant::Lossless);
+                self.course.tally.look(Invariant::Lossless);
                 let datagrams = &self.ues[ue].datagrams[way];
                 if datagrams.open.len() as u64 != datagrams.lost {
                     let what = format!(
@@ -570,7 +457,7 @@ impl World {
                         datagrams.sent,
                         datagrams.lost
                     );
-                    return Err(self.violation(Invariant::Lossless, what));
+                    return Err(self.course.violation(Invariant::Lossless, what));
                 }
             }
         }
@@ -602,71 +489,156 @@ fn node(plan: &Plan, mode: Mode, how: Dida, gone: &[u8], started: u64, now: Inst
 }
 
 impl system::World<Kind> for World {
-    fn now(&self) -> Instant {
-        self.now
+    type Event = Event;
+
+    const MOST_AT_ONE_TIME: u32 = 2_000;
+
+    fn course(&self) -> &Course {
+        &self.course
     }
 
-    fn set_now(&mut self, now: Instant) {
-        self.now = now;
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
     }
 
-    fn steps(&self) -> u64 {
-        self.step
-    }
-
-    fn next_at(&self) -> Instant {
-        self.next().0.max(self.now)
-    }
-
-    fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.next();
-        self.now = self.now.max(at);
-        self.step += 1;
-        self.tally.steps += 1;
-        self.spins = if self.spins.0 == self.now { (self.now, self.spins.1 + 1) } else { (self.now, 0) };
-        if self.spins.1 > SPINS {
-            return Err(
-                self.violation(Invariant::NoSpin, format!("{SPINS} events at {}: {event:?}", self.now))
-            );
+    fn next(&self) -> (Instant, Event) {
+        let mut first = (Instant::MAX, Event::Node);
+        let mut earlier = |at: Instant, event: Event| {
+            if (at, event) < first {
+                first = (at, event);
+            }
+        };
+        if let Some((at, number)) = self.active.next_end() {
+            earlier(at, Event::Fault(number));
         }
-        self.happen(event)?;
-        self.look()
+        let arrives = self.transit.iter().enumerate().min_by_key(|(_, transit)| (transit.at, transit.order));
+        if let Some((n, transit)) = arrives {
+            earlier(transit.at, Event::Arrives(n));
+        }
+        if let Some((at, _)) = self.node.poll_timeout() {
+            earlier(at.max(self.course.now), Event::Node);
+        }
+        for (n, ue) in self.ues.iter().enumerate() {
+            if !self.stopped || ue.stream.known < ue.stream.sent {
+                earlier(ue.next, Event::Server(n));
+            }
+            if !self.stopped {
+                ue.datagrams.iter().enumerate().for_each(|(way, d)| earlier(d.next, Event::Datagram(n, way)));
+            }
+        }
+        first
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Fault(number) => self.end_fault(number),
+            Event::Arrives(n) => {
+                let Transit { to, packet, .. } = self.transit.swap_remove(n);
+                match to {
+                    To::Ue(ue, leg) => self.at_ue(ue, leg, packet),
+                    To::Node => self.uplink(packet),
+                }
+            }
+            Event::Node => {
+                self.course.tally.look(Invariant::NoSpin);
+                self.polls = if self.polls.0 == self.course.now {
+                    (self.course.now, self.polls.1 + 1)
+                } else {
+                    (self.course.now, 0)
+                };
+                if self.polls.1 > POLLS {
+                    let what =
+                        format!("{POLLS} polls at {}: {:?}", self.course.now, self.node.poll_timeout());
+                    return Err(self.course.violation(Invariant::NoSpin, what));
+                }
+                let mut out = Out::default();
+                self.node.poll(self.course.now, &mut out);
+                self.take(out)
+            }
+            Event::Server(ue) => {
+                self.ues[ue].next = self.pause();
+                let quiet = self.quiet();
+                self.course.tally.effect("quiet", u64::from(quiet));
+                let begins = !quiet && !self.stopped;
+                match self.ues[ue].stream.turn(self.course.now, begins) {
+                    Some(n) => self.segment(ue, n),
+                    None => Ok(()),
+                }
+            }
+            Event::Datagram(ue, way) => {
+                self.ues[ue].datagrams[way].next = self.pause();
+                if self.quiet() {
+                    return Ok(());
+                }
+                let datagrams = &mut self.ues[ue].datagrams[way];
+                datagrams.sent += 1;
+                datagrams.open.insert(datagrams.sent);
+                let mut payload = [0; 64];
+                payload[..4].copy_from_slice(&datagrams.sent.to_be_bytes());
+                (payload[4], payload[5]) = (ue as u8, way as u8);
+                let (server, own) = (SocketAddr::new(SERVER, 9), SocketAddr::new(bearer(ue), 9));
+                let (from, to) = if way == 0 { (server, own) } else { (own, server) };
+                let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
+                if way == 0 {
+                    self.downlink(packet)
+                } else {
+                    self.put(0, To::Node, packet);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Violation> {
+        self.course.tally.look(Invariant::Bounded);
+        let held = self.node.held_acks();
+        let most = dida(self.dida).map_or(0, |dida| dida.held_per_flow * self.ues.len() as u32);
+        if held > most || self.node.flow_count() > 8 * self.ues.len() as u32 {
+            let what = format!("{held} ACKs are held, of {most}; {} flows", self.node.flow_count());
+            return Err(self.course.violation(Invariant::Bounded, what));
+        }
+        Ok(())
     }
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
-        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
         let kind = fault.kind;
-        *self.tally.planned.entry(kind.name()).or_default() += 1;
-        let bad = |world: &Self, what: String| world.violation(Invariant::NoPanic, what);
+        self.course.begins(number, fault, kind.name());
+        let bad = |world: &Self, what: String| world.course.violation(Invariant::NoPanic, what);
         match kind {
             Kind::Restart => {
                 self.restarted += 1;
-                let made =
-                    node(&self.plan, self.mode, self.dida, &self.without_wifi(), self.restarted, self.now);
+                let made = node(
+                    &self.plan,
+                    self.mode,
+                    self.dida,
+                    &self.without_wifi(),
+                    self.restarted,
+                    self.course.now,
+                );
                 self.node = made.map_err(|what| bad(self, what))?;
-                self.tally.effect(kind.name(), 1);
+                self.course.tally.effect(kind.name(), 1);
                 Ok(())
             }
             Kind::Steering { mode } => {
                 self.mode = mode;
-                self.tally.effect(kind.name(), 1);
-                let set = self.node.set_steering(steering(mode), self.now);
+                self.course.tally.effect(kind.name(), 1);
+                let set = self.node.set_steering(steering(mode), self.course.now);
                 set.map_err(|error| bad(self, error.to_string()))
             }
             Kind::Dida { dida: how } => {
                 self.dida = how;
-                self.tally.effect(kind.name(), 1);
-                let set = self.node.set_dida(dida(how), self.now);
+                self.course.tally.effect(kind.name(), 1);
+                let set = self.node.set_dida(dida(how), self.course.now);
                 set.map_err(|error| bad(self, error.to_string()))?;
                 self.flush()
             }
             Kind::Carrier { .. } => {
-                self.active.begin(number, self.now + Duration::from_millis(fault.ms), kind);
-                self.tally.effect(kind.name(), 1);
+                self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
+                self.course.tally.effect(kind.name(), 1);
                 self.set_ues()
             }
             _ => {
-                self.active.begin(number, self.now + Duration::from_millis(fault.ms), kind);
+                self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
                 Ok(())
             }
         }

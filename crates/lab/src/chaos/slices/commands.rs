@@ -38,7 +38,7 @@ pub enum Command {
     Modify(String, f64),
     /// A UE is known.
     Ue(String),
-    /// Anything else.
+    /// A command whose answer promises nothing about slices.
     Other,
 }
 
@@ -102,7 +102,7 @@ impl World {
             _ => (Command::Other, Box::new(move |m| m.unassign(&ue, &id))),
         };
         let done = self.commit(instance, decide)?;
-        self.note(|| format!("instance {instance}: {command:?}: {done:?}"));
+        self.course.note(|| format!("instance {instance}: {command:?}: {done:?}"));
         match done {
             Ok(()) => self.answer_later(instance, command),
             // Nothing has changed: so it does not count.
@@ -170,9 +170,9 @@ impl World {
     /// # Errors
     /// It is not.
     pub fn remembered(&mut self, instance: usize) -> Result<(), Violation> {
-        self.tally.look(Invariant::Remembered);
+        self.course.tally.look(Invariant::Remembered);
         let manager = &self.instances[instance].manager;
-        let lost = |what: String| Err(self.violation(Invariant::Remembered, what));
+        let lost = |what: String| Err(self.course.violation(Invariant::Remembered, what));
         for (id, fate) in self.asked.fates.iter().filter(|(_, fate)| !fate.removed) {
             let Ok(slice) = manager.slice(id) else {
                 return lost(format!(

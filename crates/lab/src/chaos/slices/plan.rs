@@ -2,13 +2,11 @@
 
 use super::check::{Invariant, Tally, Violation};
 use super::draw::Draw;
-use super::system::{self, PlanOf, System};
+use super::system::{self, PlanOf};
 use super::world;
 use serde::{Deserialize, Serialize};
 
-/// Version of the file.
-pub const VERSION: u32 = 1;
-/// Most cells.
+/// Cells that a plan may have.
 pub const MAX_CELLS: u8 = 3;
 /// Most instances on one store.
 pub const MAX_INSTANCES: u8 = 2;
@@ -35,60 +33,60 @@ pub struct Setting {
 pub enum Kind {
     /// A cell refuses what it is told.
     Refuse {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
     },
     /// Nothing reaches a cell.
     Silent {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
     },
     /// A cell does what it is told, and its answers are lost.
     AnswerLost {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
     },
     /// What a cell is told takes so long.
     Slow {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
-        /// Milliseconds.
+        /// How much later it answers, milliseconds.
         delay_ms: u16,
     },
     /// What a cell was told reaches it once more, this much later.
     Repeat {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
-        /// Milliseconds.
+        /// Time between the two, milliseconds.
         later_ms: u16,
     },
     /// A cell starts again, and has no slices.
     RestartCell {
-        /// Which.
+        /// Number of the cell.
         cell: u8,
     },
     /// The disk is full: no change is stored.
     StoreFull,
     /// A change is said to have failed, before or after it was stored.
     StoreFails {
-        /// After.
+        /// Whether it is stored all the same.
         stored: bool,
     },
     /// A change takes so long to be stored.
     StoreSlow {
-        /// Milliseconds.
+        /// How much later it answers, milliseconds.
         delay_ms: u16,
     },
     /// The store does not answer.
     StoreGone,
     /// An instance ends, and starts again after the time from what is stored.
     RestartManager {
-        /// Which.
+        /// Number of the instance of the manager.
         instance: u8,
     },
     /// An instance's wall clock is wrong; it is right after the time.
     Clock {
-        /// Which.
+        /// Number of the instance of the manager.
         instance: u8,
         /// By how much, seconds.
         seconds: i32,
@@ -97,7 +95,7 @@ pub enum Kind {
     NoNews,
     /// Commands at once.
     Burst {
-        /// How many.
+        /// How many at a time.
         commands: u8,
     },
 }
@@ -141,13 +139,14 @@ impl Kind {
 
 /// A fault of this system.
 pub type Fault = system::Fault<Kind>;
-/// A run.
+/// A plan of this system.
 pub type Plan = PlanOf<Setting, Kind>;
 
-impl System for Plan {
+impl system::Setting for Setting {
     type Kind = Kind;
 
     const NAME: &'static str = "slices";
+    const VERSION: u32 = 1;
     const KINDS: &'static [&'static str] = &[
         "refuse",
         "silent",
@@ -175,8 +174,9 @@ impl System for Plan {
         Invariant::Empty,
         Invariant::NoPanic,
     ];
+    const SIMPLER: &'static [fn(&mut Self)] = &[|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000];
 
-    fn of(seed: u64, steps: u64) -> Self {
+    fn of(seed: u64, steps: u64) -> Plan {
         let draw = &mut Draw::new(seed, 0);
         let calm = draw.percent(25);
         let cells = draw.between((1, MAX_CELLS.into()));
@@ -187,70 +187,39 @@ impl System for Plan {
             pace_ms: draw.of(&[20, 200, 2_000]),
             look_ms: draw.of(&[500, 2_000, 10_000]),
         };
-        let mut plan =
-            Self { system: Self::NAME.into(), version: VERSION, seed, steps, world, faults: Vec::new() };
-        for _ in 0..draw.between((0, 3 + steps / 200)) {
-            let fault = fault(draw, &plan, calm);
-            plan.faults.push(fault);
-        }
-        plan.faults.sort_by_key(|fault| fault.at);
-        plan
+        Plan::drawn((seed, steps), draw, world, 3 + steps / 200, |draw, plan| fault(draw, plan, calm))
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
+    fn take_last(&mut self) -> Option<usize> {
+        (self.cells_mbps.len() > 1).then(|| {
+            self.cells_mbps.pop();
+            self.cells_mbps.len()
+        })
     }
 
-    fn steps(&self) -> u64 {
-        self.steps
-    }
-
-    fn faults(&self) -> &[Fault] {
-        &self.faults
-    }
-
-    fn with(&self, steps: u64, faults: Vec<Fault>) -> Self {
-        Self { steps, faults, ..self.clone() }
-    }
-
-    fn simpler(&self) -> Vec<Self> {
-        let mut plans = Vec::new();
-        if self.world.cells_mbps.len() > 1 {
-            let mut plan = self.clone();
-            plan.world.cells_mbps.pop();
-            let left = plan.world.cells_mbps.len();
-            plan.faults.retain(|fault| fault.kind.cell().is_none_or(|cell| usize::from(cell) < left));
-            plans.push(plan);
-        }
-        let changes: [fn(&mut Setting); 3] = [|w| w.instances = 1, |w| w.ues = 1, |w| w.look_ms = 2_000];
-        for change in changes {
-            let mut plan = self.clone();
-            change(&mut plan.world);
-            plans.push(plan);
-        }
-        plans
+    fn target(kind: &Kind) -> Option<u8> {
+        kind.cell()
     }
 
     fn check(&self) -> Result<(), String> {
-        system::known(self.version, VERSION, &self.system, Self::NAME)?;
-        let (cells, world) = (self.world.cells_mbps.len(), &self.world);
+        let cells = self.cells_mbps.len();
         if cells == 0 || cells > usize::from(MAX_CELLS) {
             return Err(format!("{cells} cells: write 1 to {MAX_CELLS}"));
         }
-        if let Some(mbps) = world.cells_mbps.iter().find(|mbps| !(1..=100_000).contains(*mbps)) {
+        if let Some(mbps) = self.cells_mbps.iter().find(|mbps| !(1..=100_000).contains(*mbps)) {
             return Err(format!("cells_mbps: {mbps}: write 1 to 100000"));
         }
-        if !(1..=MAX_INSTANCES).contains(&world.instances) {
-            return Err(format!("instances = {}: write 1 or 2", world.instances));
+        if !(1..=MAX_INSTANCES).contains(&self.instances) {
+            return Err(format!("instances = {}: write 1 or 2", self.instances));
         }
-        if world.ues == 0 || world.pace_ms == 0 || !(100..=60_000).contains(&world.look_ms) {
+        if self.ues == 0 || self.pace_ms == 0 || !(100..=60_000).contains(&self.look_ms) {
             return Err("ues and pace_ms: write 1 or more; look_ms: 100 to 60000".into());
         }
         Ok(())
     }
 
-    fn play(&self, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
-        world::play(self, tally, trace)
+    fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
+        world::play(plan, tally, trace)
     }
 }
 

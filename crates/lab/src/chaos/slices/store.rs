@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// How storing goes at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
-    /// Well.
+    /// Changes are stored, and answered at once.
     Good,
     /// No change is stored, and that is said.
     Full,

@@ -1,8 +1,7 @@
-//! The round in which an instance that leads changes cells and looks at them: as `node`'s `slicemgr::worker`, with what
+//! The round in which an instance that leads changes cells and looks at them: as `node`'s `slice_manager::worker`, with what
 //! is sent and answered as events. UEs' places at cells, sessions at the UPF and CAMARA's bookings are not among it.
 
 use super::check::{Invariant, Violation};
-use super::system::World as _;
 use super::world::{Failure, World};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Slice, SliceShare, State, Step};
@@ -65,7 +64,7 @@ impl Work {
 impl World {
     /// Whether this instance is the one that changes the network.
     fn leads(&mut self, n: usize) -> bool {
-        let now = self.now();
+        let now = self.course.now;
         if now + LEASE / 2 > self.instances[n].work.led_until && self.store_answers() {
             let free = self.lease.is_none_or(|(owner, until)| owner == n || until <= now);
             self.instances[n].work.led_until = if free { now + LEASE } else { Instant::ZERO };
@@ -85,7 +84,7 @@ impl World {
             self.instances[n].work.call += 1;
             return self.finish(n, job, Err("no answer".into()));
         }
-        let now = self.now();
+        let now = self.course.now;
         if !self.leads(n) {
             self.instances[n].work.queue.clear();
             self.instances[n].work.next = now + RETRY;
@@ -98,7 +97,7 @@ impl World {
     }
 
     fn round(&mut self, n: usize) -> Result<(), Violation> {
-        let (now, now_ms) = (self.now(), self.clock_ms(n));
+        let (now, now_ms) = (self.course.now, self.clock_ms(n));
         if !self.instances[n].manager.due(now_ms).is_empty() {
             let before = self.instances[n].manager.due(now_ms);
             match self.commit(n, move |m| Ok(m.due(now_ms)))? {
@@ -108,9 +107,11 @@ impl World {
                     return Ok(());
                 }
             }
-            self.tally.look(Invariant::NoSpin);
+            self.course.tally.look(Invariant::NoSpin);
             if self.instances[n].manager.due(now_ms) == before {
-                return Err(self.violation(Invariant::NoSpin, format!("due, and due again: {before:?}")));
+                return Err(self
+                    .course
+                    .violation(Invariant::NoSpin, format!("due, and due again: {before:?}")));
             }
         }
         let todo: Vec<Job> =
@@ -152,7 +153,7 @@ impl World {
         match ask {
             None => self.finish(n, job, Ok(())),
             Some((cell, ask)) => {
-                let until = self.now() + PATIENCE;
+                let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
                 work.call += 1;
                 work.next = until;
@@ -179,8 +180,8 @@ impl World {
     }
 
     fn finish(&mut self, n: usize, job: Job, result: Result<(), String>) -> Result<(), Violation> {
-        let (now, now_ms) = (self.now(), self.clock_ms(n));
-        self.note(|| format!("instance {n}: {job:?}: {result:?}"));
+        let (now, now_ms) = (self.course.now, self.clock_ms(n));
+        self.course.note(|| format!("instance {n}: {job:?}: {result:?}"));
         let mut next = now;
         let done = match job {
             Job::Step(id, action) => {
@@ -190,9 +191,7 @@ impl World {
                 let before = self.instances[n].work.before.take();
                 let done = self.commit(n, move |m| {
                     // Another instance, or a command, may have gone on meanwhile.
-                    let now = m.slices().get(&step);
-                    let same = m.todo().any(|(i, a)| i == step && a == action)
-                        && now.zip(before.as_ref()).is_some_and(|(a, b)| a.is_at_the_step_of(b));
+                    let same = before.is_some_and(|before| m.waits_for(&before, action.as_ref()));
                     if same { m.step_done(&step, result, now_ms) } else { Ok(Vec::new()) }
                 })?;
                 let slice = self.instances[n].manager.slice(&id);

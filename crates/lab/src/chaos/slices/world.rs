@@ -5,7 +5,7 @@ use super::commands::{Asked, Command};
 use super::draw::Draw;
 use super::plan::{Fault, Kind, Plan};
 use super::store::{Mood, Store, same};
-use super::system::{self, Active, When, World as _, faulted};
+use super::system::{self, Active, Course, When, World as _, faulted};
 use super::worker::{Ask, Work};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
@@ -17,8 +17,6 @@ use std::collections::BTreeMap;
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// How often an instance reads what others changed, if it does not hear of it.
 const SYNC: Duration = Duration::from_secs(2);
-/// Events at one instant.
-const SPINS: u32 = 2_000;
 /// The longest record, bytes.
 const LONGEST: usize = 64 << 10;
 /// After the faults: a slice that failed is tried again after at most 300 s, and then a step has to go well at each cell.
@@ -79,7 +77,7 @@ enum Told {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub enum Event {
     Fault(u64),
     Message(usize),
     Answer(usize),
@@ -91,7 +89,6 @@ enum Event {
 /// See the top of this file.
 pub struct World {
     pub(super) plan: Plan,
-    pub(super) tally: Tally,
     pub(super) draw: Draw,
     pub(super) instances: Vec<Instance>,
     pub(super) store: Store,
@@ -100,8 +97,7 @@ pub struct World {
     pub(super) lease: Option<(usize, Instant)>,
     /// No fault touches cells or clocks.
     pub(super) calm: bool,
-    now: Instant,
-    step: u64,
+    pub(super) course: Course,
     /// What cells have: shares, millionths, by slice.
     cells: Vec<BTreeMap<String, u32>>,
     messages: Vec<Message>,
@@ -110,8 +106,6 @@ pub struct World {
     next_command: Instant,
     /// What is told late or again may be in force although something else was told since.
     late: bool,
-    spins: (Instant, u32),
-    trace: Option<Vec<String>>,
 }
 
 /// One run of a plan.
@@ -121,11 +115,7 @@ pub struct World {
 pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
     let mut world = World::new(plan, trace.is_some());
     let result = faulted(&mut world, plan, When::Steps).and_then(|_| world.after());
-    world.tally.virtual_ms = world.now.as_millis();
-    tally.add(&world.tally);
-    if let Some(lines) = trace {
-        *lines = world.trace.unwrap_or_default();
-    }
+    world.course.report(tally, trace);
     result
 }
 
@@ -146,7 +136,7 @@ fn manager(plan: &Plan) -> Manager {
 }
 
 impl World {
-    fn new(plan: &Plan, trace: bool) -> Self {
+    fn new(plan: &Plan, traced: bool) -> Self {
         let instance = |_| Instance {
             up: true,
             manager: manager(plan),
@@ -159,99 +149,26 @@ impl World {
         };
         let cell = |kind: &Kind| kind.cell().is_some() || matches!(kind, Kind::Clock { .. });
         Self {
-            tally: Tally::default(),
             draw: Draw::new(plan.seed, 1),
             instances: (0..plan.world.instances).map(instance).collect(),
             store: Store::default(),
             asked: Asked::default(),
             lease: None,
             calm: !plan.faults.iter().any(|fault| cell(&fault.kind)),
-            now: Instant::ZERO,
-            step: 0,
+            course: Course::new(traced),
             cells: vec![BTreeMap::new(); plan.world.cells_mbps.len()],
             messages: Vec::new(),
             answers: Vec::new(),
             active: Active::default(),
             next_command: Instant::ZERO,
             late: false,
-            spins: (Instant::ZERO, 0),
-            trace: trace.then(Vec::new),
             plan: plan.clone(),
-        }
-    }
-
-    pub(super) fn violation(&self, invariant: Invariant, what: String) -> Violation {
-        Violation { invariant, step: self.step, what }
-    }
-
-    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.trace {
-            lines.push(format!("{} step {} {}", self.now, self.step, what()));
         }
     }
 
     /// An instance's wall clock, Unix milliseconds.
     pub(super) fn clock_ms(&self, n: usize) -> u64 {
-        (EPOCH_MS + self.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
-    }
-
-    fn next(&self) -> (Instant, Event) {
-        let mut first = (self.next_command, Event::Command);
-        let mut earlier = |at: Instant, event: Event| {
-            if (at, event) < first {
-                first = (at, event);
-            }
-        };
-        if let Some((at, number)) = self.active.next_end() {
-            earlier(at, Event::Fault(number));
-        }
-        for (n, message) in self.messages.iter().enumerate() {
-            earlier(message.at, Event::Message(n));
-        }
-        for (n, answer) in self.answers.iter().enumerate() {
-            earlier(answer.at, Event::Answer(n));
-        }
-        for (n, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.up) {
-            earlier(instance.work.next, Event::Work(n));
-            earlier(instance.sync_at, Event::Sync(n));
-        }
-        first
-    }
-
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        match event {
-            Event::Fault(number) => self.end_fault(number),
-            Event::Message(n) => {
-                let message = self.messages.remove(n);
-                self.arrive(message);
-                Ok(())
-            }
-            Event::Answer(n) => {
-                let answer = self.answers.remove(n);
-                let instance = &self.instances[answer.instance];
-                if !instance.up || instance.started != answer.started {
-                    return Ok(());
-                }
-                match answer.what {
-                    Told::Cell(call, result) => self.cell_answers(answer.instance, call, result),
-                    Told::Command(command) => {
-                        self.answered(command);
-                        Ok(())
-                    }
-                }
-            }
-            Event::Work(n) => self.work(n),
-            Event::Sync(n) => {
-                self.instances[n].sync_at = self.now + SYNC;
-                if self.store_answers() { self.take(n) } else { Ok(()) }
-            }
-            Event::Command => {
-                let mean = self.plan.world.pace_ms;
-                let pause = Duration::from_millis(self.draw.between((1, 2 * mean)));
-                self.next_command = self.now + pause;
-                self.command()
-            }
-        }
+        (EPOCH_MS + self.course.now.as_millis()).saturating_add_signed(self.instances[n].clock_s * 1_000)
     }
 
     // ---- the store ---------------------------------------------------------------------------------------
@@ -285,14 +202,14 @@ impl World {
     /// An instance takes over what is newer.
     fn take(&mut self, n: usize) -> Result<(), Violation> {
         let known = self.instances[n].revision;
-        self.tally.look(Invariant::Versions);
+        self.course.tally.look(Invariant::Versions);
         if self.store.revision < known {
             let what = format!("instance {n} knows change {known}, the store {}", self.store.revision);
-            return Err(self.violation(Invariant::Versions, what));
+            return Err(self.course.violation(Invariant::Versions, what));
         }
         let newer = self.store.newer(known);
-        let newer = newer.map_err(|what| self.violation(Invariant::Remembered, what))?;
-        let (now, revision) = (self.now, self.store.revision);
+        let newer = newer.map_err(|what| self.course.violation(Invariant::Remembered, what))?;
+        let (now, revision) = (self.course.now, self.store.revision);
         let instance = &mut self.instances[n];
         if !newer.is_empty() {
             instance.work.wake(now);
@@ -313,7 +230,7 @@ impl World {
     ) -> Result<Result<(), Failure>, Violation> {
         let mood = self.mood();
         if mood == Mood::Gone {
-            self.tally.effect("store-gone", 1);
+            self.course.tally.effect("store-gone", 1);
             return Ok(Err(Failure::Unchanged));
         }
         self.take(n)?;
@@ -323,32 +240,34 @@ impl World {
             Err(refusal) => return Ok(Err(Failure::Refused(refusal))),
         };
         if mood == Mood::Full {
-            self.tally.effect("store-full", 1);
+            self.course.tally.effect("store-full", 1);
             return Ok(Err(Failure::Unchanged));
         }
         if mood == Mood::FailsBefore {
-            self.tally.effect("store-fails", 1);
+            self.course.tally.effect("store-fails", 1);
             return Ok(Err(Failure::Unknown));
         }
         let revision = self.instances[n].revision + 1;
-        self.tally.look(Invariant::Versions);
+        self.course.tally.look(Invariant::Versions);
         if revision != self.store.revision + 1 {
             let what =
                 format!("change {revision} of instance {n} comes after change {}", self.store.revision);
-            return Err(self.violation(Invariant::Versions, what));
+            return Err(self.course.violation(Invariant::Versions, what));
         }
         for write in &writes {
             if let Some(Ok(json)) = write.record.as_ref().map(anabranch_slice::Record::to_json) {
-                self.tally.digest(json.as_bytes());
+                self.course.tally.digest(json.as_bytes());
             }
         }
-        self.store.put(revision, &writes).map_err(|what| self.violation(Invariant::Remembered, what))?;
+        self.store
+            .put(revision, &writes)
+            .map_err(|what| self.course.violation(Invariant::Remembered, what))?;
         self.news(n);
         if mood == Mood::FailsAfter {
-            self.tally.effect("store-fails", 1);
+            self.course.tally.effect("store-fails", 1);
             return Ok(Err(Failure::Unknown));
         }
-        let now = self.now;
+        let now = self.course.now;
         let instance = &mut self.instances[n];
         writes.into_iter().for_each(|write| instance.manager.put(write));
         instance.revision = revision;
@@ -361,9 +280,9 @@ impl World {
         let deaf = self.active.kinds().any(|kind| *kind == Kind::NoNews);
         for (_, instance) in self.instances.iter_mut().enumerate().filter(|(n, _)| *n != from) {
             if deaf {
-                self.tally.effect("no-news", 1);
+                self.course.tally.effect("no-news", 1);
             } else {
-                instance.sync_at = instance.sync_at.min(self.now);
+                instance.sync_at = instance.sync_at.min(self.course.now);
             }
         }
     }
@@ -373,8 +292,8 @@ impl World {
         match self.slow_ms() {
             0 => self.answered(command),
             slow => {
-                self.tally.effect("store-slow", 1);
-                let at = self.now + Duration::from_millis(slow);
+                self.course.tally.effect("store-slow", 1);
+                let at = self.course.now + Duration::from_millis(slow);
                 let started = self.instances[instance].started;
                 self.answers.push(Answer { at, instance, started, what: Told::Command(command) });
             }
@@ -389,21 +308,21 @@ impl World {
 
     pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: Ask) {
         let started = self.instances[instance].started;
-        let mut at = self.now + Duration::from_micros(self.draw.between((100, 20_000)));
+        let mut at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
         let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
         for kind in kinds {
             match kind {
                 Kind::Silent { .. } => {
-                    self.tally.effect("silent", 1);
+                    self.course.tally.effect("silent", 1);
                     return;
                 }
                 Kind::Slow { delay_ms, .. } => {
-                    self.tally.effect("slow", 1);
+                    self.course.tally.effect("slow", 1);
                     self.late = true;
                     at += Duration::from_millis(delay_ms.into());
                 }
                 Kind::Repeat { later_ms, .. } => {
-                    self.tally.effect("repeat", 1);
+                    self.course.tally.effect("repeat", 1);
                     self.late = true;
                     let at = at + Duration::from_millis(later_ms.into());
                     self.messages.push(Message {
@@ -430,7 +349,7 @@ impl World {
         let has = &mut self.cells[cell];
         let result = match ask {
             Ask::Shares(_) if refuses => {
-                self.tally.effect("refuse", 1);
+                self.course.tally.effect("refuse", 1);
                 Err("refused".to_owned())
             }
             Ask::Shares(shares) => {
@@ -445,9 +364,9 @@ impl World {
             },
         };
         if mute {
-            self.tally.effect("answer-lost", 1);
+            self.course.tally.effect("answer-lost", 1);
         } else if !again {
-            let at = self.now + Duration::from_micros(self.draw.between((100, 20_000)));
+            let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
             self.answers.push(Answer { at, instance, started, what: Told::Cell(call, result) });
         }
     }
@@ -456,7 +375,7 @@ impl World {
 
     fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
         let Some(kind) = self.active.end(number) else { return Ok(()) };
-        self.note(|| format!("fault {number} ends: {kind:?}"));
+        self.course.note(|| format!("fault {number} ends: {kind:?}"));
         match kind {
             Kind::RestartManager { instance } => self.start_again(usize::from(instance)),
             Kind::Clock { instance, .. } => {
@@ -475,7 +394,7 @@ impl World {
             return Ok(());
         }
         let fresh = manager(&self.plan);
-        let now = self.now;
+        let now = self.course.now;
         let instance = &mut self.instances[n];
         instance.manager = fresh;
         instance.revision = 0;
@@ -486,85 +405,18 @@ impl World {
         instance.sync_at = now + SYNC;
         let before = instance.before.take();
         self.take(n)?;
-        self.tally.look(Invariant::Remembered);
+        self.course.tally.look(Invariant::Remembered);
         if let Some((revision, before)) = before
             && revision == self.instances[n].revision
             && !same(&before, &self.instances[n].manager)
         {
             let what = format!("instance {n} knows something else of change {revision} than before it ended");
-            return Err(self.violation(Invariant::Remembered, what));
+            return Err(self.course.violation(Invariant::Remembered, what));
         }
         self.remembered(n)
     }
 
     // ---- what must hold ----------------------------------------------------------------------------------
-
-    fn look(&mut self) -> Result<(), Violation> {
-        self.tally.look(Invariant::Admitted);
-        let cells = self.plan.world.cells_mbps.clone();
-        for (cell, mbps) in cells.iter().enumerate() {
-            let access = format!("cell-{cell}");
-            let told: u64 = self.cells[cell].values().map(|ppm| u64::from(*ppm)).sum();
-            if told > 900_000 {
-                let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
-                return Err(self.violation(Invariant::Admitted, what));
-            }
-            // What a cell gives is reserved, where nothing reaches it late and nothing is given up.
-            if self.instances.len() == 1 && !self.late && !self.asked.left {
-                let slices = self.instances[0].manager.slices();
-                for (name, ppm) in &self.cells[cell] {
-                    let slice = slices.values().find(|slice| slice.cell_name == *name);
-                    let reserved = slice.and_then(|s| Some(s.reserved().get(&access)?.share_ppm));
-                    if reserved.is_none_or(|reserved| reserved < *ppm) {
-                        let what =
-                            format!("{access} gives {ppm} to {name}, for which {reserved:?} is reserved");
-                        return Err(self.violation(Invariant::Admitted, what));
-                    }
-                }
-            }
-            for n in 0..self.instances.len() {
-                let manager = &self.instances[n].manager;
-                let sum = |of: &dyn Fn(&anabranch_slice::Slice) -> [u64; 3]| {
-                    manager
-                        .slices()
-                        .values()
-                        .map(of)
-                        .fold([0_u64; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
-                };
-                let promised = sum(&|slice| {
-                    let of = [&slice.applied, &slice.wanted, &slice.before, &slice.unsure];
-                    of.iter().filter_map(|demand| demand.get(&access)).fold([0_u64; 3], |a, g| {
-                        [a[0].max(g.downlink_bps), a[1].max(g.uplink_bps), a[2].max(g.share_ppm.into())]
-                    })
-                });
-                if promised[0] > mbps * 1_000_000 || promised[1] > mbps * 500_000 || promised[2] > 900_000 {
-                    let what = format!("instance {n} promises {promised:?} on {access} of {mbps} Mbit/s");
-                    return Err(self.violation(Invariant::Admitted, what));
-                }
-            }
-        }
-        self.tally.look(Invariant::Bounded);
-        for (n, instance) in self.instances.iter().enumerate() {
-            let m = &instance.manager;
-            let wide = m
-                .slices()
-                .values()
-                .find(|s| s.errors.len() > MAX_ERRORS || s.growth.needs.len() > m.ues().len());
-            let many =
-                m.ues().values().any(|ue| ue.slices.len() > MAX_UE_SLICES) || m.slices().len() > MAX_SLICES;
-            if wide.is_some() || many || self.store.longest() > LONGEST {
-                let what =
-                    format!("instance {n}: {wide:?}, or a UE with too many slices, or a record too long");
-                return Err(self.violation(Invariant::Bounded, what));
-            }
-        }
-        if self.messages.len() + self.answers.len() > 10_000 {
-            return Err(
-                self.violation(Invariant::Bounded, "10000 questions and answers are under way".into())
-            );
-        }
-        Ok(())
-    }
 
     /// What is not as the manager says, after the faults.
     fn unsettled(&self) -> Option<String> {
@@ -605,7 +457,7 @@ impl World {
         }
         // Nobody asks for anything any more.
         self.next_command = Instant::MAX;
-        self.tally.look(Invariant::Converges);
+        self.course.tally.look(Invariant::Converges);
         self.pass(Duration::from_secs(10))?;
         system::wait(self, CONVERGES, Invariant::Converges, Self::unsettled)?;
         for n in 0..self.instances.len() {
@@ -619,7 +471,7 @@ impl World {
         let left = self.asked.left;
         self.asked = Asked::default();
         self.asked.left = left;
-        self.tally.look(Invariant::Empty);
+        self.course.tally.look(Invariant::Empty);
         system::wait(self, EMPTY, Invariant::Empty, |world| {
             let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
             let kept = world.cells.iter().find(|cell| !world.asked.left && !cell.is_empty());
@@ -630,53 +482,159 @@ impl World {
 }
 
 impl system::World<Kind> for World {
-    fn now(&self) -> Instant {
-        self.now
+    type Event = Event;
+
+    const MOST_AT_ONE_TIME: u32 = 2_000;
+
+    fn course(&self) -> &Course {
+        &self.course
     }
 
-    fn set_now(&mut self, now: Instant) {
-        self.now = now;
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
     }
 
-    fn steps(&self) -> u64 {
-        self.step
-    }
-
-    fn next_at(&self) -> Instant {
-        self.next().0.max(self.now)
-    }
-
-    fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.next();
-        self.now = self.now.max(at);
-        self.step += 1;
-        self.tally.steps += 1;
-        self.tally.look(Invariant::NoSpin);
-        self.spins = if self.spins.0 == self.now { (self.now, self.spins.1 + 1) } else { (self.now, 0) };
-        if self.spins.1 > SPINS {
-            return Err(
-                self.violation(Invariant::NoSpin, format!("{SPINS} events at {}: {event:?}", self.now))
-            );
+    fn next(&self) -> (Instant, Event) {
+        let mut first = (self.next_command, Event::Command);
+        let mut earlier = |at: Instant, event: Event| {
+            if (at, event) < first {
+                first = (at, event);
+            }
+        };
+        if let Some((at, number)) = self.active.next_end() {
+            earlier(at, Event::Fault(number));
         }
-        self.happen(event)?;
-        self.look()
+        for (n, message) in self.messages.iter().enumerate() {
+            earlier(message.at, Event::Message(n));
+        }
+        for (n, answer) in self.answers.iter().enumerate() {
+            earlier(answer.at, Event::Answer(n));
+        }
+        for (n, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.up) {
+            earlier(instance.work.next, Event::Work(n));
+            earlier(instance.sync_at, Event::Sync(n));
+        }
+        first
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        self.course.tally.look(Invariant::NoSpin);
+        match event {
+            Event::Fault(number) => self.end_fault(number),
+            Event::Message(n) => {
+                let message = self.messages.remove(n);
+                self.arrive(message);
+                Ok(())
+            }
+            Event::Answer(n) => {
+                let answer = self.answers.remove(n);
+                let instance = &self.instances[answer.instance];
+                if !instance.up || instance.started != answer.started {
+                    return Ok(());
+                }
+                match answer.what {
+                    Told::Cell(call, result) => self.cell_answers(answer.instance, call, result),
+                    Told::Command(command) => {
+                        self.answered(command);
+                        Ok(())
+                    }
+                }
+            }
+            Event::Work(n) => self.work(n),
+            Event::Sync(n) => {
+                self.instances[n].sync_at = self.course.now + SYNC;
+                if self.store_answers() { self.take(n) } else { Ok(()) }
+            }
+            Event::Command => {
+                let mean = self.plan.world.pace_ms;
+                let pause = Duration::from_millis(self.draw.between((1, 2 * mean)));
+                self.next_command = self.course.now + pause;
+                self.command()
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Violation> {
+        self.course.tally.look(Invariant::Admitted);
+        let cells = self.plan.world.cells_mbps.clone();
+        for (cell, mbps) in cells.iter().enumerate() {
+            let access = format!("cell-{cell}");
+            let told: u64 = self.cells[cell].values().map(|ppm| u64::from(*ppm)).sum();
+            if told > 900_000 {
+                let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
+                return Err(self.course.violation(Invariant::Admitted, what));
+            }
+            // What a cell gives is reserved, where nothing reaches it late and nothing is given up.
+            if self.instances.len() == 1 && !self.late && !self.asked.left {
+                let slices = self.instances[0].manager.slices();
+                for (name, ppm) in &self.cells[cell] {
+                    let slice = slices.values().find(|slice| slice.cell_name == *name);
+                    let reserved = slice.and_then(|s| Some(s.reserved().get(&access)?.share_ppm));
+                    if reserved.is_none_or(|reserved| reserved < *ppm) {
+                        let what =
+                            format!("{access} gives {ppm} to {name}, for which {reserved:?} is reserved");
+                        return Err(self.course.violation(Invariant::Admitted, what));
+                    }
+                }
+            }
+            for n in 0..self.instances.len() {
+                let manager = &self.instances[n].manager;
+                let sum = |of: &dyn Fn(&anabranch_slice::Slice) -> [u64; 3]| {
+                    manager
+                        .slices()
+                        .values()
+                        .map(of)
+                        .fold([0_u64; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
+                };
+                let promised = sum(&|slice| {
+                    let of = [&slice.applied, &slice.wanted, &slice.before, &slice.unsure];
+                    of.iter().filter_map(|demand| demand.get(&access)).fold([0_u64; 3], |a, g| {
+                        [a[0].max(g.downlink_bps), a[1].max(g.uplink_bps), a[2].max(g.share_ppm.into())]
+                    })
+                });
+                if promised[0] > mbps * 1_000_000 || promised[1] > mbps * 500_000 || promised[2] > 900_000 {
+                    let what = format!("instance {n} promises {promised:?} on {access} of {mbps} Mbit/s");
+                    return Err(self.course.violation(Invariant::Admitted, what));
+                }
+            }
+        }
+        self.course.tally.look(Invariant::Bounded);
+        for (n, instance) in self.instances.iter().enumerate() {
+            let m = &instance.manager;
+            let wide = m
+                .slices()
+                .values()
+                .find(|s| s.errors.len() > MAX_ERRORS || s.growth.needs.len() > m.ues().len());
+            let many =
+                m.ues().values().any(|ue| ue.slices.len() > MAX_UE_SLICES) || m.slices().len() > MAX_SLICES;
+            if wide.is_some() || many || self.store.longest() > LONGEST {
+                let what =
+                    format!("instance {n}: {wide:?}, or a UE with too many slices, or a record too long");
+                return Err(self.course.violation(Invariant::Bounded, what));
+            }
+        }
+        if self.messages.len() + self.answers.len() > 10_000 {
+            return Err(self
+                .course
+                .violation(Invariant::Bounded, "10000 questions and answers are under way".into()));
+        }
+        Ok(())
     }
 
     fn begin_fault(&mut self, number: u64, fault: &Fault) -> Result<(), Violation> {
-        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
         let kind = fault.kind;
-        *self.tally.planned.entry(kind.name()).or_default() += 1;
+        self.course.begins(number, fault, kind.name());
         if kind.cell().is_some_and(|cell| usize::from(cell) >= self.cells.len()) {
             return Ok(());
         }
         match kind {
             Kind::RestartCell { cell } => {
                 self.cells[usize::from(cell)].clear();
-                self.tally.effect(kind.name(), 1);
+                self.course.tally.effect(kind.name(), 1);
                 return Ok(());
             }
             Kind::Burst { commands } => {
-                self.tally.effect(kind.name(), 1);
+                self.course.tally.effect(kind.name(), 1);
                 return (0..commands).try_for_each(|_| self.command());
             }
             Kind::RestartManager { instance } | Kind::Clock { instance, .. }
@@ -690,15 +648,15 @@ impl system::World<Kind> for World {
                     instance.up = false;
                     instance.before = Some((instance.revision, instance.manager.clone()));
                 }
-                self.tally.effect(kind.name(), 1);
+                self.course.tally.effect(kind.name(), 1);
             }
             Kind::Clock { instance, seconds } => {
                 self.instances[usize::from(instance)].clock_s = seconds.into();
-                self.tally.effect(kind.name(), 1);
+                self.course.tally.effect(kind.name(), 1);
             }
             _ => {}
         }
-        self.active.begin(number, self.now + Duration::from_millis(fault.ms), kind);
+        self.active.begin(number, self.course.now + Duration::from_millis(fault.ms), kind);
         Ok(())
     }
 }

@@ -8,7 +8,6 @@ use anabranch_atsss::ue::UeCommand;
 use anabranch_atsss::upf::UpfCommand;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::Rule;
-use std::collections::BTreeMap;
 
 /// Longer round trips, all of a sudden, from which on an access may be taken for dead: the shortest silence that counts as
 /// a failure (200 ms), less the longest time between two probes in traffic (40 ms).
@@ -16,10 +15,6 @@ const SILENT: Duration = Duration::from_millis(160);
 
 /// Time in which a UE that was refused comes back: it asks ever more rarely, at last every 80 s.
 pub const REFUSED: Duration = Duration::from_secs(90);
-
-/// Faults in force, by number.
-#[derive(Debug, Default)]
-pub struct Active(BTreeMap<u64, Kind>);
 
 impl World {
     /// A fault begins.
@@ -31,9 +26,8 @@ impl World {
         if fault.kind.ue().is_some_and(|ue| usize::from(ue) >= ues) {
             return Ok(());
         }
-        self.note(|| format!("fault {number} begins: {:?}, {} ms", fault.kind, fault.ms));
-        *self.tally.planned.entry(fault.kind.name()).or_default() += 1;
-        let now = self.now;
+        self.course.begins(number, fault, fault.kind.name());
+        let now = self.course.now;
         let name = fault.kind.name();
         let mut lasts = true;
         match fault.kind {
@@ -55,13 +49,13 @@ impl World {
                     }
                     _ => self.ues[ue].disturb(),
                 }
-                self.lines[ue][access].begin(number, fault.kind, now, &mut self.tally);
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.course.tally);
             }
             Kind::Carrier { ue, access } => {
                 let (ue, access) = (usize::from(ue), usize::from(access));
                 self.ues[ue].disturb();
-                self.lines[ue][access].begin(number, fault.kind, now, &mut self.tally);
-                self.tally.effect(name, 1);
+                self.lines[ue][access].begin(number, fault.kind, now, &mut self.course.tally);
+                self.course.tally.effect(name, 1);
                 self.carrier(ue, access, false)?;
             }
             Kind::Roam { ue, access } => {
@@ -76,7 +70,7 @@ impl World {
                 if !kept {
                     end.kept_timestamp_ns = 0;
                 }
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
             }
             Kind::RestartUpf { upf, kept } => {
                 let upf = usize::from(upf) % upfs;
@@ -85,34 +79,34 @@ impl World {
                 if !kept {
                     self.upfs[upf].kept.clear();
                 }
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
             }
             Kind::SmallUpf { upf, sessions } => {
                 let upf = usize::from(upf) % upfs;
                 self.disturb_all_at(upf);
                 self.upfs[upf].sessions = Some(sessions.into());
                 self.upfs[upf].start(now);
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
             }
             Kind::UeClock { ue, seconds } => {
                 let end = &mut self.ues[usize::from(ue)];
                 end.disturb();
                 end.clock_s = seconds;
                 end.start(now);
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
             }
             Kind::UpfClock { upf, seconds } => {
                 let upf = usize::from(upf) % upfs;
                 self.disturb_all_at(upf);
                 self.set_upf_clock(upf, seconds);
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
             }
             Kind::CloseAtUe { ue } => {
                 let ue = usize::from(ue);
                 self.ues[ue].disturb();
                 if self.ues[ue].runs() {
                     self.ues[ue].ue.on_command(UeCommand::Close, now);
-                    self.tally.effect(name, 1);
+                    self.course.tally.effect(name, 1);
                     self.take_ue(ue)?;
                 }
                 lasts = false;
@@ -124,7 +118,7 @@ impl World {
                 if self.upfs[home].runs()
                     && self.upfs[home].upf.command(UpfCommand::CloseSession(key), now).is_ok()
                 {
-                    self.tally.effect(name, 1);
+                    self.course.tally.effect(name, 1);
                     self.take_upf(home)?;
                 }
                 lasts = false;
@@ -136,7 +130,7 @@ impl World {
                 let (home, key) = (end.home, end.entry.key);
                 self.upfs[home].known.retain(|entry| entry.key != key);
                 if self.upfs[home].upf.command(UpfCommand::RemoveUe(key), now).is_ok() {
-                    self.tally.effect(name, 1);
+                    self.course.tally.effect(name, 1);
                     self.take_upf(home)?;
                 }
             }
@@ -146,19 +140,19 @@ impl World {
                 if upfs > 1 {
                     self.ues[ue].disturb();
                     self.move_ue(ue);
-                    self.tally.effect(name, 1);
+                    self.course.tally.effect(name, 1);
                 }
             }
             Kind::Rules { upf, mode, reorder } => {
                 let upf = usize::from(upf) % upfs;
                 self.rules_at(upf, rules("all", mode, reorder));
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
                 lasts = false;
             }
             Kind::UeRules { ue, mode, reorder } => {
                 let ue = usize::from(ue);
                 self.ue_rules(ue, mode, reorder);
-                self.tally.effect(name, 1);
+                self.course.tally.effect(name, 1);
                 self.take_ue(ue)?;
                 lasts = false;
             }
@@ -183,8 +177,7 @@ impl World {
             }
         }
         if lasts {
-            self.active.0.insert(number, fault.kind);
-            self.ends.push((now + Duration::from_millis(fault.ms), number));
+            self.active.begin(number, now + Duration::from_millis(fault.ms), fault.kind);
         }
         Ok(())
     }
@@ -194,9 +187,9 @@ impl World {
     /// # Errors
     /// What does not hold.
     pub fn end_fault(&mut self, number: u64) -> Result<(), Violation> {
-        let Some(kind) = self.active.0.remove(&number) else { return Ok(()) };
-        self.note(|| format!("fault {number} ends"));
-        let (now, upfs) = (self.now, self.upfs.len());
+        let Some(kind) = self.active.end(number) else { return Ok(()) };
+        self.course.note(|| format!("fault {number} ends"));
+        let (now, upfs) = (self.course.now, self.upfs.len());
         match kind {
             Kind::Loss { place, .. }
             | Kind::Partition { place }
@@ -207,13 +200,13 @@ impl World {
             | Kind::Rate { place, .. }
             | Kind::Mtu { place, .. } => {
                 let line = &mut self.lines[usize::from(place.ue)][usize::from(place.access)];
-                line.end(number, now, &mut self.tally);
+                line.end(number, now, &mut self.course.tally);
             }
             Kind::Carrier { ue, access } => {
                 let (ue, access) = (usize::from(ue), usize::from(access));
-                self.lines[ue][access].end(number, now, &mut self.tally);
+                self.lines[ue][access].end(number, now, &mut self.course.tally);
                 let down = |kind: &Kind| matches!(*kind, Kind::Carrier { ue: u, access: a } if (usize::from(u), usize::from(a)) == (ue, access));
-                if !self.active.0.values().any(down) {
+                if !self.active.kinds().any(down) {
                     self.carrier(ue, access, true)?;
                 }
             }
@@ -222,14 +215,14 @@ impl World {
                     usize::from(ue),
                     |kind: &Kind| matches!(*kind, Kind::RestartUe { ue: u, .. } if u == ue),
                 );
-                if !self.active.0.values().any(same) {
+                if !self.active.kinds().any(same) {
                     self.start_ue(ue)?;
                 }
             }
             Kind::RestartUpf { upf, .. } => {
                 let upf = usize::from(upf) % upfs;
                 let same = |kind: &Kind| matches!(*kind, Kind::RestartUpf { upf: u, .. } if usize::from(u) % upfs == upf);
-                if !self.active.0.values().any(same) {
+                if !self.active.kinds().any(same) {
                     self.upfs[upf].start(now);
                     self.disturb_all_at(upf);
                 }
@@ -289,9 +282,8 @@ impl World {
     /// # Errors
     /// What does not hold.
     pub fn end_all(&mut self) -> Result<(), Violation> {
-        self.ends.clear();
         (self.hostile, self.strangers) = (None, None);
-        while let Some(number) = self.active.0.keys().next().copied() {
+        while let Some(number) = self.active.first() {
             self.end_fault(number)?;
         }
         Ok(())
@@ -299,11 +291,10 @@ impl World {
 
     /// Starts a UE, which learns at once which accesses have a carrier.
     fn start_ue(&mut self, ue: usize) -> Result<(), Violation> {
-        self.ues[ue].start(self.now);
+        self.ues[ue].start(self.course.now);
         let down: Vec<usize> = self
             .active
-            .0
-            .values()
+            .kinds()
             .filter_map(|kind| match *kind {
                 Kind::Carrier { ue: u, access } if usize::from(u) == ue => Some(usize::from(access)),
                 _ => None,
@@ -315,7 +306,7 @@ impl World {
     fn carrier(&mut self, ue: usize, access: usize, up: bool) -> Result<(), Violation> {
         if self.ues[ue].runs() {
             let command = UeCommand::Carrier { path: access as u8, up };
-            self.ues[ue].ue.on_command(command, self.now);
+            self.ues[ue].ue.on_command(command, self.course.now);
         }
         self.take_ue(ue)
     }
@@ -325,7 +316,7 @@ impl World {
     }
 
     fn excuse_all_at(&mut self, upf: usize, time: Duration) {
-        let until = self.now + time;
+        let until = self.course.now + time;
         for ue in self.ues.iter_mut().filter(|ue| ue.home == upf) {
             ue.excused_until = ue.excused_until.max(until);
         }
@@ -336,7 +327,7 @@ impl World {
         end.clock_s = seconds;
         if end.runs() {
             let clock = UpfCommand::Clock { unix_epoch_ns: super::ends::epoch_ns(seconds) };
-            let _ = end.upf.command(clock, self.now);
+            let _ = end.upf.command(clock, self.course.now);
         }
     }
 
@@ -347,7 +338,7 @@ impl World {
         for upf in &mut self.upfs {
             upf.kept.remove(&key.0);
             // One that does not know it has nothing to forget.
-            let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.now);
+            let _ = upf.upf.command(UpfCommand::ForgetTimestamp(key), self.course.now);
         }
     }
 
@@ -355,7 +346,7 @@ impl World {
     /// UPF refused somebody is not enough: a recorded handshake sent again looks the same there.)
     pub(super) fn refused(&mut self, ue: usize) {
         let home = self.ues[ue].home;
-        let until = self.now + REFUSED;
+        let until = self.course.now + REFUSED;
         self.ues[ue].excused_until = self.ues[ue].excused_until.max(until);
         if self.ues[ue].clock_s == 0 && self.upfs[home].clock_s == 0 {
             self.reset_clock_of(ue);
@@ -373,7 +364,7 @@ impl World {
         }
         end.disturb();
         if end.runs() {
-            end.start(self.now);
+            end.start(self.course.now);
         }
     }
 
@@ -381,7 +372,7 @@ impl World {
         self.ues.iter_mut().filter(|ue| ue.home == upf).for_each(|ue| ue.orderly = false);
         self.upfs[upf].config.rules.clone_from(&rules);
         if self.upfs[upf].runs() {
-            let _ = self.upfs[upf].upf.command(UpfCommand::Rules(rules), self.now);
+            let _ = self.upfs[upf].upf.command(UpfCommand::Rules(rules), self.course.now);
         }
     }
 
@@ -390,7 +381,7 @@ impl World {
         end.orderly = false;
         end.config.rules = rules("own", mode, reorder);
         if end.runs() {
-            end.ue.on_command(UeCommand::Rules(end.config.rules.clone()), self.now);
+            end.ue.on_command(UeCommand::Rules(end.config.rules.clone()), self.course.now);
         }
     }
 }

@@ -39,22 +39,15 @@ struct Faulted {
 /// # Errors
 /// What does not hold.
 pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> Result<(), Violation> {
-    let mut world = World::new(plan);
-    if trace.is_some() {
-        world.trace();
-    }
+    let mut world = World::new(plan, trace.is_some());
     let result = faulted(&mut world, plan, When::Steps).and_then(|faulted| {
         after(&mut world, plan)?;
         Ok(faulted)
     });
-    world.tally.virtual_ms = world.now.as_millis();
-    tally.add(&world.tally);
-    if let Some(lines) = trace {
-        *lines = world.traced();
-    }
+    world.course.report(tally, trace);
     let faulted = result?;
     if (plan.hostile || plan.strangers) && plan.is_comparable() {
-        independent(plan, &faulted, tally, world.step)?;
+        independent(plan, &faulted, tally, world.course.step)?;
     }
     Ok(())
 }
@@ -63,7 +56,7 @@ pub fn whole(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) ->
 fn faulted(world: &mut World, plan: &Plan, when: When<'_>) -> Result<Faulted, Violation> {
     let span = system::faulted(world, plan, when)?;
     // What is still under way counts in neither.
-    let services = world.ledger.services(world.now - SETTLED);
+    let services = world.ledger.services(world.course.now - SETTLED);
     Ok(Faulted { span, services })
 }
 
@@ -88,14 +81,14 @@ fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
     world.pass(LANDS)?;
     for ue in 0..world.ues.len() {
         let lossless = world.ues[ue].lossless && {
-            let (lines, tally) = (&mut world.lines[ue], &mut world.tally);
-            lines.iter_mut().all(|line| line.dropped(world.now, tally) == 0)
+            let (lines, tally) = (&mut world.lines[ue], &mut world.course.tally);
+            lines.iter_mut().all(|line| line.dropped(world.course.now, tally) == 0)
         };
         let numbers = if lossless { 1 } else { first }..end;
-        world.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
+        world.course.tally.look(if lossless { Invariant::Lossless } else { Invariant::Converges });
         if let Some(what) = world.ledger.missing(ue as u8, numbers) {
             let invariant = if lossless { Invariant::Lossless } else { Invariant::Converges };
-            return Err(world.violation(invariant, format!("lost without a fault: {what}")));
+            return Err(world.course.violation(invariant, format!("lost without a fault: {what}")));
         }
     }
     wait(world, DONE, Invariant::Reliable, World::undone)?;
@@ -133,14 +126,14 @@ fn wait(
     invariant: Invariant,
     open: impl Fn(&World) -> Option<String>,
 ) -> Result<(), Violation> {
-    world.tally.look(invariant);
+    world.course.tally.look(invariant);
     system::wait(world, bound, invariant, open)
 }
 
 /// The same without those who attack: honest UEs must have been served as well with them.
 fn independent(plan: &Plan, with: &Faulted, tally: &mut Tally, step: u64) -> Result<(), Violation> {
     let alone = Plan { hostile: false, strangers: false, ..plan.clone() };
-    let mut world = World::new(&alone);
+    let mut world = World::new(&alone, false);
     let without = faulted(&mut world, &alone, When::Times(&with.span.began, with.span.ended))?;
     for (ue, (with, without)) in with.services.iter().zip(&without.services).enumerate() {
         for (way, with, without) in [("down", &with[0], &without[0]), ("up", &with[1], &without[1])] {

@@ -10,18 +10,17 @@
 //! comes first in time is first; of two at the same time, the one that stands first below. Programs may end between any
 //! two steps, also between a datagram and what follows from it.
 
-use super::check::{Invariant, Tally, Violation};
+use super::check::{Invariant, Violation};
 use super::draw::Draw;
 use super::ends::{Out, SERVER, UeEnd, UpfEnd, inner, local, remote};
-use super::faults::Active;
 use super::flow::Transport;
 use super::hostile::Hostile;
 use super::ledger::{self, Arrival, Kind, Label, Ledger};
 use super::line::Line;
 use super::plan::{self, Fault, Plan};
 use super::strangers::Strangers;
-use super::system;
-use super::trace::Trace;
+use super::system::{self, Active, Course};
+use anabranch_atsss::drops::DropCounters;
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::UeEvent;
 use anabranch_atsss::upf::UpfEvent;
@@ -42,7 +41,7 @@ const UNSERVED_FOR: Duration = Duration::from_secs(3);
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub enum Event {
     Fault(u64),
     Arrives { ue: usize, access: usize, up: bool },
     Ue(usize),
@@ -54,16 +53,12 @@ enum Event {
 
 /// See the top of this file.
 pub struct World {
-    pub(super) now: Instant,
-    pub(super) step: u64,
+    pub(super) course: Course,
     pub(super) ues: Vec<UeEnd>,
     pub(super) upfs: Vec<UpfEnd>,
     pub(super) lines: Vec<[Line; 2]>,
     pub(super) ledger: Ledger,
-    pub(super) tally: Tally,
-    /// Faults that end: when, and their number.
-    pub(super) ends: Vec<(Instant, u64)>,
-    pub(super) active: Active,
+    pub(super) active: Active<plan::Kind>,
     pub(super) hostile: Option<Hostile>,
     pub(super) strangers: Option<Strangers>,
     /// Nobody has anything to send, as many faults as are in force.
@@ -71,7 +66,8 @@ pub struct World {
     /// Flows send nothing new any more.
     pub(super) drain: bool,
     pub(super) plain: [bool; 2],
-    pub(super) trace: Option<Trace>,
+    /// What each UE, then each UPF, had dropped when it was looked at last.
+    pub(super) dropped: Vec<DropCounters>,
     addresses: Vec<[IpAddr; 2]>,
     victims: Vec<Addresses>,
     out: Out,
@@ -79,28 +75,95 @@ pub struct World {
 }
 
 impl system::World<plan::Kind> for World {
-    fn now(&self) -> Instant {
-        self.now
+    type Event = Event;
+
+    /// Polls without anything to do are counted for each end ([`SPINS`]).
+    const MOST_AT_ONE_TIME: u32 = u32::MAX;
+
+    fn course(&self) -> &Course {
+        &self.course
     }
 
-    fn set_now(&mut self, now: Instant) {
-        self.now = now;
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
     }
 
-    fn steps(&self) -> u64 {
-        self.step
+    fn next(&self) -> (Instant, Event) {
+        let mut first = (Instant::MAX, Event::Strangers);
+        let mut earlier = |at: Instant, event: Event| {
+            if at < first.0 {
+                first = (at, event);
+            }
+        };
+        if let Some((at, number)) = self.active.next_end() {
+            earlier(at, Event::Fault(number));
+        }
+        for (ue, lines) in self.lines.iter().enumerate() {
+            for (access, line) in lines.iter().enumerate() {
+                for up in [true, false] {
+                    if let Some(at) = line.next_at(up) {
+                        earlier(at, Event::Arrives { ue, access, up });
+                    }
+                }
+            }
+        }
+        for (n, end) in self.ues.iter().enumerate() {
+            if let Some((at, _)) = end.ue.poll_timeout().filter(|_| end.runs()) {
+                earlier(at.max(self.course.now), Event::Ue(n));
+            }
+        }
+        for (n, end) in self.upfs.iter().enumerate() {
+            if let Some((at, _)) = end.upf.poll_timeout().filter(|_| end.runs()) {
+                earlier(at.max(self.course.now), Event::Upf(n));
+            }
+        }
+        for (n, end) in self.ues.iter().enumerate() {
+            for (flow, state) in end.flows.iter().enumerate() {
+                earlier(state.next, Event::Flow(n, flow));
+            }
+        }
+        if let Some(hostile) = &self.hostile {
+            earlier(hostile.next, Event::Hostile);
+        }
+        if let Some(strangers) = &self.strangers {
+            earlier(strangers.next, Event::Strangers);
+        }
+        first
     }
 
-    fn next_at(&self) -> Instant {
-        self.next().0.max(self.now)
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        if !matches!(event, Event::Ue(_) | Event::Upf(_)) {
+            self.spins = (self.course.now, 0);
+        }
+        match event {
+            Event::Fault(number) => self.end_fault(number),
+            Event::Arrives { ue, access, up } => {
+                let taken = self.lines[ue][access].take(up, self.course.now, &mut self.course.tally);
+                taken.map_or(Ok(()), |packet| self.arrive(ue, access, up, &packet))
+            }
+            Event::Ue(n) => {
+                self.spin(|w| format!("UE {n}: {:?}", w.ues[n].ue.poll_timeout()))?;
+                let end = &mut self.ues[n];
+                let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
+                end.ue.poll(self.course.now, &mut sockets, &mut device);
+                self.course.tally.effect("ue-no-room", sockets.refused);
+                self.take_ue(n)
+            }
+            Event::Upf(n) => {
+                self.spin(|w| format!("UPF {n}: {:?}", w.upfs[n].upf.poll_timeout()))?;
+                let end = &mut self.upfs[n];
+                let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
+                end.upf.poll(self.course.now, &mut sockets, &mut device);
+                self.course.tally.effect("upf-no-room", sockets.refused);
+                self.take_upf(n)
+            }
+            Event::Flow(ue, flow) => self.turn(ue, flow),
+            Event::Hostile => self.attack_by_hostile(),
+            Event::Strangers => self.attack_by_strangers(),
+        }
     }
 
-    fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.next();
-        self.now = self.now.max(at);
-        self.step += 1;
-        self.tally.steps += 1;
-        self.happen(event)?;
+    fn look(&mut self) -> Result<(), Violation> {
         self.note_drops();
         self.bounds()
     }
@@ -113,7 +176,7 @@ impl system::World<plan::Kind> for World {
 impl World {
     /// The world of a plan, in which nothing has happened yet.
     #[must_use]
-    pub fn new(plan: &Plan) -> Self {
+    pub fn new(plan: &Plan, traced: bool) -> Self {
         let (seed, now) = (plan.seed, Instant::ZERO);
         let plain = plan.plain;
         let mut upfs: Vec<UpfEnd> =
@@ -142,121 +205,36 @@ impl World {
         let victims: Vec<Addresses> = (0..ues.len()).map(inner).collect();
         let both = |a: &Addresses| Some([a.v4?.into(), a.v6?.into()]);
         Self {
-            now,
-            step: 0,
+            course: Course::new(traced),
             ledger: Ledger::new(ues.len()),
             addresses: victims.iter().filter_map(both).collect(),
             victims,
             ues,
             upfs,
             lines,
-            tally: Tally::default(),
-            ends: Vec::new(),
             active: Active::default(),
             hostile,
             strangers,
             quiet: 0,
             drain: false,
             plain,
-            trace: None,
+            dropped: Vec::new(),
             out: Out::default(),
             spins: (now, 0),
         }
     }
 
-    fn next(&self) -> (Instant, Event) {
-        let mut first = (Instant::MAX, Event::Strangers);
-        let mut earlier = |at: Instant, event: Event| {
-            if at < first.0 {
-                first = (at, event);
-            }
-        };
-        for (at, number) in &self.ends {
-            earlier(*at, Event::Fault(*number));
-        }
-        for (ue, lines) in self.lines.iter().enumerate() {
-            for (access, line) in lines.iter().enumerate() {
-                for up in [true, false] {
-                    if let Some(at) = line.next_at(up) {
-                        earlier(at, Event::Arrives { ue, access, up });
-                    }
-                }
-            }
-        }
-        for (n, end) in self.ues.iter().enumerate() {
-            if let Some((at, _)) = end.ue.poll_timeout().filter(|_| end.runs()) {
-                earlier(at.max(self.now), Event::Ue(n));
-            }
-        }
-        for (n, end) in self.upfs.iter().enumerate() {
-            if let Some((at, _)) = end.upf.poll_timeout().filter(|_| end.runs()) {
-                earlier(at.max(self.now), Event::Upf(n));
-            }
-        }
-        for (n, end) in self.ues.iter().enumerate() {
-            for (flow, state) in end.flows.iter().enumerate() {
-                earlier(state.next, Event::Flow(n, flow));
-            }
-        }
-        if let Some(hostile) = &self.hostile {
-            earlier(hostile.next, Event::Hostile);
-        }
-        if let Some(strangers) = &self.strangers {
-            earlier(strangers.next, Event::Strangers);
-        }
-        first
-    }
-
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        if !matches!(event, Event::Ue(_) | Event::Upf(_)) {
-            self.spins = (self.now, 0);
-        }
-        match event {
-            Event::Fault(number) => {
-                self.ends.retain(|(_, n)| *n != number);
-                self.end_fault(number)
-            }
-            Event::Arrives { ue, access, up } => {
-                let taken = self.lines[ue][access].take(up, self.now, &mut self.tally);
-                taken.map_or(Ok(()), |packet| self.arrive(ue, access, up, &packet))
-            }
-            Event::Ue(n) => {
-                self.spin(|w| format!("UE {n}: {:?}", w.ues[n].ue.poll_timeout()))?;
-                let end = &mut self.ues[n];
-                let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-                end.ue.poll(self.now, &mut sockets, &mut device);
-                self.tally.effect("ue-no-room", sockets.refused);
-                self.take_ue(n)
-            }
-            Event::Upf(n) => {
-                self.spin(|w| format!("UPF {n}: {:?}", w.upfs[n].upf.poll_timeout()))?;
-                let end = &mut self.upfs[n];
-                let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-                end.upf.poll(self.now, &mut sockets, &mut device);
-                self.tally.effect("upf-no-room", sockets.refused);
-                self.take_upf(n)
-            }
-            Event::Flow(ue, flow) => self.turn(ue, flow),
-            Event::Hostile => self.attack_by_hostile(),
-            Event::Strangers => self.attack_by_strangers(),
-        }
-    }
-
     fn spin(&mut self, who: impl Fn(&Self) -> String) -> Result<(), Violation> {
-        if self.spins.0 != self.now {
-            self.spins = (self.now, 0);
+        if self.spins.0 != self.course.now {
+            self.spins = (self.course.now, 0);
         }
         self.spins.1 += 1;
-        self.tally.look(Invariant::NoSpin);
+        self.course.tally.look(Invariant::NoSpin);
         if self.spins.1 <= SPINS {
             return Ok(());
         }
-        let what = format!("{} polls at {} without anything to do: {}", SPINS, self.now, who(self));
-        Err(self.violation(Invariant::NoSpin, what))
-    }
-
-    pub(super) fn violation(&self, invariant: Invariant, what: String) -> Violation {
-        Violation { invariant, step: self.step, what }
+        let what = format!("{} polls at {} without anything to do: {}", SPINS, self.course.now, who(self));
+        Err(self.course.violation(Invariant::NoSpin, what))
     }
 
     // ---- datagrams ---------------------------------------------------------------------------------------
@@ -287,8 +265,8 @@ impl World {
             return Ok(());
         }
         let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-        end.upf.datagram(access, from, payload, self.now, &mut sockets, &mut device);
-        self.tally.effect("upf-no-room", sockets.refused);
+        end.upf.datagram(access, from, payload, self.course.now, &mut sockets, &mut device);
+        self.course.tally.effect("upf-no-room", sockets.refused);
         self.take_upf(upf)
     }
 
@@ -304,7 +282,7 @@ impl World {
             return Ok(());
         }
         let (_, mut device) = self.out.sides(true);
-        end.ue.datagram(access, from, payload, self.now, &mut device);
+        end.ue.datagram(access, from, payload, self.course.now, &mut device);
         self.take_ue(ue)
     }
 
@@ -312,7 +290,7 @@ impl World {
     pub(super) fn take_ue(&mut self, ue: usize) -> Result<(), Violation> {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         while let Some(event) = self.ues[ue].ue.poll_event() {
-            self.note(|| format!("UE {ue}: {event:?}"));
+            self.course.note(|| format!("UE {ue}: {event:?}"));
             match event {
                 UeEvent::Handshake { timestamp_ns } => self.ues[ue].kept_timestamp_ns = timestamp_ns,
                 UeEvent::Refused { .. } => self.refused(ue),
@@ -324,7 +302,7 @@ impl World {
             let from = self.ues[ue].source[access];
             self.see(true, path, from, to, &payload)?;
             let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
-            self.lines[ue][access].offer(true, packet, self.now, &mut self.tally);
+            self.lines[ue][access].offer(true, packet, self.course.now, &mut self.course.tally);
         }
         self.deliver(false, packets)
     }
@@ -334,13 +312,13 @@ impl World {
         let Out { datagrams, packets } = std::mem::take(&mut self.out);
         if self.upfs[upf].deaf == 0 {
             while let Some(event) = self.upfs[upf].upf.poll_event() {
-                self.note(|| format!("UPF {upf}: {event:?}"));
+                self.course.note(|| format!("UPF {upf}: {event:?}"));
                 if let UpfEvent::Handshake { key, timestamp_ns } = event {
                     self.upfs[upf].kept.insert(key.0, (key, timestamp_ns));
                 }
             }
         } else {
-            self.tally.effect("deaf", 1);
+            self.course.tally.effect("deaf", 1);
         }
         for (path, to, payload) in datagrams {
             let access = usize::from(path);
@@ -348,9 +326,9 @@ impl World {
             self.see(false, path, from, to, &payload)?;
             if let Some(ue) = self.ues.iter().position(|ue| ue.source[access] == to) {
                 let packet = ip::udp_datagram(from, to, &payload).unwrap_or_default();
-                self.lines[ue][access].offer(false, packet, self.now, &mut self.tally);
+                self.lines[ue][access].offer(false, packet, self.course.now, &mut self.course.tally);
             } else if let Some(hostile) = self.hostile.as_mut().filter(|_| Hostile::home(path) == to) {
-                hostile.datagram(&payload, self.now);
+                hostile.datagram(&payload, self.course.now);
             }
         }
         self.deliver(true, packets)
@@ -365,16 +343,16 @@ impl World {
         to: SocketAddr,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        self.tally.digest(payload);
-        self.tally.look(Invariant::Sealed);
+        self.course.tally.digest(payload);
+        self.course.tally.look(Invariant::Sealed);
         if !self.plain[usize::from(access)]
             && (classify(payload) == Ok(MessageType::PlainData) || ledger::in_clear(payload))
         {
             let what = format!("{} bytes from {from} to {to} show user data", payload.len());
-            return Err(self.violation(Invariant::Sealed, what));
+            return Err(self.course.violation(Invariant::Sealed, what));
         }
         if let Some(strangers) = &mut self.strangers {
-            strangers.see(up, access, from, to, payload, self.now);
+            strangers.see(up, access, from, to, payload, self.course.now);
         }
         Ok(())
     }
@@ -387,7 +365,7 @@ impl World {
             let arrival = self.ledger.arrive(
                 up,
                 &packet,
-                self.now,
+                self.course.now,
                 &self.addresses,
                 Hostile::own(),
                 |_| plain,
@@ -400,9 +378,9 @@ impl World {
                     let slower = ue.plan.delay_ms.into_iter().max().map(Duration::from_millis);
                     slower.filter(|_| ue.orderly && ue.lossless && ue.reorder).map(|slower| slower + PROMPT)
                 },
-                &mut self.tally,
+                &mut self.course.tally,
             );
-            let arrival = arrival.map_err(|(invariant, what)| self.violation(invariant, what))?;
+            let arrival = arrival.map_err(|(invariant, what)| self.course.violation(invariant, what))?;
             if let Arrival::Packet(label) = arrival {
                 self.use_packet(up, &label)?;
             }
@@ -412,15 +390,16 @@ impl World {
 
     fn use_packet(&mut self, up: bool, label: &Label) -> Result<(), Violation> {
         let (ue, number) = (usize::from(label.ue), usize::from(label.flow));
-        self.ues[ue].unserved[usize::from(up)][number] = (0, self.now);
+        self.ues[ue].unserved[usize::from(up)][number] = (0, self.course.now);
         let flow = &mut self.ues[ue].flows[number];
         let done = match label.kind {
             Kind::Udp => return Ok(()),
             Kind::Segment => flow.segment(label.offset, label.bytes).map(Some),
             Kind::Ack => flow.ack(label.offset).map(|()| None),
         };
-        self.tally.look(Invariant::Reliable);
-        let answer = done.map_err(|what| self.violation(Invariant::Reliable, format!("UE {ue}, {what}")))?;
+        self.course.tally.look(Invariant::Reliable);
+        let answer =
+            done.map_err(|what| self.course.violation(Invariant::Reliable, format!("UE {ue}, {what}")))?;
         match answer {
             Some((kind, offset, bytes)) => self.send(ue, number, !up, kind, offset, bytes),
             None => Ok(()),
@@ -430,9 +409,9 @@ impl World {
     fn turn(&mut self, ue: usize, flow: usize) -> Result<(), Violation> {
         let state = &mut self.ues[ue].flows[flow];
         let (up, new) = (state.up, self.quiet == 0 && !self.drain);
-        let Some((kind, offset, bytes)) = state.turn(self.now, new) else {
+        let Some((kind, offset, bytes)) = state.turn(self.course.now, new) else {
             if self.quiet > 0 {
-                self.tally.effect("quiet", 1);
+                self.course.tally.effect("quiet", 1);
             }
             return Ok(());
         };
@@ -442,7 +421,7 @@ impl World {
     /// A burst of numbered packets, both ways.
     pub(super) fn burst(&mut self, ue: usize, packets: u8) -> Result<(), Violation> {
         for n in 0..packets {
-            self.tally.effect("burst", 1);
+            self.course.tally.effect("burst", 1);
             let bytes = self.ues[ue].flows[0].size();
             let flow = usize::from(n % 2);
             self.send(ue, flow, n % 2 == 0, Kind::Udp, 0, bytes)?;
@@ -466,14 +445,14 @@ impl World {
         let label =
             Label { number: self.ledger.next_number(), kind, ue: ue as u8, flow: flow as u8, offset, bytes };
         let mut packet = ledger::emit(from, to, &label);
-        self.ledger.send(ue as u8, flow as u8, up, &packet, self.now);
+        self.ledger.send(ue as u8, flow as u8, up, &packet, self.course.now);
         self.expect_service(ue, flow, up)?;
         if up {
             let end = &mut self.ues[ue];
             if end.runs() {
                 let (mut sockets, _) = self.out.sides(end.no_room == 0);
-                end.ue.uplink(&mut packet, self.now, &mut sockets);
-                self.tally.effect("ue-no-room", sockets.refused);
+                end.ue.uplink(&mut packet, self.course.now, &mut sockets);
+                self.course.tally.effect("ue-no-room", sockets.refused);
             }
             return self.take_ue(ue);
         }
@@ -481,8 +460,8 @@ impl World {
         let end = &mut self.upfs[home];
         if end.runs() {
             let (mut sockets, _) = self.out.sides(end.no_room == 0);
-            end.upf.downlink(&mut packet, self.now, &mut sockets);
-            self.tally.effect("upf-no-room", sockets.refused);
+            end.upf.downlink(&mut packet, self.course.now, &mut sockets);
+            self.course.tally.effect("upf-no-room", sockets.refused);
         }
         self.take_upf(home)
     }
@@ -511,8 +490,8 @@ impl World {
     }
 
     fn expect_service(&mut self, ue: usize, flow: usize, up: bool) -> Result<(), Violation> {
-        let good = self.good_since(ue).is_some_and(|since| self.now >= since + GOOD_FOR);
-        let now = self.now;
+        let good = self.good_since(ue).is_some_and(|since| self.course.now >= since + GOOD_FOR);
+        let now = self.course.now;
         let unserved = &mut self.ues[ue].unserved[usize::from(up)][flow];
         if !good {
             *unserved = (0, now);
@@ -523,7 +502,7 @@ impl World {
         }
         unserved.0 += 1;
         let (packets, since) = *unserved;
-        self.tally.look(Invariant::Served);
+        self.course.tally.look(Invariant::Served);
         if packets < UNSERVED || now < since + UNSERVED_FOR {
             return Ok(());
         }
@@ -532,15 +511,15 @@ impl World {
             if up { "up" } else { "down" },
             self.ues[ue].ue.paths().iter().map(|p| (p.up, p.down)).collect::<Vec<_>>(),
         );
-        Err(self.violation(Invariant::Served, what))
+        Err(self.course.violation(Invariant::Served, what))
     }
 
     // ---- attackers ---------------------------------------------------------------------------------------
 
     fn attack_by_hostile(&mut self) -> Result<(), Violation> {
         let Some(hostile) = &mut self.hostile else { return Ok(()) };
-        let attacks = hostile.turn(&self.victims, self.now);
-        self.tally.effect("hostile", attacks.len() as u64);
+        let attacks = hostile.turn(&self.victims, self.course.now);
+        self.course.tally.effect("hostile", attacks.len() as u64);
         for (access, from, mut payload) in attacks {
             self.upf_takes(0, access, from, &mut payload)?;
         }
@@ -549,8 +528,8 @@ impl World {
 
     fn attack_by_strangers(&mut self) -> Result<(), Violation> {
         let Some(strangers) = &mut self.strangers else { return Ok(()) };
-        let Some(mut attack) = strangers.turn(remote(0, 0), self.now) else { return Ok(()) };
-        self.tally.effect("strangers", 1);
+        let Some(mut attack) = strangers.turn(remote(0, 0), self.course.now) else { return Ok(()) };
+        self.course.tally.effect("strangers", 1);
         let (access, from) = (attack.access, attack.from);
         let drops = |w: &Self| {
             let upfs: u64 = w.upfs.iter().map(|end| end.upf.drops().total()).sum();
@@ -572,12 +551,12 @@ impl World {
         if !attack.harmless || !runs {
             return Ok(());
         }
-        self.tally.look(Invariant::Counted);
+        self.course.tally.look(Invariant::Counted);
         if drops(self) > before {
             return Ok(());
         }
         let what = format!("{:02x?} from {from} is counted nowhere", attack.payload);
-        Err(self.violation(Invariant::Counted, what))
+        Err(self.course.violation(Invariant::Counted, what))
     }
 
     // ---- bounds ------------------------------------------------------------------------------------------
@@ -586,7 +565,7 @@ impl World {
         for n in 0..self.upfs.len() {
             let UpfEnd { upf, config, table_bytes, .. } = &self.upfs[n];
             let pool = upf.pool();
-            self.tally.look(Invariant::Bounded);
+            self.course.tally.look(Invariant::Bounded);
             let bounded = pool.used_bytes() <= pool.config().bytes
                 && pool.queues_used() <= pool.config().queues
                 && upf.session_count() <= config.max_sessions as usize
@@ -601,9 +580,9 @@ impl World {
                     config.max_sessions,
                     upf.table_bytes(),
                 );
-                return Err(self.violation(Invariant::Bounded, what));
+                return Err(self.course.violation(Invariant::Bounded, what));
             }
-            self.tally.look(Invariant::Share);
+            self.course.tally.look(Invariant::Share);
             if pool.available_to(Default::default()) == 0 {
                 let what = format!(
                     "UPF {n}: a session that holds nothing gets no queue: {} of {} and {} bytes are taken",
@@ -611,7 +590,7 @@ impl World {
                     pool.config().queues,
                     pool.used_bytes(),
                 );
-                return Err(self.violation(Invariant::Share, what));
+                return Err(self.course.violation(Invariant::Share, what));
             }
         }
         Ok(())
@@ -624,7 +603,7 @@ impl World {
         let end = &mut self.ues[ue];
         end.roamed += 1;
         end.source[access] = local(ue, access, end.roamed);
-        self.tally.effect("roam", 1);
+        self.course.tally.effect("roam", 1);
     }
 
     /// Whether all UEs have their sessions, and all paths are up at both ends; else what is not.
