@@ -9,95 +9,24 @@
 //!   medium loss, and another medium loss on the way back takes 5 % of that, not of the few segments there are;
 //! - 5 % of a small window are less than a segment: [`View::give_way`].
 
-use super::int::{CubicWithReports, View};
-use super::{Ack, CcConfig, CongestionController};
-use anabranch_element::time::{Duration, Instant};
-use anabranch_wire::ioam::Feedback;
+use super::int::{Keeping, Rule, View};
 
 /// See the top of this file.
-#[derive(Debug, Clone)]
-pub struct IntCubicL2 {
-    inner: CubicWithReports,
-    /// Window that medium losses leave, segments; 0: none.
-    kept: f64,
+pub type IntCubicL2 = Keeping<LessATwentieth>;
+
+/// A twentieth of the window is taken.
+#[derive(Debug, Clone, Default)]
+pub struct LessATwentieth {
     /// 1/1024 segments still to take.
     owed: u32,
 }
 
-impl IntCubicL2 {
-    /// A controller in slow start.
-    #[must_use]
-    pub fn new(config: CcConfig) -> Self {
-        Self { inner: CubicWithReports::new(config), kept: 0.0, owed: 0 }
-    }
+impl Rule for LessATwentieth {
+    const LOSS_LEADS_BACK: bool = true;
 
-    /// The window a twentieth below `segments`.
-    fn give_way(&mut self, segments: f64) -> f64 {
+    fn left(&mut self, segments: f64) -> f64 {
         let (less, owed) = View::give_way(segments as u32, self.owed);
         self.owed = owed;
         f64::from(less) + segments.fract()
-    }
-}
-
-impl CongestionController for IntCubicL2 {
-    const READS_REPORTS: bool = true;
-
-    fn on_ack(&mut self, ack: &Ack) {
-        self.inner.on_ack(ack);
-        self.inner.cubic.on_ack(ack);
-        // Grown back to where it was: nothing is owed any more.
-        if self.inner.cubic.segments() >= self.kept {
-            self.kept = 0.0;
-        }
-    }
-
-    fn on_loss(&mut self, now: Instant, in_flight_bytes: u64) {
-        let from = self.inner.cubic.segments().max(self.kept);
-        if self.inner.medium(now, from) {
-            self.kept = self.give_way(from);
-            self.inner.cubic.keep(self.kept);
-        } else {
-            self.kept = 0.0;
-            self.inner.cubic.on_loss(now, in_flight_bytes);
-        }
-    }
-
-    fn on_ecn(&mut self, now: Instant, in_flight_bytes: u64) {
-        self.kept = 0.0;
-        self.inner.cubic.on_ecn(now, in_flight_bytes);
-    }
-
-    fn on_rto(&mut self, now: Instant, in_flight_bytes: u64, first: bool) {
-        let from = self.inner.cubic.segments().max(self.kept);
-        if first && self.inner.medium(now, from) {
-            self.kept = self.give_way(from);
-            self.inner.cubic.restart_towards(self.kept);
-        } else {
-            self.inner.cubic.on_rto(now, in_flight_bytes, first);
-        }
-    }
-
-    fn on_spurious(&mut self, now: Instant) {
-        self.inner.cubic.on_spurious(now);
-    }
-
-    fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
-        self.kept = 0.0;
-        self.inner.cubic.on_idle(now, idle, rto);
-    }
-
-    fn on_report(&mut self, report: &Feedback, now: Instant) {
-        if self.inner.on_report(report, now) {
-            self.kept = 0.0;
-            self.inner.cubic.on_loss(now, 0);
-        }
-    }
-
-    fn cwnd_bytes(&self) -> u64 {
-        self.inner.cubic.cwnd_bytes()
-    }
-
-    fn ssthresh_bytes(&self) -> u64 {
-        self.inner.cubic.ssthresh_bytes()
     }
 }

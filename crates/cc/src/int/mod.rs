@@ -19,10 +19,12 @@
 //! [`IntConfig::ceiling_bps`]; a flow whose reports stop is a plain CUBIC flow [`IntConfig::stale_rtts`] round
 //! trips later.
 
+mod keeping;
 #[cfg(test)]
 mod tests;
 mod view;
 
+pub use keeping::{Keeping, Rule};
 pub use view::{GROWTH_UNIT, View};
 
 use super::Ack;
@@ -59,7 +61,7 @@ pub(crate) fn rtt_us(srtt: Duration) -> u64 {
     nanos(srtt) / 1000
 }
 
-/// What L1 and L2 share: CUBIC, the view, and whether a loss was the medium's.
+/// What the laws on CUBIC share: CUBIC, the view, and whether a loss was the medium's.
 #[derive(Debug, Clone)]
 pub(crate) struct CubicWithReports {
     pub(crate) cubic: Cubic,
