@@ -194,19 +194,10 @@ impl system::Setting for Setting {
             acknowledged: draw.percent(50),
             pace_us: if light { draw.of(&[20_000, 50_000]) } else { draw.of(&[700, 3_000, 10_000, 100_000]) },
         };
-        let schedulers: &[InterAlgorithm] = match light {
-            true => &[
-                InterAlgorithm::Fixed,
-                InterAlgorithm::EqpExact,
-                InterAlgorithm::EqpPaper,
-                InterAlgorithm::GpsPacking,
-            ],
-            false => &InterAlgorithm::ALL,
-        };
         let count = draw.between((1, if light { 2 } else { MAX_UES.into() }));
         let world = Setting {
             rbs: draw.of(&[25, 50, 100]),
-            scheduler: draw.of(schedulers),
+            scheduler: draw.of(&InterAlgorithm::ALL),
             slices: slices.to_vec(),
             bler_percent: if light { 0 } else { draw.of(&[0, 0, 10, 50]) },
             hostile,

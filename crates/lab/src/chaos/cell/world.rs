@@ -123,16 +123,12 @@ pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> 
 /// Whether the same happens to honest UEs with and without the hostile one, but for what it takes.
 fn is_comparable(plan: &Plan) -> bool {
     let world = &plan.world;
-    let shares = !matches!(
-        world.scheduler,
-        InterAlgorithm::StaticPriority | InterAlgorithm::Drr | InterAlgorithm::RrmPolicy
-    );
     let light = world.ues.iter().all(|ue| ue.mcs == 28 && ue.pace_us >= 20_000) && world.ues.len() <= 2;
     let harmless = |fault: &Fault| match fault.kind {
         Kind::Burst { packets, .. } => packets <= 20,
         kind => kind == Kind::Quiet,
     };
-    shares && light && world.bler_percent == 0 && plan.faults.iter().all(harmless)
+    light && world.bler_percent == 0 && plan.faults.iter().all(harmless)
 }
 
 /// The same without the hostile UE: honest ones must have been served as well with it.
