@@ -102,7 +102,7 @@ fn make(config: &GnbConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<(
             N3End::Ip(device)
         }
         N3Section::Gtpu(gtpu) => {
-            let socket = netctl::bind_when_free(|| std::net::UdpSocket::bind(gtpu.listen), netctl::is_in_use)
+            let socket = netctl::bind_when_free(|| std::net::UdpSocket::bind(gtpu.listen))
                 .with_context(|| format!("[n3] listen = \"{}\": is another program there?", gtpu.listen))?;
             N3End::gtpu(socket, gtpu.peer).context("[n3]")?
         }

@@ -156,7 +156,7 @@ fn make(config: &LwipConfig, opened: &mut Vec<OpenInterface>) -> anyhow::Result<
 /// The socket, in the namespace it belongs to.
 fn bind(gtpu: &GtpuBackhaul) -> anyhow::Result<UdpSocket> {
     netctl::inside(gtpu.netns().as_deref(), || {
-        netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen), netctl::is_in_use)
+        netctl::bind_when_free(|| UdpSocket::bind(gtpu.listen))
             .with_context(|| format!("[gtpu] listen = \"{}\": is another program there?", gtpu.listen))
     })
 }

@@ -1,6 +1,6 @@
 //! The interfaces of a gNB or an LWIP node, each in the namespace it belongs to.
 
-use super::config::{DeviceKind, PortDevice};
+use super::config::PortDevice;
 use super::engine::device::{self, Device};
 use super::netctl::{self, Layer, Net, Step, inside};
 use anyhow::Context;
@@ -37,10 +37,8 @@ pub fn open(port: &PortDevice, mtu: u16) -> anyhow::Result<(Device, OpenInterfac
 
 async fn make(net: &Net, port: &PortDevice, mtu: u16, layers: &mut Vec<Layer>) -> anyhow::Result<Device> {
     net.clean(&port.name, NO_MARK, true).await?;
-    let namespace = netctl::packet_namespace(&port.device());
-    if port.kind == DeviceKind::Packet {
-        layers.push(net.apply(netctl::packet_device(&port.device(), namespace.as_ref())).await?);
-    }
+    let (inner, namespace) = netctl::inner_end(&port.device());
+    layers.push(net.apply(inner).await?);
     let device = device::open(&port.device(), mtu, 1, namespace.as_ref())?.remove(0);
     let name = || port.name.clone();
     let mut plan = vec![Step::Up { device: name(), mtu }];

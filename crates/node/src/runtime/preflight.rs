@@ -2,7 +2,7 @@
 //! `--check`; what is wrong is the user's to put right, so the program ends with code 2.
 
 use super::config::{self, Api, ConfigError, Listen, Metrics, UeConfig, UpfConfig};
-use super::netctl::{self, SocketSpec, bind_access_when_free};
+use super::netctl::{self, SocketSpec, bind_access, bind_when_free};
 use super::{Common, folder};
 use anyhow::bail;
 use nix::errno::Errno;
@@ -77,7 +77,7 @@ pub fn upf(args: &Common, config: &UpfConfig) -> Result<(), ConfigError> {
         // Not allowed to find out: whoever starts it will be.
         let unknown = |errno: Errno| errno == Errno::EPERM;
         if !at.running
-            && let Err(error) = bind_access_when_free(&spec)
+            && let Err(error) = bind_when_free(|| bind_access(&spec))
             && !error.chain().any(|cause| errno(cause).is_some_and(unknown))
         {
             return Err(at.wrong(&format!("{what}: listen \"{local}\": {error:#}")));
@@ -195,19 +195,25 @@ impl<'a> At<'a> {
                         )));
                     }
                 }
-                Listen::Tcp(address) if !self.running => match TcpListener::bind(address) {
-                    Err(error) if error.kind() != ErrorKind::PermissionDenied => {
-                        return Err(self.wrong(&format!(
-                            "{what} \"{address}\": {error}: is the address here, and the port free?"
-                        )));
+                Listen::Tcp(address) if !self.running => {
+                    match bind_when_free(|| TcpListener::bind(address)) {
+                        Err(error) if !error.downcast_ref().is_some_and(is_denied) => {
+                            return Err(self.wrong(&format!(
+                                "{what} \"{address}\": {error}: is the address here, and the port free?"
+                            )));
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                },
+                }
                 Listen::Tcp(_) => {}
             }
         }
         Ok(())
     }
+}
+
+fn is_denied(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
 }
 
 fn is_socket(path: &Path) -> bool {

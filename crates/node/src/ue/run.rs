@@ -5,7 +5,7 @@ use super::taps::{Installed, Taps, Usci, Windows};
 use crate::keygen::random_seed;
 use crate::runtime::api::{self, ControlRequest, EventLog, Problem, RequestSender, TcpLaneRequest};
 use crate::runtime::clock::{Clock, unix_ns};
-use crate::runtime::config::{self, Cipher, Device, DeviceKind, Mtu, UeConfig, WithoutAddress, check_rules};
+use crate::runtime::config::{self, Cipher, Device, Mtu, UeConfig, WithoutAddress, check_rules};
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
 use crate::runtime::netctl::{self, Layer, Monitor, Net, OwnerThread, Owners};
@@ -68,10 +68,8 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     let mtu = mtu(&config.device, &accesses);
 
     let mut plan = netctl::ue_accesses(config.access.iter().filter_map(|a| a.interface.as_deref()));
-    let namespace = netctl::packet_namespace(&config.device);
-    if config.device.kind == DeviceKind::Packet {
-        plan.extend(netctl::packet_device(&config.device, namespace.as_ref()));
-    }
+    let (inner, namespace) = netctl::inner_end(&config.device);
+    plan.extend(inner);
     let base = net.apply(plan).await?;
     let result = serve(args, config, key, &net, namespace.as_ref(), accesses, mtu, &mut signals).await;
     net.undo(base).await;

@@ -4,12 +4,12 @@ use super::leases::{self, Leases};
 use crate::keygen::random_seed;
 use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::clock::{Clock, unix_ns};
-use crate::runtime::config::{self, DeviceKind, Mtu, N6Mode, UpfConfig, UpfUe};
+use crate::runtime::config::{self, Mtu, N6Mode, UpfConfig, UpfUe};
 use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
 use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
-use crate::runtime::netctl::{self, Net, SocketSpec, bind_access_when_free, interface_of};
+use crate::runtime::netctl::{self, Net, SocketSpec, bind_access, bind_when_free, interface_of};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
@@ -144,11 +144,7 @@ pub async fn run(args: &Common, mut config: UpfConfig) -> anyhow::Result<()> {
     // flows it translated a moment ago as if they were its own, and end them.
     let keep_table = config.n6.mode == N6Mode::Nat;
     net.clean(&config.device.name, config.device.mark, keep_table).await?;
-    let mut plan = Vec::new();
-    let namespace = netctl::packet_namespace(&config.device);
-    if config.device.kind == DeviceKind::Packet {
-        plan = netctl::packet_device(&config.device, namespace.as_ref());
-    }
+    let (plan, namespace) = netctl::inner_end(&config.device);
     let base = net.apply(plan).await?;
     let result = serve(args, config, key, &net, namespace.as_ref(), leases, ues, &mut signals).await;
     net.undo(base).await;
@@ -479,7 +475,7 @@ fn sockets(
         let gro = !(config.device.fast_path && access.security == Security::Plain);
         let mut of_access = std::collections::VecDeque::new();
         for worker in 0..workers {
-            let socket = bind_access_when_free(&spec).with_context(place)?;
+            let socket = bind_when_free(|| bind_access(&spec)).with_context(place)?;
             if workers > 1 && worker + 1 == workers {
                 anabranch_kern::reuseport::spread(&socket, workers as u32)
                     .with_context(place)

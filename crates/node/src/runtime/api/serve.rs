@@ -199,11 +199,12 @@ impl Server {
         let (listener, router, address) = match at {
             Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
-                let bind = || std::net::TcpListener::bind(address);
-                let listener = netctl::bind_when_free(bind, netctl::is_in_use)
-                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-                    .and_then(TcpListener::from_std)
-                    .with_context(|| format!("{address}"))?;
+                let listen = || {
+                    let listener = std::net::TcpListener::bind(address)?;
+                    listener.set_nonblocking(true)?;
+                    TcpListener::from_std(listener)
+                };
+                let listener = netctl::bind_when_free(listen).with_context(|| format!("{address}"))?;
                 let at = listener.local_addr()?;
                 let scheme = if guarded.tls.is_some() { "https" } else { "http" };
                 tracing::info!("listening on {scheme}://{at}");

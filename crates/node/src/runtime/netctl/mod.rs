@@ -28,11 +28,11 @@ mod tproxy;
 pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
 pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
-pub use namespace::{inside, packet_namespace};
+pub use namespace::{inner_end, inside};
 pub use owner::{OwnerThread, Owners};
-pub use plan::{has_ipv6, inside_name, packet_device, session_of_ue, ue_accesses, upf};
+pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};
 pub use slices::{MAPPING_PRIORITY, MARK_PRIORITY, PROXY_PRIORITY, SOURCE_PRIORITY, Selector, SliceRoute};
-pub use socket::{SocketSpec, bind_access, bind_access_when_free, bind_when_free, interface_of, is_in_use};
+pub use socket::{SocketSpec, bind_access, bind_when_free, interface_of};
 pub use steps::Step;
 pub use tproxy::{FlowRule, Tproxy};
 

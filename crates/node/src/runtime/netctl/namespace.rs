@@ -1,19 +1,30 @@
 //! Network namespaces: entering one, and one for the inner end of a veth pair.
 
+use super::plan::packet_device;
+use super::steps::Step;
 use crate::runtime::config::{Device, DeviceKind};
 use anyhow::Context;
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::path::Path;
 
-/// A network namespace for the program's end of the veth pair that stands in for TUN. It has no name: it goes away with the last
-/// socket in it however the program ends, and with it the pair, its addresses and its routes, as a TUN interface does.
-///
-/// `None` for TUN, and where it is not allowed (CAP_SYS_ADMIN): then the pair of a program that is killed stays until the next start.
-pub fn packet_namespace(device: &Device) -> Option<File> {
-    if device.kind != DeviceKind::Packet {
-        return None;
+/// What makes the end of a device that the program opens, and where that is: nothing for TUN, and for the packet kind a veth
+/// pair with its inner end in a network namespace.
+pub fn inner_end(device: &Device) -> (Vec<Step>, Option<File>) {
+    match device.kind {
+        DeviceKind::Tun => (Vec::new(), None),
+        DeviceKind::Packet => {
+            let namespace = private(device);
+            (packet_device(device, namespace.as_ref()), namespace)
+        }
     }
+}
+
+/// A network namespace without a name: it goes away with the last socket in it however the program ends, and with it the
+/// pair, its addresses and its routes, as a TUN interface does.
+///
+/// `None` where it is not allowed (CAP_SYS_ADMIN): then the pair of a program that is killed stays until the next start.
+fn private(device: &Device) -> Option<File> {
     let create = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
         // Nothing in it solicits routers. Where there is no IPv6, nothing would.

@@ -3,6 +3,7 @@
 use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -20,23 +21,18 @@ const IN_USE: (Duration, u32) = (Duration::from_millis(20), 50);
 /// # Errors
 ///
 /// Those of the last run.
-pub fn bind_when_free<T, E>(
+pub fn bind_when_free<T, E: Into<anyhow::Error>>(
     mut bind: impl FnMut() -> Result<T, E>,
-    mut in_use: impl FnMut(&E) -> bool,
-) -> Result<T, E> {
+) -> anyhow::Result<T> {
     let (pause, most) = IN_USE;
+    let in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     for _ in 0..most {
-        match bind() {
-            Err(error) if in_use(&error) => std::thread::sleep(pause),
+        match bind().map_err(Into::into) {
+            Err(error) if error.downcast_ref().is_some_and(in_use) => std::thread::sleep(pause),
             other => return other,
         }
     }
-    bind()
-}
-
-/// Whether an address is in use, by the error of binding it.
-pub fn is_in_use(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::AddrInUse
+    bind().map_err(Into::into)
 }
 
 /// How to open it.
@@ -50,16 +46,6 @@ pub struct SocketSpec {
     pub mark: Option<u32>,
     /// One of several on the same port.
     pub shared: bool,
-}
-
-/// Opens and binds a socket, waiting for an address in use as [`bind_when_free`] does.
-///
-/// # Errors
-///
-/// The step that failed and why.
-pub fn bind_access_when_free(spec: &SocketSpec) -> anyhow::Result<UdpSocket> {
-    let in_use = |error: &anyhow::Error| error.downcast_ref().is_some_and(is_in_use);
-    bind_when_free(|| bind_access(spec), in_use)
 }
 
 /// Opens and binds a socket.
@@ -113,13 +99,11 @@ mod tests {
             SocketSpec { local: held.local_addr().unwrap(), interface: None, mark: None, shared: false };
         assert!(bind_access(&spec).is_err());
         let mut held = Some(held);
-        let bound = bind_when_free(
-            || bind_access(&spec),
-            |error| {
-                held = None;
-                error.downcast_ref().is_some_and(is_in_use)
-            },
-        );
+        let bound = bind_when_free(|| {
+            let bound = bind_access(&spec);
+            held = None;
+            bound
+        });
         assert_eq!(bound.unwrap().local_addr().unwrap(), spec.local);
     }
 
@@ -128,9 +112,9 @@ mod tests {
         let mut runs = 0;
         let bind = || {
             runs += 1;
-            Err::<(), _>(std::io::Error::from(std::io::ErrorKind::PermissionDenied))
+            Err::<(), _>(io::Error::from(io::ErrorKind::PermissionDenied))
         };
-        assert!(bind_when_free(bind, is_in_use).is_err());
+        assert!(bind_when_free(bind).is_err());
         assert_eq!(runs, 1);
     }
 }

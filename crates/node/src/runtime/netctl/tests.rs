@@ -1,4 +1,5 @@
 use super::super::config::{Device, UpfConfig, WithoutAddress, parse};
+use super::plan::packet_device;
 use super::*;
 use crate::testing::{in_private_network, sh};
 use std::time::{Duration, Instant};

@@ -139,7 +139,7 @@ pub fn door(at: SocketAddr, kind: Type, protocol: Protocol, own_mark: u32) -> an
     }
     transparent(&socket, at.is_ipv6()).context("IP_TRANSPARENT: run as root, or with CAP_NET_ADMIN")?;
     socket.set_mark(own_mark).context("SO_MARK: run as root, or with CAP_NET_ADMIN")?;
-    netctl::bind_when_free(|| socket.bind(&at.into()), netctl::is_in_use)
+    netctl::bind_when_free(|| socket.bind(&at.into()))
         .context("is another proxy running, or another program on this port?")?;
     Ok(socket)
 }
