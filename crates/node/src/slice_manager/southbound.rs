@@ -42,8 +42,8 @@ pub trait Southbound: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Whether it answers, and has the shares it should have.
-    fn health(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), String>> + Send {
+    /// Whether it answers, and has the shares it should have; with `only`, whether it has no others.
+    fn health(&self, _shares: &[SliceShare], _only: bool) -> impl Future<Output = Result<(), String>> + Send {
         async { Ok(()) }
     }
 }
@@ -105,7 +105,6 @@ impl Agent {
 pub struct Gnb {
     agent: Agent,
     rest: String,
-    /// Slices of ours that were there, so that those gone can be told from the operator's own.
     max_share_percent: f64,
 }
 
@@ -207,8 +206,12 @@ impl Southbound for Gnb {
         }
     }
 
-    async fn health(&self, shares: &[SliceShare]) -> Result<(), String> {
+    async fn health(&self, shares: &[SliceShare], only: bool) -> Result<(), String> {
         let now = self.slices().await?;
+        let ours = |name: &str| name == self.rest || shares.iter().any(|share| share.name == name);
+        if only && let Some(other) = now.iter().filter_map(|s| s["name"].as_str()).find(|name| !ours(name)) {
+            return Err(format!("{} still has slice \"{other}\"", self.agent.place));
+        }
         for share in shares {
             let wanted = f64::from(share.share_ppm) / 1e4;
             let there = now.iter().find(|s| s["name"] == share.name.as_str());
@@ -250,7 +253,7 @@ impl Southbound for Upf {
         Err(format!("{} refuses: {}", self.0.place, answer["detail"].as_str().unwrap_or(status.as_str())))
     }
 
-    async fn health(&self, _: &[SliceShare]) -> Result<(), String> {
+    async fn health(&self, _: &[SliceShare], _: bool) -> Result<(), String> {
         self.0.ask(Method::GET, &["status"], None).await.map(drop)
     }
 }
@@ -362,12 +365,38 @@ mod tests {
         crate::runtime::api::auth::tests::certificate(other.path());
         let untrusted = other.path().join("ca.pem");
         let asked = async |scheme: &str, ca: Option<&Path>| {
-            Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap()).health(&[]).await.is_ok()
+            Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap()).health(&[], false).await.is_ok()
         };
         assert!(asked("https", Some(&trusted)).await);
         for (scheme, ca) in [("https", Some(untrusted.as_path())), ("https", None), ("http", Some(&trusted))]
         {
             assert!(!asked(scheme, ca).await, "{scheme} {ca:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_kept_a_slice_is_noticed() {
+        let slices = json!({"slices": [
+            {"name": "default", "share_percent": 60.0}, {"name": "video", "share_percent": 40.0}
+        ]});
+        let get = axum::routing::get(async move || axum::Json(slices));
+        let router = axum::Router::new().route("/v1/slices", get);
+        let mut server = Server::default();
+        let at = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let at = server.listen(&at, router, Guarded::default()).await.unwrap().unwrap();
+        let agent = Agent::new(&format!("http://{at}"), None, None).unwrap();
+        let cell = Gnb { agent, rest: "default".into(), max_share_percent: 90.0 };
+        let share = |share_ppm| SliceShare {
+            name: "video".into(),
+            share_ppm,
+            max_ppm: share_ppm,
+            dedicated_ppm: 0,
+            priority: 0,
+        };
+        assert_eq!(cell.health(&[share(400_000)], true).await, Ok(()));
+        assert!(cell.health(&[share(300_000)], true).await.unwrap_err().contains("gives slice"));
+        // Without a slice of ours it may be the operator's.
+        assert_eq!(cell.health(&[], false).await, Ok(()));
+        assert!(cell.health(&[], true).await.unwrap_err().contains("still has slice \"video\""));
     }
 }

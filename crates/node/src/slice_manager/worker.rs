@@ -9,7 +9,7 @@ use super::now_ms;
 use super::southbound::{Network, Southbound};
 use anabranch_slice::{Action, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,7 @@ pub async fn southbound(
         owner,
         led_until: 0,
         bad: BTreeMap::new(),
+        told: BTreeSet::new(),
         looked: None,
         interval,
     };
@@ -84,6 +85,8 @@ struct Work {
     led_until: u64,
     /// How often each access failed in a row.
     bad: BTreeMap<String, u32>,
+    /// Accesses this process told their shares. What others have without a slice of ours is their operator's.
+    told: BTreeSet<String>,
     looked: Option<Instant>,
     interval: Duration,
 }
@@ -148,7 +151,7 @@ impl Work {
     }
 
     /// Makes one change in the network.
-    async fn act(&self, id: &str, action: &Action) -> Result<(), String> {
+    async fn act(&mut self, id: &str, action: &Action) -> Result<(), String> {
         let (Action::Do(step) | Action::Undo(step)) = action;
         let slice = self.engine.read(|m| m.slices().get(id).cloned());
         let Some(slice) = slice else { return Ok(()) };
@@ -156,6 +159,7 @@ impl Work {
         match step {
             Step::Shares { access } => {
                 let shares = self.engine.read(|m| m.shares(access, id, action));
+                self.told.insert(access.clone());
                 match self.network.cell(access) {
                     Some(cell) => cell.shares(&shares).await,
                     None => Ok(()),
@@ -175,7 +179,7 @@ impl Work {
             Step::Verify { access } => match (self.network.cell(access), action) {
                 (Some(cell), Action::Do(_)) => {
                     let shares = self.engine.read(|m| m.shares(access, id, action));
-                    cell.health(&shares).await
+                    cell.health(&shares, true).await
                 }
                 _ => Ok(()),
             },
@@ -281,7 +285,7 @@ impl Work {
     /// Looks at every access; one that lost its shares is told them again.
     async fn look(&mut self) -> Result<(), crate::runtime::api::Problem> {
         let upf = match &self.network.upf {
-            Some(upf) => upf.health(&[]).await.err().map(|why| format!("UPF: {why}")),
+            Some(upf) => upf.health(&[], false).await.err().map(|why| format!("UPF: {why}")),
             None => None,
         };
         let accesses: Vec<String> =
@@ -291,8 +295,10 @@ impl Work {
             let mut problem = upf.clone();
             if let Some(cell) = self.network.cell(&access)
                 && !busy
-                && let Err(why) = cell.health(&shares).await
+                && let Err(why) =
+                    cell.health(&shares, !shares.is_empty() || self.told.contains(&access)).await
             {
+                self.told.insert(access.clone());
                 match cell.shares(&shares).await {
                     Ok(()) => self.attach_again(&access).await?,
                     Err(again) => tracing::warn!(access, "{again}"),

@@ -66,6 +66,8 @@ pub fn degrade(slice: &mut Slice) -> Result<(), Illegal> {
     if !slice.state.usable() {
         return Ok(());
     }
+    // What is wrong where it has nothing any more is no problem of this slice.
+    slice.problems.retain(|access, _| slice.applied.contains_key(access));
     let wrong: Vec<String> = slice.problems.iter().map(|(access, why)| format!("{access}: {why}")).collect();
     slice.state = match (&slice.state, wrong.is_empty()) {
         (_, false) => slice.state.after(&Phase::Degrade(wrong.join("; ")))?,

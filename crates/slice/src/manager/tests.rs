@@ -181,6 +181,25 @@ fn health_degrades_and_recovers() {
     assert_eq!(m.slice("s1").unwrap().state, State::Running);
 }
 
+/// What is wrong at an access concerns a slice only while it has something there.
+#[test]
+fn a_slice_that_left_an_access_is_not_degraded_by_it() {
+    let mut m = manager();
+    let writes = m.create("s1", order("video", &["pier"], 40.0, 5.0), 10).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| false);
+    let mut slice = m.slice("s1").unwrap().clone();
+    assert!(!slice.applied.contains_key("cell-2"));
+    slice.problems.insert("cell-2".into(), "lost its shares".into());
+    put(&mut m, vec![Write::slice(slice)]);
+    let writes = m.health("cell-1", Some("no answer"), 20);
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().state, State::Degraded("cell-1: no answer".into()));
+    let writes = m.health("cell-1", None, 21);
+    put(&mut m, writes);
+    assert_eq!(m.slice("s1").unwrap().state, State::Running);
+}
+
 #[test]
 fn a_ue_may_ask_for_more_of_its_own_slice() {
     let mut m = manager();

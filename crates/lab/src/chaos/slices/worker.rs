@@ -5,7 +5,7 @@ use super::check::{Invariant, Violation};
 use super::world::{Failure, World};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Slice, SliceShare, State, Step};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +32,8 @@ pub enum Job {
 pub enum Ask {
     /// To have these shares, and no others.
     Shares(Vec<SliceShare>),
-    /// Whether it has these.
-    Health(Vec<SliceShare>),
+    /// Whether it has these; with the second, whether it has no others.
+    Health(Vec<SliceShare>, bool),
 }
 
 /// What an instance does at the moment.
@@ -49,6 +49,8 @@ pub struct Work {
     call: u64,
     led_until: Instant,
     bad: BTreeMap<usize, u32>,
+    /// Cells that were told their shares since it started.
+    told: BTreeSet<usize>,
     looked: Option<Instant>,
 }
 
@@ -139,14 +141,16 @@ impl World {
                     Some((index(access), Ask::Shares(manager.shares(access, id, action))))
                 }
                 Action::Do(Step::Verify { access }) => {
-                    Some((index(access), Ask::Health(manager.shares(access, id, action))))
+                    Some((index(access), Ask::Health(manager.shares(access, id, action), true)))
                 }
                 _ => None,
             },
             Job::Step(_, None) => None,
             Job::Look(cell) => {
                 let access = format!("cell-{cell}");
-                (!manager.busy(&access)).then(|| (*cell, Ask::Health(manager.shares_now(&access))))
+                let shares = manager.shares_now(&access);
+                let only = !shares.is_empty() || self.instances[n].work.told.contains(cell);
+                (!manager.busy(&access)).then_some((*cell, Ask::Health(shares, only)))
             }
             Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&format!("cell-{cell}"))))),
         };
@@ -155,6 +159,9 @@ impl World {
             Some((cell, ask)) => {
                 let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
+                if matches!(ask, Ask::Shares(_)) {
+                    work.told.insert(cell);
+                }
                 work.call += 1;
                 work.next = until;
                 work.waiting = Some(job);

@@ -341,7 +341,7 @@ impl World {
         self.messages.push(Message { at, instance, started, call, cell, ask, again: false });
     }
 
-    /// A message reaches a cell, which does what it is told and answers. As `node`'s `slicemgr::southbound`.
+    /// A message reaches a cell, which does what it is told and answers. As `node`'s `slice_manager::southbound`.
     fn arrive(&mut self, message: Message) {
         let Message { instance, started, call, cell, ask, again, .. } = message;
         let refuses = self.suffers(cell).any(|kind| matches!(kind, Kind::Refuse { .. }));
@@ -356,12 +356,17 @@ impl World {
                 *has = shares.into_iter().map(|share| (share.name, share.share_ppm)).collect();
                 Ok(())
             }
-            Ask::Health(shares) => match shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm)) {
-                Some(SliceShare { name, share_ppm, .. }) => {
-                    Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))
+            Ask::Health(shares, only) => {
+                let wrong = shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm));
+                let other = has.keys().find(|name| only && shares.iter().all(|s| s.name != **name));
+                match (wrong, other) {
+                    (Some(SliceShare { name, share_ppm, .. }), _) => {
+                        Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))
+                    }
+                    (None, Some(name)) => Err(format!("slice {name} is still there")),
+                    (None, None) => Ok(()),
                 }
-                None => Ok(()),
-            },
+            }
         };
         if mute {
             self.course.tally.effect("answer-lost", 1);
@@ -442,9 +447,7 @@ impl World {
             if let Some((name, ppm)) = missing {
                 return Some(format!("cell {cell} gives {name} {:?}, not {ppm}", has.get(name)));
             }
-            if let Some((name, ppm)) =
-                has.iter().find(|(name, _)| !self.asked.left && !wanted.contains_key(*name))
-            {
+            if let Some((name, ppm)) = has.iter().find(|(name, _)| !wanted.contains_key(*name)) {
                 return Some(format!("cell {cell} gives {ppm} to {name}, which is not there any more"));
             }
         }
@@ -474,7 +477,7 @@ impl World {
         self.course.tally.look(Invariant::Empty);
         system::wait(self, EMPTY, Invariant::Empty, |world| {
             let left = world.instances.iter().flat_map(|i| i.manager.slices().keys()).next();
-            let kept = world.cells.iter().find(|cell| !world.asked.left && !cell.is_empty());
+            let kept = world.cells.iter().find(|cell| !cell.is_empty());
             let ue = world.instances[0].manager.ues().values().find(|ue| !ue.slices.is_empty());
             (left.is_some() || kept.is_some() || ue.is_some()).then(|| format!("{left:?}, {kept:?}, {ue:?}"))
         })
