@@ -2,6 +2,7 @@
 
 use super::flows::Counters;
 use super::policy::Way;
+use crate::runtime::netctl;
 use crate::runtime::relay::transparent;
 use anabranch_selection::Protocol as Carrier;
 use anabranch_selection::plan::Action;
@@ -24,7 +25,10 @@ pub fn socket(
     counters: &Counters,
 ) -> io::Result<Socket> {
     let (kind, protocol) = match way.protocol {
-        Carrier::Mptcp => (Type::STREAM, Protocol::MPTCP),
+        Carrier::Mptcp => {
+            netctl::warn_of_kernel();
+            (Type::STREAM, Protocol::MPTCP)
+        }
         Carrier::Udp | Carrier::Quic => (Type::DGRAM, Protocol::UDP),
         Carrier::Tcp => (Type::STREAM, Protocol::TCP),
     };

@@ -14,7 +14,7 @@ use super::flows::{Carrier, Entry, Flows, Known, Why};
 use super::{Namespace, congestion_control};
 use crate::runtime::config::UeLaneSection;
 use crate::runtime::engine::worker::{Handle, Worker};
-use crate::runtime::netctl::Owners;
+use crate::runtime::netctl::{self, Owners};
 use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
@@ -219,6 +219,7 @@ impl UeLane {
         let (session, keepalive) = (self.session, self.keepalive());
         let algorithm = self.config.congestion_control.clone();
         let make = move || {
+            netctl::warn_of_kernel();
             let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
                 .context("Multipath TCP (CONFIG_MPTCP)")?;
             relay::relayed(&socket, keepalive)?;

@@ -16,6 +16,7 @@ use super::{Namespace, congestion_control};
 use crate::runtime::config::UpfLaneSection;
 use crate::runtime::engine::ends::UpfEnd;
 use crate::runtime::engine::worker::Handle;
+use crate::runtime::netctl;
 use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::destinations::Destinations;
 use anabranch_atsss::tcp_lane;
@@ -78,6 +79,7 @@ impl UpfLane {
     pub async fn listen(&self) -> anyhow::Result<std::net::TcpListener> {
         let algorithm = self.config.congestion_control.clone();
         let make = move || {
+            netctl::warn_of_kernel();
             let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
                 .context("Multipath TCP (CONFIG_MPTCP)")?;
             // Connections inherit it.

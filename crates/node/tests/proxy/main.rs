@@ -520,7 +520,8 @@ fn the_next_candidate_is_tried_when_the_first_is_dead() {
 }
 
 /// No slice has the rate alone, both together have: towards the server it is Multipath TCP then, whether the server speaks it
-/// or not; the program's is TCP.
+/// or not; the program's is TCP. What a server gets that speaks it is less than what Linux 6.18 may alter
+/// (docs/limitations.md).
 #[test]
 fn multipath_tcp_where_the_plan_says_so() {
     let Some(world) = World::new() else { return };
@@ -551,7 +552,7 @@ fn multipath_tcp_where_the_plan_says_so() {
         });
         let sockets = world.ue.sh(&format!("ss -MHn state established 'dport = :{}'", speaks.port()));
         assert!(!sockets.trim().is_empty(), "one of Multipath TCP\n{}", world.log());
-        exchange(stream, 1 << 20);
+        exchange(stream, 48 << 10);
     }
     proxy.stop();
 }

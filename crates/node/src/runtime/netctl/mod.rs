@@ -27,7 +27,7 @@ mod tproxy;
 
 pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
-pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS};
+pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS, warn_of_kernel};
 pub use namespace::{inner_end, inside};
 pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};

@@ -10,12 +10,30 @@ use rtnetlink::sys::{Socket, SocketAddr};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Once;
 
 /// Identifier of our first endpoint; the number that marks our routes and rules.
 pub const FIRST_ID: u8 = super::steps::PROTOCOL;
 /// Most endpoints of a namespace (MPTCP_PM_ADDR_MAX).
 pub const MOST: usize = 8;
 const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MOST as u8 - 1);
+
+/// Kernels whose receiver of Multipath TCP alters data at times (docs/limitations.md).
+const ALTERS_DATA: &str = "6.18.";
+
+/// Says once that this kernel may alter what comes by Multipath TCP, if it does.
+pub fn warn_of_kernel() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        if release.starts_with(ALTERS_DATA) {
+            tracing::warn!(
+                release = release.trim(),
+                "Multipath TCP of this kernel may alter data (docs/limitations.md): use another kernel, or no Multipath TCP"
+            );
+        }
+    });
+}
 
 const NETLINK_GENERIC: isize = 16;
 const HEADER_BYTES: usize = 16;
