@@ -5,9 +5,6 @@ use anabranch_lab::reproduction;
 use anabranch_lab::scenario::{self, Form, Select};
 use std::path::{Path, PathBuf};
 
-/// Claims of LWIP that are still to be mended, half of them because `hide_sack` is ours. No more may come.
-const LWIP: usize = 71;
-
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -41,15 +38,7 @@ fn claims_can_fail() {
             found.push(format!("{}: {}: {}", file.display(), problem.path, problem.message));
         }
     }
-    let (lwip, others): (Vec<String>, Vec<String>) =
-        found.into_iter().partition(|problem| problem.contains("scenarios/papers/lwip/"));
-    assert!(others.is_empty(), "{} claims:\n{}", others.len(), others.join("\n"));
-    assert!(
-        lwip.len() <= LWIP,
-        "{} claims of LWIP, where {LWIP} are still to be mended:\n{}",
-        lwip.len(),
-        lwip.join("\n")
-    );
+    assert!(found.is_empty(), "{} claims:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]

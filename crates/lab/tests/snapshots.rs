@@ -212,7 +212,7 @@ fn rlc_table6_irtt() {
 #[test]
 fn lwip_fig2() {
     let variants = ["rtt100-classic", "rtt100-no-sack", "rtt100-adaptive", "rtt100-rack"];
-    check_some("papers/lwip/fig2-3-cwnd.toml", &["flow.file.bytes=4000000"], &variants);
+    check_some("papers/lwip/fig2-3-cwnd.toml", &["runs=1", "flow.file.bytes=4000000"], &variants);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn lwip_fig9() {
 
 #[test]
 fn lwip_fig12() {
-    let variants = ["steady-8-lte", "steady-8-wifi", "fluct-8-native", "fluct-8-dida"];
+    let variants = ["steady-16-lte", "steady-16-wifi", "fluct-16-native", "fluct-16-dida"];
     check_some("papers/lwip/fig12-download-time.toml", &["runs=1"], &variants);
 }
 

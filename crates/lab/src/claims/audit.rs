@@ -194,7 +194,7 @@ fn own_algorithm(case: &Case) -> Option<&'static str> {
     if case
         .lwips
         .values()
-        .any(|lwip| lwip.config(Vec::new()).is_ok_and(|c| c.dida.is_some_and(|dida| hides_sack(&dida))))
+        .any(|lwip| lwip.held().is_ok_and(|dida| dida.is_some_and(|dida| hides_sack(&dida))))
     {
         return Some("hide_sack");
     }

@@ -1,7 +1,7 @@
 //! LWIP nodes in a scenario file, and as `anabranch_lwip` takes them.
 
 use super::schema::table;
-use anabranch_lwip::{self as lwip, Config, ProbeConfig, UeConfig};
+use anabranch_lwip::{self as lwip, Config, DidaConfig, ProbeConfig, UeConfig};
 use serde::de::DeserializeOwned;
 use std::net::IpAddr;
 
@@ -60,12 +60,20 @@ impl Lwip {
                 false => keys("steering", &self.steering)?,
             },
             other: word("other", &self.other)?,
-            dida: self.dida.as_ref().map(|dida| keys("dida", dida)).transpose()?,
+            dida: self.held()?,
             probe: self.probe(own)?,
             ..tables
         };
         config.check().map_err(|e| e.to_string())?;
         Ok(config)
+    }
+
+    /// What the node holds, if it does.
+    ///
+    /// # Errors
+    /// As [`Lwip::config`].
+    pub fn held(&self) -> Result<Option<DidaConfig>, String> {
+        self.dida.as_ref().map(|dida| keys("dida", dida)).transpose()
     }
 
     fn probe(&self, own: &[IpAddr]) -> Result<Option<ProbeConfig>, String> {
