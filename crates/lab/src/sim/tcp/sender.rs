@@ -24,6 +24,11 @@ use anabranch_cc::{CongestionController, Controller};
 use anabranch_element::time::{Duration, Instant, nanos};
 use anabranch_wire::ioam::Feedback;
 
+/// Segments that a connection which is paced by its window sends before it is, as Linux (`tcp_update_skb_after_send`), and
+/// the window by which a connection that was opened from here is paced until its first ACK: Linux sets that rate when the
+/// SYN/ACK comes, and the first window after it (`tcp_rcv_synsent_state_process`).
+const FIRST_SEGMENTS: u64 = 10;
+
 /// See the top of this file.
 #[derive(Debug)]
 pub struct Sender {
@@ -71,6 +76,8 @@ pub struct Sender {
     pace_blocked: bool,
     /// Most that is sent, bit/s.
     max_pacing_bps: Option<u64>,
+    /// Whether the connection was opened from here.
+    pub(super) opened: bool,
     pub(super) persist_at: Option<Instant>,
     window_probe_due: bool,
     last_sent_at: Option<Instant>,
@@ -163,6 +170,7 @@ impl Sender {
             pace_at: Instant::ZERO,
             pace_blocked: false,
             max_pacing_bps: options.max_pacing_bps,
+            opened: false,
             persist_at: None,
             window_probe_due: false,
             last_sent_at: None,
@@ -552,14 +560,20 @@ impl Sender {
     }
 
     /// Time for `len` bytes of payload at the rate the controller asks for, or at twice the window per RTT in
-    /// slow start and 1.2 times after, as Linux.
+    /// slow start and 1.2 times after, as Linux. None for the first segments at a rate of the window.
     fn pacing_ns(&self, len: u64) -> Option<u64> {
         let limit = self.max_pacing_bps.unwrap_or(u64::MAX);
         if let Some(bps) = self.cc.pacing_bps().map(|bps| bps.min(limit)) {
             return Some(len * 8_000_000_000 / bps.max(1));
         }
+        if self.stats.segments_sent < FIRST_SEGMENTS {
+            return None;
+        }
         let srtt_ns = u128::from(nanos(self.rtt.srtt()));
-        let cwnd = self.cc.cwnd_bytes();
+        let mut cwnd = self.cc.cwnd_bytes();
+        if self.opened && self.una == 1 {
+            cwnd = cwnd.min(FIRST_SEGMENTS * u64::from(self.mss));
+        }
         let percent = if cwnd < self.cc.ssthresh_bytes() / 2 { 200 } else { 120 };
         let bps = u128::from(cwnd) * 8 * percent * 10_000_000 / (srtt_ns > 0).then_some(srtt_ns)?;
         let bps = bps.min(u128::from(limit));

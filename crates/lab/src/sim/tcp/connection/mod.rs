@@ -210,7 +210,7 @@ impl Connection {
             return;
         }
         let echo = self.echo(h, now);
-        if let Some(report) = self.telemetry.as_mut().and_then(|end| end.on_segment(&h.options)) {
+        if let Some(report) = self.telemetry.as_mut().and_then(|end| end.on_segment(&h.options, now)) {
             self.sender.on_report(&report, now);
         }
         if h.flags.contains(TcpFlags::ACK) {
@@ -442,6 +442,7 @@ impl Connection {
         // The window of a SYN/ACK is not scaled.
         let shift = if self.state == State::SynSent { 0 } else { self.peer_shift };
         sender.window_end = 1 + (u64::from(h.window) << shift);
+        sender.opened = self.state == State::SynSent;
         let (written, closing) = self.sender.intent();
         sender.write(written);
         if closing {

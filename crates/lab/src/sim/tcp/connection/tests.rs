@@ -182,6 +182,36 @@ fn a_clean_transfer_needs_no_retransmission() {
     }
 }
 
+/// How many segments with data an end sends at once, and how many in its first round trip, with a window of 40.
+fn first_round_trip(end: usize, pacing: bool) -> (usize, usize) {
+    let mut pair = Pair::new(Options { pacing, initial_window_segments: 40, ..Options::default() }, ms(20));
+    pair.ends[end].write(200_000);
+    pair.ends.iter_mut().for_each(|end| end.close(false));
+    let mut sent = Vec::new();
+    pair.run_timed(
+        |now, from| {
+            sent.extend((from == end).then_some(now));
+            Fate::Pass
+        },
+        |_, _| {},
+    );
+    // The SYN has left before; the server's first is the SYN/ACK.
+    let data = &sent[end..];
+    let begin = data[0];
+    let until = |after: Duration| data.iter().filter(|at| **at < begin + after).count();
+    (until(ms(1)), until(ms(40)))
+}
+
+#[test]
+fn the_first_segments_are_not_paced_and_the_rest_as_linux_does() {
+    assert_eq!(first_round_trip(0, false), (40, 40));
+    // Opened here: ten at once, then as twenty a round trip are sent, with their headers, whatever the window is.
+    assert_eq!(first_round_trip(0, true), (10, 29));
+    // Opened by the peer: the rate is that of the window.
+    let (at_once, all) = first_round_trip(1, true);
+    assert!((10..13).contains(&at_once) && all == 40, "{at_once} {all}");
+}
+
 /// Seconds it takes to send 20 MB over a bottleneck of 20 Mbit/s with a RTT of 40 ms and a deep queue, every
 /// n-th packet lost on the way; and the longest wait in the queue.
 fn through_a_bottleneck(congestion_control: Algorithm, lose_every: u64) -> (f64, Duration, TcpStats) {
