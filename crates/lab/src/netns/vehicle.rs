@@ -1,4 +1,4 @@
-//! A vehicle and its ground station: MAVLink messages that pymavlink makes and reads (vehicle.py).
+//! A vehicle and its ground station: MAVLink messages that pymavlink makes and reads (vehicle.py), over UDP or TCP.
 
 use super::program;
 use super::traffic::{Arrival, Schedule, Setup};
@@ -19,6 +19,7 @@ pub struct Vehicle {
     script: PathBuf,
     sent: PathBuf,
     received: PathBuf,
+    tcp: bool,
 }
 
 /// What both ends say.
@@ -28,18 +29,18 @@ pub struct Report {
     pub sent: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Messages that pymavlink read.
+    /// Messages that pymavlink read: when, or over TCP when the vehicle had the ACK of their last byte.
     pub arrivals: Vec<Arrival>,
     /// What arrived and is no message.
     pub bad: u64,
 }
 
 impl Vehicle {
-    /// One whose reports are called `name` and stand in `folder`.
+    /// One whose reports are called `name` and stand in `folder`; over TCP, or UDP.
     ///
     /// # Errors
     /// [`Unable`]: there is no pymavlink.
-    pub fn new(name: &str, folder: &Path) -> Result<Self> {
+    pub fn new(name: &str, folder: &Path, tcp: bool) -> Result<Self> {
         let python =
             std::env::var_os("ANABRANCH_PYTHON").map_or_else(|| program::path_of("python3"), PathBuf::from);
         let has = Command::new(&python).args(["-c", "import pymavlink"]).output();
@@ -50,8 +51,8 @@ impl Vehicle {
             )));
         }
         let path = |what: &str| folder.join(format!("{name}.{what}"));
-        let vehicle =
-            Self { python, script: path("vehicle.py"), sent: path("sent"), received: path("received") };
+        let (script, sent, received) = (path("vehicle.py"), path("sent"), path("received"));
+        let vehicle = Self { python, script, sent, received, tcp };
         std::fs::write(&vehicle.script, SCRIPT).with_context(|| vehicle.script.display().to_string())?;
         Ok(vehicle)
     }
@@ -69,7 +70,7 @@ impl Vehicle {
         when: Schedule,
         setup: &Setup,
     ) -> Result<Command> {
-        let mut task = task(from, when, &self.sent)?;
+        let mut task = self.task(from, when, &self.sent)?;
         task["to"] = address(to);
         task["rate_bps"] = rate_bps.into();
         task["seed"] = seed.into();
@@ -84,7 +85,20 @@ impl Vehicle {
     /// # Errors
     /// As [`Vehicle::send`].
     pub fn receive(&self, at: SocketAddr, when: Schedule) -> Result<Command> {
-        Ok(self.command("receive", &task(at, when, &self.received)?))
+        Ok(self.command("receive", &self.task(at, when, &self.received)?))
+    }
+
+    fn task(&self, bind: SocketAddr, when: Schedule, report: &Path) -> Result<Value> {
+        let Schedule::Told { start, stop, until } = when else { bail!("a vehicle is told when to begin") };
+        let ns = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        Ok(json!({
+            "tcp": self.tcp,
+            "bind": address(bind),
+            "start_ns": ns(start),
+            "stop_ns": ns(stop),
+            "until_ns": ns(until),
+            "report": report,
+        }))
     }
 
     fn command(&self, role: &str, task: &Value) -> Command {
@@ -108,35 +122,38 @@ fn address(address: SocketAddr) -> Value {
     json!([address.ip(), address.port()])
 }
 
-fn task(bind: SocketAddr, when: Schedule, report: &Path) -> Result<Value> {
-    let Schedule::Told { start, stop, until } = when else { bail!("a vehicle is told when to begin") };
-    let ns = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    Ok(json!({
-        "bind": address(bind),
-        "start_ns": ns(start),
-        "stop_ns": ns(stop),
-        "until_ns": ns(until),
-        "report": report,
-    }))
-}
-
 fn parse(sent: &str, received: &str) -> Result<Report> {
-    let pair = |line: &str| -> Result<(u64, u64)> {
-        let (a, b) = line.split_once(' ').with_context(|| format!("\"{line}\""))?;
-        Ok((a.parse()?, b.parse()?))
+    let numbers = |line: &str| -> Result<Vec<u64>> {
+        line.split(' ').map(|n| n.parse().with_context(|| format!("\"{line}\""))).collect()
     };
-    let sent: Vec<(u64, u64)> = sent.lines().map(pair).collect::<Result<_>>()?;
+    let pair = |line: &str| -> Result<(u64, u64)> {
+        let [a, b] = numbers(line)?[..] else { bail!("\"{line}\"") };
+        Ok((a, b))
+    };
+    // Time, bytes, and over TCP when the ACK came.
+    let sent: Vec<(u64, u64, Option<u64>)> = sent
+        .lines()
+        .map(|line| match numbers(line)?[..] {
+            [at, bytes] => Ok((at, bytes, None)),
+            [at, bytes, acked] => Ok((at, bytes, Some(acked))),
+            _ => bail!("\"{line}\""),
+        })
+        .collect::<Result<_>>()?;
     let mut report =
-        Report { sent: sent.len() as u64, bytes: sent.iter().map(|(_, b)| b).sum(), ..Report::default() };
+        Report { sent: sent.len() as u64, bytes: sent.iter().map(|of| of.1).sum(), ..Report::default() };
     for line in received.lines() {
         if let Some(bad) = line.strip_prefix("bad ") {
             report.bad = bad.parse()?;
             continue;
         }
-        let (number, arrived_ns) = pair(line)?;
+        let (number, read_ns) = pair(line)?;
         let at = usize::try_from(number).ok().and_then(|n| sent.get(n));
-        let (sent_ns, _) = *at.with_context(|| format!("message {number} was never sent"))?;
-        report.arrivals.push(Arrival { number, sent_ns, arrived_ns });
+        let (sent_ns, _, acked) = *at.with_context(|| format!("message {number} was never sent"))?;
+        let arrived_ns = acked.unwrap_or(read_ns);
+        // Read, and its ACK had not come when the run ended: as good as lost.
+        if arrived_ns > 0 {
+            report.arrivals.push(Arrival { number, sent_ns, arrived_ns });
+        }
     }
     Ok(report)
 }
@@ -153,5 +170,14 @@ mod tests {
         assert_eq!(report, Report { sent: 3, bytes: 100, arrivals, bad: 1 });
         assert!(parse("100 40\n", "1 150\n").unwrap_err().to_string().contains("never sent"));
         assert!(parse("100\n", "").is_err());
+        assert!(parse("100 40 1 2\n", "").is_err());
+    }
+
+    #[test]
+    fn over_tcp_a_message_has_arrived_when_its_ack_comes() {
+        let report = parse("100 40 190\n200 21 260\n300 39 0\n", "0 150\n1 220\n2 320\nbad 0\n").unwrap();
+        let arrival = |number, sent_ns, arrived_ns| Arrival { number, sent_ns, arrived_ns };
+        assert_eq!(report.arrivals, [arrival(0, 100, 190), arrival(1, 200, 260)]);
+        assert_eq!((report.sent, report.bytes), (3, 100));
     }
 }

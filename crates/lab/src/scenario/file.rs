@@ -76,8 +76,10 @@ choice! {
         Iperf3 = "iperf3",
         /// irtt: packets that are answered, with time stamps of both ends; the sender of a `cbr` flow asks.
         Irtt = "irtt",
-        /// A vehicle's MAVLink messages, made and read by pymavlink, up.
+        /// A vehicle's MAVLink messages, made and read by pymavlink, up, over UDP.
         Mavlink = "mavlink",
+        /// The same over one TCP connection; a message is delivered when its sender has the ACK of it.
+        MavlinkTcp = "mavlink_tcp",
         /// Video that ffmpeg sends by RTMP and nginx records, up.
         Ffmpeg = "ffmpeg",
         /// One QUIC stream of quinn, with its CUBIC, BBR or Reno.
@@ -427,8 +429,8 @@ table! {
         /// The application writes at this rate, Mbit/s; left out, as fast as TCP takes it.
         limit_mbps: Option<f64> = None, range(0.001, 100_000.0), only(&["bulk_tcp"]);
         /// Who carries it in namespaces: `curl` (bulk_tcp) fetches `bytes` downwards from nginx, `iperf3` is for
-        /// bulk_tcp, `irtt` for cbr and ping. `mavlink` (cbr, up) sends a vehicle's messages, as many of them as
-        /// `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`; `quinn` carries a bulk_tcp
+        /// bulk_tcp, `irtt` for cbr and ping. `mavlink` and `mavlink_tcp` (cbr, up) send a vehicle's messages, as many of
+        /// them as `rate_mbps` has room for; `ffmpeg` (bulk_tcp, up) sends a video of `limit_mbps`; `quinn` carries a bulk_tcp
         /// flow over QUIC in the place of TCP, with quinn's own `congestion_control`. In virtual time there are only
         /// models.
         program: Program = Program::Own, only(&["bulk_tcp", "cbr", "ping"]);

@@ -303,7 +303,11 @@ impl Check {
     ) -> serde_json::Value {
         let netns = file.backends.contains(&file::BackendName::Netns);
         let own = flow.program == file::Program::Own;
-        let asks_slices = own || matches!(flow.program, file::Program::Mavlink | file::Program::Ffmpeg);
+        let asks_slices = own
+            || matches!(
+                flow.program,
+                file::Program::Mavlink | file::Program::MavlinkTcp | file::Program::Ffmpeg
+            );
         if flow.slice.guaranteed_mbps.is_some() && netns {
             let what = "is for the virtual backend; namespaces have `via = \"slices\"` and [slice]";
             self.problem(format!("{path}.slice"), what);
@@ -388,7 +392,9 @@ impl Check {
                 let bytes = flow.packet_bytes;
                 self.problem(path, format!("packet_bytes = {bytes}: irtt has {IRTT_BYTES} at least"));
             }
-            file::Program::Mavlink if flow.kind != FlowKind::Cbr || flow.direction != file::Direction::Up => {
+            file::Program::Mavlink | file::Program::MavlinkTcp
+                if flow.kind != FlowKind::Cbr || flow.direction != file::Direction::Up =>
+            {
                 self.problem(path, "a vehicle sends MAVLink: it needs kind \"cbr\" and direction \"up\"");
             }
             file::Program::Ffmpeg

@@ -89,8 +89,11 @@ impl Carrier {
                 let processes = vec![("ue", of.ends.ue_space, later(of, video.command())?)];
                 (Self::Video(video), processes)
             }
-            (file::Program::Mavlink, Traffic::Cbr { rate_bps, .. }) => {
-                let vehicle = Vehicle::new(&name, of.folder)?;
+            (
+                program @ (file::Program::Mavlink | file::Program::MavlinkTcp),
+                Traffic::Cbr { rate_bps, .. },
+            ) => {
+                let vehicle = Vehicle::new(&name, of.folder, program == file::Program::MavlinkTcp)?;
                 let (from, to) = (of.ends.ue, of.ends.server);
                 let send = vehicle.send(from, to, *rate_bps, of.seed, of.when, &of.choice.setup)?;
                 let receive = vehicle.receive(to, of.when)?;
