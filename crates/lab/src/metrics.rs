@@ -82,6 +82,12 @@ pub const METRICS: &[Metric] = &[
     metric("flow.<flow>.trace_nodes", "", "the same, virtual backend: most nodes in one of them"),
     metric("flow.<flow>.reports", "", "TCP with `telemetry`: reports that reached the sender"),
     metric(
+        "flow.<flow>.report_age_ms",
+        "ms",
+        "the same, virtual backend: mean time from when a trace arrived to when its report left with an ACK, in steps of 8 ms, and \
+         what a broker took of it",
+    ),
+    metric(
         "flow.<flow>.telemetry_percent",
         "%",
         "TCP with `telemetry`: share of traces and reports in all bytes of the flow's packets, both ways",

@@ -480,6 +480,11 @@ table! {
         ceiling_mbps: f64 = 1000.0, range(0.1, 1_000_000.0);
         /// Reports older than so many round trips count for nothing.
         stale_rtts: u32 = 8, range(1.0, 255.0);
+        /// Reports come to the sender's controller by a broker, so long after one another, milliseconds; left out, with the ACKs
+        /// that have them. Virtual backend only.
+        broker_interval_ms: Option<f64> = None, range(0.001, 60_000.0);
+        /// From when the broker has a report until the controller has it, milliseconds.
+        broker_delay_ms: f64 = 0.0, range(0.0, 60_000.0);
     }
 }
 

@@ -176,6 +176,9 @@ fn telemetry(out: &mut Outcome, name: &str, [receiver, sender]: &[TelemetryStats
     put("traces", receiver.traces_in as f64);
     put("trace_nodes", receiver.trace_nodes as f64);
     put("reports", sender.reports_in as f64);
+    if sender.reports_in > 0 {
+        put("report_age_ms", sender.reports_age.as_secs_f64() * 1e3 / sender.reports_in as f64);
+    }
     let bytes = receiver.telemetry_bytes + sender.telemetry_bytes;
     put(
         "telemetry_percent",

@@ -17,7 +17,7 @@ use crate::scenario::model::{self, CongestionControl, Direction, Flow, Traffic, 
 use crate::sim::host::{App, AppId, Host};
 use crate::sim::network::{Network, NodeId};
 use crate::sim::router::Router;
-use crate::sim::tcp::telemetry::{NAMESPACE, Telemetry};
+use crate::sim::tcp::telemetry::{Broker, NAMESPACE, Telemetry};
 use crate::sim::tcp::{Options, Recovery};
 use crate::sim::tcp_app::{End, Script, TcpApp};
 use crate::sim::udp_app::{Schedule, UdpApp};
@@ -599,7 +599,14 @@ impl Ends<'_> {
                 Via::Atsss if self.flow.ipv6 => LINK_MTU - OUTER_BYTES - SECURE_BYTES,
                 _ => LINK_MTU,
             },
-            telemetry: told.map(|t| Telemetry { every: t.every, nodes: t.nodes }),
+            telemetry: told.map(|t| Telemetry {
+                every: t.every,
+                nodes: t.nodes,
+                broker: t.broker_interval_ms.map(|interval| Broker {
+                    interval: model::ms(interval),
+                    delay: model::ms(t.broker_delay_ms),
+                }),
+            }),
             int: told.map_or_else(IntConfig::default, |t| IntConfig {
                 ceiling_bps: bps(t.ceiling_mbps),
                 increment: t.increment,

@@ -67,6 +67,11 @@ impl TelemetryPlan {
                     telemetry.nodes
                 )));
             }
+            if telemetry.broker_interval_ms.is_some() {
+                bail!(Unable(format!(
+                    "flow.{name}.telemetry.broker_interval_ms: the kernel's controllers hear of reports by ACKs"
+                )));
+            }
             fits_the_tunnel(name, flow, telemetry.nodes)?;
             plan.flows.insert(name.clone());
             plan.room.insert(cc, trace_bytes(telemetry.nodes));

@@ -6,6 +6,12 @@
 //!   sender    option 0x72 ──▶ congestion controller
 //! ```
 //!
+//! With a broker (§VI-B of the paper: the sink publishes, the controller subscribes) the controller hears of a report later:
+//!
+//! ```text
+//!   option 0x72 ──▶ the newest, every `interval` ──▶ `delay` ──▶ congestion controller
+//! ```
+//!
 //! As in `bpf/`: the newest trace answers, the full form where there is room, the short one beside two SACK blocks,
 //! none beside three.
 
@@ -14,6 +20,7 @@ use anabranch_wire::ioam::{
     self, FEEDBACK_LEN, FEEDBACK_SHORT_LEN, Feedback, HOP_BY_HOP, TraceHeader, TraceType, trace_header_len,
 };
 use anabranch_wire::tcp::{TCP_OPTIONS_MAX, TcpOptions};
+use std::collections::VecDeque;
 
 /// IOAM namespace of the kernel's own examples, and of ours.
 pub const NAMESPACE: u16 = 123;
@@ -34,6 +41,17 @@ pub struct Telemetry {
     pub every: u32,
     /// Nodes a trace has room for, 1 to [`MOST_NODES`].
     pub nodes: u8,
+    /// By which reports come to the controller; else at once, with the ACK that has them.
+    pub broker: Option<Broker>,
+}
+
+/// What stands between the sink of traces and the controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broker {
+    /// Time from one report that is published to the next.
+    pub interval: Duration,
+    /// From when it is published until the controller has it.
+    pub delay: Duration,
 }
 
 impl Telemetry {
@@ -53,8 +71,10 @@ pub struct TelemetryStats {
     pub traces_in: u64,
     /// Most nodes in one of them.
     pub trace_nodes: u64,
-    /// Reports that arrived.
+    /// Reports that the congestion controller had.
     pub reports_in: u64,
+    /// Sum of their ages then, since their traces arrived at the sink; in steps of [`AGE_UNIT_MS`] but for the broker's part.
+    pub reports_age: Duration,
     /// Bytes of all IP packets sent, and of traces and reports among them.
     pub sent_bytes: u64,
     /// See `sent_bytes`.
@@ -70,13 +90,24 @@ pub struct TelemetryEnd {
     answer: Option<(Instant, Feedback)>,
     /// The newest report.
     report: Option<Feedback>,
+    /// When the broker had one last, and what is on its way from there: since when, and what.
+    published_at: Option<Instant>,
+    published: VecDeque<(Instant, Feedback)>,
     stats: TelemetryStats,
 }
 
 impl TelemetryEnd {
     /// An end that has seen nothing.
     pub fn new(config: Telemetry) -> Self {
-        Self { config, credit: 0, answer: None, report: None, stats: TelemetryStats::default() }
+        Self {
+            config,
+            credit: 0,
+            answer: None,
+            report: None,
+            published_at: None,
+            published: VecDeque::new(),
+            stats: TelemetryStats::default(),
+        }
     }
 
     /// A packet with data leaves: with a trace, if it is its turn.
@@ -132,12 +163,42 @@ impl TelemetryEnd {
         }
     }
 
-    /// A segment arrives: the report in it, if there is one.
-    pub fn on_segment(&mut self, options: &TcpOptions) -> Option<Feedback> {
-        let report = Feedback::parse(&options.report).ok().flatten()?;
+    /// A segment arrives: what the congestion controller hears now, if anything.
+    pub fn on_segment(&mut self, options: &TcpOptions, now: Instant) -> Option<Feedback> {
+        let report = Feedback::parse(&options.report).ok().flatten();
+        let (report, waited) = match self.config.broker {
+            None => (report?, Duration::ZERO),
+            Some(broker) => self.by_broker(broker, report, now)?,
+        };
         self.stats.reports_in += 1;
+        self.stats.reports_age += Duration::from_millis(u64::from(report.age) * AGE_UNIT_MS as u64) + waited;
+        let age = u128::from(report.age) + waited.as_millis() / AGE_UNIT_MS;
+        let report = Feedback { age: age.min(31) as u8, ..report };
         self.report = Some(report);
         Some(report)
+    }
+
+    /// The newest report that has come from the broker by now, and how long it was on its way there and back.
+    fn by_broker(
+        &mut self,
+        broker: Broker,
+        report: Option<Feedback>,
+        now: Instant,
+    ) -> Option<(Feedback, Duration)> {
+        let due = |at: Instant| now.saturating_since(at);
+        if let Some(report) = report
+            && self.published_at.is_none_or(|at| due(at) >= broker.interval)
+        {
+            self.published_at = Some(now);
+            self.published.push_back((now, report));
+        }
+        let mut newest = None;
+        while let Some(&(at, report)) = self.published.front().filter(|(at, _)| due(*at) >= broker.delay) {
+            newest = Some((report, due(at)));
+            self.published.pop_front();
+        }
+        // As on the way by ACKs: what is too old to say how old is not told.
+        newest.filter(|(_, waited)| *waited <= ANSWER)
     }
 
     /// The newest report.
@@ -164,11 +225,11 @@ mod tests {
 
     #[test]
     fn one_segment_in_so_many_carries_a_trace() {
-        let mut end = TelemetryEnd::new(Telemetry { every: 4, nodes: 2 });
+        let mut end = TelemetryEnd::new(Telemetry { every: 4, nodes: 2, broker: None });
         let with: Vec<bool> = (0..12).map(|_| end.trace(&segment()).is_some()).collect();
         assert_eq!(with.iter().filter(|b| **b).count(), 3);
         assert!(with[3] && with[7] && with[11]);
-        let bytes = Telemetry { every: 4, nodes: 2 }.header_bytes() as u64;
+        let bytes = Telemetry { every: 4, nodes: 2, broker: None }.header_bytes() as u64;
         let stats = end.stats();
         assert_eq!((stats.traces_out, stats.telemetry_bytes), (3, 3 * bytes));
         assert_eq!(stats.sent_bytes, 12 * segment().len() as u64 + 3 * bytes);
@@ -176,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_a_trace_tells_goes_back_as_far_as_it_fits() {
-        let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 6 });
+        let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 6, broker: None });
         let mut packet = end.trace(&segment()).unwrap();
         let (queue_drops, medium_losses) = (Some(0), Some(7));
         let snapshot =
@@ -198,7 +259,7 @@ mod tests {
             options.sack = sack;
             end.answer(&mut options, 0, now);
             assert!(options.len() <= TCP_OPTIONS_MAX);
-            end.on_segment(&options)
+            end.on_segment(&options, now)
         };
         for blocks in 0..=2 {
             let told = answer(&mut end, blocks, at + Duration::from_millis(17)).unwrap();
@@ -208,5 +269,25 @@ mod tests {
         assert_eq!(answer(&mut end, 3, at), None, "no room beside three");
         assert_eq!(answer(&mut end, 0, at + Duration::from_millis(249)), None, "too old to be worth sending");
         assert_eq!(end.stats().reports_in, 3);
+    }
+
+    #[test]
+    fn a_broker_has_a_report_now_and_then_and_the_controller_later() {
+        let ms = Duration::from_millis;
+        let broker = Some(Broker { interval: ms(50), delay: ms(20) });
+        let mut end = TelemetryEnd::new(Telemetry { every: 1, nodes: 2, broker });
+        let mut told = Vec::new();
+        // One ACK every 10 ms says how many it is.
+        for n in 0..20 {
+            let mut options = TcpOptions::default();
+            Feedback { medium_losses: n, ..Feedback::default() }.emit(&mut options.report).unwrap();
+            let at = Instant::from_millis(1000 + 10 * u64::from(n));
+            told.extend(end.on_segment(&options, at).map(|report| (n, report.medium_losses, report.age)));
+        }
+        assert_eq!(told, [(2, 0, 2), (7, 5, 2), (12, 10, 2), (17, 15, 2)]);
+        assert_eq!(end.stats().reports_in, 4);
+        assert_eq!(end.stats().reports_age, ms(80));
+        // One that nobody fetched for long is not told.
+        assert_eq!(end.on_segment(&TcpOptions::default(), Instant::from_millis(9000)), None);
     }
 }
