@@ -225,6 +225,29 @@ mod tests {
     }
 
     #[test]
+    fn the_page_has_these_tables() {
+        let page = include_str!("../../../docs/atsss-memory.md");
+        let thousands = |n: u64| format!("{},{:03}", n / 1000, n % 1000);
+        for row in table5(BUDGET) {
+            let both = |design| format!("{:.2} ({:.2})", row.ratio(design), row.paper_ratio(design));
+            let line = format!(
+                "| {} | {} | {} | {} | **{:.2}** (",
+                row.sessions,
+                thousands(row.users[0]),
+                both(Design::Htl),
+                both(Design::Utss),
+                row.ratio(Design::Both)
+            );
+            assert!(page.contains(&line), "the page lacks {line}");
+        }
+        for row in table5_with(BUDGET, Flat::ApplicationId) {
+            let [_, htl, utss, both] = Design::ALL.map(|design| row.ratio(design));
+            let line = format!("| {} | {htl:.2} | {utss:.2} | **{both:.2}** |", row.sessions);
+            assert!(page.contains(&line), "the page lacks {line}");
+        }
+    }
+
+    #[test]
     fn the_papers_figures_are_a_line_in_the_sessions_but_for_one() {
         // Per user: 16 bits of path state (two 8-bit registers, §V-G), and per session an entry of
         // 53.4 bits (flat) or 40.6 bits (hierarchical), in 25 MiB.
