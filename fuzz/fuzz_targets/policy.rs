@@ -4,8 +4,7 @@
 
 use anabranch_atsss::classify::RuleSet;
 use anabranch_atsss::document::Document;
-use anabranch_atsss::steer::{ModeState, Packet, PathState, PathStates};
-use anabranch_atsss::view::FlowSteer;
+use anabranch_steer::{FlowSteer, ModeState, Packet, PathState, PathStates};
 use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
 use arbitrary::Arbitrary;

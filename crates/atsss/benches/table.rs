@@ -8,12 +8,12 @@
 #![allow(missing_docs, reason = "criterion_group! makes undocumented functions")]
 
 use anabranch_atsss::classify::RuleSet;
-use anabranch_atsss::steer::PathStates;
 use anabranch_atsss::table::flow::FlowTable;
 use anabranch_atsss::table::session::SessionTable;
 use anabranch_atsss::table::{Slab, SlabLayout};
 use anabranch_element::time::Instant;
-use anabranch_rules::Rule;
+use anabranch_steer::PathStates;
+use anabranch_steer::Rule;
 use anabranch_wire::ip::FlowKey;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rand_chacha::ChaCha12Rng;

@@ -10,10 +10,11 @@
 //! that rules mention.
 
 use crate::dns::DnsTable;
-use crate::steer::{Mode, PolicyError};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
-use anabranch_rules::{AccessName, Filter, Functionality, PortRange, Protocol, Rule};
+use anabranch_rules::{AccessName, Filter, PortRange, Protocol};
+use anabranch_steer::{Functionality, Rule};
+use anabranch_steer::{Mode, PolicyError};
 use anabranch_wire::ip::{FlowKey, protocol};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -331,7 +332,7 @@ const _: () = assert!(MAX_PATHS <= PathId::MAX as usize, "every access has a pat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_rules::SteeringMode;
+    use anabranch_steer::{SteeringMode, active_standby};
     use proptest::prelude::*;
 
     fn rules(json: &str) -> Vec<Rule> {
@@ -340,11 +341,11 @@ mod tests {
 
     fn rule(name: &str, filter: &str) -> Rule {
         let filter = serde_json::from_str(filter).unwrap();
-        let steering = SteeringMode::ActiveStandby {
+        let steering = SteeringMode::ActiveStandby(active_standby::Params {
             primary: "5g".into(),
             rotate_packets: 0,
             leave_above_loss_percent: 5,
-        };
+        });
         Rule { name: name.into(), filter, steering, reorder: true, functionality: Functionality::Ll }
     }
 

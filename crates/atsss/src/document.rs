@@ -1,6 +1,6 @@
 //! What tunnel ends tell each other in CONFIG documents: rules, and how the UE classified a flow.
 
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anabranch_wire::ip::FlowKey;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

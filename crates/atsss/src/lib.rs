@@ -42,13 +42,11 @@ pub mod mtu;
 pub mod path;
 pub mod reorder;
 pub mod session;
-pub mod steer;
 pub mod table;
 pub mod tcp_lane;
 pub(crate) mod tunnel_element;
 pub mod ue;
 pub mod upf;
-pub mod view;
 
 use anabranch_element::time::Instant;
 use anabranch_wire::ip::FlowKey;
@@ -59,11 +57,7 @@ use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
-/// Index of an access path within a session; equal on both ends.
-pub type PathId = u8;
-
-/// Most paths one session may have.
-pub const MAX_PATHS: usize = 8;
+pub use anabranch_steer::{MAX_PATHS, PathId};
 
 /// Where datagrams for the far tunnel end are written (batch form of the contract).
 pub trait DatagramSink {

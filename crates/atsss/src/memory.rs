@@ -23,8 +23,8 @@
 //! does ("a simplified data plane program"). docs/atsss-memory.md discusses the result.
 
 use crate::classify::{CompiledRule, MAX_RULES, Matcher};
-use crate::steer::{Mode, ModeState, PathStates};
 use crate::table::session::{address_bytes, exception_bytes};
+use anabranch_steer::{Mode, ModeState, PathStates};
 use std::net::{IpAddr, SocketAddr};
 
 /// The four designs, in the order of the paper's columns.

@@ -7,7 +7,7 @@ use anabranch_atsss::session::{Addresses, SessionParams};
 use anabranch_atsss::ue::UeCommand;
 use anabranch_atsss::upf::UpfCommand;
 use anabranch_element::time::Duration;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anabranch_wire::ip::{self, FlowKey};
 use std::net::SocketAddr;
 use swarm::{Fast, REMOTE, SERVER, Swarm, Wire, from, virtual_ip};

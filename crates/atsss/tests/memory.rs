@@ -4,7 +4,11 @@ mod swarm;
 
 use anabranch_atsss::session::SessionParams;
 use anabranch_element::time::Duration;
-use anabranch_rules::{Granularity, Rule, SteeringMode, Weight};
+use anabranch_steer::{
+    Rule, SteeringMode, active_standby, coded,
+    load_balance::{self, Granularity, Weight},
+    redundant, smallest_delay,
+};
 use anabranch_wire::ip;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -78,19 +82,23 @@ fn resting_sessions_are_small() {
 fn packets_do_not_allocate() {
     let weight = |access: &str, percent| Weight { access: access.into(), percent };
     let modes = [
-        SteeringMode::ActiveStandby {
+        SteeringMode::ActiveStandby(active_standby::Params {
             primary: "wifi".into(),
             rotate_packets: 0,
             leave_above_loss_percent: 5,
-        },
-        SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 },
-        SteeringMode::LoadBalance {
+        }),
+        SteeringMode::SmallestDelay(smallest_delay::Params {
+            hysteresis_percent: 10,
+            dwell_ms: 200,
+            leave_above_loss_percent: 5,
+        }),
+        SteeringMode::LoadBalance(load_balance::Params {
             weights: vec![weight("5g", 50), weight("wifi", 50)],
             per: Granularity::Packet,
             autonomous: false,
-        },
-        SteeringMode::Redundant { above_loss_percent: None },
-        SteeringMode::Coded { overhead_percent: 30, window_packets: 64, longest_wait_ms: 100 },
+        }),
+        SteeringMode::Redundant(redundant::Params { above_loss_percent: None }),
+        SteeringMode::Coded(coded::Params { overhead_percent: 30, window_packets: 64, longest_wait_ms: 100 }),
     ];
     // Also where each packet is cut in two.
     for (mode, carries) in modes.into_iter().flat_map(|mode| [(mode.clone(), usize::MAX), (mode, 1000)]) {

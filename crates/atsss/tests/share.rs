@@ -5,7 +5,7 @@ mod swarm;
 use anabranch_atsss::session::{SessionEvent, SessionParams};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_element::time::Duration;
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby};
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, StreamWord};
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ fn standby(primary: &str) -> Vec<Rule> {
     vec![Rule {
         name: "all".into(),
         filter: Default::default(),
-        steering: SteeringMode::ActiveStandby {
+        steering: SteeringMode::ActiveStandby(active_standby::Params {
             primary: primary.into(),
             rotate_packets: 0,
             leave_above_loss_percent: 5,
-        },
+        }),
         reorder: true,
         functionality: Default::default(),
     }]

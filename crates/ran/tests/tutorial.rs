@@ -22,7 +22,7 @@ struct Example {
     known: &'static str,
 }
 
-const EXAMPLES: [Example; 3] = [
+const EXAMPLES: [Example; 4] = [
     Example {
         name: "longest_queue",
         krate: "ran",
@@ -38,6 +38,14 @@ const EXAMPLES: [Example; 3] = [
         registry: "queue/mod.rs",
         section: "\n    limiters {\n        vanilla",
         known: "matches!(super::Algorithm::LastGrant.name().as_bytes(), b\"last_grant\")",
+    },
+    Example {
+        name: "least_loss",
+        krate: "steer",
+        folder: "",
+        registry: "lib.rs",
+        section: "\nregistry! {\n",
+        known: "matches!(super::ModeName::LeastLoss.name().as_bytes(), b\"least-loss\")",
     },
     Example {
         name: "half_rate",
@@ -86,8 +94,8 @@ fn write(to: &Path, text: &str) {
 fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
     let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tutorial");
     let _ = fs::remove_dir_all(copies.join("crates"));
-    // What the two crates need; `link` is for their tests, which are not compiled.
-    for krate in ["wire", "element", "rules", "link", "ran", "cc"] {
+    // What the three crates need; `link` is for their tests, which are not compiled.
+    for krate in ["wire", "element", "rules", "link", "ran", "steer", "cc"] {
         let folder = root().join("crates").join(krate);
         let to = copies.join("crates").join(krate);
         copy(&folder.join("src"), &to.join("src"));
@@ -97,7 +105,10 @@ fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let (before, rest) = manifest.split_once("members = [").unwrap();
     let after = rest.split_once("]\n").unwrap().1;
-    write(&copies.join("Cargo.toml"), &format!("{before}members = [\"crates/ran\", \"crates/cc\"]\n{after}"));
+    write(
+        &copies.join("Cargo.toml"),
+        &format!("{before}members = [\"crates/ran\", \"crates/steer\", \"crates/cc\"]\n{after}"),
+    );
     copy(&root().join("Cargo.lock"), &copies.join("Cargo.lock"));
 
     for Example { name, krate, folder, registry, section, known } in EXAMPLES {
@@ -106,7 +117,7 @@ fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
             .replace(&format!("anabranch_{krate}::"), "crate::");
         let code = format!("//! {name}: of the tutorial.\n{code}\nconst _: () = assert!({known});\n");
         write(&source.join(folder).join(format!("{name}.rs")), &code);
-        let line = block(&format!("\"{name}\" {}(", type_of(name)));
+        let line = block(&format!("\" {}({name}::", type_of(name)));
         assert_eq!(line.lines().count(), 1, "{name}: {line}");
         let file = source.join(registry);
         let text = fs::read_to_string(&file).unwrap();
@@ -117,7 +128,7 @@ fn each_algorithm_of_the_tutorial_is_a_file_and_a_line() {
     }
 
     let check = Command::new(env!("CARGO"))
-        .args(["check", "--quiet", "--offline", "--package", "anabranch-ran", "--package", "anabranch-cc"])
+        .args(["check", "--quiet", "--offline", "--workspace"])
         .current_dir(&copies)
         .env("CARGO_TARGET_DIR", copies.join("target"))
         .output()

@@ -4,7 +4,7 @@ use super::admission::{Demand, larger};
 use super::lifecycle::State;
 use super::plan::Execution;
 use super::profile::ServiceProfile;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

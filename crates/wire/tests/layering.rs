@@ -6,30 +6,57 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates without IO, clock and private randomness.
-const ALGORITHMS: [&str; 10] =
-    ["wire", "element", "rules", "atsss", "ran", "lwip", "cc", "slice", "selection", "link"];
+const ALGORITHMS: [&str; 11] =
+    ["wire", "element", "rules", "steer", "atsss", "ran", "lwip", "cc", "slice", "selection", "link"];
 
 /// Which of our crates each crate may build on.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("element", &["wire"]),
     ("rules", &[]),
-    ("atsss", &["element", "rules", "wire"]),
+    ("steer", &["element", "rules", "wire"]),
+    ("atsss", &["element", "rules", "steer", "wire"]),
     ("ran", &["element", "rules", "wire"]),
     ("lwip", &["element", "wire"]),
     ("cc", &["element", "wire"]),
-    ("slice", &["rules"]),
+    ("slice", &["steer"]),
     ("selection", &["element", "rules"]),
     ("link", &["element", "wire"]),
     ("kern", &["cc", "selection"]),
     (
         "node",
-        &["wire", "element", "rules", "atsss", "ran", "lwip", "cc", "slice", "selection", "link", "kern"],
+        &[
+            "wire",
+            "element",
+            "rules",
+            "steer",
+            "atsss",
+            "ran",
+            "lwip",
+            "cc",
+            "slice",
+            "selection",
+            "link",
+            "kern",
+        ],
     ),
     // The lab starts `anabranch` as a process, and needs no root for virtual time; of `kern` it takes options of sockets.
     (
         "lab",
-        &["wire", "element", "rules", "atsss", "ran", "lwip", "cc", "slice", "selection", "link", "kern"],
+        &[
+            "wire",
+            "element",
+            "rules",
+            "steer",
+            "atsss",
+            "ran",
+            "lwip",
+            "cc",
+            "slice",
+            "selection",
+            "link",
+            "kern",
+        ],
     ),
     // A library for other programs.
     ("taps", &["element", "selection", "kern", "wire"]),
@@ -39,7 +66,7 @@ const CRATES: [(&str, &[&str]); 14] = [
 const FOR_TESTS: [(&str, &[&str]); 5] = [
     ("atsss", &["link"]),
     ("lwip", &["atsss"]),
-    ("cc", &["ran", "link"]),
+    ("cc", &["ran", "steer", "link"]),
     ("kern", &["wire"]),
     // That the library and `anabranch ue` fit together.
     ("node", &["taps"]),

@@ -21,8 +21,8 @@
 //! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
 //! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops.
 
-use crate::view::LoadView;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::LoadView;
 use anabranch_wire::control::{PathCounters, Probe};
 
 /// The least forward delay is kept over one to two of these.

@@ -44,8 +44,8 @@ mod bench;
 #[cfg(test)]
 mod laws;
 
-pub use crate::view::DownReason;
 use anabranch_element::time::Duration;
+pub use anabranch_steer::DownReason;
 pub use flap::{FlapControl, FlapEvent, FlapParams};
 pub use monitor::PathMonitor;
 pub use params::{PathParamsError, ProbeParams};

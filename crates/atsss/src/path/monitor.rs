@@ -4,9 +4,9 @@ use super::meter::Meters;
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
 use super::{DownReason, PathEvent, Role};
-use crate::view::LoadView;
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::LoadView;
 use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
 use std::sync::Arc;
 

@@ -11,9 +11,9 @@ use crate::keyring::Confirmed;
 use crate::mtu::PathMtu;
 use crate::path::{FlapControl, FlapEvent};
 use crate::reorder::{FlowReorder, StreamReorder};
-use crate::steer::{PathSet, PathState, PathStates};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
+use anabranch_steer::{PathSet, PathState, PathStates};
 use anabranch_wire::control::{Control, Notify};
 use std::collections::VecDeque;
 

@@ -12,10 +12,11 @@ use crate::classify::RuleIndex;
 use crate::coding::{Decoder, DecoderStats, Encoder, EncoderStats, MAX_WAIT, Overhead, Repair, Work};
 use crate::drops::DropReason;
 use crate::reorder::{Hold, Pool};
-use crate::steer::Coded;
 use crate::{DatagramSink, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::Steer;
+use anabranch_steer::coded::Coded;
 use anabranch_wire::coding::{CodeWord, RepairHeader};
 use anabranch_wire::tunnel::{InnerHeader, InnerType, Order};
 

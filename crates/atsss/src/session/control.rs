@@ -8,10 +8,10 @@ use super::{Session, SessionEvent, Shared, micros};
 use crate::config_channel::Fragment;
 use crate::drops::DropReason;
 use crate::path::{DownReason, PathEvent};
-use crate::steer::PathSet;
 use crate::{DatagramSink, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::PathSet;
 use anabranch_wire::control::{
     Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe, ProbeKind,
 };

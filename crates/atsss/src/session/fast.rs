@@ -3,9 +3,9 @@
 use super::active::Active;
 use super::{Security, Session, Shared};
 use crate::fast::{FastFlow, FastLane, FastTraffic, KEEP, has_ports, is_none};
-use crate::steer::{PathSet, Pick, View};
 use crate::{DatagramSink, PathId, dns};
 use anabranch_element::time::Instant;
+use anabranch_steer::{PathSet, Pick, Steer, View};
 use anabranch_wire::ip::{FlowKey, protocol};
 use anabranch_wire::tunnel::PLAIN_OVERHEAD;
 use std::net::SocketAddr;

@@ -3,10 +3,10 @@
 use crate::fragment::FragmentCounters;
 use crate::mtu::Found;
 use crate::path::{PathMonitor, ProbeParams, Role};
-use crate::steer::{PathSet, PathState, PathStates};
-use crate::view::LoadView;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
+use anabranch_steer::LoadView;
+use anabranch_steer::{PathSet, PathState, PathStates};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;

@@ -8,11 +8,11 @@ use super::path::Paths;
 use super::send::RuleState;
 use super::{Session, SessionEvent};
 use crate::classify::RuleIndex;
-use crate::steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
-use crate::view::LoadView;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::Rule;
+use anabranch_steer::LoadView;
+use anabranch_steer::Rule;
+use anabranch_steer::{Exclusion, Explanation, LawView, Left, Mode, PathSet, PathState, Pause, View};
 
 /// Between two looks at the rules, and at one that had something to tell.
 const EVERY: Duration = Duration::from_secs(1);
@@ -305,7 +305,7 @@ fn news(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steer::Doing;
+    use anabranch_steer::Doing;
 
     #[test]
     fn events_of_rules_do_not_make_the_queues_of_events_larger() {

@@ -16,8 +16,8 @@
 //! any number used by a flow that was removed, nor further than 2^30 behind one still here. The first
 //! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
-use crate::view::FlowSteer;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::FlowSteer;
 use anabranch_wire::ip::FlowKey;
 use core::num::NonZeroU32;
 

@@ -29,12 +29,13 @@ use crate::session::{
     Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
     Traffic,
 };
-use crate::steer::PolicyError;
 use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, Told};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::{AccessName, Rule, SteeringMode, chained};
+use anabranch_rules::AccessName;
+use anabranch_steer::PolicyError;
+use anabranch_steer::{Rule, SteeringMode, active_standby, chained};
 use anabranch_wire::tunnel::{MessageType, classify};
 use handshake::Handshake;
 use rand_chacha::ChaCha20Rng;
@@ -550,7 +551,11 @@ impl Ue {
 
     /// Access names that the UPF's rules may mention although this device lacks them.
     fn known_accesses(&self) -> Vec<AccessName> {
-        self.upf_rules.iter().flat_map(|rule| rule.steering.accesses()).cloned().collect()
+        self.upf_rules
+            .iter()
+            .flat_map(|rule| rule.steering.accesses())
+            .map(|(_, access)| access.clone())
+            .collect()
     }
 
     /// Tells the UPF our rules and what only we know of flows. One document waits for the other to be
@@ -569,7 +574,9 @@ impl Ue {
     fn rules_for_the_upf(&self) -> Vec<Rule> {
         let mut rules = self.config.rules.clone();
         for rule in &mut rules {
-            if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut rule.steering {
+            if let SteeringMode::ActiveStandby(active_standby::Params { rotate_packets, .. }) =
+                &mut rule.steering
+            {
                 *rotate_packets = 0;
             }
         }

@@ -2,9 +2,10 @@
 
 use crate::crypto::{PrivateKey, PublicKey};
 use crate::session::{Addresses, PathView, Security, SessionEvent, SessionParams, Traffic};
-use crate::steer::PolicyError;
 use crate::table::TableError;
-use anabranch_rules::{AccessName, Rule};
+use anabranch_rules::AccessName;
+use anabranch_steer::PolicyError;
+use anabranch_steer::Rule;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 

@@ -7,10 +7,11 @@ use crate::classify::RuleSet;
 use crate::crypto::PublicKey;
 use crate::document::Document;
 use crate::session::Profile;
-use crate::steer::PolicyError;
 use crate::table::session::Exception;
 use anabranch_element::time::Instant;
-use anabranch_rules::{AccessName, Rule, chained};
+use anabranch_rules::AccessName;
+use anabranch_steer::PolicyError;
+use anabranch_steer::{Rule, chained};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

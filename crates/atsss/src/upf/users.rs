@@ -15,7 +15,7 @@ use crate::crypto::PublicKey;
 use crate::session::{Addresses, Session};
 use crate::table::session::{SessionLimits, SessionTable};
 use crate::table::{HashIndex, Slab, SlabLayout, TableError};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 

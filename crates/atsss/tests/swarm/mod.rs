@@ -10,7 +10,7 @@ use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
 use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anabranch_wire::ip::{self, FlowKey};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;

@@ -7,11 +7,11 @@ use anabranch_atsss::session::Security;
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port};
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby, coded};
 use std::collections::BTreeSet;
 
 fn coded(overhead_percent: u8, longest_wait_ms: u16) -> SteeringMode {
-    SteeringMode::Coded { overhead_percent, window_packets: 64, longest_wait_ms }
+    SteeringMode::Coded(coded::Params { overhead_percent, window_packets: 64, longest_wait_ms })
 }
 
 fn unordered(mode: SteeringMode) -> Vec<Rule> {
@@ -88,11 +88,11 @@ fn the_overhead_stays_below_what_is_stated() {
             |path| w.tap.iter().filter(|(_, up, p, bytes)| *up && *p == path && bytes.len() >= 320).count();
         (user_bytes(&w, true, 320) as f64, [on(0), on(1)])
     };
-    let (plain, _) = run(SteeringMode::ActiveStandby {
+    let (plain, _) = run(SteeringMode::ActiveStandby(active_standby::Params {
         primary: "wifi".into(),
         rotate_packets: 0,
         leave_above_loss_percent: 5,
-    });
+    }));
     for percent in [10, 30, 50, 100] {
         let (bytes, [nr, wifi]) = run(coded(percent, 200));
         let overhead = (bytes / plain - 1.0) * 100.0;

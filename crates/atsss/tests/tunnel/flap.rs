@@ -4,7 +4,7 @@ use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::SessionEvent;
 use anabranch_atsss::ue::{UeCommand, UeEvent};
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, redundant};
 
 fn flapping(w: &World) -> bool {
     let is = |e: &UeEvent| matches!(e, UeEvent::Session(SessionEvent::Flapping { .. }));
@@ -47,7 +47,8 @@ fn send_ms(w: &mut World, n: &mut u32, ms: u64) -> [usize; 2] {
 
 #[test]
 fn redundant_mode_sends_on_a_path_held_back_and_loses_nothing_when_the_other_fails_silently() {
-    let (mut w, mut n) = flapped(rule(SteeringMode::Redundant { above_loss_percent: None }));
+    let (mut w, mut n) =
+        flapped(rule(SteeringMode::Redundant(redundant::Params { above_loss_percent: None })));
     assert_eq!(send_ms(&mut w, &mut n, 500), [100, 100]);
     let from = n;
     w.channels[0].cut = true;

@@ -10,7 +10,7 @@ use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port};
-use anabranch_rules::{Functionality, Rule, SteeringMode};
+use anabranch_steer::{Functionality, Rule, SteeringMode, active_standby};
 use anabranch_wire::ip::{FlowKey, parse_udp, protocol, udp_datagram};
 use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,11 +20,11 @@ const BYTES: usize = 1000;
 
 /// A rule whose packets go by Wi-Fi, and whose flows are for the lane.
 fn rules() -> Vec<Rule> {
-    let steering = SteeringMode::ActiveStandby {
+    let steering = SteeringMode::ActiveStandby(active_standby::Params {
         primary: "wifi".into(),
         rotate_packets: 0,
         leave_above_loss_percent: 5,
-    };
+    });
     vec![Rule { functionality: Functionality::Mptcp, ..rule(steering).remove(0) }]
 }
 

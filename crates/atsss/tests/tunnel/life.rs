@@ -8,7 +8,8 @@ use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
 use anabranch_element::Element;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::{Filter, Rule, SteeringMode};
+use anabranch_rules::Filter;
+use anabranch_steer::{Rule, SteeringMode, active_standby};
 
 #[test]
 fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
@@ -130,11 +131,11 @@ fn two_rules() -> Vec<Rule> {
             remote_port: Some(anabranch_rules::PortRange { first: 9, last: 9 }),
             ..Filter::default()
         },
-        steering: SteeringMode::ActiveStandby {
+        steering: SteeringMode::ActiveStandby(active_standby::Params {
             primary: "wifi".into(),
             rotate_packets: 0,
             leave_above_loss_percent: 5,
-        },
+        }),
         reorder: true,
         functionality: Default::default(),
     };
@@ -215,11 +216,11 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     let by_owner = Rule {
         name: "late".into(),
         filter: Filter { uid: Some(1000), ..Filter::default() },
-        steering: SteeringMode::ActiveStandby {
+        steering: SteeringMode::ActiveStandby(active_standby::Params {
             primary: "wifi".into(),
             rotate_packets: 0,
             leave_above_loss_percent: 5,
-        },
+        }),
         reorder: true,
         functionality: Default::default(),
     };

@@ -17,7 +17,11 @@ use anabranch_atsss::session::{Security, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::UpfEvent;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::{Granularity, Rule, SteeringMode, Weight};
+use anabranch_steer::{
+    Rule, SteeringMode, active_standby,
+    load_balance::{self, Granularity, Weight},
+    redundant, smallest_delay,
+};
 use world::{Setup, World};
 
 fn rule(steering: SteeringMode) -> Vec<Rule> {
@@ -33,15 +37,19 @@ fn rule(steering: SteeringMode) -> Vec<Rule> {
 fn balance(a: u8, b: u8) -> Vec<Rule> {
     let weights =
         vec![Weight { access: "5g".into(), percent: a }, Weight { access: "wifi".into(), percent: b }];
-    rule(SteeringMode::LoadBalance { weights, per: Granularity::Packet, autonomous: false })
+    rule(SteeringMode::LoadBalance(load_balance::Params {
+        weights,
+        per: Granularity::Packet,
+        autonomous: false,
+    }))
 }
 
 fn standby(primary: &str) -> Vec<Rule> {
-    rule(SteeringMode::ActiveStandby {
+    rule(SteeringMode::ActiveStandby(active_standby::Params {
         primary: primary.into(),
         rotate_packets: 0,
         leave_above_loss_percent: 5,
-    })
+    }))
 }
 
 fn connected(setup: Setup) -> World {
@@ -99,8 +107,11 @@ fn load_balance_splits_by_the_weights_and_arrives_in_order_both_ways() {
 
 #[test]
 fn smallest_delay_uses_the_faster_access_and_a_switch_keeps_order() {
-    let steering =
-        SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 };
+    let steering = SteeringMode::SmallestDelay(smallest_delay::Params {
+        hysteresis_percent: 10,
+        dwell_ms: 200,
+        leave_above_loss_percent: 5,
+    });
     let mut w = connected(Setup { upf_rules: rule(steering), delays_ms: [10, 40], ..Setup::default() });
     w.tap.clear();
     for i in 0..2000 {
@@ -172,7 +183,7 @@ fn a_silent_black_hole_under_traffic_is_left_within_250_ms() {
 #[test]
 fn redundant_mode_hides_the_loss_of_one_access() {
     let mut w = connected(Setup {
-        upf_rules: rule(SteeringMode::Redundant { above_loss_percent: None }),
+        upf_rules: rule(SteeringMode::Redundant(redundant::Params { above_loss_percent: None })),
         ..Setup::default()
     });
     w.channels[0].loss = 0.3;

@@ -4,7 +4,7 @@ use super::world::{Channel, Setup, World};
 use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::Security;
 use anabranch_element::time::Duration;
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby, priority_based, redundant, smallest_delay};
 
 fn send(w: &mut World, uplink: bool, n: u32, size: usize) {
     if uplink { w.up(n, size) } else { w.down(n, size) }
@@ -22,13 +22,17 @@ fn modes() -> [Vec<Rule>; 6] {
         standby("wifi"),
         standby("5g"),
         balance(50, 50),
-        rule(SteeringMode::SmallestDelay {
+        rule(SteeringMode::SmallestDelay(smallest_delay::Params {
             hysteresis_percent: 10,
             dwell_ms: 200,
             leave_above_loss_percent: 5,
-        }),
-        rule(SteeringMode::PriorityBased { primary: "wifi".into(), rtt_ms: None, loss_percent: Some(5.0) }),
-        rule(SteeringMode::Redundant { above_loss_percent: None }),
+        })),
+        rule(SteeringMode::PriorityBased(priority_based::Params {
+            primary: "wifi".into(),
+            rtt_ms: None,
+            loss_percent: Some(5.0),
+        })),
+        rule(SteeringMode::Redundant(redundant::Params { above_loss_percent: None })),
     ]
 }
 
@@ -131,7 +135,7 @@ fn redundant_packets_never_wait_for_a_lossy_access() {
     for uplink in [true, false] {
         for (loss, burst) in [(0.4, true), (0.4, false), (0.2, true)] {
             for mtu in [1500, 1200] {
-                let rules = rule(SteeringMode::Redundant { above_loss_percent: None });
+                let rules = rule(SteeringMode::Redundant(redundant::Params { above_loss_percent: None }));
                 let mut w = connected(Setup { upf_rules: rules, delays_ms: [20, 5], ..Setup::default() });
                 w.channels[1] = Channel { loss, burst, mtu, ..w.channels[1] };
                 for n in 0..10_000 {
@@ -153,11 +157,11 @@ fn redundant_packets_never_wait_for_a_lossy_access() {
 #[test]
 fn a_lost_piece_is_a_lost_packet_and_counted() {
     // A rule that stays on the access whatever it loses.
-    let stay = SteeringMode::ActiveStandby {
+    let stay = SteeringMode::ActiveStandby(active_standby::Params {
         primary: "wifi".into(),
         rotate_packets: 0,
         leave_above_loss_percent: 100,
-    };
+    });
     let mut w = World::new(Setup { upf_rules: rule(stay), ..Setup::default() });
     w.channels[1].mtu = 1200;
     w.run_ms(3000);

@@ -4,7 +4,7 @@ use super::world::{Setup, World};
 use super::{balance, connected, rule, standby};
 use anabranch_atsss::drops::DropReason;
 use anabranch_atsss::session::Security;
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby, redundant, smallest_delay};
 
 fn talk(w: &mut World, from: u32, count: u32) {
     for i in from..from + count {
@@ -39,14 +39,14 @@ fn packets_after_a_rest_arrive_in_order_whatever_the_mode() {
         bursts(standby("wifi"), security);
         bursts(balance(50, 50), security);
         bursts(
-            rule(SteeringMode::SmallestDelay {
+            rule(SteeringMode::SmallestDelay(smallest_delay::Params {
                 hysteresis_percent: 10,
                 dwell_ms: 200,
                 leave_above_loss_percent: 5,
-            }),
+            })),
             security,
         );
-        bursts(rule(SteeringMode::Redundant { above_loss_percent: None }), security);
+        bursts(rule(SteeringMode::Redundant(redundant::Params { above_loss_percent: None })), security);
     }
 }
 
@@ -54,11 +54,11 @@ fn packets_after_a_rest_arrive_in_order_whatever_the_mode() {
 fn the_first_answer_after_a_rest_waits_for_nothing() {
     for pause_ms in [2_500, 11_000, 60_000] {
         // Streams that have moved remember that the far end may have to wait; the pause ends that, whoever speaks first.
-        let rules = rule(SteeringMode::ActiveStandby {
+        let rules = rule(SteeringMode::ActiveStandby(active_standby::Params {
             primary: "5g".into(),
             rotate_packets: 5,
             leave_above_loss_percent: 5,
-        });
+        }));
         let mut w = connected(Setup { ue_rules: rules, delays_ms: [37, 63], ..Setup::default() });
         talk(&mut w, 0, 23);
         w.run_ms(pause_ms);

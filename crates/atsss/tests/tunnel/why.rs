@@ -3,10 +3,13 @@
 use super::world::{Setup, World};
 use super::{connected, rule, standby};
 use anabranch_atsss::session::{Origin, RuleEvent, RuleView, SessionEvent};
-use anabranch_atsss::steer::{Because, Doing, Exclusion};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UpfCommand, UpfEvent};
-use anabranch_rules::{Granularity, Rule, SteeringMode};
+use anabranch_steer::{Because, Doing, Exclusion};
+use anabranch_steer::{
+    Rule, SteeringMode,
+    load_balance::{self, Granularity},
+};
 
 const WIFI: u8 = 1;
 
@@ -152,7 +155,11 @@ fn a_rule_says_whose_it_is_at_both_ends() {
 
 #[test]
 fn packets_are_counted_by_path_and_a_rest_ends_the_count() {
-    let mode = SteeringMode::LoadBalance { weights: vec![], per: Granularity::Packet, autonomous: true };
+    let mode = SteeringMode::LoadBalance(load_balance::Params {
+        weights: vec![],
+        per: Granularity::Packet,
+        autonomous: true,
+    });
     let mut w = connected(Setup { upf_rules: rule(mode), ..Setup::default() });
     assert!(views(&w).iter().all(|view| view.explanation.is_none() && view.law.is_none()));
     traffic(&mut w, 2);

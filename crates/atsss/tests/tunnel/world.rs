@@ -7,7 +7,7 @@ use anabranch_atsss::upf::{SessionView, UeEntry, Upf, UpfAccess, UpfCommand, Upf
 use anabranch_element::packet::Packet;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_element::{Element, Port, Sink, drive};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anabranch_wire::ip;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};

@@ -9,7 +9,7 @@ use crate::scenario::model::Via;
 use crate::scenario::walk::Problem;
 use crate::scenario::{Case, Scenario};
 use anabranch_lwip::{DidaConfig, Hold};
-use anabranch_rules::SteeringMode;
+use anabranch_steer::{SteeringMode, coded, load_balance};
 
 /// What is wrong with the claims of a scenario.
 #[must_use]
@@ -200,8 +200,8 @@ fn own_algorithm(case: &Case) -> Option<&'static str> {
     }
     let tunnelled = case.flows.values().any(|flow| flow.via == Via::Atsss);
     case.ues.values().filter(|_| tunnelled).flat_map(|ue| &ue.rules).find_map(|rule| match rule.steering {
-        SteeringMode::LoadBalance { autonomous: true, .. } => Some("autonomous"),
-        SteeringMode::Coded { .. } => Some("coded"),
+        SteeringMode::LoadBalance(load_balance::Params { autonomous: true, .. }) => Some("autonomous"),
+        SteeringMode::Coded(coded::Params { .. }) => Some("coded"),
         _ => None,
     })
 }

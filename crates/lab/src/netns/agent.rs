@@ -284,7 +284,7 @@ impl Agent {
     ///
     /// # Errors
     /// It does not answer, or refuses.
-    pub fn set_rules(&self, rules: &[anabranch_rules::Rule]) -> Result<()> {
+    pub fn set_rules(&self, rules: &[anabranch_steer::Rule]) -> Result<()> {
         let body = serde_json::json!({ "rules": rules }).to_string();
         self.ask("PUT", "/v1/rules", &body).map(drop)
     }

@@ -8,7 +8,7 @@ use super::tunnels::Tunnels;
 use crate::scenario::file::{Directions, DownHow};
 use crate::scenario::model::{Action, Case, Ue};
 use anabranch_link::{Direction, LinkPatch};
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby};
 use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -107,7 +107,9 @@ impl Timeline {
                 agent.set_slices(&state.slices)
             }
             Action::SwitchEvery { ue, packets } => self.rules(ue, |one| {
-                if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut one.steering {
+                if let SteeringMode::ActiveStandby(active_standby::Params { rotate_packets, .. }) =
+                    &mut one.steering
+                {
                     *rotate_packets = *packets;
                 }
             }),

@@ -9,7 +9,7 @@ use super::topology::{Network, READY};
 use crate::backend::Unable;
 use crate::scenario::model::{Case, Ue, Via};
 use anabranch_atsss::crypto::PrivateKey;
-use anabranch_rules::{Functionality, Rule};
+use anabranch_steer::{Functionality, Rule};
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;

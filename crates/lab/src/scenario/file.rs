@@ -4,7 +4,7 @@ pub use super::gnb::Gnb;
 pub use super::lwip::Lwip;
 use super::schema::{choice, table};
 pub use anabranch_cc::Algorithm as CongestionControl;
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode};
 use std::collections::BTreeMap;
 
 choice! {

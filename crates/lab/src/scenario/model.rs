@@ -10,7 +10,7 @@ pub use super::matrix::Matrix;
 use anabranch_element::time::Duration;
 use anabranch_kern::file::read_text;
 use anabranch_link::{self as net, LinkConfig, LinkSpec, SpecError};
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeMap;

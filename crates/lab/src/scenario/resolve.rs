@@ -8,9 +8,10 @@ use anabranch_atsss::MAX_PATHS;
 use anabranch_element::names::did_you_mean;
 use anabranch_element::time::Duration;
 use anabranch_ran::gnb::Gnb;
-use anabranch_rules::{Filter, Rule, SteeringMode};
+use anabranch_rules::Filter;
 use anabranch_selection::Properties;
 use anabranch_selection::window::{self, WindowInput};
+use anabranch_steer::{Mode, PolicyError, Rule, SteeringMode, active_standby};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Resolves one variant of a file.
@@ -168,11 +169,11 @@ impl Check {
                 rules.extend(accesses.first().map(|first| Rule {
                     name: "all".into(),
                     filter: Filter::default(),
-                    steering: SteeringMode::ActiveStandby {
+                    steering: SteeringMode::ActiveStandby(active_standby::Params {
                         primary: first.name.clone(),
                         rotate_packets: 0,
                         leave_above_loss_percent: 5,
-                    },
+                    }),
                     reorder: true,
                     functionality: Default::default(),
                 }));
@@ -183,33 +184,16 @@ impl Check {
     }
 
     fn steering(&mut self, path: &str, mode: &SteeringMode, accesses: &[Access]) {
-        let names = accesses.iter().map(|a| a.name.as_str());
         let path = format!("{path}.steering");
-        match mode {
-            SteeringMode::ActiveStandby { primary, .. } => {
-                self.known(&format!("{path}.primary"), "access", primary, names);
-            }
-            SteeringMode::PriorityBased { primary, rtt_ms, loss_percent } => {
-                self.known(&format!("{path}.primary"), "access", primary, names);
-                if rtt_ms.is_none() && loss_percent.is_none() {
-                    self.problem(path, "needs a threshold: rtt_ms or loss_percent");
-                }
-            }
-            SteeringMode::LoadBalance { weights, .. } => {
-                for w in weights {
-                    self.known(&format!("{path}.weights"), "access", &w.access, names.clone());
-                }
-                let sum: u32 = weights.iter().map(|w| u32::from(w.percent)).sum();
-                if !weights.is_empty() && (sum != 100 || weights.iter().any(|w| w.percent % 10 != 0)) {
-                    self.problem(
-                        format!("{path}.weights"),
-                        format!("shares are in steps of 10 and sum to 100, not {sum}"),
-                    );
-                }
-            }
-            SteeringMode::SmallestDelay { .. }
-            | SteeringMode::Redundant { .. }
-            | SteeringMode::Coded { .. } => {}
+        for (key, access) in mode.accesses() {
+            let names = accesses.iter().map(|a| a.name.as_str());
+            self.known(&format!("{path}.{key}"), "access", access, names);
+        }
+        let known: Vec<_> = mode.accesses().map(|(_, access)| access.clone()).collect();
+        match Mode::compile_for(mode, &[], &known) {
+            // Ranges are checked where the file is read.
+            Ok(_) | Err(PolicyError::Range { .. }) => {}
+            Err(error) => self.problem(path, error.to_string()),
         }
     }
 

@@ -61,7 +61,7 @@ pub struct Key {
     /// Smallest and largest valid number.
     pub range: Option<(f64, f64)>,
     /// Only valid where the table's tag is one of these; empty: always.
-    pub only: &'static [&'static str],
+    pub only: Vec<&'static str>,
 }
 
 /// A type that may stand in a scenario file.
@@ -128,7 +128,7 @@ impl Key {
     #[must_use]
     pub fn new(name: &'static str, shape: Shape, doc: &[&str], default: Option<String>) -> Self {
         let doc = doc_text(doc);
-        Self { name, shape, doc, default, required: false, range: None, only: &[] }
+        Self { name, shape, doc, default, required: false, range: None, only: Vec::new() }
     }
 
     /// The key must be given.
@@ -145,8 +145,8 @@ impl Key {
 
     /// Only valid where the table's tag is one of `tags`.
     #[must_use]
-    pub fn only(self, tags: &'static [&'static str]) -> Self {
-        Self { only: tags, ..self }
+    pub fn only(self, tags: &[&'static str]) -> Self {
+        Self { only: tags.to_vec(), ..self }
     }
 }
 

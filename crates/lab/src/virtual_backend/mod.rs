@@ -15,7 +15,7 @@ mod world;
 use crate::backend::{Backend, Outcome, Progress, Unable};
 use crate::scenario::Case;
 use crate::scenario::file::BackendName;
-use anabranch_rules::Functionality;
+use anabranch_steer::Functionality;
 
 /// Runs scenarios in virtual time.
 pub struct VirtualBackend;

@@ -15,7 +15,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_link::{Direction, DuplexLink, LinkChange, LinkCommand, LinkStats, Rate};
 use anabranch_ran::amc::Direction as Radio;
 use anabranch_ran::gnb::{Gnb, GnbCommand, GnbEvent};
-use anabranch_rules::{Rule, SteeringMode};
+use anabranch_steer::{Rule, SteeringMode, active_standby};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 
@@ -290,7 +290,9 @@ fn act(world: &mut World, action: &Action) -> Result<()> {
             Ok(())
         }
         Action::SwitchEvery { ue, packets } => rules(world, ue, |r| {
-            if let SteeringMode::ActiveStandby { rotate_packets, .. } = &mut r.steering {
+            if let SteeringMode::ActiveStandby(active_standby::Params { rotate_packets, .. }) =
+                &mut r.steering
+            {
                 *rotate_packets = *packets;
             }
         }),

@@ -16,11 +16,15 @@ use crate::scenario::model::{Direction, Flow, Traffic, Via};
 use crate::slices::{ACCESS, FIRST_MARK, capacity_bps, of_ue, profile, question};
 use anabranch_atsss::PathId;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::{Filter, Granularity, PortRange, Protocol as Carried, Rule, SteeringMode, Weight};
+use anabranch_rules::{Filter, PortRange, Protocol as Carried};
 use anabranch_selection::plan::{Action, PlanConfig, plan};
 use anabranch_selection::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
 use anabranch_slice::view::view;
 use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Order, Ue, UeView, Write};
+use anabranch_steer::{
+    Rule, SteeringMode,
+    load_balance::{self, Granularity, Weight},
+};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -193,7 +197,11 @@ fn split(name: &str, flow: &Flow, parts: &[(String, u64)], all: usize) -> Rule {
     Rule {
         name: format!("{name}-paths"),
         filter: Filter { protocol: Some(Carried::Tcp), remote_port: Some(port), ..Filter::default() },
-        steering: SteeringMode::LoadBalance { weights: tenths(parts), per: Granularity::Packet, autonomous },
+        steering: SteeringMode::LoadBalance(load_balance::Params {
+            weights: tenths(parts),
+            per: Granularity::Packet,
+            autonomous,
+        }),
         reorder: true,
         functionality: Default::default(),
     }

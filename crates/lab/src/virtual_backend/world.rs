@@ -32,7 +32,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_link::{DuplexLink, IoamNode, LinkConfig, QueueLimit, Rate};
 use anabranch_lwip::UeElement;
 use anabranch_ran::gnb::{Gnb, GnbCommand, PacketEvents, TelemetryConfig};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};

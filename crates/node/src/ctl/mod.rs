@@ -19,7 +19,7 @@ pub mod watch;
 pub use error::CtlError;
 
 use crate::runtime::api::{Reloaded, Rules};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use client::{Client, INT_SOCKET, PROXY_SOCKET, Target};
 use reqwest::Method;
 use serde::Serialize;

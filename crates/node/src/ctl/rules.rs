@@ -4,7 +4,10 @@ use super::error::CtlError;
 use super::table::{or_dash, table};
 use crate::runtime::api::{Coded, Law, LawPath, RuleUse, Rules};
 use crate::runtime::config::{self, Check};
-use anabranch_rules::{Filter, Rule, SteeringMode};
+use anabranch_rules::Filter;
+use anabranch_steer::{Kind, ModeName, Param, Rule, SteeringMode};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -68,74 +71,92 @@ pub struct New {
     filter: FilterFlags,
 }
 
-/// Names of the flags are the keys of the TOML form, with `-` for `_`.
-#[derive(Debug, Default, clap::Args, Serialize)]
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "How the traffic is steered")]
 struct SteeringFlags {
     /// Steering mode.
-    #[arg(
-        long,
-        value_parser = ["active-standby", "load-balance", "smallest-delay", "priority-based", "redundant", "coded"]
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_parser = PossibleValuesParser::new(ModeName::NAMES))]
     mode: Option<String>,
-    /// active-standby, priority-based: the preferred access.
-    #[arg(long, value_name = "ACCESS", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    primary: Option<String>,
-    /// load-balance: percent per access, in steps of 10 that sum to 100; default: equal shares.
-    #[arg(long, value_name = "ACCESS=PERCENT", value_delimiter = ',', value_parser = weight, requires = "mode")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    weights: Vec<Value>,
-    /// load-balance: what is split.
-    #[arg(long, value_parser = ["packet", "flow"], requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    per: Option<String>,
-    /// load-balance: flows keep to one access, and packets leave it where they arrive no later.
-    #[arg(long, requires = "mode")]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    autonomous: bool,
-    /// smallest-delay: how much smaller the RTT must be for a change, in percent; default 10.
-    #[arg(long, value_name = "PERCENT", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hysteresis_percent: Option<u8>,
-    /// smallest-delay: least time between two changes, in milliseconds; default 500.
-    #[arg(long, value_name = "MS", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dwell_ms: Option<u32>,
-    /// active-standby, smallest-delay: an access that steadily loses more is left while another loses less, in
-    /// percent; default 5, 100: loss does not matter.
-    #[arg(long, value_name = "PERCENT", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    leave_above_loss_percent: Option<u8>,
-    /// priority-based: RTT above which traffic overflows, in milliseconds.
-    #[arg(long, value_name = "MS", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rtt_ms: Option<f64>,
-    /// priority-based: loss above which traffic overflows, in percent.
-    #[arg(long, value_name = "PERCENT", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_percent: Option<f64>,
-    /// redundant: only while the best access loses more than this, in percent; default: always.
-    #[arg(long, value_name = "PERCENT", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    above_loss_percent: Option<f64>,
-    /// coded: most bytes of repair packets, in percent of the packets' own; default 30.
-    #[arg(long, value_name = "PERCENT", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    overhead_percent: Option<u8>,
-    /// coded: most packets one repair packet covers; default 64.
-    #[arg(long, value_name = "PACKETS", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    window_packets: Option<u8>,
-    /// coded: how long a lost packet is worth waiting for, in milliseconds; default 100.
-    #[arg(long, value_name = "MS", requires = "mode")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    longest_wait_ms: Option<u16>,
+    #[command(flatten)]
+    params: ParamFlags,
     /// The receiver does not restore order: for traffic that does not care.
     #[arg(long, requires = "mode")]
-    #[serde(skip)]
     no_reorder: bool,
+}
+
+/// Parameters of the modes in flags, whose names are the keys of the TOML form with `-` for `_`.
+#[derive(Debug, Default)]
+struct ParamFlags(Map<String, Value>);
+
+/// Each parameter once, with the modes that have it.
+fn params() -> Vec<(&'static Param, Vec<&'static str>)> {
+    let mut params: Vec<(&Param, Vec<&str>)> = Vec::new();
+    for (mode, param) in
+        ModeName::ALL.into_iter().flat_map(|mode| mode.params().iter().map(move |p| (mode, p)))
+    {
+        match params.iter_mut().find(|(known, _)| known.name == param.name) {
+            Some((_, modes)) => modes.push(mode.name()),
+            None => params.push((param, vec![mode.name()])),
+        }
+    }
+    params
+}
+
+impl clap::Args for ParamFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(params().into_iter().map(|(param, modes)| {
+            let default = param.default.as_ref().filter(|value| value.is_number());
+            let default = default.map(|value| format!("; default {value}")).unwrap_or_default();
+            let unit = param.name.rsplit('_').next().unwrap_or_default().to_uppercase();
+            let arg = Arg::new(param.name).long(param.name.replace('_', "-")).requires("mode").help(format!(
+                "{}: {}{default}",
+                modes.join(", "),
+                param.about
+            ));
+            match param.kind {
+                Kind::Bool => arg.action(ArgAction::SetTrue),
+                Kind::Words(words) => arg.value_parser(PossibleValuesParser::new(words).map(Value::from)),
+                Kind::Access => {
+                    arg.value_name("ACCESS").value_parser(StringValueParser::new().map(Value::from))
+                }
+                Kind::Number => arg.value_name(unit).value_parser(number),
+                Kind::Integer(max) => {
+                    let number = clap::value_parser!(u32).range(0..=i64::from(max));
+                    arg.value_name(unit).value_parser(number.map(Value::from))
+                }
+                Kind::Weights => {
+                    let arg = arg.value_name("ACCESS=PERCENT").value_delimiter(',').value_parser(weight);
+                    arg.action(ArgAction::Append)
+                }
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ParamFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = params().into_iter().filter_map(|(param, _)| {
+            let value = match param.kind {
+                Kind::Bool => matches.get_flag(param.name).then_some(Value::Bool(true)),
+                Kind::Weights => {
+                    let values = matches.get_many::<Value>(param.name);
+                    values.map(|values| Value::Array(values.cloned().collect()))
+                }
+                _ => matches.get_one(param.name).cloned(),
+            };
+            value.map(|value| (param.name.to_owned(), value))
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default, clap::Args, Serialize)]
@@ -254,7 +275,9 @@ impl New {
         let mut rule = Map::new();
         rule.insert("name".into(), name.into());
         rule.insert("filter".into(), filter);
-        rule.insert("steering".into(), serde_json::to_value(&self.steering).map_err(wrong)?);
+        let mut steering = self.steering.params.0.clone();
+        steering.insert("mode".into(), self.steering.mode.as_deref().into());
+        rule.insert("steering".into(), steering.into());
         rule.insert("reorder".into(), (!self.steering.no_reorder).into());
         serde_json::from_value(Value::Object(rule)).map_err(wrong)
     }
@@ -432,6 +455,10 @@ fn position(rules: &[Rule], name: &str) -> Result<usize, CtlError> {
 fn prefix(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| address()).map_err(|_| "write 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32".into())
+}
+
+fn number(text: &str) -> Result<Value, String> {
+    text.parse::<f64>().map(Value::from).map_err(|e| e.to_string())
 }
 
 /// `wifi=60`.

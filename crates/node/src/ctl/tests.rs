@@ -5,7 +5,7 @@ use crate::runtime::api::{
     Reloaded, RequestSender, RuleUse, Rules, Session, SessionList, Status, WorkerStatus, serve,
 };
 use crate::runtime::config::{Api, Listen};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use clap::{CommandFactory, Parser};
 use std::path::PathBuf;
 use tokio::sync::mpsc;

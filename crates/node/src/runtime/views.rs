@@ -5,8 +5,8 @@ use super::engine::worker::WorkerCounters;
 use super::{api, why};
 use anabranch_atsss::drops::DropCounters;
 use anabranch_atsss::session::{Addresses, PathLoad, PathView, Security, SessionEvent, Traffic};
-use anabranch_atsss::steer::Exclusion;
 use anabranch_element::ioam::IoamStats;
+use anabranch_steer::Exclusion;
 use std::collections::BTreeMap;
 
 /// A path; `trouble` is what the operating system says of its interface.

@@ -4,8 +4,8 @@ use super::api;
 use super::views::event;
 use anabranch_atsss::PathId;
 use anabranch_atsss::session::{CodingStats, RuleEvent, RuleView};
-use anabranch_atsss::steer::{Because, Doing, Exclusion, LawView};
 use anabranch_element::time::Instant;
+use anabranch_steer::{Because, Doing, Exclusion, LawView};
 use std::collections::BTreeMap;
 
 /// What a rule of `ue` does; `access` gives the name of a path id.

@@ -19,7 +19,7 @@ use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
 use anabranch_kern::socket::mptcp_paths;
-use anabranch_rules::Functionality;
+use anabranch_steer::Functionality;
 use anabranch_wire::convert::{ErrorCode, Message, Tlv, encode};
 use anabranch_wire::ip::{FlowKey, protocol};
 use anyhow::Context;

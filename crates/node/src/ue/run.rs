@@ -22,7 +22,7 @@ use anabranch_atsss::session::{
 };
 use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
 use anabranch_element::ioam::IoamStats;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
 use std::collections::BTreeMap;
 use std::fs::File;

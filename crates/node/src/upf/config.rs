@@ -9,7 +9,7 @@ use anabranch_atsss::destinations::Destinations;
 use anabranch_atsss::path::{FlapParams, ProbeParams};
 use anabranch_atsss::session::{Addresses, Security};
 use anabranch_element::ioam::IoamConfig;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -20,7 +20,7 @@ use anabranch_atsss::crypto::{PrivateKey, PublicKey};
 use anabranch_atsss::session::{Addresses, Security, SessionEvent, SessionParams};
 use anabranch_atsss::upf::{self, UeEntry, Upf, UpfCommand, UpfEvent};
 use anabranch_element::time::Instant as CoreInstant;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -43,10 +43,10 @@ mod release;
 use super::flows::Flows;
 use super::law::{HoldPolicy, compact};
 use super::pool::{Fifo, Pool};
-use crate::view::Arrived;
 use crate::{MAX_PATHS, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::Arrived;
 use anabranch_wire::ip::FlowKey;
 
 /// Lists of held packets: one per path, and one of those that wait as their sender said.

@@ -9,7 +9,11 @@ use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
 use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::Instant;
-use anabranch_rules::{Granularity, Rule, SteeringMode, Weight};
+use anabranch_steer::{
+    Rule, SteeringMode, active_standby, coded,
+    load_balance::{self, Granularity, Weight},
+    priority_based, redundant, smallest_delay,
+};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -24,37 +28,47 @@ pub const SERVER: [IpAddr; 2] =
 /// Rules for all traffic, beside one that nothing matches before an exception says so.
 #[must_use]
 pub fn rules(name: &str, mode: Mode, reorder: bool) -> Vec<Rule> {
-    let standby = |primary: &str, rotate_packets| SteeringMode::ActiveStandby {
-        primary: primary.into(),
-        rotate_packets,
-        leave_above_loss_percent: 5,
+    let standby = |primary: &str, rotate_packets| {
+        SteeringMode::ActiveStandby(active_standby::Params {
+            primary: primary.into(),
+            rotate_packets,
+            leave_above_loss_percent: 5,
+        })
     };
-    let balance = |per, autonomous| SteeringMode::LoadBalance {
-        weights: if autonomous {
-            Vec::new()
-        } else {
-            NAMES.map(|access| Weight { access: access.into(), percent: 50 }).to_vec()
-        },
-        per,
-        autonomous,
+    let balance = |per, autonomous| {
+        SteeringMode::LoadBalance(load_balance::Params {
+            weights: if autonomous {
+                Vec::new()
+            } else {
+                NAMES.map(|access| Weight { access: access.into(), percent: 50 }).to_vec()
+            },
+            per,
+            autonomous,
+        })
     };
     let steering = match mode {
         Mode::First => standby(NAMES[0], 0),
         Mode::Second => standby(NAMES[1], 0),
         Mode::Rotate => standby(NAMES[0], 5),
-        Mode::SmallestDelay => {
-            SteeringMode::SmallestDelay { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 }
-        }
+        Mode::SmallestDelay => SteeringMode::SmallestDelay(smallest_delay::Params {
+            hysteresis_percent: 10,
+            dwell_ms: 200,
+            leave_above_loss_percent: 5,
+        }),
         Mode::Balance => balance(Granularity::Packet, false),
         Mode::BalanceFlows => balance(Granularity::Flow, false),
         Mode::Autonomous => balance(Granularity::Packet, true),
-        Mode::Priority => SteeringMode::PriorityBased {
+        Mode::Priority => SteeringMode::PriorityBased(priority_based::Params {
             primary: NAMES[0].into(),
             rtt_ms: Some(60.0),
             loss_percent: Some(5.0),
-        },
-        Mode::Redundant => SteeringMode::Redundant { above_loss_percent: None },
-        Mode::Coded => SteeringMode::Coded { overhead_percent: 50, window_packets: 16, longest_wait_ms: 100 },
+        }),
+        Mode::Redundant => SteeringMode::Redundant(redundant::Params { above_loss_percent: None }),
+        Mode::Coded => SteeringMode::Coded(coded::Params {
+            overhead_percent: 50,
+            window_packets: 16,
+            longest_wait_ms: 100,
+        }),
     };
     vec![Rule {
         name: name.into(),

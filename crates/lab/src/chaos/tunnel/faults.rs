@@ -7,7 +7,7 @@ use super::world::World;
 use anabranch_atsss::ue::UeCommand;
 use anabranch_atsss::upf::UpfCommand;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 
 /// Longer round trips, all of a sudden, from which on an access may be taken for dead: the shortest silence that counts as
 /// a failure (200 ms), less the longest time between two probes in traffic (40 ms).

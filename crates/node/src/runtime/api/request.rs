@@ -7,7 +7,7 @@ use crate::gnb::api::CellRequest;
 use crate::lwip::api::LwipRequest;
 use crate::proxy::api::ProxyRequest;
 use crate::tcp_lane::api::TcpLaneRequest;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use tokio::sync::{mpsc, oneshot};
 
 /// Where an answer goes.

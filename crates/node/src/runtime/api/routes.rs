@@ -222,7 +222,7 @@ async fn rules(State(shared): State<Shared>) -> Answer<Rules> {
 struct NewRules {
     /// The new rules, first match first.
     #[schema(value_type = Vec<super::schema::RuleSchema>)]
-    rules: Vec<anabranch_rules::Rule>,
+    rules: Vec<anabranch_steer::Rule>,
 }
 
 /// Replaces our rules (UE: its own; UPF: the shared ones) until the next reload. Sessions go on.

@@ -1,8 +1,12 @@
 //! Rules as the OpenAPI description shows them: `rules`, whose types know nothing of OpenAPI,
-//! mirrored. A test holds the two together.
+//! mirrored. A test holds the two together. The modes are shown as they describe themselves.
 
+use anabranch_steer::{Kind, ModeName, Param};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use std::borrow::Cow;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 /// One ATSSS rule: which traffic, and how it is steered.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -15,7 +19,8 @@ pub struct RuleSchema {
     #[serde(default)]
     filter: FilterSchema,
     /// How they are steered.
-    steering: SteeringSchema,
+    #[schema(value_type = SteeringSchema)]
+    steering: serde_json::Value,
     /// Whether the receiver restores order; default true.
     #[serde(default)]
     #[schema(default = true)]
@@ -92,77 +97,60 @@ pub enum PortSchema {
     Range(String),
 }
 
-/// Steering mode and its parameters.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SteeringMode)]
-#[serde(tag = "mode", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum SteeringSchema {
-    /// The primary access while it is available, else the best other one.
-    ActiveStandby {
-        /// Preferred access.
-        primary: String,
-        /// Moves on to the next access after so many packets, for experiments; 0 (default): stays.
-        #[serde(default)]
-        rotate_packets: u32,
-        /// An access that steadily loses more is left while another loses less, in percent; default 5,
-        /// 100: loss does not matter.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        leave_above_loss_percent: Option<u8>,
-    },
-    /// A share per access.
-    LoadBalance {
-        /// Shares in percent, steps of 10, summing to 100; empty: equal.
-        #[serde(default)]
-        weights: Vec<WeightSchema>,
-        /// Unit that is split; default packet.
-        #[serde(default)]
-        per: GranularitySchema,
-        /// Flows keep to one access; packets leave it where they arrive no later.
-        #[serde(default)]
-        autonomous: bool,
-    },
-    /// The access with the smallest RTT.
-    SmallestDelay {
-        /// How much smaller a new RTT must be, in percent; default 10.
-        #[serde(default)]
-        hysteresis_percent: u8,
-        /// Least time between two changes, in milliseconds; default 500.
-        #[serde(default)]
-        dwell_ms: u32,
-        /// An access that steadily loses more is left while another loses less, in percent; default 5,
-        /// 100: loss does not matter.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        leave_above_loss_percent: Option<u8>,
-    },
-    /// The high-priority access until its RTT or loss passes a threshold, then overflow.
-    PriorityBased {
-        /// High-priority access.
-        primary: String,
-        /// RTT threshold in milliseconds.
-        #[serde(default)]
-        rtt_ms: Option<f64>,
-        /// Loss threshold in percent.
-        #[serde(default)]
-        loss_percent: Option<f64>,
-    },
-    /// Every packet on every access.
-    Redundant {
-        /// Only above this loss, in percent.
-        #[serde(default)]
-        above_loss_percent: Option<f64>,
-    },
-    /// Every packet once, on the best access, and repair packets on another.
-    Coded {
-        /// Most bytes of repair packets, in percent of the packets' own; 10 to 100, default 30.
-        #[serde(default)]
-        overhead_percent: u8,
-        /// Most packets one repair packet covers; 1 to 128, default 64.
-        #[serde(default)]
-        window_packets: u8,
-        /// How long a lost packet is worth waiting for, in milliseconds; 10 to 1000, default 100.
-        #[serde(default)]
-        longest_wait_ms: u16,
-    },
+/// Steering mode and its parameters, as the modes describe them.
+#[derive(Debug)]
+pub struct SteeringSchema;
+
+impl ToSchema for SteeringSchema {
+    fn name() -> Cow<'static, str> {
+        "SteeringMode".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((WeightSchema::name().into(), WeightSchema::schema()));
+    }
+}
+
+impl PartialSchema for SteeringSchema {
+    fn schema() -> RefOr<Schema> {
+        let mode = |mode: ModeName| {
+            let name = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([mode.name()]));
+            let object =
+                ObjectBuilder::new().description(Some(mode.about())).property("mode", name).required("mode");
+            mode.params().iter().fold(object, |object, param| {
+                let object = object.property(param.name, param_schema(param));
+                if param.required { object.required(param.name) } else { object }
+            })
+        };
+        let modes = ModeName::ALL.into_iter().fold(OneOfBuilder::new(), |modes, name| modes.item(mode(name)));
+        modes.description(Some("Steering mode and its parameters.")).into()
+    }
+}
+
+fn param_schema(param: &Param) -> RefOr<Schema> {
+    let about = Some(format!("{}.", param.about));
+    let types = |ty: Type| match (param.required, &param.default) {
+        (false, None) => SchemaType::from_iter([ty, Type::Null]),
+        _ => SchemaType::Type(ty),
+    };
+    let (least, most) = param.range.unzip();
+    let plain = |ty: Type| ObjectBuilder::new().schema_type(types(ty)).description(about.clone());
+    let plain = |ty: Type| plain(ty).default(param.default.clone());
+    match param.kind {
+        Kind::Bool => plain(Type::Boolean).into(),
+        Kind::Access => plain(Type::String).into(),
+        Kind::Words(words) => plain(Type::String).enum_values(Some(words.iter().copied())).into(),
+        Kind::Number => plain(Type::Number).minimum(least).maximum(most).into(),
+        Kind::Integer(max) => {
+            let whole = |value: f64| value as u64;
+            let object = plain(Type::Integer).minimum(Some(whole(least.unwrap_or(0.0))));
+            object.maximum(Some(most.map_or_else(|| max.into(), whole))).into()
+        }
+        Kind::Weights => {
+            let array = ArrayBuilder::new().items(Ref::from_schema_name(WeightSchema::name()));
+            array.description(about).default(param.default.clone()).into()
+        }
+    }
 }
 
 /// Share of one access.
@@ -176,22 +164,10 @@ pub struct WeightSchema {
     percent: u8,
 }
 
-/// What load-balance mode splits.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[schema(as = Granularity)]
-#[serde(rename_all = "lowercase")]
-pub enum GranularitySchema {
-    /// Packet by packet.
-    #[default]
-    Packet,
-    /// Flow by flow.
-    Flow,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_rules::Rule;
+    use anabranch_steer::Rule;
 
     /// Every mode and every filter key, through `core` and through the mirror: the same JSON.
     #[test]

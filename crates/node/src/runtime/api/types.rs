@@ -1,7 +1,7 @@
 //! What the interface shows. Units are in the names; times are Unix milliseconds.
 
 use super::schema::RuleSchema;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;

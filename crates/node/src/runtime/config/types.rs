@@ -2,7 +2,7 @@
 
 use anabranch_atsss::classify::RuleSet;
 use anabranch_element::ioam::IoamConfig;
-use anabranch_rules::Rule;
+use anabranch_steer::Rule;
 use serde::{Deserialize, Serialize};
 
 /// The first thing wrong with `[ioam]`.

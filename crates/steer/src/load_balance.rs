@@ -22,12 +22,87 @@
 //! number: a flow stays on its path while that is up. Equal shares of *n* paths use the number modulo
 //! *n*, since a third of ten digits does not exist.
 
-use super::autonomous::Lane;
-use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, Pick, Steer};
-use crate::{MAX_PATHS, PathId};
-use anabranch_rules::Granularity;
+use crate::autonomous::Lane;
+use crate::{
+    Because, Compile, Doing, Exclusion, Input, Kind, MAX_PATHS, ModeState, Names, PathId, PathSet, Pick,
+    PolicyError, Steer, Value,
+};
+use anabranch_rules::AccessName;
+use serde::{Deserialize, Serialize};
 
 const MAX_DIGITS: usize = 10;
+
+crate::params! {
+    /// Load-balance as written.
+    pub struct Params {
+        /// Shares in percent, steps of 10, summing to 100; empty: equal shares.
+        weights: Vec<Weight> = Vec::new();
+        /// Unit that is split.
+        per: Granularity = Granularity::Packet;
+        /// Autonomous load-balance indicator (TS 29.244): flows keep to one access, and packets leave it where they arrive no
+        /// later; capacities are measured.
+        autonomous: bool = false;
+    }
+}
+
+/// Share of one access.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// Which access.
+    pub access: AccessName,
+    /// 0 to 100, in steps of 10.
+    pub percent: u8,
+}
+
+/// What is split.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Granularity {
+    /// Packet by packet, by the last digit of the sequence number (JUNCTION §V-C3).
+    #[default]
+    Packet,
+    /// Flow by flow (standard ATSSS-LL).
+    Flow,
+}
+
+impl Value for Granularity {
+    const KIND: Kind = Kind::Words(&["packet", "flow"]);
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!(self)
+    }
+}
+
+impl Value for Vec<Weight> {
+    const KIND: Kind = Kind::Weights;
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!(self)
+    }
+    fn accesses(&self) -> Vec<&AccessName> {
+        self.iter().map(|weight| &weight.access).collect()
+    }
+}
+
+/// The share of each path in tenths, ascending by position in the policy; equal if none are given.
+fn tenths(weights: &[Weight], names: &Names<'_>) -> Result<Vec<(PathId, u8)>, PolicyError> {
+    if weights.is_empty() {
+        return Ok(names.accesses.iter().map(|(path, _)| (*path, 1)).collect());
+    }
+    let mut tenths = Vec::with_capacity(weights.len());
+    for (i, Weight { access, percent }) in weights.iter().enumerate() {
+        if weights[..i].iter().any(|w| w.access == *access) {
+            return Err(PolicyError::AccessTwice { mode: names.mode, access: access.clone() });
+        }
+        if *percent > 100 || percent % 10 != 0 {
+            return Err(PolicyError::WeightStep { access: access.clone(), percent: *percent });
+        }
+        if let Some(path) = names.path(access)? {
+            tenths.push((path, percent / 10));
+        }
+    }
+    let sum = weights.iter().map(|w| u32::from(w.percent)).sum();
+    if sum == 100 { Ok(tenths) } else { Err(PolicyError::WeightSum { sum }) }
+}
 
 /// Compiled load-balance mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +133,8 @@ impl LoadBalance {
     }
 
     /// Whether packets are split, not flows.
-    #[must_use]
-    pub const fn per_packet(&self) -> bool {
+    const fn per_packet(&self) -> bool {
         matches!(self.per, Granularity::Packet)
-    }
-
-    /// Whether the law of `autonomous.rs` decides instead of shares.
-    #[must_use]
-    pub const fn is_autonomous(&self) -> bool {
-        self.autonomous
     }
 
     /// The paths to choose from: a flow must not move to and fro with one that flaps, a share of the packets may.
@@ -104,7 +172,31 @@ const fn index(remainder: u64) -> usize {
     remainder as usize
 }
 
+impl Compile for LoadBalance {
+    type Params = Params;
+
+    fn compile(params: &Params, names: &Names<'_>) -> Result<Self, PolicyError> {
+        Ok(Self::new(&tenths(&params.weights, names)?, params.per, params.autonomous))
+    }
+}
+
 impl Steer for LoadBalance {
+    fn splits(&self) -> bool {
+        self.per_packet()
+    }
+
+    fn per_flow(&self) -> bool {
+        !self.per_packet()
+    }
+
+    fn uses_held(&self) -> bool {
+        self.per_packet()
+    }
+
+    fn is_autonomous(&self) -> bool {
+        self.autonomous
+    }
+
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let up = self.up(input);
         let number = match self.per {

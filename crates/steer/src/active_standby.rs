@@ -20,9 +20,23 @@
 //! *Rotating* is for experiments with switching (JUNCTION §VI-C): after every so many packets the next path
 //! that is up has its turn, the primary first.
 
-use super::{Because, Doing, Exclusion, Input, ModeState, Pick, Steer};
-use crate::PathId;
-use anabranch_rules::DEFAULT_LEAVE_PERCENT;
+use crate::lossy::DEFAULT_LEAVE_PERCENT;
+use crate::{Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, Pick, PolicyError, Steer};
+use anabranch_rules::AccessName;
+
+crate::params! {
+    /// Active-standby as written.
+    pub struct Params {
+        /// Preferred access.
+        primary: AccessName;
+        /// Moves on to the next access that is up after so many packets; 0: stays. Not of TS 24.193: it exercises the
+        /// reordering of switches (JUNCTION §VI-C). What a UE asks for holds for its uplink.
+        rotate_packets: u32 = 0, quiet();
+        /// An access that steadily loses more than this is left while another loses less, in percent; 100: loss does not
+        /// matter.
+        leave_above_loss_percent: u8 = DEFAULT_LEAVE_PERCENT, range(0.0, 100.0, "percent"), quiet();
+    }
+}
 
 /// Compiled active-standby mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +81,15 @@ impl ActiveStandby {
     #[must_use]
     pub const fn primary(&self) -> Option<PathId> {
         self.primary
+    }
+}
+
+impl Compile for ActiveStandby {
+    type Params = Params;
+
+    fn compile(params: &Params, names: &Names<'_>) -> Result<Self, PolicyError> {
+        let mode = Self::new(names.path(&params.primary)?).leaving_above(params.leave_above_loss_percent);
+        Ok(mode.rotating(params.rotate_packets))
     }
 }
 

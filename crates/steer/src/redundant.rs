@@ -10,11 +10,20 @@
 //! A path that flap control holds back carries copies too. The hold keeps flows from moving to and fro; a copy
 //! moves nothing, and is there when the path that is not held is the next one to fail.
 
-use super::priority_based::above;
-use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, Pick, Steer};
-use crate::PathId;
-use anabranch_rules::DEFAULT_DWELL_MS;
+use crate::priority_based::above;
+use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use crate::{
+    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, Pick, PolicyError, Steer,
+    to_ppm,
+};
+
+crate::params! {
+    /// Redundant as written.
+    pub struct Params {
+        /// Only while the loss of the best access is above this, in percent; left out: always.
+        above_loss_percent: Option<f64> = None, range(0.0, 100.0, "%");
+    }
+}
 
 /// Compiled redundant mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +49,23 @@ impl Redundant {
     }
 }
 
+impl Compile for Redundant {
+    type Params = Params;
+
+    fn compile(params: &Params, _: &Names<'_>) -> Result<Self, PolicyError> {
+        Ok(Self::new(params.above_loss_percent.map(to_ppm)))
+    }
+}
+
 impl Steer for Redundant {
+    fn splits(&self) -> bool {
+        true
+    }
+
+    fn uses_held(&self) -> bool {
+        true
+    }
+
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         // Copies also go by a path that flap control holds back.
         let copies = Pick::Many(input.live.up());

@@ -24,7 +24,8 @@ pub(super) struct Record {
 
 /// Bulk flows that left a path for its random loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Left {
+pub struct Left {
+    /// How many.
     pub flows: u16,
     /// Loss for which the latest left, in parts per million.
     pub loss_ppm: u32,

@@ -1,7 +1,12 @@
 use super::*;
 use crate::MAX_PATHS;
 use crate::view::FlowSteer;
-use anabranch_rules::{AccessName, Granularity, SteeringMode, Weight};
+use crate::{
+    SteeringMode, active_standby, coded,
+    load_balance::{self, Granularity, Weight},
+    priority_based, redundant, smallest_delay,
+};
+use anabranch_rules::AccessName;
 use proptest::prelude::*;
 
 fn accesses(n: u8) -> Vec<(PathId, AccessName)> {
@@ -15,7 +20,7 @@ fn compile(json: &str, n: u8) -> Mode {
 fn weighted(tenths: &[u8], per: Granularity) -> Mode {
     let weight = |(i, t): (usize, &u8)| Weight { access: format!("a{i}"), percent: t * 10 };
     let weights = tenths.iter().enumerate().map(weight).collect();
-    let policy = SteeringMode::LoadBalance { weights, per, autonomous: false };
+    let policy = SteeringMode::LoadBalance(load_balance::Params { weights, per, autonomous: false });
     Mode::compile(&policy, &accesses(tenths.len() as u8)).unwrap()
 }
 
@@ -268,29 +273,31 @@ fn any_mode() -> impl Strategy<Value = SteeringMode> {
     let access = (0u8..8).prop_map(|p| format!("a{p}"));
     let per = prop_oneof![Just(Granularity::Packet), Just(Granularity::Flow)];
     prop_oneof![
-        access.clone().prop_map(|primary| SteeringMode::ActiveStandby {
+        access.clone().prop_map(|primary| SteeringMode::ActiveStandby(active_standby::Params {
             primary,
             rotate_packets: 0,
             leave_above_loss_percent: 5
-        }),
+        })),
         (tenths(), per, any::<bool>()).prop_map(|(tenths, per, autonomous)| {
             let weight = |(i, t): (usize, &u8)| Weight { access: format!("a{i}"), percent: t * 10 };
             let weights = tenths.iter().enumerate().map(weight).collect();
-            SteeringMode::LoadBalance { weights, per, autonomous }
+            SteeringMode::LoadBalance(load_balance::Params { weights, per, autonomous })
         }),
-        (0u8..100, 0u32..1000).prop_map(|(hysteresis_percent, dwell_ms)| SteeringMode::SmallestDelay {
-            hysteresis_percent,
-            dwell_ms,
-            leave_above_loss_percent: 5,
-        }),
+        (0u8..100, 0u32..1000).prop_map(|(hysteresis_percent, dwell_ms)| SteeringMode::SmallestDelay(
+            smallest_delay::Params { hysteresis_percent, dwell_ms, leave_above_loss_percent: 5 }
+        )),
         (access, proptest::option::of(0.1..100.0), proptest::option::of(0.0..100.0)).prop_map(
-            |(primary, rtt_ms, loss_percent)| SteeringMode::PriorityBased { primary, rtt_ms, loss_percent }
+            |(primary, rtt_ms, loss_percent)| SteeringMode::PriorityBased(priority_based::Params {
+                primary,
+                rtt_ms,
+                loss_percent
+            })
         ),
         proptest::option::of(0.0..100.0)
-            .prop_map(|above_loss_percent| SteeringMode::Redundant { above_loss_percent }),
+            .prop_map(|above_loss_percent| SteeringMode::Redundant(redundant::Params { above_loss_percent })),
         (10u8..=100, 1u8..=128, 10u16..=1000).prop_map(
             |(overhead_percent, window_packets, longest_wait_ms)| {
-                SteeringMode::Coded { overhead_percent, window_packets, longest_wait_ms }
+                SteeringMode::Coded(coded::Params { overhead_percent, window_packets, longest_wait_ms })
             }
         ),
     ]
@@ -369,10 +376,10 @@ proptest! {
             let may = if mode.uses_held() { paths.up() } else { steady.up() };
             prop_assert!(picked.paths().without(may).is_empty());
             prop_assert_eq!(picked.paths().is_empty(), paths.up().is_empty());
-            if !mode.duplicates() {
+            if !matches!(mode, Mode::Redundant(_)) {
                 prop_assert!(picked.paths().len() <= 1);
             }
-            if policy == (SteeringMode::Redundant { above_loss_percent: None }) {
+            if policy == (SteeringMode::Redundant(redundant::Params { above_loss_percent: None })) {
                 prop_assert_eq!(picked.paths(), paths.up());
             }
             agrees(&state.explain(&mode, seen, PathSet::ALL, now), &mode, picked, seen)?;

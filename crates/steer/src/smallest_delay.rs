@@ -11,13 +11,30 @@
 //! A path that goes down is left at once, whatever the dwell; and so is one that steadily loses more than the rule's
 //! `leave_above_loss_percent` while another loses less.
 
-use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathStates, Pick, Steer};
-use crate::PathId;
+use crate::lossy::DEFAULT_LEAVE_PERCENT;
+use crate::{
+    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathStates, Pick,
+    PolicyError, Steer,
+};
 use anabranch_element::time::Instant;
-use anabranch_rules::DEFAULT_LEAVE_PERCENT;
 
 /// Hysteresis where none is configured, in percent.
 pub const DEFAULT_HYSTERESIS_PERCENT: u8 = 10;
+/// Dwell time where none is configured, in milliseconds.
+pub const DEFAULT_DWELL_MS: u32 = 500;
+
+crate::params! {
+    /// Smallest-delay as written.
+    pub struct Params {
+        /// A change needs the new RTT to be smaller by this share of the old one, in percent.
+        hysteresis_percent: u8 = DEFAULT_HYSTERESIS_PERCENT, range(0.0, 99.0, "");
+        /// Least time between two changes while both accesses are up, in milliseconds.
+        dwell_ms: u32 = DEFAULT_DWELL_MS, range(0.0, 60_000.0, "ms");
+        /// An access that steadily loses more than this is left while another loses less, in percent; 100: loss does not
+        /// matter.
+        leave_above_loss_percent: u8 = DEFAULT_LEAVE_PERCENT, range(0.0, 100.0, "percent"), quiet();
+    }
+}
 
 /// Compiled smallest-delay mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +107,15 @@ impl SmallestDelay {
         let new = u64::from(paths.get(best).rtt_us);
         new * 100 < old * u64::from(100 - self.hysteresis_percent)
             && state.since_change_ms(now) >= self.dwell_ms
+    }
+}
+
+impl Compile for SmallestDelay {
+    type Params = Params;
+
+    fn compile(params: &Params, _: &Names<'_>) -> Result<Self, PolicyError> {
+        let mode = Self::new(params.hysteresis_percent, params.dwell_ms);
+        Ok(mode.leaving_above(params.leave_above_loss_percent))
     }
 }
 

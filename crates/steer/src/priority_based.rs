@@ -16,10 +16,24 @@
 //! every other packet. Without thresholds the high-priority access is left only when it is down. With
 //! no other path up, a congested high-priority access is still used.
 
-use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Because, Doing, Exclusion, Input, ModeState, PathSet, PathState, Pick, Steer};
-use crate::PathId;
-use anabranch_rules::DEFAULT_DWELL_MS;
+use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use crate::{
+    Because, Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, Pick,
+    PolicyError, Steer, to_ppm,
+};
+use anabranch_rules::AccessName;
+
+crate::params! {
+    /// Priority-based as written.
+    pub struct Params {
+        /// High-priority access.
+        primary: AccessName;
+        /// RTT above which traffic overflows, in milliseconds.
+        rtt_ms: Option<f64> = None, range(0.001, 60_000.0, "ms");
+        /// Packet loss above which traffic overflows, in percent.
+        loss_percent: Option<f64> = None, range(0.0, 100.0, "%");
+    }
+}
 
 /// The share of a threshold that RTT or loss must fall to before traffic returns, in percent.
 pub const RETURN_PERCENT: u64 = 80;
@@ -64,7 +78,20 @@ pub(super) fn above(value: u32, threshold: u32, already: bool) -> bool {
     threshold != u32::MAX && u64::from(value) * 100 > u64::from(threshold) * percent
 }
 
+impl Compile for PriorityBased {
+    type Params = Params;
+
+    fn compile(params: &Params, names: &Names<'_>) -> Result<Self, PolicyError> {
+        let rtt_us = params.rtt_ms.map(|ms| (ms * 1e3).round() as u32);
+        Ok(Self::new(names.path(&params.primary)?, rtt_us, params.loss_percent.map(to_ppm)))
+    }
+}
+
 impl Steer for PriorityBased {
+    fn splits(&self) -> bool {
+        true
+    }
+
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let primary = self.primary.filter(|&p| input.up.contains(p));
         if let Some(primary) = primary {

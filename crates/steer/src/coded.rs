@@ -1,4 +1,4 @@
-//! Coded: sources on the best access, repair packets on another (`access::coding`, docs/atsss-coded.md).
+//! Coded: sources on the best access, repair packets on another (`atsss::coding`, docs/atsss-coded.md).
 //!
 //! Not a mode of TS 24.193. The *source access* is the one with the smallest delay, its loss counted as delay:
 //!
@@ -14,10 +14,23 @@
 //! control holds back, too, as a repair moves no flow. An access that is so much slower that its repairs would come after
 //! half the wait is of no use: then, and with one access, repairs follow the sources, and help against single losses.
 
-use super::smallest_delay::{DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
-use super::{Doing, Exclusion, Input, ModeState, PathSet, PathState, PathStates, Pick, Steer};
-use crate::PathId;
-use anabranch_rules::DEFAULT_DWELL_MS;
+use crate::smallest_delay::{DEFAULT_DWELL_MS, DEFAULT_HYSTERESIS_PERCENT, SmallestDelay};
+use crate::{
+    Compile, Doing, Exclusion, Input, ModeState, Names, PathId, PathSet, PathState, PathStates, Pick,
+    PolicyError, Steer,
+};
+
+crate::params! {
+    /// Coded as written.
+    pub struct Params {
+        /// Most bytes of repair packets, in percent of the packets' own.
+        overhead_percent: u8 = 30, range(10.0, 100.0, "%");
+        /// Most packets one repair packet covers.
+        window_packets: u8 = 64, range(1.0, 128.0, "packets");
+        /// How long a lost packet is worth waiting for, in milliseconds; so long, too, order is kept across a gap.
+        longest_wait_ms: u16 = 100, range(10.0, 1000.0, "ms");
+    }
+}
 
 /// How often the longest wait counts for a packet that is lost.
 const LOSS_WEIGHT: u64 = 4;
@@ -84,7 +97,23 @@ impl Coded {
     }
 }
 
+impl Compile for Coded {
+    type Params = Params;
+
+    fn compile(params: &Params, _: &Names<'_>) -> Result<Self, PolicyError> {
+        Ok(Self::new(params.overhead_percent, params.window_packets, params.longest_wait_ms))
+    }
+}
+
 impl Steer for Coded {
+    fn splits(&self) -> bool {
+        true
+    }
+
+    fn coded(&self) -> Option<&Self> {
+        Some(self)
+    }
+
     fn pick(&self, state: &mut ModeState, input: &mut Input<'_>) -> Pick {
         let paths = self.weighted(input.paths);
         Self::BEST.choose(state, input.up, &paths, input.now).into()

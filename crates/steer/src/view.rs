@@ -11,7 +11,7 @@ pub(super) const BULK_BYTES: u32 = 16_000;
 /// A flow of which so many times as many bytes arrive as leave carries acknowledgements.
 const ACKNOWLEDGED_PARTS: u32 = 8;
 /// Longest packet, in bytes, that is taken for an acknowledgement.
-pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 200;
+pub const ACKNOWLEDGEMENT_BYTES: usize = 200;
 
 /// Why a path is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,8 @@ pub enum DownReason {
 }
 
 impl DownReason {
-    pub(super) const ALL: [Self; 6] =
+    /// All of them.
+    pub const ALL: [Self; 6] =
         [Self::Carrier, Self::Probes, Self::Silence, Self::Notified, Self::Admin, Self::Security];
 
     /// The reason as carried in a notification, from 1; 0 there means none (the path is up).

@@ -15,6 +15,9 @@ use super::priority_based::RETURN_PERCENT;
 use super::{Exclusion, PathSet, PathStates};
 use crate::PathId;
 
+/// Steady loss above which a path is left where none is configured, in percent.
+pub(crate) const DEFAULT_LEAVE_PERCENT: u8 = 5;
+
 /// The paths left for their loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lossy(PathSet);

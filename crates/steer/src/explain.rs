@@ -204,15 +204,14 @@ impl ModeState {
         let packet = Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, flow };
         let input = &Input::new(view, packet, now);
         let up = if mode.uses_held() { input.live.up() } else { input.up };
-        let steer: &dyn Steer = mode.steer();
-        let doing = if up.is_empty() { Doing::NoPath } else { steer.doing(self, input) };
+        let doing = if up.is_empty() { Doing::NoPath } else { mode.doing(self, input) };
         let why = |path: PathId| {
             if !input.live.is_up(path) {
                 Some(Exclusion::Down { reason: None })
             } else if !up.contains(path) {
                 Some(Exclusion::Held)
             } else {
-                steer.excludes(self, input, path)
+                mode.excludes(self, input, path)
             }
         };
         let mut excluded = [None; MAX_PATHS];
@@ -236,7 +235,7 @@ impl ModeState {
     }
 
     /// Autonomous: bulk flows that left a path for its random loss, by path, and of which nobody was told.
-    pub(crate) fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut Left)> {
+    pub fn untold_left(&mut self) -> impl Iterator<Item = (PathId, &mut Left)> {
         self.lane.as_deref_mut().into_iter().flat_map(|lane| (0..).zip(lane.untold_left()))
     }
 }
