@@ -328,7 +328,7 @@ fn quoted_messages_are_the_programs() {
         }
     }
     let mut said = String::new();
-    for of in ["node/src", "atsss/src"] {
+    for of in ["node/src", "atsss/src", "steer/src"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of), &mut said);
     }
     // And what the kernel says.
