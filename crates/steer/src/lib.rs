@@ -68,7 +68,7 @@ pub const MAX_PATHS: usize = 8;
 pub enum Pick {
     /// No path is up.
     None,
-    /// One path.
+    /// All of the packet by this path.
     One(PathId),
     /// A copy on each of these paths (redundant mode); never empty.
     Many(PathSet),
@@ -118,7 +118,7 @@ macro_rules! registry {
         )+
 
         impl ModeName {
-            /// Its parameters.
+            /// Its parameters, in the order they are written in.
             #[must_use]
             pub fn params(self) -> &'static [Param] {
                 match self { $( Self::$Variant => <$Mode as Compile>::Params::all(), )+ }
@@ -354,9 +354,26 @@ pub trait Steer {
     }
 }
 
+impl ModeName {
+    /// Each parameter of any mode once, with the names of the modes that have it.
+    #[must_use]
+    pub fn all_params() -> Vec<(&'static Param, Vec<&'static str>)> {
+        let mut all: Vec<(&Param, Vec<&str>)> = Vec::new();
+        for mode in Self::ALL {
+            for param in mode.params() {
+                match all.iter_mut().find(|(known, _)| known.name == param.name) {
+                    Some((_, modes)) => modes.push(mode.name()),
+                    None => all.push((param, vec![mode.name()])),
+                }
+            }
+        }
+        all
+    }
+}
+
 /// How a mode that is written becomes one that decides.
 pub trait Compile: Steer + Sized {
-    /// Its parameters.
+    /// Its parameters as people write them.
     type Params: Params;
 
     /// The mode with these parameters, whose numbers are in their ranges.

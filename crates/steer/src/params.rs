@@ -27,7 +27,7 @@ pub enum Kind {
 /// A parameter of a mode.
 #[derive(Debug, Clone)]
 pub struct Param {
-    /// As written.
+    /// Its key in files and requests; the flag of `ctl` has `-` for `_`.
     pub name: &'static str,
     /// What may stand for it.
     pub kind: Kind,

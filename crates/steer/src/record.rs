@@ -25,7 +25,7 @@ pub(super) struct Record {
 /// Bulk flows that left a path for its random loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
-    /// How many.
+    /// Flows of which nobody was told yet.
     pub flows: u16,
     /// Loss for which the latest left, in parts per million.
     pub loss_ppm: u32,

@@ -9,6 +9,23 @@ use std::path::{Path, PathBuf};
 const ALGORITHMS: [&str; 11] =
     ["wire", "element", "rules", "steer", "atsss", "ran", "lwip", "cc", "slice", "selection", "link"];
 
+/// What the programs build on. The lab starts `anabranch` as a process, and needs no root for virtual time; of `kern` it takes
+/// options of sockets.
+const PROGRAM: &[&str] = &[
+    "wire",
+    "element",
+    "rules",
+    "steer",
+    "atsss",
+    "ran",
+    "lwip",
+    "cc",
+    "slice",
+    "selection",
+    "link",
+    "kern",
+];
+
 /// Which of our crates each crate may build on.
 const CRATES: [(&str, &[&str]); 15] = [
     ("wire", &[]),
@@ -23,41 +40,8 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("selection", &["element", "rules"]),
     ("link", &["element", "wire"]),
     ("kern", &["cc", "selection"]),
-    (
-        "node",
-        &[
-            "wire",
-            "element",
-            "rules",
-            "steer",
-            "atsss",
-            "ran",
-            "lwip",
-            "cc",
-            "slice",
-            "selection",
-            "link",
-            "kern",
-        ],
-    ),
-    // The lab starts `anabranch` as a process, and needs no root for virtual time; of `kern` it takes options of sockets.
-    (
-        "lab",
-        &[
-            "wire",
-            "element",
-            "rules",
-            "steer",
-            "atsss",
-            "ran",
-            "lwip",
-            "cc",
-            "slice",
-            "selection",
-            "link",
-            "kern",
-        ],
-    ),
+    ("node", PROGRAM),
+    ("lab", PROGRAM),
     // A library for other programs.
     ("taps", &["element", "selection", "kern", "wire"]),
 ];

@@ -82,17 +82,11 @@ fn filter() -> Table {
 
 fn steering() -> Table {
     let mut keys = vec![Key::new("mode", Shape::OneOf(ModeName::NAMES), &["Which mode."], None).required()];
-    for mode in ModeName::ALL {
-        for param in mode.params() {
-            if let Some(key) = keys.iter_mut().find(|key| key.name == param.name) {
-                key.only.push(mode.name());
-            } else {
-                let default = param.default.as_ref().map(ToString::to_string);
-                let key = Key::new(param.name, shape(param.kind), &[&format!("{}.", param.about)], default)
-                    .only(&[mode.name()]);
-                keys.push(Key { required: param.required, range: param.range, ..key });
-            }
-        }
+    for (param, modes) in ModeName::all_params() {
+        let default = param.default.as_ref().map(ToString::to_string);
+        let about = format!("{}.", param.about);
+        let key = Key::new(param.name, shape(param.kind), &[&about], default).only(&modes);
+        keys.push(Key { required: param.required, range: param.range, ..key });
     }
     let doc = "A steering mode (JUNCTION §II-A; TS 23.501 §5.32.8).".into();
     Table { name: "Steering", doc, tag: Some("mode"), keys }

@@ -5,7 +5,7 @@ use super::table::{or_dash, table};
 use crate::runtime::api::{Coded, Law, LawPath, RuleUse, Rules};
 use crate::runtime::config::{self, Check};
 use anabranch_rules::Filter;
-use anabranch_steer::{Kind, ModeName, Param, Rule, SteeringMode};
+use anabranch_steer::{Kind, ModeName, Rule, SteeringMode};
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
@@ -88,23 +88,9 @@ struct SteeringFlags {
 #[derive(Debug, Default)]
 struct ParamFlags(Map<String, Value>);
 
-/// Each parameter once, with the modes that have it.
-fn params() -> Vec<(&'static Param, Vec<&'static str>)> {
-    let mut params: Vec<(&Param, Vec<&str>)> = Vec::new();
-    for (mode, param) in
-        ModeName::ALL.into_iter().flat_map(|mode| mode.params().iter().map(move |p| (mode, p)))
-    {
-        match params.iter_mut().find(|(known, _)| known.name == param.name) {
-            Some((_, modes)) => modes.push(mode.name()),
-            None => params.push((param, vec![mode.name()])),
-        }
-    }
-    params
-}
-
 impl clap::Args for ParamFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(params().into_iter().map(|(param, modes)| {
+        command.args(ModeName::all_params().into_iter().map(|(param, modes)| {
             let default = param.default.as_ref().filter(|value| value.is_number());
             let default = default.map(|value| format!("; default {value}")).unwrap_or_default();
             let unit = param.name.rsplit('_').next().unwrap_or_default().to_uppercase();
@@ -139,7 +125,7 @@ impl clap::Args for ParamFlags {
 
 impl FromArgMatches for ParamFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = params().into_iter().filter_map(|(param, _)| {
+        let given = ModeName::all_params().into_iter().filter_map(|(param, _)| {
             let value = match param.kind {
                 Kind::Bool => matches.get_flag(param.name).then_some(Value::Bool(true)),
                 Kind::Weights => {
