@@ -47,7 +47,7 @@ impl Ends {
 
     fn answer(&mut self, init: &[u8]) -> (SessionKeys, Vec<u8>) {
         match self.upf.inspect(init, self.from, Instant::ZERO, false) {
-            Verdict::Pending(pending) => pending.respond(2, &welcome()).expect("respond"),
+            Verdict::Passed(init) => init.read().expect("read").respond(2, &welcome()).expect("respond"),
             other => panic!("{other:?}"),
         }
     }

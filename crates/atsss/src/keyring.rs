@@ -359,7 +359,8 @@ mod tests {
         let (mut initiator, init) =
             Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
         let from = "192.0.2.1:1".parse().unwrap();
-        let Verdict::Pending(pending) = responder.inspect(&init, from, now, false) else { panic!() };
+        let Verdict::Passed(init) = responder.inspect(&init, from, now, false) else { panic!() };
+        let pending = init.read().unwrap();
         let welcome = Welcome {
             ipv4: Some(([10, 0, 0, 1].into(), 32)),
             ipv6: None,

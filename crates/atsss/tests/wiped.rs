@@ -68,9 +68,9 @@ fn nothing_is_left_of_private_keys_after_handshakes() {
         let (mut initiator, init) =
             Initiator::start(&ue, &upf.public(), suite, 7, 1, &hello, None, &mut rng).unwrap();
         let from = "192.0.2.1:1".parse().unwrap();
-        let Verdict::Pending(pending) = responder.inspect(&init, from, Instant::ZERO, false) else {
-            panic!()
-        };
+        let Verdict::Passed(init) = responder.inspect(&init, from, Instant::ZERO, false) else { panic!() };
+        let pending = init.read().unwrap();
+        pending.prepare();
         let welcome = Welcome {
             ipv4: Some(([10, 0, 0, 1].into(), 32)),
             ipv6: None,

@@ -113,6 +113,11 @@ impl PrivateKey {
         &self.0.raw
     }
 
+    /// Whether it is a clone of that one.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The shared secret with the owner of `public`; `None` if that key is of low order.
     pub(super) fn agree(&self, public: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
         let parsed = self.0.parsed.as_ref()?;

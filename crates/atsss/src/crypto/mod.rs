@@ -31,7 +31,9 @@ mod replay;
 
 pub use aead::{CryptoError, SessionKeys};
 pub use anabranch_wire::handshake::Suite;
-pub use handshake::{Established, HandshakeError, Initiator, PendingInit, Refusal, Responder, Verdict};
+pub use handshake::{
+    Established, HandshakeError, Initiator, PendingInit, Refusal, Responder, UnreadInit, Verdict,
+};
 pub use keys::{KeyError, PrivateKey, PublicKey};
 pub use mac::Cookie;
 pub use replay::{Replay, ReplayWindow, TimestampGuard};

@@ -15,7 +15,7 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, Error, HandshakeState};
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use zeroize::Zeroizing;
 
 const PROLOGUE: &[u8] = b"anabranch 1";
@@ -47,7 +47,9 @@ impl Drop for Exchange {
         // One that has exchanged nothing takes its place. It takes what cannot fail: no agreement is computed.
         static NOBODY: OnceLock<PrivateKey> = OnceLock::new();
         let nobody = NOBODY.get_or_init(|| PrivateKey::from_bytes([0; 32]));
-        if let Ok(blank) = state_of_responder(nobody, Suite::Aes256Gcm, &[], Zeroizing::new([0; 32])) {
+        if let Ok(blank) =
+            state_of_responder(nobody, Suite::Aes256Gcm, &[], Agreements::new(Zeroizing::new([0; 32])))
+        {
             *self.0 = blank;
         }
     }
@@ -61,7 +63,7 @@ pub(super) fn initiator(
     header: &[u8],
     seed: Zeroizing<[u8; 32]>,
 ) -> Result<Exchange, Error> {
-    Builder::with_resolver(params(suite)?, resolver(local, seed))
+    Builder::with_resolver(params(suite)?, resolver(local, Agreements::new(seed)))
         .prologue(&prologue(header))?
         .local_private_key(local.bytes())?
         .remote_public_key(&remote.0)?
@@ -69,23 +71,25 @@ pub(super) fn initiator(
         .map(Exchange::new)
 }
 
-/// Answers one.
+/// Answers one; what it agrees on with its ephemeral key can be computed beforehand.
 pub(super) fn responder(
     local: &PrivateKey,
     suite: Suite,
     header: &[u8],
     seed: Zeroizing<[u8; 32]>,
-) -> Result<Exchange, Error> {
-    state_of_responder(local, suite, header, seed).map(Exchange::new)
+) -> Result<(Exchange, Agreements), Error> {
+    let agreements = Agreements::new(seed);
+    let state = state_of_responder(local, suite, header, agreements.clone())?;
+    Ok((Exchange::new(state), agreements))
 }
 
 fn state_of_responder(
     local: &PrivateKey,
     suite: Suite,
     header: &[u8],
-    seed: Zeroizing<[u8; 32]>,
+    agreements: Agreements,
 ) -> Result<HandshakeState, Error> {
-    Builder::with_resolver(params(suite)?, resolver(local, seed))
+    Builder::with_resolver(params(suite)?, resolver(local, agreements))
         .prologue(&prologue(header))?
         .local_private_key(local.bytes())?
         .build_responder()
@@ -103,24 +107,74 @@ fn prologue(header: &[u8]) -> Vec<u8> {
     [PROLOGUE, header].concat()
 }
 
-fn resolver(local: &PrivateKey, seed: Zeroizing<[u8; 32]>) -> Box<Resolver> {
-    Box::new(Resolver { seed, local: local.clone() })
+fn resolver(local: &PrivateKey, agreements: Agreements) -> Box<Resolver> {
+    Box::new(Resolver { agreements, local: local.clone() })
+}
+
+/// The ephemeral key of an exchange, by its seed, and what was agreed with it beforehand. Clones share it.
+#[derive(Clone)]
+pub(super) struct Agreements(Arc<Shared>);
+
+struct Shared {
+    seed: Zeroizing<[u8; 32]>,
+    prepared: OnceLock<Prepared>,
+}
+
+struct Prepared {
+    key: PrivateKey,
+    /// Peers' keys, and the secret shared with each.
+    secrets: Vec<(PublicKey, Zeroizing<[u8; 32]>)>,
+}
+
+impl Agreements {
+    fn new(seed: Zeroizing<[u8; 32]>) -> Self {
+        Self(Arc::new(Shared { seed, prepared: OnceLock::new() }))
+    }
+
+    fn rng(&self) -> ChaCha20Rng {
+        ChaCha20Rng::from_seed(*self.0.seed)
+    }
+
+    /// Computes the ephemeral key and its agreements with these. One of low order is left to the exchange, which fails by it.
+    pub(super) fn prepare(&self, peers: [&PublicKey; 2]) {
+        self.0.prepared.get_or_init(|| {
+            // The first that the exchange draws.
+            let mut bytes = Zeroizing::new([0; 32]);
+            self.rng().fill_bytes(&mut *bytes);
+            let key = PrivateKey::new(bytes);
+            let secrets = peers.iter().filter_map(|peer| Some((**peer, key.agree(&peer.0)?))).collect();
+            Prepared { key, secrets }
+        });
+    }
+
+    /// The key with these bytes, if it is prepared.
+    fn key(&self, bytes: &[u8; 32]) -> Option<PrivateKey> {
+        let key = &self.0.prepared.get()?.key;
+        super::mac::equal(bytes, key.bytes()).then(|| key.clone())
+    }
+
+    /// What `key` agreed on with a peer, if it is prepared.
+    fn secret(&self, key: &PrivateKey, peer: &[u8]) -> Option<&[u8; 32]> {
+        let prepared = self.0.prepared.get().filter(|prepared| prepared.key.is(key))?;
+        prepared.secrets.iter().find(|(public, _)| public.0 == *peer).map(|(_, secret)| &**secret)
+    }
 }
 
 struct Resolver {
-    seed: Zeroizing<[u8; 32]>,
+    agreements: Agreements,
     local: PrivateKey,
 }
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Seeded(ChaCha20Rng::from_seed(*self.seed))))
+        Some(Box::new(Seeded(self.agreements.rng())))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         match choice {
             DHChoice::Curve25519 => {
-                Some(Box::new(X25519 { local: self.local.clone(), key: None, public: [0; 32] }))
+                let (local, agreements) = (self.local.clone(), self.agreements.clone());
+                Some(Box::new(X25519 { local, agreements, key: None, public: [0; 32] }))
             }
             _ => None,
         }
@@ -185,6 +239,7 @@ impl Random for Seeded {
 struct X25519 {
     /// The static key, ready for use: snow hands it over as bytes for every handshake.
     local: PrivateKey,
+    agreements: Agreements,
     key: Option<PrivateKey>,
     public: [u8; 32],
 }
@@ -220,7 +275,7 @@ impl Dh for X25519 {
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
         let mut bytes = Zeroizing::new([0; 32]);
         rng.try_fill_bytes(&mut *bytes)?;
-        self.take(PrivateKey::new(bytes));
+        self.take(self.agreements.key(&bytes).unwrap_or_else(|| PrivateKey::new(bytes)));
         Ok(())
     }
 
@@ -234,8 +289,11 @@ impl Dh for X25519 {
 
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         let key = self.key.as_ref().ok_or(Error::Dh)?;
-        let secret = key.agree(public.get(..32).ok_or(Error::Dh)?).ok_or(Error::Dh)?;
-        out.get_mut(..32).ok_or(Error::Dh)?.copy_from_slice(&*secret);
+        let (public, out) = (public.get(..32).ok_or(Error::Dh)?, out.get_mut(..32).ok_or(Error::Dh)?);
+        match self.agreements.secret(key, public) {
+            Some(secret) => out.copy_from_slice(secret),
+            None => out.copy_from_slice(&*key.agree(public).ok_or(Error::Dh)?),
+        }
         Ok(())
     }
 }

@@ -14,7 +14,7 @@
 use super::api::UpfEvent;
 use super::users::UserIndex;
 use super::{Slab, Upf};
-use crate::crypto::{PendingInit, Refusal, Verdict};
+use crate::crypto::{PendingInit, Refusal, UnreadInit, Verdict};
 use crate::drops::DropReason;
 use crate::keyring::Epoch;
 use crate::{DatagramSink, PathId};
@@ -27,6 +27,31 @@ use std::sync::Arc;
 /// How far in the future a UE's timestamp may be. Whatever is accepted locks out handshakes with an older one, so that it must
 /// end; a clock that shows local time as UTC is half a day wrong.
 const MOST_AHEAD_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// An init to be computed, on any thread.
+#[derive(Debug)]
+pub struct DeferredInit {
+    access: PathId,
+    from: SocketAddr,
+    init: UnreadInit,
+}
+
+/// What was computed of one.
+#[derive(Debug)]
+pub struct ComputedInit {
+    access: PathId,
+    from: SocketAddr,
+    result: Result<PendingInit, Refusal>,
+}
+
+impl DeferredInit {
+    /// Five products of X25519, 0.3 ms: reads it, and prepares the response. For strangers, too: their number is limited.
+    #[must_use]
+    pub fn compute(self) -> ComputedInit {
+        let result = self.init.read().inspect(PendingInit::prepare);
+        ComputedInit { access: self.access, from: self.from, result }
+    }
+}
 
 impl Upf {
     /// Whether a path of a live session is bound to this address.
@@ -43,20 +68,60 @@ impl Upf {
         now: Instant,
         out: &mut impl DatagramSink,
     ) {
-        let result = self.try_init(access, from, datagram, now, out);
-        if let Err(reason) = result {
+        match self.check_init(access, from, datagram, now, out) {
+            Err(reason) => self.drops.count(reason),
+            Ok(init) if self.defer => self.deferred.push_back(DeferredInit { access, from, init }),
+            Ok(init) => self.on_read(access, from, init.read(), now, out),
+        }
+    }
+
+    /// Whether handshakes are computed elsewhere: each init that passed the cheap checks is then to be taken by
+    /// [`Self::poll_handshake`], computed on any thread, and given to [`Self::finish_handshake`].
+    pub const fn defer_handshakes(&mut self, defer: bool) {
+        self.defer = defer;
+    }
+
+    /// The next init to be computed. No more come than a UPF computes: 300 in 0.1 s.
+    pub fn poll_handshake(&mut self) -> Option<DeferredInit> {
+        self.deferred.pop_front()
+    }
+
+    /// Answers an init that was computed.
+    pub fn finish_handshake(&mut self, init: ComputedInit, now: Instant, out: &mut impl DatagramSink) {
+        self.on_read(init.access, init.from, init.result, now, out);
+    }
+
+    /// There was no room to compute an init.
+    pub fn drop_handshake(&mut self) {
+        self.drops.count(DropReason::HandshakeRate);
+    }
+
+    fn on_read(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        init: Result<PendingInit, Refusal>,
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) {
+        let answered = match init {
+            Ok(pending) => self.answer(access, from, Box::new(pending), now, out),
+            Err(refusal) => Err(drop_reason(refusal)),
+        };
+        if let Err(reason) = answered {
             self.drops.count(reason);
         }
     }
 
-    fn try_init(
+    /// Does what costs little: whoever fails here is a stranger, or comes too often.
+    fn check_init(
         &mut self,
         access: PathId,
         from: SocketAddr,
         datagram: &[u8],
         now: Instant,
         out: &mut impl DatagramSink,
-    ) -> Result<(), DropReason> {
+    ) -> Result<UnreadInit, DropReason> {
         let under_load = self.limiter.note(now);
         let bound = self.is_bound(from, access);
         if self.limiter.is_spent(bound) {
@@ -64,14 +129,25 @@ impl Upf {
         }
         let limiter = &mut self.limiter;
         let may_compute = || limiter.take(from, bound);
-        let pending = match self.responder.inspect_if(datagram, from, now, under_load, may_compute) {
-            Verdict::Refused(refusal) => return Err(drop_reason(refusal)),
+        match self.responder.inspect_if(datagram, from, now, under_load, may_compute) {
+            Verdict::Refused(refusal) => Err(drop_reason(refusal)),
             Verdict::Cookie(reply) => {
                 send(access, from, &reply, out)?;
-                return Err(DropReason::HandshakeCookie);
+                Err(DropReason::HandshakeCookie)
             }
-            Verdict::Pending(pending) => pending,
-        };
+            Verdict::Passed(init) => Ok(init),
+        }
+    }
+
+    /// Gives a UE that proved its key a session, if all is as it should be.
+    fn answer(
+        &mut self,
+        access: PathId,
+        from: SocketAddr,
+        pending: Box<PendingInit>,
+        now: Instant,
+        out: &mut impl DatagramSink,
+    ) -> Result<(), DropReason> {
         let user = self.users.find(&pending.peer()).ok_or(DropReason::HandshakeUnknownUe)?;
         let record = self.users.slab.get_mut(user).ok_or(DropReason::HandshakeUnknownUe)?;
         let (key, timestamp_ns) = (record.key, pending.timestamp_ns());

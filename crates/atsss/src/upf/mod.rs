@@ -35,6 +35,7 @@ mod users;
 
 pub use api::{MAX_EXCEPTIONS, SessionView, UeEntry, UpfAccess, UpfCommand, UpfConfig, UpfError, UpfEvent};
 pub use element::N6_PORT;
+pub use handshake::{ComputedInit, DeferredInit};
 
 use crate::classify::RuleSet;
 use crate::crypto::{PublicKey, Responder};
@@ -67,6 +68,9 @@ pub struct Upf {
     responder: Responder,
     rng: ChaCha20Rng,
     limiter: Limiter,
+    /// Whether handshakes are computed elsewhere, and those to be.
+    defer: bool,
+    deferred: VecDeque<DeferredInit>,
     twins: Twins,
     users: Users,
     connected: usize,
@@ -103,6 +107,8 @@ impl Upf {
             probe: Arc::new(config.params.probe),
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::new(rng.next_u64()),
+            defer: false,
+            deferred: VecDeque::new(),
             twins: Twins::default(),
             users: Users::new(config.shard, config.shards, config.max_sessions, rng.next_u64()),
             connected: 0,

@@ -1,15 +1,18 @@
 //! Sessions that end, come back, are refused, or are somebody's exception.
 
-use super::world::{Setup, World, udp};
+use super::world::{Setup, World, address, udp};
 use super::{balance, connected, standby};
 use anabranch_atsss::drops::DropReason;
 use anabranch_atsss::session::{Addresses, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
+use anabranch_atsss::{DatagramSink, PathId};
 use anabranch_element::Element;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::Filter;
 use anabranch_steer::{Rule, SteeringMode, active_standby};
+use anabranch_wire::ip;
+use std::net::SocketAddr;
 
 #[test]
 fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
@@ -448,4 +451,100 @@ fn a_ue_that_is_restarted_sleeps_or_loses_much_has_a_key_of_its_own() {
         w.run_ms(20_000);
     }
     assert_eq!(shared_keys(&w).0, 0, "{:?}", shared_keys(&w));
+}
+
+/// What a UPF sends.
+#[derive(Default)]
+struct Sent(Vec<(PathId, SocketAddr, Vec<u8>)>);
+
+impl DatagramSink for Sent {
+    fn reserve(&mut self, path: PathId, to: SocketAddr, len: usize) -> Option<&mut [u8]> {
+        self.0.push((path, to, vec![0; len]));
+        self.0.last_mut().map(|(_, _, bytes)| bytes.as_mut_slice())
+    }
+
+    fn withdraw(&mut self, _path: PathId) {
+        self.0.pop();
+    }
+}
+
+/// Runs for so long; each handshake that came meanwhile is computed, `between` happens, and it is answered.
+fn run_deferring(w: &mut World, ms: u64, mut between: impl FnMut(&mut World)) -> usize {
+    let mut answered = 0;
+    for _ in 0..ms {
+        w.run_ms(1);
+        while let Some(init) = w.upf.poll_handshake() {
+            let computed = init.compute();
+            between(w);
+            let mut out = Sent::default();
+            w.upf.finish_handshake(computed, w.now, &mut out);
+            for (path, to, bytes) in out.0 {
+                let packet = ip::udp_datagram(address(path, 1), to, &bytes).unwrap();
+                w.inject(false, 1 + u16::from(path), packet, Duration::from_millis(1));
+                answered += 1;
+            }
+        }
+    }
+    answered
+}
+
+#[test]
+fn a_handshake_computed_elsewhere_opens_the_session_and_changes_its_keys() {
+    let mut w = World::new(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+    w.upf.defer_handshakes(true);
+    assert_eq!(run_deferring(&mut w, 500, |_| {}), 1);
+    assert!(w.ue.is_connected());
+    for i in 0..20 {
+        w.up(i, 300);
+        w.down(i, 300);
+        run_deferring(&mut w, 2, |_| {});
+    }
+    run_deferring(&mut w, 300_000, |_| {});
+    assert!(w.upf_events.iter().any(|(_, e)| {
+        matches!(e, UpfEvent::Session { event: SessionEvent::Rekeyed { fresh_peer: false, .. }, .. })
+    }));
+    assert_eq!((w.server_numbers().len(), w.device_numbers().len()), (20, 20));
+}
+
+#[test]
+fn what_changes_while_a_handshake_is_computed_counts() {
+    // Removed: it is nobody's any more.
+    let mut w = World::new(Setup::default());
+    w.upf.defer_handshakes(true);
+    let key = w.entry.key;
+    let answered =
+        run_deferring(&mut w, 100, |w| w.upf.command(UpfCommand::RemoveUe(key), w.now).unwrap_or(()));
+    assert_eq!(answered, 0);
+    assert!(w.upf.drops().get(DropReason::HandshakeUnknownUe) >= 1, "{:?}", w.upf.drops());
+    assert_eq!((w.upf.session_count(), w.ue.is_connected()), (0, false));
+    // Added again: the next one is answered.
+    w.upf.command(UpfCommand::AddUe(w.entry.clone()), w.now).unwrap();
+    run_deferring(&mut w, 5_000, |_| {});
+    assert!(w.ue.is_connected());
+    // Closed by the operator: a session of its own.
+    let mut closed = 0;
+    w.restart_ue(9);
+    run_deferring(&mut w, 5_000, |w| {
+        if closed < 2 {
+            closed += 1;
+            w.upf.command(UpfCommand::CloseSession(key), w.now).unwrap_or(());
+        }
+    });
+    assert!(w.ue.is_connected() && closed > 0);
+    assert_eq!((w.upf.session_count(), w.upf.connected_count()), (1, 1));
+}
+
+#[test]
+fn copies_of_an_init_are_computed_but_only_one_is_answered() {
+    let mut w = World::new(Setup::default());
+    w.upf.defer_handshakes(true);
+    w.run_ms(5);
+    let init = w.tap.iter().find(|(_, up, _, _)| *up).unwrap().clone();
+    for _ in 0..3 {
+        w.inject(true, init.2 + 1, init.3.clone(), Duration::from_millis(6));
+    }
+    w.run_ms(20);
+    assert_eq!(run_deferring(&mut w, 1, |_| {}), 1);
+    assert_eq!(w.upf.drops().get(DropReason::HandshakeReplayed), 3);
+    assert_eq!(w.upf.session_count(), 1);
 }

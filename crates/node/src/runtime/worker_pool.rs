@@ -1,5 +1,6 @@
 //! The data-path threads of a program.
 
+use super::engine::deferred::WorkQueue;
 use super::engine::handover::Handover;
 use super::engine::worker::{End, Handle, Worker};
 use super::thread::Worker as _;
@@ -29,7 +30,12 @@ impl<E: End> WorkerPool<E> {
         }
         let (exit, exits) = mpsc::channel(workers.len().max(1));
         let mut threads = Vec::with_capacity(workers.len());
-        for (i, worker) in workers.into_iter().enumerate() {
+        for (i, mut worker) in workers.into_iter().enumerate() {
+            if E::DEFERS {
+                let (queue, thread) = WorkQueue::start(i, handles[i].clone())?;
+                worker.defer(queue);
+                threads.push(thread);
+            }
             let guard = ExitGuard { exit: exit.clone(), result: None };
             let thread = std::thread::Builder::new()
                 .name(format!("anb-worker-{i}"))

@@ -3,7 +3,7 @@
 use super::aead::SessionKeys;
 use super::keys::{PrivateKey, PublicKey};
 use super::mac::{Cookie, CookieJar, Labels, Mac, mac2};
-use super::noise::Exchange;
+use super::noise::{Agreements, Exchange};
 use super::{Suite, noise};
 use crate::PathId;
 use anabranch_element::time::Instant;
@@ -269,9 +269,8 @@ pub enum Verdict {
     Refused(Refusal),
     /// Send this back to where the init came from, and forget it.
     Cookie(Vec<u8>),
-    /// From a UE that owns the key it names. Whether that key is configured, and the timestamp fresh, is
-    /// the caller's to say.
-    Pending(Box<PendingInit>),
+    /// Its sender has proved all that is asked before anything costly is computed: read it.
+    Passed(UnreadInit),
 }
 
 /// The UPF's end.
@@ -306,8 +305,8 @@ impl Responder {
         self.inspect_if(datagram, from, now, under_load, || true)
     }
 
-    /// As [`Self::inspect`]; `may_compute` is asked before anything costly is done, when the sender has proved
-    /// all it has to. If it says no, the init is refused with [`Refusal::Rate`].
+    /// As [`Self::inspect`]; `may_compute` is asked when the sender has proved all it has to. If it says no, the init is
+    /// refused with [`Refusal::Rate`].
     pub fn inspect_if(
         &mut self,
         datagram: &[u8],
@@ -350,40 +349,80 @@ impl Responder {
         if !may_compute() {
             return Err(Refusal::Rate);
         }
-        let header = &datagram[..Init::HEADER];
-        let mut noise = noise::responder(&self.private, init.suite(), header, seed(&mut self.rng))
-            .map_err(|_| Refusal::Full)?;
+        Ok(Verdict::Passed(UnreadInit {
+            private: self.private.clone(),
+            seed: seed(&mut self.rng),
+            message: datagram.to_vec(),
+        }))
+    }
+}
+
+/// An init of which nothing costly has been computed. It needs the UPF no more, and may be read on another thread.
+pub struct UnreadInit {
+    private: PrivateKey,
+    /// The ephemeral key comes from here.
+    seed: Raw,
+    message: Vec<u8>,
+}
+
+impl UnreadInit {
+    /// Reads it: two products of X25519.
+    ///
+    /// # Errors
+    /// [`Refusal`]: it does not authenticate, or its hello cannot be read.
+    pub fn read(self) -> Result<PendingInit, Refusal> {
+        let init = Init::parse(&self.message).map_err(|_| Refusal::Malformed)?;
+        let header = &self.message[..Init::HEADER];
+        let (mut noise, agreements) =
+            noise::responder(&self.private, init.suite(), header, self.seed).map_err(|_| Refusal::Full)?;
         let mut payload = [0; HANDSHAKE_MAX];
         let length = noise.read_message(init.noise(), &mut payload).map_err(|_| Refusal::Authentication)?;
         let peer = noise.get_remote_static().and_then(|key| key.try_into().ok()).map(PublicKey);
         let peer = peer.ok_or(Refusal::Authentication)?;
+        let ephemeral = init.noise().first_chunk().copied().map(PublicKey).ok_or(Refusal::Malformed)?;
         let (timestamp_ns, hello) =
             Hello::decode(payload.get(..length).unwrap_or_default()).map_err(|_| Refusal::Hello)?;
         if peer.shard_hint() != init.shard_hint() {
             return Err(Refusal::Shard);
         }
-        Ok(Verdict::Pending(Box::new(PendingInit {
+        Ok(PendingInit {
             peer,
+            ephemeral,
             hello,
             timestamp_ns,
             sender_index: init.sender(),
             suite: init.suite(),
             noise,
-        })))
+            agreements,
+        })
+    }
+}
+
+impl fmt::Debug for UnreadInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnreadInit({} bytes)", self.message.len())
     }
 }
 
 /// An init that has proved its sender's key.
 pub struct PendingInit {
     peer: PublicKey,
+    ephemeral: PublicKey,
     hello: Hello,
     timestamp_ns: u64,
     sender_index: u32,
     suite: Suite,
     noise: Exchange,
+    agreements: Agreements,
 }
 
 impl PendingInit {
+    /// Computes what the response takes, three products of X25519, so that making it costs little. The response is the same
+    /// without.
+    pub fn prepare(&self) {
+        self.agreements.prepare([&self.ephemeral, &self.peer]);
+    }
+
     /// The UE's static public key.
     #[must_use]
     pub fn peer(&self) -> PublicKey {

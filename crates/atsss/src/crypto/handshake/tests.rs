@@ -52,9 +52,9 @@ impl Ends {
         self.upf.inspect(init, FROM.parse().unwrap(), Instant::ZERO, under_load)
     }
 
-    fn pending(&mut self, init: &[u8]) -> Box<PendingInit> {
+    fn pending(&mut self, init: &[u8]) -> PendingInit {
         match self.inspect(init, false) {
-            Verdict::Pending(pending) => pending,
+            Verdict::Passed(init) => init.read().expect("an init that can be read"),
             other => panic!("refused: {other:?}"),
         }
     }
@@ -62,7 +62,8 @@ impl Ends {
     fn refusal(&mut self, init: &[u8]) -> Refusal {
         match self.inspect(init, false) {
             Verdict::Refused(refusal) => refusal,
-            other => panic!("not refused: {other:?}"),
+            Verdict::Passed(init) => init.read().expect_err("an init that is refused"),
+            Verdict::Cookie(_) => panic!("a cookie"),
         }
     }
 }
@@ -294,8 +295,8 @@ fn under_load_only_a_cookie_is_given_until_it_comes_back() {
     let cookie = initiator.on_cookie(&message).unwrap();
 
     let (mut initiator, init) = ends.start(2_000, Some(&cookie));
-    let Verdict::Pending(pending) = ends.inspect(&init, true) else { panic!("cookie not taken") };
-    assert!(initiator.finish(&pending.respond(1, &welcome()).unwrap().1).is_ok());
+    let Verdict::Passed(unread) = ends.inspect(&init, true) else { panic!("cookie not taken") };
+    assert!(initiator.finish(&unread.read().unwrap().respond(1, &welcome()).unwrap().1).is_ok());
 
     let elsewhere = "192.0.2.8:4500".parse().unwrap();
     let verdict = ends.upf.inspect(&init, elsewhere, Instant::ZERO, true);
@@ -308,6 +309,24 @@ fn under_load_only_a_cookie_is_given_until_it_comes_back() {
     assert!(matches!(ends.inspect(&bad, true), Verdict::Cookie(_)), "mac2 damaged");
     bad[10] ^= 1;
     assert!(matches!(ends.inspect(&bad, true), Verdict::Refused(Refusal::Mac1)), "no cookie without mac1");
+}
+
+#[test]
+fn a_prepared_response_is_the_same() {
+    for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
+        let responses = [false, true].map(|prepare| {
+            let mut ends = Ends::new(suite);
+            let (mut initiator, init) = ends.start(1_000, None);
+            let pending = ends.pending(&init);
+            if prepare {
+                pending.prepare();
+            }
+            let (_, response) = pending.respond(5, &welcome()).unwrap();
+            assert!(initiator.finish(&response).is_ok());
+            response
+        });
+        assert_eq!(responses[0], responses[1]);
+    }
 }
 
 #[test]
@@ -338,7 +357,9 @@ proptest! {
             }
         }
         let verdict = ends.inspect(&bytes, under_load);
-        prop_assert!(!matches!(verdict, Verdict::Pending(_)));
+        if let Verdict::Passed(init) = verdict {
+            prop_assert!(init.read().is_err());
+        }
         prop_assert!(initiator.finish(&bytes).is_err());
         prop_assert!(initiator.on_cookie(&bytes).is_err());
     }

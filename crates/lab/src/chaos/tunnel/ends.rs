@@ -6,15 +6,15 @@ use super::plan::{Mode, UePlan};
 use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_atsss::session::{Addresses, Security, SessionParams};
 use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
-use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::upf::{ComputedInit, UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
-use anabranch_element::time::Instant;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::{
     Rule, SteeringMode, active_standby, coded,
     load_balance::{self, Granularity, Weight},
     priority_based, redundant, smallest_delay,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Names of the accesses.
@@ -339,8 +339,13 @@ pub struct UpfEnd {
     pub clock_s: i32,
     /// Bytes of its tables when it started.
     pub table_bytes: usize,
+    /// Handshakes that are computed, and when each is answered; in that order.
+    pub answers: VecDeque<(Instant, ComputedInit)>,
     draw: Draw,
 }
+
+/// What computing a handshake takes at most, with others before it.
+const HANDSHAKE_US: u64 = 2000;
 
 /// Sessions a UPF has room for.
 const SESSIONS: u32 = 8;
@@ -369,7 +374,8 @@ impl UpfEnd {
             max_sessions: SESSIONS,
             unix_epoch_ns: epoch_ns(0),
         };
-        let upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
+        let mut upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
+        upf.defer_handshakes(true);
         Self {
             upf,
             config,
@@ -381,7 +387,17 @@ impl UpfEnd {
             sessions: None,
             clock_s: 0,
             table_bytes: 0,
+            answers: VecDeque::new(),
             draw,
+        }
+    }
+
+    /// Takes handshakes that came, to be answered later.
+    pub fn compute_handshakes(&mut self, now: Instant) {
+        while let Some(handshake) = self.upf.poll_handshake() {
+            let before = self.answers.back().map_or(now, |(at, _)| *at);
+            let at = before.max(now) + Duration::from_micros(self.draw.below(HANDSHAKE_US));
+            self.answers.push_back((at, handshake.compute()));
         }
     }
 
@@ -410,6 +426,8 @@ impl UpfEnd {
         self.config.unix_epoch_ns = epoch_ns(self.clock_s);
         self.config.max_sessions = self.sessions.unwrap_or(SESSIONS);
         self.upf = Upf::new(self.config.clone(), self.draw.secret(), now).expect("valid");
+        self.upf.defer_handshakes(true);
+        self.answers.clear();
         for entry in &self.known {
             self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
         }

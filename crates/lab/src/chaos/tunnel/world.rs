@@ -46,6 +46,7 @@ pub enum Event {
     Arrives { ue: usize, access: usize, up: bool },
     Ue(usize),
     Upf(usize),
+    Answer(usize),
     Flow(usize, usize),
     Hostile,
     Strangers,
@@ -116,6 +117,9 @@ impl system::World<plan::Kind> for World {
             if let Some((at, _)) = end.upf.poll_timeout().filter(|_| end.runs()) {
                 earlier(at.max(self.course.now), Event::Upf(n));
             }
+            if let Some((at, _)) = end.answers.front().filter(|_| end.runs()) {
+                earlier((*at).max(self.course.now), Event::Answer(n));
+            }
         }
         for (n, end) in self.ues.iter().enumerate() {
             for (flow, state) in end.flows.iter().enumerate() {
@@ -155,6 +159,22 @@ impl system::World<plan::Kind> for World {
                 let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
                 end.upf.poll(self.course.now, &mut sockets, &mut device);
                 self.course.tally.effect("upf-no-room", sockets.refused);
+                self.take_upf(n)
+            }
+            Event::Answer(n) => {
+                let end = &mut self.upfs[n];
+                let (mut sockets, _) = self.out.sides(end.no_room == 0);
+                let before = end.upf.drops().total();
+                if let Some((_, computed)) = end.answers.pop_front() {
+                    end.upf.finish_handshake(computed, self.course.now, &mut sockets);
+                }
+                let counted = end.upf.drops().total() > before;
+                self.course.tally.effect("upf-no-room", sockets.refused);
+                self.course.tally.look(Invariant::Counted);
+                if !counted && self.out.datagrams.is_empty() {
+                    let what = format!("UPF {n} neither answered nor counted a handshake");
+                    return Err(self.course.violation(Invariant::Counted, what));
+                }
                 self.take_upf(n)
             }
             Event::Flow(ue, flow) => self.turn(ue, flow),
@@ -266,6 +286,7 @@ impl World {
         }
         let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
         end.upf.datagram(access, from, payload, self.course.now, &mut sockets, &mut device);
+        end.compute_handshakes(self.course.now);
         self.course.tally.effect("upf-no-room", sockets.refused);
         self.take_upf(upf)
     }
@@ -532,7 +553,8 @@ impl World {
         self.course.tally.effect("strangers", 1);
         let (access, from) = (attack.access, attack.from);
         let drops = |w: &Self| {
-            let upfs: u64 = w.upfs.iter().map(|end| end.upf.drops().total()).sum();
+            // What is computed is counted or answered then.
+            let upfs: u64 = w.upfs.iter().map(|end| end.upf.drops().total() + end.answers.len() as u64).sum();
             let ues: u64 = w.ues.iter().map(|end| end.ue.drops().total()).sum();
             upfs + ues
         };

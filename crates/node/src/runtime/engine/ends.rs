@@ -1,5 +1,7 @@
 //! The tunnel ends of `core` as the data path drives them.
 
+use super::deferred::Work;
+use super::udp::Sockets;
 use super::worker::End;
 use anabranch_atsss::fast::{FastLane, FastTraffic};
 use anabranch_atsss::ue::{Ue, UeEvent};
@@ -64,7 +66,8 @@ pub struct UpfEnd {
 
 impl UpfEnd {
     /// A shard among `workers`; `owners` is asked only if there are several.
-    pub fn new(upf: Upf, workers: usize, owners: &Arc<ArcSwap<OwnerTable>>) -> Self {
+    pub fn new(mut upf: Upf, workers: usize, owners: &Arc<ArcSwap<OwnerTable>>) -> Self {
+        upf.defer_handshakes(true);
         let owners = (workers > 1).then(|| Cache::new(owners.clone()));
         Self { upf, workers, owners }
     }
@@ -80,6 +83,7 @@ impl UpfEnd {
 
 impl End for UpfEnd {
     type Event = UpfEvent;
+    const DEFERS: bool = true;
 
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
         self.upf.downlink(packet, now, out);
@@ -111,6 +115,20 @@ impl End for UpfEnd {
 
     fn carried(&mut self, lane: &FastLane, traffic: &FastTraffic, now: Instant) -> bool {
         self.upf.carried(lane, traffic, now)
+    }
+
+    fn poll_work(&mut self) -> Option<Work<Self>> {
+        let handshake = self.upf.poll_handshake()?;
+        Some(Box::new(move || {
+            let computed = handshake.compute();
+            Box::new(move |end: &mut Self, now, out: &mut Sockets| {
+                end.upf.finish_handshake(computed, now, out)
+            })
+        }))
+    }
+
+    fn drop_work(&mut self) {
+        self.upf.drop_handshake();
     }
 
     /// As `kern::reuseport` does, except that plain data is looked up rather than guessed.

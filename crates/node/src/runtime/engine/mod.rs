@@ -1,6 +1,7 @@
 //! The data path: own threads, readiness from epoll, batches in and out, the state machines of `core` in
 //! the middle.
 
+pub mod deferred;
 pub mod device;
 pub mod ends;
 pub mod fast;

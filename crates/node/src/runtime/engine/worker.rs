@@ -11,6 +11,7 @@
 //! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
 //! batches ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
 
+use super::deferred::{Answer, Arrival, Work, WorkQueue};
 use super::device::{Device, DeviceCounters};
 use super::fast::{Fast, FastStatus, Look};
 use super::handover::{Handover, Kind};
@@ -34,6 +35,8 @@ use tokio::sync::mpsc;
 pub trait End: Send + 'static {
     /// What it has to tell.
     type Event: Send + 'static;
+    /// Whether it has work that takes longer than packets may wait.
+    const DEFERS: bool = false;
 
     /// An inner packet came from the interface.
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink);
@@ -58,6 +61,15 @@ pub trait End: Send + 'static {
     fn carried(&mut self, _lane: &FastLane, _traffic: &FastTraffic, _now: Instant) -> bool {
         false
     }
+    /// Such work, brought by the last datagram.
+    fn poll_work(&mut self) -> Option<Work<Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+    /// There was no room for it: it is dropped.
+    fn drop_work(&mut self) {}
     /// The worker that has the session of this datagram, if it is known; asked only if there are several.
     fn owner_of_datagram(&mut self, _datagram: &[u8]) -> Option<usize> {
         None
@@ -119,6 +131,8 @@ pub struct Worker<E: End> {
     orders: Orders<Self>,
     events: mpsc::Sender<E::Event>,
     handover: Option<Handover>,
+    /// Where work goes that takes long; without, it is done here.
+    deferred: Option<WorkQueue<E>>,
     counters: WorkerCounters,
     /// How long to look for more instead of sleeping.
     spin: Option<Duration>,
@@ -161,6 +175,7 @@ impl<E: End> Worker<E> {
             orders,
             events,
             handover: None,
+            deferred: None,
             counters: WorkerCounters::default(),
             spin: None,
             spin_until: None,
@@ -186,6 +201,20 @@ impl<E: End> Worker<E> {
     /// Makes it one of several (see [`Handover::mesh`]).
     pub fn join(&mut self, handover: Handover) {
         self.handover = Some(handover);
+    }
+
+    /// Gives work that takes long to another thread.
+    pub fn defer(&mut self, queue: WorkQueue<E>) {
+        self.deferred = Some(queue);
+    }
+
+    /// Does what is left of deferred work, whose datagram came like this.
+    pub fn answer(&mut self, answer: Answer<E>, arrival: Arrival, now: Instant) {
+        let Arrival { access, from, local } = arrival;
+        self.sockets.begin(access, from, local);
+        answer(&mut self.end, now, &mut self.sockets);
+        self.sockets.end(access, false);
+        self.sockets.flush();
     }
 
     /// Counters so far.
@@ -277,7 +306,7 @@ impl<E: End> thread::Worker for Worker<E> {
 impl<E: End> Worker<E> {
     /// Receives once from every socket that is ready.
     fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
-        let Self { end, sockets, device, inbox, handover, counters, .. } = self;
+        let Self { end, sockets, device, inbox, handover, deferred, counters, .. } = self;
         let (mut left, mut worked) = (*ready, None);
         while left != 0 {
             let access = left.trailing_zeros() as usize;
@@ -306,9 +335,8 @@ impl<E: End> Worker<E> {
                     count(counters, handover.give(owner, Kind::Outer { access, from, local }, datagram));
                     return;
                 }
-                sockets.begin(access, from, local);
-                let authentic = end.datagram(access, from, datagram, now, sockets, device);
-                sockets.end(access, authentic);
+                let arrival = Arrival { access, from, local };
+                receive(arrival, datagram, now, end, sockets, device, deferred.as_ref());
             });
             device.flush();
             sockets.flush();
@@ -408,15 +436,14 @@ impl<E: End> Worker<E> {
     }
 
     fn handed_over(&mut self) {
-        let Self { end, sockets, device, handover, .. } = self;
+        let Self { end, sockets, device, handover, deferred, .. } = self;
         let Some(handover) = handover else { return };
         handover.wake_receivers();
         let now = self.clock.now();
         let taken = handover.take(|kind, bytes| match kind {
             Kind::Outer { access, from, local } => {
-                sockets.begin(access, from, local);
-                let authentic = end.datagram(access, from, bytes, now, sockets, device);
-                sockets.end(access, authentic);
+                let arrival = Arrival { access, from, local };
+                receive(arrival, bytes, now, end, sockets, device, deferred.as_ref());
             }
             Kind::Inner => end.inner(bytes, now, sockets),
         });
@@ -459,6 +486,32 @@ impl<E: End> Worker<E> {
         let next = [self.end.poll_timeout(), self.sockets.next_look()].into_iter().flatten().min();
         next.map(|at| at.saturating_since(self.clock.now()))
     }
+}
+
+/// Takes a datagram, and gives away the work that it brought.
+fn receive<E: End>(
+    arrival: Arrival,
+    datagram: &mut [u8],
+    now: Instant,
+    end: &mut E,
+    sockets: &mut Sockets,
+    device: &mut Inner,
+    deferred: Option<&WorkQueue<E>>,
+) {
+    let Arrival { access, from, local } = arrival;
+    sockets.begin(access, from, local);
+    let authentic = end.datagram(access, from, datagram, now, sockets, device);
+    while let Some(work) = end.poll_work() {
+        match deferred {
+            Some(queue) => {
+                if !queue.give(work, arrival) {
+                    end.drop_work();
+                }
+            }
+            None => work()(end, now, sockets),
+        }
+    }
+    sockets.end(access, authentic);
 }
 
 fn register(poll: &Poll, source: &impl AsRawFd, token: Token, interest: Interest) -> std::io::Result<()> {
