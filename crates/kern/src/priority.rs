@@ -17,37 +17,69 @@ pub fn real_time() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Nice value of threads in the background: a third of the share of ordinary ones.
-const BACKGROUND_NICE: libc::c_int = 5;
+/// Lets the calling thread preempt others of its class when it wakes, by asking for a short slice (0.1 ms; Linux 6.12 and later,
+/// no effect before). Its share stays the same, and so does a policy that somebody has chosen. For threads that sleep most of
+/// the time.
+pub fn short_slice() -> io::Result<()> {
+    // SAFETY: the call takes no pointers; thread 0 is the caller.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return Ok(());
+    }
+    // SAFETY: an all-zero sched_attr is a valid value.
+    let mut attributes: libc::sched_attr = unsafe { zeroed() };
+    attributes.size = size_of::<libc::sched_attr>() as u32;
+    attributes.sched_policy = libc::SCHED_OTHER as u32;
+    attributes.sched_runtime = SHORT_SLICE_NS;
+    // SAFETY: the call takes no pointers; thread 0 is the caller.
+    attributes.sched_nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: thread 0 is the caller; the pointer is to `attributes`, which outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
 
-/// Puts the calling thread behind ordinary ones: it preempts nobody when it wakes (`SCHED_BATCH`), and has a third of their
-/// share where they compete.
-pub fn background() -> io::Result<()> {
+/// The shortest slice that Linux takes.
+const SHORT_SLICE_NS: u64 = 100_000;
+
+/// Gives the calling thread only time that no ordinary thread wants (`SCHED_IDLE`): any of them preempts it at once. There may
+/// be none for long; an unprivileged thread cannot take it back.
+pub fn idle() -> io::Result<()> {
     // SAFETY: an all-zero sched_param is a valid value, and the one this policy takes.
     let parameters: libc::sched_param = unsafe { zeroed() };
     // SAFETY: thread 0 is the caller; the pointer is to `parameters`, which outlives the call.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: neither call takes pointers; on Linux they are for the calling thread alone.
-    let result = unsafe {
-        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
-        libc::setpriority(libc::PRIO_PROCESS, 0, now.max(BACKGROUND_NICE))
-    };
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
+    /// The calling thread's policy.
+    fn policy() -> i32 {
+        // SAFETY: the call takes no pointers; thread 0 is the caller.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
     #[test]
-    fn background_is_of_the_calling_thread_alone() {
+    fn an_idle_thread_is_alone_in_that() {
+        let before = policy();
+        let then = std::thread::spawn(|| super::idle().map(|()| policy())).join().unwrap();
+        assert_eq!(then.unwrap(), libc::SCHED_IDLE);
+        assert_eq!(policy(), before);
+    }
+
+    #[test]
+    fn a_short_slice_is_for_ordinary_threads_and_changes_nothing_else() {
         // SAFETY: the calls take no pointers; thread 0 is the caller.
-        let of_this = || unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
-        let before = of_this();
-        let then = std::thread::spawn(move || super::background().map(|()| of_this())).join().unwrap();
-        assert_eq!(then.unwrap(), (libc::SCHED_BATCH, super::BACKGROUND_NICE.max(before.1)));
-        assert_eq!(of_this(), before);
+        let of_this = || (policy(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
+        std::thread::spawn(move || {
+            let before = of_this();
+            super::short_slice().unwrap();
+            assert_eq!(of_this(), before);
+            super::idle().unwrap();
+            super::short_slice().unwrap();
+            assert_eq!(policy(), libc::SCHED_IDLE, "another policy was replaced");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

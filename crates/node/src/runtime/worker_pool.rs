@@ -41,6 +41,9 @@ impl<E: End> WorkerPool<E> {
                 .name(format!("anb-worker-{i}"))
                 .spawn(move || {
                     let mut guard = guard;
+                    if let Err(error) = anabranch_kern::priority::short_slice() {
+                        tracing::debug!("the worker has a slice like everybody: {error}");
+                    }
                     guard.result = Some(worker.run());
                 })
                 .context("starting a data-path thread")?;

@@ -336,7 +336,7 @@ impl<E: End> Worker<E> {
                     return;
                 }
                 let arrival = Arrival { access, from, local };
-                receive(arrival, datagram, now, end, sockets, device, deferred.as_ref());
+                receive(arrival, datagram, now, end, sockets, device, deferred.as_mut());
             });
             device.flush();
             sockets.flush();
@@ -443,7 +443,7 @@ impl<E: End> Worker<E> {
         let taken = handover.take(|kind, bytes| match kind {
             Kind::Outer { access, from, local } => {
                 let arrival = Arrival { access, from, local };
-                receive(arrival, bytes, now, end, sockets, device, deferred.as_ref());
+                receive(arrival, bytes, now, end, sockets, device, deferred.as_mut());
             }
             Kind::Inner => end.inner(bytes, now, sockets),
         });
@@ -461,6 +461,9 @@ impl<E: End> Worker<E> {
             order(self, now);
             // A socket that was replaced may hold something already.
             *sockets_ready = u32::MAX;
+        }
+        if let Some((work, arrival)) = self.deferred.as_mut().and_then(|queue| queue.overdue(now)) {
+            self.answer(work(), arrival, now);
         }
         let Self { end, sockets, device, counters, .. } = self;
         if let Some(fast) = sockets.fast() {
@@ -483,7 +486,8 @@ impl<E: End> Worker<E> {
         if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.orders.is_empty() {
             return Some(Duration::ZERO);
         }
-        let next = [self.end.poll_timeout(), self.sockets.next_look()].into_iter().flatten().min();
+        let overdue = self.deferred.as_ref().and_then(WorkQueue::next_look);
+        let next = [self.end.poll_timeout(), self.sockets.next_look(), overdue].into_iter().flatten().min();
         next.map(|at| at.saturating_since(self.clock.now()))
     }
 }
@@ -496,15 +500,15 @@ fn receive<E: End>(
     end: &mut E,
     sockets: &mut Sockets,
     device: &mut Inner,
-    deferred: Option<&WorkQueue<E>>,
+    mut deferred: Option<&mut WorkQueue<E>>,
 ) {
     let Arrival { access, from, local } = arrival;
     sockets.begin(access, from, local);
     let authentic = end.datagram(access, from, datagram, now, sockets, device);
     while let Some(work) = end.poll_work() {
-        match deferred {
+        match &mut deferred {
             Some(queue) => {
-                if !queue.give(work, arrival) {
+                if !queue.give((work, arrival), now) {
                     end.drop_work();
                 }
             }
