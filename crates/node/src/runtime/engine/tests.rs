@@ -1,15 +1,17 @@
 //! The data path with a tunnel end that only puts eight bytes in front, between two namespaces.
 
+use super::deferred::{Arrival, Job, Work, WorkQueue};
 use super::device::Device;
 use super::udp::AccessSocket;
 use super::worker::{End, Handle, Worker};
 use crate::runtime::clock::Clock;
-use crate::runtime::thread::Worker as _;
+use crate::runtime::thread::{Orders, Worker as _};
 use crate::testing::{in_private_network, sh};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::Instant;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// Eight bytes in front, nothing else.
 struct Through(SocketAddr);
@@ -135,4 +137,76 @@ fn throughput() {
     if let Some(text) = between_two(script) {
         println!("{text}");
     }
+}
+
+/// A queue of deferred work with its thread, and what comes back from it.
+fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Orders<Worker<Through>>, mio::Poll) {
+    let poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    let (handle, orders) = Handle::new(waker);
+    let (queue, thread) = WorkQueue::start(0, handle).unwrap();
+    (queue, thread, orders, poll)
+}
+
+fn job(work: impl FnOnce() + Send + 'static) -> Job<Through> {
+    let arrival = Arrival { access: 0, from: SocketAddr::from(([10, 8, 0, 1], 1)), local: None };
+    let work: Work<Through> = Box::new(move || {
+        work();
+        Box::new(|_, _, _| {})
+    });
+    (work, arrival)
+}
+
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn deferred_work_comes_back_as_orders_and_the_thread_ends_with_its_queue() {
+    let (mut queue, thread, orders, _poll) = deferred();
+    for _ in 0..10 {
+        assert!(queue.give(job(|| {}), Instant::from_nanos(0)));
+    }
+    soon("ten answers", || orders.len() == 10);
+    assert!(queue.overdue(Instant::from_secs(1)).is_none(), "nothing is left");
+    assert_eq!(queue.next_look(), None);
+    drop(queue);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_worker_takes_deferred_work_back_when_there_is_no_progress() {
+    let (mut queue, thread, orders, _poll) = deferred();
+    let (begun, has_begun) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+    assert!(queue.give(
+        job(move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        }),
+        at(0)
+    ));
+    has_begun.recv().unwrap();
+    // The thread is held up: as many wait as there is room for, and no more.
+    let mut waiting = 0;
+    while queue.give(job(|| {}), at(1)) {
+        waiting += 1;
+    }
+    assert_eq!(waiting, 300);
+    assert!(queue.overdue(at(2)).is_none(), "one was taken since");
+    let look = queue.next_look().unwrap();
+    assert!(queue.overdue(Instant::from_nanos(look.as_nanos() - 1)).is_none());
+    for _ in 0..waiting {
+        assert!(queue.overdue(look).is_some());
+    }
+    assert!(queue.overdue(look).is_none() && queue.next_look().is_none());
+    release.send(()).unwrap();
+    soon("the answer to the first", || orders.len() == 1);
+    drop(queue);
+    thread.join().unwrap();
 }
