@@ -18,8 +18,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
+/// Where work is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the thread beside the worker: there is time for all that can be done beforehand.
+    Beside,
+    /// On the worker, which has other things to do: what cannot be left out.
+    Worker,
+}
+
 /// What takes long; it needs nothing of the worker.
-pub type Work<E> = Box<dyn FnOnce() -> Answer<E> + Send>;
+pub type Work<E> = Box<dyn FnOnce(Place) -> Answer<E> + Send>;
 /// What is done with its result, on the worker.
 pub type Answer<E> = Box<dyn FnOnce(&mut E, Instant, &mut Sockets) + Send>;
 
@@ -139,7 +148,7 @@ fn run<E: End>(shared: &Shared<E>, handle: &Handle<E>) {
             std::thread::park();
             continue;
         };
-        let answer = work();
+        let answer = work(Place::Beside);
         // A worker that takes no orders is stopping, or has too many: whoever waits for the answer asks again.
         let _ = handle.run(move |worker, now| worker.answer(answer, arrival, now));
     }

@@ -1,6 +1,6 @@
 //! The tunnel ends of `core` as the data path drives them.
 
-use super::deferred::Work;
+use super::deferred::{Place, Work};
 use super::udp::Sockets;
 use super::worker::End;
 use anabranch_atsss::fast::{FastLane, FastTraffic};
@@ -119,8 +119,11 @@ impl End for UpfEnd {
 
     fn poll_work(&mut self) -> Option<Work<Self>> {
         let handshake = self.upf.poll_handshake()?;
-        Some(Box::new(move || {
-            let computed = handshake.compute();
+        Some(Box::new(move |place| {
+            let computed = match place {
+                Place::Beside => handshake.compute(),
+                Place::Worker => handshake.read(),
+            };
             Box::new(move |end: &mut Self, now, out: &mut Sockets| {
                 end.upf.finish_handshake(computed, now, out)
             })

@@ -150,7 +150,7 @@ fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Orders<Worker
 
 fn job(work: impl FnOnce() + Send + 'static) -> Job<Through> {
     let arrival = Arrival { access: 0, from: SocketAddr::from(([10, 8, 0, 1], 1)), local: None };
-    let work: Work<Through> = Box::new(move || {
+    let work: Work<Through> = Box::new(move |_| {
         work();
         Box::new(|_, _, _| {})
     });

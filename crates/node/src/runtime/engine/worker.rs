@@ -11,7 +11,7 @@
 //! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
 //! batches ([`thread::Handle::run`]), so the tunnel end needs no locks and no copies of its state.
 
-use super::deferred::{Answer, Arrival, Work, WorkQueue};
+use super::deferred::{Answer, Arrival, Place, Work, WorkQueue};
 use super::device::{Device, DeviceCounters};
 use super::fast::{Fast, FastStatus, Look};
 use super::handover::{Handover, Kind};
@@ -463,7 +463,7 @@ impl<E: End> Worker<E> {
             *sockets_ready = u32::MAX;
         }
         if let Some((work, arrival)) = self.deferred.as_mut().and_then(|queue| queue.overdue(now)) {
-            self.answer(work(), arrival, now);
+            self.answer(work(Place::Worker), arrival, now);
         }
         let Self { end, sockets, device, counters, .. } = self;
         if let Some(fast) = sockets.fast() {
@@ -512,7 +512,7 @@ fn receive<E: End>(
                     end.drop_work();
                 }
             }
-            None => work()(end, now, sockets),
+            None => work(Place::Worker)(end, now, sockets),
         }
     }
     sockets.end(access, authentic);
