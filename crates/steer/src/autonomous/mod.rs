@@ -32,8 +32,8 @@
 //! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
 //! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
 //! acknowledges bulk that comes by this path, for its sender knows the round trip of both together. Bulk that loss holds back moves to
-//! a path with a quarter of it or less where it may soon have more, unless that is known to carry less than the home did; and
-//! where that turns out after the move, it goes back.
+//! a path with a quarter of it or less where it may soon have more, unless its share there is known to be less than a flow has at
+//! this home; and where that turns out after the move, it goes back. Of several flows one moves at a time, at most every 500 ms.
 
 mod answer;
 
@@ -66,6 +66,8 @@ const SETTLE_PERIODS: u8 = 3;
 const SETTLE_ROUNDS: u32 = 4;
 /// A path whose capacity is below this part, in percent, of what a lossy home carried is no better than that home.
 const WORTH_PERCENT: u64 = 90;
+/// One of several flows that share a full home goes to a lossy path where each has so much that this, in percent, is less.
+const RICHER_PERCENT: u64 = 80;
 /// A flow that left its home for loss, has less on the other path than it had there, and did not gain for so long, goes back;
 /// and so long none leaves again.
 const STUCK: Duration = Duration::from_secs(3);
@@ -211,7 +213,7 @@ pub(super) struct Lane {
     /// Paths that had a queue for most of the last period, and that had none and carried less than they can.
     full: PathSet,
     idle: PathSet,
-    /// What each path carried while it was home of bulk flows, in bit/s on average, and the paths that one left for loss.
+    /// What each path carried for each bulk flow whose home it was, in bit/s on average, and the paths that one left for loss.
     carried_bps: [u64; MAX_PATHS],
     left: PathSet,
     stay_until: Instant,
@@ -241,9 +243,14 @@ impl Lane {
             Some(home) if usable.contains(home) || up.contains(home) && self.keeps(input, usable, home) => {
                 home
             }
-            _ => {
+            before => {
                 let home = self.place(input, usable)?;
                 self.record.placed(home);
+                if let Some(before) = before.filter(|before| up.contains(*before) && self.bulk(*before) > 1)
+                    && input.flow.is_bulk()
+                {
+                    self.moves(before, home, input.now);
+                }
                 input.flow.set_home(home, input.now);
                 home
             }
@@ -364,8 +371,9 @@ impl Lane {
             } else if queued <= self.packets / 16 && !filled {
                 self.idle.insert(path);
             }
-            if self.bulk(path) > 0 {
-                let (carried, sent) = (&mut self.carried_bps[usize::from(path)], sent_bps[usize::from(path)]);
+            let flows = u64::from(self.bulk(path));
+            if let Some(sent) = sent_bps[usize::from(path)].checked_div(flows) {
+                let carried = &mut self.carried_bps[usize::from(path)];
                 let before = if *carried == 0 { sent } else { *carried };
                 *carried = (before * (CARRIED_PARTS - 1) + sent) / CARRIED_PARTS;
             }
@@ -428,9 +436,11 @@ impl Lane {
     /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
     /// on the others, and what acknowledges bulk that comes by it.
     fn keeps(&self, input: &Input<'_>, others: PathSet, home: PathId) -> bool {
-        let stays = || {
-            !self.is_settled(input, home) || !others.iter().any(|path| answer::may_gain(input, home, path))
+        let gains = |path| {
+            answer::may_gain(input, home, path) && self.is_worth(input, home, path, self.bulk(path) + 1)
         };
+        let waits = || self.bulk(home) > 1 && input.now < self.move_at;
+        let stays = || !self.is_settled(input, home) || waits() || !others.iter().any(gains);
         input.flow.acknowledges(home) || input.flow.is_bulk() && stays()
     }
 
@@ -462,40 +472,63 @@ impl Lane {
             let cleaner = |path: &PathId| {
                 input.load(*path).wild_ppm * 4 < wild_ppm && answer::may_gain(input, home, *path)
             };
-            let better = |path: &PathId| cleaner(path) && self.is_worth(input, home, *path);
+            let better =
+                |path: &PathId| cleaner(path) && self.is_worth(input, home, *path, self.bulk(*path) + 1);
             let best = others.iter().filter(better).min_by_key(|path| input.live.get(*path).rtt_us);
-            let to = best.unwrap_or(home);
+            let several = self.bulk(home) > 1;
+            let to = best.filter(|_| !several || input.now >= self.move_at).unwrap_or(home);
             if to != home {
                 self.left.insert(home);
                 self.peak = (0, input.now);
                 self.record.left(home, wild_ppm);
+                if several {
+                    self.moves(home, to, input.now);
+                }
             }
             return to;
         }
         if let Some(back) = self.back(input, others, home) {
-            self.move_at = input.now + MOVE;
-            self.left = self.left.without(PathSet::single(back));
+            if self.bulk(home) > 1 {
+                self.moves(home, back, input.now);
+            } else {
+                self.left = self.left.without(PathSet::single(back));
+                self.move_at = input.now + MOVE;
+            }
             self.record.moved(back);
             return back;
         }
+        if !self.full.contains(home) || self.bulk(home) <= 1 || input.now < self.move_at {
+            return home;
+        }
+        if let Some(to) = self.richer(input, home) {
+            self.record.moved(to);
+            self.moves(home, to, input.now);
+            return to;
+        }
         let idle = others.and(self.idle);
-        if self.full.contains(home) && !idle.is_empty() && self.bulk(home) > 1 && input.now >= self.move_at {
+        if !idle.is_empty() {
             let free = |path: &PathId| self.bulk(*path) == 0 && input.load(*path).wild_ppm <= WILD_PPM;
             if let Some(to) = idle.iter().filter(free).min_by_key(|path| input.live.get(*path).rtt_us) {
-                self.move_at = input.now + MOVE;
                 self.record.moved(to);
-                self.bulk[0][usize::from(to)] = self.bulk[0][usize::from(to)].saturating_add(1);
-                self.bulk[0][usize::from(home)] = self.bulk[0][usize::from(home)].saturating_sub(1);
+                self.moves(home, to, input.now);
                 return to;
             }
         }
         home
     }
 
-    /// Whether `path` may carry as much as the lossy `home` did.
-    fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId) -> bool {
-        let capacity_bps = input.load(path).capacity_bps;
-        capacity_bps == 0 || capacity_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
+    /// A bulk flow has another home from now on; the next one waits.
+    fn moves(&mut self, home: PathId, to: PathId, now: Instant) {
+        self.move_at = now + MOVE;
+        let bulk = &mut self.bulk[0];
+        bulk[usize::from(to)] = bulk[usize::from(to)].saturating_add(1);
+        bulk[usize::from(home)] = bulk[usize::from(home)].saturating_sub(1);
+    }
+
+    /// Whether one of so many flows may have as much on `path` as one has at the lossy `home`.
+    fn is_worth(&self, input: &Input<'_>, home: PathId, path: PathId, flows: u16) -> bool {
+        let share_bps = input.load(path).capacity_bps / u64::from(flows.max(1));
+        share_bps == 0 || share_bps >= self.carried_bps[usize::from(home)] / 100 * WORTH_PERCENT
     }
 
     /// The lossy path to which a flow goes back that has less here than it had there.
@@ -513,11 +546,23 @@ impl Lane {
                 self.stay_until = input.now + STAY;
                 return Some(path);
             }
-            if !self.is_worth(input, path, home) {
+            if !self.is_worth(input, path, home, self.bulk(home)) {
                 return Some(path);
             }
         }
         None
+    }
+
+    /// The lossy path, if any, on which each flow has more than one of those that share this full home.
+    fn richer(&self, input: &Input<'_>, home: PathId) -> Option<PathId> {
+        let of_each = |path: PathId| self.carried_bps[usize::from(path)];
+        let richer = |path: &PathId| {
+            self.bulk(*path) > 0
+                && !self.full.contains(*path)
+                && input.load(*path).wild_ppm > WILD_PPM
+                && of_each(home) < of_each(*path) / 100 * RICHER_PERCENT
+        };
+        input.live.up().iter().filter(richer).max_by_key(|path| of_each(*path))
     }
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {

@@ -256,6 +256,47 @@ fn one_of_two_bulk_flows_moves_to_an_idle_path() {
     assert_eq!((counts.moved[1], bulk[..2].to_vec()), (1, vec![1, 1]), "{counts:?}");
 }
 
+/// So many bulk flows on a path that loses half a percent, where each has `lossy_mbps`, and on one of `clean_mbps` that they
+/// fill; how many are on the second after ten seconds, and after thirty.
+fn shared(flows: [usize; 2], lossy_mbps: f64, clean_mbps: u64) -> [usize; 2] {
+    let clean = LoadView { drop_us: 100_000, ..load(15, 20, clean_mbps) };
+    let mut bed = Bed::new(&[LoadView { wild_ppm: 5_000, ..load(5, 0, 0) }, clean]);
+    let mut all: Vec<FlowSteer> = (0..flows[0] + flows[1]).map(|_| FlowSteer::default()).collect();
+    let mut homes = vec![0; flows[0]];
+    homes.extend(vec![1; flows[1]]);
+    for (flow, home) in all.iter_mut().zip(&homes) {
+        flow.set_home(*home, bed.now);
+    }
+    let mut credit = vec![0.0; all.len()];
+    [10, 20].map(|seconds| {
+        for _ in 0..seconds * 1000 {
+            let sharing = homes.iter().filter(|home| **home == 1).count() as f64;
+            for (at, flow) in all.iter_mut().enumerate() {
+                let mbps = if homes[at] == 0 { lossy_mbps } else { clean_mbps as f64 / sharing };
+                credit[at] += mbps / 11.2;
+                while credit[at] >= 1.0 {
+                    flow.arrives(Arrived { bytes: 30, paths: 3 });
+                    bed.packet(flow, at as u64);
+                    credit[at] -= 1.0;
+                }
+                homes[at] = flow.home().unwrap();
+            }
+            bed.wait(1);
+        }
+        homes.iter().filter(|home| **home == 1).count()
+    })
+}
+
+#[test]
+fn several_flows_share_a_clean_path_only_while_a_lossy_one_gives_none_of_them_more() {
+    // 40 Mbit/s for six, where the lossy path gives each of two 16: three of them have 13.3.
+    assert_eq!(shared([2, 6], 16.0, 40), [3, 3]);
+    // Where it gives each 2, all go to the clean one: eight have 5.
+    assert_eq!(shared([6, 2], 2.0, 40), [8, 8]);
+    // And as many as have 90 % of 5 there: eight of twelve.
+    assert_eq!(shared([10, 2], 5.0, 40), [8, 8]);
+}
+
 #[test]
 fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
     let mut flow = FlowSteer::default();
