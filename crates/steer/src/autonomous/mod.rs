@@ -255,7 +255,7 @@ impl Lane {
                 home
             }
         };
-        let home = if spill { self.rehome(input, usable, home) } else { home };
+        let home = if spill { self.rehome(input, up, usable, home) } else { home };
         input.flow.set_home(home, input.now);
         let delays = Delays::of(input, usable);
         for path in usable {
@@ -439,8 +439,8 @@ impl Lane {
         let gains = |path| {
             answer::may_gain(input, home, path) && self.is_worth(input, home, path, self.bulk(path) + 1)
         };
-        let waits = || self.bulk(home) > 1 && input.now < self.move_at;
-        let stays = || !self.is_settled(input, home) || waits() || !others.iter().any(gains);
+        let waits = self.waits(home, input.now);
+        let stays = || !self.is_settled(input, home) || waits || !others.iter().any(gains);
         input.flow.acknowledges(home) || input.flow.is_bulk() && stays()
     }
 
@@ -454,7 +454,7 @@ impl Lane {
     }
 
     /// Whether, and to where, a flow moves for good.
-    fn rehome(&mut self, input: &Input<'_>, usable: PathSet, home: PathId) -> PathId {
+    fn rehome(&mut self, input: &Input<'_>, up: PathSet, usable: PathSet, home: PathId) -> PathId {
         let others = usable.without(PathSet::single(home));
         if others.is_empty() {
             return home;
@@ -475,13 +475,12 @@ impl Lane {
             let better =
                 |path: &PathId| cleaner(path) && self.is_worth(input, home, *path, self.bulk(*path) + 1);
             let best = others.iter().filter(better).min_by_key(|path| input.live.get(*path).rtt_us);
-            let several = self.bulk(home) > 1;
-            let to = best.filter(|_| !several || input.now >= self.move_at).unwrap_or(home);
+            let to = best.filter(|_| !self.waits(home, input.now)).unwrap_or(home);
             if to != home {
                 self.left.insert(home);
                 self.peak = (0, input.now);
                 self.record.left(home, wild_ppm);
-                if several {
+                if self.bulk(home) > 1 {
                     self.moves(home, to, input.now);
                 }
             }
@@ -500,7 +499,7 @@ impl Lane {
         if !self.full.contains(home) || self.bulk(home) <= 1 || input.now < self.move_at {
             return home;
         }
-        if let Some(to) = self.richer(input, home) {
+        if let Some(to) = self.richer(input, up, home) {
             self.record.moved(to);
             self.moves(home, to, input.now);
             return to;
@@ -515,6 +514,11 @@ impl Lane {
             }
         }
         home
+    }
+
+    /// Whether one of several flows with this home has to wait for its turn to leave it.
+    fn waits(&self, home: PathId, now: Instant) -> bool {
+        self.bulk(home) > 1 && now < self.move_at
     }
 
     /// A bulk flow has another home from now on; the next one waits.
@@ -554,7 +558,7 @@ impl Lane {
     }
 
     /// The lossy path, if any, on which each flow has more than one of those that share this full home.
-    fn richer(&self, input: &Input<'_>, home: PathId) -> Option<PathId> {
+    fn richer(&self, input: &Input<'_>, up: PathSet, home: PathId) -> Option<PathId> {
         let of_each = |path: PathId| self.carried_bps[usize::from(path)];
         let richer = |path: &PathId| {
             self.bulk(*path) > 0
@@ -562,7 +566,7 @@ impl Lane {
                 && input.load(*path).wild_ppm > WILD_PPM
                 && of_each(home) < of_each(*path) / 100 * RICHER_PERCENT
         };
-        input.live.up().iter().filter(richer).max_by_key(|path| of_each(*path))
+        up.iter().filter(richer).max_by_key(|path| of_each(*path))
     }
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {

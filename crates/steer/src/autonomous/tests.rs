@@ -34,7 +34,11 @@ impl Bed {
     }
 
     fn packet(&mut self, flow: &mut FlowSteer, remote: u64) -> PathId {
-        let up = self.states.up();
+        self.packet_by(self.states.up(), flow, remote)
+    }
+
+    /// A packet for which only these paths may be used.
+    fn packet_by(&mut self, up: PathSet, flow: &mut FlowSteer, remote: u64) -> PathId {
         let input = &mut Input {
             paths: &self.states,
             up,
@@ -295,6 +299,25 @@ fn several_flows_share_a_clean_path_only_while_a_lossy_one_gives_none_of_them_mo
     assert_eq!(shared([6, 2], 2.0, 40), [8, 8]);
     // And as many as have 90 % of 5 there: eight of twelve.
     assert_eq!(shared([10, 2], 5.0, 40), [8, 8]);
+}
+
+#[test]
+fn a_flow_goes_to_a_lossy_path_where_each_has_more_only_if_that_may_be_used() {
+    for (up, end) in [([0, 1, 2], 0), ([1, 1, 2], 1)] {
+        let lossy = LoadView { wild_ppm: 5_000, ..load(5, 0, 0) };
+        let mut bed = Bed::new(&[lossy, load(15, 0, 40), load(15, 0, 40)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(1, bed.now);
+        let period = (bed.now.as_millis() / PERIOD_MS) as u32;
+        flow.begin(period, true);
+        flow.bytes[1] = BULK_BYTES;
+        bed.lane.period = period;
+        bed.lane.bulk[0][..3].copy_from_slice(&[1, 2, 1]);
+        bed.lane.carried_bps[..3].copy_from_slice(&[16_000_000, 8_000_000, 8_000_000]);
+        bed.lane.full.insert(1);
+        let may = up.iter().fold(PathSet::EMPTY, |set, path| set.union(PathSet::single(*path)));
+        assert_eq!(bed.packet_by(may, flow, 1), end, "{up:?}");
+    }
 }
 
 #[test]
