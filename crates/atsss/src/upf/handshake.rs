@@ -79,20 +79,22 @@ impl Upf {
     ) {
         match self.check_init(access, from, datagram, now, out) {
             Err(reason) => self.drops.count(reason),
-            Ok(init) if self.defer => self.deferred.push_back(DeferredInit { access, from, init }),
-            Ok(init) => self.on_read(access, from, init.read(), now, out),
+            Ok(init) => match &mut self.deferred {
+                Some(deferred) => deferred.push_back(DeferredInit { access, from, init }),
+                None => self.on_read(access, from, init.read(), now, out),
+            },
         }
     }
 
-    /// Whether handshakes are computed elsewhere: each init that passed the cheap checks is then to be taken by
+    /// From now on handshakes are computed elsewhere: each init that passed the cheap checks is to be taken by
     /// [`Self::poll_handshake`], computed on any thread, and given to [`Self::finish_handshake`].
-    pub const fn defer_handshakes(&mut self, defer: bool) {
-        self.defer = defer;
+    pub fn defer_handshakes(&mut self) {
+        self.deferred.get_or_insert_default();
     }
 
     /// The next init to be computed. No more come than a UPF computes: 300 in 0.1 s.
     pub fn poll_handshake(&mut self) -> Option<DeferredInit> {
-        self.deferred.pop_front()
+        self.deferred.as_mut()?.pop_front()
     }
 
     /// Answers an init that was computed.

@@ -68,9 +68,8 @@ pub struct Upf {
     responder: Responder,
     rng: ChaCha20Rng,
     limiter: Limiter,
-    /// Whether handshakes are computed elsewhere, and those to be.
-    defer: bool,
-    deferred: VecDeque<DeferredInit>,
+    /// Handshakes to be computed, if that is done elsewhere.
+    deferred: Option<VecDeque<DeferredInit>>,
     twins: Twins,
     users: Users,
     connected: usize,
@@ -107,8 +106,7 @@ impl Upf {
             probe: Arc::new(config.params.probe),
             responder: Responder::new(config.private_key.clone(), responder_seed),
             limiter: Limiter::new(rng.next_u64()),
-            defer: false,
-            deferred: VecDeque::new(),
+            deferred: None,
             twins: Twins::default(),
             users: Users::new(config.shard, config.shards, config.max_sessions, rng.next_u64()),
             connected: 0,

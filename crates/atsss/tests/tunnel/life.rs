@@ -491,7 +491,7 @@ fn run_deferring(w: &mut World, ms: u64, mut between: impl FnMut(&mut World)) ->
 #[test]
 fn a_handshake_computed_elsewhere_opens_the_session_and_changes_its_keys() {
     let mut w = World::new(Setup { upf_rules: balance(50, 50), ..Setup::default() });
-    w.upf.defer_handshakes(true);
+    w.upf.defer_handshakes();
     assert_eq!(run_deferring(&mut w, 500, |_| {}), 1);
     assert!(w.ue.is_connected());
     for i in 0..20 {
@@ -510,7 +510,7 @@ fn a_handshake_computed_elsewhere_opens_the_session_and_changes_its_keys() {
 fn what_changes_while_a_handshake_is_computed_counts() {
     // Removed: it is nobody's any more.
     let mut w = World::new(Setup::default());
-    w.upf.defer_handshakes(true);
+    w.upf.defer_handshakes();
     let key = w.entry.key;
     let answered =
         run_deferring(&mut w, 100, |w| w.upf.command(UpfCommand::RemoveUe(key), w.now).unwrap_or(()));
@@ -537,7 +537,7 @@ fn what_changes_while_a_handshake_is_computed_counts() {
 #[test]
 fn copies_of_an_init_are_computed_but_only_one_is_answered() {
     let mut w = World::new(Setup::default());
-    w.upf.defer_handshakes(true);
+    w.upf.defer_handshakes();
     w.run_ms(5);
     let init = w.tap.iter().find(|(_, up, _, _)| *up).unwrap().clone();
     for _ in 0..3 {

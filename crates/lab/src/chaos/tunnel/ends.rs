@@ -374,10 +374,8 @@ impl UpfEnd {
             max_sessions: SESSIONS,
             unix_epoch_ns: epoch_ns(0),
         };
-        let mut upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
-        upf.defer_handshakes(true);
         Self {
-            upf,
+            upf: started(&config, &mut draw, now),
             config,
             running: Running::Since(now),
             kept: BTreeMap::new(),
@@ -425,8 +423,7 @@ impl UpfEnd {
     pub fn start(&mut self, now: Instant) {
         self.config.unix_epoch_ns = epoch_ns(self.clock_s);
         self.config.max_sessions = self.sessions.unwrap_or(SESSIONS);
-        self.upf = Upf::new(self.config.clone(), self.draw.secret(), now).expect("valid");
-        self.upf.defer_handshakes(true);
+        self.upf = started(&self.config, &mut self.draw, now);
         self.answers.clear();
         for entry in &self.known {
             self.upf.command(UpfCommand::AddUe(entry.clone()), now).expect("a free address");
@@ -444,6 +441,13 @@ impl UpfEnd {
     pub fn runs(&self) -> bool {
         self.running != Running::No
     }
+}
+
+/// A UPF that computes handshakes beside the datapath, as the program does.
+fn started(config: &UpfConfig, draw: &mut Draw, now: Instant) -> Upf {
+    let mut upf = Upf::new(config.clone(), draw.secret(), now).expect("valid");
+    upf.defer_handshakes();
+    upf
 }
 
 fn security(plain: bool) -> Security {

@@ -67,7 +67,7 @@ pub struct UpfEnd {
 impl UpfEnd {
     /// A shard among `workers`; `owners` is asked only if there are several.
     pub fn new(mut upf: Upf, workers: usize, owners: &Arc<ArcSwap<OwnerTable>>) -> Self {
-        upf.defer_handshakes(true);
+        upf.defer_handshakes();
         let owners = (workers > 1).then(|| Cache::new(owners.clone()));
         Self { upf, workers, owners }
     }
