@@ -21,7 +21,6 @@ use nix::unistd::Pid;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use serde_json::json;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -197,11 +196,8 @@ fn at_lowest_priority() -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core_number(Core::Client)).context("a core")?;
     sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")?;
-    let own = nix::unistd::gettid().to_string();
     // Whoever has work to do there goes first, at once: with a nice value alone a thread keeps the core to the end of its slice.
-    let status = Command::new("chrt").args(["--idle", "--pid", "0", &own]).status();
-    anyhow::ensure!(status.context("chrt")?.success(), "chrt failed");
-    Ok(())
+    anabranch_kern::priority::idle().context("SCHED_IDLE")
 }
 
 /// Does something so many times a second, as far as there is time for it.
