@@ -1,24 +1,40 @@
 //! Bad days of the proxy with live traffic: killed at any moment of its start, stopped, without descriptors.
 
 use super::live::{self, Flow, Live};
-use super::net::Program;
+use super::net::{Namespace, Program};
 use super::shim::{Shim, give_descriptors, take_descriptors};
 use super::world::{V4, World, connect, exchange};
 use nix::sys::signal::Signal;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const HEAD: &str = "[intercept]\ninterfaces = [\"lan0\"]\n";
 const ALL: &str = "[[rule]]\nname = \"all\"\n";
 
-/// New flows of the host and of the LAN, in both families.
+/// New flows of the host and of the LAN, in both families; they may be refused for so long.
 #[track_caller]
-fn new_flows(world: &World, servers: &[SocketAddr; 2], why: &str) {
+fn new_flows(world: &World, servers: &[SocketAddr; 2], grace: Duration, why: &str) {
     for server in servers {
         for from in [&world.ue, &world.lan] {
-            let stream =
-                connect(from, *server).unwrap_or_else(|e| panic!("{why}: {server}: {e}\n{}", world.log()));
+            let stream = connect_soon(from, *server, grace)
+                .unwrap_or_else(|e| panic!("{why}: {server}: {e}\n{}", world.log()));
             exchange(stream, 1000);
+        }
+    }
+}
+
+/// Until nft has seen that a proxy died, its socket is gone and its table is not: a connection of that moment is refused.
+const DEATH: Duration = Duration::from_millis(500);
+
+fn connect_soon(from: &Namespace, server: SocketAddr, grace: Duration) -> std::io::Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        match connect(from, server) {
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused && start.elapsed() < grace => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            answer => return answer,
         }
     }
 }
@@ -60,18 +76,23 @@ fn a_proxy_killed_at_any_step_of_its_start_cuts_nobody_off() {
         program.wait(Duration::from_secs(5));
         // A table goes as soon as nft sees that the proxy has; a SYN that met it is sent again after a second.
         let start = Instant::now();
-        new_flows(&world, &servers, &format!("killed after step {last} of {steps}"));
+        new_flows(&world, &servers, DEATH, &format!("killed after step {last} of {steps}"));
         assert!(start.elapsed() < Duration::from_millis(2500), "step {last}: {:?}", start.elapsed());
         if last % 2 == 0 {
             world.configure(&format!("nonsense = 1\n{HEAD}"), ALL);
             assert_eq!(world.spawn_proxy().wait(Duration::from_secs(20)), 2);
             assert_eq!(world.picture(), before, "after step {last}, a start that failed has cleaned up");
-            new_flows(&world, &servers, &format!("killed after step {last}, and a start that failed"));
+            new_flows(
+                &world,
+                &servers,
+                Duration::ZERO,
+                &format!("killed after step {last}, and a start that failed"),
+            );
             world.configure(HEAD, ALL);
         }
     }
     let proxy = world.start_proxy();
-    new_flows(&world, &servers, "with a proxy");
+    new_flows(&world, &servers, Duration::ZERO, "with a proxy");
     for (traffic, of) in traffic.into_iter().zip(["host", "LAN"]) {
         let name =
             format!("proxy killed after each of {steps} steps of its start; flows of the {of} from before");
@@ -92,7 +113,7 @@ fn suffer(name: &str, most_ms: [f64; 2], fault: impl FnOnce(&World, &mut Program
     std::thread::sleep(Duration::from_millis(500));
     assert!(world.proxy()["flows"].as_u64() >= Some(2), "{}", world.proxy());
     fault(&world, &mut proxy, &servers);
-    new_flows(&world, &servers, name);
+    new_flows(&world, &servers, Duration::ZERO, name);
     std::thread::sleep(Duration::from_millis(300));
     Flow::judge(&traffic.end(), name, most_ms, || world.log());
     proxy.stop();

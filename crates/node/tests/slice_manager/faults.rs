@@ -38,8 +38,7 @@ async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
         manager.settled().await;
         if stored {
             // A COMMIT is in the log, and waits for a standby that does not exist.
-            postgres
-                .sql(&["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"]);
+            postgres.commits_wait().await;
         } else {
             // A COMMIT first does what was deferred, and that takes its time.
             postgres.sql(&[
@@ -58,8 +57,6 @@ async fn of_a_commit_that_the_database_did_not_survive_the_truth_is_told() {
             assert!(Instant::now() < end && !doomed.is_finished(), "it does not commit: {doomed:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // As of the next start.
-        postgres.sql(&["ALTER SYSTEM RESET synchronous_standby_names"]);
         postgres.kill();
         // What is known is known without a database.
         assert!(names(&manager.slices().await).contains("before"));

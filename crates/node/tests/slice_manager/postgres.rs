@@ -97,14 +97,40 @@ impl Postgres {
 
     /// What the server answers.
     pub fn sql(&self, statements: &[&str]) -> String {
+        let output = self.psql(statements).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        checked(output);
+        said
+    }
+
+    /// From now on each COMMIT waits for a standby that does not exist, until the server's next start.
+    pub async fn commits_wait(&self) {
+        self.sql(&["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"]);
+        // In force once one process of the server has read it and told the others.
+        let waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        for trial in 0..1000 {
+            let mut psql = self.psql(&[&format!("CREATE TABLE trial_{trial} ()")]).spawn().unwrap();
+            while psql.try_wait().unwrap().is_none() {
+                if self.sql(&[&format!("SELECT count(*) {waiting}")]).trim() != "0" {
+                    self.sql(&[
+                        "ALTER SYSTEM RESET synchronous_standby_names",
+                        &format!("SELECT pg_cancel_backend(pid) {waiting}"),
+                    ]);
+                    psql.wait().unwrap();
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        }
+        panic!("no COMMIT waits for a standby");
+    }
+
+    fn psql(&self, statements: &[&str]) -> Command {
         let mut command = Command::new(bin("psql").unwrap());
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "anabranch", "postgres", "-h"]);
         command.arg(self.folder.path());
         command.args(statements.iter().flat_map(|statement| ["-c", statement]));
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        checked(output);
-        said
+        command
     }
 
     pub fn url(&self) -> String {
