@@ -23,6 +23,11 @@ pub trait Southbound: Send + Sync {
         async { Ok(()) }
     }
 
+    /// The slice each UE of a cell is in.
+    fn places(&self) -> impl Future<Output = Result<BTreeMap<String, String>, String>> + Send {
+        async { Ok(BTreeMap::new()) }
+    }
+
     /// The slice a UE is in.
     fn attach(&self, _ue: &str, _slice: &str) -> impl Future<Output = Result<(), String>> + Send {
         async { Ok(()) }
@@ -146,25 +151,16 @@ impl Gnb {
 
     /// Moves UEs out of slices that go.
     async fn evacuate(&self, kept: &[Value]) -> Result<(), String> {
-        let mut offset = 0;
-        loop {
-            let (_, page) = self.ues(offset).await?;
-            let ues = page["ues"].as_array().cloned().unwrap_or_default();
-            for ue in &ues {
-                if let Some(name) = ue["name"].as_str()
-                    && !kept.iter().any(|s| s["name"] == ue["slice"])
-                {
-                    self.attach(name, &self.rest).await?;
-                }
-            }
-            offset += ues.len();
-            if ues.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
-                return Ok(());
+        for (ue, slice) in self.places().await? {
+            if !kept.iter().any(|s| s["name"] == slice.as_str()) {
+                self.attach(&ue, &self.rest).await?;
             }
         }
+        Ok(())
     }
 
-    async fn ues(&self, offset: usize) -> Result<(StatusCode, Value), String> {
+    /// A page of its UEs.
+    async fn ues(&self, offset: usize) -> Result<Value, String> {
         let mut url = self.agent.base.clone();
         url.set_path("/v1/ues");
         url.set_query(Some(&format!("offset={offset}&limit=1000")));
@@ -174,9 +170,8 @@ impl Gnb {
         }
         let answer =
             request.send().await.map_err(|e| format!("{} does not answer: {e}", self.agent.place))?;
-        let status = answer.status();
-        let value = answer.json().await.map_err(|e| format!("{}: {e}", self.agent.place))?;
-        Ok((status, value))
+        let answer = answer.error_for_status().map_err(|e| format!("{}: {e}", self.agent.place))?;
+        answer.json().await.map_err(|e| format!("{}: {e}", self.agent.place))
     }
 }
 
@@ -197,6 +192,24 @@ impl Southbound for Gnb {
             return Ok(());
         }
         Err(format!("{} refuses: {}", self.agent.place, answer["detail"].as_str().unwrap_or(status.as_str())))
+    }
+
+    async fn places(&self) -> Result<BTreeMap<String, String>, String> {
+        let mut places = BTreeMap::new();
+        let mut offset = 0;
+        loop {
+            let page = self.ues(offset).await?;
+            let ues = page["ues"].as_array().map(Vec::as_slice).unwrap_or_default();
+            places.extend(
+                ues.iter().filter_map(|ue| {
+                    Some((ue["name"].as_str()?.to_owned(), ue["slice"].as_str()?.to_owned()))
+                }),
+            );
+            offset += ues.len();
+            if ues.is_empty() || offset as u64 >= page["total"].as_u64().unwrap_or(0) {
+                return Ok(places);
+            }
+        }
     }
 
     async fn attach(&self, ue: &str, slice: &str) -> Result<(), String> {

@@ -7,7 +7,7 @@ use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Network, Southbound};
-use anabranch_slice::{Action, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
+use anabranch_slice::{Action, Assignment, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,6 +57,7 @@ pub async fn southbound(
         led_until: 0,
         bad: BTreeMap::new(),
         told: BTreeSet::new(),
+        seen: BTreeSet::new(),
         looked: None,
         interval,
     };
@@ -87,6 +88,9 @@ struct Work {
     bad: BTreeMap<String, u32>,
     /// Accesses this process told their shares. What others have without a slice of ours is their operator's.
     told: BTreeSet<String>,
+    /// Accesses whose UEs were seen in their slices since this process began or told the shares last: a cell that starts
+    /// again has every UE where its configuration says.
+    seen: BTreeSet<String>,
     looked: Option<Instant>,
     interval: Duration,
 }
@@ -144,7 +148,7 @@ impl Work {
         self.sessions().await?;
         if self.looked.is_none_or(|at| at.elapsed() >= self.interval) {
             self.looked = Some(Instant::now());
-            self.look().await?;
+            again |= self.look().await?;
         }
         self.camara().await?;
         Ok(again)
@@ -160,6 +164,7 @@ impl Work {
             Step::Shares { access } => {
                 let shares = self.engine.read(|m| m.shares(access, id, action));
                 self.told.insert(access.clone());
+                self.seen.remove(access);
                 match self.network.cell(access) {
                     Some(cell) => cell.shares(&shares).await,
                     None => Ok(()),
@@ -235,17 +240,28 @@ impl Work {
         Ok(true)
     }
 
-    /// A cell that lost its shares has lost which slice UEs are in, too.
-    async fn attach_again(&self, access: &str) -> Result<(), crate::runtime::api::Problem> {
+    /// UEs that the cell of an access has in another slice than theirs are to be told to it again. Whether there are any.
+    async fn attach_again(
+        &self,
+        access: &str,
+        places: &BTreeMap<String, String>,
+    ) -> Result<bool, crate::runtime::api::Problem> {
         let again = |m: &Manager| {
-            let here = |slice: &str| m.slices().get(slice).is_some_and(|s| s.applied.contains_key(access));
+            let strays = |a: &Assignment| {
+                let slice = m.slices().get(&a.slice).filter(|s| s.applied.contains_key(access));
+                let there = a.cell_ue.as_ref().and_then(|ue| places.get(ue));
+                a.attachment != Attachment::Pending
+                    && slice.zip(there).is_some_and(|(slice, there)| slice.cell_name != *there)
+            };
             let of = |ue: &Ue| {
                 let mut ue = ue.clone();
-                let there = ue.slices.iter_mut().filter(|a| a.cell_ue.is_some() && here(&a.slice));
-                let moved = there.map(|a| a.attachment = Attachment::Pending).count();
+                let strays = ue.slices.iter_mut().filter(|a| strays(a));
+                let moved = strays.map(|a| a.attachment = Attachment::Pending).count();
                 (moved > 0).then(|| Write::ue(ue))
             };
-            Ok((m.ues().values().filter_map(of).collect(), ()))
+            let writes: Vec<Write> = m.ues().values().filter_map(of).collect();
+            let any = !writes.is_empty();
+            Ok((writes, any))
         };
         self.engine.commit(again).await
     }
@@ -282,8 +298,9 @@ impl Work {
         Ok(())
     }
 
-    /// Looks at every access; one that lost its shares is told them again.
-    async fn look(&mut self) -> Result<(), crate::runtime::api::Problem> {
+    /// Looks at every access; one that lost its shares is told them again. Whether UEs are to be told again.
+    async fn look(&mut self) -> Result<bool, crate::runtime::api::Problem> {
+        let mut again = false;
         let upf = match &self.network.upf {
             Some(upf) => upf.health(&[], false).await.err().map(|why| format!("UPF: {why}")),
             None => None,
@@ -293,17 +310,27 @@ impl Work {
         for access in accesses {
             let (busy, shares) = self.engine.read(|m| (m.busy(&access), m.shares_now(&access)));
             let mut problem = upf.clone();
-            if let Some(cell) = self.network.cell(&access)
-                && !busy
-                && let Err(why) =
-                    cell.health(&shares, !shares.is_empty() || self.told.contains(&access)).await
-            {
-                self.told.insert(access.clone());
-                match cell.shares(&shares).await {
-                    Ok(()) => self.attach_again(&access).await?,
-                    Err(again) => tracing::warn!(access, "{again}"),
+            if let Some(cell) = self.network.cell(&access).filter(|_| !busy) {
+                let only = !shares.is_empty() || self.told.contains(&access);
+                let mut health = cell.health(&shares, only).await;
+                if let Err(why) = &health {
+                    problem = Some(why.clone());
+                    self.told.insert(access.clone());
+                    self.seen.remove(&access);
+                    health = cell.shares(&shares).await;
                 }
-                problem = Some(why);
+                let places = match health {
+                    Ok(()) if !self.seen.contains(&access) => cell.places().await.map(Some),
+                    other => other.map(|()| None),
+                };
+                match places {
+                    Ok(None) => {}
+                    Ok(Some(places)) => {
+                        again |= self.attach_again(&access, &places).await?;
+                        self.seen.insert(access.clone());
+                    }
+                    Err(why) => tracing::warn!(access, "{why}"),
+                }
             }
             let failures = self.bad.entry(access.clone()).or_default();
             *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
@@ -316,7 +343,7 @@ impl Work {
                 self.engine.commit(health).await?;
             }
         }
-        Ok(())
+        Ok(again)
     }
 
     /// Ends bookings and sessions that have run out, and tells of changes of their status.

@@ -16,7 +16,16 @@ struct Inner {
     ue: String,
     /// How many more requests fail.
     fails: u32,
+    /// It starts again while it is told its shares, and knows what its configuration says.
+    restarts: bool,
     most_percent: f64,
+}
+
+impl Inner {
+    fn start(&mut self) {
+        self.slices = vec![json!({"name": "default", "share_percent": 100.0, "intra": "pf"})];
+        self.ue = "default".to_owned();
+    }
 }
 
 impl Cell {
@@ -41,6 +50,9 @@ impl Cell {
                 if i.fails > 0 {
                     return Err(broken(i));
                 }
+                if std::mem::take(&mut i.restarts) {
+                    i.start();
+                }
                 i.slices = body["slices"].as_array().unwrap().clone();
                 let sum = i.slices.iter().map(|s| s["share_percent"].as_f64().unwrap()).sum::<f64>();
                 i.most_percent = i.most_percent.max(sum);
@@ -59,10 +71,7 @@ impl Cell {
             cell.with(|i| i.ue = body["slice"].as_str().unwrap().to_owned());
             (axum::http::StatusCode::OK, Json(json!({"name": name})))
         };
-        self.with(|i| {
-            i.slices = vec![json!({"name": "default", "share_percent": 100.0, "intra": "pf"})];
-            i.ue = "default".to_owned();
-        });
+        self.with(Inner::start);
         let app = Router::new()
             .route("/v1/slices", get(show).put(set))
             .route("/v1/ues", get(ues))
@@ -101,15 +110,7 @@ async fn shares_and_ues_follow_the_slices() {
     world.until(id, "Running").await;
     assert_eq!((cell.share("video"), cell.share("default")), (Some(30.0), Some(70.0)));
     assert_eq!(cell.with(|i| i.slices[0]["intra"].clone()), "pf", "what the operator set stays");
-    world.ue("phone", &[]).await;
-    let place = format!("/v1/ues/phone/slices/{id}");
-    assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
-    let end = Instant::now() + Duration::from_secs(30);
-    while world.ask("GET", "/v1/ues/phone", None).await.1["slices"][0]["attachment"] != "active" {
-        assert!(Instant::now() < end);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(cell.with(|i| i.ue.clone()), "video");
+    attach(&world, &cell, id).await;
     assert_eq!(world.ask("PUT", &format!("/v1/slices/{id}"), body("video", 50_000)).await.0, 202);
     world.until(id, "Running").await;
     assert_eq!((cell.share("video"), cell.share("default")), (Some(50.0), Some(50.0)));
@@ -131,6 +132,46 @@ async fn shares_and_ues_follow_the_slices() {
         (None, Some(100.0), "default".into())
     );
     assert!(cell.with(|i| i.most_percent) <= 100.0 + 1e-6);
+}
+
+/// The UE "phone" is put in the slice "video", and the cell knows.
+async fn attach(world: &World, cell: &Cell, id: &str) {
+    world.ue("phone", &[]).await;
+    let place = format!("/v1/ues/phone/slices/{id}");
+    assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
+    attached(world, cell).await;
+}
+
+async fn attached(world: &World, cell: &Cell) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while cell.with(|i| i.ue != "video")
+        || world.ask("GET", "/v1/ues/phone", None).await.1["slices"][0]["attachment"] != "active"
+    {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_starts_again_during_a_change_gets_its_ues_back() {
+    let cell = Cell::default();
+    let world = world(&cell).await;
+    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
+    let id = made["id"].as_str().unwrap();
+    world.until(id, "Running").await;
+    attach(&world, &cell, id).await;
+    // Of the slice that changes, and of another one.
+    for (method, place, body) in [
+        ("PUT", format!("/v1/slices/{id}"), body("video", 50_000)),
+        ("POST", "/v1/slices".to_owned(), body("other", 10_000)),
+    ] {
+        cell.with(|i| i.restarts = true);
+        let (status, made) = world.ask(method, &place, body).await;
+        assert!(matches!(status, 201 | 202), "{made}");
+        world.until(made["id"].as_str().unwrap_or(id), "Running").await;
+        assert!(!cell.with(|i| i.restarts));
+        attached(&world, &cell).await;
+    }
 }
 
 #[tokio::test]
