@@ -46,7 +46,8 @@ fuzz_target!(|input: Input| {
         for (sequence, ms) in [(0, 0), (u32::MAX, u64::from(input.later_ms))] {
             let hash = u64::from(src_port) << 48 | u64::from(sequence);
             let flow = &mut FlowSteer::default();
-            let packet = Packet { sequence, flow_hash: hash, remote: hash, bytes: 1400, flow };
+            let datagram = protocol != anabranch_wire::ip::protocol::TCP;
+            let packet = Packet { sequence, flow_hash: hash, remote: hash, bytes: 1400, datagram, flow };
             let pick = state.pick(&rules.get(rule).mode, &states, packet, Instant::from_millis(ms));
             assert!(pick.paths().without(up).is_empty(), "{pick:?} of {up:?}");
             assert_eq!(pick.paths().is_empty(), up.is_empty());

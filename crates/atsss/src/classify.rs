@@ -13,8 +13,7 @@ use crate::dns::DnsTable;
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::Instant;
 use anabranch_rules::{AccessName, Filter, PortRange, Protocol};
-use anabranch_steer::{Functionality, Rule};
-use anabranch_steer::{Mode, PolicyError};
+use anabranch_steer::{Functionality, Mode, PolicyError, Rule, Steer};
 use anabranch_wire::ip::{FlowKey, protocol};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -67,9 +66,17 @@ pub struct RuleSet {
     rules: Box<[CompiledRule]>,
     /// Domains that rules mention, sorted; matchers refer to them by position.
     domains: Box<[Box<str>]>,
+    /// A rule lets the ends choose the shares themselves.
+    autonomous: bool,
 }
 
 impl RuleSet {
+    /// Whether some rule is load-balance with `autonomous`: paths are to be measured before they are used.
+    #[must_use]
+    pub const fn is_autonomous(&self) -> bool {
+        self.autonomous
+    }
+
     /// Compiles rules for users with these accesses; a path id is the position in `accesses`.
     ///
     /// # Errors
@@ -119,7 +126,8 @@ impl RuleSet {
             functionality: Functionality::Ll,
             matcher: Matcher::default(),
         });
-        Ok(Self { rules: compiled.into(), domains: domains.into() })
+        let autonomous = compiled.iter().any(|rule| rule.mode.is_autonomous());
+        Ok(Self { rules: compiled.into(), domains: domains.into(), autonomous })
     }
 
     /// The rule of a flow, seen from the UE (source = the UE's side), by its 5-tuple alone: rules that

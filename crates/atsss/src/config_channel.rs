@@ -17,6 +17,7 @@
 //! ```
 
 use crate::reorder::Pool;
+use crate::token_bucket::TokenBucket;
 use anabranch_element::time::{Duration, Instant};
 use core::num::NonZeroU32;
 use std::collections::VecDeque;
@@ -49,31 +50,14 @@ pub struct Fragment {
     pub bytes: Vec<u8>,
 }
 
-/// How many bytes of documents a peer may still bring: a token bucket.
-#[derive(Debug, Clone, Copy)]
-pub struct Allowance {
-    bytes: u64,
-    at: Instant,
-}
-
-impl Default for Allowance {
-    /// A full one.
-    fn default() -> Self {
-        Self { bytes: ALLOWED_AT_ONCE, at: Instant::ZERO }
-    }
-}
+/// How many bytes of documents a peer may still bring.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Allowance(TokenBucket<ALLOWED_AT_ONCE, ALLOWED_PER_S>);
 
 impl Allowance {
     /// Takes a fragment of `len` bytes; `false`: it is too much.
     pub fn take(&mut self, len: usize, now: Instant) -> bool {
-        let waited = u64::try_from(now.saturating_since(self.at).as_millis()).unwrap_or(u64::MAX);
-        let more = waited.saturating_mul(ALLOWED_PER_S) / 1_000;
-        if more > 0 {
-            (self.bytes, self.at) = (self.bytes.saturating_add(more).min(ALLOWED_AT_ONCE), now);
-        }
-        let left = self.bytes.checked_sub((len as u64).max(LEAST_COST));
-        self.bytes = left.unwrap_or(self.bytes);
-        left.is_some()
+        self.0.take((len as u64).max(LEAST_COST), now)
     }
 }
 

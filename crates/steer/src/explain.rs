@@ -64,6 +64,13 @@ pub enum Exclusion {
         /// Microseconds.
         drop_us: u32,
     },
+    /// Autonomous: it has a queue, and is small beside the home: a loss there costs more than it carries.
+    HasQueue {
+        /// Microseconds.
+        queue_us: u32,
+        /// Microseconds.
+        limit_us: u32,
+    },
     /// Autonomous: without any queue, a packet arrives so much later by it that the far end would not wait.
     TooFar {
         /// Microseconds.
@@ -100,6 +107,7 @@ impl Exclusion {
             Self::Slower { .. } => "slower",
             Self::RandomLoss { .. } => "random-loss",
             Self::Dropping { .. } => "dropping",
+            Self::HasQueue { .. } => "has-queue",
             Self::TooFar { .. } => "too-far",
             Self::Later { .. } => "later",
             Self::HomeNotFull { .. } => "home-not-full",
@@ -201,7 +209,7 @@ impl ModeState {
     #[must_use]
     pub fn explain(&self, mode: &Mode, view: View<'_>, known: PathSet, now: Instant) -> Explanation {
         let flow = &mut FlowSteer::default();
-        let packet = Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, flow };
+        let packet = Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, datagram: false, flow };
         let input = &Input::new(view, packet, now);
         let up = if mode.uses_held() { input.live.up() } else { input.up };
         let doing = if up.is_empty() { Doing::NoPath } else { mode.doing(self, input) };

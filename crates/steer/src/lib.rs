@@ -267,6 +267,8 @@ pub struct Packet<'a> {
     pub remote: u64,
     /// Its length in bytes.
     pub bytes: u32,
+    /// Whether its flow is no TCP connection.
+    pub datagram: bool,
     /// What steering remembers of its flow.
     pub flow: &'a mut FlowSteer,
 }
@@ -295,6 +297,8 @@ pub struct Input<'a> {
     pub remote: u64,
     /// Bytes of the packet.
     pub bytes: u32,
+    /// Whether its flow is no TCP connection.
+    pub datagram: bool,
     /// What steering remembers of its flow.
     pub flow: &'a mut FlowSteer,
     /// See [`View::loads`].
@@ -306,8 +310,8 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     fn new(view: View<'a>, packet: Packet<'a>, now: Instant) -> Self {
         let View { steady: paths, live, loads } = view;
-        let Packet { sequence, flow_hash, remote, bytes, flow } = packet;
-        Self { paths, up: paths.up(), live, sequence, flow_hash, remote, bytes, flow, loads, now }
+        let Packet { sequence, flow_hash, remote, bytes, datagram, flow } = packet;
+        Self { paths, up: paths.up(), live, sequence, flow_hash, remote, bytes, datagram, flow, loads, now }
     }
 
     /// The load of a path; nothing is known of one that is not in the table.

@@ -7,6 +7,10 @@ use anabranch_element::time::{Duration, Instant};
 pub(super) const PERIOD_MS: u64 = 250;
 /// Bytes of a flow in a period that make it a bulk flow: 0.5 Mbit/s.
 pub(super) const BULK_BYTES: u32 = 16_000;
+/// Bytes of a call in a period at most: 4 Mbit/s.
+const CALL_BYTES: u32 = 125_000;
+/// A flow of datagrams that is acknowledged and sends a part of so much of what its home carries is no call.
+const CALL_FILLS_PART: u64 = 4;
 
 /// A flow of which so many times as many bytes arrive as leave carries acknowledgements.
 const ACKNOWLEDGED_PARTS: u32 = 8;
@@ -70,13 +74,16 @@ pub struct LoadView {
     pub rtt_us: u32,
     /// How long a packet sent now waits in the queue.
     pub queue_us: u32,
-    /// The same, but cautious where the capacity is not known: what is sent beyond twice the highest rate seen waits.
+    /// The same, but cautious where the capacity is not known: what is sent beyond the estimate, or where there is none twice the
+    /// highest rate seen, waits.
     pub modelled_us: u32,
     /// The queue at which the path is known to drop; `u32::MAX` if it was not seen to.
     pub drop_us: u32,
     /// What the path carries, in bit/s; 0 while it was never full.
     pub capacity_bps: u64,
-    /// The same, or else the highest rate seen.
+    /// What it is taken to carry: the newer of `capacity_bps` and what a measurement of the idle path told; 0: neither.
+    pub estimate_bps: u64,
+    /// `capacity_bps`, or else the highest rate seen.
     pub seen_bps: u64,
     /// Loss without congestion, in parts per million.
     pub wild_ppm: u32,
@@ -91,6 +98,7 @@ impl LoadView {
         modelled_us: 0,
         drop_us: u32::MAX,
         capacity_bps: 0,
+        estimate_bps: 0,
         seen_bps: 0,
         wild_ppm: 0,
     };
@@ -154,8 +162,32 @@ impl FlowSteer {
         }
     }
 
-    pub(super) fn is_bulk(&self) -> bool {
+    /// Whether so much is sent that it is bulk, or a call.
+    pub(super) fn is_large(&self) -> bool {
         self.bytes.iter().any(|bytes| *bytes >= BULK_BYTES)
+    }
+
+    /// Whether a flow of datagrams whose home carries `home_bps` sends at its own rate, so that delay is what counts: little,
+    /// and with no acknowledgements or such that its home would carry much more of it.
+    pub(super) fn is_call(&self, home_bps: u64) -> bool {
+        let [arrived, sent] = self.both();
+        let acknowledges = arrived > sent.saturating_mul(ACKNOWLEDGED_PARTS);
+        let acknowledged = arrived > 0 && arrived.saturating_mul(ACKNOWLEDGED_PARTS) < sent;
+        self.bytes.iter().all(|bytes| *bytes <= CALL_BYTES)
+            && !acknowledges
+            && !(acknowledged && self.fills(home_bps / CALL_FILLS_PART))
+    }
+
+    /// Bytes that arrived and were sent in this period and the one before.
+    fn both(&self) -> [u32; 2] {
+        let [this, before] = self.arrived;
+        [this.bytes.saturating_add(before.bytes), self.bytes[0].saturating_add(self.bytes[1])]
+    }
+
+    /// What was sent in this period and the one before, in bits.
+    pub(super) fn sent_bits(&self) -> u64 {
+        let [_, sent] = self.both();
+        u64::from(sent) * 8
     }
 
     /// Something of the flow arrived from the far end.
@@ -177,13 +209,16 @@ impl FlowSteer {
         self.period = period;
     }
 
-    /// Whether the flow's packets acknowledge bulk that arrives by `path`.
+    /// Whether the flow's packets acknowledge bulk that arrives.
+    pub(super) fn carries_acknowledgements(&self) -> bool {
+        let [arrived, sent] = self.both();
+        arrived >= BULK_BYTES.max(sent.saturating_mul(ACKNOWLEDGED_PARTS))
+    }
+
+    /// Whether they acknowledge bulk that arrives by `path`.
     pub(super) fn acknowledges(&self, path: u8) -> bool {
         let [this, before] = self.arrived;
-        let arrived = this.bytes.saturating_add(before.bytes);
-        let sent = self.bytes[0].saturating_add(self.bytes[1]);
-        arrived >= BULK_BYTES.max(sent.saturating_mul(ACKNOWLEDGED_PARTS))
-            && (this.paths | before.paths) >> path & 1 == 1
+        self.carries_acknowledgements() && (this.paths | before.paths) >> path & 1 == 1
     }
 
     /// Whether the flow sends at this rate at least, by what it sent in this period or the one before.

@@ -29,6 +29,7 @@ pub const CONFIG_FRAGMENTS_MAX: u16 = 256;
 const PROBE_LEN: usize = 60;
 const NOTIFY_LEN: usize = 8;
 const CONFIG_HEADER: usize = 8;
+const CAPACITY_ACK_LEN: usize = 12;
 
 /// A control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub enum Control<'a> {
     MtuProbe(MtuProbe),
     /// It does.
     MtuAck(MtuAck),
+    /// One of a train that measures what the path carries.
+    CapacityProbe(CapacityProbe),
+    /// It has arrived.
+    CapacityAck(CapacityAck),
     /// The session ends.
     Close(Close),
 }
@@ -149,6 +154,33 @@ pub struct MtuAck {
     pub size: u16,
 }
 
+/// One of a train of packets that leave back to back: the gaps in which they arrive tell what the path carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapacityProbe {
+    /// Bytes of the whole UDP payload in the secure form; at least [`CapacityProbe::MIN`].
+    pub size: u16,
+    /// Number of the train on this path.
+    pub train: u16,
+    /// Place in the train, from 0.
+    pub index: u16,
+}
+
+impl CapacityProbe {
+    /// The smallest: as long as the answer to it.
+    pub const MIN: u16 = (SECURE_OVERHEAD + CAPACITY_ACK_LEN) as u16;
+}
+
+/// A [`CapacityProbe`] has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapacityAck {
+    /// Number of its train.
+    pub train: u16,
+    /// Its place.
+    pub index: u16,
+    /// When it arrived, by the clock of the end that received it, in ns.
+    pub timestamp_ns: u64,
+}
+
 /// The session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Close {
@@ -172,7 +204,8 @@ impl<'a> Control<'a> {
     /// # Errors
     /// As [`Control::parse`].
     pub fn parse_body(header: &InnerHeader, body: &'a [u8]) -> Result<Self, WireError> {
-        let ack = match (header.kind, header.flags) {
+        let capacity = header.kind == InnerType::MtuProbe && header.flags & flag::TRAIN != 0;
+        let ack = match (header.kind, header.flags & !(u8::from(capacity) * flag::TRAIN)) {
             (_, 0) => false,
             (InnerType::Config | InnerType::MtuProbe, flag::ACK) => true,
             (_, other) => return Err(WireError::Value { what: "control flags", got: other.into() }),
@@ -193,6 +226,17 @@ impl<'a> Control<'a> {
                 exactly(body, "config ack", 6)?;
                 let fragment = fragment(u16_at(body, 4), CONFIG_FRAGMENTS_MAX)?;
                 Self::ConfigAck(ConfigAck { version: u32_at(body, 0), fragment })
+            }
+            (InnerType::MtuProbe, false) if capacity => {
+                need(body, "capacity probe", CAPACITY_ACK_LEN)?;
+                let size = u16_at(body, 0);
+                exactly(body, "capacity probe", usize::from(size).saturating_sub(SECURE_OVERHEAD))?;
+                Self::CapacityProbe(CapacityProbe { size, train: u16_at(body, 2), index: u16_at(body, 4) })
+            }
+            (InnerType::MtuProbe, true) if capacity => {
+                exactly(body, "capacity ack", CAPACITY_ACK_LEN)?;
+                let (train, index) = (u16_at(body, 0), u16_at(body, 2));
+                Self::CapacityAck(CapacityAck { train, index, timestamp_ns: u64_at(body, 4) })
             }
             (InnerType::MtuProbe, false) => {
                 need(body, "MTU probe", 2)?;
@@ -263,6 +307,16 @@ impl<'a> Control<'a> {
             Self::MtuProbe(MtuProbe { size }) | Self::MtuAck(MtuAck { size }) => {
                 put(b, 0, &size.to_be_bytes());
             }
+            Self::CapacityProbe(p) => {
+                put(b, 0, &p.size.to_be_bytes());
+                put(b, 2, &p.train.to_be_bytes());
+                put(b, 4, &p.index.to_be_bytes());
+            }
+            Self::CapacityAck(a) => {
+                put(b, 0, &a.train.to_be_bytes());
+                put(b, 2, &a.index.to_be_bytes());
+                put(b, 4, &a.timestamp_ns.to_be_bytes());
+            }
             Self::Close(c) => b[0] = c.reason,
         }
         Ok(())
@@ -290,6 +344,8 @@ impl<'a> Control<'a> {
             Self::ConfigAck(_) => (InnerType::Config, flag::ACK),
             Self::MtuProbe(_) => (InnerType::MtuProbe, 0),
             Self::MtuAck(_) => (InnerType::MtuProbe, flag::ACK),
+            Self::CapacityProbe(_) => (InnerType::MtuProbe, flag::TRAIN),
+            Self::CapacityAck(_) => (InnerType::MtuProbe, flag::TRAIN | flag::ACK),
             Self::Close(_) => (InnerType::Close, 0),
         }
     }
@@ -300,8 +356,11 @@ impl<'a> Control<'a> {
             Self::Notify(_) => NOTIFY_LEN,
             Self::Config(c) => CONFIG_HEADER + c.bytes.len(),
             Self::ConfigAck(_) => 6,
-            Self::MtuProbe(p) => usize::from(p.size).saturating_sub(SECURE_OVERHEAD),
+            Self::MtuProbe(MtuProbe { size }) | Self::CapacityProbe(CapacityProbe { size, .. }) => {
+                usize::from(*size).saturating_sub(SECURE_OVERHEAD)
+            }
             Self::MtuAck(_) => 2,
+            Self::CapacityAck(_) => CAPACITY_ACK_LEN,
             Self::Close(_) => 1,
         }
     }
@@ -313,6 +372,9 @@ impl<'a> Control<'a> {
             Self::ConfigAck(a) => fragment(a.fragment, CONFIG_FRAGMENTS_MAX).map(drop),
             Self::MtuProbe(p) if p.size < MtuProbe::MIN => {
                 Err(WireError::Value { what: "size of an MTU probe", got: p.size.into() })
+            }
+            Self::CapacityProbe(p) if p.size < CapacityProbe::MIN => {
+                Err(WireError::Value { what: "size of a capacity probe", got: p.size.into() })
             }
             _ => Ok(()),
         }
@@ -429,6 +491,14 @@ mod tests {
             ),
             (Control::MtuProbe(MtuProbe { size: 44 }), &[0xE0, 59, 0, 4, 0, 0, 0, 0, 0, 44, 0, 0]),
             (Control::MtuAck(MtuAck { size: 1300 }), &[0xE1, 59, 0, 2, 0, 0, 0, 0, 5, 0x14]),
+            (
+                Control::CapacityProbe(CapacityProbe { size: 53, train: 258, index: 3 }),
+                &[0xE2, 59, 0, 13, 0, 0, 0, 0, 0, 53, 1, 2, 0, 3, 0, 0, 0, 0, 0, 0, 0],
+            ),
+            (
+                Control::CapacityAck(CapacityAck { train: 258, index: 3, timestamp_ns: 4 }),
+                &[0xE3, 59, 0, 12, 0, 0, 0, 0, 1, 2, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4],
+            ),
             (Control::Close(Close { reason: 9 }), &[0xF0, 59, 0, 1, 0, 0, 0, 0, 9]),
         ] {
             assert_eq!(message.encode().unwrap(), golden);
@@ -446,6 +516,7 @@ mod tests {
             Control::Config(Config { version: 0, fragment: 0, fragments: 1, bytes: &[0; 1025] }),
             Control::ConfigAck(ConfigAck { version: 0, fragment: 256 }),
             Control::MtuProbe(MtuProbe { size: 41 }),
+            Control::CapacityProbe(CapacityProbe { size: 51, train: 0, index: 0 }),
         ] {
             assert!(bad.encode().is_err(), "{bad:?}");
         }
@@ -455,8 +526,11 @@ mod tests {
             &[0xC1, 59, 0, 8, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 3],       // flags
             &[0xC0, 59, 0, 8, 0, 0, 0, 1, 1, 1, 2, 0, 0, 0, 0, 3],       // sequence
             &[0xE0, 59, 0, 4, 0, 0, 0, 0, 0, 45, 0, 0],                  // not the size it says
-            &[0x80, 4, 0, 1, 0, 0, 0, 0, 0x45],                          // data
-            &[0x90, 59, 0, 1, 0, 0, 0, 0, 0],                            // short probe
+            &[0xE2, 59, 0, 12, 0, 0, 0, 0, 0, 53, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], // the same of a train
+            &[0xE2, 59, 0, 6, 0, 0, 0, 0, 0, 46, 0, 0, 0, 0],            // shorter than its answer
+            &[0xC2, 59, 0, 8, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 3], // only capacity probes are of a train
+            &[0x80, 4, 0, 1, 0, 0, 0, 0, 0x45],                    // data
+            &[0x90, 59, 0, 1, 0, 0, 0, 0, 0],                      // short probe
         ] {
             assert!(Control::parse(bad).is_err(), "{bad:02x?}");
         }
@@ -486,6 +560,8 @@ mod tests {
                 Control::ConfigAck(ConfigAck { version: a, fragment: r % CONFIG_FRAGMENTS_MAX }),
                 Control::MtuProbe(MtuProbe { size }),
                 Control::MtuAck(MtuAck { size: r }),
+                Control::CapacityProbe(CapacityProbe { size: size + 10, train: r, index: r }),
+                Control::CapacityAck(CapacityAck { train: r, index: r, timestamp_ns: b }),
                 Control::Close(Close { reason }),
             ] {
                 let b = m.encode().unwrap();

@@ -82,6 +82,8 @@ pub mod flag {
     pub const CODED: u8 = MARK;
     /// Of Config and MtuProbe: this acknowledges.
     pub const ACK: u8 = 0x1;
+    /// Of MtuProbe: one of a train that measures the capacity, or its acknowledgement.
+    pub const TRAIN: u8 = START;
 }
 
 /// What a UDP payload is.

@@ -14,13 +14,18 @@
 //!                  a queue met by six probes in a row, it is the highest rate seen and told to nobody.
 //! ```
 //!
+//! What an idle path carries is estimated by trains of packets ([`capacity`](super::capacity)); of estimate and capacity the
+//! newer one counts where paths are compared.
+//!
 //! Between probes the backlog is carried on by a model, in bits: it grows with each packet sent and falls by the
 //! capacity. Each answered probe says what the backlog was when it left; three quarters of the difference to
 //! what the model had then are made good at once.
 //!
 //! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
-//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops.
+//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops, unless the next
+//! probe finds them: a probe may overtake packets.
 
+use super::capacity::Rate;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
 use anabranch_wire::control::{PathCounters, Probe};
@@ -54,6 +59,8 @@ const LOSSY_PACKETS: (u32, u32) = (32, 8);
 const LOSSY_NS: u64 = 250_000_000;
 /// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
 const LOSSY_PERCENT: u8 = 3;
+/// A capacity that traffic told is not replaced by what a train tells for so long.
+const TRUSTED: Duration = Duration::from_secs(600);
 /// The largest queue that is believed: 10 s.
 const MAX_QUEUE_US: u32 = 10_000_000;
 
@@ -122,8 +129,18 @@ pub(super) struct Load {
     window_from: Instant,
     queue_us: u32,
     drop_us: u32,
+    /// Packets missing at the newest probe beside this queue: an overflow, unless the next probe finds them.
+    missing: (i32, u32),
     capacity_bps: u64,
     known: Known,
+    /// The newer of capacity and what a train told; 0: neither.
+    estimate_bps: u64,
+    /// It is right to some ten percent; else it is what the path carries at least.
+    exact: bool,
+    /// What was received lately, smoothed: never more than the path carries.
+    received_bps: u64,
+    /// When the capacity was last measured by traffic.
+    full_at: Instant,
     /// So many times in a row probes met a queue before and after.
     busy: u8,
     /// The last samples of wild loss, in parts per million, and what they say.
@@ -147,8 +164,13 @@ impl Default for Load {
             window_from: Instant::ZERO,
             queue_us: 0,
             drop_us: u32::MAX,
+            missing: (0, 0),
             capacity_bps: 0,
             known: Known::Nothing,
+            estimate_bps: 0,
+            exact: false,
+            received_bps: 0,
+            full_at: Instant::ZERO,
             busy: 0,
             wild_samples: [0; 8],
             wild_ppm: 0,
@@ -215,7 +237,7 @@ impl Load {
             return;
         }
         if elapsed_ns >= RATE_NS {
-            self.measure(&seen, &fresh, elapsed_ns);
+            self.measure(&seen, &fresh, elapsed_ns, now);
             self.seen = Some(fresh);
         }
         self.correct(modelled, now);
@@ -223,15 +245,27 @@ impl Load {
 
     /// What was under way is lost or late: the path was down.
     pub(super) fn interrupted(&mut self) {
-        let Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, .. } = *self;
-        *self =
-            Self { drop_us, capacity_bps, known, wild_samples, wild_ppm, short_percent, ..Self::default() };
+        let Self { drop_us, capacity_bps, known, estimate_bps, exact, .. } = *self;
+        let Self { wild_samples, wild_ppm, short_percent, .. } = *self;
+        *self = Self {
+            drop_us,
+            capacity_bps,
+            known,
+            estimate_bps,
+            exact,
+            wild_samples,
+            wild_ppm,
+            short_percent,
+            ..Self::default()
+        };
     }
 
     pub(super) fn view(&self, rtt_us: u32, now: Instant) -> LoadView {
         let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
         let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
-        let queue_us = if self.known == Known::Nothing { self.queue_us } else { modelled_us };
+        // What is lost on the way waits nowhere: by an estimate alone the model would see a queue.
+        let by_probes = self.known == Known::Nothing && (!self.exact || self.has_lost());
+        let queue_us = if by_probes { self.queue_us } else { modelled_us };
         LoadView {
             base_us: self.base_us().filter(|_| self.seen.is_some()),
             rtt_us,
@@ -240,8 +274,14 @@ impl Load {
             drop_us: self.drop_us,
             seen_bps: self.capacity_bps,
             capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
+            estimate_bps: self.estimate_bps,
             wild_ppm: self.wild_ppm,
         }
+    }
+
+    /// Whether packets were lost lately without a queue.
+    fn has_lost(&self) -> bool {
+        self.wild.lost > 0 || self.wild_samples.iter().any(|ppm| *ppm > 0)
     }
 
     fn base_us(&self) -> Option<i64> {
@@ -249,9 +289,10 @@ impl Load {
         Some(this.min(before)).filter(|base| *base != i64::MAX)
     }
 
-    /// The rate at which the model empties the queue. Before there was one, twice the highest rate seen may pass.
+    /// The rate at which the model empties the queue. Before anything told, twice the highest rate seen may pass.
     fn drain_bps(&self) -> u64 {
         match self.known {
+            Known::Nothing | Known::Least if self.exact => self.estimate_bps.max(1_000),
             Known::Nothing => (2 * self.capacity_bps).max(FIRST_RATE_BPS),
             Known::Least | Known::Capacity => self.capacity_bps.max(1_000),
         }
@@ -274,17 +315,18 @@ impl Load {
     }
 
     /// What happened between two probes.
-    fn measure(&mut self, seen: &Seen, fresh: &Seen, elapsed_ns: u64) {
+    fn measure(&mut self, seen: &Seen, fresh: &Seen, elapsed_ns: u64, now: Instant) {
         let bytes = u64::from(fresh.rx_bytes.wrapping_sub(seen.rx_bytes));
         let rate_bps = if bytes > 1 << 31 { 0 } else { bytes * 8_000_000_000 / elapsed_ns };
         let two_packets_us = (TWO_PACKETS_BITS * 1_000_000).checked_div(rate_bps).unwrap_or(0);
         let none_us = NO_QUEUE_US.saturating_add(u32::try_from(two_packets_us).unwrap_or(u32::MAX));
-        self.learn_capacity(
-            rate_bps,
-            elapsed_ns,
-            fresh.queue_us,
-            [seen, fresh].map(|probe| probe.queue_us > none_us),
-        );
+        self.received_bps = smoothed(self.received_bps, rate_bps, elapsed_ns, RATE_MEMORY_NS);
+        let queues = [seen, fresh].map(|probe| probe.queue_us > none_us);
+        if self.learn_capacity(rate_bps, elapsed_ns, fresh.queue_us, queues) {
+            (self.estimate_bps, self.exact, self.full_at) = (self.capacity_bps, true, now);
+        } else if self.estimate_bps > 0 {
+            self.estimate_bps = self.estimate_bps.max(self.received_bps);
+        }
         let sent = fresh.tx_packets.wrapping_sub(seen.tx_packets);
         let got = fresh.rx_packets.wrapping_sub(seen.rx_packets);
         if got > MAX_STEP {
@@ -292,13 +334,10 @@ impl Load {
         }
         let queue_us = seen.queue_us.max(fresh.queue_us);
         let lost = i32::try_from(i64::from(sent) - i64::from(got)).unwrap_or(0);
+        self.overflowed(lost);
         let known = self.drop_us != u32::MAX;
         if queue_us > none_us && !self.is_lossy() && !(known && queue_us < self.drop_us / 2) {
-            if lost > 0 {
-                let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
-                // Probes do not meet the queue at its highest: a level below the one known counts little.
-                self.drop_us = if known { at_us.max(self.drop_us - self.drop_us / 8) } else { at_us };
-            }
+            self.missing = (lost, queue_us);
             return;
         }
         self.wild.add(sent, lost);
@@ -317,30 +356,77 @@ impl Load {
         }
     }
 
+    /// So many packets are missing, or were found, since the probe before: what was missing there and was not found
+    /// tells where the path drops.
+    fn overflowed(&mut self, lost: i32) {
+        let (missing, queue_us) = std::mem::take(&mut self.missing);
+        if missing.saturating_add(lost.min(0)) <= 0 {
+            return;
+        }
+        let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
+        // Probes do not meet the queue at its highest: a level below the one known counts little.
+        self.drop_us = match self.drop_us {
+            u32::MAX => at_us,
+            known => at_us.max(known - known / 8),
+        };
+    }
+
     /// A rate at which the path delivered for a while, the queue after it, and whether probes met one before and after.
-    fn learn_capacity(&mut self, rate_bps: u64, elapsed_ns: u64, queue_us: u32, [before, after]: [bool; 2]) {
+    /// Whether that tells the capacity.
+    fn learn_capacity(
+        &mut self,
+        rate_bps: u64,
+        elapsed_ns: u64,
+        queue_us: u32,
+        [before, after]: [bool; 2],
+    ) -> bool {
         let full = u64::from(queue_us) * 1000 >= elapsed_ns;
         let busy = before && after;
         if self.known != Known::Capacity {
-            self.capacity_bps = if full { rate_bps } else { self.capacity_bps.max(rate_bps) };
+            self.capacity_bps = match full {
+                // One sample is short; a train, or the time before the session rested, told more.
+                true if self.exact => smoothed(self.estimate_bps, rate_bps, elapsed_ns, RATE_MEMORY_NS),
+                true => rate_bps,
+                false => self.capacity_bps.max(rate_bps),
+            };
             self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
             if (full || self.busy >= BUSY_IN_A_ROW) && self.capacity_bps > 0 {
                 self.known = Known::Capacity;
             } else if after {
                 self.known = Known::Least;
             }
-            return;
+            return self.known == Known::Capacity;
         }
         let memory_ns = match rate_bps > self.capacity_bps {
             true => RATE_MEMORY_NS,
             false if full => RATE_MEMORY_NS,
             false if busy => LOWER_RATE_MEMORY_NS,
-            false => return,
+            false => return false,
         };
-        let sum = u128::from(self.capacity_bps) * u128::from(memory_ns)
-            + u128::from(rate_bps) * u128::from(elapsed_ns);
-        self.capacity_bps =
-            u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX).max(1);
+        self.capacity_bps = smoothed(self.capacity_bps, rate_bps, elapsed_ns, memory_ns).max(1);
+        full || busy
+    }
+
+    /// It was known before the session rested what the path carries; `full`: by traffic.
+    pub(super) fn resume(&mut self, bps: u64, full: bool, now: Instant) {
+        (self.estimate_bps, self.exact) = (bps, full);
+        self.full_at = if full { now } else { Instant::ZERO };
+    }
+
+    /// A train tells what the path carries. Traffic that filled it lately tells better.
+    pub(super) fn measured(&mut self, rate: Rate, now: Instant) {
+        if !self.is_full_known(now) {
+            (self.estimate_bps, self.exact) = (rate.bps, rate.exact);
+        }
+    }
+
+    /// What the path is taken to carry, and whether traffic told that lately.
+    pub(super) fn estimate(&self, now: Instant) -> (u64, bool) {
+        (self.estimate_bps, self.is_full_known(now))
+    }
+
+    fn is_full_known(&self, now: Instant) -> bool {
+        self.full_at != Instant::ZERO && now.saturating_since(self.full_at) < TRUSTED
     }
 
     /// Whether losses beside a queue are no sign of congestion either.
@@ -374,6 +460,12 @@ impl Load {
     }
 }
 
+/// A mean to which a rate over some time is added, whose weight is that time beside `memory_ns`.
+fn smoothed(mean_bps: u64, rate_bps: u64, elapsed_ns: u64, memory_ns: u64) -> u64 {
+    let sum = u128::from(mean_bps) * u128::from(memory_ns) + u128::from(rate_bps) * u128::from(elapsed_ns);
+    u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX)
+}
+
 /// The mean of the samples, if enough of them have wild loss.
 fn wild_loss_ppm(samples: &[u32; 8]) -> u32 {
     let lossy = samples.iter().filter(|ppm| **ppm > 0).count();
@@ -402,6 +494,8 @@ mod tests {
         /// Answers on their way: (arrival, probe).
         answers: std::collections::VecDeque<(u64, Probe)>,
         lost: u64,
+        /// Each probe of so many overtakes the packet before it.
+        overtakes_every: Option<u32>,
     }
 
     const OFFSET_US: u64 = 7_200_000_000;
@@ -420,6 +514,7 @@ mod tests {
                 next_id: 0,
                 answers: std::collections::VecDeque::new(),
                 lost: 0,
+                overtakes_every: None,
             }
         }
 
@@ -470,7 +565,11 @@ mod tests {
                     id,
                     timestamp_ns: (arrives + OFFSET_US) * 1000,
                     echo_ns: now * 1000,
-                    counters: PathCounters { rx_packets: self.rx.rx_packets, ..self.rx },
+                    counters: PathCounters {
+                        rx_packets: self.rx.rx_packets
+                            - u64::from(self.overtakes_every.is_some_and(|every| id % every == 1)),
+                        ..self.rx
+                    },
                     reorder_available: 0,
                     rtt_us: 0,
                 };
@@ -498,6 +597,26 @@ mod tests {
         assert_eq!((view.wild_ppm, bed.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
         bed.run(10_000_000, 1500, 500);
         assert!(bed.view(2000).queue_us < 2_000, "the queue has drained: {:?}", bed.view(2000));
+    }
+
+    #[test]
+    fn probes_that_overtake_packets_tell_no_drop_level() {
+        let mut bed = Bed::new(50_000_000, 10_000, 1_000_000);
+        bed.overtakes_every = Some(3);
+        bed.run(60_000_000, 0, 500);
+        let view = bed.view(500);
+        assert_eq!((bed.lost, view.drop_us, view.wild_ppm), (0, u32::MAX, 0), "{view:?}");
+        assert!(view.queue_us > 50_000, "{view:?}");
+    }
+
+    #[test]
+    fn a_short_first_sample_does_not_replace_what_a_train_told() {
+        let mut load = Load { estimate_bps: 100_000_000, exact: true, ..Load::default() };
+        assert!(load.learn_capacity(50_000_000, 10_000_000, 20_000, [true, true]));
+        assert_eq!(load.capacity_bps, 95_454_545);
+        let mut load = Load::default();
+        assert!(load.learn_capacity(50_000_000, 10_000_000, 20_000, [true, true]));
+        assert_eq!(load.capacity_bps, 50_000_000);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! measures on from there. A smaller step back is a probe that was overtaken by a newer one, and is left
 //! out (should it be a young counter that started again, nothing is measured until it has caught up).
 
+use super::capacity::Trains;
 use super::load::Load;
 use super::monitor::ID_WINDOW;
 use anabranch_element::time::Instant;
@@ -19,6 +20,7 @@ pub(super) struct Meters {
     pub(super) tx_loss: LossMeter,
     pub(super) rx_loss: LossMeter,
     pub(super) load: Load,
+    pub(super) trains: Trains,
     hole: HoleMeter,
     mark_id: u32,
     mark_packets: u32,
@@ -28,10 +30,52 @@ pub(super) struct Meters {
     pub(super) suspicion: bool,
 }
 
+/// What is known of a path at rest, in 8 bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AtRest {
+    /// Loss of what this end sends and receives, in units of 16 ppm.
+    loss: [u16; 2],
+    /// What the path carries, in kbit/s, 0: not known; and the two bits below.
+    estimate: u32,
+}
+
+/// Traffic told what the path carries.
+const TOLD: u32 = 1 << 31;
+/// It was asked.
+const ASKED: u32 = 1 << 30;
+
+impl AtRest {
+    /// Loss of what this end sends and receives, in parts per million.
+    pub(super) fn loss_ppm(self) -> [u32; 2] {
+        self.loss.map(|loss| u32::from(loss) * 16)
+    }
+}
+
 impl Meters {
-    /// Meters that start from a loss measured before, in parts per million.
-    pub(super) fn from_ppm(tx: u32, rx: u32) -> Self {
-        Self { tx_loss: LossMeter::from_ppm(tx), rx_loss: LossMeter::from_ppm(rx), ..Self::default() }
+    /// Meters that start from what was measured before.
+    pub(super) fn from_rest(rest: &AtRest, now: Instant) -> Self {
+        let [tx, rx] = rest.loss_ppm();
+        let mut load = Load::default();
+        load.resume(u64::from(rest.estimate & (ASKED - 1)) * 1000, rest.estimate & TOLD > 0, now);
+        let trains = if rest.estimate & ASKED > 0 { Trains::after_rest(now) } else { Trains::default() };
+        Self {
+            tx_loss: LossMeter::from_ppm(tx),
+            rx_loss: LossMeter::from_ppm(rx),
+            load,
+            trains,
+            ..Self::default()
+        }
+    }
+
+    /// What is kept of them when the session goes to rest.
+    pub(super) fn to_rest(&self, now: Instant) -> AtRest {
+        let (bps, told) = self.load.estimate(now);
+        let kbps = u32::try_from(bps / 1000).unwrap_or(u32::MAX).min(ASKED - 1);
+        AtRest {
+            loss: [&self.tx_loss, &self.rx_loss]
+                .map(|loss| u16::try_from(loss.ppm() / 16).unwrap_or(u16::MAX)),
+            estimate: kbps | if told { TOLD } else { 0 } | if self.trains.has_asked() { ASKED } else { 0 },
+        }
     }
 
     /// A probe with this id leaves, counted in `counters`.
@@ -59,6 +103,7 @@ impl Meters {
     pub(super) fn interrupted(&mut self) {
         self.marked = false;
         self.load.interrupted();
+        self.trains.interrupted();
         self.hole = HoleMeter::default();
         self.tx_loss.skip_interval();
         self.rx_loss.skip_interval();

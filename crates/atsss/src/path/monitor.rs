@@ -1,13 +1,14 @@
 //! One path of one session, as one end sees it.
 
-use super::meter::Meters;
+use super::capacity::TrainBudget;
+use super::meter::{AtRest, Meters};
 use super::params::ProbeParams;
 use super::rtt::{MAX_RTT, RttEstimate, RttMeter};
 use super::{DownReason, PathEvent, Role};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
-use anabranch_wire::control::{PathCounters, Probe, ProbeKind};
+use anabranch_wire::control::{CapacityAck, CapacityProbe, PathCounters, Probe, ProbeKind};
 use std::sync::Arc;
 
 /// Requests that must have gone unanswered before a silence is a verdict, idle and in traffic. The pace of
@@ -46,8 +47,8 @@ pub struct PathMonitor {
     rtt: RttMeter,
     /// Loss and rate; `None` while the session rests.
     meters: Option<Box<Meters>>,
-    /// What the loss meters showed when the session went to rest, in parts per million.
-    loss_at_rest_ppm: [u32; 2],
+    /// What they showed when the session went to rest.
+    at_rest: AtRest,
     /// UE: data packets in both directions since the newest request. UPF: datagrams sent since proof.
     activity: u32,
     /// UE: id of the next request.
@@ -92,7 +93,7 @@ impl PathMonitor {
             waiting_since: now,
             rtt: RttMeter::default(),
             meters: Some(Box::default()),
-            loss_at_rest_ppm: [0; 2],
+            at_rest: AtRest::default(),
             activity: 0,
             next_id: 0,
             answered_id: u32::MAX,
@@ -114,29 +115,32 @@ impl PathMonitor {
 
     /// Gives back what only a path in use needs: loss and rate are not measured until [`Self::wake`], and
     /// the loss known stays as it is.
-    pub fn rest(&mut self) {
+    pub fn rest(&mut self, now: Instant) {
         if let Some(meters) = self.meters.take() {
-            self.loss_at_rest_ppm = [meters.tx_loss.ppm(), meters.rx_loss.ppm()];
+            self.at_rest = meters.to_rest(now);
         }
     }
 
     /// Measures everything again.
-    pub fn wake(&mut self) {
-        let [tx, rx] = self.loss_at_rest_ppm;
-        self.meters.get_or_insert_with(|| Box::new(Meters::from_ppm(tx, rx)));
+    pub fn wake(&mut self, now: Instant) {
+        self.meters.get_or_insert_with(|| Box::new(Meters::from_rest(&self.at_rest, now)));
     }
 
-    /// The far end was started again: it numbers its probes and counts its packets from zero. The path keeps
-    /// its state, and what is known of its RTT and loss.
+    /// The far end was started again: it numbers its probes and counts its packets from zero. The path keeps what is known
+    /// of its RTT and loss. It stays up if it is; what was down while the far end was is proven by one answer.
     pub fn peer_restarted(&mut self, now: Instant) {
+        if let State::Down(DownReason::Probes | DownReason::Silence | DownReason::Notified) = self.state {
+            self.state = State::Fresh;
+            self.streak = 0;
+        }
         self.answered_id = self.next_id.wrapping_sub(1);
         self.peer_rx = 0;
         self.proof_at = now;
         self.activity = 0;
         self.outstanding = 0;
         if self.meters.is_some() {
-            self.rest();
-            self.wake();
+            self.rest(now);
+            self.wake(now);
         }
     }
 
@@ -318,6 +322,38 @@ impl PathMonitor {
         Some(self.probe(ProbeKind::Request, id, 0, reorder_available, now))
     }
 
+    /// The next packet of a train that measures what the path carries, if one is due. `size`: UDP payload the path carries, in
+    /// bytes; `session_bytes`: user data the session has sent so far, as far as it pays for this path; `budget`: what
+    /// all sessions may send in trains. To be sent on this path at once.
+    #[must_use]
+    pub fn poll_train(
+        &mut self,
+        size: u16,
+        session_bytes: u64,
+        budget: &mut TrainBudget,
+        now: Instant,
+    ) -> Option<CapacityProbe> {
+        let trains = &mut self.meters.as_mut()?.trains;
+        trains.begin(size, self.counters.tx_bytes, session_bytes, budget, now);
+        trains.poll()
+    }
+
+    /// There was no room for the packet that [`poll_train`](Self::poll_train) handed out last.
+    pub fn cut_train(&mut self) {
+        if let Some(meters) = &mut self.meters {
+            meters.trains.cut();
+        }
+    }
+
+    /// A packet of a train has arrived at the far end.
+    pub fn on_capacity_ack(&mut self, ack: &CapacityAck, now: Instant) {
+        if let Some(meters) = &mut self.meters
+            && let Some(rate) = meters.trains.acknowledged(ack, now)
+        {
+            meters.load.measured(rate, now);
+        }
+    }
+
     /// Does what is due at `now`; harmless when nothing is.
     pub fn on_timeout(&mut self, now: Instant) -> Option<PathEvent> {
         if self.verdict_due()? > now {
@@ -398,13 +434,13 @@ impl PathMonitor {
     /// Smoothed loss of what this end sends, in parts per million.
     #[must_use]
     pub fn loss_tx_ppm(&self) -> u32 {
-        self.meters.as_ref().map_or(self.loss_at_rest_ppm[0], |meters| meters.tx_loss.ppm())
+        self.meters.as_ref().map_or(self.at_rest.loss_ppm()[0], |meters| meters.tx_loss.ppm())
     }
 
     /// Smoothed loss of what this end receives, in parts per million.
     #[must_use]
     pub fn loss_rx_ppm(&self) -> u32 {
-        self.meters.as_ref().map_or(self.loss_at_rest_ppm[1], |meters| meters.rx_loss.ppm())
+        self.meters.as_ref().map_or(self.at_rest.loss_ppm()[1], |meters| meters.rx_loss.ppm())
     }
 
     /// Packets lost since the path was last woken: sent by this end, and sent to it (data and probes).

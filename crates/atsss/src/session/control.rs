@@ -7,14 +7,18 @@ use super::path::Origin;
 use super::{Session, SessionEvent, Shared, micros};
 use crate::config_channel::Fragment;
 use crate::drops::DropReason;
+use crate::mtu::PathMtu;
 use crate::path::{DownReason, PathEvent};
 use crate::{DatagramSink, PacketSink, PathId};
 use anabranch_element::Reason;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::PathSet;
 use anabranch_wire::control::{
-    Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe, ProbeKind,
+    CapacityAck, Close, Config, ConfigAck, Control, MtuAck, MtuProbe, Notify, Probe, ProbeKind,
 };
+
+/// Messages that may wait for acknowledgements of capacity probes to be queued still: less than the outbox holds.
+const MAX_CAPACITY_ACKS: usize = 160;
 
 /// A control message waiting to be sealed.
 #[derive(Debug, Clone)]
@@ -148,6 +152,19 @@ impl Session {
                     }
                 }
             }
+            Control::CapacityProbe(probe) => {
+                let (train, index) = (probe.train, probe.index);
+                let ack = CapacityAck { train, index, timestamp_ns: now.as_nanos() };
+                // Answers that matter more are not to be lost behind them.
+                if active.outbox.len() < MAX_CAPACITY_ACKS {
+                    active.queue(path, Control::CapacityAck(ack));
+                }
+            }
+            Control::CapacityAck(ack) => {
+                if let Some(state) = self.paths.get_mut(path) {
+                    state.monitor.on_capacity_ack(&ack, now);
+                }
+            }
             Control::Close(close) => active.close(close.reason),
         }
         Ok(())
@@ -250,6 +267,30 @@ impl Session {
             };
             if let Err(reason) = self.emit_control(path, to, &message, now, out) {
                 Self::count(shared, reason);
+            }
+        }
+        if sealing && self.rules.is_autonomous() && !self.resting {
+            self.send_trains(now, shared, out);
+        }
+    }
+
+    /// Measures what paths carry that are not in use: where flows are placed by it.
+    fn send_trains(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
+        let up = self.up_paths();
+        // Each path is paid for by its part.
+        let sent = self.traffic.tx_bytes / up.len().max(1) as u64;
+        for path in up {
+            let Some(size) = self.active.as_ref().and_then(|active| active.mtu(path)).map(PathMtu::usable)
+            else {
+                continue;
+            };
+            while let Some(state) = self.paths.get_mut(path).filter(|state| state.is_proven())
+                && let Some(probe) = state.monitor.poll_train(size, sent, shared.trains, now)
+            {
+                if self.emit_control(path, None, &Control::CapacityProbe(probe), now, out).is_err() {
+                    self.paths.get_mut(path).into_iter().for_each(|state| state.monitor.cut_train());
+                    break;
+                }
             }
         }
     }

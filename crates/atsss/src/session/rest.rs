@@ -49,7 +49,7 @@ impl Session {
         (active.states, active.live) = (states, states);
         active.sweep_at = now + SWEEP;
         for path in self.paths.iter_mut() {
-            path.monitor.wake();
+            path.monitor.wake(now);
             active.flow_reorder.set_path_rtt(path.id, states.get(path.id).rtt_us);
             if path.found.low_bytes() > 0 && max > 0 {
                 active.set_mtu(path.id, PathMtu::resume(path.found, max, now));
@@ -65,7 +65,7 @@ impl Session {
         }
         self.keys.cool_down();
         for path in self.paths.iter_mut() {
-            path.monitor.rest();
+            path.monitor.rest(now);
             if let Some(mtu) = self.active.as_ref().and_then(|active| active.mtu(path.id)) {
                 path.found = mtu.found();
             }

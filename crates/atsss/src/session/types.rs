@@ -6,7 +6,7 @@ use crate::classify::RuleIndex;
 use crate::destinations::Destinations;
 use crate::dns::DnsTable;
 use crate::drops::DropCounters;
-use crate::path::{DownReason, FlapParams, ProbeParams};
+use crate::path::{DownReason, FlapParams, ProbeParams, TrainBudget};
 use crate::reorder::Pool;
 use crate::table::session::SessionTable;
 use anabranch_element::time::Duration;
@@ -44,6 +44,8 @@ impl Addresses {
 pub struct Shared<'a> {
     /// Reorder buffers, bounded over all sessions.
     pub pool: &'a mut Pool,
+    /// What all sessions may send to measure idle paths.
+    pub trains: &'a mut TrainBudget,
     /// Drop counters of the whole tunnel end.
     pub drops: &'a mut DropCounters,
     /// Rates and intervals.

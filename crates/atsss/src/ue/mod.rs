@@ -23,7 +23,7 @@ use crate::document::{Document, FlowHint};
 use crate::drops::{DropCounters, DropReason};
 use crate::fast::{FastLane, FastTraffic};
 use crate::marks::Marked;
-use crate::path::Role;
+use crate::path::{Role, TrainBudget};
 use crate::reorder::{Pool, PoolConfig};
 use crate::session::{
     Addresses, Origin, PathView, Profile, RuleView, Security, Session, SessionEvent, SessionParams, Shared,
@@ -185,6 +185,7 @@ pub struct Ue {
     handshake: Handshake,
     rng: ChaCha20Rng,
     pool: Pool,
+    trains: TrainBudget,
     drops: DropCounters,
     dns: DnsTable,
     upf_rules: Vec<Rule>,
@@ -240,6 +241,7 @@ impl Ue {
             handshake: Handshake::new(config.last_timestamp_ns, now),
             rng,
             pool: Pool::new(PoolConfig::default()),
+            trains: TrainBudget::default(),
             drops: DropCounters::default(),
             dns: DnsTable::new(MAX_NAMES),
             upf_rules: Vec::new(),
@@ -298,6 +300,7 @@ impl Ue {
         self.dns.ask(packet, now);
         let mut shared = Shared {
             pool: &mut self.pool,
+            trains: &mut self.trains,
             drops: &mut self.drops,
             params: &self.config.params,
             dns: Some(&self.dns),
@@ -319,6 +322,7 @@ impl Ue {
         let held = self.held();
         let mut shared = Shared {
             pool: &mut self.pool,
+            trains: &mut self.trains,
             drops: &mut self.drops,
             params: &self.config.params,
             dns: None,
@@ -353,6 +357,7 @@ impl Ue {
         let held = self.held();
         let mut shared = Shared {
             pool: &mut self.pool,
+            trains: &mut self.trains,
             drops: &mut self.drops,
             params: &self.config.params,
             dns: None,
@@ -419,6 +424,7 @@ impl Ue {
             UeCommand::Owner { key, owner } => {
                 let shared = Shared {
                     pool: &mut self.pool,
+                    trains: &mut self.trains,
                     drops: &mut self.drops,
                     params: &self.config.params,
                     dns: Some(&self.dns),

@@ -20,6 +20,7 @@ macro_rules! shared {
     ($upf:ident, $user:expr) => {
         Shared {
             pool: &mut $upf.pool,
+            trains: &mut $upf.trains,
             drops: &mut $upf.drops,
             params: &$upf.config.params,
             dns: None,

@@ -29,7 +29,9 @@ const NETWORKS: usize = 2048;
 /// Counts handshakes per window. Its size is fixed.
 pub(super) struct Limiter {
     window: u64,
+    /// Inits in this window, and whether there were many in the one before.
     seen: u32,
+    many_before: bool,
     /// Computed for strangers, and for bound addresses.
     computed: u32,
     bound: u32,
@@ -44,6 +46,7 @@ impl Limiter {
         Self {
             window: 0,
             seen: 0,
+            many_before: false,
             computed: 0,
             bound: 0,
             networks: Box::new([0; NETWORKS]),
@@ -56,9 +59,8 @@ impl Limiter {
     pub fn note(&mut self, now: Instant) -> bool {
         let window = now.as_nanos() / nanos(WINDOW);
         if self.window != window {
-            // A burst keeps the guard up for one more window.
-            let burst = window == self.window + 1 && self.seen > COOKIE_ABOVE;
-            self.seen = if burst { COOKIE_ABOVE } else { 0 };
+            self.many_before = window == self.window + 1 && self.seen > COOKIE_ABOVE;
+            self.seen = 0;
             if self.computed + self.bound > 0 {
                 self.networks.fill(0);
                 self.addresses.fill(0);
@@ -66,7 +68,12 @@ impl Limiter {
             (self.window, self.computed, self.bound) = (window, 0, 0);
         }
         self.seen = self.seen.saturating_add(1);
-        self.seen > COOKIE_ABOVE
+        self.is_guarded()
+    }
+
+    /// Whether there are many inits, or were in the window before.
+    const fn is_guarded(&self) -> bool {
+        self.many_before || self.seen > COOKIE_ABOVE
     }
 
     /// Whether nothing more may be computed in this window for a sender; `bound`: a path of a live session is bound to
@@ -92,7 +99,7 @@ impl Limiter {
             let had = self.networks[counter];
             had >= limit || u32::from(had) >= left
         };
-        if left == 0 || (self.seen > COOKIE_ABOVE && networks.iter().any(full)) {
+        if left == 0 || (self.is_guarded() && networks.iter().any(full)) {
             return false;
         }
         for (counter, _) in networks {
@@ -146,7 +153,8 @@ mod tests {
             limiter.take(from(n), false);
         }
         assert!(limiter.is_spent(false) && !limiter.is_spent(true));
-        assert!(!limiter.note(at(300)) && !limiter.is_spent(false));
+        assert!(!limiter.note(at(200)), "and one init a window does not keep it up");
+        assert!(!limiter.note(at(400)) && !limiter.is_spent(false));
     }
 
     fn v6(site: u16, house: u8, net: u8, host: u16) -> SocketAddr {

@@ -40,7 +40,7 @@ pub use handshake::{ComputedInit, DeferredInit};
 use crate::classify::RuleSet;
 use crate::crypto::{PublicKey, Responder};
 use crate::drops::DropCounters;
-use crate::path::ProbeParams;
+use crate::path::{ProbeParams, TrainBudget};
 use crate::reorder::{Pool, PoolConfig};
 use crate::session::{Addresses, Origin, RuleView, Session};
 use crate::table::Slab;
@@ -84,6 +84,7 @@ pub struct Upf {
     /// The rules for all have changed; users' slots from here on have to take them up.
     renew_from: Option<u32>,
     pool: Pool,
+    trains: TrainBudget,
     drops: DropCounters,
     events: VecDeque<UpfEvent>,
     packets: element::Outbox,
@@ -116,6 +117,7 @@ impl Upf {
             rule_book: RuleBook::default(),
             no_rules: Arc::new(RuleSet::compile(&[], &[])?),
             renew_from: None,
+            trains: TrainBudget::default(),
             pool: Pool::new(PoolConfig {
                 queues: config.params.reorder_queues,
                 shared: true,

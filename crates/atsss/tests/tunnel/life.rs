@@ -44,6 +44,23 @@ fn a_restarted_ue_goes_on_at_once_with_the_same_flows() {
 }
 
 #[test]
+fn a_ue_started_again_after_silence_is_told_its_rules_at_once() {
+    // So long after its process died: its path still up at the UPF, called down, and at rest.
+    for ms in [10, 500, 3_000, 12_000, 90_000] {
+        let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+        w.channels[1].cut = true;
+        w.run_ms(2_000);
+        w.channels[0].cut = true;
+        w.run_ms(ms);
+        w.channels[0].cut = false;
+        w.restart_ue(50);
+        w.ue_events.clear();
+        w.run_ms(60);
+        assert!(w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Rules(_))), "{ms}: {:?}", w.ue_events);
+    }
+}
+
+#[test]
 fn a_rekey_is_no_restart() {
     let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
     w.run_ms(400_000);

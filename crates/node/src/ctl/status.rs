@@ -161,7 +161,7 @@ fn loads_text(rows: &[Row], several: bool) -> String {
             p.access.clone(),
             known(|load| Some(format!("{:.1}", load.queue_ms))),
             known(|load| Some(format!("{:.1}", load.drops_at_ms?))),
-            known(|load| Some(rate(load.capacity_bps? as f64))),
+            known(capacity),
             known(|load| Some(format!("{:.2}", load.random_loss_percent))),
             known(|load| Some(load.steady_loss_percent.to_string())),
             or_dash((!row.left_by.is_empty()).then(|| row.left_by.join("; "))),
@@ -169,6 +169,14 @@ fn loads_text(rows: &[Row], several: bool) -> String {
         cells
     });
     format!("\n{}", table(&columns, cells))
+}
+
+/// What traffic showed that a path carries, or else about what a measurement of it while idle told.
+fn capacity(load: &PathLoad) -> Option<String> {
+    match load.capacity_bps {
+        Some(bps) => Some(rate(bps as f64)),
+        None => Some(format!("~{}", rate(load.estimate_bps? as f64))),
+    }
 }
 
 fn status_text(status: &Status, rates: Option<&mut Rates>) -> String {

@@ -36,6 +36,7 @@ fn session(name: &str, tx_bytes: u64) -> Session {
         load: up.then_some(PathLoad {
             queue_ms: 3.04,
             capacity_bps: Some(81_200_000),
+            estimate_bps: Some(81_200_000),
             random_loss_percent: 0.5,
             steady_loss_percent: 12,
             drops_at_ms: None,

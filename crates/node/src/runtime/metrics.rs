@@ -275,6 +275,8 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     gauge(registry, "path_drop_level", "Queue at which the path drops", Some(Unit::Seconds), drops);
     let capacity = known(|load| Some(load.capacity_bps? as f64));
     gauge(registry, "path_capacity_bps", "What the path carries towards the peer, in bit/s", None, capacity);
+    let estimate = known(|load| Some(load.estimate_bps? as f64));
+    gauge(registry, "path_estimate_bps", "What the path is taken to carry, in bit/s", None, estimate);
     let random = known(|load| Some(load.random_loss_percent / 100.0));
     gauge(registry, "path_random_loss", "Loss without congestion", Some(Unit::Ratios), random);
     let steady = known(|load| Some(f64::from(load.steady_loss_percent) / 100.0));
@@ -436,7 +438,12 @@ mod tests {
             tx_fragments: 0,
             rx_fragments: 0,
             rx_incomplete: 0,
-            load: Some(PathLoad { drops_at_ms: Some(1.0), capacity_bps: Some(1), ..PathLoad::default() }),
+            load: Some(PathLoad {
+                drops_at_ms: Some(1.0),
+                capacity_bps: Some(1),
+                estimate_bps: Some(1),
+                ..PathLoad::default()
+            }),
         };
         let not =
             super::super::api::NotUsed { access: "5g".into(), reason: "later".into(), why: String::new() };

@@ -50,6 +50,7 @@ fn load(known: &PathLoad) -> Option<api::PathLoad> {
         queue_ms: f64::from(load.queue_us) / 1000.0,
         drops_at_ms: (load.drop_us != u32::MAX).then(|| f64::from(load.drop_us) / 1000.0),
         capacity_bps: (load.capacity_bps > 0).then_some(load.capacity_bps),
+        estimate_bps: (load.estimate_bps > 0).then_some(load.estimate_bps),
         random_loss_percent: f64::from(load.wild_ppm) / 10_000.0,
         steady_loss_percent,
     })

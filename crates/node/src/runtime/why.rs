@@ -110,6 +110,9 @@ pub fn exclusion(why: &Exclusion, access: &impl Fn(PathId) -> String) -> String 
         Exclusion::Dropping { queue_us, drop_us } => {
             format!("full: queue {}, drops at {}", ms(queue_us.into()), ms(drop_us.into()))
         }
+        Exclusion::HasQueue { queue_us, limit_us } => {
+            format!("queue {}, limit {} where no drop was seen", ms(queue_us.into()), ms(limit_us.into()))
+        }
         Exclusion::TooFar { later_us, limit_us } => {
             format!("{} later without any queue, limit {}", ms(later_us.into()), ms(limit_us.into()))
         }

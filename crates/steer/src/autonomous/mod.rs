@@ -10,11 +10,12 @@
 //!   arrival(p)   =  base forward delay of p + queue of p
 //!
 //!   home         the path a flow was placed on; it changes seldom
-//!   spill        home has a queue, and another path q, not at its drop level, has arrival(q) < arrival(home):
-//!                this packet takes q
+//!   estimate     what a path carries, by traffic that filled it or by a measurement while it was idle
+//!   spill        home has a queue, and another path q, not at its drop level (if it is small: at half of it, or with a short queue), has
+//!                arrival(q) < arrival(home): this packet of a bulk flow takes q
 //!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, and for
 //!                flows that send an eighth of what the home carries
-//!   placement    the first flow: the earliest end of a transfer of 100 kB; further flows to the same host within
+//!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates; further flows to the same host within
 //!                2 s, which are parts of one transfer: the path with the fewest for what it carries
 //!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
 //!                first moves to the second, at most one every 500 ms
@@ -28,6 +29,12 @@
 //! packet that overflows arrives later than those behind it; the sender then needs a larger window to keep the home
 //! full, and may lose rate until it has one. So the sum that is sent is held against the capacity of the homes: after two
 //! periods below 95 % packets overflow at a higher queue only, then not at all, for 16 s, then 32 s, 128 s at most.
+//!
+//! *A lone flow on a small home.* The only bulk flow of its home goes to an idle path that is measured to carry twice as much: in its
+//! first moments, or when that lasts.
+//!
+//! *Calls.* A small flow, and one of datagrams up to 4 Mbit/s that sends at its own rate, is steered by delay: all of it takes the path by which
+//! its packets arrive first.
 //!
 //! *Loss.* A path that keeps losing more than 3 % without congestion takes no flow and no packet while another is up. A flow that is
 //! there stays if loss does not harm it: bulk that fills the path or whose sender does not answer loss ([`answer`]), and what
@@ -50,10 +57,16 @@ const LOSSY_PERCENT: u8 = 3;
 const WILD_PPM: u32 = 1_000;
 /// Least queue of a home from which packets spill.
 const SPILL_US: u32 = 2_000;
+/// And to a path that carries less than half of what the home does up to a queue of this part of its round trip, or half of
+/// its drop level: the bursts of the home do not fit its queue, and one packet dropped there would end the sender's growth.
+const SPILL_RTT_PARTS: u32 = 4;
 /// A path later than this by its base delay is not spilled to: the far end does not wait longer.
 const MAX_SKEW_US: i64 = 150_000;
 /// The transfer that decides where a flow begins, in bits.
 const FIRST_BITS: u64 = 800_000;
+/// A flow of datagrams whose first packet is shorter is a question or a call and no transfer (the first datagram of QUIC has
+/// 1,200 bytes at least, RFC 9000 §14.1): it begins where that packet arrives first.
+const TRANSFER_BYTES: u32 = 1_200;
 /// Flows to one host belong together when they begin within this time.
 const GROUP: Duration = Duration::from_secs(2);
 const GROUPS: usize = 4;
@@ -74,6 +87,12 @@ const STUCK: Duration = Duration::from_secs(3);
 const STAY: Duration = Duration::from_secs(60);
 /// What a home carries, on average over some periods: the newest counts for one part of so many.
 const CARRIED_PARTS: u64 = 2;
+/// A lone bulk flow leaves its home for an idle path that carries so many times as much: in its first moments, or when that was so
+/// for longer than a rate that comes and goes, and the path idle for so many periods.
+const LONE_GAIN: u64 = 2;
+const YOUNG: Duration = Duration::from_millis(500);
+const LONE: Duration = Duration::from_secs(4);
+const LONE_PERIODS: u8 = 2;
 /// A path that carries so much of its capacity, in percent, is not idle.
 const FILLED_PERCENT: u64 = 50;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
@@ -90,13 +109,17 @@ const HARM_PERIODS: u8 = 2;
 const GAIN_PERIODS: u8 = 8;
 /// First and longest pause of overflow after harm.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
-/// A small flow changes its path for a gain of a quarter and this at least.
+/// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
+const SMALL_GAIN_PARTS: i64 = 4;
 const SMALL_GAIN_US: i64 = 5_000;
+/// Loss without congestion, in parts per million, above which they go where there is less.
+const SMALL_LOSS_PPM: u32 = 10_000;
 
-/// Flows to one host that began together.
+/// Flows to one host that began together: connections, or flows of datagrams, for a call is no part of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
     remote: u64,
+    datagram: bool,
     at: Instant,
     flows: [u8; MAX_PATHS],
 }
@@ -223,6 +246,8 @@ pub(super) struct Lane {
     idle_periods: [u8; MAX_PATHS],
     groups: [Group; GROUPS],
     move_at: Instant,
+    /// Since when an idle path carries much more than this one, which is the home of a lone flow.
+    small_since: [Option<Instant>; MAX_PATHS],
     overflow: Overflow,
     lossy: Lossy,
     weights: [u8; MAX_PATHS],
@@ -247,7 +272,7 @@ impl Lane {
                 let home = self.place(input, usable)?;
                 self.record.placed(home);
                 if let Some(before) = before.filter(|before| up.contains(*before) && self.bulk(*before) > 1)
-                    && input.flow.is_bulk()
+                    && is_bulk(input)
                 {
                     self.moves(before, home, input.now);
                 }
@@ -262,8 +287,12 @@ impl Lane {
             let queued = &mut self.queued[usize::from(path)];
             *queued = queued.saturating_add(u32::from(delays.has_queue(path, input)));
         }
-        let (path, overflowed) =
-            if spill { delays.spill(input, usable, home, &self.overflow) } else { (home, false) };
+        // The packets of small flows and calls stay together: a lost one among them would make the others wait at the far end.
+        let (path, overflowed) = if spill && is_bulk(input) {
+            delays.spill(input, usable, home, &self.overflow)
+        } else {
+            (home, false)
+        };
         self.overflow.used |= overflowed;
         self.bytes[usize::from(path)] += u64::from(input.bytes) + SECURE_OVERHEAD as u64;
         self.record.took(path, home, overflowed, input.now);
@@ -335,6 +364,9 @@ impl Lane {
         if period != self.period {
             let next = period.wrapping_sub(self.period) == 1;
             self.bulk = [[0; MAX_PATHS], if next { self.bulk[0] } else { [0; MAX_PATHS] }];
+            if !next {
+                (self.idle_periods, self.small_since) = ([0; MAX_PATHS], [None; MAX_PATHS]);
+            }
             self.review(input);
             self.period = period;
         }
@@ -344,12 +376,12 @@ impl Lane {
             let next = period.wrapping_sub(input.flow.period) == 1;
             input.flow.begin(period, next);
         }
-        let flow = &mut *input.flow;
-        let before = flow.bytes[0];
-        flow.bytes[0] = before.saturating_add(input.bytes);
+        let before = input.flow.bytes[0];
+        input.flow.bytes[0] = before.saturating_add(input.bytes);
         if before < BULK_BYTES
-            && flow.bytes[0] >= BULK_BYTES
-            && let Some(home) = flow.home()
+            && input.flow.bytes[0] >= BULK_BYTES
+            && is_bulk(input)
+            && let Some(home) = input.flow.home()
         {
             let bulk = &mut self.bulk[0][usize::from(home)];
             *bulk = bulk.saturating_add(1);
@@ -393,8 +425,13 @@ impl Lane {
 
     /// The home of a new flow, or of one that lost its own.
     fn place(&mut self, input: &Input<'_>, usable: PathSet) -> Option<PathId> {
-        let known = self.groups.iter().position(|g| g.remote == input.remote && within(g.at, input.now));
+        let (remote, datagram) = (input.remote, input.datagram);
+        let fits = |g: &Group| (g.remote, g.datagram) == (remote, datagram) && within(g.at, input.now);
+        let known = self.groups.iter().position(fits);
         let delays = Delays::of(input, usable);
+        if datagram && input.bytes < TRANSFER_BYTES {
+            return usable.iter().min_by_key(|path| delays.arrival_us(*path, input));
+        }
         let (at, home) = match known {
             Some(at) => {
                 let flows = self.groups[at].flows;
@@ -403,18 +440,22 @@ impl Lane {
                     // A path without a capacity counts by its round trip, and more mildly than in proportion.
                     (flows << 32) / self.weight(*path, usable, input)
                 };
-                (at, usable.iter().min_by_key(cost)?)
+                // Whether it is a call is not known yet: its first half second is not to be so late.
+                let base_us = |path| delays.base_us(path, input);
+                let least_us = usable.iter().map(base_us).min()?;
+                let near = |path: &PathId| !input.datagram || base_us(*path) - least_us <= MAX_SKEW_US;
+                (at, usable.iter().filter(near).min_by_key(cost)?)
             }
             None => {
                 let end_us = |path: &PathId| {
                     let share = u64::from(self.bulk(*path)) + 1;
-                    let capacity = input.load(*path).capacity_bps / 1000;
+                    let capacity = input.load(*path).estimate_bps / 1000;
                     let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
                     delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
                 };
                 let home = usable.iter().min_by_key(end_us)?;
                 let oldest = (0..GROUPS).min_by_key(|i| self.groups[*i].at).unwrap_or(0);
-                self.groups[oldest] = Group { remote: input.remote, ..Group::default() };
+                self.groups[oldest] = Group { remote, datagram, ..Group::default() };
                 (oldest, home)
             }
         };
@@ -424,8 +465,8 @@ impl Lane {
 
     /// How many of a group's flows a path is to have, in no particular unit; at least 1.
     fn weight(&self, path: PathId, usable: PathSet, input: &Input<'_>) -> u64 {
-        if usable.iter().all(|path| input.load(path).capacity_bps > 0) {
-            return (input.load(path).capacity_bps >> 10).max(1);
+        if usable.iter().all(|path| input.load(path).estimate_bps > 0) {
+            return (input.load(path).estimate_bps >> 10).max(1);
         }
         match self.weights[usize::from(path)] {
             0 => (1_000_000 / u64::from(input.live.get(path).rtt_us.max(1_000)).isqrt()).max(1),
@@ -441,7 +482,7 @@ impl Lane {
         };
         let waits = self.waits(home, input.now);
         let stays = || !self.is_settled(input, home) || waits || !others.iter().any(gains);
-        input.flow.acknowledges(home) || input.flow.is_bulk() && stays()
+        input.flow.acknowledges(home) || is_bulk(input) && stays()
     }
 
     /// Whether a flow has for so long neither filled its home nor sent more than loss lets a sender that minds it.
@@ -459,14 +500,19 @@ impl Lane {
         if others.is_empty() {
             return home;
         }
-        if !input.flow.is_bulk() {
+        // The sooner an acknowledgement is back, the shorter is the round trip of the sender.
+        let wild_ppm = input.load(home).wild_ppm;
+        let acknowledges = input.flow.carries_acknowledgements() && wild_ppm <= WILD_PPM;
+        if acknowledges || !is_bulk(input) {
             let to = self.rehome_small(input, others, home);
             if to != home {
                 self.record.moved(to);
+                if input.flow.is_large() {
+                    self.move_at = input.now + MOVE;
+                }
             }
             return to;
         }
-        let wild_ppm = input.load(home).wild_ppm;
         let stays = input.flow.acknowledges(home) || input.now < self.stay_until;
         if wild_ppm > WILD_PPM && !stays && self.is_settled(input, home) {
             let cleaner = |path: &PathId| {
@@ -495,6 +541,17 @@ impl Lane {
             }
             self.record.moved(back);
             return back;
+        }
+        let larger = self.larger(input, others, home);
+        let small_since = &mut self.small_since[usize::from(home)];
+        *small_since = larger.map(|_| small_since.unwrap_or(input.now));
+        let is_lasting = |since| input.now.saturating_since(since) >= LONE;
+        if let Some(to) = larger
+            && (is_young(input) || small_since.is_some_and(is_lasting))
+        {
+            self.record.moved(to);
+            self.moves(home, to, input.now);
+            return to;
         }
         if !self.full.contains(home) || self.bulk(home) <= 1 || input.now < self.move_at {
             return home;
@@ -569,17 +626,58 @@ impl Lane {
         up.iter().filter(richer).max_by_key(|path| of_each(*path))
     }
 
+    /// The idle path, if any, that carries so much more than the clean home of a lone bulk flow that the flow does better there:
+    /// in its first moments, if it has sent so much that as much again would arrive earlier; later, if it fills its home.
+    fn larger(&self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
+        let own = input.load(home);
+        // What acknowledges is to come back the shortest way.
+        let served = own.wild_ppm > WILD_PPM || input.flow.carries_acknowledgements();
+        if self.bulk(home) != 1 || input.now < self.move_at || served || own.estimate_bps == 0 {
+            return None;
+        }
+        let delays = Delays::of(input, others.union(PathSet::single(home)));
+        let is_filled = self.carried_bps[usize::from(home)] >= own.estimate_bps / 100 * FILLED_PERCENT;
+        let sent_us =
+            |bps: u64| i64::try_from(input.flow.sent_bits() * 1_000_000 / bps.max(1)).unwrap_or(i64::MAX);
+        let larger = |path: &PathId| {
+            let load = input.load(*path);
+            let further_us = delays.base_us(*path, input) - delays.base_us(home, input);
+            let better = if is_young(input) {
+                sent_us(own.estimate_bps) > sent_us(load.estimate_bps) + 2 * further_us
+            } else {
+                is_filled && self.idle_periods[usize::from(*path)] >= LONE_PERIODS
+            };
+            better
+                && self.bulk(*path) == 0
+                && !delays.has_queue(*path, input)
+                && load.estimate_bps >= own.seen_bps.max(own.estimate_bps) * LONE_GAIN
+                && load.wild_ppm <= WILD_PPM
+                && further_us <= MAX_SKEW_US
+        };
+        others.iter().filter(larger).max_by_key(|path| input.load(*path).estimate_bps)
+    }
+
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {
-        if input.flow.since_moved_ms(input.now) < MOVE.as_millis() as u32 {
+        let waits = input.flow.is_large() && input.now < self.move_at;
+        if waits || input.flow.since_moved_ms(input.now) < MOVE.as_millis() as u32 {
             return home;
         }
         let delays = Delays::of(input, others.union(PathSet::single(home)));
-        let Some(best) = others.iter().min_by_key(|path| delays.arrival_us(*path, input)) else {
+        let clean = |path: &PathId| input.load(*path).wild_ppm <= SMALL_LOSS_PPM;
+        let lossy = !clean(&home);
+        let leaves = lossy && others.iter().any(|path| clean(&path));
+        let fits = |path: &PathId| clean(path) || lossy && !leaves;
+        let Some(best) = others.iter().filter(fits).min_by_key(|path| delays.arrival_us(*path, input)) else {
             return home;
         };
+        let further_us = delays.base_us(best, input) - delays.base_us(home, input);
+        if leaves && further_us <= MAX_SKEW_US {
+            return best;
+        }
         let gain = delays.arrival_us(home, input) - delays.arrival_us(best, input);
-        let rtt_us = i64::from(input.live.get(home).rtt_us);
-        if gain > SMALL_GAIN_US.max(rtt_us / 4) { best } else { home }
+        // Estimates of a path are as good as its round trip is short.
+        let rtt_us = i64::from(input.live.get(best).rtt_us);
+        if gain > SMALL_GAIN_US.max(rtt_us / SMALL_GAIN_PARTS) { best } else { home }
     }
 }
 
@@ -633,12 +731,18 @@ impl Delays {
         let later_us = self.arrival_us(path, input) - self.arrival_us(home, input);
         // What carries next to nothing gains nothing by packets that come late.
         let gains = load.capacity_bps == 0 || load.capacity_bps >= own.capacity_bps / 8;
+        let queue_us = load.queue_us.max(load.modelled_us);
+        let drop_us = if load.drop_us == u32::MAX { 0 } else { load.drop_us };
+        let limit_us = SPILL_US.max(load.rtt_us / SPILL_RTT_PARTS).max(drop_us / 2);
+        let is_small = load.estimate_bps > 0 && load.estimate_bps < own.estimate_bps.max(own.seen_bps) / 2;
         if load.queue_us >= load.drop_us {
             Some(Exclusion::Dropping { queue_us: load.queue_us, drop_us: load.drop_us })
         } else if load.wild_ppm > limit_ppm {
             Some(Exclusion::RandomLoss { loss_ppm: load.wild_ppm, limit_ppm })
         } else if further_us > MAX_SKEW_US {
             Some(Exclusion::TooFar { later_us: whole(further_us), limit_us: whole(MAX_SKEW_US) })
+        } else if later_us < 0 && is_small && queue_us >= limit_us {
+            Some(Exclusion::HasQueue { queue_us, limit_us })
         } else if later_us >= 0 && !(overflows && gains && is_emptier(&load, &own)) {
             Some(Exclusion::Later { later_us: whole(later_us) })
         } else {
@@ -655,6 +759,17 @@ fn is_emptier(load: &LoadView, home: &LoadView) -> bool {
         drop => u64::from(drop),
     };
     u64::from(load.modelled_us) * fits_us(home) < u64::from(home.queue_us) * fits_us(load)
+}
+
+/// Whether the packet's flow has its home only since a moment ago, as a new flow has.
+fn is_young(input: &Input<'_>) -> bool {
+    input.flow.since_moved_ms(input.now) < YOUNG.as_millis() as u32
+}
+
+/// Whether the packet's flow is sent as fast as its paths allow.
+fn is_bulk(input: &Input<'_>) -> bool {
+    let home_bps = input.flow.home().map_or(0, |home| input.load(home).seen_bps);
+    input.flow.is_large() && !(input.datagram && input.flow.is_call(home_bps))
 }
 
 fn within(at: Instant, now: Instant) -> bool {

@@ -12,6 +12,7 @@ fn load(base_ms: i64, queue_ms: u32, mbps: u64) -> LoadView {
         rtt_us: base_ms as u32 * 2000,
         queue_us: queue_ms * 1000,
         capacity_bps: mbps * 1_000_000,
+        estimate_bps: mbps * 1_000_000,
         seen_bps: mbps * 1_000_000,
         ..CLEAN
     }
@@ -22,6 +23,8 @@ struct Bed {
     states: PathStates,
     loads: Vec<LoadView>,
     now: Instant,
+    datagrams: bool,
+    bytes: u32,
 }
 
 impl Bed {
@@ -30,7 +33,14 @@ impl Bed {
         for (path, load) in (0..).zip(loads) {
             states.set(path, PathState::up(load.rtt_us));
         }
-        Self { lane: Lane::default(), states, loads: loads.to_vec(), now: Instant::from_secs(1) }
+        Self {
+            lane: Lane::default(),
+            states,
+            loads: loads.to_vec(),
+            now: Instant::from_secs(1),
+            datagrams: false,
+            bytes: 1400,
+        }
     }
 
     fn packet(&mut self, flow: &mut FlowSteer, remote: u64) -> PathId {
@@ -46,7 +56,8 @@ impl Bed {
             sequence: 0,
             flow_hash: 0,
             remote,
-            bytes: 1400,
+            bytes: self.bytes,
+            datagram: self.datagrams,
             flow,
             loads: &self.loads,
             now: self.now,
@@ -65,6 +76,9 @@ fn a_flow_stays_where_it_arrives_first_until_that_is_full() {
     let mut bed = Bed::new(&[load(5, 0, 0), load(20, 0, 0)]);
     let flow = &mut FlowSteer::default();
     assert_eq!(bed.packet(flow, 1), 0);
+    bed.loads[0] = load(5, 16, 100);
+    assert_eq!(bed.packet(flow, 1), 0, "the packets of a small flow stay together");
+    flow.bytes[1] = BULK_BYTES;
     bed.loads[0] = load(5, 14, 100);
     assert_eq!(bed.packet(flow, 1), 0, "19 ms at home, 20 on the other");
     bed.loads[0] = load(5, 16, 100);
@@ -110,6 +124,21 @@ fn a_path_that_carries_little_takes_nothing_late() {
 }
 
 #[test]
+fn a_path_that_carries_less_than_half_takes_spill_with_a_short_queue_only() {
+    for drop_us in [u32::MAX, 5_000] {
+        let mut bed = Bed::new(&[LoadView { drop_us, ..load(5, 0, 20) }, load(25, 0, 200)]);
+        let flow = &mut FlowSteer::default();
+        assert_eq!(bed.packet(flow, 1), 1);
+        flow.bytes[1] = BULK_BYTES;
+        bed.loads[1].queue_us = 20_000;
+        for (queue_us, mbps, path) in [(2_000, 20, 0), (3_000, 20, 1), (3_000, 120, 0)] {
+            bed.loads[0] = LoadView { queue_us, drop_us, ..load(5, 0, mbps) };
+            assert_eq!(bed.packet(flow, 1), path, "{mbps} Mbit/s, {queue_us} µs, drops at {drop_us}");
+        }
+    }
+}
+
+#[test]
 fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
     let homes: Vec<_> = (0..8).map(|_| bed.packet(&mut FlowSteer::default(), 7)).collect();
@@ -119,6 +148,94 @@ fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     }
     bed.wait(3_000);
     assert_eq!(bed.packet(&mut FlowSteer::default(), 7), 0, "no longer the same transfer");
+}
+
+/// A path without a queue that was measured and never full.
+fn measured(base_ms: i64, mbps: u64) -> LoadView {
+    LoadView { capacity_bps: 0, ..load(base_ms, 0, mbps) }
+}
+
+#[test]
+fn the_first_flow_begins_where_100_kb_end_first_by_what_was_measured() {
+    for (near, far, home) in
+        [((5, 20), (25, 200), 1), ((5, 5), (30, 50), 1), ((15, 50), (30, 400), 0), ((5, 200), (25, 20), 0)]
+    {
+        let mut bed = Bed::new(&[measured(near.0, near.1), measured(far.0, far.1)]);
+        assert_eq!(bed.packet(&mut FlowSteer::default(), 1), home, "{near:?} {far:?}");
+    }
+}
+
+#[test]
+fn a_question_of_one_packet_takes_the_nearest_path_whatever_the_others_carry() {
+    let mut bed = Bed::new(&[measured(5, 5), measured(30, 50)]);
+    bed.datagrams = true;
+    for (bytes, home) in [(80, 0), (1_000, 0), (1_200, 1), (1_400, 1)] {
+        bed.bytes = bytes;
+        for _ in 0..3 {
+            assert_eq!(bed.packet(&mut FlowSteer::default(), u64::from(bytes)), home, "{bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_young_bulk_flow_leaves_a_near_path_for_one_that_carries_much_more_and_for_no_other() {
+    // 50 Mbit/s at 15 ms; the other at 30 ms: as much again arrives there earlier once more than 190 kB were sent.
+    for (mbps, until_kb) in [(400, 210..230), (100, 370..390), (90, 1000..1002), (0, 1000..1002)] {
+        let mut bed = Bed::new(&[measured(15, 50), measured(30, mbps)]);
+        let flow = &mut FlowSteer::default();
+        flow.set_home(0, bed.now);
+        let mut sent = 0;
+        while sent < 1_000_000 && bed.packet(flow, 1) == 0 {
+            sent += 1_400;
+            bed.now += Duration::from_micros(300);
+        }
+        assert!(until_kb.contains(&(sent / 1_000)), "{mbps} Mbit/s: {sent} bytes");
+    }
+}
+
+#[test]
+fn acknowledgements_of_bulk_go_back_the_shortest_way() {
+    // An uplink of 40 Mbit/s at 15 ms and one of 10 at 5: the connection begins on the first.
+    let mut bed = Bed::new(&[measured(15, 40), measured(5, 10)]);
+    let flow = &mut FlowSteer::default();
+    assert_eq!(bed.packet(flow, 1), 0);
+    bed.bytes = 80;
+    for _ in 0..10_000 {
+        flow.arrives(Arrived { bytes: 2_800, paths: 3 });
+        bed.packet(flow, 1);
+        bed.now += Duration::from_micros(200);
+    }
+    assert!(flow.is_large() && flow.home() == Some(1), "3 Mbit/s of acknowledgements");
+}
+
+#[test]
+fn a_lone_bulk_flow_that_fills_its_home_goes_to_an_idle_path_that_carries_twice_as_much() {
+    for (own_kbps, other, flows, moves) in [
+        (19_000, measured(25, 200), 1, true),
+        (19_000, measured(25, 39), 1, false),
+        (19_000, measured(160, 200), 1, false),
+        (19_000, LoadView { wild_ppm: 5_000, ..measured(25, 200) }, 1, false),
+        // What does not fill its home is well served.
+        (8_000, measured(25, 200), 1, false),
+        // Not a lone one.
+        (9_500, measured(25, 200), 2, false),
+    ] {
+        let mut bed = Bed::new(&[measured(5, 20), other]);
+        let mut all = vec![FlowSteer::default(); flows];
+        let mut homes = vec![0; flows];
+        for flow in &mut all {
+            flow.set_home(0, bed.now);
+        }
+        bed.wait(600);
+        let step_us = 1_400 * 8 * 1000 / own_kbps;
+        for _ in 0..6_000_000 / step_us {
+            for (flow, home) in all.iter_mut().zip(&mut homes) {
+                *home = bed.packet(flow, 1);
+            }
+            bed.now += Duration::from_micros(step_us);
+        }
+        assert_eq!(homes.contains(&1), moves, "{own_kbps} kbit/s, {other:?}");
+    }
 }
 
 #[test]
@@ -408,6 +525,7 @@ proptest! {
                 modelled_us: queue_us,
                 drop_us: drop.unwrap_or(u32::MAX),
                 capacity_bps: mbps * 1_000_000,
+                estimate_bps: mbps * 1_000_000,
                 seen_bps: mbps * 1_000_000,
                 wild_ppm,
             })
@@ -437,4 +555,90 @@ proptest! {
         prop_assert_eq!(all.iter().flatten().sum::<u64>(), packets as u64);
         prop_assert_eq!(counts.overflowed, [0; MAX_PATHS]);
     }
+}
+
+/// Packets of 1,400 bytes at this rate for a second; their path.
+fn send(bed: &mut Bed, flow: &mut FlowSteer, kbps: u64) -> PathId {
+    let (step_us, end) = (1_400 * 8 * 1000 / kbps, bed.now + Duration::from_secs(1));
+    let path = bed.packet(flow, 1);
+    while bed.now < end {
+        bed.now += Duration::from_micros(step_us);
+        assert_eq!(bed.packet(flow, 1), path);
+    }
+    path
+}
+
+#[test]
+fn a_call_goes_where_it_arrives_first_and_its_packets_stay_together() {
+    let loads = |first_ms, second_ms| {
+        [(5, first_ms), (20, second_ms)].map(|(base, queue)| LoadView {
+            drop_us: 400_000,
+            seen_bps: 100_000_000,
+            rtt_us: 2000 * base as u32,
+            ..load(base, queue, 100)
+        })
+    };
+    for (datagrams, kbps, moves) in [
+        (true, 300, true),
+        (true, 1_500, true),
+        (true, 3_900, true),
+        (true, 6_000, false),
+        (false, 1_500, false),
+    ] {
+        let mut bed = Bed::new(&loads(40, 0));
+        bed.datagrams = datagrams;
+        let flow = &mut FlowSteer::default();
+        let mut at = |first_ms| {
+            bed.loads = loads(first_ms, 0).to_vec();
+            send(&mut bed, flow, kbps)
+        };
+        assert_eq!(at(40), 1, "the first has a queue");
+        let to = if moves { 0 } else { 1 };
+        assert_eq!(at(9), to, "6 ms sooner: {datagrams} {kbps}");
+        assert_eq!(at(24), to, "9 ms later, less than a quarter of the longer round trip");
+        assert_eq!(at(60), 1);
+    }
+}
+
+#[test]
+fn a_call_leaves_a_path_that_loses_for_one_that_does_not_unless_that_is_far() {
+    let lossy = |path| LoadView { wild_ppm: 20_000, ..path };
+    for (far_ms, to) in [(20, 1), (300, 0)] {
+        let (near, far) = (load(5, 0, 100), load(far_ms, 0, 100));
+        let mut bed = Bed::new(&[near, far]);
+        bed.datagrams = true;
+        let flow = &mut FlowSteer::default();
+        assert_eq!(send(&mut bed, flow, 1_500), 0);
+        bed.loads[0] = lossy(near);
+        assert_eq!(send(&mut bed, flow, 1_500), to, "the first loses 2 %");
+        bed.loads[1] = lossy(far);
+        assert_eq!(send(&mut bed, flow, 1_500), 0, "both do");
+        bed.loads = vec![near, lossy(far)];
+        assert_eq!(send(&mut bed, flow, 1_500), 0);
+    }
+}
+
+#[test]
+fn what_is_acknowledged_and_fills_its_home_is_no_call() {
+    let acknowledged = |bytes| Arrived { bytes, paths: 1 };
+    let mut flow = FlowSteer::default();
+    flow.bytes = [50_000; 2];
+    assert!(flow.is_call(4_000_000), "nothing comes back");
+    flow.arrived = [acknowledged(1_000); 2];
+    assert!(!flow.is_call(4_000_000), "1.6 of 4 Mbit/s");
+    assert!(flow.is_call(8_000_000), "1.6 of 8 Mbit/s");
+    flow.arrived = [acknowledged(45_000); 2];
+    assert!(flow.is_call(4_000_000), "as much comes back");
+    flow.arrived = [acknowledged(500_000); 2];
+    assert!(!flow.is_call(8_000_000), "it acknowledges");
+}
+
+#[test]
+fn a_transfer_after_a_call_to_the_same_host_begins_where_it_ends_first() {
+    let mut bed = Bed::new(&[load(5, 0, 0), load(10, 0, 0)]);
+    bed.datagrams = true;
+    assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 0);
+    bed.datagrams = false;
+    assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 0);
+    assert_eq!(bed.packet(&mut FlowSteer::default(), 1), 1, "the second connection is another part of it");
 }

@@ -8,7 +8,9 @@ use anabranch_atsss::keyring::{Epoch, KeyRing};
 use anabranch_atsss::session::Addresses;
 use anabranch_atsss::upf::UeEntry;
 use anabranch_element::time::{Duration, Instant};
-use anabranch_wire::control::{Close, Config, Control, MtuProbe, Notify, PathCounters, Probe, ProbeKind};
+use anabranch_wire::control::{
+    CapacityAck, CapacityProbe, Close, Config, Control, MtuProbe, Notify, PathCounters, Probe, ProbeKind,
+};
 use anabranch_wire::handshake::{Access, Hello};
 use anabranch_wire::tunnel::{
     Fragment, InnerHeader, Order, SECURE_OVERHEAD, SecureHeader, StreamWord, TAG_LEN,
@@ -303,6 +305,17 @@ impl Hostile {
             3 => {
                 let size = self.draw.between((u64::from(MtuProbe::MIN), 1_472)) as u16;
                 self.control_message(path, &Control::MtuProbe(MtuProbe { size }), now)
+            }
+            _ if self.draw.percent(20) => {
+                let (train, index) = (bits as u16 & 7, (bits >> 16) as u16 & 63);
+                let size = self.draw.between((u64::from(CapacityProbe::MIN), 1_472)) as u16;
+                let message = match self.draw.percent(50) {
+                    true => Control::CapacityProbe(CapacityProbe { size, train, index }),
+                    false => {
+                        Control::CapacityAck(CapacityAck { train, index, timestamp_ns: self.draw.bits() })
+                    }
+                };
+                self.control_message(path, &message, now)
             }
             _ if self.draw.percent(10) => {
                 self.control_message(path, &Control::Close(Close { reason: bits as u8 }), now)

@@ -219,6 +219,10 @@ pub struct PathLoad {
     /// What it carries, in bit/s; absent while it was never full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bps: Option<u64>,
+    /// What it is taken to carry, in bit/s: the newer of `capacity_bps` and what a train of packets told while it was idle; absent
+    /// while there is neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_bps: Option<u64>,
     /// Loss without congestion, in percent.
     pub random_loss_percent: f64,
     /// Loss without congestion that half of the last eight samples had or passed, in percent: what rules leave a path for.
@@ -310,7 +314,7 @@ pub struct NotUsed {
     /// Name of the access.
     pub access: String,
     /// `down`, `held`, `steady-loss`, `loss`, `round-trip`, `no-share`, `standby`, `slower`; with `autonomous` also
-    /// `random-loss`, `dropping`, `too-far`, `later`, `home-not-full`.
+    /// `random-loss`, `dropping`, `has-queue`, `too-far`, `later`, `home-not-full`.
     #[schema(example = "steady-loss")]
     pub reason: String,
     /// The same for people, with the figures.

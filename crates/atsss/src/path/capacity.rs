@@ -1,0 +1,400 @@
+//! What a path carries that is not in use, measured by trains of packets.
+//!
+//! A path that was never full has no known capacity ([`load`](super::load)), so nobody could tell a slow near access from a
+//! fast far one before traffic is on it. A train leaves back to back; the far end acknowledges each packet with its time of
+//! arrival, and what lies between the first and the last of them arrived at the rate of the bottleneck:
+//!
+//! ```text
+//!   rate  =  bytes that arrived after the first packet / (time of the last − time of the first)
+//! ```
+//!
+//! Receivers take packets in batches, and radios send them so: a train that arrives within [`EXACT`] says only that the path
+//! carries at least what it would in that time, and one of four times its length follows at once; one within [`GOOD`] is
+//! followed by a longer one later. The first trains go out when the path is up. Each further one waits until the session has
+//! sent [`PARTS`] times its bytes of user data, and the path is next to idle. Packets of trains are in no counter of the
+//! path: they are neither data nor loss.
+//!
+//! The far end keeps no state. What it answers is believed as far as the train goes that was sent, and decides of nothing but
+//! its own session.
+
+use crate::token_bucket::TokenBucket;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_wire::control::{CapacityAck, CapacityProbe};
+
+/// Bytes of a train, from the first to the longest.
+const TRAIN_BYTES: [u32; 3] = [11_200, 44_800, 179_200];
+/// Packets after the first that tell a rate whatever the time between them, and within [`EXACT`] or more.
+const ENOUGH: (u16, u16) = (8, 3);
+/// Time between first and last packet that makes a rate right to some ten percent, and good.
+const EXACT: Duration = Duration::from_millis(1);
+const GOOD: Duration = Duration::from_millis(5);
+/// A measurement is made anew after so long, where there is traffic.
+const FRESH: Duration = Duration::from_secs(60);
+/// A train is over so long after it left.
+const ANSWERED: Duration = Duration::from_secs(2);
+/// Between two trains that are not answered: the first pause, which doubles up to the last.
+const UNANSWERED: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(600));
+/// A train of *n* bytes is paid for by so many times *n* bytes of user data.
+const PARTS: u64 = 50;
+/// A path that carries less is idle enough to be measured, in bytes per second.
+const IDLE_BYTES: u64 = 62_500;
+/// Shortest time over which that is judged.
+const IDLE_TIME: Duration = Duration::from_millis(250);
+
+/// What all sessions of a tunnel end may send in trains: 1 MB at once and 20 Mbit/s. So sessions that begin all at once do not
+/// fill a link with them.
+pub type TrainBudget = TokenBucket<1_000_000, 2_500_000>;
+
+/// What a train told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rate {
+    /// Bit/s of UDP payload.
+    pub(super) bps: u64,
+    /// Right to some ten percent; else the path carries so much at least.
+    pub(super) exact: bool,
+}
+
+/// When trains leave on one path, and what they told.
+#[derive(Debug, Clone)]
+pub(super) struct Trains {
+    /// Number of the newest train; its packets, those that left, and the size of each.
+    train: u16,
+    packets: u16,
+    sent: u16,
+    size: u16,
+    /// Index into [`TRAIN_BYTES`] of the next one.
+    stage: u8,
+    /// What arrived of the newest train: when its first packet did (peer's clock), how long after it the latest, how many after
+    /// it, and the least index that may still come.
+    first_ns: u64,
+    span_ns: u64,
+    after_first: u16,
+    next_index: u16,
+    left_at: Instant,
+    due_at: Instant,
+    pause: Duration,
+    /// User data the session had sent when the newest train left; `None`: it is to be noted.
+    paid: Option<u64>,
+    /// Bytes of the path's user data, at a time.
+    idle_from: (u64, Instant),
+    /// Next to nothing is known of the path: the train leaves whatever else it carries, and need not be paid.
+    free: bool,
+}
+
+impl Default for Trains {
+    fn default() -> Self {
+        Self {
+            train: 0,
+            packets: 0,
+            sent: 0,
+            size: 0,
+            stage: 0,
+            first_ns: 0,
+            span_ns: 0,
+            after_first: 0,
+            next_index: 0,
+            left_at: Instant::ZERO,
+            due_at: Instant::ZERO,
+            pause: UNANSWERED.0,
+            paid: None,
+            idle_from: (0, Instant::ZERO),
+            free: true,
+        }
+    }
+}
+
+impl Trains {
+    /// Of a path on which trains left before.
+    pub(super) fn after_rest(now: Instant) -> Self {
+        Self { due_at: now + FRESH, free: false, ..Self::default() }
+    }
+
+    /// Whether any has left.
+    pub(super) const fn has_asked(&self) -> bool {
+        self.train > 0 || !self.free
+    }
+
+    /// The path was down, and may lead another way when it is back.
+    pub(super) fn interrupted(&mut self) {
+        self.packets = self.sent;
+        (self.free, self.stage, self.due_at) = (true, 0, self.due_at.min(self.left_at + UNANSWERED.0));
+    }
+
+    /// Lets a train leave if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and by the session
+    /// as far as it counts for this path.
+    pub(super) fn begin(
+        &mut self,
+        size: u16,
+        path_bytes: u64,
+        session_bytes: u64,
+        budget: &mut TrainBudget,
+        now: Instant,
+    ) {
+        if now < self.due_at || self.sent < self.packets || size < CapacityProbe::MIN {
+            return;
+        }
+        let bytes = TRAIN_BYTES[usize::from(self.stage)];
+        let paid = *self.paid.get_or_insert(session_bytes);
+        if !self.free {
+            let (before, since) = self.idle_from;
+            let time = now.saturating_since(since);
+            if time < IDLE_TIME {
+                return;
+            }
+            self.idle_from = (path_bytes, now);
+            let carried = u128::from(path_bytes.saturating_sub(before)) * 1000;
+            let is_idle = carried <= u128::from(IDLE_BYTES) * time.as_millis();
+            let is_paid = session_bytes.saturating_sub(paid) >= u64::from(bytes) * PARTS;
+            // Two looks in a row: the first one after a pause covers all of it.
+            if !is_idle || !is_paid || time > 4 * IDLE_TIME {
+                return;
+            }
+        }
+        let packets = u16::try_from(bytes / u32::from(size)).unwrap_or(u16::MAX).max(ENOUGH.0 + 1);
+        if !budget.take(u64::from(packets) * u64::from(size), now) {
+            return;
+        }
+        self.train = self.train.wrapping_add(1).max(1);
+        (self.packets, self.sent, self.size) = (packets, 0, size);
+        (self.first_ns, self.span_ns, self.after_first, self.next_index) = (0, 0, 0, 0);
+        (self.left_at, self.paid) = (now, Some(session_bytes));
+        // Until it is answered.
+        self.due_at = now + self.pause;
+        self.pause = (self.pause * 2).min(UNANSWERED.1);
+    }
+
+    /// The next packet of the train that leaves now.
+    pub(super) fn poll(&mut self) -> Option<CapacityProbe> {
+        let index = self.sent;
+        (index < self.packets).then(|| {
+            self.sent += 1;
+            CapacityProbe { size: self.size, train: self.train, index }
+        })
+    }
+
+    /// There was no room for the packet handed out last: the train ends there.
+    pub(super) fn cut(&mut self) {
+        self.sent = self.sent.saturating_sub(1);
+        self.packets = self.sent;
+    }
+
+    /// A packet has arrived. What the path carries by what is known now.
+    pub(super) fn acknowledged(&mut self, ack: &CapacityAck, now: Instant) -> Option<Rate> {
+        let fits = ack.train == self.train && (self.next_index..self.sent).contains(&ack.index);
+        if !fits || now.saturating_since(self.left_at) > ANSWERED {
+            return None;
+        }
+        let first = self.next_index == 0;
+        self.next_index = ack.index + 1;
+        if first {
+            self.first_ns = ack.timestamp_ns;
+            return None;
+        }
+        self.after_first += 1;
+        self.span_ns = self.span_ns.max(ack.timestamp_ns.saturating_sub(self.first_ns));
+        let lasts = |time: Duration| u128::from(self.span_ns) >= time.as_nanos();
+        let exact = lasts(EXACT);
+        if self.after_first < if exact { ENOUGH.1 } else { ENOUGH.0 } {
+            return None;
+        }
+        let bits = u64::from(self.after_first) * u64::from(self.size) * 8;
+        let bps = bits.saturating_mul(1_000_000_000) / self.span_ns.max(EXACT.as_nanos() as u64);
+        self.pause = UNANSWERED.0;
+        let last = TRAIN_BYTES.len() as u8 - 1;
+        if lasts(GOOD) || self.stage == last {
+            // The next one is as long as it has to be.
+            let needed = bps / 8 * GOOD.as_millis() as u64 / 1000;
+            let stage = TRAIN_BYTES.iter().position(|bytes| u64::from(*bytes) >= needed);
+            self.stage = stage.map_or(last, |stage| stage as u8);
+            (self.due_at, self.free) = (self.left_at + FRESH, false);
+        } else {
+            let complete = self.next_index == self.packets;
+            self.stage += u8::from(complete);
+            // A short queue drops the end of a train; what passed of it will do.
+            (self.due_at, self.free) = match (complete, exact) {
+                (true, exact) => (now, !exact),
+                (false, true) => (self.left_at + FRESH, false),
+                (false, false) => (self.due_at, self.free),
+            };
+        }
+        Some(Rate { bps, exact })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: u16 = 1_400;
+
+    /// Sends the train that is due over a path with a rate and a queue (bytes); the far end sees packets in batches of so many
+    /// microseconds. What it told.
+    fn train(
+        trains: &mut Trains,
+        rate_bps: u64,
+        queue: u64,
+        batch_us: u64,
+        sent: u64,
+        now: Instant,
+    ) -> (u16, Option<Rate>) {
+        trains.begin(SIZE, 0, sent, &mut TrainBudget::default(), now);
+        let (mut passed, mut told, mut packets) = (0, None, 0);
+        let gap_ns = u64::from(SIZE) * 8_000_000_000 / rate_bps;
+        while let Some(probe) = trains.poll() {
+            packets += 1;
+            if passed * u64::from(SIZE) > queue {
+                continue;
+            }
+            passed += 1;
+            let at_ns = (1 << 50) + passed * gap_ns;
+            let timestamp_ns = if batch_us == 0 { at_ns } else { at_ns.next_multiple_of(batch_us * 1000) };
+            let ack = CapacityAck { train: probe.train, index: probe.index, timestamp_ns };
+            told = trains.acknowledged(&ack, now + Duration::from_millis(50)).or(told);
+        }
+        (packets, told)
+    }
+
+    proptest! {
+        /// Whatever a path carries up to 500 Mbit/s, with a queue of two packets or more and a receiver that looks every
+        /// half millisecond: within a fifth after the trains that traffic pays for.
+        #[test]
+        fn trains_tell_what_a_path_carries(kbps in 500_u64..500_000, queue in 3_000_u64..1_000_000, batch_us in 0_u64..500) {
+            let mut trains = Trains::default();
+            let (mut now, mut sent, mut told) = (Instant::from_secs(1), 0, None);
+            // A queue of a few packets leaves too few of them to be told from a batch.
+            prop_assume!(batch_us == 0 || queue > kbps * 5 / 8 + 12 * 1_400);
+            for _ in 0..200 {
+                let (packets, rate) = train(&mut trains, kbps * 1000, queue, batch_us, sent, now);
+                prop_assert!(packets <= 256);
+                told = rate.or(told);
+                (now, sent) = (now + Duration::from_millis(300), sent + 1_000_000);
+            }
+            let told = told.unwrap();
+            prop_assert!(told.exact);
+            let told = told.bps;
+            prop_assert!(told.abs_diff(kbps * 1000) * 5 <= kbps * 1000, "{} kbit/s, told {}", kbps, told);
+        }
+
+        /// Acknowledgements of any kind break nothing, and of a train that did not leave they tell nothing.
+        #[test]
+        fn a_peer_that_lies_breaks_nothing(acks in prop::collection::vec((any::<u16>(), any::<u16>(), any::<u64>()), 1..50)) {
+            let mut trains = Trains::default();
+            let now = Instant::from_secs(1);
+            for (train, index, timestamp_ns) in acks.iter().copied() {
+                let ack = CapacityAck { train, index, timestamp_ns };
+                prop_assert_eq!(trains.acknowledged(&ack, now), None);
+            }
+            trains.begin(SIZE, 0, 0, &mut TrainBudget::default(), now);
+            while trains.poll().is_some() {}
+            for (train, index, timestamp_ns) in acks {
+                let ack = CapacityAck { train: train % 2, index: index % 20, timestamp_ns };
+                trains.acknowledged(&ack, now);
+            }
+            trains.begin(SIZE, 0, u64::MAX, &mut TrainBudget::default(), now + Duration::from_secs(3600));
+        }
+    }
+
+    #[test]
+    fn trains_are_free_until_they_tell_a_rate_and_each_further_one_is_paid_for() {
+        for (mbps, packets) in
+            [(5, &[9, 9][..]), (50, &[9, 32, 32]), (95, &[9, 32, 128, 128]), (400, &[9, 32, 128, 128])]
+        {
+            let mut trains = Trains::default();
+            let (mut now, mut bytes) = (Instant::from_secs(1), 0);
+            let mut sent = Vec::new();
+            // 70 MB in 70 s over another path.
+            for _ in 0..280 {
+                let (packets, told) = train(&mut trains, mbps * 1_000_000, 1 << 20, 0, bytes, now);
+                if packets > 0 {
+                    sent.push((bytes, packets, told.unwrap().exact));
+                }
+                (now, bytes) = (now + Duration::from_millis(250), bytes + 250_000);
+            }
+            assert_eq!(
+                sent.iter().map(|(_, packets, _)| *packets).collect::<Vec<_>>(),
+                packets,
+                "{mbps}: {sent:?}"
+            );
+            let told = sent.iter().position(|(_, _, exact)| *exact).unwrap();
+            let padding: u64 =
+                sent[told + 1..].iter().map(|(_, packets, _)| u64::from(*packets) * 1_400).sum();
+            assert!(padding * 50 <= bytes && sent[told].0 <= 500_000, "{mbps}: {sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_in_use_is_left_alone_and_a_peer_that_does_not_answer_is_asked_ever_less() {
+        let mut trains = Trains::default();
+        let mut now = Instant::from_secs(1);
+        train(&mut trains, 5_000_000, 1 << 20, 0, 0, now);
+        let (mut packets, mut bytes) = (0, 0);
+        for _ in 0..3600 * 4 {
+            trains.begin(SIZE, bytes, bytes * 10, &mut TrainBudget::default(), now);
+            while trains.poll().is_some() {
+                packets += 1;
+            }
+            (now, bytes) = (now + Duration::from_millis(250), bytes + 100_000);
+        }
+        assert_eq!(packets, 0, "3.2 Mbit/s on it");
+        let mut trains = Trains::default();
+        for i in 0..3600 * 4 {
+            trains.begin(SIZE, 0, i * 1_000_000, &mut TrainBudget::default(), now);
+            while trains.poll().is_some() {
+                packets += 1;
+            }
+            now += Duration::from_millis(250);
+        }
+        assert!((9 * 9..=14 * 9).contains(&packets), "in an hour: {packets}");
+    }
+
+    #[test]
+    fn after_a_rest_a_train_waits_and_is_paid_for_and_after_an_interruption_one_leaves_soon() {
+        let begin = |trains: &mut Trains, sent, now| {
+            trains.begin(SIZE, 0, sent, &mut TrainBudget::default(), now);
+            core::iter::from_fn(|| trains.poll()).count()
+        };
+        let now = Instant::from_secs(100);
+        let mut trains = Trains::after_rest(now);
+        assert!(trains.has_asked());
+        // The session had sent a gigabyte before.
+        for ms in (0..90_000).step_by(250) {
+            assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_millis(ms)), 0);
+        }
+        trains.interrupted();
+        assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(91)), 9);
+        trains.interrupted();
+        assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(92)), 0, "a path that flaps");
+        assert_eq!(begin(&mut trains, 1 << 30, now + Duration::from_secs(96)), 9);
+    }
+
+    #[test]
+    fn many_sessions_at_once_share_a_budget() {
+        let mut budget = TrainBudget::default();
+        let (mut now, mut packets) = (Instant::from_secs(1), 0);
+        let mut all = vec![Trains::default(); 1_000];
+        for _ in 0..100 {
+            for trains in &mut all {
+                trains.begin(SIZE, 0, 0, &mut budget, now);
+                while trains.poll().is_some() {
+                    packets += 1;
+                }
+            }
+            assert!(packets * 1_400 <= 1_000_000 + 2_500 * (now.as_millis() - 1_000), "{packets} at {now:?}");
+            now += Duration::from_millis(100);
+        }
+        assert!(all.iter().all(Trains::has_asked));
+    }
+
+    #[test]
+    fn a_train_without_room_ends_there() {
+        let mut trains = Trains::default();
+        trains.begin(SIZE, 0, 0, &mut TrainBudget::default(), Instant::from_secs(1));
+        assert!(trains.poll().is_some() && trains.poll().is_some());
+        trains.cut();
+        assert!(trains.poll().is_none());
+        let ack = |index| CapacityAck { train: 1, index, timestamp_ns: 1 };
+        assert_eq!(trains.acknowledged(&ack(1), Instant::from_secs(1)), None);
+        assert_eq!(trains.next_index, 0, "the packet that had no room was not sent");
+    }
+}
