@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// What is done from inside a program.
 pub struct Shim {
@@ -64,16 +65,31 @@ impl Shim {
 
 /// Takes from a program what it would need to open anything; what it has it keeps. Gives the limit that it had.
 pub fn take_descriptors(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let before = line.split_whitespace().nth(3).unwrap().to_owned();
+    // What is being closed now, such as the connection of the last request, would be one to open again.
+    let mut limit = u64::MAX;
+    let mut unchanged = 0;
+    while unchanged < 20 {
+        let free = first_free(pid);
+        if free < limit {
+            limit = free;
+            give_descriptors(pid, &limit.to_string());
+            unchanged = 0;
+        }
+        unchanged += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    before
+}
+
+fn first_free(pid: u32) -> u64 {
     let open: std::collections::BTreeSet<u64> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
         .collect();
-    let first_free = (0..).find(|number| !open.contains(number)).unwrap();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-    let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let before = line.split_whitespace().nth(3).unwrap().to_owned();
-    give_descriptors(pid, &first_free.to_string());
-    before
+    (0..).find(|number| !open.contains(number)).unwrap()
 }
 
 /// Sets the soft limit of open files.
