@@ -22,8 +22,8 @@
 //! what the model had then are made good at once.
 //!
 //! *Loss.* Packets missing between two probes that met next to no queue were lost for another reason than
-//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops, unless the next
-//! probe finds them: a probe may overtake packets.
+//! congestion: they count as `wild`. Packets missing beside a queue tell at which queue the path drops; one or two
+//! unless the next probe finds them: a probe may overtake packets.
 
 use super::capacity::Rate;
 use anabranch_element::time::{Duration, Instant};
@@ -61,6 +61,8 @@ const LOSSY_NS: u64 = 250_000_000;
 const LOSSY_PERCENT: u8 = 3;
 /// A capacity that traffic told is not replaced by what a train tells for so long.
 const TRUSTED: Duration = Duration::from_secs(600);
+/// More packets than these were not overtaken by a probe: they are lost.
+const MOST_OVERTAKEN: i32 = 2;
 /// The largest queue that is believed: 10 s.
 const MAX_QUEUE_US: u32 = 10_000_000;
 
@@ -129,7 +131,7 @@ pub(super) struct Load {
     window_from: Instant,
     queue_us: u32,
     drop_us: u32,
-    /// Packets missing at the newest probe beside this queue: an overflow, unless the next probe finds them.
+    /// Few packets missing at the newest probe beside this queue: an overflow, unless the next probe finds them.
     missing: (i32, u32),
     capacity_bps: u64,
     known: Known,
@@ -337,7 +339,11 @@ impl Load {
         self.overflowed(lost);
         let known = self.drop_us != u32::MAX;
         if queue_us > none_us && !self.is_lossy() && !(known && queue_us < self.drop_us / 2) {
-            self.missing = (lost, queue_us);
+            if lost > MOST_OVERTAKEN {
+                self.drops_at(queue_us);
+            } else {
+                self.missing = (lost, queue_us);
+            }
             return;
         }
         self.wild.add(sent, lost);
@@ -360,9 +366,13 @@ impl Load {
     /// tells where the path drops.
     fn overflowed(&mut self, lost: i32) {
         let (missing, queue_us) = std::mem::take(&mut self.missing);
-        if missing.saturating_add(lost.min(0)) <= 0 {
-            return;
+        if missing.saturating_add(lost.min(0)) > 0 {
+            self.drops_at(queue_us);
         }
+    }
+
+    /// Packets were dropped beside a queue that a probe met.
+    fn drops_at(&mut self, queue_us: u32) {
         let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
         // Probes do not meet the queue at its highest: a level below the one known counts little.
         self.drop_us = match self.drop_us {
