@@ -7,7 +7,9 @@ use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Network, Southbound};
-use anabranch_slice::{Action, Assignment, Attachment, Kind, Manager, Record, State, Step, Ue, Write};
+use anabranch_slice::{
+    Action, Assignment, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
+};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +53,7 @@ pub async fn southbound(
 ) -> anyhow::Result<()> {
     let mut work = Work {
         engine,
-        network,
+        network: network.into(),
         callbacks,
         owner,
         led_until: 0,
@@ -80,7 +82,7 @@ pub async fn southbound(
 
 struct Work {
     engine: Arc<Engine>,
-    network: Network,
+    network: Arc<Network>,
     callbacks: Arc<Callbacks>,
     owner: String,
     led_until: u64,
@@ -163,12 +165,7 @@ impl Work {
         match step {
             Step::Shares { access } => {
                 let shares = self.engine.read(|m| m.shares(access, id, action));
-                self.told.insert(access.clone());
-                self.seen.remove(access);
-                match self.network.cell(access) {
-                    Some(cell) => cell.shares(&shares).await,
-                    None => Ok(()),
-                }
+                self.tell(access, &shares).await
             }
             Step::Services => {
                 // A change that fails leaves the services of the slice that stays.
@@ -188,6 +185,16 @@ impl Work {
                 }
                 _ => Ok(()),
             },
+        }
+    }
+
+    /// Tells an access its shares; where its UEs are is to be looked at after that.
+    async fn tell(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
+        self.told.insert(access.to_owned());
+        self.seen.remove(access);
+        match self.network.cell(access) {
+            Some(cell) => cell.shares(shares).await,
+            None => Ok(()),
         }
     }
 
@@ -301,7 +308,8 @@ impl Work {
     /// Looks at every access; one that lost its shares is told them again. Whether UEs are to be told again.
     async fn look(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let mut again = false;
-        let upf = match &self.network.upf {
+        let network = Arc::clone(&self.network);
+        let upf = match &network.upf {
             Some(upf) => upf.health(&[], false).await.err().map(|why| format!("UPF: {why}")),
             None => None,
         };
@@ -310,14 +318,12 @@ impl Work {
         for access in accesses {
             let (busy, shares) = self.engine.read(|m| (m.busy(&access), m.shares_now(&access)));
             let mut problem = upf.clone();
-            if let Some(cell) = self.network.cell(&access).filter(|_| !busy) {
+            if let Some(cell) = network.cell(&access).filter(|_| !busy) {
                 let only = !shares.is_empty() || self.told.contains(&access);
                 let mut health = cell.health(&shares, only).await;
                 if let Err(why) = &health {
                     problem = Some(why.clone());
-                    self.told.insert(access.clone());
-                    self.seen.remove(&access);
-                    health = cell.shares(&shares).await;
+                    health = self.tell(&access, &shares).await;
                 }
                 let places = match health {
                     Ok(()) if !self.seen.contains(&access) => cell.places().await.map(Some),

@@ -101,13 +101,18 @@ fn body(name: &str, kbps: u64) -> Option<Value> {
     Some(json!({"name": name, "accesses": ["live"], "serviceProfile": {"dLThptPerSlice": {"guaThpt": kbps}}}))
 }
 
+/// A slice "video", made and come to a state.
+async fn video(world: &World, state: &str) -> Value {
+    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
+    world.until(made["id"].as_str().unwrap(), state).await
+}
+
 #[tokio::test]
 async fn shares_and_ues_follow_the_slices() {
     let cell = Cell::default();
     let world = world(&cell).await;
-    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
-    let id = made["id"].as_str().unwrap();
-    world.until(id, "Running").await;
+    let slice = video(&world, "Running").await;
+    let id = slice["id"].as_str().unwrap();
     assert_eq!((cell.share("video"), cell.share("default")), (Some(30.0), Some(70.0)));
     assert_eq!(cell.with(|i| i.slices[0]["intra"].clone()), "pf", "what the operator set stays");
     attach(&world, &cell, id).await;
@@ -156,9 +161,8 @@ async fn attached(world: &World, cell: &Cell) {
 async fn a_cell_that_starts_again_during_a_change_gets_its_ues_back() {
     let cell = Cell::default();
     let world = world(&cell).await;
-    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
-    let id = made["id"].as_str().unwrap();
-    world.until(id, "Running").await;
+    let slice = video(&world, "Running").await;
+    let id = slice["id"].as_str().unwrap();
     attach(&world, &cell, id).await;
     // Of the slice that changes, and of another one.
     for (method, place, body) in [
@@ -179,9 +183,8 @@ async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
     let cell = Cell::default();
     let world = world(&cell).await;
     cell.with(|i| i.fails = u32::MAX);
-    let (_, made) = world.ask("POST", "/v1/slices", body("video", 30_000)).await;
-    let id = made["id"].as_str().unwrap();
-    let slice = world.until(id, "Failed").await;
+    let slice = video(&world, "Failed").await;
+    let id = slice["id"].as_str().unwrap();
     assert!(slice["reason"].as_str().unwrap().contains("out of order"), "{slice}");
     assert_eq!(world.ask("DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
     cell.with(|i| i.fails = 0);
