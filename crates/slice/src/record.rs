@@ -7,7 +7,7 @@ use super::profile::ServiceProfile;
 use anabranch_steer::Rule;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What kind of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -368,7 +368,10 @@ pub struct Ue {
     /// How far the UPF is with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_state: Option<Attachment>,
-    /// It is being forgotten: its session is to end first.
+    /// Its names at the cells that are to be put back into the rest: their places were taken away.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub released: BTreeSet<String>,
+    /// It is being forgotten: its session is to end first, and its names are to be put back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
     /// When it registered, Unix milliseconds; absent when it has not, or left.
@@ -387,6 +390,7 @@ impl Ue {
             policies: Vec::new(),
             session: None,
             session_state: None,
+            released: BTreeSet::new(),
             leaving: false,
             registered_ms: None,
         }

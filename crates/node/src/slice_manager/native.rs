@@ -477,17 +477,20 @@ fn assigned(m: &Manager, ue: Ue, slices: &[String]) -> Result<Ue, Problem> {
     }
     // The rules look at UEs that are there: this one, too.
     let mut trial = m.clone();
-    let id = ue.id.clone();
-    trial.put(Write::ue(ue));
-    for slice in slices {
-        for write in trial.assign(&id, slice, None).map_err(refused)? {
+    let id = &ue.id;
+    trial.put(Write::ue(ue.clone()));
+    // A place it has stays as it is.
+    let is_new = |slice: &&String| !ue.slices.iter().any(|place| place.slice == **slice);
+    for slice in slices.iter().filter(is_new) {
+        for write in trial.assign(id, slice, None).map_err(refused)? {
             trial.put(write);
         }
     }
-    trial.ue(&id).cloned().map_err(refused)
+    trial.ue(id).cloned().map_err(refused)
 }
 
-/// Forgets a UE; its token is void at once. One with a session goes when the UPF has ended it.
+/// Forgets a UE; its token is void at once. It goes when the UPF has ended its session, and the cells have put it back into
+/// the rest.
 #[utoipa::path(
     delete,
     path = "/v1/ues/{ue}",
@@ -503,20 +506,7 @@ async fn remove_ue(
 ) -> Result<StatusCode, Problem> {
     let forget = |m: &Manager| {
         check_ue(m, &name, &seen)?;
-        let ue = m.ue(&name).map_err(refused)?;
-        if ue.session_state.is_some() {
-            let leaving = Ue {
-                token_hash: String::new(),
-                slices: Vec::new(),
-                session: None,
-                session_state: Some(Attachment::Pending),
-                leaving: true,
-                ..ue.clone()
-            };
-            return Ok((vec![Write::ue(leaving)], ()));
-        }
-        let kind = anabranch_slice::Kind::Ue;
-        Ok((vec![Write { kind, id: name.clone(), record: None }], ()))
+        Ok((m.forget(&name).map_err(refused)?, ()))
     };
     shared.engine.commit(forget).await?;
     Ok(StatusCode::NO_CONTENT)

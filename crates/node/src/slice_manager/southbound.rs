@@ -33,6 +33,11 @@ pub trait Southbound: Send + Sync {
         async { Ok(()) }
     }
 
+    /// A UE goes back into the rest, if it is there.
+    fn release(&self, _ue: &str) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
+
     /// A UE's session; `None` ends it.
     fn session(
         &self,
@@ -101,8 +106,11 @@ impl Agent {
         if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
             return Ok((status, value));
         }
-        let why = value["detail"].as_str().unwrap_or(status.as_str()).to_owned();
-        Err(format!("{} refuses: {why}", self.place))
+        Err(self.refusal(status, &value))
+    }
+
+    fn refusal(&self, status: StatusCode, answer: &Value) -> String {
+        format!("{} refuses: {}", self.place, answer["detail"].as_str().unwrap_or(status.as_str()))
     }
 }
 
@@ -188,10 +196,7 @@ impl Southbound for Gnb {
         self.evacuate(&wanted).await?;
         let (status, answer) =
             self.agent.ask(Method::PUT, &["slices"], Some(&json!({"slices": wanted}))).await?;
-        if status.is_success() {
-            return Ok(());
-        }
-        Err(format!("{} refuses: {}", self.agent.place, answer["detail"].as_str().unwrap_or(status.as_str())))
+        if status.is_success() { Ok(()) } else { Err(self.agent.refusal(status, &answer)) }
     }
 
     async fn places(&self) -> Result<BTreeMap<String, String>, String> {
@@ -215,7 +220,17 @@ impl Southbound for Gnb {
     async fn attach(&self, ue: &str, slice: &str) -> Result<(), String> {
         match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
             (StatusCode::NOT_FOUND, _) => Err(format!("{} has no UE \"{ue}\"", self.agent.place)),
-            _ => Ok(()),
+            (status, _) if status.is_success() => Ok(()),
+            (status, answer) => Err(self.agent.refusal(status, &answer)),
+        }
+    }
+
+    async fn release(&self, ue: &str) -> Result<(), String> {
+        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": self.rest}))).await? {
+            // It is at another cell, or has left.
+            (StatusCode::NOT_FOUND, _) => Ok(()),
+            (status, _) if status.is_success() => Ok(()),
+            (status, answer) => Err(self.agent.refusal(status, &answer)),
         }
     }
 
@@ -263,7 +278,7 @@ impl Southbound for Upf {
         if status.is_success() {
             return Ok(());
         }
-        Err(format!("{} refuses: {}", self.0.place, answer["detail"].as_str().unwrap_or(status.as_str())))
+        Err(self.0.refusal(status, &answer))
     }
 
     async fn health(&self, _: &[SliceShare], _: bool) -> Result<(), String> {
@@ -348,6 +363,11 @@ impl Network {
         });
         let gnbs = config.access.iter().filter_map(gnb).collect::<anyhow::Result<_>>()?;
         Ok(Self { gnbs, upf, mano: mano.transpose()? })
+    }
+
+    /// The cells that are told anything, by their access.
+    pub fn cells(&self) -> impl Iterator<Item = (&String, &Gnb)> {
+        self.gnbs.iter()
     }
 
     /// The cell of an access, if it is told anything.

@@ -7,9 +7,7 @@ use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Network, Southbound};
-use anabranch_slice::{
-    Action, Assignment, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
-};
+use anabranch_slice::{Action, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,7 +57,6 @@ pub async fn southbound(
         led_until: 0,
         bad: BTreeMap::new(),
         told: BTreeSet::new(),
-        seen: BTreeSet::new(),
         looked: None,
         interval,
     };
@@ -90,9 +87,6 @@ struct Work {
     bad: BTreeMap<String, u32>,
     /// Accesses this process told their shares. What others have without a slice of ours is their operator's.
     told: BTreeSet<String>,
-    /// Accesses whose UEs were seen in their slices since this process began or told the shares last: a cell that starts
-    /// again has every UE where its configuration says.
-    seen: BTreeSet<String>,
     looked: Option<Instant>,
     interval: Duration,
 }
@@ -188,10 +182,9 @@ impl Work {
         }
     }
 
-    /// Tells an access its shares; where its UEs are is to be looked at after that.
+    /// Tells an access its shares.
     async fn tell(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         self.told.insert(access.to_owned());
-        self.seen.remove(access);
         match self.network.cell(access) {
             Some(cell) => cell.shares(shares).await,
             None => Ok(()),
@@ -200,77 +193,47 @@ impl Work {
 
     /// Tells cells which slice UEs are in.
     async fn attach(&self) -> Result<bool, crate::runtime::api::Problem> {
-        type Waiting = (String, String, Option<String>, String, Vec<String>);
-        let waiting: Vec<Waiting> = self.engine.read(|m| {
-            let of = |ue: &Ue| {
-                let pending = ue.slices.iter().filter(|a| a.attachment == Attachment::Pending);
-                let usable = pending.filter_map(|a| {
-                    let slice = m.slices().get(&a.slice).filter(|s| s.state.usable())?;
-                    let cells = slice.applied.keys().cloned().collect();
-                    Some((ue.id.clone(), a.slice.clone(), a.cell_ue.clone(), slice.cell_name.clone(), cells))
-                });
-                usable.collect::<Vec<_>>()
-            };
-            m.ues().values().flat_map(of).take(1000).collect()
-        });
-        let mut results: BTreeMap<(String, String), Attachment> = BTreeMap::new();
-        for (ue, slice, cell_ue, cell_name, cells) in waiting {
+        let mut results = Vec::new();
+        for place in self.engine.read(|m| m.untold(1000)) {
             let mut result = Ok(());
-            if let Some(cell_ue) = cell_ue {
+            if let Some(cell_ue) = &place.cell_ue {
                 // It is at one of the cells.
                 result = Err("no cell of the slice is told anything".to_owned());
-                for cell in cells.iter().filter_map(|c| self.network.cell(c)) {
-                    result = cell.attach(&cell_ue, &cell_name).await;
+                for cell in place.accesses.iter().filter_map(|access| self.network.cell(access)) {
+                    result = cell.attach(cell_ue, &place.cell_name).await;
                     if result.is_ok() {
                         break;
                     }
                 }
             }
-            let attachment = result.map_or_else(Attachment::Failed, |()| Attachment::Active);
-            results.insert((ue, slice), attachment);
+            results.push((place, result));
         }
-        if results.is_empty() {
-            return Ok(false);
+        let any = !results.is_empty();
+        if any {
+            self.engine.commit(|m| Ok((m.told(results), ()))).await?;
         }
-        let settle = |m: &Manager| {
-            let mut ues: BTreeMap<String, Ue> = BTreeMap::new();
-            for ((name, slice), attachment) in results {
-                let Ok(ue) = m.ue(&name) else { continue };
-                let ue = ues.entry(name).or_insert_with(|| ue.clone());
-                if let Some(a) = ue.slices.iter_mut().find(|a| a.slice == slice) {
-                    a.attachment = attachment;
-                }
-            }
-            Ok((ues.into_values().map(Write::ue).collect(), ()))
-        };
-        self.engine.commit(settle).await?;
-        Ok(true)
+        Ok(any)
     }
 
-    /// UEs that the cell of an access has in another slice than theirs are to be told to it again. Whether there are any.
-    async fn attach_again(
-        &self,
-        access: &str,
-        places: &BTreeMap<String, String>,
-    ) -> Result<bool, crate::runtime::api::Problem> {
-        let again = |m: &Manager| {
-            let strays = |a: &Assignment| {
-                let slice = m.slices().get(&a.slice).filter(|s| s.applied.contains_key(access));
-                let there = a.cell_ue.as_ref().and_then(|ue| places.get(ue));
-                a.attachment != Attachment::Pending
-                    && slice.zip(there).is_some_and(|(slice, there)| slice.cell_name != *there)
-            };
-            let of = |ue: &Ue| {
-                let mut ue = ue.clone();
-                let strays = ue.slices.iter_mut().filter(|a| strays(a));
-                let moved = strays.map(|a| a.attachment = Attachment::Pending).count();
-                (moved > 0).then(|| Write::ue(ue))
-            };
-            let writes: Vec<Write> = m.ues().values().filter_map(of).collect();
-            let any = !writes.is_empty();
-            Ok((writes, any))
-        };
-        self.engine.commit(again).await
+    /// Has cells put UEs back into the rest whose place was taken away. A cell that fails is not asked again this time.
+    async fn release(&self) -> Result<(), crate::runtime::api::Problem> {
+        let mut names = self.engine.read(|m| m.released(1000));
+        for (access, cell) in self.network.cells() {
+            let mut told = Vec::new();
+            for name in names {
+                let is_placed = self.engine.read(|m| m.has_place(access, Some(&name.cell_ue)));
+                if !is_placed && let Err(why) = cell.release(&name.cell_ue).await {
+                    tracing::warn!(access, "{why}");
+                    break;
+                }
+                told.push(name);
+            }
+            names = told;
+        }
+        if !names.is_empty() {
+            self.engine.commit(|m| Ok((m.put_back(&names), ()))).await?;
+        }
+        Ok(())
     }
 
     /// Gives UEs their sessions at the UPF.
@@ -286,8 +249,12 @@ impl Work {
             if ue.leaving {
                 match result {
                     Ok(()) => {
-                        let gone = Write { kind: Kind::Ue, id: ue.id.clone(), record: None };
-                        self.engine.commit(|_| Ok((vec![gone], ()))).await?;
+                        let ended = |m: &Manager| {
+                            let now = m.ue(&ue.id).ok().cloned();
+                            let ended = now.map(|now| Ue { session_state: None, ..now }.written());
+                            Ok((ended.into_iter().collect(), ()))
+                        };
+                        self.engine.commit(ended).await?;
                     }
                     // The next round tries again.
                     Err(why) => tracing::warn!(ue = ue.id, "{why}"),
@@ -326,14 +293,16 @@ impl Work {
                     health = self.tell(&access, &shares).await;
                 }
                 let places = match health {
-                    Ok(()) if !self.seen.contains(&access) => cell.places().await.map(Some),
-                    other => other.map(|()| None),
+                    // A cell that starts again has every UE where its configuration says.
+                    Ok(()) if self.engine.read(|m| m.has_place(&access, None)) => cell.places().await,
+                    other => other.map(|()| BTreeMap::new()),
                 };
                 match places {
-                    Ok(None) => {}
-                    Ok(Some(places)) => {
-                        again |= self.attach_again(&access, &places).await?;
-                        self.seen.insert(access.clone());
+                    Ok(places) => {
+                        if !self.engine.read(|m| m.strays(&access, &places).is_empty()) {
+                            self.engine.commit(|m| Ok((m.strays(&access, &places), ()))).await?;
+                            again = true;
+                        }
                     }
                     Err(why) => tracing::warn!(access, "{why}"),
                 }
@@ -349,6 +318,7 @@ impl Work {
                 self.engine.commit(health).await?;
             }
         }
+        self.release().await?;
         Ok(again)
     }
 

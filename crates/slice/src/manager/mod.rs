@@ -1,6 +1,7 @@
 //! Decides what becomes of slices and UEs: commands in, records out.
 
 mod change;
+mod places;
 
 use super::admission::{Demand, Guarantee, Ledger, Shortage, larger};
 use super::compile::{self, SliceShare};
@@ -9,8 +10,9 @@ use super::lifecycle::{Illegal, Phase, State};
 use super::nest::{self, Nest};
 use super::plan::{Action, Execution, Outcome, Step};
 use super::profile::ServiceProfile;
-use super::record::{Assignment, Attachment, Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
+use super::record::{Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
 use change::{MAX_RETRY_MS, degrade, grown, settle, steps, wait};
+pub use places::{Place, Released};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -695,48 +697,6 @@ impl Manager {
         let places = slice.applied.keys().cloned().collect();
         let order = Order { profile, ..order };
         self.change(slice.clone(), order, places, Growth { needs, asked }, now_ms)
-    }
-
-    /// Gives a UE a place in a slice, or changes it.
-    ///
-    /// # Errors
-    /// There is no such UE or slice; the slice is not there to stay; it has as many UEs as it promises, or the UE as
-    /// many slices as it can have.
-    pub fn assign(&self, ue: &str, id: &str, cell_ue: Option<String>) -> Result<Vec<Write>, Refusal> {
-        let mut ue = self.ue(ue)?.clone();
-        let slice = self.slice(id)?;
-        if matches!(slice.state, State::Terminating | State::Failed(_)) {
-            return Err(Illegal { from: slice.state.name(), what: "take UEs" }.into());
-        }
-        let has = |u: &Ue| u.slices.iter().any(|a| a.slice == id);
-        if !has(&ue) {
-            if ue.slices.len() >= MAX_UE_SLICES {
-                return Err(Refusal::Full { what: "slices of a UE", most: MAX_UE_SLICES as u64 });
-            }
-            if let Some(most) = slice.profile.max_ues
-                && self.ues.values().filter(|u| has(u)).count() as u64 >= most
-            {
-                return Err(Refusal::Full { what: "UEs of this slice", most });
-            }
-        }
-        ue.slices.retain(|a| a.slice != id);
-        ue.slices.push(Assignment { slice: id.to_owned(), cell_ue, attachment: Attachment::Pending });
-        ue.slices.sort_by(|a, b| a.slice.cmp(&b.slice));
-        Ok(vec![Write::ue(ue)])
-    }
-
-    /// Takes a UE's place in a slice away.
-    ///
-    /// # Errors
-    /// There is no such UE, or it has none there.
-    pub fn unassign(&self, ue: &str, id: &str) -> Result<Vec<Write>, Refusal> {
-        let mut ue = self.ue(ue)?.clone();
-        let before = ue.slices.len();
-        ue.slices.retain(|a| a.slice != id);
-        if ue.slices.len() == before {
-            return Err(Refusal::Unknown("slice of this UE", id.to_owned()));
-        }
-        Ok(vec![Write::ue(ue)])
     }
 
     /// Where a slice goes, and what it is promised there. Its guarantee holds on each of its accesses: all of its UEs

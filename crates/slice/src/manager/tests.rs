@@ -1,6 +1,7 @@
 use super::*;
 use crate::inventory::Access;
 use crate::profile::Thpt;
+use crate::record::{Assignment, Attachment};
 use crate::view::{self, SliceFacts};
 use proptest::prelude::*;
 
@@ -465,4 +466,73 @@ proptest! {
             }
         }
     }
+}
+
+/// A name at the cells is one place's, whatever was assigned before; what lost its place is put back, by cells where it has no
+/// other.
+#[test]
+fn a_name_at_the_cells_has_one_place_or_is_put_back() {
+    let mut m = manager();
+    for (id, name) in [("s1", "video"), ("s2", "voice")] {
+        let writes = m.create(id, order(name, &["pier"], 10.0, 1.0), 10).unwrap();
+        put(&mut m, writes);
+        run(&mut m, id, |_| false);
+    }
+    put(&mut m, vec![Write::ue(ue("phone")), Write::ue(ue("tablet"))]);
+    let access = m.slice("s1").unwrap().applied.keys().next().unwrap().clone();
+    let cell = |slice: &str| BTreeMap::from([("p1".to_owned(), slice.to_owned())]);
+    let tell = |m: &mut Manager, result: Result<(), String>| {
+        let results = m.untold(10).into_iter().map(|place| (place, result.clone())).collect();
+        let writes = m.told(results);
+        put(m, writes);
+    };
+
+    let writes = m.assign("phone", "s1", Some("p1".into())).unwrap();
+    put(&mut m, writes);
+    assert_eq!((m.untold(10).len(), m.untold(10)[0].cell_name.as_str()), (1, "video"));
+    tell(&mut m, Ok(()));
+    assert!(m.strays(&access, &cell("video")).is_empty() && m.has_place(&access, Some("p1")));
+    // The cell starts again.
+    let writes = m.strays(&access, &cell("rest"));
+    put(&mut m, writes);
+    assert_eq!(m.untold(10).len(), 1);
+    // What could not be told is told again once the cell has it.
+    tell(&mut m, Err("no such UE".into()));
+    assert!(m.strays(&access, &BTreeMap::new()).is_empty());
+    let writes = m.strays(&access, &cell("video"));
+    put(&mut m, writes);
+    let places = m.untold(10);
+    // A place that changes meanwhile is not told yet.
+    let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
+    put(&mut m, writes);
+    let writes = m.told(places.into_iter().map(|place| (place, Ok(()))).collect());
+    put(&mut m, writes);
+    assert_eq!(m.ue("phone").unwrap().slices[0].cell_ue, None, "the newest counts");
+    assert!(m.untold(10).iter().any(|place| place.ue == "tablet"));
+    tell(&mut m, Ok(()));
+    assert!(m.strays(&access, &cell("voice")).is_empty());
+    let writes = m.put_back(&m.released(10));
+    put(&mut m, writes);
+
+    let writes = m.unassign("tablet", "s2").unwrap();
+    put(&mut m, writes);
+    let released = m.released(10);
+    assert_eq!((released.len(), m.has_place(&access, Some("p1"))), (1, false));
+    let writes = m.put_back(&released);
+    put(&mut m, writes);
+    assert!(m.released(10).is_empty());
+
+    // A UE that is forgotten stays until the cells know, and takes nothing meanwhile.
+    let writes = m.assign("phone", "s1", Some("p1".into())).unwrap();
+    put(&mut m, writes);
+    let writes = m.forget("phone").unwrap();
+    put(&mut m, writes);
+    assert!(m.ue("phone").unwrap().leaving && m.ue("phone").unwrap().slices.is_empty());
+    assert!(m.assign("phone", "s1", None).is_err());
+    let writes = m.put_back(&m.released(10));
+    put(&mut m, writes);
+    assert!(m.ue("phone").is_err());
+    let writes = m.forget("tablet").unwrap();
+    put(&mut m, writes);
+    assert!(m.ue("tablet").is_err(), "nothing is left to be done");
 }

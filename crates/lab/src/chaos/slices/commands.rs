@@ -23,6 +23,8 @@ pub struct Fate {
 pub struct Asked {
     fates: BTreeMap<String, Fate>,
     ues: BTreeSet<String>,
+    /// How often each UE was to be forgotten.
+    forgotten: BTreeMap<String, u64>,
     next: u64,
     /// A removal went on past failures, or a step could not be undone: a cell may keep what it is not to have, and is told
     /// nothing until something else changes there (`Gnb::health` looks for slices that are missing only).
@@ -36,10 +38,11 @@ pub enum Command {
     Create(String, f64),
     /// Another rate was.
     Modify(String, f64),
-    /// A UE is known.
-    Ue(String),
-    /// A command whose answer promises nothing about slices.
-    Other,
+    /// A UE is known, which was to be forgotten so often before.
+    Ue(String, u64),
+    /// A command whose answer promises nothing, about this slice or UE.
+    #[expect(dead_code, reason = "traces show them")]
+    Other(&'static str, String),
 }
 
 impl World {
@@ -80,26 +83,43 @@ impl World {
                 let force = !self.calm && self.draw.percent(30);
                 self.asked.left |= force;
                 self.asked.fates.entry(id.clone()).or_default().removed = true;
-                (Command::Other, Box::new(move |m| m.remove(&id, force, now_ms)))
+                (Command::Other("remove", id.clone()), Box::new(move |m| m.remove(&id, force, now_ms)))
+            }
+            10 if self.draw.percent(20) => {
+                // It may be forgotten although nobody is told.
+                self.asked.ues.remove(&ue);
+                *self.asked.forgotten.entry(ue.clone()).or_default() += 1;
+                (Command::Other("forget", ue.clone()), Box::new(move |m| m.forget(&ue)))
             }
             10 | 11 => {
                 let id = ue.clone();
                 let make = move |m: &Manager| match m.ue(&id) {
+                    Ok(known) if known.leaving => Err(Refusal::Unknown("UE that stays", id)),
                     Ok(_) => Ok(Vec::new()),
                     Err(_) => Ok(vec![Write::ue(Ue::new(id, "hash".into()))]),
                 };
-                (Command::Ue(ue), Box::new(make))
+                let forgotten = self.asked.forgotten.get(&ue).copied().unwrap_or(0);
+                (Command::Ue(ue, forgotten), Box::new(make))
             }
             12 | 13 => {
-                let cell_ue = self.draw.percent(50).then(|| ue.clone());
-                (Command::Other, Box::new(move |m| m.assign(&ue, &id, cell_ue)))
+                // Its own name, or that of another.
+                let cell_ue = match self.draw.below(4) {
+                    0 => None,
+                    1 => Some(format!("ue{}", self.draw.below(self.plan.world.ues.into()))),
+                    _ => Some(ue.clone()),
+                };
+                (Command::Other("assign", ue.clone()), Box::new(move |m| m.assign(&ue, &id, cell_ue)))
             }
             14 => {
                 let (dl, ul) = (self.draw.below(most * 400), self.draw.below(most * 100));
-                (Command::Other, Box::new(move |m| m.grow(&ue, &id, dl, ul, now_ms)))
+                let slice = id.clone();
+                let grow: Decide = Box::new(move |m| m.grow(&ue, &slice, dl, ul, now_ms));
+                (Command::Other("grow", id), grow)
             }
-            _ if self.draw.percent(50) => (Command::Other, Box::new(move |m| Ok(m.needs_nothing(&ue)))),
-            _ => (Command::Other, Box::new(move |m| m.unassign(&ue, &id))),
+            _ if self.draw.percent(50) => {
+                (Command::Other("needs nothing", ue.clone()), Box::new(move |m| Ok(m.needs_nothing(&ue))))
+            }
+            _ => (Command::Other("unassign", ue.clone()), Box::new(move |m| m.unassign(&ue, &id))),
         };
         let done = self.commit(instance, decide)?;
         self.course.note(|| format!("instance {instance}: {command:?}: {done:?}"));
@@ -160,8 +180,12 @@ impl World {
                     fate.asked.drain(..at);
                 }
             }
-            Command::Ue(id) => drop(self.asked.ues.insert(id)),
-            Command::Other => {}
+            Command::Ue(id, forgotten) => {
+                if self.asked.forgotten.get(&id).copied().unwrap_or(0) == forgotten {
+                    self.asked.ues.insert(id);
+                }
+            }
+            Command::Other(..) => {}
         }
     }
 

@@ -1,10 +1,10 @@
 //! The round in which an instance that leads changes cells and looks at them: as `node`'s `slice_manager::worker`, with what
-//! is sent and answered as events. UEs' places at cells, sessions at the UPF and CAMARA's bookings are not among it.
+//! is sent and answered as events. Sessions at the UPF and CAMARA's bookings are not among it.
 
 use super::check::{Invariant, Violation};
-use super::world::{Failure, World};
+use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_slice::{Action, Slice, SliceShare, State, Step};
+use anabranch_slice::{Action, Place, Released, Slice, SliceShare, State, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Longest wait for an answer.
@@ -25,6 +25,16 @@ pub enum Job {
     Look(usize),
     /// A cell that has something else is told again; what was wrong.
     Again(usize, String),
+    /// Places that are not told yet become jobs.
+    Untold,
+    /// The cell of the first of these accesses is told a place.
+    Attach(Place, Vec<String>),
+    /// A look at where a cell has its UEs.
+    Places(usize),
+    /// Names that are to be put back into the rest become jobs.
+    Released,
+    /// A cell and those after it are told to put these back; the first of them that it was not told yet.
+    Release(usize, Vec<Released>, usize),
 }
 
 /// What a cell is asked.
@@ -34,7 +44,16 @@ pub enum Ask {
     Shares(Vec<SliceShare>),
     /// Whether it has these; with the second, whether it has no others.
     Health(Vec<SliceShare>, bool),
+    /// To have a UE in a slice.
+    Attach(String, String),
+    /// To put a UE back into the rest, if it has it.
+    Release(String),
+    /// In which slices its UEs are.
+    Places,
 }
+
+/// What a cell answers: to [`Ask::Places`] the slice of each UE, else nothing.
+pub type Answered = Result<BTreeMap<String, String>, String>;
 
 /// What an instance does at the moment.
 #[derive(Debug, Default)]
@@ -61,6 +80,11 @@ impl Work {
             self.next = self.next.min(now);
         }
     }
+}
+
+/// The cell of an access.
+pub fn index(access: &str) -> usize {
+    access.trim_start_matches("cell-").parse().unwrap_or(0)
 }
 
 impl World {
@@ -121,11 +145,13 @@ impl World {
         let interval = Duration::from_millis(self.plan.world.look_ms);
         let work = &mut self.instances[n].work;
         work.queue.extend(todo);
+        work.queue.push_back(Job::Untold);
         if work.looked.is_none_or(|at| now >= at + interval) {
             work.looked = Some(now);
             work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::Look));
+            work.queue.push_back(Job::Released);
         }
-        work.next = if work.queue.is_empty() { now + interval.min(RETRY) } else { now };
+        work.next = now;
         Ok(())
     }
 
@@ -134,7 +160,6 @@ impl World {
             self.instances[n].work.before = self.instances[n].manager.slice(id).ok().cloned();
         }
         let manager = &self.instances[n].manager;
-        let index = |access: &str| access.trim_start_matches("cell-").parse::<usize>().unwrap_or(0);
         let ask = match &job {
             Job::Step(id, Some(action)) => match action {
                 Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access }) => {
@@ -153,9 +178,20 @@ impl World {
                 (!manager.busy(&access)).then_some((*cell, Ask::Health(shares, only)))
             }
             Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&format!("cell-{cell}"))))),
+            Job::Attach(place, accesses) => {
+                let to = accesses.first().zip(place.cell_ue.clone());
+                to.map(|(access, ue)| (index(access), Ask::Attach(ue, place.cell_name.clone())))
+            }
+            Job::Places(cell) => Some((*cell, Ask::Places)),
+            Job::Release(cell, names, next) => {
+                let name = names.get(*next).map(|name| name.cell_ue.clone());
+                let name = name.filter(|name| !manager.has_place(&format!("cell-{cell}"), Some(name)));
+                name.map(|name| (*cell, Ask::Release(name)))
+            }
+            Job::Untold | Job::Released => None,
         };
         match ask {
-            None => self.finish(n, job, Ok(())),
+            None => self.finish(n, job, Ok(BTreeMap::new())),
             Some((cell, ask)) => {
                 let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
@@ -176,7 +212,7 @@ impl World {
     ///
     /// # Errors
     /// What does not hold.
-    pub fn cell_answers(&mut self, n: usize, call: u64, result: Result<(), String>) -> Result<(), Violation> {
+    pub fn cell_answers(&mut self, n: usize, call: u64, result: Answered) -> Result<(), Violation> {
         if self.instances[n].work.call != call {
             return Ok(());
         }
@@ -186,7 +222,7 @@ impl World {
         }
     }
 
-    fn finish(&mut self, n: usize, job: Job, result: Result<(), String>) -> Result<(), Violation> {
+    fn finish(&mut self, n: usize, job: Job, result: Answered) -> Result<(), Violation> {
         let (now, now_ms) = (self.course.now, self.clock_ms(n));
         self.course.note(|| format!("instance {n}: {job:?}: {result:?}"));
         let mut next = now;
@@ -199,7 +235,7 @@ impl World {
                 let done = self.commit(n, move |m| {
                     // Another instance, or a command, may have gone on meanwhile.
                     let same = before.is_some_and(|before| m.waits_for(&before, action.as_ref()));
-                    if same { m.step_done(&step, result, now_ms) } else { Ok(Vec::new()) }
+                    if same { m.step_done(&step, result.map(drop), now_ms) } else { Ok(Vec::new()) }
                 })?;
                 let slice = self.instances[n].manager.slice(&id);
                 if failed && slice.is_ok_and(|slice| slice.state == State::Terminating) {
@@ -208,13 +244,69 @@ impl World {
                 done
             }
             Job::Look(cell) => match result {
-                Ok(()) => self.judge(n, cell, None)?,
+                Ok(_) => {
+                    self.look_at_places(n, cell);
+                    self.judge(n, cell, None)?
+                }
                 Err(why) => {
                     self.instances[n].work.queue.push_front(Job::Again(cell, why));
                     Ok(())
                 }
             },
-            Job::Again(cell, why) => self.judge(n, cell, Some(why))?,
+            Job::Again(cell, why) => {
+                if result.is_ok() {
+                    self.look_at_places(n, cell);
+                }
+                self.judge(n, cell, Some(why))?
+            }
+            Job::Untold => {
+                let Instance { manager, work, .. } = &mut self.instances[n];
+                for place in manager.untold(1000).into_iter().rev() {
+                    let accesses = place.accesses.clone();
+                    work.queue.push_front(Job::Attach(place, accesses));
+                }
+                if work.queue.is_empty() {
+                    next = now + Duration::from_millis(self.plan.world.look_ms).min(RETRY);
+                }
+                Ok(())
+            }
+            Job::Attach(place, mut accesses) => {
+                accesses.drain(..accesses.len().min(1));
+                if result.is_err() && !accesses.is_empty() {
+                    self.instances[n].work.queue.push_front(Job::Attach(place, accesses));
+                    Ok(())
+                } else {
+                    self.commit(n, |m| Ok(m.told(vec![(place, result.map(drop))])))?
+                }
+            }
+            Job::Places(cell) => match result {
+                Ok(there) => self.commit(n, |m| Ok(m.strays(&format!("cell-{cell}"), &there)))?,
+                Err(_) => Ok(()),
+            },
+            Job::Released => {
+                let Instance { manager, work, .. } = &mut self.instances[n];
+                let names = manager.released(1000);
+                if !names.is_empty() {
+                    work.queue.push_front(Job::Release(0, names, 0));
+                }
+                Ok(())
+            }
+            Job::Release(cell, mut names, mut told) => {
+                match result {
+                    Ok(_) => told += 1,
+                    // It is not asked again this time.
+                    Err(_) => names.truncate(told),
+                }
+                if told < names.len() {
+                    self.instances[n].work.queue.push_front(Job::Release(cell, names, told));
+                    Ok(())
+                } else if cell + 1 < self.plan.world.cells_mbps.len() && !names.is_empty() {
+                    self.instances[n].work.queue.push_front(Job::Release(cell + 1, names, 0));
+                    Ok(())
+                } else {
+                    self.commit(n, |m| Ok(m.put_back(&names)))?
+                }
+            }
         };
         let work = &mut self.instances[n].work;
         if matches!(done, Err(Failure::Unchanged | Failure::Unknown)) {
@@ -224,6 +316,13 @@ impl World {
         }
         work.next = next;
         Ok(())
+    }
+
+    fn look_at_places(&mut self, n: usize, cell: usize) {
+        let Instance { manager, work, .. } = &mut self.instances[n];
+        if manager.has_place(&format!("cell-{cell}"), None) {
+            work.queue.push_front(Job::Places(cell));
+        }
     }
 
     fn judge(

@@ -6,10 +6,10 @@ use super::draw::Draw;
 use super::plan::{Fault, Kind, Plan};
 use super::store::{Mood, Store, same};
 use super::system::{self, Active, Course, When, World as _, faulted};
-use super::worker::{Ask, Work};
+use super::worker::{Answered, Ask, Work};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
-use anabranch_slice::record::MAX_ERRORS;
+use anabranch_slice::record::{Attachment, MAX_ERRORS, Need};
 use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Refusal, SliceShare, State, Write};
 use std::collections::BTreeMap;
 
@@ -21,6 +21,8 @@ const SYNC: Duration = Duration::from_secs(2);
 const LONGEST: usize = 64 << 10;
 /// After the faults: a slice that failed is tried again after at most 300 s, and then a step has to go well at each cell.
 const CONVERGES: Duration = Duration::from_secs(360);
+/// Where a cell has its UEs when it starts.
+const REST: &str = "rest";
 /// What UEs needed has run out by then, and everything is gone that is removed.
 const EMPTY: Duration = Duration::from_secs(60);
 
@@ -72,7 +74,7 @@ struct Answer {
 }
 
 enum Told {
-    Cell(u64, Result<(), String>),
+    Cell(u64, Answered),
     Command(Command),
 }
 
@@ -100,6 +102,8 @@ pub struct World {
     pub(super) course: Course,
     /// What cells have: shares, millionths, by slice.
     cells: Vec<BTreeMap<String, u32>>,
+    /// The slice of each of their UEs; without one of ours, [`REST`].
+    places: Vec<BTreeMap<String, String>>,
     messages: Vec<Message>,
     answers: Vec<Answer>,
     active: Active<Kind>,
@@ -135,6 +139,12 @@ fn manager(plan: &Plan) -> Manager {
     Manager::new(inventory(plan), GrowthLimits { percent: 50, seconds: 30 })
 }
 
+/// Where a cell has its UEs when it starts: each is at one of the cells.
+fn at_start(plan: &Plan, cell: usize) -> BTreeMap<String, String> {
+    let here = (0..plan.world.ues).filter(|ue| usize::from(*ue) % plan.world.cells_mbps.len() == cell);
+    here.map(|ue| (format!("ue{ue}"), REST.to_owned())).collect()
+}
+
 impl World {
     fn new(plan: &Plan, traced: bool) -> Self {
         let instance = |_| Instance {
@@ -157,6 +167,7 @@ impl World {
             calm: !plan.faults.iter().any(|fault| cell(&fault.kind)),
             course: Course::new(traced),
             cells: vec![BTreeMap::new(); plan.world.cells_mbps.len()],
+            places: (0..plan.world.cells_mbps.len()).map(|cell| at_start(plan, cell)).collect(),
             messages: Vec::new(),
             answers: Vec::new(),
             active: Active::default(),
@@ -346,16 +357,33 @@ impl World {
         let Message { instance, started, call, cell, ask, again, .. } = message;
         let refuses = self.suffers(cell).any(|kind| matches!(kind, Kind::Refuse { .. }));
         let mute = self.suffers(cell).any(|kind| matches!(kind, Kind::AnswerLost { .. }));
-        let has = &mut self.cells[cell];
+        let (has, ues) = (&mut self.cells[cell], &mut self.places[cell]);
+        let nothing = BTreeMap::new();
         let result = match ask {
-            Ask::Shares(_) if refuses => {
+            Ask::Shares(_) | Ask::Attach(..) | Ask::Release(_) if refuses => {
                 self.course.tally.effect("refuse", 1);
                 Err("refused".to_owned())
             }
             Ask::Shares(shares) => {
                 *has = shares.into_iter().map(|share| (share.name, share.share_ppm)).collect();
-                Ok(())
+                for slice in ues.values_mut().filter(|slice| !has.contains_key(*slice)) {
+                    REST.clone_into(slice);
+                }
+                Ok(nothing)
             }
+            Ask::Attach(_, slice) if !has.contains_key(&slice) => Err(format!("no slice {slice}")),
+            Ask::Attach(ue, slice) => match ues.get_mut(&ue) {
+                Some(place) => {
+                    *place = slice;
+                    Ok(nothing)
+                }
+                None => Err(format!("no UE {ue}")),
+            },
+            Ask::Release(ue) => {
+                ues.entry(ue).and_modify(|place| REST.clone_into(place));
+                Ok(nothing)
+            }
+            Ask::Places => Ok(ues.clone()),
             Ask::Health(shares, only) => {
                 let wrong = shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm));
                 let other = has.keys().find(|name| only && shares.iter().all(|s| s.name != **name));
@@ -364,7 +392,7 @@ impl World {
                         Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))
                     }
                     (None, Some(name)) => Err(format!("slice {name} is still there")),
-                    (None, None) => Ok(()),
+                    (None, None) => Ok(nothing),
                 }
             }
         };
@@ -449,6 +477,38 @@ impl World {
             }
             if let Some((name, ppm)) = has.iter().find(|(name, _)| !wanted.contains_key(*name)) {
                 return Some(format!("cell {cell} gives {ppm} to {name}, which is not there any more"));
+            }
+        }
+        self.misplaced(manager)
+    }
+
+    /// A UE that is not where the manager wants it, or that the manager has not told everything.
+    fn misplaced(&self, manager: &Manager) -> Option<String> {
+        if let Some(released) = manager.released(1).first() {
+            return Some(format!("{released:?}"));
+        }
+        for (cell, ues) in self.places.iter().enumerate() {
+            let access = format!("cell-{cell}");
+            for (name, there) in ues {
+                let all = manager.ues().values().flat_map(|ue| &ue.slices);
+                let place = all.filter(|place| place.cell_ue.as_ref() == Some(name)).find_map(|place| {
+                    let slice = manager.slice(&place.slice).ok()?;
+                    slice.applied.contains_key(&access).then_some((place, slice))
+                });
+                // Of a slice that failed nothing is told.
+                if place.is_some_and(|(_, slice)| !slice.state.usable()) {
+                    continue;
+                }
+                let wanted = place.map_or(REST, |(_, slice)| slice.cell_name.as_str());
+                // What is told late may put a UE where it has no place: nobody looks for that.
+                if wanted != there && !(place.is_none() && self.late) {
+                    return Some(format!("cell {cell} has {name} in {there}, not {wanted}: {place:?}"));
+                }
+                if let Some((place, _)) = place
+                    && place.attachment != Attachment::Active
+                {
+                    return Some(format!("{name} is in {wanted}, and {place:?}"));
+                }
             }
         }
         None
@@ -604,10 +664,10 @@ impl system::World<Kind> for World {
         self.course.tally.look(Invariant::Bounded);
         for (n, instance) in self.instances.iter().enumerate() {
             let m = &instance.manager;
-            let wide = m
-                .slices()
-                .values()
-                .find(|s| s.errors.len() > MAX_ERRORS || s.growth.needs.len() > m.ues().len());
+            let wide = m.slices().values().find(|s| {
+                let unknown = |(ue, need): (&String, &Need)| need.until_ms != 0 && m.ue(ue).is_err();
+                s.errors.len() > MAX_ERRORS || s.growth.needs.iter().any(unknown)
+            });
             let many =
                 m.ues().values().any(|ue| ue.slices.len() > MAX_UE_SLICES) || m.slices().len() > MAX_SLICES;
             if wide.is_some() || many || self.store.longest() > LONGEST {
@@ -633,6 +693,7 @@ impl system::World<Kind> for World {
         match kind {
             Kind::RestartCell { cell } => {
                 self.cells[usize::from(cell)].clear();
+                self.places[usize::from(cell)] = at_start(&self.plan, cell.into());
                 self.course.tally.effect(kind.name(), 1);
                 return Ok(());
             }

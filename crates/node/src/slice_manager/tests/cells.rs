@@ -179,6 +179,41 @@ async fn a_cell_that_starts_again_during_a_change_gets_its_ues_back() {
 }
 
 #[tokio::test]
+async fn a_ue_without_a_place_goes_back_into_the_rest() {
+    let cell = Cell::default();
+    let world = world(&cell).await;
+    let slice = video(&world, "Running").await;
+    let id = slice["id"].as_str().unwrap();
+    let back = async || {
+        let end = Instant::now() + Duration::from_secs(30);
+        while cell.with(|i| i.ue != "default") {
+            assert!(Instant::now() < end);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    attach(&world, &cell, id).await;
+    // What it has already stays as it is.
+    assert_eq!(world.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.0, 200);
+    let (_, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+    assert_eq!(
+        (&ue["slices"][0]["cell_ue"], &ue["slices"][0]["attachment"]),
+        (&json!("phone"), &json!("active"))
+    );
+    assert_eq!(world.ask("DELETE", &format!("/v1/ues/phone/slices/{id}"), None).await.0, 204);
+    back().await;
+    attach(&world, &cell, id).await;
+    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    back().await;
+    let end = Instant::now() + Duration::from_secs(30);
+    while world.ask("GET", "/v1/ues/phone", None).await.0 != 404 {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Its slice is there for the next.
+    attach(&world, &cell, id).await;
+}
+
+#[tokio::test]
 async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
     let cell = Cell::default();
     let world = world(&cell).await;
