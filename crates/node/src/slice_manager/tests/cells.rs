@@ -142,6 +142,10 @@ async fn shares_and_ues_follow_the_slices() {
 /// The UE "phone" is put in the slice "video", and the cell knows.
 async fn attach(world: &World, cell: &Cell, id: &str) {
     world.ue("phone", &[]).await;
+    place(world, cell, id).await;
+}
+
+async fn place(world: &World, cell: &Cell, id: &str) {
     let place = format!("/v1/ues/phone/slices/{id}");
     assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": "phone"}))).await.0, 204);
     attached(world, cell).await;
@@ -201,7 +205,7 @@ async fn a_ue_without_a_place_goes_back_into_the_rest() {
     );
     assert_eq!(world.ask("DELETE", &format!("/v1/ues/phone/slices/{id}"), None).await.0, 204);
     back().await;
-    attach(&world, &cell, id).await;
+    place(&world, &cell, id).await;
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
     back().await;
     let end = Instant::now() + Duration::from_secs(30);
