@@ -247,17 +247,15 @@ impl Load {
 
     /// What was under way is lost or late: the path was down.
     pub(super) fn interrupted(&mut self) {
-        let Self { drop_us, capacity_bps, known, estimate_bps, exact, .. } = *self;
-        let Self { wild_samples, wild_ppm, short_percent, .. } = *self;
         *self = Self {
-            drop_us,
-            capacity_bps,
-            known,
-            estimate_bps,
-            exact,
-            wild_samples,
-            wild_ppm,
-            short_percent,
+            drop_us: self.drop_us,
+            capacity_bps: self.capacity_bps,
+            known: self.known,
+            estimate_bps: self.estimate_bps,
+            exact: self.exact,
+            wild_samples: self.wild_samples,
+            wild_ppm: self.wild_ppm,
+            short_percent: self.short_percent,
             ..Self::default()
         };
     }
