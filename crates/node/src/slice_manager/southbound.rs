@@ -167,6 +167,15 @@ impl Gnb {
         Ok(())
     }
 
+    /// Puts a UE into a slice; whether the UE is there.
+    async fn place(&self, ue: &str, slice: &str) -> Result<bool, String> {
+        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
+            (StatusCode::NOT_FOUND, _) => Ok(false),
+            (status, _) if status.is_success() => Ok(true),
+            (status, answer) => Err(self.agent.refusal(status, &answer)),
+        }
+    }
+
     /// A page of its UEs.
     async fn ues(&self, offset: usize) -> Result<Value, String> {
         let mut url = self.agent.base.clone();
@@ -218,20 +227,15 @@ impl Southbound for Gnb {
     }
 
     async fn attach(&self, ue: &str, slice: &str) -> Result<(), String> {
-        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
-            (StatusCode::NOT_FOUND, _) => Err(format!("{} has no UE \"{ue}\"", self.agent.place)),
-            (status, _) if status.is_success() => Ok(()),
-            (status, answer) => Err(self.agent.refusal(status, &answer)),
+        match self.place(ue, slice).await? {
+            true => Ok(()),
+            false => Err(format!("{} has no UE \"{ue}\"", self.agent.place)),
         }
     }
 
     async fn release(&self, ue: &str) -> Result<(), String> {
-        match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": self.rest}))).await? {
-            // It is at another cell, or has left.
-            (StatusCode::NOT_FOUND, _) => Ok(()),
-            (status, _) if status.is_success() => Ok(()),
-            (status, answer) => Err(self.agent.refusal(status, &answer)),
-        }
+        // Where it is not, it is at another cell, or has left.
+        self.place(ue, &self.rest).await.map(drop)
     }
 
     async fn health(&self, shares: &[SliceShare], only: bool) -> Result<(), String> {

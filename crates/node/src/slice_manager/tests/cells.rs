@@ -152,10 +152,16 @@ async fn place(world: &World, cell: &Cell, id: &str) {
 }
 
 async fn attached(world: &World, cell: &Cell) {
+    eventually(async || {
+        let (_, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+        cell.with(|i| i.ue == "video") && ue["slices"][0]["attachment"] == "active"
+    })
+    .await;
+}
+
+async fn eventually(holds: impl AsyncFn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
-    while cell.with(|i| i.ue != "video")
-        || world.ask("GET", "/v1/ues/phone", None).await.1["slices"][0]["attachment"] != "active"
-    {
+    while !holds().await {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -188,13 +194,7 @@ async fn a_ue_without_a_place_goes_back_into_the_rest() {
     let world = world(&cell).await;
     let slice = video(&world, "Running").await;
     let id = slice["id"].as_str().unwrap();
-    let back = async || {
-        let end = Instant::now() + Duration::from_secs(30);
-        while cell.with(|i| i.ue != "default") {
-            assert!(Instant::now() < end);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
+    let back = async || eventually(async || cell.with(|i| i.ue == "default")).await;
     attach(&world, &cell, id).await;
     // What it has already stays as it is.
     assert_eq!(world.ask("PUT", "/v1/ues/phone", Some(json!({"slices": [id]}))).await.0, 200);
@@ -208,11 +208,7 @@ async fn a_ue_without_a_place_goes_back_into_the_rest() {
     place(&world, &cell, id).await;
     assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
     back().await;
-    let end = Instant::now() + Duration::from_secs(30);
-    while world.ask("GET", "/v1/ues/phone", None).await.0 != 404 {
-        assert!(Instant::now() < end);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually(async || world.ask("GET", "/v1/ues/phone", None).await.0 == 404).await;
     // Its slice is there for the next.
     attach(&world, &cell, id).await;
 }
