@@ -38,14 +38,17 @@ pub struct Released {
 }
 
 impl Ue {
-    /// A name at the cells is no longer that of a place of this UE; whether it was.
-    fn lose(&mut self, name: &str) -> bool {
-        let mut had = self.released.remove(name);
+    /// Whether a name at the cells is that of one of its places, or waits to be put back.
+    fn has(&self, name: &str) -> bool {
+        self.released.contains(name) || self.slices.iter().any(|place| place.cell_ue.as_deref() == Some(name))
+    }
+
+    /// A name at the cells is no longer this UE's.
+    fn lose(&mut self, name: &str) {
+        self.released.remove(name);
         for place in self.slices.iter_mut().filter(|place| place.cell_ue.as_deref() == Some(name)) {
             place.cell_ue = None;
-            had = true;
         }
-        had
     }
 
     /// Its record; none, if it was being forgotten and nothing is left to be done.
@@ -85,19 +88,19 @@ impl Manager {
             }
         }
         let mut writes = Vec::new();
-        let mut had = false;
         if let Some(name) = &cell_ue {
-            had = ue.lose(name);
-            for other in self.ues.values().filter(|other| other.id != ue.id) {
-                let mut other = other.clone();
-                if other.lose(name) {
-                    had = true;
-                    writes.push(other.written());
-                }
+            let had: Vec<&Ue> = self.ues.values().filter(|owner| owner.has(name)).collect();
+            ue.lose(name);
+            if !had.is_empty() {
+                // The cell that has it may be none of the slice's.
+                ue.released.insert(name.clone());
+            }
+            for owner in had.into_iter().filter(|owner| owner.id != ue.id) {
+                let mut owner = owner.clone();
+                owner.lose(name);
+                writes.push(owner.written());
             }
         }
-        // The cell that has it may be none of the slice's.
-        ue.released.extend(cell_ue.clone().filter(|_| had));
         release(&mut ue, |place| place.slice == id)?;
         ue.slices.push(Assignment { slice: id.to_owned(), cell_ue, attachment: Attachment::Pending });
         ue.slices.sort_by(|a, b| a.slice.cmp(&b.slice));
@@ -231,9 +234,8 @@ impl Manager {
 
 /// Takes places away; their names are to be put back.
 fn release(ue: &mut Ue, gone: impl Fn(&Assignment) -> bool) -> Result<(), Refusal> {
-    let (gone, kept) = std::mem::take(&mut ue.slices).into_iter().partition(gone);
+    let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut ue.slices).into_iter().partition(gone);
     ue.slices = kept;
-    let gone: Vec<Assignment> = gone;
     ue.released.extend(gone.into_iter().filter_map(|place| place.cell_ue));
     if ue.released.len() > MAX_RELEASED {
         let what = "names at the cells that wait to be put back";

@@ -1,6 +1,7 @@
 //! Who asks the manager for something, and what they were answered.
 
 use super::check::{Invariant, Violation};
+use super::worker::access;
 use super::world::{Failure, World};
 use anabranch_slice::profile::{ServiceProfile, Thpt};
 use anabranch_slice::{Manager, Order, Refusal, Ue, Write};
@@ -29,6 +30,12 @@ pub struct Asked {
     /// A removal went on past failures, or a step could not be undone: a cell may keep what it is not to have, and is told
     /// nothing until something else changes there (`Gnb::health` looks for slices that are missing only).
     pub left: bool,
+}
+
+impl Asked {
+    fn forgotten(&self, ue: &str) -> u64 {
+        self.forgotten.get(ue).copied().unwrap_or(0)
+    }
 }
 
 /// What comes of an answer.
@@ -98,7 +105,7 @@ impl World {
                     Ok(_) => Ok(Vec::new()),
                     Err(_) => Ok(vec![Write::ue(Ue::new(id, "hash".into()))]),
                 };
-                let forgotten = self.asked.forgotten.get(&ue).copied().unwrap_or(0);
+                let forgotten = self.asked.forgotten(&ue);
                 (Command::Ue(ue, forgotten), Box::new(make))
             }
             12 | 13 => {
@@ -137,7 +144,7 @@ impl World {
         let max = self.draw.percent(30).then_some(kbps * 2.0);
         let cells = self.plan.world.cells_mbps.len() as u64;
         let accesses =
-            if self.draw.percent(60) { vec![format!("cell-{}", self.draw.below(cells))] } else { Vec::new() };
+            if self.draw.percent(60) { vec![access(self.draw.below(cells) as usize)] } else { Vec::new() };
         let profile = ServiceProfile {
             sst: 1,
             dl_slice: thpt(kbps, max),
@@ -181,7 +188,7 @@ impl World {
                 }
             }
             Command::Ue(id, forgotten) => {
-                if self.asked.forgotten.get(&id).copied().unwrap_or(0) == forgotten {
+                if self.asked.forgotten(&id) == forgotten {
                     self.asked.ues.insert(id);
                 }
             }

@@ -82,8 +82,13 @@ impl Work {
     }
 }
 
+/// The access of a cell.
+pub fn access(cell: usize) -> String {
+    format!("cell-{cell}")
+}
+
 /// The cell of an access.
-pub fn index(access: &str) -> usize {
+fn index(access: &str) -> usize {
     access.trim_start_matches("cell-").parse().unwrap_or(0)
 }
 
@@ -172,12 +177,12 @@ impl World {
             },
             Job::Step(_, None) => None,
             Job::Look(cell) => {
-                let access = format!("cell-{cell}");
+                let access = access(*cell);
                 let shares = manager.shares_now(&access);
                 let only = !shares.is_empty() || self.instances[n].work.told.contains(cell);
                 (!manager.busy(&access)).then_some((*cell, Ask::Health(shares, only)))
             }
-            Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&format!("cell-{cell}"))))),
+            Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&access(*cell))))),
             Job::Attach(place, accesses) => {
                 let to = accesses.first().zip(place.cell_ue.clone());
                 to.map(|(access, ue)| (index(access), Ask::Attach(ue, place.cell_name.clone())))
@@ -185,7 +190,7 @@ impl World {
             Job::Places(cell) => Some((*cell, Ask::Places)),
             Job::Release(cell, names, next) => {
                 let name = names.get(*next).map(|name| name.cell_ue.clone());
-                let name = name.filter(|name| !manager.has_place(&format!("cell-{cell}"), Some(name)));
+                let name = name.filter(|name| !manager.has_place(&access(*cell), Some(name)));
                 name.map(|name| (*cell, Ask::Release(name)))
             }
             Job::Untold | Job::Released => None,
@@ -280,7 +285,7 @@ impl World {
                 }
             }
             Job::Places(cell) => match result {
-                Ok(there) => self.commit(n, |m| Ok(m.strays(&format!("cell-{cell}"), &there)))?,
+                Ok(there) => self.commit(n, |m| Ok(m.strays(&access(cell), &there)))?,
                 Err(_) => Ok(()),
             },
             Job::Released => {
@@ -320,7 +325,7 @@ impl World {
 
     fn look_at_places(&mut self, n: usize, cell: usize) {
         let Instance { manager, work, .. } = &mut self.instances[n];
-        if manager.has_place(&format!("cell-{cell}"), None) {
+        if manager.has_place(&access(cell), None) {
             work.queue.push_front(Job::Places(cell));
         }
     }
@@ -337,7 +342,7 @@ impl World {
         if problem.is_some() && *failures < PATIENT {
             return Ok(Ok(()));
         }
-        let access = format!("cell-{cell}");
+        let access = access(cell);
         if self.instances[n].manager.health(&access, problem.as_deref(), now_ms).is_empty() {
             return Ok(Ok(()));
         }

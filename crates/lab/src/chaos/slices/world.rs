@@ -6,7 +6,7 @@ use super::draw::Draw;
 use super::plan::{Fault, Kind, Plan};
 use super::store::{Mood, Store, same};
 use super::system::{self, Active, Course, When, World as _, faulted};
-use super::worker::{Answered, Ask, Work};
+use super::worker::{Answered, Ask, Work, access};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
 use anabranch_slice::record::{Attachment, MAX_ERRORS, Need};
@@ -125,7 +125,7 @@ pub fn play(plan: &Plan, tally: &mut Tally, trace: &mut Option<Vec<String>>) -> 
 
 fn inventory(plan: &Plan) -> Inventory {
     let access = |(n, mbps): (usize, &u64)| Access {
-        name: format!("cell-{n}"),
+        name: access(n),
         location: String::new(),
         downlink_bps: mbps * 1_000_000,
         uplink_bps: mbps * 500_000,
@@ -469,7 +469,7 @@ impl World {
             }
         }
         for (cell, has) in self.cells.iter().enumerate() {
-            let shares = manager.shares_now(&format!("cell-{cell}"));
+            let shares = manager.shares_now(&access(cell));
             let wanted: BTreeMap<String, u32> = shares.into_iter().map(|s| (s.name, s.share_ppm)).collect();
             let missing = wanted.iter().find(|(name, ppm)| has.get(*name) != Some(ppm));
             if let Some((name, ppm)) = missing {
@@ -488,7 +488,7 @@ impl World {
             return Some(format!("{released:?}"));
         }
         for (cell, ues) in self.places.iter().enumerate() {
-            let access = format!("cell-{cell}");
+            let access = access(cell);
             for (name, there) in ues {
                 let all = manager.ues().values().flat_map(|ue| &ue.slices);
                 let place = all.filter(|place| place.cell_ue.as_ref() == Some(name)).find_map(|place| {
@@ -621,7 +621,7 @@ impl system::World<Kind> for World {
         self.course.tally.look(Invariant::Admitted);
         let cells = self.plan.world.cells_mbps.clone();
         for (cell, mbps) in cells.iter().enumerate() {
-            let access = format!("cell-{cell}");
+            let access = access(cell);
             let told: u64 = self.cells[cell].values().map(|ppm| u64::from(*ppm)).sum();
             if told > 900_000 {
                 let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
