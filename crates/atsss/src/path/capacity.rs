@@ -256,10 +256,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a path carries up to 500 Mbit/s, with a queue of two packets or more and a receiver that looks every
+        /// Whatever a path carries up to 500 Mbit/s, with a queue of three packets or more and a receiver that looks every
         /// half millisecond: within a fifth after the trains that traffic pays for.
         #[test]
-        fn trains_tell_what_a_path_carries(kbps in 500_u64..500_000, queue in 3_000_u64..1_000_000, batch_us in 0_u64..500) {
+        fn trains_tell_what_a_path_carries(kbps in 500_u64..500_000, queue in 4_200_u64..1_000_000, batch_us in 0_u64..500) {
             let mut trains = Trains::default();
             let (mut now, mut sent, mut told) = (Instant::from_secs(1), 0, None);
             // A queue of a few packets leaves too few of them to be told from a batch.

@@ -130,7 +130,8 @@ pub(super) struct Load {
     base_us: [i64; 2],
     window_from: Instant,
     queue_us: u32,
-    drop_us: u32,
+    /// Where packets were dropped: the queue, and what the path carried then (0: not known).
+    dropped: (u32, u64),
     /// Few packets missing at the newest probe beside this queue: an overflow, unless the next probe finds them.
     missing: (i32, u32),
     capacity_bps: u64,
@@ -165,7 +166,7 @@ impl Default for Load {
             base_us: [i64::MAX; 2],
             window_from: Instant::ZERO,
             queue_us: 0,
-            drop_us: u32::MAX,
+            dropped: (u32::MAX, 0),
             missing: (0, 0),
             capacity_bps: 0,
             known: Known::Nothing,
@@ -193,7 +194,7 @@ impl Load {
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: usize, now: Instant) {
         // What the path drops does not wait in it.
-        let most_us = u64::from(self.drop_us.min(MAX_QUEUE_US)) * 2;
+        let most_us = u64::from(self.drop_us().min(MAX_QUEUE_US)) * 2;
         let most = (self.drain_bps() / 1000).saturating_mul(most_us) / 1000;
         self.backlog_bits = (self.backlog_now(now) + bytes as u64 * 8).min(most);
         self.backlog_at = now;
@@ -215,12 +216,12 @@ impl Load {
     pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
         let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
         self.queue_us = self.queue_of(forward_us, now);
-        let Some(mark) = self.marks.iter().find(|mark| mark.used && mark.id == msg.id) else { return };
-        let (tx_packets, modelled) = (mark.tx_packets, mark.backlog_bits);
+        let mark = self.marks.iter().find(|mark| mark.used && mark.id == msg.id).copied();
         // Answers to earlier probes are lost, or say less.
         for mark in self.marks.iter_mut().filter(|mark| msg.id.wrapping_sub(mark.id).cast_signed() >= 0) {
             mark.used = false;
         }
+        let Some(Mark { tx_packets, backlog_bits: modelled, .. }) = mark else { return };
         let fresh = Seen {
             at_ns: msg.timestamp_ns,
             rx_bytes: msg.counters.rx_bytes as u32,
@@ -248,7 +249,7 @@ impl Load {
     /// What was under way is lost or late: the path was down.
     pub(super) fn interrupted(&mut self) {
         *self = Self {
-            drop_us: self.drop_us,
+            dropped: self.dropped,
             capacity_bps: self.capacity_bps,
             known: self.known,
             estimate_bps: self.estimate_bps,
@@ -271,7 +272,7 @@ impl Load {
             rtt_us,
             queue_us,
             modelled_us,
-            drop_us: self.drop_us,
+            drop_us: self.drop_us(),
             seen_bps: self.capacity_bps,
             capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
             estimate_bps: self.estimate_bps,
@@ -335,8 +336,13 @@ impl Load {
         let queue_us = seen.queue_us.max(fresh.queue_us);
         let lost = i32::try_from(i64::from(sent) - i64::from(got)).unwrap_or(0);
         self.overflowed(lost);
-        let known = self.drop_us != u32::MAX;
-        if queue_us > none_us && !self.is_lossy() && !(known && queue_us < self.drop_us / 2) {
+        let drop_us = self.drop_us();
+        let known = drop_us != u32::MAX;
+        if known && fresh.queue_us - fresh.queue_us / 8 > drop_us {
+            // A probe waited behind so much and was not dropped.
+            self.drops_at(fresh.queue_us);
+        }
+        if queue_us > none_us && !self.is_lossy() && !(known && queue_us < drop_us / 2) {
             if lost > MOST_OVERTAKEN {
                 self.drops_at(queue_us);
             } else {
@@ -373,10 +379,22 @@ impl Load {
     fn drops_at(&mut self, queue_us: u32) {
         let at_us = (queue_us - queue_us / 8).max(2 * NO_QUEUE_US);
         // Probes do not meet the queue at its highest: a level below the one known counts little.
-        self.drop_us = match self.drop_us {
+        let level_us = match self.drop_us() {
             u32::MAX => at_us,
             known => at_us.max(known - known / 8),
         };
+        self.dropped = (level_us, if self.known == Known::Capacity { self.capacity_bps } else { 0 });
+    }
+
+    /// The queue at which the path drops. A queue of so many bytes is left the sooner, the more the path carries; where it
+    /// carries less than it did, the queue may be one of so much time.
+    fn drop_us(&self) -> u32 {
+        let (at_us, at_bps) = self.dropped;
+        if at_us == u32::MAX || self.known != Known::Capacity || self.capacity_bps <= at_bps || at_bps == 0 {
+            return at_us;
+        }
+        let scaled_us = u64::from(at_us) * (at_bps / 1000) / (self.capacity_bps / 1000).max(1);
+        (scaled_us as u32).max(2 * NO_QUEUE_US).min(at_us)
     }
 
     /// A rate at which the path delivered for a while, the queue after it, and whether probes met one before and after.
@@ -605,6 +623,33 @@ mod tests {
         assert_eq!((view.wild_ppm, bed.load.steady_loss_percent()), (0, 0), "an overflow is no wild loss");
         bed.run(10_000_000, 1500, 500);
         assert!(bed.view(2000).queue_us < 2_000, "the queue has drained: {:?}", bed.view(2000));
+    }
+
+    proptest! {
+        /// The rate of a path changes up to ten times up or down, whose queue is one of so many bytes or of so much time.
+        #[test]
+        fn the_drop_level_follows_a_rate_that_steps(
+            from_mbps in 5_u64..200,
+            percent in 10_u64..1_000,
+            queue_ms in 10_u64..60,
+            is_of_bytes: bool,
+        ) {
+            let to_mbps = (from_mbps * percent / 100).clamp(5, 200);
+            let mut bed = Bed::new(from_mbps * 1_000_000, 10_000, queue_ms * 1000);
+            bed.run(from_mbps * 1_200_000, 0, 2000);
+            let after_us = if is_of_bytes { queue_ms * 1000 * from_mbps / to_mbps } else { queue_ms * 1000 };
+            let packets = |mbps: u64, us: u64| mbps * us / (1440 * 8);
+            prop_assume!((4_000..200_000).contains(&after_us));
+            prop_assume!(packets(from_mbps, queue_ms * 1000).min(packets(to_mbps, after_us)) >= 16);
+            // Empty, so that the step leaves no more in the queue than it has room for.
+            bed.run(from_mbps * 100_000, 2000, 500);
+            (bed.rate_bps, bed.queue_us) = (to_mbps * 1_000_000, after_us);
+            bed.run(to_mbps * 1_200_000, 2500, 3000);
+            let view = bed.view(5500);
+            let level_us = u64::from(view.drop_us);
+            prop_assert!((after_us / 2..=after_us * 5 / 4 + 2_000).contains(&level_us), "{after_us} {view:?}");
+            prop_assert_eq!(view.wild_ppm, 0);
+        }
     }
 
     #[test]
