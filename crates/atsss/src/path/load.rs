@@ -338,10 +338,6 @@ impl Load {
         self.overflowed(lost);
         let drop_us = self.drop_us();
         let known = drop_us != u32::MAX;
-        if known && fresh.queue_us - fresh.queue_us / 8 > drop_us {
-            // A probe waited behind so much and was not dropped.
-            self.drops_at(fresh.queue_us);
-        }
         if queue_us > none_us && !self.is_lossy() && !(known && queue_us < drop_us / 2) {
             if lost > MOST_OVERTAKEN {
                 self.drops_at(queue_us);
@@ -387,7 +383,7 @@ impl Load {
     }
 
     /// The queue at which the path drops. A queue of so many bytes is left the sooner, the more the path carries; where it
-    /// carries less than it did, the queue may be one of so much time.
+    /// carries less than it did, the next drops tell.
     fn drop_us(&self) -> u32 {
         let (at_us, at_bps) = self.dropped;
         if at_us == u32::MAX || self.known != Known::Capacity || self.capacity_bps <= at_bps || at_bps == 0 {
