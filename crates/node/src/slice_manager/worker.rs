@@ -108,6 +108,11 @@ impl Work {
 
     /// One step for every slice and UE that waits for one, and health when it is due. Whether there may be more to do.
     async fn round(&mut self) -> Result<bool, crate::runtime::api::Problem> {
+        // A change whose outcome was not known may be stored, and another instance may have led.
+        if let Err(error) = self.engine.sync().await {
+            tracing::warn!("database: {error:#}");
+            return Ok(false);
+        }
         // Slices that failed are tried again, and what UEs do not need any more is given back.
         if self.engine.read(|m| !m.due(now_ms()).is_empty()) {
             self.engine.commit(|m| Ok((m.due(now_ms()), ()))).await?;
@@ -174,8 +179,8 @@ impl Work {
             }
             Step::Verify { access } => match (self.network.cell(access), action) {
                 (Some(cell), Action::Do(_)) => {
-                    let shares = self.engine.read(|m| m.shares(access, id, action));
-                    cell.health(&shares, true).await
+                    let (shares, only) = self.engine.read(|m| m.verified(access, id, action));
+                    cell.health(&shares, only).await
                 }
                 _ => Ok(()),
             },

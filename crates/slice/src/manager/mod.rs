@@ -448,6 +448,22 @@ impl Manager {
         access.map_or_else(Vec::new, |access| compile::shares(&self.slices, access, id, action))
     }
 
+    /// What an access must say it has while `action` of slice `id` is checked, and whether it may have nothing else. Of slices
+    /// that are changing or not sure there it may have either.
+    #[must_use]
+    pub fn verified(&self, access: &str, id: &str, action: &Action) -> (Vec<SliceShare>, bool) {
+        let is_open = |s: &&Slice| {
+            s.id != id
+                && s.reserved().contains_key(access)
+                && (s.plan.is_some() || s.unsure.contains_key(access))
+        };
+        let open: BTreeSet<&str> =
+            self.slices.values().filter(is_open).map(|s| s.cell_name.as_str()).collect();
+        let mut shares = self.shares(access, id, action);
+        shares.retain(|share| !open.contains(share.name.as_str()));
+        (shares, open.is_empty())
+    }
+
     /// The shares an access should have now.
     #[must_use]
     pub fn shares_now(&self, access: &str) -> Vec<SliceShare> {
@@ -559,12 +575,12 @@ impl Manager {
         Ok(vec![Write::slice(slice)])
     }
 
-    /// A slice that is gone, and the UEs that had it.
+    /// A slice that is gone, and the UEs that had it. A cell that refused the place may have the UE in another one yet.
     fn gone(&self, id: &str) -> Vec<Write> {
         let mut writes = vec![Write { kind: Kind::Slice, id: id.to_owned(), record: None }];
         for ue in self.ues.values().filter(|ue| ue.slices.iter().any(|a| a.slice == id)) {
             let mut ue = ue.clone();
-            ue.slices.retain(|a| a.slice != id);
+            ue.release(|place| place.slice == id);
             writes.push(Write::ue(ue));
         }
         writes

@@ -2,7 +2,7 @@
 //!
 //! A UE with a name at the cells is in one slice there: of the places with this name the newest counts. It is told to the cells
 //! (`Pending`), and again where a cell has it elsewhere, for a cell that starts again has its UEs where its configuration says. A
-//! name whose place is taken away is kept with the UE until the cells at which it has no other place have put it back into
+//! name whose place is taken away, or whose slice is removed, is kept with the UE until the cells at which it has no other place have put it back into
 //! the rest.
 
 use super::{Illegal, MAX_UE_SLICES, Manager, Refusal, Write};
@@ -10,7 +10,7 @@ use crate::lifecycle::State;
 use crate::record::{Assignment, Attachment, Kind, Ue};
 use std::collections::BTreeMap;
 
-/// Names of a UE that wait to be put back into the rest, at most.
+/// Names of a UE that wait to be put back into the rest, at most; those of slices that are removed are always kept.
 const MAX_RELEASED: usize = 64;
 
 /// A place that cells are to be told.
@@ -49,6 +49,15 @@ impl Ue {
         for place in self.slices.iter_mut().filter(|place| place.cell_ue.as_deref() == Some(name)) {
             place.cell_ue = None;
         }
+    }
+
+    /// Takes places away, if there are such; their names are to be put back.
+    pub(super) fn release(&mut self, gone: impl Fn(&Assignment) -> bool) -> bool {
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.slices).into_iter().partition(gone);
+        let any = !gone.is_empty();
+        self.slices = kept;
+        self.released.extend(gone.into_iter().filter_map(|place| place.cell_ue));
+        any
     }
 
     /// Its record; none, if it was being forgotten and nothing is left to be done.
@@ -101,7 +110,8 @@ impl Manager {
                 writes.push(owner.written());
             }
         }
-        release(&mut ue, |place| place.slice == id)?;
+        ue.release(|place| place.slice == id);
+        bounded(&ue)?;
         ue.slices.push(Assignment { slice: id.to_owned(), cell_ue, attachment: Attachment::Pending });
         ue.slices.sort_by(|a, b| a.slice.cmp(&b.slice));
         writes.push(Write::ue(ue));
@@ -114,11 +124,10 @@ impl Manager {
     /// There is no such UE, or it has none there, or too many names wait to be put back.
     pub fn unassign(&self, ue: &str, id: &str) -> Result<Vec<Write>, Refusal> {
         let mut ue = self.ue(ue)?.clone();
-        let before = ue.slices.len();
-        release(&mut ue, |place| place.slice == id)?;
-        if ue.slices.len() == before {
+        if !ue.release(|place| place.slice == id) {
             return Err(Refusal::Unknown("slice of this UE", id.to_owned()));
         }
+        bounded(&ue)?;
         Ok(vec![Write::ue(ue)])
     }
 
@@ -128,7 +137,8 @@ impl Manager {
     /// There is no such UE, or too many names wait to be put back.
     pub fn forget(&self, ue: &str) -> Result<Vec<Write>, Refusal> {
         let mut ue = self.ue(ue)?.clone();
-        release(&mut ue, |_| true)?;
+        ue.release(|_| true);
+        bounded(&ue)?;
         ue.token_hash.clear();
         ue.session = None;
         ue.session_state = ue.session_state.map(|_| Attachment::Pending);
@@ -232,11 +242,8 @@ impl Manager {
     }
 }
 
-/// Takes places away; their names are to be put back.
-fn release(ue: &mut Ue, gone: impl Fn(&Assignment) -> bool) -> Result<(), Refusal> {
-    let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut ue.slices).into_iter().partition(gone);
-    ue.slices = kept;
-    ue.released.extend(gone.into_iter().filter_map(|place| place.cell_ue));
+/// Whether a UE has no more names that wait to be put back than it may have.
+fn bounded(ue: &Ue) -> Result<(), Refusal> {
     if ue.released.len() > MAX_RELEASED {
         let what = "names at the cells that wait to be put back";
         return Err(Refusal::Full { what, most: MAX_RELEASED as u64 });

@@ -522,6 +522,18 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     put(&mut m, writes);
     assert!(m.released(10).is_empty());
 
+    // So is the name of a slice that is removed: the cell that refused this place may have the UE in another one.
+    let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
+    put(&mut m, writes);
+    tell(&mut m, Err("no such UE".into()));
+    let writes = m.remove("s2", false, 20).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s2", |_| false);
+    let released = m.released(10);
+    assert_eq!(released.iter().map(|name| name.cell_ue.as_str()).collect::<Vec<_>>(), ["p1"]);
+    let writes = m.put_back(&released);
+    put(&mut m, writes);
+
     // A UE that is forgotten stays until the cells know, and takes nothing meanwhile.
     let writes = m.assign("phone", "s1", Some("p1".into())).unwrap();
     put(&mut m, writes);
@@ -535,4 +547,32 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     let writes = m.forget("tablet").unwrap();
     put(&mut m, writes);
     assert!(m.ue("tablet").is_err(), "nothing is left to be done");
+}
+
+/// While one slice is checked another is changed: the cell may have of it what it had or what it gets.
+#[test]
+fn a_check_leaves_out_what_is_changing() {
+    let mut m = manager();
+    for (id, name) in [("s1", "video"), ("s2", "voice"), ("s3", "rest of it")] {
+        let writes = m.create(id, order(name, &["pier"], 10.0, 1.0), 10).unwrap();
+        put(&mut m, writes);
+        run(&mut m, id, |_| false);
+    }
+    let check = Action::Do(Step::Verify { access: "cell-1".into() });
+    let names = |m: &Manager| {
+        let (shares, only) = m.verified("cell-1", "s1", &check);
+        (shares.into_iter().map(|share| share.name).collect::<Vec<_>>(), only)
+    };
+    let all = ["video", "voice", "rest of it"].map(str::to_owned).to_vec();
+    assert_eq!(names(&m), (all.clone(), true));
+    let writes = m.remove("s2", false, 20).unwrap();
+    put(&mut m, writes);
+    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], false));
+    run(&mut m, "s2", |_| false);
+    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], true));
+    // Its own change is what is checked.
+    let writes = m.modify("s1", order("video", &["pier"], 20.0, 1.0), 30).unwrap();
+    put(&mut m, writes);
+    let own = m.verified("cell-1", "s1", &check).0.into_iter().find(|share| share.name == "video");
+    assert_eq!(own.map(|share| share.share_ppm), Some(m.slice("s1").unwrap().wanted["cell-1"].share_ppm));
 }

@@ -129,6 +129,11 @@ impl World {
 
     fn round(&mut self, n: usize) -> Result<(), Violation> {
         let (now, now_ms) = (self.course.now, self.clock_ms(n));
+        if !self.store_answers() {
+            self.instances[n].work.next = now + RETRY;
+            return Ok(());
+        }
+        self.take(n)?;
         if !self.instances[n].manager.due(now_ms).is_empty() {
             let before = self.instances[n].manager.due(now_ms);
             match self.commit(n, move |m| Ok(m.due(now_ms)))? {
@@ -171,7 +176,8 @@ impl World {
                     Some((index(access), Ask::Shares(manager.shares(access, id, action))))
                 }
                 Action::Do(Step::Verify { access }) => {
-                    Some((index(access), Ask::Health(manager.shares(access, id, action), true)))
+                    let (shares, only) = manager.verified(access, id, action);
+                    Some((index(access), Ask::Health(shares, only)))
                 }
                 _ => None,
             },

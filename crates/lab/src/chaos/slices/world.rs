@@ -211,7 +211,7 @@ impl World {
     }
 
     /// An instance takes over what is newer.
-    fn take(&mut self, n: usize) -> Result<(), Violation> {
+    pub(super) fn take(&mut self, n: usize) -> Result<(), Violation> {
         let known = self.instances[n].revision;
         self.course.tally.look(Invariant::Versions);
         if self.store.revision < known {
