@@ -225,9 +225,10 @@ impl Work {
         let mut names = self.engine.read(|m| m.released(1000));
         for (access, cell) in self.network.cells() {
             let mut told = Vec::new();
-            for name in names {
-                let is_placed = self.engine.read(|m| m.has_place(access, Some(&name.cell_ue)));
-                if !is_placed && let Err(why) = cell.release(&name.cell_ue).await {
+            for mut name in names {
+                if self.engine.read(|m| m.has_place(access, Some(&name.cell_ue))) {
+                    name.placed_at.push(access.to_owned());
+                } else if let Err(why) = cell.release(&name.cell_ue).await {
                     tracing::warn!(access, "{why}");
                     break;
                 }

@@ -35,6 +35,8 @@ pub struct Released {
     pub ue: String,
     /// Its name at the cells.
     pub cell_ue: String,
+    /// Accesses whose cells were not told, for it has a place there.
+    pub placed_at: Vec<String>,
 }
 
 impl Ue {
@@ -224,17 +226,21 @@ impl Manager {
     #[must_use]
     pub fn released(&self, most: usize) -> Vec<Released> {
         let of = |ue: &Ue| {
-            let name = |name: &String| Released { ue: ue.id.clone(), cell_ue: name.clone() };
+            let name =
+                |name: &String| Released { ue: ue.id.clone(), cell_ue: name.clone(), placed_at: Vec::new() };
             ue.released.iter().map(name).collect::<Vec<_>>()
         };
         self.ues.values().flat_map(of).take(most).collect()
     }
 
-    /// Cells have put these back.
+    /// Cells have put these back. A name that lost a place meanwhile, for which a cell was not told, is still to be put back.
     #[must_use]
     pub fn put_back(&self, names: &[Released]) -> Vec<Write> {
         let mut ues: BTreeMap<&str, Ue> = BTreeMap::new();
-        for name in names {
+        let is_back = |name: &&Released| {
+            name.placed_at.iter().all(|access| self.has_place(access, Some(&name.cell_ue)))
+        };
+        for name in names.iter().filter(is_back) {
             let Ok(ue) = self.ue(&name.ue) else { continue };
             ues.entry(&name.ue).or_insert_with(|| ue.clone()).released.remove(&name.cell_ue);
         }

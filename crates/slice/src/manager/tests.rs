@@ -522,6 +522,22 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     put(&mut m, writes);
     assert!(m.released(10).is_empty());
 
+    // A cell is not told of a name that has a place there; when that is taken away before the others have answered, it is to be.
+    for slice in ["s1", "s2"] {
+        let writes = m.assign("tablet", slice, Some("p1".into())).unwrap();
+        put(&mut m, writes);
+    }
+    let mut released = m.released(10);
+    assert!(released.len() == 1 && m.has_place(&access, Some("p1")));
+    released[0].placed_at.push(access.clone());
+    let writes = m.unassign("tablet", "s2").unwrap();
+    put(&mut m, writes);
+    let writes = m.put_back(&released);
+    put(&mut m, writes);
+    assert_eq!(m.released(10).len(), 1);
+    let writes = m.put_back(&m.released(10));
+    put(&mut m, writes);
+
     // So is the name of a slice that is removed: the cell that refused this place may have the UE in another one.
     let writes = m.assign("tablet", "s2", Some("p1".into())).unwrap();
     put(&mut m, writes);

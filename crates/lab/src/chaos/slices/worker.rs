@@ -165,11 +165,17 @@ impl World {
         Ok(())
     }
 
-    fn start(&mut self, n: usize, job: Job) -> Result<(), Violation> {
+    fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
         if let Job::Step(id, _) = &job {
             self.instances[n].work.before = self.instances[n].manager.slice(id).ok().cloned();
         }
         let manager = &self.instances[n].manager;
+        if let Job::Release(cell, names, next) = &mut job
+            && let Some(name) = names.get_mut(*next)
+            && manager.has_place(&access(*cell), Some(&name.cell_ue))
+        {
+            name.placed_at.push(access(*cell));
+        }
         let ask = match &job {
             Job::Step(id, Some(action)) => match action {
                 Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access }) => {
@@ -195,9 +201,8 @@ impl World {
             }
             Job::Places(cell) => Some((*cell, Ask::Places)),
             Job::Release(cell, names, next) => {
-                let name = names.get(*next).map(|name| name.cell_ue.clone());
-                let name = name.filter(|name| !manager.has_place(&access(*cell), Some(name)));
-                name.map(|name| (*cell, Ask::Release(name)))
+                let name = names.get(*next).filter(|name| !name.placed_at.contains(&access(*cell)));
+                name.map(|name| (*cell, Ask::Release(name.cell_ue.clone())))
             }
             Job::Untold | Job::Released => None,
         };
