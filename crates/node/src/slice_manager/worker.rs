@@ -224,11 +224,11 @@ impl Work {
     async fn release(&self) -> Result<(), crate::runtime::api::Problem> {
         let mut names = self.engine.read(|m| m.released(1000));
         for (access, cell) in self.network.cells() {
+            self.engine.read(|m| m.note_placed(access, &mut names));
             let mut told = Vec::new();
-            for mut name in names {
-                if self.engine.read(|m| m.has_place(access, Some(&name.cell_ue))) {
-                    name.placed_at.push(access.to_owned());
-                } else if let Err(why) = cell.release(&name.cell_ue).await {
+            for name in names {
+                let is_placed = name.placed_at.last().is_some_and(|at| at == access);
+                if !is_placed && let Err(why) = cell.release(&name.cell_ue).await {
                     tracing::warn!(access, "{why}");
                     break;
                 }
@@ -300,7 +300,7 @@ impl Work {
                 }
                 let places = match health {
                     // A cell that starts again has every UE where its configuration says.
-                    Ok(()) if self.engine.read(|m| m.has_place(&access, None)) => cell.places().await,
+                    Ok(()) if self.engine.read(|m| m.has_place(&access)) => cell.places().await,
                     other => other.map(|()| BTreeMap::new()),
                 };
                 match places {

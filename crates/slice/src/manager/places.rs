@@ -2,13 +2,13 @@
 //!
 //! A UE with a name at the cells is in one slice there: of the places with this name the newest counts. It is told to the cells
 //! (`Pending`), and again where a cell has it elsewhere, for a cell that starts again has its UEs where its configuration says. A
-//! name whose place is taken away, or whose slice is removed, is kept with the UE until the cells at which it has no other place have put it back into
-//! the rest.
+//! name whose place is taken away, or whose slice is removed, is kept with the UE until the cells at which it has no other
+//! place have put it back into the rest.
 
 use super::{Illegal, MAX_UE_SLICES, Manager, Refusal, Write};
 use crate::lifecycle::State;
 use crate::record::{Assignment, Attachment, Kind, Ue};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of a UE that wait to be put back into the rest, at most; those of slices that are removed are always kept.
 const MAX_RELEASED: usize = 64;
@@ -187,12 +187,16 @@ impl Manager {
         ues.into_values().map(Write::ue).collect()
     }
 
-    /// Whether some UE has a place with a name at an access, or with this one.
+    /// Whether some UE has a place with a name at an access.
     #[must_use]
-    pub fn has_place(&self, access: &str, name: Option<&str>) -> bool {
-        let fits =
-            |a: &Assignment| a.cell_ue.as_deref().is_some_and(|own| name.is_none_or(|name| own == name));
-        self.ues.values().flat_map(|ue| &ue.slices).any(|a| fits(a) && self.is_at(a, access))
+    pub fn has_place(&self, access: &str) -> bool {
+        self.names_at(access).next().is_some()
+    }
+
+    /// Names that have a place at an access.
+    fn names_at(&self, access: &str) -> impl Iterator<Item = &str> {
+        let at = move |a: &&Assignment| self.is_at(a, access);
+        self.ues.values().flat_map(|ue| &ue.slices).filter(at).filter_map(|a| a.cell_ue.as_deref())
     }
 
     /// Places that are to be told again, for the cell of an access has the UE in another slice, or has it and refused.
@@ -233,13 +237,22 @@ impl Manager {
         self.ues.values().flat_map(of).take(most).collect()
     }
 
+    /// Notes which of these have a place at an access: its cell is not told of them.
+    pub fn note_placed(&self, access: &str, names: &mut [Released]) {
+        let at: BTreeSet<&str> = self.names_at(access).collect();
+        let placed = names.iter_mut().filter(|name| at.contains(name.cell_ue.as_str()));
+        placed.for_each(|name| name.placed_at.push(access.to_owned()));
+    }
+
     /// Cells have put these back. A name that lost a place meanwhile, for which a cell was not told, is still to be put back.
     #[must_use]
     pub fn put_back(&self, names: &[Released]) -> Vec<Write> {
         let mut ues: BTreeMap<&str, Ue> = BTreeMap::new();
-        let is_back = |name: &&Released| {
-            name.placed_at.iter().all(|access| self.has_place(access, Some(&name.cell_ue)))
-        };
+        let accesses: BTreeSet<&String> = names.iter().flat_map(|name| &name.placed_at).collect();
+        let at: BTreeMap<&String, BTreeSet<&str>> =
+            accesses.into_iter().map(|access| (access, self.names_at(access).collect())).collect();
+        let is_back =
+            |name: &&Released| name.placed_at.iter().all(|access| at[access].contains(name.cell_ue.as_str()));
         for name in names.iter().filter(is_back) {
             let Ok(ue) = self.ue(&name.ue) else { continue };
             ues.entry(&name.ue).or_insert_with(|| ue.clone()).released.remove(&name.cell_ue);

@@ -491,7 +491,7 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     put(&mut m, writes);
     assert_eq!((m.untold(10).len(), m.untold(10)[0].cell_name.as_str()), (1, "video"));
     tell(&mut m, Ok(()));
-    assert!(m.strays(&access, &cell("video")).is_empty() && m.has_place(&access, Some("p1")));
+    assert!(m.strays(&access, &cell("video")).is_empty() && m.has_place(&access));
     // The cell starts again.
     let writes = m.strays(&access, &cell("rest"));
     put(&mut m, writes);
@@ -517,7 +517,7 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
     let writes = m.unassign("tablet", "s2").unwrap();
     put(&mut m, writes);
     let released = m.released(10);
-    assert_eq!((released.len(), m.has_place(&access, Some("p1"))), (1, false));
+    assert_eq!((released.len(), m.has_place(&access)), (1, false));
     let writes = m.put_back(&released);
     put(&mut m, writes);
     assert!(m.released(10).is_empty());
@@ -528,8 +528,9 @@ fn a_name_at_the_cells_has_one_place_or_is_put_back() {
         put(&mut m, writes);
     }
     let mut released = m.released(10);
-    assert!(released.len() == 1 && m.has_place(&access, Some("p1")));
-    released[0].placed_at.push(access.clone());
+    assert!(released.len() == 1 && m.has_place(&access));
+    m.note_placed(&access, &mut released);
+    assert_eq!(released[0].placed_at, *std::slice::from_ref(&access));
     let writes = m.unassign("tablet", "s2").unwrap();
     put(&mut m, writes);
     let writes = m.put_back(&released);

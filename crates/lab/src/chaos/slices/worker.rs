@@ -170,11 +170,8 @@ impl World {
             self.instances[n].work.before = self.instances[n].manager.slice(id).ok().cloned();
         }
         let manager = &self.instances[n].manager;
-        if let Job::Release(cell, names, next) = &mut job
-            && let Some(name) = names.get_mut(*next)
-            && manager.has_place(&access(*cell), Some(&name.cell_ue))
-        {
-            name.placed_at.push(access(*cell));
+        if let Job::Release(cell, names, 0) = &mut job {
+            manager.note_placed(&access(*cell), names);
         }
         let ask = match &job {
             Job::Step(id, Some(action)) => match action {
@@ -336,7 +333,7 @@ impl World {
 
     fn look_at_places(&mut self, n: usize, cell: usize) {
         let Instance { manager, work, .. } = &mut self.instances[n];
-        if manager.has_place(&access(cell), None) {
+        if manager.has_place(&access(cell)) {
             work.queue.push_front(Job::Places(cell));
         }
     }
