@@ -452,11 +452,7 @@ impl Manager {
     /// that are changing or not sure there it may have either.
     #[must_use]
     pub fn verified(&self, access: &str, id: &str, action: &Action) -> (Vec<SliceShare>, bool) {
-        let is_open = |s: &&Slice| {
-            s.id != id
-                && s.reserved().contains_key(access)
-                && (s.plan.is_some() || s.unsure.contains_key(access))
-        };
+        let is_open = |s: &&Slice| s.id != id && (s.unsure.contains_key(access) || changes_at(s, access));
         let open: BTreeSet<&str> =
             self.slices.values().filter(is_open).map(|s| s.cell_name.as_str()).collect();
         let mut shares = self.shares(access, id, action);
@@ -474,7 +470,7 @@ impl Manager {
     /// Whether a change of an access's shares is under way.
     #[must_use]
     pub fn busy(&self, access: &str) -> bool {
-        self.slices.values().any(|s| s.plan.is_some() && s.reserved().contains_key(access))
+        self.slices.values().any(|s| changes_at(s, access))
     }
 
     /// Tells how the step went that is to be done for slice `id`; with no step left, ends the plan.
@@ -759,6 +755,11 @@ impl Manager {
         });
         Ok((demand.collect(), not_supported))
     }
+}
+
+/// Whether a change of what a slice has at an access is under way.
+fn changes_at(slice: &Slice, access: &str) -> bool {
+    slice.plan.is_some() && slice.reserved().contains_key(access)
 }
 
 #[cfg(test)]

@@ -194,7 +194,7 @@ impl Manager {
     }
 
     /// Names that have a place at an access.
-    fn names_at(&self, access: &str) -> impl Iterator<Item = &str> {
+    pub(super) fn names_at(&self, access: &str) -> impl Iterator<Item = &str> {
         let at = move |a: &&Assignment| self.is_at(a, access);
         self.ues.values().flat_map(|ue| &ue.slices).filter(at).filter_map(|a| a.cell_ue.as_deref())
     }
