@@ -76,6 +76,8 @@ pub struct Jit {
     in_rlc_bytes: u64,
     /// The last answer was no: a packet waits in SDAP.
     held: bool,
+    /// It was asked since the MAC last said what it expects.
+    asked: bool,
     empty_forecasts: u32,
 }
 
@@ -95,6 +97,7 @@ impl Jit {
             next: None,
             in_rlc_bytes: 0,
             held: false,
+            asked: false,
             empty_forecasts: 0,
         }
     }
@@ -147,6 +150,7 @@ impl Discipline for Jit {
 
 impl Limiter for Jit {
     fn admits(&mut self, next: &Candidate, now: Instant) -> bool {
+        self.asked = true;
         let Some(forecast) = self.next else {
             // Nothing is known: one packet at a time.
             return self.in_rlc_bytes == 0;
@@ -180,11 +184,11 @@ impl Limiter for Jit {
             _ => again,
         });
         self.empty_forecasts = if next.bytes == 0 { self.empty_forecasts.saturating_add(1) } else { 0 };
-        self.next = Some(next);
+        (self.next, self.asked) = (Some(next), false);
     }
 
     fn on_forecast(&mut self, next: Forecast) {
-        self.next = Some(next);
+        (self.next, self.asked) = (Some(next), false);
     }
 
     fn wants_polls(&self) -> bool {
@@ -200,14 +204,20 @@ impl Limiter for Jit {
             return None;
         }
         let fill = self.next_tick(self.next?, now) - self.guard();
-        // The fill for that tick has been: the one for the next.
-        Some(if fill > now { fill } else { self.pulls.next_after(now + self.guard()) - self.guard() })
+        if fill > now {
+            return Some(fill);
+        }
+        // Slots shorter than the guard: the fill for the next tick has been, if it was for what is expected of it now. Then
+        // it is that for the first tick beyond the guard.
+        Some(if self.asked { self.pulls.next_after(now + self.guard()) - self.guard() } else { now })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amc::{Amc, NrConfig, RadioConfig, TddConfig};
+    use proptest::prelude::*;
 
     fn at_us(us: u64) -> Instant {
         Instant::from_micros(us)
@@ -319,8 +329,46 @@ mod tests {
         l.on_forwarded(1000, at_us(1000));
         assert!(!l.is_due(next, 1500, at_us(1000)));
         assert!(l.is_due(next, 1500, at_us(1030)));
-        let woken = l.wake_at(at_us(1000)).unwrap();
-        assert_eq!(woken, Instant::from_nanos(1_025_000));
+        // What is expected now is covered first.
+        assert_eq!(l.wake_at(at_us(1000)), Some(at_us(1000)));
+        l.admits(&bulk(), at_us(1000));
+        assert_eq!(l.wake_at(at_us(1000)), Some(Instant::from_nanos(1_025_000)));
+    }
+
+    proptest! {
+        /// Whatever the slots, the pattern and the guard: what a report expects of the next pull is looked at before that pull.
+        #[test]
+        fn every_expectation_is_looked_at_in_time(
+            (pattern, numerology) in proptest::sample::select(vec![
+                (None, 0), (None, 3), (None, 4), (Some("DDDSU"), 0), (Some("DDDSU"), 1), (Some("DDDSU"), 3),
+                (Some("DDSU"), 2), (Some("DDDDDDDSUU"), 1), (Some("DDDDDDDSUU"), 4), (Some("DU"), 2),
+            ]),
+            guard_us in 20u32..=1000,
+            grants in proptest::collection::vec(0u32..5000, 50),
+        ) {
+            let tdd = pattern.map(|pattern: &str| TddConfig {
+                pattern: pattern.into(),
+                downlink_symbols: 10,
+                uplink_symbols: 2,
+            });
+            let radio = NrConfig { numerology, tdd, ..NrConfig::default() };
+            let pulls = Amc::new(&RadioConfig::Nr(radio)).unwrap().pulls(Direction::Downlink);
+            let params = JitParams { guard_us, min_guard_us: guard_us, max_guard_us: guard_us, spare_bytes: 40 };
+            let mut l = Jit::new(params, BearerParams { pulls, ..BearerParams::default() });
+            let mut at = Instant::from_millis(1);
+            for bytes in grants {
+                at = pulls.next_after(at);
+                let next = Forecast { at: pulls.next_after(at), bytes, most_bytes: 5000 };
+                l.on_tti(&TtiReport { at, elapsed_ttis: 1, next: Some(next), ..TtiReport::default() });
+                let look = l.wake_at(at).unwrap();
+                prop_assert!(look < next.at, "{look:?}, the pull is at {:?}", next.at);
+                while l.admits(&bulk(), look) {
+                    l.on_forwarded(1500, look);
+                }
+                prop_assert!(l.in_rlc_bytes + 40 >= bytes.into(), "{} of {bytes}", l.in_rlc_bytes);
+                prop_assert!(l.wake_at(look).unwrap() > look);
+            }
+        }
     }
 
     #[test]
