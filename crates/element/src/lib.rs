@@ -66,6 +66,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod index;
 pub mod ioam;
 pub mod names;
 pub mod packet;

@@ -1,7 +1,7 @@
 //! The flows of a node: bounded, and hard to flood.
 //!
 //! ```text
-//!   5-tuple ── SipHash-1-3, keyed ──▶ index (tag, number) ──▶ flow, which stays where it is
+//!   5-tuple ── SipHash-1-3, keyed ──▶ index ──▶ flow, which stays where it is
 //!
 //!   on probation:  newest ... oldest     seen in one direction; at most a quarter
 //!   proven:        newest ... oldest     data was acknowledged
@@ -12,20 +12,13 @@
 //! not those of its neighbours.
 
 use super::flow::Flow;
+use anabranch_element::index::HashIndex;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::FlowKey;
 
 const NONE: u32 = u32::MAX;
 /// Flows are in order of use up to this.
 const STALE: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy)]
-struct Slot {
-    tag: u32,
-    number: u32,
-}
-
-const EMPTY: Slot = Slot { tag: 0, number: NONE };
 
 #[expect(clippy::large_enum_variant, reason = "free ones are used again, in place")]
 enum Entry {
@@ -42,7 +35,8 @@ struct List {
 
 /// The flows.
 pub(super) struct Flows {
-    index: Vec<Slot>,
+    /// Numbers by the hash in their flow.
+    index: HashIndex,
     entries: Vec<Entry>,
     free: u32,
     /// On probation, proven.
@@ -54,7 +48,7 @@ pub(super) struct Flows {
 impl Flows {
     pub(super) fn new(seed: u64, limit: u32) -> Self {
         Self {
-            index: vec![EMPTY; 16],
+            index: HashIndex::default(),
             entries: Vec::new(),
             free: NONE,
             lists: [List { newest: NONE, oldest: NONE, len: 0 }; 2],
@@ -68,7 +62,7 @@ impl Flows {
     }
 
     pub(super) const fn bytes(&self) -> usize {
-        self.index.capacity() * size_of::<Slot>() + self.entries.capacity() * size_of::<Entry>()
+        self.index.bytes() + self.entries.capacity() * size_of::<Entry>()
     }
 
     #[inline]
@@ -79,18 +73,7 @@ impl Flows {
     /// The number of a flow that is there.
     #[inline]
     pub(super) fn find(&self, key: &FlowKey, hash: u64) -> Option<u32> {
-        let mut at = self.home(tag(hash));
-        // Ends: at least a quarter of the slots is empty.
-        loop {
-            let slot = *self.index.get(at)?;
-            if slot.number == NONE {
-                return None;
-            }
-            if slot.tag == tag(hash) && self.get(slot.number).is_some_and(|flow| flow.key == *key) {
-                return Some(slot.number);
-            }
-            at = self.after(at);
-        }
+        self.index.find(hash, |number| self.get(number).is_some_and(|flow| flow.key == *key))
     }
 
     #[inline]
@@ -144,11 +127,6 @@ impl Flows {
 
     /// Adds a flow that is not there; there must be room.
     pub(super) fn insert(&mut self, flow: Flow) -> u32 {
-        if (self.len() as usize + 1) * 4 > self.index.len() * 3 {
-            let slots = vec![EMPTY; self.index.len() * 2];
-            let old = core::mem::replace(&mut self.index, slots);
-            old.into_iter().filter(|slot| slot.number != NONE).for_each(|slot| self.place(slot));
-        }
         let (hash, moved) = (flow.hash, flow.seen);
         let entry = Entry::Used { flow, moved, newer: NONE, older: NONE, proven: false };
         let number = self.free;
@@ -165,39 +143,18 @@ impl Flows {
                 self.entries.len() as u32 - 1
             }
         };
-        self.place(Slot { tag: tag(hash), number });
+        self.index.insert(hash, number);
         self.link(number);
         number
     }
 
     /// Forgets a flow.
     pub(super) fn remove(&mut self, number: u32) {
-        let Some(flow) = self.get(number) else { return };
-        let tag = tag(flow.hash);
+        let Some(hash) = self.get(number).map(|flow| flow.hash) else { return };
+        self.index.remove(hash, number);
         self.unlink(number);
         self.entries[number as usize] = Entry::Free(self.free);
         self.free = number;
-        let mut hole = self.home(tag);
-        while self.index[hole].number != number {
-            if self.index[hole].number == NONE {
-                return; // not so: every flow is in the index
-            }
-            hole = self.after(hole);
-        }
-        let mut at = hole;
-        loop {
-            at = self.after(at);
-            let slot = self.index[at];
-            if slot.number == NONE {
-                break;
-            }
-            let from_home = at.wrapping_sub(self.home(slot.tag)) & (self.index.len() - 1);
-            if from_home >= at.wrapping_sub(hole) & (self.index.len() - 1) {
-                self.index[hole] = slot;
-                hole = at;
-            }
-        }
-        self.index[hole] = EMPTY;
     }
 
     /// All flows, in the order of their numbers.
@@ -211,24 +168,6 @@ impl Flows {
     /// The number behind the last one in use.
     pub(super) const fn end(&self) -> u32 {
         self.entries.len() as u32
-    }
-
-    fn place(&mut self, slot: Slot) {
-        let mut at = self.home(slot.tag);
-        while self.index[at].number != NONE {
-            at = self.after(at);
-        }
-        self.index[at] = slot;
-    }
-
-    #[inline]
-    fn home(&self, tag: u32) -> usize {
-        tag as usize & (self.index.len() - 1)
-    }
-
-    #[inline]
-    const fn after(&self, at: usize) -> usize {
-        (at + 1) & (self.index.len() - 1)
     }
 
     fn link(&mut self, number: u32) {
@@ -268,10 +207,6 @@ impl Flows {
             *newer = before;
         }
     }
-}
-
-const fn tag(hash: u64) -> u32 {
-    (hash >> 32) as u32
 }
 
 #[cfg(test)]

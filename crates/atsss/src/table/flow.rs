@@ -1,7 +1,7 @@
 //! What a session remembers of its flows: the rule of each, and its sequence number.
 //!
 //! ```text
-//!   5-tuple --SipHash-1-3, keyed--> index (tag, node) --> node { key, entry, newer, older }
+//!   5-tuple --SipHash-1-3, keyed--> index --> node { key, entry, newer, older }
 //!                                                           ^ most recently used ... least <- evicted
 //! ```
 //!
@@ -16,6 +16,7 @@
 //! any number used by a flow that was removed, nor further than 2^30 behind one still here. The first
 //! packet is to be marked START (see [`FlowEntry::next_sequence`]).
 
+use anabranch_element::index::HashIndex;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::FlowSteer;
 use anabranch_wire::ip::FlowKey;
@@ -135,19 +136,10 @@ struct Node {
     older: u32,
 }
 
-/// Slot of the index: upper half of the hash, and the node; `NONE` if empty.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    tag: u32,
-    node: u32,
-}
-
-const EMPTY: Slot = Slot { tag: 0, node: NONE };
-
 #[derive(Debug)]
 struct Flows {
-    /// A power of two of slots, at most 3/4 in use.
-    index: Vec<Slot>,
+    /// Nodes by the hash in their entry.
+    index: HashIndex,
     /// All in use: a removed node is overwritten by the last one.
     nodes: Vec<Node>,
     newest: u32,
@@ -200,22 +192,22 @@ impl FlowTable {
     #[must_use]
     pub fn get(&self, key: &FlowKey) -> Option<&FlowEntry> {
         let flows = self.used()?;
-        let (_, node) = flows.find(key, flows.hash(key))?;
+        let node = flows.find(key, flows.hash(key))?;
         flows.nodes.get(node as usize).map(|node| &node.entry)
     }
 
     /// As [`Self::get`], for changing.
     pub fn get_mut(&mut self, key: &FlowKey) -> Option<&mut FlowEntry> {
         let Form::Used(flows) = &mut self.0 else { return None };
-        let (_, node) = flows.find(key, flows.hash(key))?;
+        let node = flows.find(key, flows.hash(key))?;
         flows.nodes.get_mut(node as usize).map(|node| &mut node.entry)
     }
 
     /// Forgets a flow.
     pub fn remove(&mut self, key: &FlowKey) -> Option<FlowEntry> {
         let Form::Used(flows) = &mut self.0 else { return None };
-        let (slot, node) = flows.find(key, flows.hash(key))?;
-        Some(flows.remove(slot, node))
+        let node = flows.find(key, flows.hash(key))?;
+        Some(flows.remove(node))
     }
 
     /// Forgets flows without a packet for `idle`, and gives memory back when none is left. Takes time
@@ -229,8 +221,8 @@ impl FlowTable {
             flows.evict();
         }
         let expired = before - flows.nodes.len();
-        if flows.nodes.is_empty() && flows.index.len() > 1 {
-            (flows.nodes, flows.index) = (Vec::new(), vec![EMPTY]);
+        if flows.nodes.is_empty() {
+            (flows.nodes, flows.index) = (Vec::new(), HashIndex::default());
         }
         expired
     }
@@ -245,12 +237,8 @@ impl FlowTable {
             if node.entry.pinned && now.saturating_since(node.entry.last_used) < idle {
                 at += 1;
             } else {
-                let (key, hash) = (node.key, node.entry.hash);
                 // The last node takes the place of the one removed: the same place is looked at again.
-                match flows.find(&key, hash) {
-                    Some((slot, node)) => flows.remove(slot, node),
-                    None => return, // not so: every node is in the index
-                };
+                flows.remove(at as u32);
             }
         }
         if flows.nodes.is_empty() {
@@ -304,8 +292,7 @@ impl FlowTable {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.used().map_or(0, |flows| {
-            let index = flows.index.capacity() * size_of::<Slot>();
-            size_of::<Flows>() + index + flows.nodes.capacity() * size_of::<Node>()
+            size_of::<Flows>() + flows.index.bytes() + flows.nodes.capacity() * size_of::<Node>()
         })
     }
 
@@ -330,7 +317,7 @@ impl FlowTable {
 impl Flows {
     fn new(key: u64, limit: NonZeroU32, counter: u32) -> Self {
         Self {
-            index: vec![EMPTY],
+            index: HashIndex::default(),
             nodes: Vec::new(),
             newest: NONE,
             oldest: NONE,
@@ -369,7 +356,7 @@ impl Flows {
     fn make_newest(&mut self, key: &FlowKey) -> u32 {
         let hash = self.hash(key);
         let at = match self.find(key, hash) {
-            Some((_, node)) => {
+            Some(node) => {
                 self.unlink(node);
                 node
             }
@@ -384,7 +371,7 @@ impl Flows {
         if self.nodes.len() >= self.limit.get() as usize {
             self.evict();
         }
-        if (self.nodes.len() + 1) * 4 > self.index.len() * 3 {
+        if self.index.is_full() {
             self.grow();
         }
         let entry = FlowEntry {
@@ -400,29 +387,27 @@ impl Flows {
         };
         let at = u32::try_from(self.nodes.len()).unwrap_or(NONE);
         self.nodes.push(Node { key: *key, entry, newer: NONE, older: NONE });
-        self.place(Slot { tag: tag(hash), node: at });
+        self.index.insert(hash, at);
         at
     }
 
     fn evict(&mut self) {
-        let Some(node) = self.nodes.get(self.oldest as usize) else { return };
-        if let Some((slot, at)) = self.find(&node.key, node.entry.hash) {
-            self.remove(slot, at);
+        if !self.nodes.is_empty() {
+            self.remove(self.oldest);
             self.evicted += 1;
         }
     }
 
-    fn remove(&mut self, slot: usize, at: u32) -> FlowEntry {
+    /// Removes a node that is there.
+    fn remove(&mut self, at: u32) -> FlowEntry {
         self.unlink(at);
-        self.clear_slot(slot);
+        self.index.remove(self.nodes[at as usize].entry.hash, at);
         let last = u32::try_from(self.nodes.len() - 1).unwrap_or(NONE);
         if last != at {
             // The last node moves into the gap: tell the index and its neighbours.
             let node = &self.nodes[last as usize];
             let (hash, newer, older) = (node.entry.hash, node.newer, node.older);
-            if let Some(slot) = self.find_node(hash, last) {
-                self.index[slot].node = at;
-            }
+            self.index.renumber(hash, last, at);
             self.set_older_of(newer, at);
             self.set_newer_of(older, at);
         }
@@ -440,13 +425,11 @@ impl Flows {
 
     /// Makes room for this many entries, and no more.
     fn fit(&mut self, entries: usize) {
-        let slots = (entries * 4).div_ceil(3).next_power_of_two();
         self.nodes.reserve_exact(entries.saturating_sub(self.nodes.len()));
         self.nodes.shrink_to(entries);
-        self.index = vec![EMPTY; slots];
-        for at in 0..self.nodes.len() {
-            let slot = Slot { tag: tag(self.nodes[at].entry.hash), node: u32::try_from(at).unwrap_or(NONE) };
-            self.place(slot);
+        self.index = HashIndex::with_capacity(entries);
+        for (at, node) in (0..).zip(&self.nodes) {
+            self.index.insert(node.entry.hash, at);
         }
     }
 
@@ -454,55 +437,9 @@ impl Flows {
         key.hash64((self.key, self.key.rotate_left(32) ^ 0x736f_6d65_7073_6575))
     }
 
-    /// The slot and the node of a flow.
-    fn find(&self, key: &FlowKey, hash: u64) -> Option<(usize, u32)> {
-        self.search(hash, |node| self.nodes.get(node as usize).is_some_and(|node| node.key == *key))
-    }
-
-    fn find_node(&self, hash: u64, at: u32) -> Option<usize> {
-        self.search(hash, |node| node == at).map(|(slot, _)| slot)
-    }
-
-    fn search(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<(usize, u32)> {
-        let mask = self.index.len() - 1;
-        let mut i = home(tag(hash), mask);
-        loop {
-            let slot = self.index[i];
-            if slot.node == NONE {
-                return None;
-            }
-            if slot.tag == tag(hash) && is_it(slot.node) {
-                return Some((i, slot.node));
-            }
-            i = (i + 1) & mask;
-        }
-    }
-
-    fn place(&mut self, slot: Slot) {
-        let mask = self.index.len() - 1;
-        let mut i = home(slot.tag, mask);
-        while self.index[i].node != NONE {
-            i = (i + 1) & mask;
-        }
-        self.index[i] = slot;
-    }
-
-    fn clear_slot(&mut self, mut hole: usize) {
-        let mask = self.index.len() - 1;
-        let mut i = hole;
-        loop {
-            i = (i + 1) & mask;
-            let slot = self.index[i];
-            if slot.node == NONE {
-                break;
-            }
-            let from_home = i.wrapping_sub(home(slot.tag, mask)) & mask;
-            if from_home >= i.wrapping_sub(hole) & mask {
-                self.index[hole] = slot;
-                hole = i;
-            }
-        }
-        self.index[hole] = EMPTY;
+    /// The node of a flow.
+    fn find(&self, key: &FlowKey, hash: u64) -> Option<u32> {
+        self.index.find(hash, |node| self.nodes.get(node as usize).is_some_and(|node| node.key == *key))
     }
 
     fn unlink(&mut self, at: u32) {
@@ -536,14 +473,6 @@ impl Flows {
         }
     }
 }
-const fn tag(hash: u64) -> u32 {
-    (hash >> 32) as u32
-}
-
-const fn home(tag: u32, mask: usize) -> usize {
-    tag as usize & mask
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

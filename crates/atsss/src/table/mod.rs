@@ -6,16 +6,14 @@
 //!   5-tuple of a packet -> flow.rs     flow -> rule, sequence number (bounded, least recently used)
 //! ```
 //!
-//! `open.rs`, `slab.rs` and `index.rs` are the containers underneath; `access::memory` computes
-//! what they cost.
+//! `open.rs`, `slab.rs` and [`HashIndex`](anabranch_element::index::HashIndex) are the containers underneath; `access::memory`
+//! computes what they cost.
 
 pub mod flow;
-mod index;
 mod open;
 pub mod session;
 mod slab;
 
-pub use index::HashIndex;
 pub use slab::{Slab, SlabLayout};
 
 use thiserror::Error;

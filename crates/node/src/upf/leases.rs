@@ -8,7 +8,7 @@ use crate::runtime::{folder, state_file};
 use anabranch_atsss::FixedHasher;
 use anabranch_atsss::crypto::PublicKey;
 use anabranch_atsss::session::Addresses;
-use anabranch_atsss::table::HashIndex;
+use anabranch_element::index::HashIndex;
 use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,18 @@
 //!
 //! Open addressing, linear probing, deletion by shifting back, at most 3/4 full; grows by half, so that on
 //! average 5/8 is in use. The caller hashes (keyed, where strangers choose keys) and compares.
+//!
+//! ```
+//! use anabranch_element::index::HashIndex;
+//!
+//! let names = ["ue-1", "ue-2"];
+//! let hash = |name: &str| name.bytes().fold(0, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+//! let mut index = HashIndex::default();
+//! for (entry, name) in (0..).zip(names) {
+//!     index.insert(hash(name), entry);
+//! }
+//! assert_eq!(index.find(hash("ue-2"), |entry| names[entry as usize] == "ue-2"), Some(1));
+//! ```
 
 /// One slot; `NONE` in `entry`: empty.
 #[derive(Debug, Clone, Copy)]
@@ -25,15 +37,22 @@ pub struct HashIndex {
 }
 
 impl HashIndex {
+    /// One with room for so many entries.
+    #[must_use]
+    pub fn with_capacity(entries: usize) -> Self {
+        Self { slots: vec![EMPTY; (entries * 4).div_ceil(3)], len: 0 }
+    }
+
     /// The entry with this hash that `is_it`.
     #[must_use]
+    #[inline]
     pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         self.search(hash, is_it).map(|i| self.slots[i].entry)
     }
 
     /// Adds an entry that is not there.
     pub fn insert(&mut self, hash: u64, entry: u32) {
-        if (self.len + 1) * 4 > self.slots.len() * 3 {
+        if self.is_full() {
             let slots = vec![EMPTY; (self.slots.len() + self.slots.len() / 2).max(8)];
             let old = core::mem::replace(&mut self.slots, slots);
             old.into_iter().filter(|slot| slot.entry != NONE).for_each(|slot| self.place(slot));
@@ -61,6 +80,19 @@ impl HashIndex {
         self.len -= 1;
     }
 
+    /// Gives an entry another number; nothing happens if it is not there.
+    pub fn renumber(&mut self, hash: u64, entry: u32, to: u32) {
+        if let Some(i) = self.search(hash, |other| other == entry) {
+            self.slots[i].entry = to;
+        }
+    }
+
+    /// Whether one more makes it grow.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        (self.len + 1) * 4 > self.slots.len() * 3
+    }
+
     /// Number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -79,6 +111,7 @@ impl HashIndex {
         self.slots.capacity() * size_of::<Slot>()
     }
 
+    #[inline]
     fn search(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
@@ -105,10 +138,12 @@ impl HashIndex {
         self.slots[i] = slot;
     }
 
+    #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
     }
 
+    #[inline]
     const fn after(&self, i: usize) -> usize {
         if i + 1 == self.slots.len() { 0 } else { i + 1 }
     }
@@ -141,6 +176,20 @@ mod tests {
             index.insert(u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15), key);
         }
         assert!(index.bytes() <= 16 * index.len() + 64, "{}", index.bytes());
+    }
+
+    #[test]
+    fn an_entry_gets_another_number() {
+        let mut index = HashIndex::with_capacity(3);
+        (0..3).for_each(|key| index.insert(hash(key), key));
+        assert!(index.is_full() && index.bytes() == 4 * 8, "room for three, and no more");
+        index.renumber(hash(2), 2, 9);
+        index.renumber(hash(1), 7, 8);
+        assert_eq!(
+            [9, 8, 2, 1].map(|n| index.find(hash(2), |entry| entry == n).is_some()),
+            [true, false, false, false]
+        );
+        assert_eq!(index.find(hash(1), |entry| entry == 1), Some(1));
     }
 
     proptest! {
