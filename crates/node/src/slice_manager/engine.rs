@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 /// What one UE is told, as it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct UeDocument {
     /// JSON.
     pub body: String,
     /// ETag, in quotes.
@@ -39,7 +39,7 @@ pub struct Engine {
     held: RwLock<Held>,
     writer: tokio::sync::Mutex<()>,
     changed: watch::Sender<i64>,
-    told: Mutex<(i64, HashMap<String, Arc<Told>>)>,
+    told: Mutex<(i64, HashMap<String, Arc<UeDocument>>)>,
 }
 
 /// What is wrong with the database.
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// What a UE is told now.
-    pub fn told(&self, ue: &str) -> Result<Arc<Told>, Refusal> {
+    pub fn told(&self, ue: &str) -> Result<Arc<UeDocument>, Refusal> {
         let held = self.held();
         let ue = held.manager.ue(ue)?;
         // Most UEs have the same slices as many others, and no policies of their own.
@@ -160,7 +160,7 @@ impl Engine {
             let view = view::view(&held.manager, ue, self.ttl_s);
             let body = serde_json::to_string(&view).unwrap_or_default();
             let etag = format!("\"{}\"", tag(body.as_bytes()));
-            Arc::new(Told { body, etag })
+            Arc::new(UeDocument { body, etag })
         };
         Ok(cache.1.entry(key).or_insert_with(make).clone())
     }
