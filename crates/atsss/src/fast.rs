@@ -18,7 +18,7 @@ use anabranch_wire::ip::FlowKey;
 use std::net::SocketAddr;
 
 /// After a change a session keeps its flows for this long: what is under way by the slower path should arrive first.
-pub(crate) const KEEP: Duration = Duration::from_secs(1);
+pub(crate) const KEEP_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

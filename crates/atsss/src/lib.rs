@@ -73,7 +73,7 @@ pub trait DatagramSink {
 
     /// Packets of this flow may go by without the session, as the last one went, until [`DatagramSink::revoke`]. Who
     /// has no faster way does nothing.
-    fn carry(&mut self, _flow: &FastFlow, _now: Instant) {}
+    fn offload(&mut self, _flow: &FastFlow, _now: Instant) {}
 
     /// From now on the session wants to see every packet of this flow, as its packets have it; without one, of every flow
     /// that it gave away.

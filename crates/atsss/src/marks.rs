@@ -1,14 +1,14 @@
 //! Inner packets that leave a tunnel, as an IOAM node sees them.
 
 use super::PacketSink;
-use anabranch_element::ioam::{Node, Told};
+use anabranch_element::ioam::{Node, NodeReport};
 use anabranch_element::time::Instant;
 
 /// Passes packets on, each counted as an arrival of `node`, and its trace filled. What waits to be put in order waited in
 /// the tunnel, as the stamps have it.
 pub(crate) struct Marked<'a, S> {
     node: Option<&'a mut Node>,
-    told: Told,
+    told: NodeReport,
     now: Instant,
     inner: &'a mut S,
 }
@@ -24,7 +24,7 @@ impl<'a, S: PacketSink> Marked<'a, S> {
         inner: &'a mut S,
     ) -> Self {
         let (depth_bytes, capacity_bytes) = (Some(held_bytes as u64), Some(most_bytes as u64));
-        Self { node, told: Told { depth_bytes, capacity_bytes, ..Told::default() }, now, inner }
+        Self { node, told: NodeReport { depth_bytes, capacity_bytes, ..NodeReport::default() }, now, inner }
     }
 }
 

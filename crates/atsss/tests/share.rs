@@ -7,7 +7,7 @@ use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_element::time::Duration;
 use anabranch_steer::{Rule, SteeringMode, active_standby};
 use anabranch_wire::ip;
-use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, StreamWord};
+use anabranch_wire::tunnel::{DeliveryOrder, InnerHeader, PLAIN_OVERHEAD, StreamWord};
 use std::net::SocketAddr;
 use swarm::{SERVER, Swarm, from, virtual_ip};
 
@@ -32,7 +32,7 @@ fn hoard(swarm: &mut Swarm, i: u32, bytes: usize) {
     for stream in 0..=255 {
         for epoch in 1..=8 {
             let word = StreamWord { stream, epoch, timeout_100us: u16::MAX };
-            let header = InnerHeader::data(&packet, Order::Stream(word)).expect("IP");
+            let header = InnerHeader::data(&packet, DeliveryOrder::Stream(word)).expect("IP");
             let mut datagram = vec![0; PLAIN_OVERHEAD + packet.len()];
             header.emit(&mut datagram).expect("room");
             datagram[InnerHeader::LEN..].copy_from_slice(&packet);

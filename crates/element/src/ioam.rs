@@ -1,4 +1,4 @@
-//! An IOAM node (RFC 9197): what it measures of arrivals, and its pen. Links, cells, both ends of the tunnel and LWIP nodes
+//! An IOAM node (RFC 9197): what it measures of arrivals, and what it writes into traces. Links, cells, both ends of the tunnel and LWIP nodes
 //! are nodes by it.
 //!
 //! ```text
@@ -110,7 +110,7 @@ pub struct IoamNode {
 
 /// What a node tells when a packet leaves it. `None`: it does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Told {
+pub struct NodeReport {
     /// Bytes behind the packet.
     pub depth_bytes: Option<u64>,
     /// Most bytes the queue holds.
@@ -223,7 +223,13 @@ impl Node {
 
     /// A packet that came at `arrived` leaves at `at`: fills its trace, if it has one of our namespace with room; `told` is
     /// asked for only then. The stamp is that of its coming (RFC 9197 §4.4.2.3).
-    pub fn fill(&mut self, packet: &mut [u8], arrived: Instant, at: Instant, told: impl FnOnce() -> Told) {
+    pub fn fill(
+        &mut self,
+        packet: &mut [u8],
+        arrived: Instant,
+        at: Instant,
+        told: impl FnOnce() -> NodeReport,
+    ) {
         // Most have none.
         if packet.len() < 48 || packet[0] >> 4 != 6 || packet[6] != HOP_BY_HOP {
             return;
@@ -301,8 +307,12 @@ mod tests {
         packet
     }
 
-    fn told() -> Told {
-        Told { depth_bytes: Some(3000), queue_drops: Some(u64::from(u32::MAX) + 4), ..Told::default() }
+    fn told() -> NodeReport {
+        NodeReport {
+            depth_bytes: Some(3000),
+            queue_drops: Some(u64::from(u32::MAX) + 4),
+            ..NodeReport::default()
+        }
     }
 
     fn checksum_is_right(packet: &[u8]) -> bool {

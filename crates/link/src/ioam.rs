@@ -14,7 +14,7 @@
 //! A link can also be the middlebox that takes telemetry off ([`Strip`]).
 
 use super::link::LinkStats;
-use anabranch_element::ioam::{Node, Told};
+use anabranch_element::ioam::{Node, NodeReport};
 use anabranch_element::packet::Packet;
 use anabranch_element::time::Instant;
 use anabranch_wire::ioam;
@@ -55,13 +55,13 @@ impl Telemetry {
     pub(super) fn passes(&mut self, packet: &mut Packet, at: Instant, queue: Queue, stats: &LinkStats) {
         if let Some(node) = &mut self.node {
             let arrived = packet.at;
-            node.fill(packet, arrived, at, || Told {
+            node.fill(packet, arrived, at, || NodeReport {
                 depth_bytes: Some(queue.depth_bytes as u64),
                 capacity_bytes: Some(queue.capacity_bytes as u64),
                 link_bps: queue.rate_bps,
                 queue_drops: Some(stats.queue_drops + stats.overflow_drops),
                 medium_losses: Some(stats.random_drops + stats.black_hole_drops),
-                ..Told::default()
+                ..NodeReport::default()
             });
         }
         if matches!(self.strip, Strip::Traces | Strip::Both)

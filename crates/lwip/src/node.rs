@@ -14,7 +14,7 @@ use super::steer::{ONE, Switch, lte_share, of_flow};
 use super::timers::Timers;
 use super::ue::family;
 use anabranch_element::Reason;
-use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, Told};
+use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::{FlowKey, IpPacket, protocol, rewrite_dst};
 use anabranch_wire::tcp::{TcpFlags, TcpView};
@@ -131,7 +131,7 @@ impl Node {
     pub fn downlink(&mut self, packet: &mut [u8], now: Instant) -> Leg {
         if let Some(ioam) = &mut self.ioam {
             ioam.down.arrived(packet, now);
-            ioam.down.fill(packet, now, now, Told::default);
+            ioam.down.fill(packet, now, now, NodeReport::default);
         }
         let leg = match see(packet) {
             Ok(seen) => {
@@ -158,7 +158,7 @@ impl Node {
         self.send_orphans(out);
         if let Some(ioam) = &mut self.ioam {
             ioam.up.arrived(packet, now);
-            ioam.up.fill(packet, now, now, Told::default);
+            ioam.up.fill(packet, now, now, NodeReport::default);
         }
         let packet = &*packet;
         let seen = see(packet);

@@ -153,7 +153,7 @@ impl PdcpRx {
         if count.wrapping_sub(self.deliver) >= self.next.wrapping_sub(self.deliver) {
             self.next = count.wrapping_add(1);
         }
-        self.hand_up(now, &mut up);
+        self.deliver(now, &mut up);
         if let Some((until, _)) = self.reordering
             && self.deliver.wrapping_sub(until) <= u32::MAX / 2
         {
@@ -194,7 +194,7 @@ impl PdcpRx {
             }
             self.deliver = self.deliver.wrapping_add(1);
         }
-        self.hand_up(now, &mut up);
+        self.deliver(now, &mut up);
         self.wait(now);
     }
 
@@ -220,7 +220,7 @@ impl PdcpRx {
         self.deliver.wrapping_add(ahead).wrapping_sub(behind)
     }
 
-    fn hand_up(&mut self, now: Instant, up: &mut impl FnMut(u32, Packet)) {
+    fn deliver(&mut self, now: Instant, up: &mut impl FnMut(u32, Packet)) {
         while let Some(Some(_)) = self.held.front() {
             if let Some(pdu) = self.held.pop_front().flatten() {
                 self.up(pdu, now, up);

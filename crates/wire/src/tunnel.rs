@@ -192,7 +192,7 @@ impl InnerHeader {
     /// IPv4 nor IPv6 nor empty, or the payload is longer than 65,535 bytes.
     #[inline]
     #[must_use]
-    pub fn data(payload: &[u8], order: Order) -> Option<Self> {
+    pub fn data(payload: &[u8], order: DeliveryOrder) -> Option<Self> {
         let next_protocol = match order.packet(payload)?.first().map(|b| b >> 4) {
             Some(4) => next_protocol::IPV4,
             Some(6) => next_protocol::IPV6,
@@ -249,7 +249,7 @@ impl InnerHeader {
             })?;
             // A marker and a repair carry no packet, and only they may.
             let version = packet.first().map(|b| b >> 4);
-            let bare = matches!(order, Order::Mark(_) | Order::Repair(_));
+            let bare = matches!(order, DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_));
             let fits = match header.next_protocol {
                 next_protocol::IPV4 => version == Some(4),
                 next_protocol::IPV6 => version == Some(6),
@@ -293,14 +293,14 @@ impl InnerHeader {
     /// # Errors
     /// [`WireError::Value`] for flags that contradict each other.
     #[inline]
-    pub fn order(&self) -> Result<Order, WireError> {
-        Order::from_wire(self.flags, self.sequence)
+    pub fn order(&self) -> Result<DeliveryOrder, WireError> {
+        DeliveryOrder::from_wire(self.flags, self.sequence)
     }
 }
 
 /// How a Data packet is to be ordered at the receiver: the meaning of flags and sequence together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum DeliveryOrder {
     /// Deliver at once. The sequence field is sent as 0 and ignored.
     None,
     /// Per-flow sequence: hold until what comes before is there, or time is up.
@@ -324,20 +324,20 @@ pub enum Order {
     Stream(StreamWord),
     /// Last packet of the EX path of a stream; carries nothing else.
     Mark(StreamWord),
-    /// Per-flow sequence as in [`Order::Flow`] (`hold`) or [`Order::Dedup`], behind a coding word.
+    /// Per-flow sequence as in [`DeliveryOrder::Flow`] (`hold`) or [`DeliveryOrder::Dedup`], behind a coding word.
     Coded {
         /// Position in the flow.
         sequence: u32,
         /// First packet of the flow's sequence.
         start: bool,
-        /// Order is restored.
+        /// DeliveryOrder is restored.
         hold: bool,
     },
     /// A repair of coded packets, up to and including this one.
     Repair(CodeWord),
 }
 
-impl Order {
+impl DeliveryOrder {
     #[inline]
     fn to_wire(self) -> (u8, u32) {
         let start = |s: bool| if s { flag::START } else { 0 };
@@ -602,16 +602,16 @@ mod tests {
     fn inner_header_golden() {
         let word = StreamWord { stream: 1, epoch: 2, timeout_100us: 0x0304 };
         let packet = [0x45, 1, 2];
-        let h = InnerHeader::data(&packet, Order::Stream(word)).unwrap();
+        let h = InnerHeader::data(&packet, DeliveryOrder::Stream(word)).unwrap();
         let mut b = [0; 11];
         h.emit(&mut b).unwrap();
         b[8..].copy_from_slice(&packet);
         assert_eq!(b[..8], [0x84, 4, 0, 3, 1, 2, 3, 4]);
         assert_eq!(InnerHeader::parse(&b).unwrap(), (h, &packet[..]));
-        assert_eq!(h.order(), Ok(Order::Stream(word)));
+        assert_eq!(h.order(), Ok(DeliveryOrder::Stream(word)));
         assert_eq!(classify(&b), Ok(MessageType::PlainData));
         // A marker is a bare header.
-        let h = InnerHeader::data(&[], Order::Mark(word)).unwrap();
+        let h = InnerHeader::data(&[], DeliveryOrder::Mark(word)).unwrap();
         let mut b = [0; 8];
         h.emit(&mut b).unwrap();
         assert_eq!(b, [0x8C, 59, 0, 0, 1, 2, 3, 4]);
@@ -721,14 +721,14 @@ mod tests {
             let word = StreamWord::from_u32(sequence);
             prop_assert_eq!(word.to_u32(), sequence);
             let order = [
-                Order::None,
-                Order::Flow { sequence, start, sole },
-                Order::Dedup { sequence, start },
-                Order::Stream(word),
-                Order::Mark(word),
-                Order::Coded { sequence, start, hold: true },
-                Order::Coded { sequence, start, hold: false },
-                Order::Repair(CodeWord::from_u32(sequence)),
+                DeliveryOrder::None,
+                DeliveryOrder::Flow { sequence, start, sole },
+                DeliveryOrder::Dedup { sequence, start },
+                DeliveryOrder::Stream(word),
+                DeliveryOrder::Mark(word),
+                DeliveryOrder::Coded { sequence, start, hold: true },
+                DeliveryOrder::Coded { sequence, start, hold: false },
+                DeliveryOrder::Repair(CodeWord::from_u32(sequence)),
             ][kind];
             let before = [0, 0, 0, 0, 0, 4, 4, 4][kind];
             let mut packet = vec![0u8; if kind == 4 { 0 } else { before + len }];

@@ -1,7 +1,7 @@
 //! Coded mode: sources out and in, repairs out and in, and what was restored ([`crate::coding`]).
 //!
 //! One code per rule: the flows of a rule protect one another, and a small flow is covered as soon as the rule's traffic
-//! pays for a repair. Order is per flow all the same ([`crate::reorder`]), so a gap in one delays no other.
+//! pays for a repair. DeliveryOrder is per flow all the same ([`crate::reorder`]), so a gap in one delays no other.
 //!
 //! A source symbol is the message as it would be uncoded: inner header and packet. So what is restored goes the way of
 //! every message that arrives.
@@ -18,7 +18,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::Steer;
 use anabranch_steer::coded::Coded;
 use anabranch_wire::coding::{CodeWord, RepairHeader};
-use anabranch_wire::tunnel::{InnerHeader, InnerType, Order};
+use anabranch_wire::tunnel::{DeliveryOrder, InnerHeader, InnerType};
 
 /// Codes of one session in each direction; the least recently used one gives way, unless it is in use.
 const MAX_STREAMS: usize = 8;
@@ -251,7 +251,7 @@ impl Session {
         rule: RuleIndex,
         mode: Coded,
         path: PathId,
-        order: Order,
+        order: DeliveryOrder,
         packet: &[u8],
         now: Instant,
         shared: &mut Shared<'_>,
@@ -263,8 +263,10 @@ impl Session {
         let active = Active::of(&mut self.active, &self.profile);
         let coding = active.coding.get_or_insert_with(|| Box::new(Coding::new(now)));
         let word = coding.push(rule, &mode, [&head, packet], now, shared.pool);
-        let (Some(word), Order::Flow { sequence, start, .. } | Order::Dedup { sequence, start }) =
-            (word, order)
+        let (
+            Some(word),
+            DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start },
+        ) = (word, order)
         else {
             return self.emit_data(path, order, packet, now, out);
         };
@@ -272,7 +274,8 @@ impl Session {
         body.clear();
         body.extend_from_slice(&word.to_u32().to_be_bytes());
         body.extend_from_slice(packet);
-        let order = Order::Coded { sequence, start, hold: matches!(order, Order::Flow { .. }) };
+        let order =
+            DeliveryOrder::Coded { sequence, start, hold: matches!(order, DeliveryOrder::Flow { .. }) };
         let sent = self.emit_data(path, order, &body, now, out);
         self.put_back(body);
         self.emit_repairs(Some(rule), now, out);
@@ -296,7 +299,7 @@ impl Session {
             };
             let path = mode.repair_path(source, &live);
             let body = core::mem::take(&mut coding.scratch);
-            let order = Order::Repair(CodeWord { stream, position: repair.position });
+            let order = DeliveryOrder::Repair(CodeWord { stream, position: repair.position });
             // One that does not go out is one that is lost.
             let _ = self.emit_data(path, order, &body, now, out);
             self.put_back(body);
@@ -314,12 +317,12 @@ impl Session {
     pub(super) fn coded_source(
         &mut self,
         word: CodeWord,
-        order: Order,
+        order: DeliveryOrder,
         packet: &[u8],
         now: Instant,
         shared: &mut Shared<'_>,
     ) -> Hold {
-        let hold = matches!(order, Order::Flow { .. });
+        let hold = matches!(order, DeliveryOrder::Flow { .. });
         let mut head = [0; InnerHeader::LEN];
         let active = Active::of(&mut self.active, &self.profile);
         let coding = active.coding.get_or_insert_with(|| Box::new(Coding::new(now)));
@@ -383,8 +386,11 @@ impl Session {
             let mut message = core::mem::take(&mut coding.scratch);
             let taken = match restored(&mut message) {
                 Some((order, packet)) => {
-                    let hold =
-                        if matches!(order, Order::Flow { .. }) { Hold::For(wait) } else { Hold::Never };
+                    let hold = if matches!(order, DeliveryOrder::Flow { .. }) {
+                        Hold::For(wait)
+                    } else {
+                        Hold::Never
+                    };
                     self.take_in(path, order, hold, packet, now, shared, inner)
                 }
                 None => Err(DropReason::Malformed),
@@ -408,7 +414,7 @@ impl Session {
 }
 
 /// The packet in a restored message, which may be followed by zeros, and its order; `None` if it is none.
-fn restored(message: &mut [u8]) -> Option<(Order, &mut [u8])> {
+fn restored(message: &mut [u8]) -> Option<(DeliveryOrder, &mut [u8])> {
     let length = u16::from_be_bytes([*message.get(2)?, *message.get(3)?]);
     let (message, zeros) = message.split_at_mut_checked(InnerHeader::LEN + usize::from(length))?;
     if zeros.iter().any(|byte| *byte != 0) || ip_len(message.get(InnerHeader::LEN..)?) != Some(length.into())
@@ -417,8 +423,10 @@ fn restored(message: &mut [u8]) -> Option<(Order, &mut [u8])> {
     }
     let (header, _) =
         InnerHeader::parse(message).ok().filter(|(header, _)| header.kind == InnerType::Data)?;
-    let order =
-        header.order().ok().filter(|order| matches!(order, Order::Flow { .. } | Order::Dedup { .. }))?;
+    let order = header
+        .order()
+        .ok()
+        .filter(|order| matches!(order, DeliveryOrder::Flow { .. } | DeliveryOrder::Dedup { .. }))?;
     Some((order, &mut message[InnerHeader::LEN..]))
 }
 
@@ -439,7 +447,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::SocketAddr;
 
-    fn message(from: &str, to: &str, len: usize, order: Order) -> Vec<u8> {
+    fn message(from: &str, to: &str, len: usize, order: DeliveryOrder) -> Vec<u8> {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let packet = wire_ip::udp_datagram(address(from), address(to), &vec![7; len]).unwrap();
         let mut bytes = vec![0; InnerHeader::LEN];
@@ -451,7 +459,7 @@ mod tests {
     #[test]
     fn a_restored_message_is_taken_for_what_it_was_and_nothing_else() {
         for (from, to) in [("10.0.0.1:5", "192.0.2.1:6"), ("[2001:db8::1]:5", "[2001:db8::2]:6")] {
-            let order = Order::Dedup { sequence: 9, start: true };
+            let order = DeliveryOrder::Dedup { sequence: 9, start: true };
             let sent = message(from, to, 100, order);
             let packet = sent[InnerHeader::LEN..].to_vec();
             for zeros in [0, 1, 300] {
@@ -472,7 +480,7 @@ mod tests {
                 assert_eq!(restored(&mut bad), None, "byte {at}");
             }
         }
-        let plain = message("10.0.0.1:5", "192.0.2.1:6", 100, Order::None);
+        let plain = message("10.0.0.1:5", "192.0.2.1:6", 100, DeliveryOrder::None);
         assert_eq!(restored(&mut plain.clone()), None, "nothing of this order is coded");
     }
 

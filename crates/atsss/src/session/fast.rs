@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::{Security, Session, Shared};
-use crate::fast::{FastFlow, FastLane, FastTraffic, KEEP, has_ports, is_none};
+use crate::fast::{FastFlow, FastLane, FastTraffic, KEEP_AFTER_CHANGE, has_ports, is_none};
 use crate::{DatagramSink, PathId, dns};
 use anabranch_element::time::Instant;
 use anabranch_steer::{PathSet, Pick, Steer, View};
@@ -41,7 +41,7 @@ impl Fast {
         self.stale = self.basis.is_some();
     }
 
-    /// As [`Fast::spoil`], of one flow as its packets have it.
+    /// As [`Fast::invalidate`], of one flow as its packets have it.
     pub fn recall(&mut self, key: FlowKey) {
         if self.recalled.len() == MAX_RECALLED {
             self.invalidate();
@@ -88,7 +88,7 @@ impl Session {
         }
         fast.basis = Some(basis);
         let lane = FastLane { session: self.addresses, access, to };
-        out.carry(&FastFlow { lane, key: *key, mtu }, now);
+        out.offload(&FastFlow { lane, key: *key, mtu }, now);
     }
 
     /// Takes everything back if another decision would be made now.
@@ -109,7 +109,7 @@ impl Session {
     pub(super) fn revoke(&mut self, now: Instant, out: &mut impl DatagramSink) {
         let session = self.addresses;
         let fast = &mut self.active().fast;
-        fast.not_before = Some(now + KEEP);
+        fast.not_before = Some(now + KEEP_AFTER_CHANGE);
         fast.stale = false;
         fast.recalled.clear();
         if fast.basis.take().is_some() {

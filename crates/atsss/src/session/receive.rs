@@ -11,7 +11,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::coding::CodeWord;
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{self, FlowKey};
-use anabranch_wire::tunnel::{Fragment, InnerHeader, InnerType, Order};
+use anabranch_wire::tunnel::{DeliveryOrder, Fragment, InnerHeader, InnerType};
 use std::net::SocketAddr;
 
 /// Between two events of closed destinations of one session.
@@ -152,7 +152,7 @@ impl Session {
         }
         let (header, _) = InnerHeader::parse(datagram).map_err(|_| DropReason::Malformed)?;
         // Control is always sealed, and so are markers (a forged one would end the wait for order) and repairs.
-        let sealed = matches!(header.order(), Ok(Order::Mark(_) | Order::Repair(_)));
+        let sealed = matches!(header.order(), Ok(DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_)));
         if header.kind != InnerType::Data || sealed {
             return Err(DropReason::PlainRefused);
         }
@@ -217,26 +217,26 @@ impl Session {
     ) -> Result<(), DropReason> {
         let order = header.order().map_err(|_| DropReason::Malformed)?;
         match order {
-            Order::Mark(word) => {
+            DeliveryOrder::Mark(word) => {
                 let active = Active::of(&mut self.active, &self.profile);
                 active.stream_reorder.on_marker(word, now, shared.pool, inner);
                 Ok(())
             }
-            Order::Repair(word) => self.coded_repair(path, word, packet, now, shared, inner),
-            Order::Coded { sequence, start, hold } => {
+            DeliveryOrder::Repair(word) => self.coded_repair(path, word, packet, now, shared, inner),
+            DeliveryOrder::Coded { sequence, start, hold } => {
                 let (word, packet) = CodeWord::split(packet).ok_or(DropReason::Malformed)?;
                 // Only what may be delivered may be a part of what is restored.
                 self.check_addresses(&FlowKey::parse(packet).map_err(|_| DropReason::NotIp)?, now, shared)?;
-                let order = Order::sequenced(sequence, start, hold);
+                let order = DeliveryOrder::sequenced(sequence, start, hold);
                 let hold = self.coded_source(word, order, packet, now, shared);
                 let taken = self.take_in(path, order, hold, packet, now, shared, inner);
                 self.deliver_recovered(path, word.stream, now, shared, inner);
                 taken
             }
-            Order::Flow { sole: true, .. } => {
+            DeliveryOrder::Flow { sole: true, .. } => {
                 self.take_in(path, order, Hold::OnPath, packet, now, shared, inner)
             }
-            Order::Flow { .. } => self.take_in(path, order, Hold::Skew, packet, now, shared, inner),
+            DeliveryOrder::Flow { .. } => self.take_in(path, order, Hold::Skew, packet, now, shared, inner),
             _ => self.take_in(path, order, Hold::Never, packet, now, shared, inner),
         }
     }
@@ -274,7 +274,7 @@ impl Session {
     pub(super) fn take_in(
         &mut self,
         path: PathId,
-        order: Order,
+        order: DeliveryOrder,
         hold: Hold,
         packet: &mut [u8],
         now: Instant,
@@ -292,7 +292,7 @@ impl Session {
         // What the peer's host may send is what this end can carry back.
         self.clamp_mss(packet, shared.params.inner_mtu);
         match order {
-            Order::Flow { sequence, start, .. } | Order::Dedup { sequence, start } => {
+            DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start } => {
                 let active = Active::of(&mut self.active, &self.profile);
                 let outcome = active.flow_reorder.on_packet(
                     &key,
@@ -309,7 +309,7 @@ impl Session {
                     return Err(DropReason::Duplicate);
                 }
             }
-            Order::Stream(word) => {
+            DeliveryOrder::Stream(word) => {
                 let active = Active::of(&mut self.active, &self.profile);
                 active.stream_reorder.on_packet(word, packet, now, shared.pool, inner);
             }

@@ -131,7 +131,7 @@ pub enum RuleEvent {
 
 /// What was told of a rule.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Told {
+pub(super) struct Reported {
     packets: u64,
     silent_until: Instant,
     excluded: PathSet,

@@ -1,7 +1,7 @@
 //! From the inner packet to the datagrams that carry it.
 
 use super::active::Active;
-use super::rules::Told;
+use super::rules::Reported;
 use super::{Security, Session, SessionEvent, Shared, micros};
 use crate::classify::{FlowOwner, RuleIndex};
 use crate::drops::DropReason;
@@ -13,7 +13,9 @@ use anabranch_steer::{ACKNOWLEDGEMENT_BYTES, FlowSteer};
 use anabranch_steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, Steer, View};
 use anabranch_wire::control::Control;
 use anabranch_wire::ip::{FlowKey, protocol};
-use anabranch_wire::tunnel::{InnerHeader, Order, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN};
+use anabranch_wire::tunnel::{
+    DeliveryOrder, InnerHeader, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
+};
 use std::net::{IpAddr, SocketAddr};
 
 /// What a session remembers per rule once traffic used it.
@@ -30,7 +32,7 @@ pub struct RuleState {
     pub switches: u64,
     /// Packets sent by path.
     pub(super) sent: [u64; MAX_PATHS],
-    pub(super) told: Told,
+    pub(super) told: Reported,
 }
 
 impl RuleState {
@@ -43,7 +45,7 @@ impl RuleState {
             denied: 0,
             switches: 0,
             sent: [0; MAX_PATHS],
-            told: Told::default(),
+            told: Reported::default(),
         }
     }
 
@@ -68,7 +70,7 @@ impl RuleState {
     /// goes on counting its epochs.
     pub(super) fn renew(&mut self, same: bool) {
         self.mode = ModeState::new();
-        (self.sent, self.told) = ([0; MAX_PATHS], Told::default());
+        (self.sent, self.told) = ([0; MAX_PATHS], Reported::default());
         if !same {
             (self.denied, self.switches) = (0, 0);
         }
@@ -181,10 +183,10 @@ impl Session {
                 // What is coded says by itself what it is worth waiting for.
                 Pick::One(path) if policy.reorder && policy.mode.coded().is_none() => {
                     let sole = steer.takes(path, longest_way(&active.live), now);
-                    Order::Flow { sequence, start, sole }
+                    DeliveryOrder::Flow { sequence, start, sole }
                 }
-                _ if policy.reorder => Order::Flow { sequence, start, sole: false },
-                _ => Order::Dedup { sequence, start },
+                _ if policy.reorder => DeliveryOrder::Flow { sequence, start, sole: false },
+                _ => DeliveryOrder::Dedup { sequence, start },
             };
             state.count(pick.paths());
             if let (Some(&mode), Pick::One(path)) = (policy.mode.coded(), pick) {
@@ -201,7 +203,7 @@ impl Session {
         if policy.mode.per_flow() {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
             state.count(PathSet::single(picked));
-            self.emit_data(picked, Order::None, packet, now, out)?;
+            self.emit_data(picked, DeliveryOrder::None, packet, now, out)?;
             self.give(&sent, picked, now, mtu, out);
             return Ok(());
         }
@@ -218,7 +220,7 @@ impl Session {
         }
         let state = self.rule_state(rule);
         state.count(PathSet::single(path));
-        let order = if reorder { Order::Stream(state.stream.stamp()) } else { Order::None };
+        let order = if reorder { DeliveryOrder::Stream(state.stream.stamp()) } else { DeliveryOrder::None };
         self.emit_data(path, order, packet, now, out)?;
         self.give(&sent, path, now, mtu, out);
         Ok(())
@@ -239,7 +241,7 @@ impl Session {
         self.traffic.tx_bytes += packet.len() as u64;
         let live = &self.active().live;
         let path = if live.is_up(path) { Some(path) } else { live.smallest_delay() };
-        self.emit_data(path.ok_or(DropReason::NoPath)?, Order::None, packet, now, out)
+        self.emit_data(path.ok_or(DropReason::NoPath)?, DeliveryOrder::None, packet, now, out)
     }
 
     /// The path of a packet of the TCP lane, where there is a lane and the packet is this session's.
@@ -327,7 +329,7 @@ impl Session {
                 }
                 // The marker is the last packet of the EX path; if it is lost, the hold timer covers it.
                 Switch::Ordered(marker) => {
-                    let _ = self.emit_data(ex, Order::Mark(marker.word), &[], now, out);
+                    let _ = self.emit_data(ex, DeliveryOrder::Mark(marker.word), &[], now, out);
                 }
                 Switch::Unmarked => {}
             }
@@ -356,7 +358,7 @@ impl Session {
     fn emit_copies(
         &mut self,
         paths: PathSet,
-        order: Order,
+        order: DeliveryOrder,
         packet: &[u8],
         now: Instant,
         out: &mut impl DatagramSink,
@@ -376,7 +378,7 @@ impl Session {
     pub(super) fn emit_data(
         &mut self,
         path: PathId,
-        order: Order,
+        order: DeliveryOrder,
         payload: &[u8],
         now: Instant,
         out: &mut impl DatagramSink,
@@ -389,7 +391,7 @@ impl Session {
         let header = InnerHeader::data(payload, order).ok_or(DropReason::NotIp)?;
         // Markers are always sealed: a forged one would end the wait for order. So are repairs: one is of packets that
         // may have gone sealed.
-        let sealed = matches!(order, Order::Mark(_) | Order::Repair(_));
+        let sealed = matches!(order, DeliveryOrder::Mark(_) | DeliveryOrder::Repair(_));
         let active = Active::of(&mut self.active, &self.profile);
         let max = active.usable(path, self.profile.max_payload, now);
         let clear = self.profile.security(path) == Security::Plain && state.is_proven();

@@ -31,7 +31,7 @@ use crate::session::{
 };
 use crate::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::Reason;
-use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, Told};
+use anabranch_element::ioam::{BothWays, IoamNode, IoamStats, NodeReport};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_rules::AccessName;
 use anabranch_steer::PolicyError;
@@ -291,10 +291,10 @@ impl Ue {
 
     fn send(&mut self, packet: &mut [u8], arrived: Instant, now: Instant, out: &mut impl DatagramSink) {
         if let Some(ioam) = &mut self.ioam {
-            ioam.up.fill(packet, arrived, now, || Told {
+            ioam.up.fill(packet, arrived, now, || NodeReport {
                 depth_bytes: Some(self.pending_bytes as u64),
                 capacity_bytes: Some(MAX_PENDING as u64 * u64::from(self.own_mtu)),
-                ..Told::default()
+                ..NodeReport::default()
             });
         }
         self.dns.ask(packet, now);

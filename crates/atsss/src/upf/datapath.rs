@@ -9,7 +9,7 @@ use crate::session::{Shared, UserExceptions};
 use crate::table::Slab;
 use crate::{DatagramSink, PacketSink, PathId, tcp_lane};
 use anabranch_element::Reason;
-use anabranch_element::ioam::Told;
+use anabranch_element::ioam::NodeReport;
 use anabranch_element::time::Instant;
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{InnerHeader, MessageType, SecureHeader, classify};
@@ -46,7 +46,7 @@ impl Upf {
         };
         if let Some(ioam) = &mut self.ioam {
             ioam.down.arrived(packet, now);
-            ioam.down.fill(packet, now, now, || Told { depth_bytes: Some(0), ..Told::default() });
+            ioam.down.fill(packet, now, now, || NodeReport { depth_bytes: Some(0), ..NodeReport::default() });
         }
         // Why a packet was dropped is counted; there is nobody else to tell.
         let _ = user_slot.session.send(packet, now, &mut shared!(self, user), out);

@@ -80,7 +80,7 @@ impl DatagramSink for Wire {
         self.used -= self.frames.pop().map_or(0, |(_, _, _, len)| len);
     }
 
-    fn carry(&mut self, flow: &FastFlow, _: Instant) {
+    fn offload(&mut self, flow: &FastFlow, _: Instant) {
         self.fast.push((self.frames.len(), Fast::Given(*flow)));
     }
 

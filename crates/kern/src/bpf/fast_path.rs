@@ -3,7 +3,7 @@
 //! ```text
 //!   slot: one path of one session, with a lease        flow: which slot carries it, and since which generation
 //!
-//!   open ──▶ carry(flow) … ──▶ renew every little while ──▶ revoke: no flow until it is given again ──▶ close
+//!   open ──▶ offload(flow) … ──▶ renew every little while ──▶ revoke: no flow until it is given again ──▶ close
 //! ```
 //!
 //! A slot works for as long as its lease: who stops renewing it, or dies, has every packet back at once. Nothing here is
@@ -189,7 +189,7 @@ impl FastPath {
     ///
     /// # Errors
     /// The kernel has no room.
-    pub fn carry(&self, slot: u32, flow: &FastFlow) -> Result<(), BpfError> {
+    pub fn offload(&self, slot: u32, flow: &FastFlow) -> Result<(), BpfError> {
         let generation = self.head(slot)[0];
         let value = [slot.to_ne_bytes(), generation.to_ne_bytes()].concat();
         tried("giving a flow to the kernel", self.flows.update(&flow_key(flow), &value, MapFlags::ANY))

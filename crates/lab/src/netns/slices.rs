@@ -91,7 +91,7 @@ impl Manager {
         for ue in case.ues.keys().filter(|ue| uses(case, ue)) {
             let held: Vec<&String> = of_ue(case, ue).map(|(name, ..)| &ids[name]).collect();
             let body = json!({ "slices": held }).to_string();
-            let told: Told = serde_json::from_str(&agent.ask("PUT", &format!("/v1/ues/{ue}"), &body)?)
+            let told: UeToken = serde_json::from_str(&agent.ask("PUT", &format!("/v1/ues/{ue}"), &body)?)
                 .context("the slice manager's answer")?;
             let path = manager.token(&plan.ues[ue]);
             program::write_secret(&path, &told.token)?;
@@ -212,7 +212,7 @@ struct Made {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct UeToken {
     token: String,
 }
 

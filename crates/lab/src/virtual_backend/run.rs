@@ -29,7 +29,7 @@ pub struct Seen {
     /// Of TCP senders: time, congestion window in bytes, third duplicates in a row so far.
     pub senders: BTreeMap<String, Vec<(f64, f64, f64)>>,
     /// Per TCP flow with telemetry: what its sender had been told.
-    pub told: BTreeMap<String, Vec<Told>>,
+    pub told: BTreeMap<String, Vec<PathReport>>,
     /// Times a path failed, as the UE and as the UPF saw it.
     pub failures: BTreeMap<(String, usize), [u64; 2]>,
     /// What happened.
@@ -44,7 +44,7 @@ pub struct Seen {
 
 /// What the sender of a flow knows of its path.
 #[derive(Debug, Clone, Copy)]
-pub struct Told {
+pub struct PathReport {
     /// When, seconds.
     pub at_s: f64,
     /// Losses of media so far, modulo 2^16.
@@ -224,7 +224,7 @@ impl Seen {
                     }
                     if let Some((Some(report), _)) = app.telemetry() {
                         let depth_bytes = report.bottleneck.and_then(|hop| hop.depth_bytes);
-                        let told = Told { at_s, losses: report.medium_losses, depth_bytes };
+                        let told = PathReport { at_s, losses: report.medium_losses, depth_bytes };
                         self.told.entry(name.clone()).or_default().push(told);
                     }
                 }

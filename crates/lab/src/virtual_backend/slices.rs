@@ -20,7 +20,7 @@ use anabranch_rules::{Filter, PortRange, Protocol as Carried};
 use anabranch_selection::plan::{Action, PlanConfig, plan};
 use anabranch_selection::{Endpoint, Host, Interface, Properties, Request, Slice, SliceFacts, select};
 use anabranch_slice::view::view;
-use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Order, Ue, UeView, Write};
+use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, SliceRequest, Ue, UeView, Write};
 use anabranch_steer::{
     Rule, SteeringMode,
     load_balance::{self, Granularity, Weight},
@@ -88,7 +88,7 @@ fn manager(case: &Case) -> Result<Manager> {
     let keep = |manager: &mut Manager, writes: Vec<Write>| writes.into_iter().for_each(|w| manager.put(w));
     for (name, slice) in &case.slices {
         let profile = serde_json::from_value(profile(slice)).with_context(|| format!("slice {name}"))?;
-        let order = Order { name: name.clone(), profile, ..Order::default() };
+        let order = SliceRequest { name: name.clone(), profile, ..SliceRequest::default() };
         let writes = manager.create(name, order, 0).with_context(|| format!("slice {name}"))?;
         keep(&mut manager, writes);
         // Every step of the network succeeds.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   timerfd, absolute ──▶ slots that are due, each at its own time ─┐
-//!   UE devices ─▶ packets ─▶ Gnb ─▶ packets ─▶ N3: device, or GTP-U │ orders (queue + wake)
+//!   UE devices ─▶ packets ─▶ Gnb ─▶ packets ─▶ N3: device, or GTP-U │ jobs (queue + wake)
 //!             ◀──────────────────────────────◀                      │ a report every second (channel)
 //! ```
 //!
@@ -17,7 +17,7 @@ use crate::runtime::api::CellPackets;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
-use crate::runtime::thread::{self, EventLoop, MAX_ORDERS};
+use crate::runtime::thread::{self, EventLoop, MAX_JOBS};
 use anabranch_atsss::{DatagramSink, PacketSink};
 use anabranch_element::Element;
 use anabranch_element::ioam::IoamStats;
@@ -156,16 +156,16 @@ impl thread::Worker for Worker {
         if self.real_time {
             thread::on_time();
         }
-        let orders = self.events.orders();
+        let jobs = self.events.jobs();
         while !self.stop {
             self.due();
             let more = self.read()?;
             let now = self.due();
             self.send(now);
             self.tell(now);
-            for _ in 0..MAX_ORDERS {
-                let Some(order) = orders.pop() else { break };
-                order(&mut self, now);
+            for _ in 0..MAX_JOBS {
+                let Some(job) = jobs.pop() else { break };
+                job(&mut self, now);
             }
             let next = self.next_due();
             self.events.wait(more, next, &mut self.ready)?;

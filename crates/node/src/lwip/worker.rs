@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   backhaul ─▶ Node::downlink ─┬─▶ LTE            timerfd, absolute ──▶ Node::poll: holds that are over
-//!                               └─▶ Wi-Fi          orders (queue + wake)
+//!                               └─▶ Wi-Fi          jobs (queue + wake)
 //!            ◀─ Node::uplink, or later ◀── LTE, Wi-Fi
 //! ```
 //!
@@ -13,7 +13,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::config::LwipConfig;
 use crate::runtime::engine::device::{Device, DeviceCounters};
 use crate::runtime::engine::udp::SocketCounters;
-use crate::runtime::thread::{self, EventLoop, Handle, MAX_ORDERS};
+use crate::runtime::thread::{self, EventLoop, Handle, MAX_JOBS};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_lwip::{Leg, Node, NodeSink};
 use anyhow::Context;
@@ -157,13 +157,13 @@ impl thread::Worker for Worker {
         if self.real_time {
             thread::on_time();
         }
-        let orders = self.events.orders();
+        let jobs = self.events.jobs();
         while !self.stop {
             let more = self.read()?;
             let now = self.clock.now();
-            for _ in 0..MAX_ORDERS {
-                let Some(order) = orders.pop() else { break };
-                order(&mut self, now);
+            for _ in 0..MAX_JOBS {
+                let Some(job) = jobs.pop() else { break };
+                job(&mut self, now);
             }
             self.due(now);
             self.flush();

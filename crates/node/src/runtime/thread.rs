@@ -1,8 +1,8 @@
-//! What the data-path threads of gNB and LWIP node have in common: orders from the control plane, a clock of their
+//! What the data-path threads of gNB and LWIP node have in common: jobs from the control plane, a clock of their
 //! own, a timer on absolute deadlines, a name, and an end.
 //!
 //! ```text
-//!   control plane ── Handle: an order, and a wake ──▶ thread: poll ─▶ read ─▶ work ─▶ orders ─▶ Timer ─▶ poll
+//!   control plane ── Handle: a job, and a wake ──▶ thread: poll ─▶ read ─▶ work ─▶ jobs ─▶ Timer ─▶ poll
 //!                 ◀── Running::failed, or its panic ──┘
 //! ```
 
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
-/// Orders that may wait.
-pub const MAX_ORDERS: usize = 256;
+/// Jobs that may wait.
+pub const MAX_JOBS: usize = 256;
 
 /// What runs on such a thread.
 pub trait Worker: Send + Sized + 'static {
@@ -34,38 +34,38 @@ pub trait Worker: Send + Sized + 'static {
     fn stop(&mut self);
 }
 
-/// An order for a worker.
-pub type Order<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
-/// Orders on their way.
-pub type Orders<W> = Arc<ArrayQueue<Order<W>>>;
+/// A job for a worker.
+pub type Job<W> = Box<dyn FnOnce(&mut W, Instant) + Send>;
+/// Jobs on their way.
+pub type Jobs<W> = Arc<ArrayQueue<Job<W>>>;
 
 /// How the control plane reaches a worker.
 pub struct Handle<W> {
-    orders: Orders<W>,
+    jobs: Jobs<W>,
     waker: Arc<Waker>,
 }
 
 impl<W> Clone for Handle<W> {
     fn clone(&self) -> Self {
-        Self { orders: self.orders.clone(), waker: self.waker.clone() }
+        Self { jobs: self.jobs.clone(), waker: self.waker.clone() }
     }
 }
 
-/// The worker is gone, or has more orders waiting than it can take.
+/// The worker is gone, or has more jobs waiting than it can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the data path does not answer; it is overloaded or stopping")]
 pub struct Unreachable;
 
 impl<W: Worker> Handle<W> {
-    /// A way to reach who takes from the orders when woken.
-    pub fn new(waker: Arc<Waker>) -> (Self, Orders<W>) {
-        let orders = Arc::new(ArrayQueue::new(MAX_ORDERS));
-        (Self { orders: orders.clone(), waker }, orders)
+    /// A way to reach who takes from the jobs when woken.
+    pub fn new(waker: Arc<Waker>) -> (Self, Jobs<W>) {
+        let jobs = Arc::new(ArrayQueue::new(MAX_JOBS));
+        (Self { jobs: jobs.clone(), waker }, jobs)
     }
 
-    /// Runs `order` on the worker, between two batches.
-    pub fn run(&self, order: impl FnOnce(&mut W, Instant) + Send + 'static) -> Result<(), Unreachable> {
-        self.orders.push(Box::new(order)).map_err(|_| Unreachable)?;
+    /// Runs `job` on the worker, between two batches.
+    pub fn run(&self, job: impl FnOnce(&mut W, Instant) + Send + 'static) -> Result<(), Unreachable> {
+        self.jobs.push(Box::new(job)).map_err(|_| Unreachable)?;
         self.waker.wake().map_err(|_| Unreachable)
     }
 
@@ -94,12 +94,12 @@ const WAKER: Token = Token(0);
 const TIMER: Token = Token(1);
 const FIRST_SOURCE: usize = 2;
 
-/// What a worker waits for: its sources, orders, and a deadline.
+/// What a worker waits for: its sources, jobs, and a deadline.
 pub struct EventLoop<W> {
     poll: Poll,
     events: Events,
     timer: Timer,
-    orders: Orders<W>,
+    jobs: Jobs<W>,
 }
 
 impl<W: Worker> EventLoop<W> {
@@ -109,8 +109,8 @@ impl<W: Worker> EventLoop<W> {
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("eventfd")?);
         let timer = Timer::new(clock)?;
         register(&poll, timer.as_raw_fd(), TIMER)?;
-        let (handle, orders) = Handle::new(waker);
-        Ok((Self { poll, events: Events::with_capacity(64), timer, orders }, handle))
+        let (handle, jobs) = Handle::new(waker);
+        Ok((Self { poll, events: Events::with_capacity(64), timer, jobs }, handle))
     }
 
     /// Waits for a descriptor from now on: it is `number` of what is ready.
@@ -118,14 +118,14 @@ impl<W: Worker> EventLoop<W> {
         register(&self.poll, fd, Token(FIRST_SOURCE + number))
     }
 
-    /// The orders that wait.
-    pub fn orders(&self) -> Orders<W> {
-        self.orders.clone()
+    /// The jobs that wait.
+    pub fn jobs(&self) -> Jobs<W> {
+        self.jobs.clone()
     }
 
-    /// Waits until `next`, or for an order, or for a source, and marks that `ready`; if the worker is `busy` it only looks.
+    /// Waits until `next`, or for a job, or for a source, and marks that `ready`; if the worker is `busy` it only looks.
     pub fn wait(&mut self, busy: bool, next: Instant, ready: &mut [bool]) -> anyhow::Result<()> {
-        let timeout = if busy || !self.orders.is_empty() {
+        let timeout = if busy || !self.jobs.is_empty() {
             Some(Duration::ZERO)
         } else {
             self.timer.arm(next)?;

@@ -40,13 +40,13 @@ pub enum Area {
 
 /// An access that has a place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
+pub struct LocatedAccess {
     name: String,
     at: Point,
     range_m: f64,
 }
 
-impl Placed {
+impl LocatedAccess {
     /// Those of the configuration that say where they are.
     pub fn of(accesses: &[ManagedAccess]) -> Vec<Self> {
         let placed = |a: &ManagedAccess| {
@@ -62,7 +62,7 @@ impl Area {
     ///
     /// # Errors
     /// It is none, or no access does.
-    pub fn accesses(&self, placed: &[Placed]) -> Result<Vec<String>, Problem> {
+    pub fn accesses(&self, placed: &[LocatedAccess]) -> Result<Vec<String>, Problem> {
         let wrong = |what: String| Problem::invalid(what).field("serviceArea");
         let points = match self {
             Self::Circle { center, radius } => {
@@ -140,8 +140,8 @@ mod tests {
         Point { latitude, longitude }
     }
 
-    fn placed(name: &str, latitude: f64, longitude: f64, range_m: f64) -> Placed {
-        Placed { name: name.into(), at: at(latitude, longitude), range_m }
+    fn placed(name: &str, latitude: f64, longitude: f64, range_m: f64) -> LocatedAccess {
+        LocatedAccess { name: name.into(), at: at(latitude, longitude), range_m }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::times::{from_rfc3339, rfc3339};
 use super::{Shared, now_ms};
 use crate::runtime::api::Problem;
 use anabranch_slice::profile::{ServiceProfile, Snssai, Thpt};
-use anabranch_slice::{Kind, Manager, Order, Record, State as SliceState, Write};
+use anabranch_slice::{Kind, Manager, Record, SliceRequest, State as SliceState, Write};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -239,7 +239,7 @@ enum ServiceArea {
 
 impl<'de> Deserialize<'de> for ServiceArea {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Told apart by hand, so that what is wrong is said of the one that was meant.
+        // UeDocument apart by hand, so that what is wrong is said of the one that was meant.
         match Value::deserialize(deserializer)? {
             names @ Value::Array(_) => serde_json::from_value(names).map(Self::Names),
             area => serde_json::from_value(area).map(Self::Area),
@@ -329,7 +329,7 @@ async fn book(
     profile.check().map_err(|e| Problem::invalid(e.to_string()))?;
     let short: String = id.chars().take(8).collect();
     let name = format!("booking-{short}");
-    let order = Order { name, profile, accesses, owner: view.owner(), ..Order::default() };
+    let order = SliceRequest { name, profile, accesses, owner: view.owner(), ..SliceRequest::default() };
     let made = shared
         .engine
         .commit(|m| {

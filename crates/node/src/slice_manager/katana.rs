@@ -7,7 +7,7 @@ use super::routes::{Body, Params, Path, refused};
 use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, etag, header_of};
 use anabranch_slice::nest::{self, Nest};
-use anabranch_slice::{Kind, Manager, Order, Record, Slice, Write};
+use anabranch_slice::{Kind, Manager, Record, Slice, SliceRequest, Write};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -68,7 +68,7 @@ async fn create(view: View, State(shared): State<Shared>, Body(document): Body<V
     let made = shared.engine.commit(|m| {
         view.room_for_slice(m, shared.quota)?;
         let nest = parse(m, &document)?;
-        let order = Order { owner: view.owner(), ..Order::from(&nest) };
+        let order = SliceRequest { owner: view.owner(), ..SliceRequest::from(&nest) };
         let mut writes = m.create(&id, order, now_ms()).map_err(refused)?;
         let version = version_of(&writes).unwrap_or_default();
         let record = Some(Record::Document(document));
@@ -198,12 +198,12 @@ async fn modify(
             }
         }
         let nest = parse(m, &Value::Object(document))?;
-        let order = Order::from(&nest);
+        let order = SliceRequest::from(&nest);
         // Only what this changes: what PUT /v1/slices/{id} said of the rest holds.
-        let profile = asked.profile.with_changes(&Order::from(&before).profile, &order.profile);
+        let profile = asked.profile.with_changes(&SliceRequest::from(&before).profile, &order.profile);
         profile.check().map_err(|e| Problem::invalid(e.to_string()).field(e.key))?;
         let moved = nest.coverage != before.coverage;
-        let order = Order {
+        let order = SliceRequest {
             name: if nest.name == before.name { asked.name } else { nest.name },
             profile,
             accesses: if moved { Vec::new() } else { asked.accesses },

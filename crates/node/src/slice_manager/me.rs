@@ -1,7 +1,7 @@
 //! What a UE asks (its USCI, §3.3 of the paper): register, poll or stream, ask for more, de-register.
 
 use super::auth::{self, Me};
-use super::engine::Told;
+use super::engine::UeDocument;
 use super::native::ViewSchema;
 use super::routes::{Body, refused};
 use super::{Shared, now_ms};
@@ -58,7 +58,7 @@ async fn me(Me(name): Me, State(shared): State<Shared>, seen: Preconditions) -> 
     Ok(([(header::ETAG, etag), (header::CONTENT_TYPE, kind)], told.body.clone()).into_response())
 }
 
-fn told(shared: &Shared, name: &str) -> Result<Arc<Told>, Problem> {
+fn told(shared: &Shared, name: &str) -> Result<Arc<UeDocument>, Problem> {
     shared.engine.told(name).map_err(refused)
 }
 
@@ -240,7 +240,7 @@ async fn stream(
     let open = shared.streams.open(&name, shared.max_streams, shared.streams_per_ue)?;
     let token = auth::hash(bearer(&headers).unwrap_or_default());
     let (changes, ttl_s) = (shared.engine.changes(), shared.ttl_s);
-    let state = (shared, name, token, changes, None::<Arc<Told>>, open);
+    let state = (shared, name, token, changes, None::<Arc<UeDocument>>, open);
     let stream =
         futures_util::stream::unfold(state, async |(shared, name, token, mut changes, last, open)| {
             loop {

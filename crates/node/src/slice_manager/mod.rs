@@ -78,7 +78,7 @@ pub struct Shared {
     buckets: Arc<auth::Buckets>,
     callbacks: Arc<callbacks::Callbacks>,
     /// Accesses whose place is known.
-    placed: Arc<[area::Placed]>,
+    placed: Arc<[area::LocatedAccess]>,
     streams: Arc<me::Streams>,
     max_streams: u32,
     streams_per_ue: u32,
@@ -158,7 +158,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
         access,
         buckets: Arc::new(auth::Buckets::new(&config.limits)),
         callbacks: callbacks.clone(),
-        placed: area::Placed::of(&config.access).into(),
+        placed: area::LocatedAccess::of(&config.access).into(),
         streams: Arc::default(),
         max_streams: config.limits.streams,
         streams_per_ue: config.limits.streams_per_ue,

@@ -6,7 +6,7 @@ use super::{Shared, now_ms};
 use crate::runtime::api::{Preconditions, Problem, etag, header_of};
 use anabranch_slice::profile::{ProfileError, ServiceProfile};
 use anabranch_slice::record::SessionRule;
-use anabranch_slice::{Attachment, Manager, Order, Record, Refusal, Slice, Ue, Write};
+use anabranch_slice::{Attachment, Manager, Record, Refusal, Slice, SliceRequest, Ue, Write};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -62,7 +62,7 @@ fn service_profile<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Service
 }
 
 impl NewSlice {
-    fn order(self) -> Result<Order, Problem> {
+    fn order(self) -> Result<SliceRequest, Problem> {
         check_name("name", &self.name)?;
         self.profile.check().map_err(|e: ProfileError| Problem::invalid(e.to_string()).field(e.key))?;
         if let Some(share) = self.share_percent.filter(|s| !(0.0..=100.0).contains(s)) {
@@ -72,7 +72,7 @@ impl NewSlice {
         if self.accesses.len() > 256 {
             return Err(Problem::invalid("accesses: at most 256").field("accesses"));
         }
-        Ok(Order {
+        Ok(SliceRequest {
             name: self.name,
             profile: self.profile,
             nest: None,
@@ -236,7 +236,7 @@ async fn create(
     Body(new): Body<NewSlice>,
 ) -> Result<(StatusCode, Versioned), Problem> {
     let id = auth::new_uuid()?;
-    let order = Order { owner: view.owner(), ..new.order()? };
+    let order = SliceRequest { owner: view.owner(), ..new.order()? };
     let answer = |writes: Vec<Write>| {
         let shown = match writes.first().and_then(|w| w.record.as_ref()) {
             Some(Record::Slice(slice)) => (header_of(&version(slice)), Json(shown(slice))),

@@ -115,7 +115,7 @@ impl Agent {
                 let keys = keys.to_vec();
                 let ask = shard.ask(move |worker, now| {
                     let upf = &worker.end.upf;
-                    let look = |key| Look::at(upf, key, all_rules, now);
+                    let look = |key| SessionReport::at(upf, key, all_rules, now);
                     keys.iter().filter_map(look).collect::<Vec<_>>()
                 });
                 for look in ask.await.map_err(Problem::unavailable)? {
@@ -352,7 +352,7 @@ impl Agent {
 }
 
 /// What a worker says of one session.
-struct Look {
+struct SessionReport {
     view: SessionView,
     loads: Vec<PathLoad>,
     rules: Vec<RuleView>,
@@ -361,7 +361,7 @@ struct Look {
     now: CoreInstant,
 }
 
-impl Look {
+impl SessionReport {
     fn at(upf: &Upf, key: &PublicKey, all_rules: bool, now: CoreInstant) -> Option<Self> {
         let view = upf.view(key)?;
         // One at rest has done nothing lately, and most rest.

@@ -22,21 +22,21 @@ pub(super) struct Bearer {
     /// Most bytes in its RLC buffer.
     pub(super) limit_bytes: u64,
     /// The gNB's end, and the UE's.
-    ends: [End; 2],
+    ends: [BearerEnd; 2],
 }
 
 #[derive(Debug)]
-struct End {
+struct BearerEnd {
     rlc: Entity,
     pdcp: PdcpRx,
-    delivered: HandedUp,
+    delivered: DeliveryState,
     /// What the MAC took since limiters were told last.
     served: Served,
 }
 
 /// Packets that were handed up at an end.
 #[derive(Debug)]
-struct HandedUp {
+struct DeliveryState {
     /// Whether they carry the SDAP header.
     header: bool,
     packets: u64,
@@ -88,13 +88,13 @@ impl Bearer {
         if !(1..=9000).contains(&config.mtu_bytes) {
             return Err(UeError::value("mtu_bytes", config.mtu_bytes, "1 to 9000"));
         }
-        let end = |direction, queue: &QueueConfig| -> Result<(AnyLimiter, End), UeError> {
+        let end = |direction, queue: &QueueConfig| -> Result<(AnyLimiter, BearerEnd), UeError> {
             let (limiter, buffer) = queue.build(config.params(amc, direction, delay_slots, seed))?;
             let queue = TxQueue::new(buffer, PdcpTx::new(config.pdcp_sn()));
-            let end = End {
+            let end = BearerEnd {
                 rlc: Entity::new(&config.rlc, queue)?,
                 pdcp: PdcpRx::new(config.pdcp_sn(), config.t_reordering()),
-                delivered: HandedUp { header: drb.header, packets: 0, bytes: 0 },
+                delivered: DeliveryState { header: drb.header, packets: 0, bytes: 0 },
                 served: Served::default(),
             };
             Ok((limiter, end))
@@ -199,7 +199,7 @@ impl Bearer {
         if direction == Direction::Uplink && sdap.backlog_bytes(self.id) > 0 {
             before += self.fetch(sdap, block, now, pool);
         }
-        let End { rlc, served, .. } = &mut self.ends[sender(direction)];
+        let BearerEnd { rlc, served, .. } = &mut self.ends[sender(direction)];
         let left = before.saturating_sub(rlc.waiting_bytes());
         served.granted_bytes = served.granted_bytes.saturating_add(granted);
         served.sdu_bytes = served.sdu_bytes.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
@@ -272,17 +272,17 @@ impl Bearer {
         out: &mut impl FnMut(Delivered),
     ) -> Option<Delivered> {
         let (from, to) = self.both(direction);
-        let End { rlc, pdcp, delivered, .. } = to;
+        let BearerEnd { rlc, pdcp, delivered, .. } = to;
         let sent = from.rlc.sent();
         match rlc.receive_one(pdu, now, pool) {
             Ok(whole) => match pdcp.receive_next(whole?, now) {
-                Ok((count, packet)) => return Some(delivered.hand_up(sent, count, packet)),
+                Ok((count, packet)) => return Some(delivered.deliver(sent, count, packet)),
                 Err(sdu) => pdcp.receive(sdu, now, pool, |count, packet| {
-                    out(delivered.hand_up(sent, count, packet));
+                    out(delivered.deliver(sent, count, packet));
                 }),
             },
             Err(_) => rlc.receive(pdu, now, pool, &mut |sdu, pool| {
-                pdcp.receive(sdu, now, pool, |count, packet| out(delivered.hand_up(sent, count, packet)));
+                pdcp.receive(sdu, now, pool, |count, packet| out(delivered.deliver(sent, count, packet)));
             }),
         }
         None
@@ -304,9 +304,9 @@ impl Bearer {
             to.rlc.on_timeout(now, pool);
         }
         if to.pdcp.poll_timeout().is_some_and(|at| at <= now) {
-            let End { pdcp, delivered, .. } = to;
+            let BearerEnd { pdcp, delivered, .. } = to;
             let sent = from.rlc.sent();
-            pdcp.on_timeout(now, |count, packet| out(delivered.hand_up(sent, count, packet)));
+            pdcp.on_timeout(now, |count, packet| out(delivered.deliver(sent, count, packet)));
         }
     }
 
@@ -333,7 +333,7 @@ impl Bearer {
     }
 
     #[inline]
-    fn both(&mut self, direction: Direction) -> (&mut End, &mut End) {
+    fn both(&mut self, direction: Direction) -> (&mut BearerEnd, &mut BearerEnd) {
         let [gnb, ue] = &mut self.ends;
         match direction {
             Direction::Downlink => (gnb, ue),
@@ -342,10 +342,10 @@ impl Bearer {
     }
 }
 
-impl HandedUp {
+impl DeliveryState {
     /// A packet comes out of PDCP: takes the SDAP header off, and finds its times.
     #[inline(always)]
-    fn hand_up(&mut self, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
+    fn deliver(&mut self, sent: &mut SentLog, count: u32, mut packet: Packet) -> Delivered {
         let sent = sent.take(count);
         let mut qfi = sent.as_ref().map_or(0, |sent| sent.qfi);
         if self.header {

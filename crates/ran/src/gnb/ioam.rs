@@ -29,7 +29,7 @@ use super::ue::index;
 use crate::amc::{Amc, Direction};
 use crate::queue::Forecast;
 use crate::sdap::{DrbId, Sdap};
-use anabranch_element::ioam::{IoamNode, IoamStats, Node, Told, WINDOW};
+use anabranch_element::ioam::{IoamNode, IoamStats, Node, NodeReport, WINDOW};
 use anabranch_element::time::{Duration, Instant, nanos};
 
 /// Each slot moves the expected bytes a sixteenth of the way.
@@ -41,7 +41,7 @@ const ALL_HALF_PERCENT: u64 = 200;
 
 /// What a direction of a UE tells.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct Reporter {
     /// A node per bearer: each has a queue of its own.
     nodes: Vec<(DrbId, Node)>,
     /// Slots of the direction per second.
@@ -56,7 +56,7 @@ pub(super) struct Teller {
     lost_blocks: u64,
 }
 
-impl Teller {
+impl Reporter {
     pub(super) fn new(config: IoamNode, drbs: impl Iterator<Item = DrbId>, slots_per_s: u64) -> Self {
         Self {
             nodes: drbs.map(|id| (id, Node::new(config))).collect(),
@@ -95,7 +95,7 @@ impl Teller {
             let above = sdap.queue_of(bearer.id);
             let open = sdap.limiter(bearer.id).is_none_or(|limiter| limiter.is_open());
             let losses = if bearer.acknowledged { stats.sender.max_retx_reached } else { lost_blocks };
-            Told {
+            NodeReport {
                 depth_bytes: Some(above.waiting_bytes + stats.buffer_bytes),
                 capacity_bytes: Some(if open { bearer.limit_bytes } else { above.limit_bytes }),
                 link_bps: scaled.map(|bytes| (bytes * 8).saturating_mul(slots_per_s) / SCALE),
@@ -160,7 +160,7 @@ impl Gnb {
         let node = config.node(Duration::ZERO);
         let slots_per_s = Direction::ALL.map(|direction| slots_per_s(&self.amc, direction));
         for ue in &mut self.ues {
-            let teller = |per_s| Teller::new(node, ue.bearers.iter().map(|bearer| bearer.id), per_s);
+            let teller = |per_s| Reporter::new(node, ue.bearers.iter().map(|bearer| bearer.id), per_s);
             ue.tellers = Some(Box::new(slots_per_s.map(teller)));
         }
         Ok(())

@@ -380,7 +380,7 @@ impl Gnb {
     }
 
     /// The blocks of a direction that are there by `now`.
-    fn land_all(&mut self, direction: Direction, now: Instant) {
+    fn receive_due(&mut self, direction: Direction, now: Instant) {
         let is_there = |link: &Link| link.flights.front().is_some_and(|flight| flight.due <= now);
         while is_there(&self.links[index(direction)])
             && let Some(flight) = self.links[index(direction)].flights.pop_front()
@@ -496,7 +496,7 @@ impl Gnb {
                 return;
             }
             if flight == next {
-                Direction::ALL.into_iter().for_each(|direction| self.land_all(direction, next));
+                Direction::ALL.into_iter().for_each(|direction| self.receive_due(direction, next));
             } else if tick == next {
                 self.tick();
             } else {

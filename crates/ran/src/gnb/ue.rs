@@ -4,7 +4,7 @@ use super::bearer::{Bearer, Delivered};
 use super::classify;
 use super::config::{QosRule, UeConfig, UeError};
 use super::grants::GrantDelay;
-use super::ioam::Teller;
+use super::ioam::Reporter;
 use super::stats::UeLinkStats;
 use crate::amc::{Amc, Direction};
 use crate::channel::Channel;
@@ -37,7 +37,7 @@ pub(super) struct Ue {
     pub(super) wake: Instant,
     pub(super) grants: GrantDelay,
     /// What each direction tells in traces; most cells tell nothing.
-    pub(super) tellers: Option<Box<[Teller; 2]>>,
+    pub(super) tellers: Option<Box<[Reporter; 2]>>,
     /// Whether its limiters may ask for anything: one of them paces, or was changed.
     limited: bool,
     /// Whether a slot may start timers of it: those of limiters, and of RLC that sends again.

@@ -206,7 +206,7 @@ impl Sdap {
             return Err(packet);
         }
         let mut sdu = Sdu::new(packet, qfi);
-        flow.let_down(&mut sdu, drb.config.header, now);
+        flow.submit(&mut sdu, drb.config.header, now);
         self.turn = flow.drb;
         Ok((drb.config.id, sdu))
     }
@@ -254,7 +254,7 @@ impl Sdap {
     pub fn fetch(&mut self, drb: DrbId, now: Instant) -> Option<Sdu> {
         let drb = self.drbs.iter().position(|d| d.config.id == drb)?;
         let chosen = self.choose(drb, now)?;
-        self.let_down(drb, chosen, now)
+        self.submit(drb, chosen, now)
     }
 
     /// Whether [`poll_forward`](Self::poll_forward) may have something.
@@ -465,17 +465,17 @@ impl Sdap {
                 return None;
             }
         }
-        self.let_down(drb, chosen, now)
+        self.submit(drb, chosen, now)
     }
 
     /// Lets down the head of a flow.
-    fn let_down(&mut self, drb: usize, flow: usize, now: Instant) -> Option<Sdu> {
+    fn submit(&mut self, drb: usize, flow: usize, now: Instant) -> Option<Sdu> {
         let (drb, flow) = (&mut self.drbs[drb], &mut self.flows[flow]);
         let mut sdu = flow.head.take()?;
         let own_bytes = sdu.bytes();
         drb.limiter.on_forwarded(own_bytes + u32::from(drb.config.header), now);
         drb.account((1, own_bytes.into()), (0, 0));
-        flow.let_down(&mut sdu, drb.config.header, now);
+        flow.submit(&mut sdu, drb.config.header, now);
         Some(sdu)
     }
 
@@ -568,7 +568,7 @@ impl Flow {
 
     /// Notes that a packet goes down now, with the SDAP header in front if there is one.
     #[inline(always)]
-    fn let_down(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
+    fn submit(&mut self, sdu: &mut Sdu, header: bool, now: Instant) {
         let bytes = sdu.bytes();
         self.deficit = self.deficit.saturating_sub(bytes.into());
         sdu.forwarded = now;

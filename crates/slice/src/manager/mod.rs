@@ -48,7 +48,7 @@ impl Write {
 
 /// A slice that is asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Order {
+pub struct SliceRequest {
     /// Its name.
     pub name: String,
     /// What it is to promise.
@@ -65,7 +65,7 @@ pub struct Order {
     pub owner: Option<String>,
 }
 
-impl From<&Nest> for Order {
+impl From<&Nest> for SliceRequest {
     fn from(nest: &Nest) -> Self {
         Self {
             name: nest.name.clone(),
@@ -225,7 +225,7 @@ impl Manager {
     ///
     /// # Errors
     /// No access serves it, or one has too little left; the identifier is taken; there are too many.
-    pub fn create(&self, id: &str, order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+    pub fn create(&self, id: &str, order: SliceRequest, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         if self.slices.contains_key(id) {
             return Err(Refusal::Exists("slice", id.to_owned()));
         }
@@ -273,7 +273,7 @@ impl Manager {
     ///
     /// # Errors
     /// As [`Self::create`]; a change is under way.
-    pub fn modify(&self, id: &str, mut order: Order, now_ms: u64) -> Result<Vec<Write>, Refusal> {
+    pub fn modify(&self, id: &str, mut order: SliceRequest, now_ms: u64) -> Result<Vec<Write>, Refusal> {
         let slice = self.slice(id)?;
         if order.nest.is_none() {
             order.nest = slice.asked().nest;
@@ -290,7 +290,7 @@ impl Manager {
     fn change(
         &self,
         mut slice: Slice,
-        order: Order,
+        order: SliceRequest,
         places: Vec<String>,
         growth: Growth,
         now_ms: u64,
@@ -323,9 +323,9 @@ impl Manager {
     }
 
     /// What a slice's operator asked for, as it would be asked for again.
-    fn order(slice: &Slice) -> Order {
+    fn order(slice: &Slice) -> SliceRequest {
         let asked = slice.asked();
-        Order {
+        SliceRequest {
             services: Slice::has_services(asked.nest.as_ref()),
             name: asked.name,
             profile: asked.profile,
@@ -707,13 +707,13 @@ impl Manager {
         let asked = (!needs.is_empty()).then(|| Box::new(order.profile));
         // Where it is: it is not to move because a UE asks.
         let places = slice.applied.keys().cloned().collect();
-        let order = Order { profile, ..order };
+        let order = SliceRequest { profile, ..order };
         self.change(slice.clone(), order, places, Growth { needs, asked }, now_ms)
     }
 
     /// Where a slice goes, and what it is promised there. Its guarantee holds on each of its accesses: all of its UEs
     /// may be at one of them.
-    fn place(&self, order: &Order, places: &[String]) -> Result<(Demand, Vec<String>), Refusal> {
+    fn place(&self, order: &SliceRequest, places: &[String]) -> Result<(Demand, Vec<String>), Refusal> {
         let mut chosen = BTreeSet::new();
         let mut not_supported = Vec::new();
         let latency =

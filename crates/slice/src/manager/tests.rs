@@ -23,7 +23,7 @@ fn manager() -> Manager {
     )
 }
 
-fn order(name: &str, coverage: &[&str], dl_mbps: f64, ul_mbps: f64) -> Order {
+fn order(name: &str, coverage: &[&str], dl_mbps: f64, ul_mbps: f64) -> SliceRequest {
     let thpt = |mbps: f64| Thpt { gua: Some(mbps * 1e3), max: None };
     let profile = ServiceProfile {
         sst: 1,
@@ -32,7 +32,7 @@ fn order(name: &str, coverage: &[&str], dl_mbps: f64, ul_mbps: f64) -> Order {
         coverage: coverage.iter().map(|c| (*c).to_owned()).collect(),
         ..ServiceProfile::default()
     };
-    Order { name: name.into(), profile, ..Order::default() }
+    SliceRequest { name: name.into(), profile, ..SliceRequest::default() }
 }
 
 fn put(manager: &mut Manager, writes: Vec<Write>) {
@@ -338,15 +338,18 @@ fn what_a_ue_has_slices_grow_by_is_bounded_and_ends() {
 #[test]
 fn a_change_that_fails_leaves_what_was_asked_for() {
     let mut m = manager();
-    let first =
-        Order { accesses: vec!["cell-1".into()], share_ppm: Some(50_000), ..order("a", &[], 10.0, 1.0) };
+    let first = SliceRequest {
+        accesses: vec!["cell-1".into()],
+        share_ppm: Some(50_000),
+        ..order("a", &[], 10.0, 1.0)
+    };
     let writes = m.create("s1", first, 0).unwrap();
     put(&mut m, writes);
     run(&mut m, "s1", |_| false);
     let asked = m.slice("s1").unwrap().asked();
     assert_eq!((asked.accesses.as_slice(), asked.share_ppm), (&["cell-1".to_owned()][..], Some(50_000)));
     for fails in [true, false] {
-        let other = Order { share_ppm: Some(70_000), ..order("b", &[], 20.0, 1.0) };
+        let other = SliceRequest { share_ppm: Some(70_000), ..order("b", &[], 20.0, 1.0) };
         let writes = m.modify("s1", other, 0).unwrap();
         put(&mut m, writes);
         let changed = m.slice("s1").unwrap().asked();
@@ -391,7 +394,7 @@ fn refusals_say_why() {
     let mut fast = order("a", &["far"], 1.0, 1.0);
     fast.profile.dl_latency = Some(10.0);
     assert!(why(fast).contains("\"far\" within 10 ms"));
-    let there = Order { accesses: vec!["cell-9".into()], ..order("a", &[], 1.0, 1.0) };
+    let there = SliceRequest { accesses: vec!["cell-9".into()], ..order("a", &[], 1.0, 1.0) };
     assert!(why(there).contains("no access \"cell-9\""));
 }
 

@@ -16,7 +16,7 @@ const RESTART_SEEN_AFTER: Duration = Duration::from_secs(5);
 const MAX_OVERTAKES: u16 = 64;
 
 /// Whether a packet can be held.
-enum Room {
+enum Capacity {
     Fits,
     /// It is itself the next to leave.
     Leaves,
@@ -227,9 +227,9 @@ impl Inner {
             return Outcome::Duplicate;
         }
         let slot = match self.make_room(index, sequence, packet.len(), ctx) {
-            Room::Beyond => return self.restart(index, sequence, packet, ctx),
-            Room::Leaves => None,
-            Room::Fits => self.store(index, sequence, path, packet, ctx),
+            Capacity::Beyond => return self.restart(index, sequence, packet, ctx),
+            Capacity::Leaves => None,
+            Capacity::Fits => self.store(index, sequence, path, packet, ctx),
         };
         let Some(slot) = slot else {
             // Nothing is missing any more, or there is no room and it is the next to leave.
@@ -268,7 +268,7 @@ impl Inner {
         sequence: u32,
         len: usize,
         ctx: &mut Ctx<'_, impl PacketSink>,
-    ) -> Room {
+    ) -> Capacity {
         let limits = &ctx.pool.config().flow;
         let (packets, flow_bytes, bytes) =
             (limits.packets_per_flow.clamp(1, WINDOW as u16), limits.bytes_per_flow, limits.bytes);
@@ -277,12 +277,12 @@ impl Inner {
             let flow = self.flows.get(index);
             let distance = ahead(sequence, flow.expected);
             if distance <= 0 {
-                return Room::Leaves;
+                return Capacity::Leaves;
             }
             let inside = (distance as u32) < WINDOW;
             let Some(lowest) = flow.lowest() else {
                 if !inside {
-                    return Room::Beyond;
+                    return Capacity::Beyond;
                 }
                 break;
             };
@@ -290,16 +290,16 @@ impl Inner {
                 break;
             }
             if ahead(lowest, sequence) > 0 {
-                return Room::Leaves;
+                return Capacity::Leaves;
             }
             self.release_lowest(index, ctx);
         }
         while self.held > 0 && self.held_bytes.saturating_add(len) > bytes {
             if !self.release_oldest_but(index, sequence, ctx) {
-                return Room::Leaves;
+                return Capacity::Leaves;
             }
         }
-        Room::Fits
+        Capacity::Fits
     }
 
     /// A slot with a copy of the packet, and room for it in the flow's ring.

@@ -107,7 +107,7 @@ fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
         let given = flow("10.64.0.2:5000", "10.64.0.1:6000");
 
         assert!(say(b"nobody was told", "10.64.0.1:6000").is_empty());
-        fast.carry(slot, &given).unwrap();
+        fast.offload(slot, &given).unwrap();
         assert!(say(b"no lease", "10.64.0.1:6000").is_empty());
         fast.renew(slot, LONG);
         let [frame] = say(b"hello", "10.64.0.1:6000").try_into().unwrap();
@@ -133,11 +133,11 @@ fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
         assert_eq!(say(&[0; 1372], "10.64.0.1:6000").len(), 1);
         fast.revoke(slot);
         assert!(say(b"taken back", "10.64.0.1:6000").is_empty());
-        fast.carry(slot, &given).unwrap();
+        fast.offload(slot, &given).unwrap();
         assert_eq!(say(b"given again", "10.64.0.1:6000").len(), 1);
         fast.drop_flow(&given);
         assert!(say(b"this one alone", "10.64.0.1:6000").is_empty());
-        fast.carry(slot, &given).unwrap();
+        fast.offload(slot, &given).unwrap();
         fast.renew(slot, Duration::ZERO);
         assert!(say(b"the lease has run out", "10.64.0.1:6000").is_empty());
         fast.renew(slot, LONG);
@@ -146,7 +146,7 @@ fn flows_that_were_given_leave_in_the_plain_form_and_no_others() {
 
         let again = fast.open(&tunnel()).unwrap().unwrap();
         fast.renew(again, LONG);
-        fast.carry(again, &given).unwrap();
+        fast.offload(again, &given).unwrap();
         assert_eq!(say(b"open again", "10.64.0.1:6000").len(), 1);
         assert_eq!(fast.counters(again).tx_packets, 1, "a new slot counts from zero");
         drop(fast);

@@ -4,7 +4,7 @@ use super::check::{Invariant, Violation};
 use super::worker::access;
 use super::world::{Failure, World};
 use anabranch_slice::profile::{ServiceProfile, Thpt};
-use anabranch_slice::{Manager, Order, Refusal, Ue, Write};
+use anabranch_slice::{Manager, Refusal, SliceRequest, Ue, Write};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most slices that are asked for at a time.
@@ -139,7 +139,7 @@ impl World {
         Ok(())
     }
 
-    fn order(&mut self, kbps: f64) -> Order {
+    fn order(&mut self, kbps: f64) -> SliceRequest {
         let thpt = |gua: f64, max: Option<f64>| Thpt { gua: Some(gua), max };
         let max = self.draw.percent(30).then_some(kbps * 2.0);
         let cells = self.plan.world.cells_mbps.len() as u64;
@@ -154,12 +154,12 @@ impl World {
             ..ServiceProfile::default()
         };
         let share_ppm = self.draw.percent(20).then(|| self.draw.below(300_000) as u32);
-        Order {
+        SliceRequest {
             name: format!("name-{}", self.draw.below(4)),
             profile,
             accesses,
             share_ppm,
-            ..Order::default()
+            ..SliceRequest::default()
         }
     }
 

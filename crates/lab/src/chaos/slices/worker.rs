@@ -39,7 +39,7 @@ pub enum Job {
 
 /// What a cell is asked.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ask {
+pub enum CellRequest {
     /// To have these shares, and no others.
     Shares(Vec<SliceShare>),
     /// Whether it has these; with the second, whether it has no others.
@@ -52,8 +52,8 @@ pub enum Ask {
     Places,
 }
 
-/// What a cell answers: to [`Ask::Places`] the slice of each UE, else nothing.
-pub type Answered = Result<BTreeMap<String, String>, String>;
+/// What a cell answers: to [`CellRequest::Places`] the slice of each UE, else nothing.
+pub type CellAnswer = Result<BTreeMap<String, String>, String>;
 
 /// What an instance does at the moment.
 #[derive(Debug, Default)]
@@ -176,11 +176,11 @@ impl World {
         let ask = match &job {
             Job::Step(id, Some(action)) => match action {
                 Action::Do(Step::Shares { access }) | Action::Undo(Step::Shares { access }) => {
-                    Some((index(access), Ask::Shares(manager.shares(access, id, action))))
+                    Some((index(access), CellRequest::Shares(manager.shares(access, id, action))))
                 }
                 Action::Do(Step::Verify { access }) => {
                     let (shares, only) = manager.verified(access, id, action);
-                    Some((index(access), Ask::Health(shares, only)))
+                    Some((index(access), CellRequest::Health(shares, only)))
                 }
                 _ => None,
             },
@@ -189,17 +189,17 @@ impl World {
                 let access = access(*cell);
                 let shares = manager.shares_now(&access);
                 let only = !shares.is_empty() || self.instances[n].work.told.contains(cell);
-                (!manager.busy(&access)).then_some((*cell, Ask::Health(shares, only)))
+                (!manager.busy(&access)).then_some((*cell, CellRequest::Health(shares, only)))
             }
-            Job::Again(cell, _) => Some((*cell, Ask::Shares(manager.shares_now(&access(*cell))))),
+            Job::Again(cell, _) => Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell))))),
             Job::Attach(place, accesses) => {
                 let to = accesses.first().zip(place.cell_ue.clone());
-                to.map(|(access, ue)| (index(access), Ask::Attach(ue, place.cell_name.clone())))
+                to.map(|(access, ue)| (index(access), CellRequest::Attach(ue, place.cell_name.clone())))
             }
-            Job::Places(cell) => Some((*cell, Ask::Places)),
+            Job::Places(cell) => Some((*cell, CellRequest::Places)),
             Job::Release(cell, names, next) => {
                 let name = names.get(*next).filter(|name| !name.placed_at.contains(&access(*cell)));
-                name.map(|name| (*cell, Ask::Release(name.cell_ue.clone())))
+                name.map(|name| (*cell, CellRequest::Release(name.cell_ue.clone())))
             }
             Job::Untold | Job::Released => None,
         };
@@ -208,7 +208,7 @@ impl World {
             Some((cell, ask)) => {
                 let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
-                if matches!(ask, Ask::Shares(_)) {
+                if matches!(ask, CellRequest::Shares(_)) {
                     work.told.insert(cell);
                 }
                 work.call += 1;
@@ -225,7 +225,7 @@ impl World {
     ///
     /// # Errors
     /// What does not hold.
-    pub fn cell_answers(&mut self, n: usize, call: u64, result: Answered) -> Result<(), Violation> {
+    pub fn cell_answers(&mut self, n: usize, call: u64, result: CellAnswer) -> Result<(), Violation> {
         if self.instances[n].work.call != call {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    fn finish(&mut self, n: usize, job: Job, result: Answered) -> Result<(), Violation> {
+    fn finish(&mut self, n: usize, job: Job, result: CellAnswer) -> Result<(), Violation> {
         let (now, now_ms) = (self.course.now, self.clock_ms(n));
         self.course.note(|| format!("instance {n}: {job:?}: {result:?}"));
         let mut next = now;

@@ -6,7 +6,7 @@ use super::draw::Draw;
 use super::plan::{Fault, Kind, Plan};
 use super::store::{Mood, Store, same};
 use super::system::{self, Active, Course, When, World as _, faulted};
-use super::worker::{Answered, Ask, Work, access};
+use super::worker::{CellAnswer, CellRequest, Work, access};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
 use anabranch_slice::record::{Attachment, MAX_ERRORS, Need};
@@ -61,7 +61,7 @@ struct Message {
     started: u64,
     call: u64,
     cell: usize,
-    ask: Ask,
+    ask: CellRequest,
     /// Whether it has been there before.
     again: bool,
 }
@@ -70,11 +70,11 @@ struct Answer {
     at: Instant,
     instance: usize,
     started: u64,
-    what: Told,
+    what: Payload,
 }
 
-enum Told {
-    Cell(u64, Answered),
+enum Payload {
+    Cell(u64, CellAnswer),
     Command(Command),
 }
 
@@ -306,7 +306,7 @@ impl World {
                 self.course.tally.effect("store-slow", 1);
                 let at = self.course.now + Duration::from_millis(slow);
                 let started = self.instances[instance].started;
-                self.answers.push(Answer { at, instance, started, what: Told::Command(command) });
+                self.answers.push(Answer { at, instance, started, what: Payload::Command(command) });
             }
         }
     }
@@ -317,7 +317,7 @@ impl World {
         self.active.kinds().filter(move |kind| kind.cell() == Some(cell as u8))
     }
 
-    pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: Ask) {
+    pub(super) fn send(&mut self, instance: usize, call: u64, cell: usize, ask: CellRequest) {
         let started = self.instances[instance].started;
         let mut at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
         let kinds: Vec<Kind> = self.suffers(cell).copied().collect();
@@ -360,31 +360,31 @@ impl World {
         let (has, ues) = (&mut self.cells[cell], &mut self.places[cell]);
         let nothing = BTreeMap::new();
         let result = match ask {
-            Ask::Shares(_) | Ask::Attach(..) | Ask::Release(_) if refuses => {
+            CellRequest::Shares(_) | CellRequest::Attach(..) | CellRequest::Release(_) if refuses => {
                 self.course.tally.effect("refuse", 1);
                 Err("refused".to_owned())
             }
-            Ask::Shares(shares) => {
+            CellRequest::Shares(shares) => {
                 *has = shares.into_iter().map(|share| (share.name, share.share_ppm)).collect();
                 for slice in ues.values_mut().filter(|slice| !has.contains_key(*slice)) {
                     REST.clone_into(slice);
                 }
                 Ok(nothing)
             }
-            Ask::Attach(_, slice) if !has.contains_key(&slice) => Err(format!("no slice {slice}")),
-            Ask::Attach(ue, slice) => match ues.get_mut(&ue) {
+            CellRequest::Attach(_, slice) if !has.contains_key(&slice) => Err(format!("no slice {slice}")),
+            CellRequest::Attach(ue, slice) => match ues.get_mut(&ue) {
                 Some(place) => {
                     *place = slice;
                     Ok(nothing)
                 }
                 None => Err(format!("no UE {ue}")),
             },
-            Ask::Release(ue) => {
+            CellRequest::Release(ue) => {
                 ues.entry(ue).and_modify(|place| REST.clone_into(place));
                 Ok(nothing)
             }
-            Ask::Places => Ok(ues.clone()),
-            Ask::Health(shares, only) => {
+            CellRequest::Places => Ok(ues.clone()),
+            CellRequest::Health(shares, only) => {
                 let wrong = shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm));
                 let other = has.keys().find(|name| only && shares.iter().all(|s| s.name != **name));
                 match (wrong, other) {
@@ -400,7 +400,7 @@ impl World {
             self.course.tally.effect("answer-lost", 1);
         } else if !again {
             let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
-            self.answers.push(Answer { at, instance, started, what: Told::Cell(call, result) });
+            self.answers.push(Answer { at, instance, started, what: Payload::Cell(call, result) });
         }
     }
 
@@ -596,8 +596,8 @@ impl system::World<Kind> for World {
                     return Ok(());
                 }
                 match answer.what {
-                    Told::Cell(call, result) => self.cell_answers(answer.instance, call, result),
-                    Told::Command(command) => {
+                    Payload::Cell(call, result) => self.cell_answers(answer.instance, call, result),
+                    Payload::Command(command) => {
                         self.answered(command);
                         Ok(())
                     }

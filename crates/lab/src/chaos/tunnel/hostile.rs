@@ -13,7 +13,7 @@ use anabranch_wire::control::{
 };
 use anabranch_wire::handshake::{Access, Hello};
 use anabranch_wire::tunnel::{
-    Fragment, InnerHeader, Order, SECURE_OVERHEAD, SecureHeader, StreamWord, TAG_LEN,
+    DeliveryOrder, Fragment, InnerHeader, SECURE_OVERHEAD, SecureHeader, StreamWord, TAG_LEN,
 };
 use rand_core::RngCore;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -171,7 +171,13 @@ impl Hostile {
         Some(datagram)
     }
 
-    fn sealed_data(&mut self, path: u8, order: Order, packet: &[u8], now: Instant) -> Option<Vec<u8>> {
+    fn sealed_data(
+        &mut self,
+        path: u8,
+        order: DeliveryOrder,
+        packet: &[u8],
+        now: Instant,
+    ) -> Option<Vec<u8>> {
         let header = InnerHeader::data(packet, order)?;
         let mut message = vec![0; InnerHeader::LEN];
         header.emit(&mut message).ok()?;
@@ -207,12 +213,12 @@ impl Hostile {
         let (sequence, start) = (bits as u32, bits >> 32 & 1 == 1);
         let word = StreamWord::from_u32(sequence);
         let order = match self.draw.below(7) {
-            0 => Order::None,
-            1 => Order::Flow { sequence, start, sole: bits >> 33 & 1 == 1 },
-            2 => Order::Dedup { sequence, start },
-            3 => Order::Stream(word),
-            4 => return self.sealed_data(path, Order::Mark(word), &[], now),
-            5 => Order::Flow { sequence: self.number as u32, start: false, sole: false },
+            0 => DeliveryOrder::None,
+            1 => DeliveryOrder::Flow { sequence, start, sole: bits >> 33 & 1 == 1 },
+            2 => DeliveryOrder::Dedup { sequence, start },
+            3 => DeliveryOrder::Stream(word),
+            4 => return self.sealed_data(path, DeliveryOrder::Mark(word), &[], now),
+            5 => DeliveryOrder::Flow { sequence: self.number as u32, start: false, sole: false },
             _ => return self.coded(path, sequence, &packet, now),
         };
         self.sealed_data(path, order, &packet, now)
@@ -250,7 +256,7 @@ impl Hostile {
     fn held(&mut self, path: u8, stream: u8, epoch: u8, now: Instant) -> Option<Vec<u8>> {
         let packet = self.packet(&[], 1_200);
         let word = StreamWord { stream, epoch, timeout_100us: u16::MAX };
-        self.sealed_data(path, Order::Stream(word), &packet, now)
+        self.sealed_data(path, DeliveryOrder::Stream(word), &packet, now)
     }
 
     fn control_message(&mut self, path: u8, control: &Control<'_>, now: Instant) -> Option<Vec<u8>> {
@@ -355,7 +361,7 @@ impl Hostile {
     /// Plain data, as if it came from somebody else.
     fn forge(&mut self, victims: &[Addresses]) -> Option<Vec<u8>> {
         let packet = self.packet(victims, 200);
-        let header = InnerHeader::data(&packet, Order::None)?;
+        let header = InnerHeader::data(&packet, DeliveryOrder::None)?;
         let mut datagram = vec![0; InnerHeader::LEN];
         header.emit(&mut datagram).ok()?;
         datagram.extend_from_slice(&packet);

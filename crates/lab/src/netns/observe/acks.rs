@@ -41,14 +41,14 @@ pub struct AcksSeen {
     /// Reports.
     pub reports: u64,
     /// The newest report by when, seconds; seen up to [`LOOK`] later.
-    pub told: Vec<(f64, Told)>,
+    pub told: Vec<(f64, PathReport)>,
     /// It, before its time is noted.
-    newest: Option<Told>,
+    newest: Option<PathReport>,
 }
 
 /// What a sender was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct PathReport {
     /// Losses of the medium so far, modulo 2^16.
     pub losses: u16,
     /// Queue of the bottleneck, as the newest full report has it.
@@ -165,7 +165,7 @@ impl AcksSeen {
             // The short form does not say.
             None => before.and_then(|told| told.depth_bytes),
         };
-        self.newest = Some(Told { losses: report.medium_losses, depth_bytes });
+        self.newest = Some(PathReport { losses: report.medium_losses, depth_bytes });
     }
 }
 
@@ -247,13 +247,13 @@ mod tests {
         let (full, short) = (option(3, Some(1600)), option(5, None));
         let seen = count(&[full.clone(), short]);
         // The short form says nothing of the queue.
-        assert_eq!((seen.reports, seen.newest), (2, Some(Told { losses: 5, depth_bytes: Some(1600) })));
+        assert_eq!((seen.reports, seen.newest), (2, Some(PathReport { losses: 5, depth_bytes: Some(1600) })));
         assert_eq!(seen.bytes[1], 16 + 8);
         let mut counts =
             Counts { flows: Vec::new(), of: BTreeMap::new(), seen: [("f".to_owned(), seen)].into() };
         counts.look(0.5);
         counts.look(0.6);
-        assert_eq!(counts.seen["f"].told, [(0.5, Told { losses: 5, depth_bytes: Some(1600) })]);
+        assert_eq!(counts.seen["f"].told, [(0.5, PathReport { losses: 5, depth_bytes: Some(1600) })]);
     }
 
     #[test]

@@ -272,7 +272,7 @@ async fn one(
         }
     };
     let io = TokioIo::new(Patient { stream, taken: timers.taken, waits: None });
-    let service = Placed { inner: TowerToHyperService::new(router), place };
+    let service = WithPlace { inner: TowerToHyperService::new(router), place };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(timers.header).max_buf_size(HEADER_BYTES);
     if let Err(error) = http.serve_connection(io, service).await {
@@ -281,12 +281,12 @@ async fn one(
 }
 
 /// Gives every request the place of its connection.
-struct Placed {
+struct WithPlace {
     inner: TowerToHyperService<Router>,
     place: Arc<Place>,
 }
 
-impl Service<hyper::Request<Incoming>> for Placed {
+impl Service<hyper::Request<Incoming>> for WithPlace {
     type Response = Response;
     type Error = std::convert::Infallible;
     type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;

@@ -5,7 +5,7 @@ use super::device::Device;
 use super::udp::AccessSocket;
 use super::worker::{End, Handle, Worker};
 use crate::runtime::clock::Clock;
-use crate::runtime::thread::{Orders, Worker as _};
+use crate::runtime::thread::{Jobs, Worker as _};
 use crate::testing::{in_private_network, sh};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::Instant;
@@ -140,12 +140,12 @@ fn throughput() {
 }
 
 /// A queue of deferred work with its thread, and what comes back from it.
-fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Orders<Worker<Through>>, mio::Poll) {
+fn deferred() -> (WorkQueue<Through>, std::thread::JoinHandle<()>, Jobs<Worker<Through>>, mio::Poll) {
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-    let (handle, orders) = Handle::new(waker);
+    let (handle, jobs) = Handle::new(waker);
     let (queue, thread) = WorkQueue::start(0, handle).unwrap();
-    (queue, thread, orders, poll)
+    (queue, thread, jobs, poll)
 }
 
 fn job(work: impl FnOnce() + Send + 'static) -> Job<Through> {
@@ -166,12 +166,12 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn deferred_work_comes_back_as_orders_and_the_thread_ends_with_its_queue() {
-    let (mut queue, thread, orders, _poll) = deferred();
+fn deferred_work_comes_back_as_jobs_and_the_thread_ends_with_its_queue() {
+    let (mut queue, thread, jobs, _poll) = deferred();
     for _ in 0..10 {
         assert!(queue.give(job(|| {}), Instant::from_nanos(0)));
     }
-    soon("ten answers", || orders.len() == 10);
+    soon("ten answers", || jobs.len() == 10);
     assert!(queue.overdue(Instant::from_secs(1)).is_none(), "nothing is left");
     assert_eq!(queue.next_look(), None);
     drop(queue);
@@ -180,7 +180,7 @@ fn deferred_work_comes_back_as_orders_and_the_thread_ends_with_its_queue() {
 
 #[test]
 fn a_worker_takes_deferred_work_back_when_there_is_no_progress() {
-    let (mut queue, thread, orders, _poll) = deferred();
+    let (mut queue, thread, jobs, _poll) = deferred();
     let (begun, has_begun) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
@@ -206,7 +206,7 @@ fn a_worker_takes_deferred_work_back_when_there_is_no_progress() {
     }
     assert!(queue.overdue(look).is_none() && queue.next_look().is_none());
     release.send(()).unwrap();
-    soon("the answer to the first", || orders.len() == 1);
+    soon("the answer to the first", || jobs.len() == 1);
     drop(queue);
     thread.join().unwrap();
 }

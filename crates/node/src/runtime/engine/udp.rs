@@ -313,11 +313,11 @@ impl DatagramSink for Sockets {
         }
     }
 
-    fn carry(&mut self, flow: &FastFlow, now: Instant) {
+    fn offload(&mut self, flow: &FastFlow, now: Instant) {
         let Self { accesses, fast } = self;
         let socket = accesses.get(usize::from(flow.lane.access)).and_then(Option::as_ref);
         if let (Some(fast), Some(socket)) = (fast, socket) {
-            fast.carry(flow, now, || socket.place(flow.lane.to));
+            fast.offload(flow, now, || socket.place(flow.lane.to));
         }
     }
 

@@ -5,7 +5,7 @@
 //!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
 //!   ◀────────│ Inner  ◀── End::datagram ◀─ Inbox   │◀────────
 //!            └──▲──────────────▲──────────────┬────┘
-//!            timers      orders (queue+wake)  events (channel)
+//!            timers      jobs (queue+wake)  events (channel)
 //! ```
 //!
 //! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
@@ -13,12 +13,12 @@
 
 use super::deferred::{Answer, Arrival, Place, Work, WorkQueue};
 use super::device::{Device, DeviceCounters};
-use super::fast::{Fast, FastStatus, Look};
+use super::fast::{CollectReason, Fast, FastStatus};
 use super::handover::{Handover, Kind};
 use super::inner::Inner;
 use super::udp::{AccessSocket, Inbox, SocketCounters, Sockets};
 use crate::runtime::clock::Clock;
-use crate::runtime::thread::{self, MAX_ORDERS, Orders};
+use crate::runtime::thread::{self, Jobs, MAX_JOBS};
 use anabranch_atsss::fast::{FastLane, FastTraffic};
 use anabranch_atsss::{DatagramSink, MAX_PATHS, PacketSink, PathId};
 use anabranch_element::time::Instant;
@@ -128,7 +128,7 @@ pub struct Worker<E: End> {
     past: [SocketCounters; MAX_PATHS],
     inbox: Inbox,
     poll: Poll,
-    orders: Orders<Self>,
+    jobs: Jobs<Self>,
     events: mpsc::Sender<E::Event>,
     handover: Option<Handover>,
     /// Where work goes that takes long; without, it is done here.
@@ -163,7 +163,7 @@ impl<E: End> Worker<E> {
         for (i, socket) in sockets.iter_mut() {
             register(&poll, socket, Token(FIRST_SOCKET + i), Interest::READABLE).context("socket")?;
         }
-        let (handle, orders) = Handle::new(waker);
+        let (handle, jobs) = Handle::new(waker);
         let worker = Self {
             end,
             clock,
@@ -172,7 +172,7 @@ impl<E: End> Worker<E> {
             past: [SocketCounters::default(); MAX_PATHS],
             inbox: Inbox::default(),
             poll,
-            orders,
+            jobs,
             events,
             handover: None,
             deferred: None,
@@ -324,7 +324,7 @@ impl<E: End> Worker<E> {
             }
             let now = self.clock.now();
             if let Some(fast) = sockets.fast() {
-                fast.look(end, now, Look::Received);
+                fast.collect(end, now, CollectReason::Received);
             }
             let access = access as PathId;
             inbox.for_each(|from, local, datagram| {
@@ -453,12 +453,12 @@ impl<E: End> Worker<E> {
         }
     }
 
-    /// Timers, orders, events.
+    /// Timers, jobs, events.
     fn housekeeping(&mut self, sockets_ready: &mut u32) {
         let now = self.clock.now();
-        for _ in 0..MAX_ORDERS {
-            let Some(order) = self.orders.pop() else { break };
-            order(self, now);
+        for _ in 0..MAX_JOBS {
+            let Some(job) = self.jobs.pop() else { break };
+            job(self, now);
             // A socket that was replaced may hold something already.
             *sockets_ready = u32::MAX;
         }
@@ -468,7 +468,7 @@ impl<E: End> Worker<E> {
         let Self { end, sockets, device, counters, .. } = self;
         if let Some(fast) = sockets.fast() {
             let due = end.poll_timeout().is_some_and(|at| at <= now);
-            fast.look(end, now, if due { Look::Sending } else { Look::IfDue });
+            fast.collect(end, now, if due { CollectReason::Sending } else { CollectReason::IfDue });
         }
         if end.poll_timeout().is_some_and(|at| at <= now) {
             end.poll(now, sockets, device);
@@ -483,7 +483,7 @@ impl<E: End> Worker<E> {
     }
 
     fn until_deadline(&self) -> Option<Duration> {
-        if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.orders.is_empty() {
+        if self.handover.as_ref().is_some_and(|h| !h.is_empty()) || !self.jobs.is_empty() {
             return Some(Duration::ZERO);
         }
         let overdue = self.deferred.as_ref().and_then(WorkQueue::next_look);

@@ -43,7 +43,7 @@ pub const MAX_SLICES: usize = 64;
 /// What this host knows about slices and policies.
 pub struct Taps {
     started: std::time::Instant,
-    told: Mutex<Told>,
+    told: Mutex<KnownSlices>,
     interfaces: fn() -> Host,
     /// How slices are reached from here, by configuration.
     bindings: Vec<SliceBinding>,
@@ -59,7 +59,7 @@ pub struct Taps {
 }
 
 #[derive(Default)]
-struct Told {
+struct KnownSlices {
     /// By hand.
     slices: BTreeMap<String, (SliceSpec, Slice)>,
     /// By the slice manager; they win.
@@ -74,7 +74,7 @@ struct Told {
     pushed_ursp: bool,
 }
 
-impl Told {
+impl KnownSlices {
     fn all(&self) -> impl Iterator<Item = (&String, &(SliceSpec, Slice))> {
         let by_hand = self.slices.iter().filter(|(id, _)| !self.managed.contains_key(*id));
         by_hand.chain(&self.managed)
@@ -234,7 +234,7 @@ impl Taps {
     }
 
     /// A panic in between leaves maps whole: they are replaced in one step.
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, KnownSlices> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -70,11 +70,11 @@ pub struct Usci {
     changes: AtomicU64,
     unchanged: AtomicU64,
     failures: AtomicU64,
-    told: Mutex<Told>,
+    told: Mutex<SyncState>,
 }
 
 #[derive(Default)]
-struct Told {
+struct SyncState {
     etag: String,
     ttl_s: u32,
     ids: Vec<String>,
@@ -325,7 +325,7 @@ impl Usci {
         if answer.status().is_success() { Ok(answer) } else { bail!(refusal(answer).await) }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn told(&self) -> std::sync::MutexGuard<'_, SyncState> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

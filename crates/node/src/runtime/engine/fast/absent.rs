@@ -1,7 +1,7 @@
 //! This build has no kernel programs: there is nobody to give flows to.
 
 use super::super::worker::End;
-use super::{FastStatus, Look, Place};
+use super::{CollectReason, FastStatus, Place};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::FastFlow;
 use anabranch_atsss::session::Addresses;
@@ -33,7 +33,7 @@ impl Fast {
         match *self {}
     }
 
-    pub fn carry(&mut self, _: &FastFlow, _: Instant, _: impl FnOnce() -> Option<Place>) {
+    pub fn offload(&mut self, _: &FastFlow, _: Instant, _: impl FnOnce() -> Option<Place>) {
         match *self {}
     }
 
@@ -41,7 +41,7 @@ impl Fast {
         match *self {}
     }
 
-    pub fn look(&mut self, _: &mut impl End, _: Instant, _: Look) {
+    pub fn collect(&mut self, _: &mut impl End, _: Instant, _: CollectReason) {
         match *self {}
     }
 

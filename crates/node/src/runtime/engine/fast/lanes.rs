@@ -9,7 +9,7 @@
 //! A worker that hangs or dies stops renewing: within [`LEASE`] every packet comes to user space again.
 
 use super::super::worker::End;
-use super::{FastStatus, Look, Place};
+use super::{CollectReason, FastStatus, Place};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
 use anabranch_atsss::session::Addresses;
@@ -104,13 +104,13 @@ impl Fast {
         self.status
     }
 
-    /// When [`Fast::look`] has something to do next.
+    /// When [`Fast::collect`] has something to do next.
     pub fn next(&self) -> Option<Instant> {
         (self.status.lanes > 0).then_some(self.next)
     }
 
     /// Gives a flow to the kernel, by a lane that is opened if there is none; `place` says where our socket is.
-    pub fn carry(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) {
+    pub fn offload(&mut self, flow: &FastFlow, now: Instant, place: impl FnOnce() -> Option<Place>) {
         let Some(key) = kernel_key(&flow.key) else { return };
         let lanes = self.lanes.get(&flow.lane.session);
         let lane = lanes.and_then(|lanes| lanes.iter().find(|lane| lane.lane == flow.lane));
@@ -123,7 +123,7 @@ impl Fast {
                 self.open(flow, now, place)
             }
         };
-        if slot.is_some_and(|slot| self.kernel.carry(slot, &key).is_ok()) {
+        if slot.is_some_and(|slot| self.kernel.offload(slot, &key).is_ok()) {
             self.status.flows += 1;
         }
     }
@@ -143,18 +143,18 @@ impl Fast {
     }
 
     /// Tells sessions what went by, and renews what they still want, if it is time for that or there is another reason.
-    pub fn look(&mut self, end: &mut impl End, now: Instant, look: Look) {
-        let reason = look != Look::IfDue && self.status.lanes <= FEW;
-        if self.status.lanes == 0 || !(now >= self.next || reason) {
+    pub fn collect(&mut self, end: &mut impl End, now: Instant, why: CollectReason) {
+        let asked = why != CollectReason::IfDue && self.status.lanes <= FEW;
+        if self.status.lanes == 0 || !(now >= self.next || asked) {
             return;
         }
         let mut busy = false;
         let Self { kernel, lanes, status, .. } = self;
         lanes.retain(|_, of_session| {
             of_session.retain_mut(|lane| {
-                let counters = match look {
-                    Look::Received => kernel.counters_then(lane.slot),
-                    Look::Sending | Look::IfDue => kernel.counters(lane.slot),
+                let counters = match why {
+                    CollectReason::Received => kernel.counters_then(lane.slot),
+                    CollectReason::Sending | CollectReason::IfDue => kernel.counters(lane.slot),
                 };
                 let (traffic, failed) = lane.step(&counters);
                 status.failed += failed;

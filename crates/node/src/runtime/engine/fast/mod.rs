@@ -32,7 +32,7 @@ pub struct FastStatus {
 
 /// Why a worker looks at what the kernel has carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum CollectReason {
     /// The time may have come.
     IfDue,
     /// Datagrams have come that it did not carry: probes say what had been sent by then, and are compared with what had
