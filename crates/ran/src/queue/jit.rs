@@ -19,7 +19,8 @@
 //! again.
 //!
 //! One tick more is left to packets that may still come if it costs next to nothing: RLC is not filled when at
-//! most `spare_bytes` of the grant would go unused, and the packet would be in the way beyond the next tick.
+//! most `spare_bytes` of the grant would go unused, and no more than costs half a percent of the bytes, and the packet would be in the
+//! way beyond the next tick.
 //!
 //! In the uplink who has the grant fills RLC, and only packets that nothing can overtake go down before.
 //!
@@ -37,6 +38,8 @@ use serde::{Deserialize, Serialize};
 const MISSES_PER_TICK: f64 = 0.001;
 /// Reports of a grant of nothing, in a row, after which they are not believed any more.
 const MAX_EMPTY_FORECASTS: u32 = 64;
+/// What is left unused of a grant, squared, is at most this part of grant times packet, so that it costs half a percent of the bytes.
+const OPEN_TICK_PRICE: u64 = 100;
 /// Ticks covered at once at most, when slots are shorter than the guard.
 const MAX_TICKS: u64 = 64;
 
@@ -44,7 +47,7 @@ const MAX_TICKS: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JitParams {
-    /// Bytes of a grant that may go unused to leave RLC empty for a TTI.
+    /// Bytes of a grant that may go unused to leave RLC empty for a TTI; fewer where grant and packets are small.
     pub spare_bytes: u32,
     /// Shortest time between filling RLC and the tick, microseconds.
     pub min_guard_us: u32,
@@ -128,8 +131,10 @@ impl Jit {
         else {
             return false;
         };
-        let stays_on = u64::from(bytes) > missing + grant;
-        !(stays_on && self.in_rlc_bytes > 0 && missing <= self.spare_bytes)
+        let bytes = u64::from(bytes);
+        let stays_on = bytes > missing + grant;
+        let cheap = missing <= self.spare_bytes && missing.saturating_mul(missing).saturating_mul(OPEN_TICK_PRICE) <= grant * bytes;
+        !(stays_on && self.in_rlc_bytes > 0 && cheap)
     }
 }
 
@@ -266,10 +271,19 @@ mod tests {
 
     #[test]
     fn a_tick_is_left_open_if_that_costs_next_to_nothing() {
-        for (grant, left, goes) in [(300, 259, true), (300, 260, false), (300, 0, true), (1600, 1580, true)] {
+        for (bytes, grant, left, goes) in [
+            (1500, 300, 259, true),
+            (1500, 300, 260, false),
+            (1500, 300, 0, true),
+            (1500, 1600, 1580, true),
+            // The square root of 140 times 200 over 100 is 16.7.
+            (200, 140, 122, true),
+            (200, 140, 124, false),
+        ] {
             let mut l = jit(100);
             l.on_tti(&report(1000, grant, left, Some((2000, grant))));
-            assert_eq!(l.admits(&bulk(), at_us(1950)), goes, "{left} of {grant}");
+            let packet = Candidate::alone(bytes, Instant::ZERO);
+            assert_eq!(l.admits(&packet, at_us(1950)), goes, "{left} of {grant}, a packet of {bytes}");
         }
     }
 
