@@ -133,7 +133,8 @@ impl Jit {
         };
         let bytes = u64::from(bytes);
         let stays_on = bytes > missing + grant;
-        let cheap = missing <= self.spare_bytes && missing.saturating_mul(missing).saturating_mul(OPEN_TICK_PRICE) <= grant * bytes;
+        let cheap = missing <= self.spare_bytes
+            && missing.saturating_mul(missing).saturating_mul(OPEN_TICK_PRICE) <= grant * bytes;
         !(stays_on && self.in_rlc_bytes > 0 && cheap)
     }
 }
