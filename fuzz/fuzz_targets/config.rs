@@ -38,8 +38,8 @@ mod upf {
     pub mod config;
 }
 
-use runtime::config::{UeConfig, UpfConfig, parse};
 use libfuzzer_sys::fuzz_target;
+use runtime::config::{UeConfig, UpfConfig, parse};
 
 fuzz_target!(|text: &str| {
     let wrong = [parse::<UeConfig>("ue.toml", text).err(), parse::<UpfConfig>("upf.toml", text).err()];

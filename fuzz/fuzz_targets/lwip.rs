@@ -8,11 +8,11 @@
 //! nothing else changed but a timestamp that becomes older; what was hidden follows in time, or is superseded.
 #![no_main]
 
+use anabranch_element::time::{Duration, Instant};
 use anabranch_lwip::{
     Command, Config, DidaConfig, Hold, Leg, Node, NodeSink, OtherTraffic, ProbeConfig, Steering, SwitchTo,
     UeConfig, UeSide, WifiLeg,
 };
-use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::ip::{IpPacket, protocol};
 use anabranch_wire::tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, TcpView, emit_packet, parse_packet};
 use arbitrary::Arbitrary;

@@ -4,8 +4,8 @@
 
 use anabranch_atsss::classify::RuleSet;
 use anabranch_atsss::document::Document;
-use anabranch_steer::{FlowSteer, ModeState, Packet, PathState, PathStates};
 use anabranch_element::time::Instant;
+use anabranch_steer::{FlowSteer, ModeState, Packet, PathState, PathStates};
 use anabranch_wire::ip::FlowKey;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;

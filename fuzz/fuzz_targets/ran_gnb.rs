@@ -5,8 +5,9 @@
 //! what waits is within its limits; and when the channel is good again and nobody sends, the cell falls quiet.
 #![no_main]
 
-use anabranch_element::{Element, Port, Sink, drive};
 use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
+use anabranch_element::{Element, Port, Sink, drive};
 use anabranch_ran::amc::{Direction, LteConfig, NrConfig, RadioConfig, TddConfig};
 use anabranch_ran::channel::{Channel, ChannelConfig, Quality};
 use anabranch_ran::gnb::{
@@ -17,7 +18,6 @@ use anabranch_ran::mac::{ControlLoad, HarqConfig};
 use anabranch_ran::queue::{Algorithm, BearerParams, BufferLimit};
 use anabranch_ran::sched::{InterAlgorithm, InterConfig, SliceConfig};
 use anabranch_ran::sdap::{DrbConfig, FlowConfig, SchedulerKind, SdapConfig};
-use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::gtpu::{GtpuHeader, PduSession, message};
 use anabranch_wire::ip::udp_datagram;
 use arbitrary::Arbitrary;
@@ -472,7 +472,13 @@ fuzz_target!(|input: Input| {
                 let queue = Algorithm::ALL[usize::from(*which) % Algorithm::ALL.len()].into();
                 let limit = BufferLimit { bytes: LIMIT_BYTES, sdus: LIMIT_SDUS };
                 let mtu_bytes = u32::from(*mtu).clamp(1, 9000);
-                let params = BearerParams { pulls: anabranch_ran::amc::Pulls::every(slot), mtu_bytes, limit, seed: 1, ..BearerParams::default() };
+                let params = BearerParams {
+                    pulls: anabranch_ran::amc::Pulls::every(slot),
+                    mtu_bytes,
+                    limit,
+                    seed: 1,
+                    ..BearerParams::default()
+                };
                 let (ue, drb, direction) = (name(*ue), 1 + drb % 3, direction(*up));
                 run.command(GnbCommand::Queue { ue, drb, direction, queue, params });
             }

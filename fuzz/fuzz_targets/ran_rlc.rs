@@ -8,10 +8,10 @@
 #![no_main]
 
 use anabranch_element::packet::Packet;
+use anabranch_element::time::{Duration, Instant};
 use anabranch_ran::pdcp::{PdcpRx, PdcpSn, PdcpTx};
 use anabranch_ran::queue::{Algorithm, AnyBuffer, BearerParams, BufferLimit, QueueConfig, Sdu};
 use anabranch_ran::rlc::{BufferPool, Entity, RlcConfig, TxQueue};
-use anabranch_element::time::{Duration, Instant};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;

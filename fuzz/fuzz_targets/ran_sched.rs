@@ -8,7 +8,7 @@
 use anabranch_ran::amc::{Amc, LteConfig, NrConfig, RadioConfig, TbsTable};
 use anabranch_ran::sched::eqp::Idle;
 use anabranch_ran::sched::{
-    Backlog, Allocation, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
+    Allocation, Backlog, InterAlgorithm, InterConfig, InterSlice, SliceConfig, Tti, check_slices,
 };
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;

@@ -8,11 +8,15 @@
 
 use anabranch_atsss::crypto::{PrivateKey, Suite};
 use anabranch_atsss::session::{Addresses, Security, SessionParams};
-use anabranch_atsss::{DatagramSink, PacketSink, PathId};
-use anabranch_steer::{Rule, SteeringMode, active_standby, coded, priority_based, redundant, smallest_delay, load_balance::{self, Granularity, Weight}};
-use anabranch_element::time::{Duration, Instant};
 use anabranch_atsss::ue::{Ue, UeAccess, UeCommand, UeConfig};
 use anabranch_atsss::upf::{UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
+use anabranch_atsss::{DatagramSink, PacketSink, PathId};
+use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::{
+    Rule, SteeringMode, active_standby, coded,
+    load_balance::{self, Granularity, Weight},
+    priority_based, redundant, smallest_delay,
+};
 use anabranch_wire::ip;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -127,9 +131,21 @@ impl Choice {
     fn rules(self, name: &str) -> Vec<Rule> {
         let weights = || ["5g", "wifi"].map(|access| Weight { access: access.into(), percent: 50 }).to_vec();
         let steering = match self.mode {
-            Mode::Standby5g => SteeringMode::ActiveStandby(active_standby::Params { primary: "5g".into(), rotate_packets: 0, leave_above_loss_percent: 5 }),
-            Mode::StandbyWifi => SteeringMode::ActiveStandby(active_standby::Params { primary: "wifi".into(), rotate_packets: 0, leave_above_loss_percent: 5 }),
-            Mode::SmallestDelay => SteeringMode::SmallestDelay(smallest_delay::Params { hysteresis_percent: 10, dwell_ms: 200, leave_above_loss_percent: 5 }),
+            Mode::Standby5g => SteeringMode::ActiveStandby(active_standby::Params {
+                primary: "5g".into(),
+                rotate_packets: 0,
+                leave_above_loss_percent: 5,
+            }),
+            Mode::StandbyWifi => SteeringMode::ActiveStandby(active_standby::Params {
+                primary: "wifi".into(),
+                rotate_packets: 0,
+                leave_above_loss_percent: 5,
+            }),
+            Mode::SmallestDelay => SteeringMode::SmallestDelay(smallest_delay::Params {
+                hysteresis_percent: 10,
+                dwell_ms: 200,
+                leave_above_loss_percent: 5,
+            }),
             Mode::Balance | Mode::BalanceByFlow => {
                 let per = if self.mode == Mode::Balance { Granularity::Packet } else { Granularity::Flow };
                 SteeringMode::LoadBalance(load_balance::Params { weights: weights(), per, autonomous: false })
@@ -140,16 +156,28 @@ impl Choice {
                 loss_percent: Some(5.0),
             }),
             Mode::Redundant => SteeringMode::Redundant(redundant::Params { above_loss_percent: None }),
-            Mode::Coded => {
-                SteeringMode::Coded(coded::Params { overhead_percent: 50, window_packets: 16, longest_wait_ms: 100 })
-            }
+            Mode::Coded => SteeringMode::Coded(coded::Params {
+                overhead_percent: 50,
+                window_packets: 16,
+                longest_wait_ms: 100,
+            }),
         };
         vec![
-            Rule { name: name.into(), filter: Default::default(), steering, reorder: self.reorder, functionality: Default::default() },
+            Rule {
+                name: name.into(),
+                filter: Default::default(),
+                steering,
+                reorder: self.reorder,
+                functionality: Default::default(),
+            },
             Rule {
                 name: "other".into(),
                 filter: Default::default(),
-                steering: SteeringMode::ActiveStandby(active_standby::Params { primary: "5g".into(), rotate_packets: 0, leave_above_loss_percent: 5 }),
+                steering: SteeringMode::ActiveStandby(active_standby::Params {
+                    primary: "5g".into(),
+                    rotate_packets: 0,
+                    leave_above_loss_percent: 5,
+                }),
                 reorder: true,
                 functionality: Default::default(),
             },

@@ -1,7 +1,7 @@
 //! NESTs and service profiles: nothing panics, what is accepted stays as it was sent, and what is promised is finite.
 #![no_main]
 
-use anabranch_slice::{Nest, Order, ServiceProfile};
+use anabranch_slice::{Nest, ServiceProfile, SliceRequest};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -11,7 +11,7 @@ fuzz_target!(|text: &str| {
     match Nest::parse(&document, &base) {
         Ok(nest) => {
             assert_eq!(serde_json::Value::Object(nest.document.clone()), document);
-            let order = Order::from(&nest);
+            let order = SliceRequest::from(&nest);
             let (dl, ul) = order.profile.rates_bps();
             assert!(dl <= 1_000_000_000_000 && ul <= 1_000_000_000_000);
         }

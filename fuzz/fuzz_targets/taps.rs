@@ -2,10 +2,10 @@
 //! selection policies. Nothing panics; what is written is read again as it was; an answer keeps its bounds.
 #![no_main]
 
+use anabranch_element::time::Instant;
 use anabranch_selection::neat::{Manager, Node, Policy};
 use anabranch_selection::ursp::Ursp;
 use anabranch_selection::{Endpoint, Host, Interface, Properties, Request, select};
-use anabranch_element::time::Instant;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use anabranch_wire::tunnel::{
-    Fragment, InnerHeader, InnerType, MessageType, Order, SecureHeader, StreamWord, classify,
+    DeliveryOrder, Fragment, InnerHeader, InnerType, MessageType, SecureHeader, StreamWord, classify,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         if header.kind == InnerType::Data {
             let order = header.order().expect("checked by parse");
             // Without a flag the sequence is ignored, and written as 0.
-            let sequence = if order == Order::None { 0 } else { header.sequence };
+            let sequence = if order == DeliveryOrder::None { 0 } else { header.sequence };
             // A length of 0 is what a kernel's fast path writes: up to the datagram's end.
             let length = if header.length == 0 { payload.len() as u16 } else { header.length };
             assert_eq!(InnerHeader::data(payload, order), Some(InnerHeader { sequence, length, ..header }));
