@@ -19,7 +19,7 @@
 //! again.
 //!
 //! One tick more is left to packets that may still come if it costs next to nothing: RLC is not filled when at
-//! most `spare_bytes` of the grant would go unused, and no more than costs half a percent of the bytes, and the packet would be in the
+//! most `spare_bytes` of the grant would go unused, fewer where grants and packets are small, and the packet would be in the
 //! way beyond the next tick.
 //!
 //! In the uplink who has the grant fills RLC, and only packets that nothing can overtake go down before.
@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 const MISSES_PER_TICK: f64 = 0.001;
 /// Reports of a grant of nothing, in a row, after which they are not believed any more.
 const MAX_EMPTY_FORECASTS: u32 = 64;
-/// What is left unused of a grant, squared, is at most this part of grant times packet, so that it costs half a percent of the bytes.
-const OPEN_TICK_PRICE: u64 = 100;
+/// Where the geometric mean of grant and packet is below so many bytes, as much less of a grant may go unused.
+const FULL_SPARE_BYTES: u64 = 400;
 /// Ticks covered at once at most, when slots are shorter than the guard.
 const MAX_TICKS: u64 = 64;
 
@@ -133,8 +133,9 @@ impl Jit {
         };
         let bytes = u64::from(bytes);
         let stays_on = bytes > missing + grant;
+        let price = |bytes: u64, of: u64| bytes.saturating_mul(bytes).saturating_mul(of);
         let cheap = missing <= self.spare_bytes
-            && missing.saturating_mul(missing).saturating_mul(OPEN_TICK_PRICE) <= grant * bytes;
+            && price(missing, FULL_SPARE_BYTES * FULL_SPARE_BYTES) <= price(self.spare_bytes, grant * bytes);
         !(stays_on && self.in_rlc_bytes > 0 && cheap)
     }
 }
@@ -277,7 +278,7 @@ mod tests {
             (1500, 300, 260, false),
             (1500, 300, 0, true),
             (1500, 1600, 1580, true),
-            // The square root of 140 times 200 over 100 is 16.7.
+            // A tenth of the square root of 140 times 200 is 16.7.
             (200, 140, 122, true),
             (200, 140, 124, false),
         ] {
