@@ -330,7 +330,7 @@ pub enum DeliveryOrder {
         sequence: u32,
         /// First packet of the flow's sequence.
         start: bool,
-        /// DeliveryOrder is restored.
+        /// Order is restored.
         hold: bool,
     },
     /// A repair of coded packets, up to and including this one.

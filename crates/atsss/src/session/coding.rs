@@ -1,7 +1,7 @@
 //! Coded mode: sources out and in, repairs out and in, and what was restored ([`crate::coding`]).
 //!
 //! One code per rule: the flows of a rule protect one another, and a small flow is covered as soon as the rule's traffic
-//! pays for a repair. DeliveryOrder is per flow all the same ([`crate::reorder`]), so a gap in one delays no other.
+//! pays for a repair. Order is per flow all the same ([`crate::reorder`]), so a gap in one delays no other.
 //!
 //! A source symbol is the message as it would be uncoded: inner header and packet. So what is restored goes the way of
 //! every message that arrives.

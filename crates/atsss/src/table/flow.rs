@@ -473,6 +473,7 @@ impl Flows {
         }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

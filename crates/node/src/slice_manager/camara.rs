@@ -239,7 +239,7 @@ enum ServiceArea {
 
 impl<'de> Deserialize<'de> for ServiceArea {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // UeDocument apart by hand, so that what is wrong is said of the one that was meant.
+        // Told apart by hand, so that what is wrong is said of the one that was meant.
         match Value::deserialize(deserializer)? {
             names @ Value::Array(_) => serde_json::from_value(names).map(Self::Names),
             area => serde_json::from_value(area).map(Self::Area),

@@ -21,11 +21,10 @@ use std::time::Duration;
 
 /// iperf3 from the UE through the tunnel; bits per second.
 fn iperf(world: &World, args: &str) -> f64 {
-    // The server of the run before may not have closed its port yet.
-    let listens = "ss -ltn | grep -q :5201";
-    world.server.sh(&format!(
-        "while {listens}; do sleep 0.05; done; iperf3 -s -1 -D >/dev/null; until {listens}; do sleep 0.05; done"
-    ));
+    let listens = || world.server.sh("ss -ltn").contains(":5201");
+    world.until("the iperf3 server of the run before has closed its port", || !listens());
+    world.server.sh("iperf3 -s -1 -D >/dev/null");
+    world.until("the iperf3 server listens", listens);
     let text = world.ue.sh(&format!("timeout 60 iperf3 -J -C cubic {args}"));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let received = &report["end"]["sum_received"]["bits_per_second"];

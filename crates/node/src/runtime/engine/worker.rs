@@ -5,7 +5,7 @@
 //!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
 //!   ◀────────│ Inner  ◀── End::datagram ◀─ Inbox   │◀────────
 //!            └──▲──────────────▲──────────────┬────┘
-//!            timers      jobs (queue+wake)  events (channel)
+//!            timers      jobs (queue+wake)    events (channel)
 //! ```
 //!
 //! Nothing here allocates or locks per packet. Control reaches a worker as closures that run between two
