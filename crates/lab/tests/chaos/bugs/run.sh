@@ -21,9 +21,15 @@ git -C "$root" archive HEAD | tar -x -C "$copy/tree"
 missed=0
 for name in "${names[@]}"; do
     patch --quiet --directory "$copy/tree" -p1 <"$here/$name.patch"
-    cargo build --quiet --locked --profile checked --manifest-path "$copy/tree/Cargo.toml" -p anabranch-lab
+    built=0
+    cargo build --quiet --locked --profile checked --manifest-path "$copy/tree/Cargo.toml" -p anabranch-lab || built=$?
     # What is put back is newer than what was built of it.
     patch --quiet --directory "$copy/tree" -p1 --reverse <"$here/$name.patch"
+    if [ "$built" != 0 ]; then
+        echo "$name: DOES NOT BUILD"
+        missed=$((missed + 1))
+        continue
+    fi
     lab=$CARGO_TARGET_DIR/checked/anabranch-lab
     rm -rf "$copy/plans"
     code=0
