@@ -30,11 +30,13 @@ pub enum Kind {
     Booking,
     /// A QoS session (CAMARA).
     Qod,
+    /// An access whose shares this manager sets: what its cell gives to other slices is taken away.
+    Access,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Slice,
         Self::Ue,
         Self::Base,
@@ -44,6 +46,7 @@ impl Kind {
         Self::Policy,
         Self::Booking,
         Self::Qod,
+        Self::Access,
     ];
 
     /// As it is stored.
@@ -59,6 +62,7 @@ impl Kind {
             Self::Policy => "policy",
             Self::Booking => "booking",
             Self::Qod => "qod",
+            Self::Access => "access",
         }
     }
 

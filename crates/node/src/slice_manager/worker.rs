@@ -9,7 +9,7 @@ use super::now_ms;
 use super::southbound::{Network, Southbound};
 use anabranch_slice::{Action, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,6 @@ pub async fn southbound(
         owner,
         led_until: 0,
         bad: BTreeMap::new(),
-        told: BTreeSet::new(),
         looked: None,
         interval,
     };
@@ -85,8 +84,6 @@ struct Work {
     led_until: u64,
     /// How often each access failed in a row.
     bad: BTreeMap<String, u32>,
-    /// Accesses this process told their shares. What others have without a slice of ours is their operator's.
-    told: BTreeSet<String>,
     looked: Option<Instant>,
     interval: Duration,
 }
@@ -189,7 +186,6 @@ impl Work {
 
     /// Tells an access its shares.
     async fn tell(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
-        self.told.insert(access.to_owned());
         match self.network.cell(access) {
             Some(cell) => cell.shares(shares).await,
             None => Ok(()),
@@ -289,10 +285,15 @@ impl Work {
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
         for access in accesses {
-            let (busy, shares) = self.engine.read(|m| (m.busy(&access), m.shares_now(&access)));
+            let (busy, only, shares) =
+                self.engine.read(|m| (m.busy(&access), m.sets_shares(&access), m.shares_now(&access)));
             let mut problem = upf.clone();
-            if let Some(cell) = network.cell(&access).filter(|_| !busy) {
-                let only = !shares.is_empty() || self.told.contains(&access);
+            let cell = network.cell(&access);
+            if busy && cell.is_some() && problem.is_none() {
+                // What it has while its shares change says nothing: neither that it is well nor that it is not.
+                continue;
+            }
+            if let Some(cell) = cell.filter(|_| !busy) {
                 let mut health = cell.health(&shares, only).await;
                 if let Err(why) = &health {
                     problem = Some(why.clone());

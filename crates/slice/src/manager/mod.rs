@@ -265,7 +265,27 @@ impl Manager {
             timing: Timing::default(),
         };
         slice.plan = Some(steps(&slice, order.services));
-        Ok(vec![Write::slice(slice)])
+        Ok(self.with_accesses(slice))
+    }
+
+    /// A slice to be stored, and the accesses that it is the first to have a share of.
+    fn with_accesses(&self, slice: Slice) -> Vec<Write> {
+        let new = |access: &&String| !self.sets_shares(access);
+        let accesses = slice.wanted.keys().filter(new).map(|access| Write {
+            kind: Kind::Access,
+            id: access.clone(),
+            record: Some(Record::Document(Value::Bool(true))),
+        });
+        let accesses: Vec<Write> = accesses.collect();
+        [Write::slice(slice)].into_iter().chain(accesses).collect()
+    }
+
+    /// Whether this manager sets the shares of an access: it has or had a slice there. Until then what its cell gives is
+    /// the operator's.
+    #[must_use]
+    pub fn sets_shares(&self, access: &str) -> bool {
+        self.documents.contains_key(&(Kind::Access, access.to_owned()))
+            || self.slices.values().any(|slice| slice.reserved().contains_key(access))
     }
 
     /// Gives a slice another profile. The old one holds until everything is in place; of one that failed nothing does. What
@@ -319,7 +339,7 @@ impl Manager {
         }
         slice.since_ms = now_ms;
         slice.retry_ms = None;
-        Ok(vec![Write::slice(slice)])
+        Ok(self.with_accesses(slice))
     }
 
     /// What a slice's operator asked for, as it would be asked for again.

@@ -27,8 +27,7 @@ pub struct Asked {
     /// How often each UE was to be forgotten.
     forgotten: BTreeMap<String, u64>,
     next: u64,
-    /// A removal went on past failures, or a step could not be undone: a cell may keep what it is not to have, and is told
-    /// nothing until something else changes there (`Gnb::health` looks for slices that are missing only).
+    /// A removal went on past failures: a cell may keep what it is not to have until somebody looks at it.
     pub left: bool,
 }
 

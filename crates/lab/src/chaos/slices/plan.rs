@@ -60,6 +60,11 @@ pub enum Kind {
         /// Time between the two, milliseconds.
         later_ms: u16,
     },
+    /// A cell takes the next shares it is told, and then hangs: neither this nor anything later is answered.
+    Hang {
+        /// Number of the cell.
+        cell: u8,
+    },
     /// A cell starts again, and has no slices.
     RestartCell {
         /// Number of the cell.
@@ -110,6 +115,7 @@ impl Kind {
             Self::AnswerLost { .. } => "answer-lost",
             Self::Slow { .. } => "slow",
             Self::Repeat { .. } => "repeat",
+            Self::Hang { .. } => "hang",
             Self::RestartCell { .. } => "restart-cell",
             Self::StoreFull => "store-full",
             Self::StoreFails { .. } => "store-fails",
@@ -131,6 +137,7 @@ impl Kind {
             | Self::AnswerLost { cell }
             | Self::Slow { cell, .. }
             | Self::Repeat { cell, .. }
+            | Self::Hang { cell }
             | Self::RestartCell { cell } => Some(*cell),
             _ => None,
         }
@@ -153,6 +160,7 @@ impl system::Setting for Setting {
         "answer-lost",
         "slow",
         "repeat",
+        "hang",
         "restart-cell",
         "store-full",
         "store-fails",
@@ -232,7 +240,7 @@ fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
     };
     let cell = draw.below(plan.world.cells_mbps.len() as u64) as u8;
     let instance = draw.below(plan.world.instances.into()) as u8;
-    let kind = match draw.below(if calm { 8 } else { 16 }) {
+    let kind = match draw.below(if calm { 8 } else { 18 }) {
         0 => Kind::StoreFull,
         1 => Kind::StoreFails { stored: draw.percent(50) },
         2 => Kind::StoreSlow { delay_ms: draw.between((1, 3_000)) as u16 },
@@ -246,6 +254,7 @@ fn fault(draw: &mut Draw, plan: &Plan, calm: bool) -> Fault {
         12 => Kind::Slow { cell, delay_ms: draw.between((1, 9_000)) as u16 },
         13 => Kind::Repeat { cell, later_ms: draw.between((1, 6_000)) as u16 },
         14 => Kind::RestartCell { cell },
+        15 | 16 => Kind::Hang { cell },
         _ => Kind::Clock { instance, seconds: draw.of(&[-86_400, -3_600, -10, 10, 3_600, 86_400]) },
     };
     Fault { at, ms, kind }

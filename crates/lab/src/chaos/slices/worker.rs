@@ -5,7 +5,7 @@ use super::check::{Invariant, Violation};
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Place, Released, Slice, SliceShare, State, Step};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -68,8 +68,6 @@ pub struct Work {
     call: u64,
     led_until: Instant,
     bad: BTreeMap<usize, u32>,
-    /// Cells that were told their shares since it started.
-    told: BTreeSet<usize>,
     looked: Option<Instant>,
 }
 
@@ -166,6 +164,13 @@ impl World {
     }
 
     fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
+        // What an access has while its shares change says nothing.
+        if let Job::Look(cell) = job
+            && self.instances[n].manager.busy(&access(cell))
+        {
+            self.instances[n].work.next = self.course.now;
+            return Ok(());
+        }
         if let Job::Step(id, _) = &job {
             self.instances[n].work.before = self.instances[n].manager.slice(id).ok().cloned();
         }
@@ -188,8 +193,7 @@ impl World {
             Job::Look(cell) => {
                 let access = access(*cell);
                 let shares = manager.shares_now(&access);
-                let only = !shares.is_empty() || self.instances[n].work.told.contains(cell);
-                (!manager.busy(&access)).then_some((*cell, CellRequest::Health(shares, only)))
+                Some((*cell, CellRequest::Health(shares, manager.sets_shares(&access))))
             }
             Job::Again(cell, _) => Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell))))),
             Job::Attach(place, accesses) => {
@@ -208,9 +212,6 @@ impl World {
             Some((cell, ask)) => {
                 let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
-                if matches!(ask, CellRequest::Shares(_)) {
-                    work.told.insert(cell);
-                }
                 work.call += 1;
                 work.next = until;
                 work.waiting = Some(job);
@@ -242,7 +243,6 @@ impl World {
         let done = match job {
             Job::Step(id, action) => {
                 let failed = result.is_err();
-                self.asked.left |= failed && matches!(action, Some(Action::Undo(Step::Shares { .. })));
                 let step = id.clone();
                 let before = self.instances[n].work.before.take();
                 let done = self.commit(n, move |m| {

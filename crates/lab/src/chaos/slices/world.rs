@@ -11,7 +11,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
 use anabranch_slice::record::{Attachment, MAX_ERRORS, Need};
 use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Refusal, SliceShare, State, Write};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Unix milliseconds at the beginning.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -110,6 +110,8 @@ pub struct World {
     next_command: Instant,
     /// What is told late or again may be in force although something else was told since.
     late: bool,
+    /// Cells that hang, and took their last shares.
+    hung: BTreeSet<usize>,
 }
 
 /// One run of a plan.
@@ -173,6 +175,7 @@ impl World {
             active: Active::default(),
             next_command: Instant::ZERO,
             late: false,
+            hung: BTreeSet::new(),
             plan: plan.clone(),
         }
     }
@@ -355,6 +358,14 @@ impl World {
     /// A message reaches a cell, which does what it is told and answers. As `node`'s `slice_manager::southbound`.
     fn arrive(&mut self, message: Message) {
         let Message { instance, started, call, cell, ask, again, .. } = message;
+        if self.hung.contains(&cell) {
+            self.course.tally.effect("hang", 1);
+            return;
+        }
+        let hangs = self.suffers(cell).any(|kind| matches!(kind, Kind::Hang { .. }));
+        if hangs && matches!(ask, CellRequest::Shares(_)) {
+            self.hung.insert(cell);
+        }
         let refuses = self.suffers(cell).any(|kind| matches!(kind, Kind::Refuse { .. }));
         let mute = self.suffers(cell).any(|kind| matches!(kind, Kind::AnswerLost { .. }));
         let (has, ues) = (&mut self.cells[cell], &mut self.places[cell]);
@@ -396,7 +407,9 @@ impl World {
                 }
             }
         };
-        if mute {
+        if self.hung.contains(&cell) {
+            self.course.tally.effect("hang", 1);
+        } else if mute {
             self.course.tally.effect("answer-lost", 1);
         } else if !again {
             let at = self.course.now + Duration::from_micros(self.draw.between((100, 20_000)));
@@ -413,6 +426,10 @@ impl World {
             Kind::RestartManager { instance } => self.start_again(usize::from(instance)),
             Kind::Clock { instance, .. } => {
                 self.instances[usize::from(instance)].clock_s = 0;
+                Ok(())
+            }
+            Kind::Hang { cell } => {
+                self.hung.remove(&cell.into());
                 Ok(())
             }
             _ => Ok(()),

@@ -3,11 +3,11 @@
 # shrink the plan of the first seed that shows it, and the small plan to fail in the same way.
 # A patch of another system than the tunnel says so on its first line, "System: NAME".
 #   crates/lab/tests/chaos/bugs/run.sh [NAME]...     all without a name; needs git, patch, cargo
-# SEEDS (0..200) is what is run for each, SHRINK (200) how many runs shrinking may take. It ends with 1 if a bug is not found.
+# SEEDS (0..400) is what is run for each, SHRINK (200) how many runs shrinking may take. It ends with 1 if a bug is not found.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(git -C "$here" rev-parse --show-toplevel)
-seeds=${SEEDS:-0..200}
+seeds=${SEEDS:-0..400}
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target/bugs}
