@@ -33,6 +33,9 @@
 //! *A lone flow on a small home.* The only bulk flow of its home goes to an idle path that is measured to carry twice as much: in its
 //! first moments, or when that lasts.
 //!
+//! *A host's next flow.* How the last flow of a host answered loss is remembered. Where its next one begins is decided with what
+//! such a sender may have on a path that loses ([`answer::Senders`]).
+//!
 //! *Calls.* A small flow, and one of datagrams up to 4 Mbit/s that sends at its own rate, is steered by delay: all of it takes the path by which
 //! its packets arrive first.
 //!
@@ -245,6 +248,7 @@ pub(super) struct Lane {
     /// Periods in a row in which each path was idle.
     idle_periods: [u8; MAX_PATHS],
     groups: [Group; GROUPS],
+    senders: answer::Senders,
     move_at: Instant,
     /// Since when an idle path carries much more than this one, which is the home of a lone flow.
     small_since: [Option<Instant>; MAX_PATHS],
@@ -372,7 +376,7 @@ impl Lane {
         }
         self.packets = self.packets.saturating_add(1);
         if input.flow.period != period {
-            answer::judge(input, WILD_PPM);
+            self.senders.judge(input, WILD_PPM);
             let next = period.wrapping_sub(input.flow.period) == 1;
             input.flow.begin(period, next);
         }
@@ -449,7 +453,7 @@ impl Lane {
             None => {
                 let end_us = |path: &PathId| {
                     let share = u64::from(self.bulk(*path)) + 1;
-                    let capacity = input.load(*path).estimate_bps / 1000;
+                    let capacity = self.share_bps(input, *path) / 1000;
                     let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
                     delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
                 };
@@ -472,6 +476,11 @@ impl Lane {
             0 => (1_000_000 / u64::from(input.live.get(path).rtt_us.max(1_000)).isqrt()).max(1),
             weight => u64::from(weight) << 10,
         }
+    }
+
+    /// What the packet's flow may have on a path, by what the path is estimated to carry (0: not known) and loses.
+    fn share_bps(&self, input: &Input<'_>, path: PathId) -> u64 {
+        self.senders.share_bps(input, path, WILD_PPM)
     }
 
     /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
@@ -497,7 +506,13 @@ impl Lane {
     /// Whether, and to where, a flow moves for good.
     fn rehome(&mut self, input: &Input<'_>, up: PathSet, usable: PathSet, home: PathId) -> PathId {
         let others = usable.without(PathSet::single(home));
-        if others.is_empty() {
+        // Loss keeps none away whose sender is known to send as before.
+        let all = if up != usable && self.senders.ignores(input) {
+            up.without(PathSet::single(home))
+        } else {
+            others
+        };
+        if all.is_empty() {
             return home;
         }
         // The sooner an acknowledgement is back, the shorter is the round trip of the sender.
@@ -542,7 +557,7 @@ impl Lane {
             self.record.moved(back);
             return back;
         }
-        let larger = self.larger(input, others, home);
+        let larger = self.larger(input, all, home);
         let small_since = &mut self.small_since[usize::from(home)];
         *small_since = larger.map(|_| small_since.unwrap_or(input.now));
         let is_lasting = |since| input.now.saturating_since(since) >= LONE;
@@ -626,35 +641,41 @@ impl Lane {
         up.iter().filter(richer).max_by_key(|path| of_each(*path))
     }
 
-    /// The idle path, if any, that carries so much more than the clean home of a lone bulk flow that the flow does better there:
-    /// in its first moments, if it has sent so much that as much again would arrive earlier; later, if it fills its home.
+    /// The idle path, if any, that carries so much more for the packet's flow, the only bulk flow of its home, that it does better there:
+    /// in its first moments, if it has sent so much that as much again would arrive earlier; later, if it fills its home. A home
+    /// that loses without congestion is left so only in the first moments of a flow whose sender is known to slow down for it.
     fn larger(&self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
         let own = input.load(home);
+        let own_bps = self.share_bps(input, home);
+        let is_limited = own_bps < own.estimate_bps;
+        let stays = own.wild_ppm > WILD_PPM && !(is_limited && is_young(input));
         // What acknowledges is to come back the shortest way.
-        let served = own.wild_ppm > WILD_PPM || input.flow.carries_acknowledgements();
+        let served = stays || input.flow.carries_acknowledgements();
         if self.bulk(home) != 1 || input.now < self.move_at || served || own.estimate_bps == 0 {
             return None;
         }
+        let most_bps = if is_limited { own_bps } else { own_bps.max(own.seen_bps) };
         let delays = Delays::of(input, others.union(PathSet::single(home)));
         let is_filled = self.carried_bps[usize::from(home)] >= own.estimate_bps / 100 * FILLED_PERCENT;
         let sent_us =
             |bps: u64| i64::try_from(input.flow.sent_bits() * 1_000_000 / bps.max(1)).unwrap_or(i64::MAX);
         let larger = |path: &PathId| {
             let load = input.load(*path);
+            let path_bps = self.share_bps(input, *path);
             let further_us = delays.base_us(*path, input) - delays.base_us(home, input);
             let better = if is_young(input) {
-                sent_us(own.estimate_bps) > sent_us(load.estimate_bps) + 2 * further_us
+                sent_us(own_bps) > sent_us(path_bps) + 2 * further_us
             } else {
                 is_filled && self.idle_periods[usize::from(*path)] >= LONE_PERIODS
             };
             better
                 && self.bulk(*path) == 0
                 && !delays.has_queue(*path, input)
-                && load.estimate_bps >= own.seen_bps.max(own.estimate_bps) * LONE_GAIN
-                && load.wild_ppm <= WILD_PPM
+                && path_bps >= most_bps * LONE_GAIN
+                && (load.wild_ppm <= WILD_PPM || self.senders.ignores(input))
                 && further_us <= MAX_SKEW_US
         };
-        others.iter().filter(larger).max_by_key(|path| input.load(*path).estimate_bps)
+        others.iter().filter(larger).max_by_key(|path| self.share_bps(input, *path))
     }
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {

@@ -448,6 +448,46 @@ fn a_flow_is_alone_on_its_path_again_after_the_longest_way() {
     assert!(flow.takes(0, longest, at(151)));
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// The next flow of a host that slowed down for loss begins where loss leaves it more; one of a host that did not goes
+    /// to a lossy path that carries twice as much. Another host's begins as if nothing were known.
+    #[test]
+    fn the_next_flow_of_a_host_begins_where_its_sender_does_better(
+        loss_ppm in 5_000_u32..200_000,
+        rtt_ms in 8_u32..60,
+        clean_mbps in 20_u64..400,
+        times in 2_u64..8,
+    ) {
+        let window = (1.5e6 / f64::from(loss_ppm)).sqrt();
+        let lossy = LoadView { wild_ppm: loss_ppm, ..load(i64::from(rtt_ms) / 2, 0, clean_mbps * times) };
+        let clean = load(i64::from(rtt_ms), 0, clean_mbps);
+        for (per_round, home) in [(window, 1), (window * 4.0 + 12.0, 0)] {
+            let mut bed = Bed::new(&[lossy, clean]);
+            let first = &mut FlowSteer::default();
+            first.set_home(0, bed.now);
+            let rtt_us = f64::from(lossy.rtt_us);
+            // What a period holds has to be bulk.
+            let per_round = per_round.max(6e-6 * rtt_us * 50.0);
+            prop_assume!(home == 0 || per_round < 3.0 * window);
+            run(&mut bed, first, per_round, rtt_us, 1_250);
+            bed.wait(5_000);
+            let next = &mut FlowSteer::default();
+            run(&mut bed, next, (clean_mbps * 1_000_000 / 11_200) as f64, 1e6, 400);
+            let own_us = 0.8e6 * f64::from(rtt_ms) / (window.floor().max(1.0) * 11.2) + f64::from(rtt_ms) * 500.0;
+            let other_us = 0.8e6 / clean_mbps as f64 + f64::from(rtt_ms) * 1000.0;
+            if home == 0 || own_us > other_us {
+                prop_assert_eq!(next.home(), Some(home), "{:?}", bed.lane.senders);
+            }
+            bed.wait(5_000);
+            let other = &mut FlowSteer::default();
+            bed.packet(other, 2);
+            prop_assert_eq!(other.home(), Some(0));
+        }
+    }
+}
+
 /// Packets at an even pace, as many per round trip as given, and the path each second and at the end.
 fn run(bed: &mut Bed, flow: &mut FlowSteer, per_round: f64, rtt_us: f64, ms: u64) -> PathId {
     let (until, wait_us) = (bed.now + Duration::from_millis(ms), (rtt_us / per_round) as u64);
