@@ -185,7 +185,7 @@ impl Work {
     }
 
     /// Tells an access its shares.
-    async fn tell(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
+    async fn tell(&self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         match self.network.cell(access) {
             Some(cell) => cell.shares(shares).await,
             None => Ok(()),

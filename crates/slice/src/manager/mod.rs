@@ -268,7 +268,7 @@ impl Manager {
         Ok(self.with_accesses(slice))
     }
 
-    /// A slice to be stored, and the accesses that it is the first to have a share of.
+    /// A slice to be stored, first, and the accesses that it is the first to have a share of.
     fn with_accesses(&self, slice: Slice) -> Vec<Write> {
         let new = |access: &&String| !self.sets_shares(access);
         let accesses = slice.wanted.keys().filter(new).map(|access| Write {
@@ -276,8 +276,9 @@ impl Manager {
             id: access.clone(),
             record: Some(Record::Document(Value::Bool(true))),
         });
-        let accesses: Vec<Write> = accesses.collect();
-        [Write::slice(slice)].into_iter().chain(accesses).collect()
+        let mut writes: Vec<Write> = accesses.collect();
+        writes.insert(0, Write::slice(slice));
+        writes
     }
 
     /// Whether this manager sets the shares of an access: it has or had a slice there. Until then what its cell gives is

@@ -16,6 +16,7 @@
 //! loss is expected to have that window, and one that does not what the path carries.
 
 use super::super::Input;
+use super::{SETTLE_PERIODS, WILD_PPM};
 use crate::PathId;
 use crate::view::{BULK_BYTES, PERIOD_MS};
 
@@ -28,8 +29,6 @@ const REGROWTH_PACKETS: u64 = 100;
 /// A full packet, in bytes.
 const FULL_BYTES: u64 = 1_400;
 
-/// Periods at a home before what a flow sends there tells how its sender answers loss: a window that still grows does not.
-const TOLD_PERIODS: u8 = 3;
 /// Hosts whose senders are remembered.
 const HOSTS: usize = 8;
 
@@ -71,31 +70,32 @@ impl Senders {
     }
 
     /// What the packet's flow may have on a path, by what that is estimated to carry (0: not known) and, where its host is known to
-    /// slow down for it, by the path's loss, if above `wild_ppm`; bit/s.
-    pub(super) fn share_bps(&self, input: &Input<'_>, path: PathId, wild_ppm: u32) -> u64 {
+    /// slow down for it, by the path's loss; bit/s.
+    pub(super) fn share_bps(&self, input: &Input<'_>, path: PathId) -> u64 {
         let (path_bps, loss_ppm) = (input.load(path).estimate_bps, lasting_ppm(input, path));
-        if loss_ppm <= wild_ppm || self.of(input.remote) != Some(Answer::SlowsDown) {
+        if loss_ppm <= WILD_PPM || self.of(input.remote) != Some(Answer::SlowsDown) {
             return path_bps;
         }
-        let window_bits = (1_500_000 / u64::from(loss_ppm)).isqrt().max(1) * FULL_BYTES * 8;
+        let window_bits = packets_by_loss(loss_ppm, 1).max(1) * FULL_BYTES * 8;
         let window_bps = window_bits * 1_000_000 / u64::from(input.live.get(path).rtt_us.max(1));
         if path_bps == 0 { window_bps } else { path_bps.min(window_bps) }
     }
 
-    /// A period of the flow ended: counts those in which its home's loss, if above `wild_ppm`, held it back.
-    pub(super) fn judge(&mut self, input: &mut Input<'_>, wild_ppm: u32) {
+    /// A period of the flow ended: counts those in which its home's loss held it back, and remembers how its
+    /// sender answered, once it had so long to grow.
+    pub(super) fn judge(&mut self, input: &mut Input<'_>) {
         let Some(home) = input.flow.home() else { return };
         let loss_ppm = loss_ppm(input, home);
         let packets = packets_per_round(input.flow.bytes[0], input.live.get(home).rtt_us);
-        let is_told = input.flow.since_moved_ms(input.now) >= u32::from(TOLD_PERIODS) * PERIOD_MS as u32;
+        let is_told = input.flow.since_moved_ms(input.now) >= u32::from(SETTLE_PERIODS) * PERIOD_MS as u32;
         let lasting_ppm = lasting_ppm(input, home);
         let flow = &mut *input.flow;
         let held_back = packets < tolerant_packets(loss_ppm) || flow.arrived[0].bytes == 0;
-        flow.held_back = if loss_ppm > wild_ppm && held_back { flow.held_back.saturating_add(1) } else { 0 };
-        if lasting_ppm > wild_ppm && is_told && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
+        flow.held_back = if loss_ppm > WILD_PPM && held_back { flow.held_back.saturating_add(1) } else { 0 };
+        if lasting_ppm > WILD_PPM && is_told && flow.bytes[0] >= BULK_BYTES && flow.arrived[0].bytes > 0 {
             if !held_back {
                 self.remember(input.remote, Answer::Ignores);
-            } else if flow.held_back >= TOLD_PERIODS {
+            } else if flow.held_back >= SETTLE_PERIODS {
                 self.remember(input.remote, Answer::SlowsDown);
             }
         }
@@ -132,8 +132,12 @@ fn packets_per_round(bytes: u32, rtt_us: u32) -> u64 {
     u64::from(bytes) * u64::from(rtt_us) / (PERIOD_MS * 1000 * FULL_BYTES)
 }
 
+/// So many times the packets per round trip that loss leaves a sender that answers it.
+fn packets_by_loss(loss_ppm: u32, times: u64) -> u64 {
+    (1_500_000 * times * times / u64::from(loss_ppm.max(1))).isqrt()
+}
+
 /// Packets per round trip that only a sender has that does not answer loss.
 fn tolerant_packets(loss_ppm: u32) -> u64 {
-    let square = 1_500_000 * TOLERANT_PARTS * TOLERANT_PARTS / u64::from(loss_ppm.max(1));
-    square.isqrt().max(INITIAL_PACKETS)
+    packets_by_loss(loss_ppm, TOLERANT_PARTS).max(INITIAL_PACKETS)
 }

@@ -46,13 +46,15 @@
 //! this home; and where that turns out after the move, it goes back. Of several flows one moves at a time, at most every 500 ms.
 
 mod answer;
+mod overflow;
 
 use super::record::{Left, Record};
-use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet, Pause};
+use super::{Because, Doing, Exclusion, Input, LawCounts, LawView, Lossy, PathSet};
 use crate::view::{BULK_BYTES, LoadView, PERIOD_MS};
 use crate::{MAX_PATHS, PathId};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_wire::tunnel::SECURE_OVERHEAD;
+use overflow::Overflow;
 
 /// Above this steady loss, in percent, a path carries nothing while another is up.
 const LOSSY_PERCENT: u8 = 3;
@@ -100,18 +102,8 @@ const LONE_PERIODS: u8 = 2;
 const FILLED_PERCENT: u64 = 50;
 /// Packets of a flow overflow that sends a part of so much of what its home carries; a call beside it does not.
 const FILLS_PART: u64 = 8;
-/// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
-const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
-/// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
-const HARM_PERCENT: u64 = 95;
-const GAIN_PERCENT: u64 = 103;
 /// A sender that sends so much more than in any period before, in percent, is on its way.
 const GROWTH_PERCENT: u64 = 105;
-/// Periods of harm in a row that end it, and of gain that make the next pause short again.
-const HARM_PERIODS: u8 = 2;
-const GAIN_PERIODS: u8 = 8;
-/// First and longest pause of overflow after harm.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
 /// A small flow or a call changes its path for a gain of this part of the new path's round trip, and this at least.
 const SMALL_GAIN_PARTS: i64 = 4;
 const SMALL_GAIN_US: i64 = 5_000;
@@ -135,94 +127,6 @@ impl Group {
             self.flows = self.flows.map(|flows| flows / 2);
         }
         self.flows[usize::from(home)] += 1;
-    }
-}
-
-/// Whether packets may overflow, by what it did before.
-#[derive(Debug, Clone)]
-struct Overflow {
-    /// Index into [`OVERFLOW_PERCENT`]; beyond: not at all.
-    caution: u8,
-    harm: u8,
-    gain: u8,
-    /// Packets overflowed in this period.
-    used: bool,
-    /// The most that was sent in a period since packets overflow, and in the one before.
-    sent_bps: u64,
-    retry_at: Instant,
-    pause: Duration,
-    /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
-    harmed: (u64, u64),
-    pauses: u64,
-}
-
-impl Default for Overflow {
-    fn default() -> Self {
-        Self {
-            caution: 0,
-            harm: 0,
-            gain: 0,
-            used: false,
-            sent_bps: 0,
-            retry_at: Instant::ZERO,
-            pause: PAUSE.0,
-            harmed: (0, 0),
-            pauses: 0,
-        }
-    }
-}
-
-impl Overflow {
-    /// Whether a home with a queue and this load is so full that packets overflow.
-    fn begins(&self, home: &LoadView) -> bool {
-        if home.drop_us == u32::MAX {
-            return self.caution == 0;
-        }
-        let percent = OVERFLOW_PERCENT.get(usize::from(self.caution));
-        percent.is_some_and(|percent| {
-            u64::from(home.queue_us) * 100 >= u64::from(home.drop_us) * u64::from(*percent)
-        })
-    }
-
-    fn has_ended(&self) -> bool {
-        usize::from(self.caution) == OVERFLOW_PERCENT.len()
-    }
-
-    fn paused(&self, now: Instant) -> Option<Pause> {
-        let (until, (sent_bps, capacity_bps)) = (self.retry_at, self.harmed);
-        (self.has_ended() && now < until).then_some(Pause { until, sent_bps, capacity_bps })
-    }
-
-    /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
-    fn review(&mut self, sent_bps: u64, capacity_bps: u64, now: Instant) {
-        if !core::mem::take(&mut self.used) {
-            self.sent_bps = sent_bps;
-            if self.caution > 0 && now >= self.retry_at {
-                self.caution -= 1;
-                self.retry_at = now + self.pause;
-            }
-            return;
-        }
-        let grows = sent_bps * 100 > self.sent_bps * GROWTH_PERCENT;
-        self.sent_bps = self.sent_bps.max(sent_bps);
-        if sent_bps * 100 < capacity_bps * HARM_PERCENT {
-            (self.harm, self.gain) = (self.harm + u8::from(!grows), 0);
-        } else {
-            self.harm = 0;
-            self.gain = if sent_bps * 100 > capacity_bps * GAIN_PERCENT { self.gain + 1 } else { 0 };
-        }
-        if self.harm >= HARM_PERIODS {
-            self.harm = 0;
-            self.caution = (self.caution + 1).min(OVERFLOW_PERCENT.len() as u8);
-            if self.has_ended() {
-                (self.harmed, self.pauses) = ((sent_bps, capacity_bps), self.pauses + 1);
-            }
-            self.retry_at = now + self.pause;
-            self.pause = (self.pause * 2).min(PAUSE.1);
-        }
-        if self.gain >= GAIN_PERIODS {
-            (self.gain, self.pause) = (0, PAUSE.0);
-        }
     }
 }
 
@@ -376,7 +280,7 @@ impl Lane {
         }
         self.packets = self.packets.saturating_add(1);
         if input.flow.period != period {
-            self.senders.judge(input, WILD_PPM);
+            self.senders.judge(input);
             let next = period.wrapping_sub(input.flow.period) == 1;
             input.flow.begin(period, next);
         }
@@ -453,7 +357,7 @@ impl Lane {
             None => {
                 let end_us = |path: &PathId| {
                     let share = u64::from(self.bulk(*path)) + 1;
-                    let capacity = self.share_bps(input, *path) / 1000;
+                    let capacity = self.senders.share_bps(input, *path) / 1000;
                     let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
                     delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
                 };
@@ -476,11 +380,6 @@ impl Lane {
             0 => (1_000_000 / u64::from(input.live.get(path).rtt_us.max(1_000)).isqrt()).max(1),
             weight => u64::from(weight) << 10,
         }
-    }
-
-    /// What the packet's flow may have on a path, by what the path is estimated to carry (0: not known) and loses.
-    fn share_bps(&self, input: &Input<'_>, path: PathId) -> u64 {
-        self.senders.share_bps(input, path, WILD_PPM)
     }
 
     /// Whether the flow keeps this home, whatever that loses: bulk that may yet fill it, does not mind, or has nothing to gain
@@ -646,12 +545,14 @@ impl Lane {
     /// that loses without congestion is left so only in the first moments of a flow whose sender is known to slow down for it.
     fn larger(&self, input: &Input<'_>, others: PathSet, home: PathId) -> Option<PathId> {
         let own = input.load(home);
-        let own_bps = self.share_bps(input, home);
-        let is_limited = own_bps < own.estimate_bps;
-        let stays = own.wild_ppm > WILD_PPM && !(is_limited && is_young(input));
         // What acknowledges is to come back the shortest way.
-        let served = stays || input.flow.carries_acknowledgements();
+        let served = input.flow.carries_acknowledgements();
         if self.bulk(home) != 1 || input.now < self.move_at || served || own.estimate_bps == 0 {
+            return None;
+        }
+        let own_bps = self.senders.share_bps(input, home);
+        let is_limited = own_bps < own.estimate_bps;
+        if own.wild_ppm > WILD_PPM && !(is_limited && is_young(input)) {
             return None;
         }
         let most_bps = if is_limited { own_bps } else { own_bps.max(own.seen_bps) };
@@ -661,7 +562,7 @@ impl Lane {
             |bps: u64| i64::try_from(input.flow.sent_bits() * 1_000_000 / bps.max(1)).unwrap_or(i64::MAX);
         let larger = |path: &PathId| {
             let load = input.load(*path);
-            let path_bps = self.share_bps(input, *path);
+            let path_bps = self.senders.share_bps(input, *path);
             let further_us = delays.base_us(*path, input) - delays.base_us(home, input);
             let better = if is_young(input) {
                 sent_us(own_bps) > sent_us(path_bps) + 2 * further_us
@@ -675,7 +576,7 @@ impl Lane {
                 && (load.wild_ppm <= WILD_PPM || self.senders.ignores(input))
                 && further_us <= MAX_SKEW_US
         };
-        others.iter().filter(larger).max_by_key(|path| self.share_bps(input, *path))
+        others.iter().filter(larger).max_by_key(|path| self.senders.share_bps(input, *path))
     }
 
     fn rehome_small(&self, input: &Input<'_>, others: PathSet, home: PathId) -> PathId {

@@ -1,0 +1,108 @@
+//! Whether packets may go where they arrive later: while that does no harm, by what was sent since they do.
+//!
+//! The sum that is sent is held against what the homes carry (see [the law](super)); harm makes overflow more cautious, and then
+//! ends it for a while.
+
+use super::super::Pause;
+use super::GROWTH_PERCENT;
+use crate::view::LoadView;
+use anabranch_element::time::{Duration, Instant};
+
+/// Parts of the drop level, in percent, at which packets overflow, from bold to cautious; beyond, they do not.
+const OVERFLOW_PERCENT: [u32; 2] = [50, 100];
+/// What overflow costs is harm below this rate, and gain above that, in percent of the capacity of the homes.
+const HARM_PERCENT: u64 = 95;
+const GAIN_PERCENT: u64 = 103;
+/// Periods of harm in a row that end it, and of gain that make the next pause short again.
+const HARM_PERIODS: u8 = 2;
+const GAIN_PERIODS: u8 = 8;
+/// First and longest pause of overflow after harm.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(16), Duration::from_secs(128));
+
+/// Whether packets may overflow, by what it did before.
+#[derive(Debug, Clone)]
+pub(super) struct Overflow {
+    /// Index into [`OVERFLOW_PERCENT`]; beyond: not at all.
+    pub(super) caution: u8,
+    pub(super) harm: u8,
+    pub(super) gain: u8,
+    /// Packets overflowed in this period.
+    pub(super) used: bool,
+    /// The most that was sent in a period since packets overflow, and in the one before.
+    pub(super) sent_bps: u64,
+    pub(super) retry_at: Instant,
+    pub(super) pause: Duration,
+    /// What was sent when it last ended, and what the homes carried, in bit/s; how often it ended.
+    pub(super) harmed: (u64, u64),
+    pub(super) pauses: u64,
+}
+
+impl Default for Overflow {
+    fn default() -> Self {
+        Self {
+            caution: 0,
+            harm: 0,
+            gain: 0,
+            used: false,
+            sent_bps: 0,
+            retry_at: Instant::ZERO,
+            pause: PAUSE.0,
+            harmed: (0, 0),
+            pauses: 0,
+        }
+    }
+}
+
+impl Overflow {
+    /// Whether a home with a queue and this load is so full that packets overflow.
+    pub(super) fn begins(&self, home: &LoadView) -> bool {
+        if home.drop_us == u32::MAX {
+            return self.caution == 0;
+        }
+        let percent = OVERFLOW_PERCENT.get(usize::from(self.caution));
+        percent.is_some_and(|percent| {
+            u64::from(home.queue_us) * 100 >= u64::from(home.drop_us) * u64::from(*percent)
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        usize::from(self.caution) == OVERFLOW_PERCENT.len()
+    }
+
+    pub(super) fn paused(&self, now: Instant) -> Option<Pause> {
+        let (until, (sent_bps, capacity_bps)) = (self.retry_at, self.harmed);
+        (self.has_ended() && now < until).then_some(Pause { until, sent_bps, capacity_bps })
+    }
+
+    /// A period ended in which `sent_bps` were sent, where the homes carry `capacity_bps`.
+    pub(super) fn review(&mut self, sent_bps: u64, capacity_bps: u64, now: Instant) {
+        if !core::mem::take(&mut self.used) {
+            self.sent_bps = sent_bps;
+            if self.caution > 0 && now >= self.retry_at {
+                self.caution -= 1;
+                self.retry_at = now + self.pause;
+            }
+            return;
+        }
+        let grows = sent_bps * 100 > self.sent_bps * GROWTH_PERCENT;
+        self.sent_bps = self.sent_bps.max(sent_bps);
+        if sent_bps * 100 < capacity_bps * HARM_PERCENT {
+            (self.harm, self.gain) = (self.harm + u8::from(!grows), 0);
+        } else {
+            self.harm = 0;
+            self.gain = if sent_bps * 100 > capacity_bps * GAIN_PERCENT { self.gain + 1 } else { 0 };
+        }
+        if self.harm >= HARM_PERIODS {
+            self.harm = 0;
+            self.caution = (self.caution + 1).min(OVERFLOW_PERCENT.len() as u8);
+            if self.has_ended() {
+                (self.harmed, self.pauses) = ((sent_bps, capacity_bps), self.pauses + 1);
+            }
+            self.retry_at = now + self.pause;
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        }
+        if self.gain >= GAIN_PERIODS {
+            (self.gain, self.pause) = (0, PAUSE.0);
+        }
+    }
+}
