@@ -120,15 +120,6 @@ impl FlowKey {
 /// As [`FlowKey::parse`].
 #[inline]
 pub fn protocol_and_port(packet: &[u8]) -> Result<(u8, u16), WireError> {
-    // As nearly always: TCP or UDP behind an IPv4 header without options, and no fragment.
-    if let Some(head) = packet.first_chunk::<24>()
-        && head[0] == 0x45
-        && (head.len()..=packet.len()).contains(&usize::from(u16_at(head, 2)))
-        && u16_at(head, 6) & 0x3FFF == 0
-        && matches!(head[9], protocol::TCP | protocol::UDP)
-    {
-        return Ok((head[9], u16_at(head, 22)));
-    }
     let ip = IpPacket::parse(packet)?;
     let (_, to) = if ip.fragment { (0, 0) } else { ports(ip.protocol, &packet[ip.payload])? };
     Ok((ip.protocol, to))
@@ -160,10 +151,7 @@ pub fn src_dst(packet: &[u8]) -> Result<(IpAddr, IpAddr), WireError> {
 /// As [`src_dst`].
 #[inline]
 pub fn dst(packet: &[u8]) -> Result<IpAddr, WireError> {
-    match packet.first_chunk::<20>() {
-        Some(header) if header[0] >> 4 == 4 => Ok(v4_at(header, 16)),
-        _ => src_dst(packet).map(|(_, dst)| dst),
-    }
+    src_dst(packet).map(|(_, dst)| dst)
 }
 
 #[inline]
@@ -380,7 +368,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(
-            mut bytes in proptest::collection::vec(any::<u8>(), 0..120), v6: bool, usual in 0u8..4,
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..120), v6: bool,
         ) {
             let _ = (FlowKey::parse(&bytes), src_dst(&bytes));
             if bytes.len() > 6 {
@@ -388,10 +376,6 @@ mod tests {
                 bytes[2] = 0;
                 bytes[4] = 0;
                 bytes[6] &= 0x3F;
-            }
-            // Often what has a way of its own: no fragment, TCP or UDP.
-            if usual > 0 && bytes.len() > 9 {
-                (bytes[6], bytes[7], bytes[9]) = (0x40, 0, [6, 6, 17, 6][usize::from(usual)]);
             }
             let to = FlowKey::parse(&bytes).map(|key| (key.protocol, key.dst_port));
             prop_assert_eq!(protocol_and_port(&bytes), to);
