@@ -24,55 +24,6 @@ pub(super) fn check(rules: &[QosRule]) -> Result<(), UeError> {
     Ok(())
 }
 
-/// All that a rule can go by of a packet of the usual form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
-    addresses: [u8; 8],
-    ports: [u8; 4],
-    tos: u8,
-    protocol: u8,
-}
-
-impl Key {
-    /// The key of TCP or UDP behind an IPv4 header without options, and of no fragment.
-    #[inline]
-    pub(super) fn of(packet: &[u8]) -> Option<Self> {
-        let head = packet.first_chunk::<24>()?;
-        let [0x45, tos, l0, l1, _, _, f0, f1, _, protocol @ (6 | 17), _, _, rest @ ..] = *head else {
-            return None;
-        };
-        let whole = (head.len()..=packet.len()).contains(&usize::from(u16::from_be_bytes([l0, l1])));
-        if !whole || (f0 & 0x3F, f1) != (0, 0) {
-            return None;
-        }
-        let (addresses, ports) = (*rest.first_chunk()?, *rest.last_chunk()?);
-        Some(Self { addresses, ports, tos, protocol })
-    }
-}
-
-/// The QoS flows of packets seen last, by direction: packets of one key are of one flow.
-#[derive(Debug, Default)]
-pub(super) struct Known([Option<(Key, u8)>; 2]);
-
-impl Known {
-    /// As [`qfi_of`] of the same rules each time.
-    #[inline]
-    pub(super) fn qfi_of(
-        &mut self,
-        rules: &[QosRule],
-        default: u8,
-        direction: Direction,
-        packet: &[u8],
-    ) -> u8 {
-        let Some(key) = Key::of(packet) else { return qfi_of(rules, default, direction, packet) };
-        let known = &mut self.0[super::ue::index(direction)];
-        match known {
-            Some((of, qfi)) if *of == key => *qfi,
-            _ => known.insert((key, qfi_of(rules, default, direction, packet))).1,
-        }
-    }
-}
-
 /// The QoS flow of a packet: the first rule that matches, or the default.
 pub(super) fn qfi_of(rules: &[QosRule], default: u8, direction: Direction, packet: &[u8]) -> u8 {
     if rules.is_empty() {
@@ -137,35 +88,6 @@ fn filter_matches(filter: &Filter, direction: Direction, flow: impl FnOnce() -> 
 mod tests {
     use super::*;
     use anabranch_wire::ip::udp_datagram;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// What is known of the last packet never changes the flow of the next, however little they differ.
-        #[test]
-        fn what_is_known_changes_nothing(
-            steps in prop::collection::vec((0usize..44, any::<u8>(), any::<bool>(), 20usize..60), 1..40),
-        ) {
-            let rules = [
-                rule(1, r#""filter": {"protocol": "tcp"}"#),
-                rule(2, r#""filter": {"protocol": "udp", "remote": "10.0.0.0/24", "remote_port": "4000-5000"}"#),
-                rule(3, r#""dscp": 46"#),
-                rule(4, r#""filter": {"local": "10.45.0.2/32"}"#),
-            ];
-            let to = "10.45.0.2:7000".parse().unwrap();
-            let plain = udp_datagram("10.0.0.9:5000".parse().unwrap(), to, &[5; 30]).unwrap();
-            let mut known = Known::default();
-            for (at, value, down, len) in steps {
-                let mut packet = plain.clone();
-                packet[at] = value;
-                packet.truncate(len);
-                let direction = if down { Direction::Downlink } else { Direction::Uplink };
-                for packet in [&packet, &plain, &packet] {
-                    let flow = known.qfi_of(&rules, 9, direction, packet);
-                    prop_assert_eq!(flow, qfi_of(&rules, 9, direction, packet));
-                }
-            }
-        }
-    }
 
     fn rule(qfi: u8, text: &str) -> QosRule {
         QosRule { qfi, ..serde_json::from_str(&format!("{{\"qfi\": 0, {text}}}")).unwrap() }

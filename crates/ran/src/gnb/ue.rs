@@ -44,7 +44,6 @@ pub(super) struct Ue {
     timed: bool,
     qos: Vec<QosRule>,
     default_qfi: u8,
-    known_qfi: classify::Known,
     pub(super) sides: [Side; 2],
 }
 
@@ -157,7 +156,6 @@ impl Ue {
             bearers,
             qos: config.qos.clone(),
             default_qfi: config.default_qfi,
-            known_qfi: classify::Known::default(),
             sides,
         })
     }
@@ -174,11 +172,8 @@ impl Ue {
 
     /// The QoS flow of an IP packet.
     #[inline]
-    pub(super) fn qfi_of(&mut self, direction: Direction, packet: &[u8]) -> u8 {
-        if self.qos.is_empty() {
-            return self.default_qfi;
-        }
-        self.known_qfi.qfi_of(&self.qos, self.default_qfi, direction, packet)
+    pub(super) fn qfi_of(&self, direction: Direction, packet: &[u8]) -> u8 {
+        classify::qfi_of(&self.qos, self.default_qfi, direction, packet)
     }
 
     /// A packet enters; what its limiter lets through goes down at once.
