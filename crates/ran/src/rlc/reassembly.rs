@@ -93,16 +93,7 @@ impl Partial {
         Self { bytes: pool.take(MAX_SDU_BYTES), have: pool.ranges.pop().unwrap_or_default(), total: None }
     }
 
-    /// Appends a segment whose place is behind all that is here; `false`, and nothing is changed, if it is not. It is
-    /// for the caller to take out what is whole with it.
-    #[inline]
-    pub(super) fn append(&mut self, offset: u16, data: &[u8]) -> bool {
-        let to = usize::from(offset) + data.len();
-        let fits = !data.is_empty() && to <= MAX_SDU_BYTES && self.total.is_none();
-        fits && self.extend(offset, data)
-    }
-
-    /// The same of a segment that fits and is not empty.
+    /// Appends a segment that fits and is not empty, if it is the next in order; `false`, and nothing is changed, if not.
     #[inline]
     fn extend(&mut self, offset: u16, data: &[u8]) -> bool {
         let end = offset + data.len() as u16;

@@ -173,42 +173,10 @@ impl Um {
         Some(pool.filled(data))
     }
 
-    #[inline]
+    /// A segment that is not a whole SDU: the SDU, if it is whole now.
     fn receive_segment(
         &mut self,
         header: UmHeader,
-        data: &[u8],
-        now: Instant,
-        pool: &mut BufferPool,
-    ) -> Option<Vec<u8>> {
-        let sn = self.sn();
-        #[cfg(test)]
-        let mut plain = self.clone();
-        if let Some(whole) = self.rx.next_in_order(&header, data, pool, sn) {
-            self.stats.delivered_sdus += u64::from(whole.is_some());
-            #[cfg(test)]
-            {
-                let by_the_book = plain.receive_any(&header, data, now, &mut BufferPool::default());
-                assert_eq!(
-                    (&whole, self.stats),
-                    (&by_the_book, plain.stats),
-                    "the short way gives another SDU"
-                );
-                assert_eq!(
-                    format!("{:?}", self.rx),
-                    format!("{:?}", plain.rx),
-                    "the short way leads elsewhere"
-                );
-            }
-            return whole;
-        }
-        self.receive_any(&header, data, now, pool)
-    }
-
-    /// Any segment, whatever else is here.
-    fn receive_any(
-        &mut self,
-        header: &UmHeader,
         data: &[u8],
         now: Instant,
         pool: &mut BufferPool,
@@ -315,55 +283,6 @@ fn append<const N: usize>(out: &mut Vec<u8>, front: [u8; N], header: UmHeader, s
 }
 
 impl Rx {
-    /// What [`Um::receive_any`] comes to where nothing is missing and nothing waited for, as nearly always: the segment
-    /// is the next in order of the only SDU that is here, or the first of the next SDU. `None`, and nothing is changed,
-    /// if it is otherwise; else the SDU, if it is whole.
-    #[inline]
-    fn next_in_order(
-        &mut self,
-        header: &UmHeader,
-        data: &[u8],
-        pool: &mut BufferPool,
-        sn: UmSn,
-    ) -> Option<Option<Vec<u8>>> {
-        let x = u32::from(header.sn);
-        let mask = sn.modulus() - 1;
-        let ahead = self.highest.wrapping_sub(x) & mask;
-        let to_end = header.segment.to_end();
-        if self.timer.is_some() || self.reassembly != x {
-            return None;
-        }
-        match (&mut self.partial[..], ahead) {
-            // The window moves on by one.
-            ([], 0) if header.offset == 0 && !to_end => {
-                if self.is_done(x) {
-                    return None;
-                }
-                let mut partial = Partial::new(pool);
-                if !partial.append(0, data) {
-                    partial.discard(pool);
-                    return None;
-                }
-                self.partial.push((x, partial));
-                self.move_highest((x + 1) & mask, sn);
-                Some(None)
-            }
-            ([(number, partial)], 1) if *number == x => {
-                if !partial.append(header.offset, data) {
-                    return None;
-                }
-                if !to_end {
-                    return Some(None);
-                }
-                let whole = self.partial.pop().map(|(_, partial)| partial.into_bytes(pool));
-                self.set_done(x, true);
-                self.reassembly = self.highest;
-                Some(whole)
-            }
-            _ => None,
-        }
-    }
-
     #[inline]
     fn window_start(&self, sn: UmSn) -> u32 {
         self.highest.wrapping_sub(sn.modulus() / 2) & (sn.modulus() - 1)
