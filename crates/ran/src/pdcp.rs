@@ -127,10 +127,20 @@ impl PdcpRx {
         pool: &mut BufferPool,
         mut up: impl FnMut(u32, Packet),
     ) {
-        let pdu = match self.receive_next(pdu, now) {
-            Ok((count, packet)) => return up(count, packet),
-            Err(pdu) => pdu,
-        };
+        match self.receive_next(pdu, now) {
+            Ok((count, packet)) => up(count, packet),
+            Err(pdu) => self.receive_any(pdu, now, pool, up),
+        }
+    }
+
+    /// The same of any PDU, whatever is held back.
+    fn receive_any(
+        &mut self,
+        pdu: Vec<u8>,
+        now: Instant,
+        pool: &mut BufferPool,
+        mut up: impl FnMut(u32, Packet),
+    ) {
         let Ok((sn, _)) = self.sn.parse(&pdu) else {
             self.stats.malformed_pdus += 1;
             return pool.give(pdu);
@@ -255,6 +265,7 @@ impl PdcpRx {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SN: PdcpSn = PdcpSn::Bits12;
 
@@ -332,5 +343,38 @@ mod tests {
         let pool = &mut BufferPool::default();
         b.0.receive(vec![0x10, 0, 0], Instant::ZERO, pool, |_, _| panic!("not data"));
         assert_eq!(b.0.stats().malformed_pdus, 1);
+    }
+    proptest! {
+        /// [`PdcpRx::receive_next`] hands up what [`PdcpRx::receive_any`] would, and leaves the same state: PDUs that are
+        /// next, that come early or twice, that are damaged, and timers that expire, across the end of the numbers.
+        #[test]
+        fn what_is_next_is_received_as_any_other(
+            start in prop_oneof![Just(0_u32), Just(u32::MAX - 3), Just(SN.modulus() - 3)],
+            steps in prop::collection::vec((0u32..8, 0u64..4, 0u8..12), 1..80),
+        ) {
+            let new = PdcpRx { next: start, deliver: start, ..PdcpRx::new(SN, Duration::from_millis(10)) };
+            let (mut short, mut long, mut ms) = (new.clone(), new, 0);
+            for (early, later_ms, how) in steps {
+                ms += later_ms;
+                let now = Instant::from_millis(ms);
+                // Half of them are the next, as nearly always; the last numbers before it are stale.
+                let early = if how < 6 { 0 } else { early.wrapping_sub(2) };
+                let mut bytes = pdu(long.deliver.wrapping_add(early));
+                if how == 11 {
+                    bytes.truncate(early as usize % 3);
+                }
+                let (mut a, mut b) = (Vec::new(), Vec::new());
+                let pool = &mut BufferPool::default();
+                if how == 10 {
+                    short.on_timeout(now, |count, packet| a.push((count, packet.to_vec())));
+                    long.on_timeout(now, |count, packet| b.push((count, packet.to_vec())));
+                } else {
+                    short.receive(bytes.clone(), now, pool, |count, packet| a.push((count, packet.to_vec())));
+                    long.receive_any(bytes, now, pool, |count, packet| b.push((count, packet.to_vec())));
+                }
+                prop_assert_eq!(a, b);
+                prop_assert_eq!(format!("{short:?}"), format!("{long:?}"));
+            }
+        }
     }
 }
