@@ -1,12 +1,12 @@
 //! When each node wants to be driven, and which of them is first.
 //!
 //! ```text
-//!   at        7  9  5  –  8  6  –  …   │  …        a change is noted, no more
-//!   first     5 @ 2                    │  …        looked up when it is asked for, in the blocks that changed
+//!   at        7  9  5  –  8  6  –  …   │  …        blocks of 16
+//!   first     5 @ 2                    │  …        the least of each block, then of all blocks
 //! ```
 //!
-//! Most networks are one block. A packet changes the deadlines of several nodes before the first is asked for.
-//! Time and place in the block are one number, so that the sooner of two is the lesser of two numbers.
+//! Most networks are one block. Time and place in the block are one number, so that the sooner of two is the lesser of
+//! two numbers.
 
 use anabranch_element::time::Instant;
 
@@ -23,34 +23,26 @@ const NEVER_NS: u64 = NEVER >> PLACE_BITS;
 #[derive(Debug, Default)]
 pub struct Deadlines {
     numbers: u32,
-    blocks: Vec<Block>,
-}
-
-/// Nanoseconds and place, or [`NEVER`].
-#[derive(Debug)]
-struct Block {
-    at: [u64; BLOCK],
-    /// The first of them, unless one has changed since.
-    first: u64,
-    changed: bool,
+    /// Nanoseconds and place, or [`NEVER`].
+    blocks: Vec<[u64; BLOCK]>,
 }
 
 impl Deadlines {
     /// Adds a number, the one after the last, without a deadline.
     pub fn add(&mut self) {
         if (self.numbers as usize).is_multiple_of(BLOCK) {
-            self.blocks.push(Block { at: [NEVER; BLOCK], first: NEVER, changed: false });
+            self.blocks.push([NEVER; BLOCK]);
         }
         self.numbers += 1;
     }
 
     /// The first deadline and whose it is.
     #[inline]
-    pub fn first(&mut self) -> Option<(Instant, u32)> {
-        let (first, others) = self.blocks.split_first_mut()?;
-        let (mut first, mut block) = (first.first(), 0);
+    pub fn first(&self) -> Option<(Instant, u32)> {
+        let (first, others) = self.blocks.split_first()?;
+        let (mut first, mut block) = (least(first), 0);
         for (number, other) in (1..).zip(others) {
-            let other = other.first();
+            let other = least(other);
             if other >> PLACE_BITS < first >> PLACE_BITS {
                 (first, block) = (other, number);
             }
@@ -65,20 +57,14 @@ impl Deadlines {
         let (block, place) = (number as usize / BLOCK, number as usize % BLOCK);
         let (Some(block), true) = (self.blocks.get_mut(block), number < self.numbers) else { return };
         let ns = at.as_nanos();
-        block.at[place] = if ns < NEVER_NS { ns << PLACE_BITS | place as u64 } else { NEVER };
-        block.changed = true;
+        block[place] = if ns < NEVER_NS { ns << PLACE_BITS | place as u64 } else { NEVER };
     }
 }
 
-impl Block {
-    #[inline(always)]
-    fn first(&mut self) -> u64 {
-        if self.changed {
-            self.changed = false;
-            self.first = self.at.iter().copied().min().unwrap_or(NEVER);
-        }
-        self.first
-    }
+/// The first of a block.
+#[inline(always)]
+fn least(block: &[u64; BLOCK]) -> u64 {
+    block.iter().copied().min().unwrap_or(NEVER)
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl Network {
 
     /// When something happens next.
     #[must_use]
-    pub fn next_at(&mut self) -> Option<Instant> {
+    pub fn next_at(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| at)
     }
 
