@@ -344,6 +344,7 @@ mod tests {
         b.0.receive(vec![0x10, 0, 0], Instant::ZERO, pool, |_, _| panic!("not data"));
         assert_eq!(b.0.stats().malformed_pdus, 1);
     }
+
     proptest! {
         /// [`PdcpRx::receive_next`] hands up what [`PdcpRx::receive_any`] would, and leaves the same state: PDUs that are
         /// next, that come early or twice, that are damaged, and timers that expire, across the end of the numbers.
