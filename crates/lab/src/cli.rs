@@ -232,7 +232,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
     if jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns)) {
         match sandbox::enter() {
             Ok(Entered::Done(code)) => return ExitCode::from(code),
-            Ok(Entered::Inside(inside)) => sandbox = Some(inside),
+            Ok(Entered::Sandbox(inside)) => sandbox = Some(inside),
             Err(error) => {
                 eprintln!("error: {error}");
                 return End::Unable.into();

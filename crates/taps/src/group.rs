@@ -145,7 +145,7 @@ impl Group {
         self.shared().live = live;
         for member in self.members().iter().filter(|m| !Arc::ptr_eq(m, first)) {
             if let Err(error) = member.apply(&live, &old) {
-                member.tell(Event::CloneError(error.to_string()));
+                member.emit(Event::CloneError(error.to_string()));
             }
         }
         Ok(())

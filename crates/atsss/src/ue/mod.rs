@@ -368,7 +368,7 @@ impl Ue {
         let mut snoop = SnoopDns { dns: &mut self.dns, inner: &mut inner, now };
         self.session.poll(now, &mut shared, out, &mut snoop);
         self.drain_session_events(now);
-        self.tell_upf(now);
+        self.notify_upf(now);
         if !self.pending.is_empty() && !self.session.states().up().is_empty() {
             for (arrived, mut packet) in core::mem::take(&mut self.pending) {
                 self.pending_bytes -= packet.len();
@@ -566,7 +566,7 @@ impl Ue {
 
     /// Tells the UPF our rules and what only we know of flows. One document waits for the other to be
     /// delivered, so none supersedes what another said.
-    fn tell_upf(&mut self, now: Instant) {
+    fn notify_upf(&mut self, now: Instant) {
         let something = self.rules_untold || !self.hints.is_empty();
         if !something || !self.connected || !self.session.is_config_delivered() {
             return;

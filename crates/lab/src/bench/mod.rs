@@ -235,7 +235,7 @@ pub fn run(args: &Args) -> Result<u8> {
 fn sandboxed() -> std::result::Result<Sandbox, u8> {
     match sandbox::enter() {
         Ok(Entered::Done(code)) => Err(code),
-        Ok(Entered::Inside(sandbox)) => Ok(sandbox),
+        Ok(Entered::Sandbox(sandbox)) => Ok(sandbox),
         Err(error) => {
             eprintln!("error: {error}");
             Err(sandbox::EXIT_NO_SANDBOX)

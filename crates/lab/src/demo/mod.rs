@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> u8 {
     };
     let sandbox = match sandbox::enter() {
         Ok(Entered::Done(code)) => return code,
-        Ok(Entered::Inside(sandbox)) => sandbox,
+        Ok(Entered::Sandbox(sandbox)) => sandbox,
         Err(error) => {
             eprintln!("error: {error}");
             return sandbox::EXIT_NO_SANDBOX;

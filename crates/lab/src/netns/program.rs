@@ -213,7 +213,7 @@ impl Program {
     ///
     /// # Errors
     /// It does not read; with the end of its log.
-    pub fn tell(&mut self, line: &str) -> Result<()> {
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
         let told = self.child.stdin.as_mut().map(|input| writeln!(input, "{line}"));
         match told {
             Some(Ok(())) => Ok(()),

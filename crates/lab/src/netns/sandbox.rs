@@ -52,7 +52,7 @@ pub struct SandboxError {
 #[derive(Debug)]
 pub enum Entered {
     /// The program goes on here.
-    Inside(Sandbox),
+    Sandbox(Sandbox),
     /// The inner process has run and ended with this exit code, which is to be returned.
     Done(u8),
 }
@@ -78,7 +78,7 @@ impl Sandbox {
 }
 
 /// Starts this program again, with the same arguments, inside a new sandbox, and waits for it; in the
-/// program started that way, finishes the walls and returns [`Entered::Inside`].
+/// program started that way, finishes the walls and returns [`Entered::Sandbox`].
 ///
 /// Must be called while the process has only one thread.
 ///
@@ -86,7 +86,7 @@ impl Sandbox {
 /// The system does not allow the namespaces; exit with [`EXIT_NO_SANDBOX`].
 pub fn enter() -> Result<Entered, SandboxError> {
     match std::env::var(MARK) {
-        Ok(mark) if getpid() == Pid::from_raw(1) => inner(&mark).map(Entered::Inside),
+        Ok(mark) if getpid() == Pid::from_raw(1) => inner(&mark).map(Entered::Sandbox),
         _ => outer().map(Entered::Done),
     }
 }

@@ -89,7 +89,9 @@ impl Vehicle {
     }
 
     fn task(&self, bind: SocketAddr, when: Schedule, report: &Path) -> Result<Value> {
-        let Schedule::Told { start, stop, until } = when else { bail!("a vehicle is told when to begin") };
+        let Schedule::OnCommand { start, stop, until } = when else {
+            bail!("a vehicle is told when to begin")
+        };
         let ns = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         Ok(json!({
             "tcp": self.tcp,

@@ -336,7 +336,7 @@ impl Network {
             };
             let bytes = packet.len() as u64;
             let Some(out) = router.element.forward(&mut packet, *now) else {
-                router.tell(&mut Way { now: *now, ends, wires });
+                router.send_errors(&mut Way { now: *now, ends, wires });
                 return Ok(());
             };
             let Some(End { wire: Some(next), out_bytes, .. }) = ends.get_mut(usize::from(out.0)) else {
@@ -371,10 +371,10 @@ impl<E: Element> ElementNode<E> {
 }
 
 impl ElementNode<Router> {
-    /// What is told of a packet that did not pass is sent.
-    fn tell(&mut self, way: &mut Way<'_>) {
-        while let Some((port, told)) = self.element.poll_transmit(way.now) {
-            way.send(port, told);
+    /// Sends the ICMP errors about a packet that did not pass.
+    fn send_errors(&mut self, way: &mut Way<'_>) {
+        while let Some((port, error)) = self.element.poll_transmit(way.now) {
+            way.send(port, error);
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum Script {
         limit_bps: Option<u64>,
     },
     /// Asks, waits for the whole answer, waits for the gap, asks again.
-    Ask {
+    Requests {
         /// Size of a request.
         request_bytes: u64,
         /// Size of an answer.
@@ -332,7 +332,7 @@ impl TcpApp {
                     self.write_at = (!over).then(|| now + TICK);
                 }
             }
-            Script::Ask { request_bytes, response_bytes, gap } => {
+            Script::Requests { request_bytes, response_bytes, gap } => {
                 let asked = self.written / (*request_bytes).max(1);
                 if let Some(at) = self.asked_at
                     && self.received >= asked * response_bytes
@@ -443,7 +443,7 @@ mod tests {
     fn answers_are_timed() {
         let gap = Duration::from_millis(80);
         let (mut a, mut b) = pair(
-            Script::Ask { request_bytes: 100, response_bytes: 1000, gap },
+            Script::Requests { request_bytes: 100, response_bytes: 1000, gap },
             Script::Answer { request_bytes: 100, response_bytes: 1000 },
         );
         run(&mut a, &mut b, Instant::from_secs(3));

@@ -531,7 +531,7 @@ impl Ends<'_> {
             }
             Traffic::RequestResponse { request_bytes, response_bytes, gap, congestion_control, .. } => {
                 let (request_bytes, response_bytes) = (u64::from(*request_bytes), u64::from(*response_bytes));
-                let ask = Script::Ask { request_bytes, response_bytes, gap: *gap };
+                let ask = Script::Requests { request_bytes, response_bytes, gap: *gap };
                 self.tcp(ask, Script::Answer { request_bytes, response_bytes }, *congestion_control)
             }
         }

@@ -152,7 +152,7 @@ async fn agent(mut asks: mpsc::Receiver<ControlRequest>) {
             ControlRequest::Reload(reply) => {
                 drop(reply.send(Ok(Reloaded { changed: vec!["rule".into()], needs_restart: Vec::new() })));
             }
-            ControlRequest::Ran(ask) => ask.refuse(),
+            ControlRequest::Cell(ask) => ask.refuse(),
             ControlRequest::Lwip(ask) => ask.refuse(),
             ControlRequest::Proxy(ask) => ask.refuse(),
             ControlRequest::TcpLane(ask) => ask.refuse(),

@@ -215,10 +215,10 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 Some(report) = reports.recv() => self.on_report(report),
-                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some(request) = requests.recv() => self.on_request(request).await,
                 _ = tick.tick() => {
                     // The cell answers, so it lives.
-                    if let Ok(Some((_, Some(error)))) = self.worker.ask(|worker, _| worker.socket()).await {
+                    if let Ok(Some((_, Some(error)))) = self.worker.query(|worker, _| worker.socket()).await {
                         tracing::warn!("N3: datagrams could not be sent: {error}");
                     }
                     notify("WATCHDOG=1");

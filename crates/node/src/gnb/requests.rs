@@ -28,29 +28,21 @@ enum Change {
 }
 
 impl Agent {
-    pub(super) async fn on_request(&mut self, ask: ControlRequest) {
+    pub(super) async fn on_request(&mut self, request: ControlRequest) {
         // Whoever asked and went away does not care for the answer.
-        match ask {
+        match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
-            ControlRequest::Sessions { reply, .. } => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Session(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Create(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Delete(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::ResetClock(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Rules(reply) | ControlRequest::SetRules(_, reply) => {
-                drop(reply.send(Err(no_sessions())))
-            }
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
             ControlRequest::Metrics(reply) => drop(reply.send(self.metrics().await)),
-            ControlRequest::Ran(ask) => self.on_ran_ask(ask).await,
-            ControlRequest::Lwip(ask) => ask.refuse(),
-            ControlRequest::Proxy(ask) => ask.refuse(),
-            ControlRequest::TcpLane(ask) => ask.refuse(),
+            ControlRequest::Cell(request) => self.on_cell_request(request).await,
+            other => {
+                other.refuse("a gNB has neither sessions nor rules", "see GET /v1/ues and GET /v1/slices")
+            }
         }
     }
 
-    async fn on_ran_ask(&mut self, ask: CellRequest) {
-        match ask {
+    async fn on_cell_request(&mut self, request: CellRequest) {
+        match request {
             CellRequest::Cell(reply) => drop(reply.send(self.cell().await)),
             CellRequest::SetCell(change, reply) => drop(reply.send(match self.set_cell(*change).await {
                 Ok(()) => self.cell().await,
@@ -78,11 +70,11 @@ impl Agent {
     }
 
     async fn status(&self) -> Result<api::Status, Problem> {
-        let ask = self.worker.ask(|worker, now| {
+        let query = self.worker.query(|worker, now| {
             let ioam = worker.ioam_stats();
             (worker.device_counters(), worker.socket(), worker.dropped, worker.link_stats(now), ioam)
         });
-        let (devices, socket, dropped, links, ioam) = ask.await.map_err(Problem::unavailable)?;
+        let (devices, socket, dropped, links, ioam) = query.await.map_err(Problem::unavailable)?;
         let mut status = api::WorkerStatus { events_lost: dropped.reports, ..api::WorkerStatus::default() };
         for device in devices {
             status.device_rx_packets += device.rx_packets;
@@ -129,10 +121,10 @@ impl Agent {
     }
 
     async fn cell(&self) -> Result<api::Cell, Problem> {
-        let ask = self.worker.ask(|worker, now| {
+        let query = self.worker.query(|worker, now| {
             (worker.late.total(), worker.late.slots, worker.link_stats(now), worker.gnb.slices().len())
         });
-        let (late, late_slots, [down, up], slices) = ask.await.map_err(Problem::unavailable)?;
+        let (late, late_slots, [down, up], slices) = query.await.map_err(Problem::unavailable)?;
         let running = &self.running;
         Ok(api::Cell {
             name: self.config.gnb.name.clone(),
@@ -151,8 +143,8 @@ impl Agent {
     }
 
     async fn slices(&self) -> Result<api::Slices, Problem> {
-        let ask = self.worker.ask(|worker, _| (worker.gnb.slices().to_vec(), worker.slice_sums()));
-        let (slices, sums) = ask.await.map_err(Problem::unavailable)?;
+        let query = self.worker.query(|worker, _| (worker.gnb.slices().to_vec(), worker.slice_sums()));
+        let (slices, sums) = query.await.map_err(Problem::unavailable)?;
         Ok(api::Slices { slices, uses: views::slices(&sums, &[], &self.running) })
     }
 
@@ -165,13 +157,13 @@ impl Agent {
                 (*number as u32, self.running.ues[*number].clone(), device.clone())
             };
             let wanted: Vec<(u32, UeConfig, String)> = numbers.iter().map(of).collect();
-            let ask = self.worker.ask(move |worker, now| {
+            let query = self.worker.query(move |worker, now| {
                 let view = |(number, ue, device): &(u32, UeConfig, String)| {
                     views::ue(&mut worker.gnb, *number, ue, device, now)
                 };
                 wanted.iter().map(view).collect::<Vec<_>>()
             });
-            ues.extend(ask.await.map_err(Problem::unavailable)?);
+            ues.extend(query.await.map_err(Problem::unavailable)?);
         }
         Ok(ues)
     }
@@ -190,7 +182,7 @@ impl Agent {
         let seconds = self.seconds.subscribe();
         let slots = what.slots.then(|| self.slots.subscribe());
         if slots.is_some() {
-            self.worker.run(|worker, now| worker.tell_slots(true, now)).map_err(Problem::unavailable)?;
+            self.worker.run(|worker, now| worker.report_slots(true, now)).map_err(Problem::unavailable)?;
         }
         let packets = what.packets.then(|| self.packets.subscribe());
         if packets.is_some() {
@@ -340,7 +332,7 @@ impl Agent {
 
     /// Has the cell make changes, between two slots.
     async fn apply(&self, changes: Vec<Change>) -> Result<(), Problem> {
-        let ask = self.worker.ask(move |worker, now| {
+        let query = self.worker.query(move |worker, now| {
             for change in changes {
                 let command = match change {
                     Change::Command(command) => command,
@@ -354,7 +346,7 @@ impl Agent {
             worker.sums.set_slices_if_other(worker.gnb.slices());
             Ok(())
         });
-        let done: Result<(), anabranch_ran::gnb::GnbError> = ask.await.map_err(Problem::unavailable)?;
+        let done: Result<(), anabranch_ran::gnb::GnbError> = query.await.map_err(Problem::unavailable)?;
         done.map_err(|e| Problem::invalid(e.to_string()))
     }
 
@@ -507,10 +499,6 @@ fn name_of(direction: Direction) -> &'static str {
         Direction::Downlink => "downlink",
         Direction::Uplink => "uplink",
     }
-}
-
-fn no_sessions() -> Problem {
-    Problem::not_here("a gNB has neither sessions nor rules", "see GET /v1/ues and GET /v1/slices")
 }
 
 fn no_ue(name: &str) -> Problem {

@@ -31,17 +31,17 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(telemetry))
 }
 
-async fn ask<T>(
+async fn request<T>(
     shared: &Shared,
     question: impl FnOnce(crate::runtime::api::request::Reply<T>) -> CellRequest,
 ) -> Answer<T> {
-    shared.asker.ask(|reply| ControlRequest::Ran(question(reply))).await.map(Json)
+    shared.control.request(|reply| ControlRequest::Cell(question(reply))).await.map(Json)
 }
 
 /// The cell (gNB only): carrier, schedulers, lateness of slots, both directions.
 #[utoipa::path(get, path = "/v1/cell", responses((status = 200, body = Cell), (status = 405, body = Problem)))]
 async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
-    ask(&shared, CellRequest::Cell).await
+    request(&shared, CellRequest::Cell).await
 }
 
 /// Other schedulers, until the next reload; quanta and lags start at 0.
@@ -52,13 +52,13 @@ async fn cell(State(shared): State<Shared>) -> Answer<Cell> {
     responses((status = 200, body = Cell), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
 async fn set_cell(State(shared): State<Shared>, Body(change): Body<CellChange>) -> Answer<Cell> {
-    ask(&shared, |reply| CellRequest::SetCell(Box::new(change), reply)).await
+    request(&shared, |reply| CellRequest::SetCell(Box::new(change), reply)).await
 }
 
 /// The slices and what they carry (gNB only).
 #[utoipa::path(get, path = "/v1/slices", responses((status = 200, body = Slices), (status = 405, body = Problem)))]
 async fn slices(State(shared): State<Shared>) -> Answer<Slices> {
-    ask(&shared, CellRequest::Slices).await
+    request(&shared, CellRequest::Slices).await
 }
 
 #[derive(Deserialize, Serialize, utoipa::ToSchema)]
@@ -80,7 +80,7 @@ async fn set_slices(
     State(shared): State<Shared>,
     Body(NewSlices { slices }): Body<NewSlices>,
 ) -> Answer<Slices> {
-    ask(&shared, |reply| CellRequest::SetSlices(slices, reply)).await
+    request(&shared, |reply| CellRequest::SetSlices(slices, reply)).await
 }
 
 /// UEs of the cell, a page at a time (gNB only).
@@ -92,7 +92,7 @@ async fn set_slices(
 )]
 async fn ues(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<UeList> {
     let (offset, limit) = page.bounds();
-    ask(&shared, |reply| CellRequest::Ues { offset, limit, reply }).await
+    request(&shared, |reply| CellRequest::Ues { offset, limit, reply }).await
 }
 
 /// One UE of the cell: channel, bearers, QoS flows (gNB only).
@@ -103,7 +103,7 @@ async fn ues(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer
     responses((status = 200, body = CellUe), (status = 404, body = Problem), (status = 405, body = Problem))
 )]
 async fn ue(State(shared): State<Shared>, Path(name): Path<String>) -> Answer<CellUe> {
-    ask(&shared, |reply| CellRequest::Ue(name, reply)).await
+    request(&shared, |reply| CellRequest::Ue(name, reply)).await
 }
 
 /// Another slice, channel or queue discipline for a UE, until the next reload.
@@ -124,7 +124,7 @@ async fn set_ue(
     Path(name): Path<String>,
     Body(change): Body<UeChange>,
 ) -> Answer<CellUe> {
-    ask(&shared, |reply| CellRequest::SetUe(name, Box::new(change), reply)).await
+    request(&shared, |reply| CellRequest::SetUe(name, Box::new(change), reply)).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -154,7 +154,8 @@ async fn telemetry(
     Params(what): Params<What>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let what = Telemetry { slots: what.slots, packets: what.packets };
-    let streams = shared.asker.ask(|reply| ControlRequest::Ran(CellRequest::Telemetry(what, reply))).await?;
+    let streams =
+        shared.control.request(|reply| ControlRequest::Cell(CellRequest::Telemetry(what, reply))).await?;
     let Streams { seconds, slots, packets } = streams;
     // Who falls behind misses some; the times show the gap.
     let seconds = BroadcastStream::new(seconds).filter_map(Result::ok).map(|s| event("second", &*s));

@@ -162,7 +162,7 @@ impl thread::Worker for Worker {
             let more = self.read()?;
             let now = self.due();
             self.send(now);
-            self.tell(now);
+            self.report(now);
             for _ in 0..MAX_JOBS {
                 let Some(job) = jobs.pop() else { break };
                 job(&mut self, now);
@@ -319,7 +319,7 @@ impl Worker {
     }
 
     /// Counts what happened, and reports every second.
-    fn tell(&mut self, now: Instant) {
+    fn report(&mut self, now: Instant) {
         while let Some(event) = self.gnb.poll_event() {
             match event {
                 GnbEvent::Packet(times) => {
@@ -348,12 +348,12 @@ impl Worker {
             self.dropped.reports += 1;
         }
         if self.gnb.telemetry().slots && self.slots.receiver_count() == 0 {
-            self.tell_slots(false, now);
+            self.report_slots(false, now);
         }
     }
 
     /// Whether slots are told.
-    pub fn tell_slots(&mut self, slots: bool, now: Instant) {
+    pub fn report_slots(&mut self, slots: bool, now: Instant) {
         let telemetry = TelemetryConfig { slots, ..self.gnb.telemetry() };
         self.gnb.on_command(GnbCommand::Telemetry(telemetry), now);
     }

@@ -227,10 +227,10 @@ impl Agent {
                     ProcessSignal::Stop | ProcessSignal::HandOver => return Ok(()),
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
-                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some(request) = requests.recv() => self.on_request(request).await,
                 _ = tick.tick() => {
                     // The node answers, so it lives.
-                    if self.worker.ask(|_, _| ()).await.is_ok() {
+                    if self.worker.query(|_, _| ()).await.is_ok() {
                         notify("WATCHDOG=1");
                     }
                 }

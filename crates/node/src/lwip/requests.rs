@@ -12,23 +12,12 @@ use std::collections::BTreeMap;
 const MAX_FLOWS: usize = 1000;
 
 impl Agent {
-    pub(super) async fn on_request(&mut self, ask: ControlRequest) {
+    pub(super) async fn on_request(&mut self, request: ControlRequest) {
         // Whoever asked and went away does not care for the answer.
-        match ask {
+        match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
-            ControlRequest::Sessions { reply, .. } => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Session(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Create(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Delete(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::ResetClock(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Rules(reply) | ControlRequest::SetRules(_, reply) => {
-                drop(reply.send(Err(no_sessions())))
-            }
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
             ControlRequest::Metrics(reply) => drop(reply.send(self.metrics().await)),
-            ControlRequest::Ran(ask) => ask.refuse(),
-            ControlRequest::Proxy(ask) => ask.refuse(),
-            ControlRequest::TcpLane(ask) => ask.refuse(),
             ControlRequest::Lwip(LwipRequest::Node(reply)) => drop(reply.send(self.node().await)),
             ControlRequest::Lwip(LwipRequest::Set(change, reply)) => {
                 drop(reply.send(match self.set(*change).await {
@@ -39,13 +28,15 @@ impl Agent {
             ControlRequest::Lwip(LwipRequest::Flows { offset, limit, reply }) => {
                 drop(reply.send(self.flows(offset, limit).await));
             }
+            other => other.refuse("an LWIP node has neither sessions nor rules", "see GET /v1/lwip"),
         }
     }
 
     async fn status(&self) -> Result<api::Status, Problem> {
-        let ask =
-            self.worker.ask(|worker, _| (worker.device_counters(), worker.gtpu(), worker.node.ioam_stats()));
-        let (devices, gtpu, ioam) = ask.await.map_err(Problem::unavailable)?;
+        let query = self
+            .worker
+            .query(|worker, _| (worker.device_counters(), worker.gtpu(), worker.node.ioam_stats()));
+        let (devices, gtpu, ioam) = query.await.map_err(Problem::unavailable)?;
         let mut status = api::WorkerStatus::default();
         for device in devices {
             status.device_rx_packets += device.rx_packets;
@@ -82,17 +73,17 @@ impl Agent {
 
     async fn node(&self) -> Result<api::LwipNode, Problem> {
         let name = self.config.lwip.name.clone();
-        let ask = self.worker.ask(move |worker, _| views::node(&name, &worker.node));
-        ask.await.map_err(Problem::unavailable)
+        let query = self.worker.query(move |worker, _| views::node(&name, &worker.node));
+        query.await.map_err(Problem::unavailable)
     }
 
     async fn flows(&self, offset: usize, limit: usize) -> Result<api::LwipFlows, Problem> {
-        let ask = self.worker.ask(move |worker, now| {
+        let query = self.worker.query(move |worker, now| {
             let flows = worker.node.flows().skip(offset).take(limit.min(MAX_FLOWS));
             let flows = flows.map(|view| views::flow(&view, now)).collect();
             api::LwipFlows { total: worker.node.flow_count().into(), flows }
         });
-        ask.await.map_err(Problem::unavailable)
+        query.await.map_err(Problem::unavailable)
     }
 
     async fn metrics(&self) -> Result<String, Problem> {
@@ -123,10 +114,10 @@ impl Agent {
         differs(new.other != old.other, "other", Command::Other(new.other));
         differs(new.dida != old.dida, "dida", Command::Dida(new.dida));
         differs(new.ues != old.ues, "ues", Command::Ues(new.ues.clone()));
-        let ask = self.worker.ask(move |worker, now| {
+        let query = self.worker.query(move |worker, now| {
             commands.into_iter().try_for_each(|command| worker.node.apply(command, now))
         });
-        let done = ask.await.map_err(Problem::unavailable)?;
+        let done = query.await.map_err(Problem::unavailable)?;
         done.map_err(|e| Problem::invalid(e.to_string()))?;
         let Node { steering, other, dida, ues, .. } = new;
         self.last_dida = dida.unwrap_or(self.last_dida);
@@ -166,8 +157,8 @@ impl Agent {
     async fn apply_tunnels(&mut self, new: &LwipConfig) -> Result<bool, Problem> {
         let (Some(old), Some(wanted)) = (&mut self.config.gtpu, &new.gtpu) else { return Ok(false) };
         let tunnels = Tunnels::new(wanted, &new.node.ues);
-        let ask = self.worker.ask(move |worker, _| worker.set_tunnels(tunnels));
-        ask.await.map_err(Problem::unavailable)?;
+        let query = self.worker.query(move |worker, _| worker.set_tunnels(tunnels));
+        query.await.map_err(Problem::unavailable)?;
         let differ = old.tunnels != wanted.tunnels;
         old.tunnels.clone_from(&wanted.tunnels);
         Ok(differ)
@@ -191,10 +182,6 @@ fn changed(old: &Node, last: DidaConfig, change: &api::LwipChange) -> Node {
         dida.let_through = change.let_through.unwrap_or(dida.let_through);
     }
     new
-}
-
-fn no_sessions() -> Problem {
-    Problem::not_here("an LWIP node has neither sessions nor rules", "see GET /v1/lwip")
 }
 
 #[cfg(test)]

@@ -15,17 +15,17 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(lwip, set_lwip)).routes(routes!(lwip_flows))
 }
 
-async fn ask<T>(
+async fn request<T>(
     shared: &Shared,
     question: impl FnOnce(crate::runtime::api::request::Reply<T>) -> LwipRequest,
 ) -> Answer<T> {
-    shared.asker.ask(|reply| ControlRequest::Lwip(question(reply))).await.map(Json)
+    shared.control.request(|reply| ControlRequest::Lwip(question(reply))).await.map(Json)
 }
 
 /// The LWIP node: steering, DIDA, legs, ACKs, holds.
 #[utoipa::path(get, path = "/v1/lwip", responses((status = 200, body = LwipNode), (status = 405, body = Problem)))]
 async fn lwip(State(shared): State<Shared>) -> Answer<LwipNode> {
-    ask(&shared, LwipRequest::Node).await
+    request(&shared, LwipRequest::Node).await
 }
 
 /// Other steering, or another hold, from the next packet on and until the next reload. Where DIDA changes, what is
@@ -37,7 +37,7 @@ async fn lwip(State(shared): State<Shared>) -> Answer<LwipNode> {
     responses((status = 200, body = LwipNode), (status = 400, body = Problem), (status = 405, body = Problem))
 )]
 async fn set_lwip(State(shared): State<Shared>, Body(change): Body<LwipChange>) -> Answer<LwipNode> {
-    ask(&shared, |reply| LwipRequest::Set(Box::new(change), reply)).await
+    request(&shared, |reply| LwipRequest::Set(Box::new(change), reply)).await
 }
 
 /// TCP connections that the LWIP node knows, a page at a time.
@@ -49,5 +49,5 @@ async fn set_lwip(State(shared): State<Shared>, Body(change): Body<LwipChange>) 
 )]
 async fn lwip_flows(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<LwipFlows> {
     let (offset, limit) = page.bounds();
-    ask(&shared, |reply| LwipRequest::Flows { offset, limit, reply }).await
+    request(&shared, |reply| LwipRequest::Flows { offset, limit, reply }).await
 }

@@ -18,7 +18,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The proxy: rules, what their flows carried by slice, how it stands with the agent.
 #[utoipa::path(get, path = "/v1/proxy", responses((status = 200, body = ProxyNode), (status = 405, body = Problem)))]
 async fn proxy(State(shared): State<Shared>) -> Answer<ProxyNode> {
-    shared.asker.ask(|reply| ControlRequest::Proxy(ProxyRequest::Node(reply))).await.map(Json)
+    shared.control.request(|reply| ControlRequest::Proxy(ProxyRequest::Node(reply))).await.map(Json)
 }
 
 /// Flows of the proxy with plan and bytes, a page at a time.
@@ -31,8 +31,8 @@ async fn proxy(State(shared): State<Shared>) -> Answer<ProxyNode> {
 async fn proxy_flows(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<ProxyFlows> {
     let (offset, limit) = page.bounds();
     shared
-        .asker
-        .ask(|reply| ControlRequest::Proxy(ProxyRequest::Flows { offset, limit, reply }))
+        .control
+        .request(|reply| ControlRequest::Proxy(ProxyRequest::Flows { offset, limit, reply }))
         .await
         .map(Json)
 }

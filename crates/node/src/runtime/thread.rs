@@ -69,13 +69,13 @@ impl<W: Worker> Handle<W> {
         self.waker.wake().map_err(|_| Unreachable)
     }
 
-    /// Runs `ask` on the worker and returns its answer.
-    pub async fn ask<T: Send + 'static>(
+    /// Runs `query` on the worker and returns its answer.
+    pub async fn query<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut W, Instant) -> T + Send + 'static,
+        query: impl FnOnce(&mut W, Instant) -> T + Send + 'static,
     ) -> Result<T, Unreachable> {
         let (answer, answered) = oneshot::channel();
-        self.run(move |worker, now| drop(answer.send(ask(worker, now))))?;
+        self.run(move |worker, now| drop(answer.send(query(worker, now))))?;
         answered.await.map_err(|_| Unreachable)
     }
 

@@ -2,7 +2,7 @@
 
 use super::engine::deferred::WorkQueue;
 use super::engine::handover::Handover;
-use super::engine::worker::{End, Handle, Worker};
+use super::engine::worker::{Handle, TunnelEnd, Worker};
 use super::thread::Worker as _;
 use anyhow::{Context, bail};
 use std::thread::JoinHandle;
@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 const MAX_HANDOVER_BYTES: usize = 9216;
 
 /// Running workers.
-pub struct WorkerPool<E: End> {
+pub struct WorkerPool<E: TunnelEnd> {
     handles: Vec<Handle<E>>,
     exits: mpsc::Receiver<anyhow::Result<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<E: End> WorkerPool<E> {
+impl<E: TunnelEnd> WorkerPool<E> {
     /// Starts a thread per worker.
     pub fn start(workers: Vec<(Worker<E>, Handle<E>)>) -> anyhow::Result<Self> {
         let (mut workers, handles): (Vec<_>, Vec<_>) = workers.into_iter().unzip();

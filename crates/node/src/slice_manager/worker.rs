@@ -161,7 +161,7 @@ impl Work {
         match step {
             Step::Shares { access } => {
                 let shares = self.engine.read(|m| m.shares(access, id, action));
-                self.tell(access, &shares).await
+                self.send_shares(access, &shares).await
             }
             Step::Services => {
                 // A change that fails leaves the services of the slice that stays.
@@ -185,7 +185,7 @@ impl Work {
     }
 
     /// Tells an access its shares.
-    async fn tell(&self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
+    async fn send_shares(&self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         match self.network.cell(access) {
             Some(cell) => cell.shares(shares).await,
             None => Ok(()),
@@ -297,7 +297,7 @@ impl Work {
                 let mut health = cell.health(&shares, only).await;
                 if let Err(why) = &health {
                     problem = Some(why.clone());
-                    health = self.tell(&access, &shares).await;
+                    health = self.send_shares(&access, &shares).await;
                 }
                 let places = match health {
                     // A cell that starts again has every UE where its configuration says.

@@ -117,7 +117,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The TCP lane: whether it runs, what its flows carried, how many went by the packet lane or were refused, and why.
 #[utoipa::path(get, path = "/v1/tcp-lane", responses((status = 200, body = TcpLane), (status = 405, body = Problem)))]
 async fn tcp_lane(State(shared): State<Shared>) -> Answer<TcpLane> {
-    shared.asker.ask(|reply| ControlRequest::TcpLane(TcpLaneRequest::Lane(reply))).await.map(Json)
+    shared.control.request(|reply| ControlRequest::TcpLane(TcpLaneRequest::Lane(reply))).await.map(Json)
 }
 
 /// Flows of the TCP lane with carrier, subflows and bytes, a page at a time.
@@ -130,8 +130,8 @@ async fn tcp_lane(State(shared): State<Shared>) -> Answer<TcpLane> {
 async fn tcp_lane_flows(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<TcpLaneFlows> {
     let (offset, limit) = page.bounds();
     shared
-        .asker
-        .ask(|reply| ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }))
+        .control
+        .request(|reply| ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }))
         .await
         .map(Json)
 }

@@ -5,7 +5,7 @@ use crate::runtime::api;
 use crate::runtime::config::{Device, UeLaneSection, UpfConfig, UpfLaneSection};
 use crate::runtime::engine::device::Device as Queue;
 use crate::runtime::engine::ends::UpfEnd;
-use crate::runtime::engine::worker::{End, Handle};
+use crate::runtime::engine::worker::{Handle, TunnelEnd};
 use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
 use crate::runtime::relay::{self, Named};
 use crate::tcp_lane;
@@ -119,7 +119,7 @@ impl LaneOfUe {
         let lane = Arc::new(UeLane::new(namespace, session, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
-        worker.ask(move |worker, _| worker.replace_lane(device)).await??;
+        worker.query(move |worker, _| worker.replace_lane(device)).await??;
         let tproxy = self.tproxy(led.clone(), v6);
         match self.net.lead(tproxy).await {
             Ok(layer) => {
@@ -211,9 +211,9 @@ impl LaneOfUe {
 }
 
 /// No packet comes from the lane any more.
-async fn close<E: End>(worker: &Handle<E>) {
+async fn close<E: TunnelEnd>(worker: &Handle<E>) {
     // One that is gone has none.
-    let _ = worker.ask(|worker, _| worker.replace_lane(None)).await;
+    let _ = worker.query(|worker, _| worker.replace_lane(None)).await;
 }
 
 /// What nftables is to lead to the lane. It knows neither names nor control groups: where a rule asks for one, what it might
@@ -275,7 +275,7 @@ impl LaneOfUpf {
                 on.spawn(tcp_lane::accept_ues(lane.clone(), listener));
             }
             for (shard, device) in shards.iter().zip(devices) {
-                shard.ask(move |worker, _| worker.replace_lane(Some(device))).await??;
+                shard.query(move |worker, _| worker.replace_lane(Some(device))).await??;
             }
             anyhow::Ok((lane, threads))
         };

@@ -136,14 +136,14 @@ impl UeLane {
             let (rule, path) = worker.end.verdict(&key, owner.as_ref(), now);
             (asks_owner, (rule.functionality, rule.name.clone(), path))
         };
-        let mut first = self.worker.ask(move |worker, now| ask(worker, now, None)).await;
+        let mut first = self.worker.query(move |worker, now| ask(worker, now, None)).await;
         // Where many flows come at once its queue of orders is full for a moment.
         for _ in 0..BUSY_TRIES {
             if first.is_ok() {
                 break;
             }
             tokio::time::sleep(BUSY_PAUSE).await;
-            first = self.worker.ask(move |worker, now| ask(worker, now, None)).await;
+            first = self.worker.query(move |worker, now| ask(worker, now, None)).await;
         }
         let Ok((asks_owner, verdict)) = first else { return (Functionality::Ll, String::new(), None) };
         if !asks_owner {
@@ -151,7 +151,7 @@ impl UeLane {
         }
         // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
         let owner = self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key);
-        match self.worker.ask(move |worker, now| ask(worker, now, Some(owner))).await {
+        match self.worker.query(move |worker, now| ask(worker, now, Some(owner))).await {
             Ok((_, verdict)) => verdict,
             Err(_) => verdict,
         }

@@ -115,7 +115,7 @@ impl UpfLane {
             return Some(session.into());
         }
         for shard in &self.shards {
-            let found = shard.ask(move |worker, _| worker.end.upf.addresses_of(session.into())).await;
+            let found = shard.query(move |worker, _| worker.end.upf.addresses_of(session.into())).await;
             if let Ok(Some(addresses)) = found {
                 return addresses.v6.map(IpAddr::V6);
             }

@@ -266,7 +266,7 @@ impl Agent {
                 }
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
-                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some(request) = requests.recv() => self.on_request(request).await,
                 Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
                 _ = tick.tick() => {
                     self.look();
@@ -286,11 +286,11 @@ impl Agent {
     fn look(&mut self) {
         for path in 0..self.accesses.len() {
             let change = self.accesses[path].look();
-            self.tell(path, change);
+            self.apply_change(path, change);
         }
     }
 
-    fn tell(&mut self, path: usize, change: Change) {
+    fn apply_change(&mut self, path: usize, change: Change) {
         if change.socket.is_none() && change.usable.is_none() {
             return;
         }
@@ -339,7 +339,7 @@ impl Agent {
     }
 
     async fn report_send_errors(&self) {
-        let Ok(errors) = self.worker.ask(|worker, _| worker.send_errors()).await else { return };
+        let Ok(errors) = self.worker.query(|worker, _| worker.send_errors()).await else { return };
         for (path, error) in errors {
             let access = self.name_of(path as PathId);
             tracing::warn!(access, "datagrams could not be sent: {error}");
@@ -421,7 +421,7 @@ impl Agent {
 
     /// Leads TCP flows to the lane, or not, as rules and session are now.
     async fn bring_lane(&mut self) {
-        let Ok(rules) = self.worker.ask(|worker, _| worker.end.rules()).await else { return };
+        let Ok(rules) = self.worker.query(|worker, _| worker.end.rules()).await else { return };
         if let Some(what) = self.lane.bring(&rules, self.addresses.v4, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
@@ -460,9 +460,9 @@ impl Agent {
         Ok(())
     }
 
-    async fn on_request(&mut self, ask: ControlRequest) {
+    async fn on_request(&mut self, request: ControlRequest) {
         // Whoever asked and went away does not care for the answer.
-        match ask {
+        match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Sessions { offset, limit, reply } => {
                 let answer = self.session_view().await.map(|session| api::SessionList {
@@ -478,9 +478,6 @@ impl Agent {
                 let remedy = format!("the only session of this UE is \"{}\"", self.config.ue.name);
                 drop(reply.send(Err(Problem::not_found("session", &name, &remedy))));
             }
-            ControlRequest::Create(_, reply) => drop(reply.send(Err(not_here()))),
-            ControlRequest::Delete(_, reply) => drop(reply.send(Err(not_here()))),
-            ControlRequest::ResetClock(_, reply) => drop(reply.send(Err(not_here()))),
             ControlRequest::Rules(reply) => drop(reply.send(self.rules().await)),
             ControlRequest::SetRules(rules, reply) => {
                 let answer = match self.set_rules(rules) {
@@ -490,9 +487,6 @@ impl Agent {
                 drop(reply.send(answer));
             }
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
-            ControlRequest::Ran(ask) => ask.refuse(),
-            ControlRequest::Lwip(ask) => ask.refuse(),
-            ControlRequest::Proxy(ask) => ask.refuse(),
             ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane.view()))),
             ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
                 drop(reply.send(Ok(self.lane.flows(offset, limit))));
@@ -506,12 +500,13 @@ impl Agent {
                 };
                 drop(reply.send(answer));
             }
+            other => other.refuse("a UE has one session, made by its configuration", "ask the UPF's agent"),
         }
     }
 
     async fn snapshot(&self) -> Result<Snapshot, Problem> {
         let names: Vec<String> = self.accesses.iter().map(|a| a.config.name.clone()).collect();
-        let ask = self.worker.ask(move |worker, now| {
+        let query = self.worker.query(move |worker, now| {
             let counters = worker.counters();
             let mut drops = BTreeMap::new();
             views::add_drops(&mut drops, worker.end.drops());
@@ -527,7 +522,7 @@ impl Agent {
                 worker: views::worker(&counters, names.iter().map(String::as_str)),
             }
         });
-        ask.await.map_err(Problem::unavailable)
+        query.await.map_err(Problem::unavailable)
     }
 
     async fn status(&self) -> Result<api::Status, Problem> {
@@ -674,10 +669,6 @@ fn needs_restart(new: &UeConfig, running: &UeConfig, same_accesses: bool) -> Vec
 /// Names in a sentence.
 pub fn list(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
-}
-
-fn not_here() -> Problem {
-    Problem::not_here("a UE has one session, made by its configuration", "ask the UPF's agent")
 }
 
 /// Wakes `changed` whenever links, addresses or routes change.

@@ -25,9 +25,9 @@ const CHUNK: usize = 100;
 const OWNERS_WITHIN: Duration = Duration::from_millis(20);
 
 impl Agent {
-    pub(crate) async fn on_request(&mut self, ask: ControlRequest) {
+    pub(crate) async fn on_request(&mut self, request: ControlRequest) {
         // Whoever asked and went away does not care for the answer.
-        match ask {
+        match request {
             ControlRequest::Status(reply) => drop(reply.send(self.status().await)),
             ControlRequest::Sessions { offset, limit, reply } => {
                 drop(reply.send(self.sessions(offset, limit).await))
@@ -39,15 +39,15 @@ impl Agent {
             ControlRequest::Rules(reply) => drop(reply.send(Ok(self.rules()))),
             ControlRequest::SetRules(rules, reply) => drop(reply.send(self.set_rules(rules).await)),
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
-            ControlRequest::Ran(ask) => ask.refuse(),
-            ControlRequest::Lwip(ask) => ask.refuse(),
-            ControlRequest::Proxy(ask) => ask.refuse(),
             ControlRequest::TcpLane(TcpLaneRequest::Lane(reply)) => drop(reply.send(Ok(self.lane_view()))),
             ControlRequest::TcpLane(TcpLaneRequest::Flows { offset, limit, reply }) => {
                 let flows = self.lane.as_ref().map(|lane| lane.flows(offset, limit)).unwrap_or_default();
                 drop(reply.send(Ok(flows)));
             }
             ControlRequest::Metrics(reply) => drop(reply.send(self.metrics().await)),
+            other => {
+                other.refuse("a UPF has sessions and rules only", "ask the agent of the program that has it")
+            }
         }
     }
 
@@ -56,12 +56,12 @@ impl Agent {
         let (mut drops, mut connected, mut workers) = (BTreeMap::new(), 0, Vec::new());
         let mut ioam = IoamStats::default();
         for shard in &self.shards {
-            let ask = shard.ask(|worker, _| {
+            let query = shard.query(|worker, _| {
                 let counters = worker.counters();
                 let upf = &worker.end.upf;
                 (counters, upf.drops().clone(), upf.connected_count(), upf.ioam_stats(), upf.key_conflicts())
             });
-            let (counters, dropped, up, marks, key_conflicts) = ask.await.map_err(Problem::unavailable)?;
+            let (counters, dropped, up, marks, key_conflicts) = query.await.map_err(Problem::unavailable)?;
             views::add_drops(&mut drops, &dropped);
             connected += up as u64;
             ioam += marks;
@@ -113,12 +113,12 @@ impl Agent {
                 .collect();
             for keys in keys.chunks(CHUNK) {
                 let keys = keys.to_vec();
-                let ask = shard.ask(move |worker, now| {
+                let query = shard.query(move |worker, now| {
                     let upf = &worker.end.upf;
                     let look = |key| SessionReport::at(upf, key, all_rules, now);
                     keys.iter().filter_map(look).collect::<Vec<_>>()
                 });
-                for look in ask.await.map_err(Problem::unavailable)? {
+                for look in query.await.map_err(Problem::unavailable)? {
                     found.insert(look.view.key, look.session());
                 }
             }
@@ -322,10 +322,10 @@ impl Agent {
         let mut commands = commands.into_iter().peekable();
         while commands.peek().is_some() {
             let chunk: Vec<UpfCommand> = commands.by_ref().take(CHUNK).collect();
-            let ask = handle.ask(move |worker, now| -> Result<(), UpfError> {
+            let query = handle.query(move |worker, now| -> Result<(), UpfError> {
                 chunk.into_iter().try_for_each(|command| worker.end.upf.command(command, now))
             });
-            let problem = match ask.await {
+            let problem = match query.await {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => Problem::invalid(error.to_string()),
                 Err(error) => Problem::unavailable(error),

@@ -288,7 +288,7 @@ impl Agent {
                     ProcessSignal::HandOver => return Ok(ProcessSignal::HandOver),
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
-                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some(request) = requests.recv() => self.on_request(request).await,
                 () = sleep_until(owners_due) => self.publish_owners()?,
                 _ = tick.tick() => {
                     if Instant::now() >= self.save_after
@@ -296,7 +296,7 @@ impl Agent {
                     {
                         tracing::error!("{error:#}");
                     }
-                    self.tell_time();
+                    self.report_time();
                     // The workers answer, so they live.
                     self.report_send_errors().await;
                     anabranch_kern::memory::give_back();
@@ -346,7 +346,7 @@ impl Agent {
     }
 
     /// Somebody may have set the clock since.
-    fn tell_time(&self) {
+    fn report_time(&self) {
         for shard in &self.shards {
             // One that is too busy hears it the next time.
             let _ = shard.run(|worker, now| {
@@ -378,7 +378,7 @@ impl Agent {
 
     async fn report_send_errors(&self) {
         for shard in &self.shards {
-            let Ok(errors) = shard.ask(|worker, _| worker.send_errors()).await else { continue };
+            let Ok(errors) = shard.query(|worker, _| worker.send_errors()).await else { continue };
             for (access, error) in errors {
                 let access = self.config.access.get(access).map_or("?", |a| &a.name);
                 tracing::warn!(access, "datagrams could not be sent: {error}");

@@ -98,7 +98,7 @@ impl Gnb {
             amc,
         };
         if let Some(ioam) = config.ioam {
-            cell.tell(ioam)?;
+            cell.set_ioam(ioam)?;
         }
         Ok(cell)
     }

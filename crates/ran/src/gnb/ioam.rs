@@ -153,7 +153,7 @@ impl Reporter {
 
 impl Gnb {
     /// Has the UEs tell, both ways.
-    pub(super) fn tell(&mut self, config: IoamConfig) -> Result<(), GnbError> {
+    pub(super) fn set_ioam(&mut self, config: IoamConfig) -> Result<(), GnbError> {
         if config.check().is_err() {
             return Err(GnbError::value("ioam.node_id", config.node_id, "1 to 16777214"));
         }

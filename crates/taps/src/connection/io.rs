@@ -41,23 +41,23 @@ pub(super) async fn write(inner: Arc<Inner>, mut writer: Writer) {
 async fn send_all(inner: &Inner, writer: &mut Writer) -> Result<(), String> {
     loop {
         match inner.queue.next().await {
-            Next::Expired(id) => inner.tell(Event::Expired(id)),
+            Next::Expired(id) => inner.emit(Event::Expired(id)),
             Next::End => return Ok(()),
             Next::Send(waiting) => {
                 let framed = locked(&inner.framers).frame(waiting.data);
                 let data = match framed {
                     Ok(data) => data,
                     Err(error) => {
-                        inner.tell(Event::SendError(waiting.id, error.to_string()));
+                        inner.emit(Event::SendError(waiting.id, error.to_string()));
                         continue;
                     }
                 };
                 writer.prioritise(inner.priority.load(Relaxed));
-                let mut soft = |error: std::io::Error| inner.tell(Event::SoftError(error.to_string()));
+                let mut soft = |error: std::io::Error| inner.emit(Event::SoftError(error.to_string()));
                 match writer.write(data, &mut soft).await {
-                    Ok(()) => inner.tell(Event::Sent(waiting.id)),
+                    Ok(()) => inner.emit(Event::Sent(waiting.id)),
                     Err(error) => {
-                        inner.tell(Event::SendError(waiting.id, error.to_string()));
+                        inner.emit(Event::SendError(waiting.id, error.to_string()));
                         return Err(error.to_string());
                     }
                 }
@@ -69,7 +69,7 @@ async fn send_all(inner: &Inner, writer: &mut Writer) -> Result<(), String> {
 /// No more follows from us; then, once the program closes, the end.
 async fn farewell(inner: &Inner, writer: &mut Writer) {
     if let Err(error) = writer.finish().await {
-        inner.tell(Event::SoftError(error.to_string()));
+        inner.emit(Event::SoftError(error.to_string()));
     }
     // The program may go on receiving after its last message.
     let _ = inner.state.subscribe().wait_for(|s| *s != State::Established).await;
@@ -99,7 +99,7 @@ pub(super) async fn watch_paths(inner: Weak<Inner>) {
             };
             let now = (inner.paths(), remote);
             if before.is_some_and(|before| before != now) {
-                inner.tell(Event::PathChange { paths: now.0 });
+                inner.emit(Event::PathChange { paths: now.0 });
             }
             before = Some(now);
         }

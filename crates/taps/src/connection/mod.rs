@@ -122,9 +122,9 @@ impl Connection {
             state: watch::Sender::new(State::Established),
             events,
         });
-        inner.tell(Event::Ready);
+        inner.emit(Event::Ready);
         for refused in opened.refused {
-            inner.tell(Event::SoftError(refused));
+            inner.emit(Event::SoftError(refused));
         }
         inner.group.join(&inner);
         tokio::spawn(io::write(inner.clone(), opened.writer));
@@ -216,7 +216,7 @@ impl Connection {
         };
         match received {
             Ok(Some(parts::Part { data, end_of_message, last, early })) => {
-                inner.tell(Event::Received { bytes: data.len(), end_of_message });
+                inner.emit(Event::Received { bytes: data.len(), end_of_message });
                 let (remote, local) = (inner.remote, inner.local);
                 Ok(Some(Message { data, end_of_message, last, early, remote, local }))
             }
@@ -231,7 +231,7 @@ impl Connection {
     /// The first message went with the handshake.
     pub(crate) fn sent_early(&self, last: bool) -> MessageId {
         let id = self.inner.queue.skip(last);
-        self.inner.tell(Event::Sent(id));
+        self.inner.emit(Event::Sent(id));
         id
     }
 
@@ -498,7 +498,7 @@ impl Inner {
         live.apply(old, &link, self.protocol, of_slice)
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn emit(&self, event: Event) {
         // The handle may be gone.
         let _ = self.events.send(event);
     }
@@ -540,7 +540,7 @@ impl Inner {
         if first {
             self.queue.abort();
             locked(&self.link).take();
-            self.tell(failure.map_or(Event::Closed, Event::ConnectionError));
+            self.emit(failure.map_or(Event::Closed, Event::ConnectionError));
         }
     }
 }

@@ -49,7 +49,7 @@ impl Incoming {
                 let waiting = framers.waiting();
                 if datagrams && waiting > 0 {
                     framers.forget();
-                    inner.tell(Event::SoftError(format!("a datagram with {waiting} bytes of no message")));
+                    inner.emit(Event::SoftError(format!("a datagram with {waiting} bytes of no message")));
                 }
                 if self.ended {
                     framers.forget();
@@ -77,7 +77,7 @@ impl Incoming {
             let room = if framed { usize::MAX } else { most.saturating_sub(self.held.len()).max(1) };
             match self.reader.read(room).await? {
                 Read::End => self.ended = true,
-                Read::Soft(error) => inner.tell(Event::SoftError(error.to_string())),
+                Read::Soft(error) => inner.emit(Event::SoftError(error.to_string())),
                 Read::Data(data) if framed => {
                     if let Some(input) = locked(&inner.framers).input() {
                         input.extend_from_slice(&data);

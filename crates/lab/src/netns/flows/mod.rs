@@ -66,7 +66,7 @@ impl Flows {
             let choice = chosen(flow, &ends, tunnels).with_context(|| format!("flow {name}"))?;
             let ends =
                 choice.local.map_or(ends, |local| Ends { ue: SocketAddr::new(local, flow.port), ..ends });
-            let when = Schedule::Told { start: flow.start, stop: flow.stop, until };
+            let when = Schedule::OnCommand { start: flow.start, stop: flow.stop, until };
             let (seed, choice_of, group) = (run_seed(seed, number), &choice, telemetry.group_of(plan, name));
             let start = Start {
                 name,
@@ -123,7 +123,7 @@ impl Flows {
     /// A process does not listen.
     pub fn begin(&mut self, begin_ns: u64) -> Result<()> {
         let mut programs = self.running.iter_mut().flat_map(|f| &mut f.programs);
-        programs.try_for_each(|p| p.tell(&begin_ns.to_string()))
+        programs.try_for_each(|p| p.write_line(&begin_ns.to_string()))
     }
 
     /// When the last packets have been waited for.

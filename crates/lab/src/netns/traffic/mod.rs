@@ -126,7 +126,7 @@ pub enum Schedule {
     /// At these times.
     At(When),
     /// So long after a beginning that is told once everything is ready; see [`READY`].
-    Told {
+    OnCommand {
         /// First moment of sending.
         start: Duration,
         /// No data is sent from then on.
@@ -136,7 +136,7 @@ pub enum Schedule {
     },
 }
 
-/// What a process with a [`Schedule::Told`] writes to standard output when it can begin. It then reads the
+/// What a process with a [`Schedule::OnCommand`] writes to standard output when it can begin. It then reads the
 /// beginning from standard input, in nanoseconds of the wall clock.
 pub const READY: &str = "ready";
 
@@ -151,7 +151,7 @@ impl Schedule {
     fn begin(&self) -> Result<When> {
         match *self {
             Self::At(when) => Ok(when),
-            Self::Told { start, stop, until } => {
+            Self::OnCommand { start, stop, until } => {
                 println!("{READY}");
                 let mut line = String::new();
                 std::io::stdin().read_line(&mut line).context("standard input")?;

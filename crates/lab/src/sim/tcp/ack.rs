@@ -95,7 +95,7 @@ impl Sender {
             prr.on_ack(delivered.bytes, in_flight, safe, u64::from(self.mss));
         }
         if advanced || delivered.bytes > 0 {
-            self.tell_controller(advanced, &delivered, lost, now);
+            self.notify_controller(advanced, &delivered, lost, now);
         }
         self.set_timers(advanced, now);
     }
@@ -219,7 +219,7 @@ impl Sender {
         }
     }
 
-    fn tell_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
+    fn notify_controller(&mut self, advanced: bool, d: &Delivered, lost: u64, now: Instant) {
         let min_rtt = self.rtt.min();
         let rate = self.rate.as_mut().and_then(|rate| rate.sample(min_rtt));
         let newest = match (d.acked.filter(|_| !d.resent_acked), d.sacked) {

@@ -187,7 +187,7 @@ impl Agent {
                     ProcessSignal::Stop | ProcessSignal::HandOver => return Ok(()),
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
-                Some(ask) = requests.recv() => self.on_request(ask).await,
+                Some(request) = requests.recv() => self.on_request(request).await,
                 _ = tick.tick() => notify("WATCHDOG=1"),
                 Some(ended) = serving.join_next() => {
                     return Err(ended.unwrap_or_else(Into::into).context("taking flows"));

@@ -11,31 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Agent {
-    pub(super) async fn on_request(&mut self, ask: ControlRequest) {
+    pub(super) async fn on_request(&mut self, request: ControlRequest) {
         // Whoever asked and went away does not care for the answer.
-        match ask {
+        match request {
             ControlRequest::Status(reply) => drop(reply.send(Ok(self.status()))),
-            ControlRequest::Sessions { reply, .. } => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Session(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Create(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Delete(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::ResetClock(_, reply) => drop(reply.send(Err(no_sessions()))),
-            ControlRequest::Rules(reply) | ControlRequest::SetRules(_, reply) => {
-                drop(reply.send(Err(no_sessions())))
-            }
             ControlRequest::Reload(reply) => drop(reply.send(self.reload().await)),
             ControlRequest::Metrics(reply) => {
                 drop(reply.send(Ok(metrics::text(&self.status(), &self.node()))))
             }
-            ControlRequest::Ran(ask) => ask.refuse(),
-            ControlRequest::Lwip(ask) => ask.refuse(),
-            ControlRequest::TcpLane(ask) => ask.refuse(),
             ControlRequest::Proxy(ProxyRequest::Node(reply)) => drop(reply.send(Ok(self.node()))),
             ControlRequest::Proxy(ProxyRequest::Flows { offset, limit, reply }) => {
                 let flows = self.proxy.flows.list(offset, limit);
                 let total = self.proxy.flows.count() as u64;
                 drop(reply.send(Ok(api::ProxyFlows { total, flows: flows.iter().map(flow).collect() })));
             }
+            other => other.refuse("a proxy has neither sessions nor ATSSS rules", "see GET /v1/proxy"),
         }
     }
 
@@ -151,8 +141,4 @@ fn flow(flow: &Arc<Flow>) -> api::ProxyFlow {
         up_bytes: flow.up.load(Relaxed),
         down_bytes: flow.down.load(Relaxed),
     }
-}
-
-fn no_sessions() -> Problem {
-    Problem::not_here("a proxy has neither sessions nor ATSSS rules", "see GET /v1/proxy")
 }

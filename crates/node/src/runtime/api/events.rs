@@ -14,12 +14,12 @@ const BEHIND: usize = 1024;
 #[derive(Clone)]
 pub struct EventLog {
     kept: Arc<Mutex<VecDeque<Event>>>,
-    tell: broadcast::Sender<Event>,
+    live: broadcast::Sender<Event>,
 }
 
 impl Default for EventLog {
     fn default() -> Self {
-        Self { kept: Arc::default(), tell: broadcast::channel(BEHIND).0 }
+        Self { kept: Arc::default(), live: broadcast::channel(BEHIND).0 }
     }
 }
 
@@ -39,13 +39,13 @@ impl EventLog {
         }
         kept.push_back(event.clone());
         // Nobody listening is fine.
-        let _ = self.tell.send(event);
+        let _ = self.live.send(event);
     }
 
     /// Those after event `id` that are still kept, and a receiver for what follows them, without gap.
     pub fn since(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let kept = self.kept();
-        let receiver = self.tell.subscribe();
+        let receiver = self.live.subscribe();
         (kept.iter().filter(|e| e.id > id).cloned().collect(), receiver)
     }
 

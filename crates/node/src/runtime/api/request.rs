@@ -43,13 +43,37 @@ pub enum ControlRequest {
     /// Prometheus text.
     Metrics(Reply<String>),
     /// About a cell.
-    Ran(CellRequest),
+    Cell(CellRequest),
     /// About an LWIP node.
     Lwip(LwipRequest),
     /// About a proxy.
     Proxy(ProxyRequest),
     /// About a TCP lane.
     TcpLane(TcpLaneRequest),
+}
+
+impl ControlRequest {
+    /// Answers that this role does not serve the request: `what` and `remedy` where it is about sessions and rules;
+    /// one about a cell, an LWIP node, a proxy or a TCP lane names the role that has it.
+    pub fn refuse(self, what: &str, remedy: &str) {
+        let why = || Problem::not_here(what, remedy);
+        // Whoever asked and went away does not care for the answer.
+        match self {
+            Self::Status(reply) => drop(reply.send(Err(why()))),
+            Self::Sessions { reply, .. } => drop(reply.send(Err(why()))),
+            Self::Session(_, reply) | Self::Create(_, reply) | Self::ResetClock(_, reply) => {
+                drop(reply.send(Err(why())))
+            }
+            Self::Delete(_, reply) => drop(reply.send(Err(why()))),
+            Self::Rules(reply) | Self::SetRules(_, reply) => drop(reply.send(Err(why()))),
+            Self::Reload(reply) => drop(reply.send(Err(why()))),
+            Self::Metrics(reply) => drop(reply.send(Err(why()))),
+            Self::Cell(request) => request.refuse(),
+            Self::Lwip(request) => request.refuse(),
+            Self::Proxy(request) => request.refuse(),
+            Self::TcpLane(request) => request.refuse(),
+        }
+    }
 }
 
 /// Asks the control loop.
@@ -63,7 +87,7 @@ impl RequestSender {
     }
 
     /// Asks, and waits for the answer.
-    pub async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> ControlRequest) -> Result<T, Problem> {
+    pub async fn request<T>(&self, question: impl FnOnce(Reply<T>) -> ControlRequest) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
         let gone = || Problem::unavailable("the program is stopping");
         self.0.send(question(reply)).await.map_err(|_| gone())?;

@@ -27,7 +27,7 @@ use utoipa_axum::routes;
 #[derive(Clone)]
 pub struct Shared {
     /// The control loop.
-    pub asker: RequestSender,
+    pub control: RequestSender,
     /// Events.
     pub events: EventLog,
     /// Transport Services, on a device.
@@ -100,7 +100,7 @@ pub type Answer<T> = Result<Json<T>, Problem>;
 /// The program as a whole.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
 async fn status(State(shared): State<Shared>) -> Answer<Status> {
-    shared.asker.ask(ControlRequest::Status).await.map(Json)
+    shared.control.request(ControlRequest::Status).await.map(Json)
 }
 
 /// Which of many.
@@ -132,7 +132,7 @@ pub fn hundred() -> usize {
 #[utoipa::path(get, path = "/v1/sessions", params(Page), responses((status = 200, body = SessionList)))]
 async fn sessions(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<SessionList> {
     let (offset, limit) = page.bounds();
-    shared.asker.ask(|reply| ControlRequest::Sessions { offset, limit, reply }).await.map(Json)
+    shared.control.request(|reply| ControlRequest::Sessions { offset, limit, reply }).await.map(Json)
 }
 
 /// Adds a UE (UPF only). It stays across restarts.
@@ -148,7 +148,7 @@ async fn sessions(State(shared): State<Shared>, Params(page): Params<Page>) -> A
     )
 )]
 async fn create_session(State(shared): State<Shared>, Body(ue): Body<UpfUe>) -> Result<Response, Problem> {
-    let session = shared.asker.ask(|reply| ControlRequest::Create(Box::new(ue), reply)).await?;
+    let session = shared.control.request(|reply| ControlRequest::Create(Box::new(ue), reply)).await?;
     Ok((StatusCode::CREATED, Json(session)).into_response())
 }
 
@@ -160,7 +160,7 @@ async fn create_session(State(shared): State<Shared>, Body(ue): Body<UpfUe>) -> 
     responses((status = 200, body = Session), (status = 404, body = Problem))
 )]
 async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<Session> {
-    shared.asker.ask(|reply| ControlRequest::Session(ue, reply)).await.map(Json)
+    shared.control.request(|reply| ControlRequest::Session(ue, reply)).await.map(Json)
 }
 
 /// Ends the session of a UE and forgets the UE (UPF only).
@@ -171,7 +171,7 @@ async fn session(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer
     responses((status = 204), (status = 404, body = Problem), (status = 405, body = Problem), (status = 409, body = Problem))
 )]
 async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) -> Result<StatusCode, Problem> {
-    shared.asker.ask(|reply| ControlRequest::Delete(ue, reply)).await?;
+    shared.control.request(|reply| ControlRequest::Delete(ue, reply)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -183,7 +183,7 @@ async fn delete_session(State(shared): State<Shared>, Path(ue): Path<String>) ->
     responses((status = 200, body = Session), (status = 404, body = Problem), (status = 405, body = Problem))
 )]
 async fn reset_clock(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<Session> {
-    shared.asker.ask(|reply| ControlRequest::ResetClock(ue, reply)).await.map(Json)
+    shared.control.request(|reply| ControlRequest::ResetClock(ue, reply)).await.map(Json)
 }
 
 /// The paths of one session.
@@ -194,7 +194,7 @@ async fn reset_clock(State(shared): State<Shared>, Path(ue): Path<String>) -> An
     responses((status = 200, body = PathList), (status = 404, body = Problem))
 )]
 async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> Answer<PathList> {
-    let session = shared.asker.ask(|reply| ControlRequest::Session(ue, reply)).await?;
+    let session = shared.control.request(|reply| ControlRequest::Session(ue, reply)).await?;
     Ok(Json(PathList { paths: session.paths, uses: session.uses }))
 }
 
@@ -202,7 +202,7 @@ async fn session_paths(State(shared): State<Shared>, Path(ue): Path<String>) -> 
 #[utoipa::path(get, path = "/v1/paths", params(Page), responses((status = 200, body = PathList)))]
 async fn paths(State(shared): State<Shared>, Params(page): Params<Page>) -> Answer<PathList> {
     let (offset, limit) = page.bounds();
-    let list = shared.asker.ask(|reply| ControlRequest::Sessions { offset, limit, reply }).await?;
+    let list = shared.control.request(|reply| ControlRequest::Sessions { offset, limit, reply }).await?;
     let mut all = PathList { paths: Vec::new(), uses: Vec::new() };
     for session in list.sessions {
         all.paths.extend(session.paths);
@@ -214,7 +214,7 @@ async fn paths(State(shared): State<Shared>, Params(page): Params<Page>) -> Answ
 /// The rules in force.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
 async fn rules(State(shared): State<Shared>) -> Answer<Rules> {
-    shared.asker.ask(ControlRequest::Rules).await.map(Json)
+    shared.control.request(ControlRequest::Rules).await.map(Json)
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -233,7 +233,7 @@ struct NewRules {
     responses((status = 200, body = Rules), (status = 400, body = Problem))
 )]
 async fn set_rules(State(shared): State<Shared>, Body(NewRules { rules }): Body<NewRules>) -> Answer<Rules> {
-    shared.asker.ask(|reply| ControlRequest::SetRules(rules, reply)).await.map(Json)
+    shared.control.request(|reply| ControlRequest::SetRules(rules, reply)).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -274,13 +274,13 @@ async fn reload(State(shared): State<Shared>) -> Answer<Reloaded> {
     for tls in shared.certificates.iter() {
         tls.reload().map_err(|error| Problem::invalid(format!("{error:#}")))?;
     }
-    shared.asker.ask(ControlRequest::Reload).await.map(Json)
+    shared.control.request(ControlRequest::Reload).await.map(Json)
 }
 
 /// Counters in Prometheus text format.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub async fn metrics(State(shared): State<Shared>) -> Result<Response, Problem> {
-    let text = shared.asker.ask(ControlRequest::Metrics).await?;
+    let text = shared.control.request(ControlRequest::Metrics).await?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -52,7 +52,7 @@ pub async fn serve(
     agent: Agent,
     api: &Api,
     metrics: Option<&Metrics>,
-    asker: RequestSender,
+    control: RequestSender,
     events: EventLog,
     taps: Option<Arc<Taps>>,
 ) -> anyhow::Result<Server> {
@@ -60,7 +60,7 @@ pub async fn serve(
     let of_metrics = metrics.map(|m| m.tls.as_ref().map(Tls::new).transpose()).transpose();
     let of_metrics = of_metrics.context("[metrics] tls")?.flatten().map(Arc::new);
     let certificates = guarded.tls.iter().chain(&of_metrics).cloned().collect();
-    let shared = Shared { asker, events, taps, certificates };
+    let shared = Shared { control, events, taps, certificates };
     let mut server = Server::default();
     let access = Access::new(api)?;
     let router = router(agent, shared.clone(), access);

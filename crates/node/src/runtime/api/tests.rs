@@ -54,7 +54,7 @@ pub async fn start_with(token: Option<&str>, taps: Option<Arc<crate::ue::taps::T
     tokio::spawn(control_loop(asks));
     let events = EventLog::default();
     let certificates = Arc::default();
-    let shared = Shared { asker: RequestSender::new(sender), events: events.clone(), taps, certificates };
+    let shared = Shared { control: RequestSender::new(sender), events: events.clone(), taps, certificates };
     let guarded = Guarded { by_token: token.is_some(), changes_without_token: true, ..Guarded::default() };
     let mut server = Server::default();
     let at = super::super::config::Listen::Tcp("127.0.0.1:0".parse().unwrap());
@@ -121,8 +121,8 @@ async fn a_port_without_token_lets_no_browser_in() {
     for (listen, changes) in
         [("127.0.0.1:0", false), ("127.0.0.1:0", true), ("[::1]:0", false), (&unix, false)]
     {
-        let (asker, certificates) = (RequestSender::new(sender.clone()), Arc::default());
-        let shared = Shared { asker, events: EventLog::default(), taps: None, certificates };
+        let (control, certificates) = (RequestSender::new(sender.clone()), Arc::default());
+        let shared = Shared { control, events: EventLog::default(), taps: None, certificates };
         let mut server = Server::default();
         let guarded = Guarded { changes_without_token: changes, ..Guarded::default() };
         let at =
@@ -269,8 +269,8 @@ async fn roles_are_kept_and_a_stream_ends_with_its_token() {
     };
     let (sender, asks) = mpsc::channel(8);
     tokio::spawn(control_loop(asks));
-    let (asker, certificates, events) = (RequestSender::new(sender), Arc::default(), EventLog::default());
-    let shared = Shared { asker, events, taps: None, certificates };
+    let (control, certificates, events) = (RequestSender::new(sender), Arc::default(), EventLog::default());
+    let shared = Shared { control, events, taps: None, certificates };
     let mut server = Server::default();
     let router = router(Agent::Upf, shared, Access::new(&api).unwrap());
     let at = server.listen(&api.listen, router, Guarded::of(&api).unwrap()).await.unwrap().unwrap();

@@ -7,7 +7,7 @@
 //! ```
 
 use super::udp::Sockets;
-use super::worker::{End, Handle};
+use super::worker::{Handle, TunnelEnd};
 use anabranch_atsss::PathId;
 use anabranch_element::time::Instant;
 use anyhow::Context;
@@ -75,7 +75,7 @@ pub struct WorkQueue<E> {
     seen: (u64, Instant),
 }
 
-impl<E: End> WorkQueue<E> {
+impl<E: TunnelEnd> WorkQueue<E> {
     /// Starts the thread beside the worker with this number.
     pub fn start(worker: usize, handle: Handle<E>) -> anyhow::Result<(Self, JoinHandle<()>)> {
         let shared = Arc::new(Shared {
@@ -139,7 +139,7 @@ impl<E> Drop for WorkQueue<E> {
     }
 }
 
-fn run<E: End>(shared: &Shared<E>, handle: &Handle<E>) {
+fn run<E: TunnelEnd>(shared: &Shared<E>, handle: &Handle<E>) {
     if let Err(error) = anabranch_kern::priority::idle() {
         tracing::debug!("deferred work has the priority of the workers: {error}");
     }

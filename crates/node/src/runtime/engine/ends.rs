@@ -2,7 +2,7 @@
 
 use super::deferred::{Place, Work};
 use super::udp::Sockets;
-use super::worker::End;
+use super::worker::TunnelEnd;
 use anabranch_atsss::fast::{FastLane, FastTraffic};
 use anabranch_atsss::ue::{Ue, UeEvent};
 use anabranch_atsss::upf::{Upf, UpfEvent};
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-impl End for Ue {
+impl TunnelEnd for Ue {
     type Event = UeEvent;
 
     fn inner(&mut self, packet: &mut [u8], now: Instant, out: &mut impl DatagramSink) {
@@ -81,7 +81,7 @@ impl UpfEnd {
     }
 }
 
-impl End for UpfEnd {
+impl TunnelEnd for UpfEnd {
     type Event = UpfEvent;
     const DEFERS: bool = true;
 

@@ -3,7 +3,7 @@
 use super::deferred::{Arrival, Job, Work, WorkQueue};
 use super::device::Device;
 use super::udp::AccessSocket;
-use super::worker::{End, Handle, Worker};
+use super::worker::{Handle, TunnelEnd, Worker};
 use crate::runtime::clock::Clock;
 use crate::runtime::thread::{Jobs, Worker as _};
 use crate::testing::{in_private_network, sh};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Eight bytes in front, nothing else.
 struct Through(SocketAddr);
 
-impl End for Through {
+impl TunnelEnd for Through {
     type Event = ();
     fn inner(&mut self, packet: &mut [u8], _: Instant, out: &mut impl DatagramSink) {
         if let Some(room) = out.reserve(0, self.0, packet.len() + 8) {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            ┌────────────── worker ───────────────┐
-//!  TUN queue │ receive ─▶ End::inner ───▶ Sockets  │ UDP sockets (one per access)
-//!   ◀────────│ Inner  ◀── End::datagram ◀─ Inbox   │◀────────
+//!  TUN queue │ receive ─▶ TunnelEnd::inner ───▶ Sockets  │ UDP sockets (one per access)
+//!   ◀────────│ Inner  ◀── TunnelEnd::datagram ◀─ Inbox   │◀────────
 //!            └──▲──────────────▲──────────────┬────┘
 //!            timers      jobs (queue+wake)    events (channel)
 //! ```
@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A tunnel end, as the data path drives it: the batch form of `core`'s contract.
-pub trait End: Send + 'static {
+pub trait TunnelEnd: Send + 'static {
     /// What it has to tell.
     type Event: Send + 'static;
     /// Whether it has work that takes longer than packets may wait.
@@ -52,7 +52,7 @@ pub trait End: Send + 'static {
     ) -> bool;
     /// Does what is due.
     fn poll(&mut self, now: Instant, out: &mut impl DatagramSink, inner: &mut impl PacketSink);
-    /// When to call [`End::poll`] next.
+    /// When to call [`TunnelEnd::poll`] next.
     fn poll_timeout(&self) -> Option<Instant>;
     /// The next event, oldest first.
     fn poll_event(&mut self) -> Option<Self::Event>;
@@ -119,7 +119,7 @@ const CONTENDED: u32 = 8;
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// A worker, ready to run.
-pub struct Worker<E: End> {
+pub struct Worker<E: TunnelEnd> {
     /// The tunnel end.
     pub end: E,
     clock: Clock,
@@ -147,7 +147,7 @@ pub struct Worker<E: End> {
     stop: bool,
 }
 
-impl<E: End> Worker<E> {
+impl<E: TunnelEnd> Worker<E> {
     /// Registers everything. `events` is where the end's events go.
     pub fn new(
         end: E,
@@ -258,7 +258,7 @@ impl<E: End> Worker<E> {
     }
 }
 
-impl<E: End> thread::Worker for Worker<E> {
+impl<E: TunnelEnd> thread::Worker for Worker<E> {
     fn run(mut self) -> anyhow::Result<()> {
         let mut epoll = Events::with_capacity(64);
         // Edge-triggered: what said it is readable stays so until it says EAGAIN.
@@ -303,7 +303,7 @@ impl<E: End> thread::Worker for Worker<E> {
     }
 }
 
-impl<E: End> Worker<E> {
+impl<E: TunnelEnd> Worker<E> {
     /// Receives once from every socket that is ready.
     fn downlink(&mut self, ready: &mut u32) -> anyhow::Result<()> {
         let Self { end, sockets, device, inbox, handover, deferred, counters, .. } = self;
@@ -493,7 +493,7 @@ impl<E: End> Worker<E> {
 }
 
 /// Takes a datagram, and gives away the work that it brought.
-fn receive<E: End>(
+fn receive<E: TunnelEnd>(
     arrival: Arrival,
     datagram: &mut [u8],
     now: Instant,

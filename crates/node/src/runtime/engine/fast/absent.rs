@@ -1,6 +1,6 @@
 //! This build has no kernel programs: there is nobody to give flows to.
 
-use super::super::worker::End;
+use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, Place};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::FastFlow;
@@ -41,7 +41,7 @@ impl Fast {
         match *self {}
     }
 
-    pub fn collect(&mut self, _: &mut impl End, _: Instant, _: CollectReason) {
+    pub fn collect(&mut self, _: &mut impl TunnelEnd, _: Instant, _: CollectReason) {
         match *self {}
     }
 

@@ -8,7 +8,7 @@
 //!
 //! A worker that hangs or dies stops renewing: within [`LEASE`] every packet comes to user space again.
 
-use super::super::worker::End;
+use super::super::worker::TunnelEnd;
 use super::{CollectReason, FastStatus, Place};
 use crate::runtime::config::Device;
 use anabranch_atsss::fast::{FastFlow, FastLane, FastTraffic, is_none};
@@ -143,7 +143,7 @@ impl Fast {
     }
 
     /// Tells sessions what went by, and renews what they still want, if it is time for that or there is another reason.
-    pub fn collect(&mut self, end: &mut impl End, now: Instant, why: CollectReason) {
+    pub fn collect(&mut self, end: &mut impl TunnelEnd, now: Instant, why: CollectReason) {
         let asked = why != CollectReason::IfDue && self.status.lanes <= FEW;
         if self.status.lanes == 0 || !(now >= self.next || asked) {
             return;
