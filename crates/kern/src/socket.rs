@@ -47,8 +47,10 @@ pub fn tcp_rtt_us(socket: &impl AsFd) -> io::Result<u32> {
 pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
     const SOL_MPTCP: libc::c_int = 284;
     const MPTCP_INFO: libc::c_int = 1;
-    // struct mptcp_info: eight counts of a byte each, then two words, of which the first is flags.
+    // struct mptcp_info: eight counts of a byte each, the first that of subflows besides the first one, which may have ended;
+    // then two words, of which the first is flags. The number of all subflows is there since Linux 6.6.
     const FLAGS: usize = 8;
+    const TOTAL: usize = 80;
     const FALLBACK: u8 = 1;
     let mut info = MaybeUninit::<[u8; 96]>::zeroed();
     let filled = match get(socket, SOL_MPTCP, MPTCP_INFO, &mut info) {
@@ -62,7 +64,8 @@ pub fn mptcp_paths(socket: &impl AsFd) -> io::Result<Option<u8>> {
     // SAFETY: bytes, zero before the kernel wrote them.
     let info = unsafe { info.assume_init() };
     let flags = u32::from_ne_bytes([info[FLAGS], info[FLAGS + 1], info[FLAGS + 2], info[FLAGS + 3]]);
-    Ok((flags & u32::from(FALLBACK) == 0).then(|| info[0].saturating_add(1)))
+    let count = if filled > TOTAL { info[TOTAL] } else { info[0].saturating_add(1) };
+    Ok((flags & u32::from(FALLBACK) == 0).then_some(count))
 }
 
 /// The congestion window of a TCP connection, in segments (`TCP_INFO`).

@@ -15,7 +15,7 @@ use anabranch_rules::{Filter, Protocol};
 use anabranch_steer::{Functionality, Rule};
 use anyhow::Context;
 use socket2::Type;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,6 +44,8 @@ pub struct LaneOfUe {
     net: Net,
     /// Whether the UPF offers one.
     pub offered: bool,
+    /// Paths that are down.
+    down: BTreeSet<PathId>,
     running: Option<RunningUe>,
     /// Why there is none although there should be.
     trouble: Option<String>,
@@ -51,6 +53,8 @@ pub struct LaneOfUe {
 
 struct RunningUe {
     lane: Arc<UeLane>,
+    /// Paths without an endpoint, because they are down.
+    withdrawn: BTreeSet<PathId>,
     v6: bool,
     led: Vec<FlowRule>,
     /// What leads flows here.
@@ -63,7 +67,16 @@ impl LaneOfUe {
     /// None yet.
     pub fn new(config: UeLaneSection, device: &Device, paths: usize, net: Net) -> Self {
         let paths = PathId::try_from(paths).unwrap_or(PathId::MAX);
-        Self { config, device: device.clone(), paths, net, offered: false, running: None, trouble: None }
+        Self {
+            config,
+            device: device.clone(),
+            paths,
+            net,
+            offered: false,
+            down: BTreeSet::new(),
+            running: None,
+            trouble: None,
+        }
     }
 
     /// Removes what a killed run may have left.
@@ -123,8 +136,9 @@ impl LaneOfUe {
         let tproxy = self.tproxy(led.clone(), v6);
         match self.net.lead(tproxy).await {
             Ok(layer) => {
-                self.running = Some(RunningUe { lane, v6, led, layer, _threads: threads });
-                Ok(())
+                let withdrawn = BTreeSet::new();
+                self.running = Some(RunningUe { lane, withdrawn, v6, led, layer, _threads: threads });
+                self.follow_paths().await
             }
             Err(error) => {
                 close(worker).await;
@@ -178,6 +192,42 @@ impl LaneOfUe {
             flows,
             keeps_source: false,
         }
+    }
+
+    /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
+    /// there is sent again by the others at once, not after a timeout of the sender.
+    ///
+    /// # Errors
+    /// The kernel refuses; its flows go on as they are.
+    pub async fn set_path(&mut self, path: PathId, up: bool) -> anyhow::Result<()> {
+        let changed = if up { self.down.remove(&path) } else { self.down.insert(path) };
+        if changed { self.follow_paths().await } else { Ok(()) }
+    }
+
+    async fn follow_paths(&mut self) -> anyhow::Result<()> {
+        // A connection without any subflow would end.
+        if self.down.len() >= usize::from(self.paths) || !netctl::opens_again() {
+            return Ok(());
+        }
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let session = running.lane.session();
+        let endpoint = move |path: &PathId| netctl::lane_endpoint(session, *path);
+        let back: Vec<_> = running.withdrawn.difference(&self.down).map(endpoint).collect();
+        let gone: Vec<_> = self.down.difference(&running.withdrawn).map(endpoint).collect();
+        if back.is_empty() && gone.is_empty() {
+            return Ok(());
+        }
+        running.withdrawn.clone_from(&self.down);
+        let change = move || {
+            for endpoint in &back {
+                netctl::add_endpoint(endpoint)?;
+            }
+            for endpoint in &gone {
+                netctl::withdraw_endpoint(endpoint.address)?;
+            }
+            Ok(())
+        };
+        running.lane.run(change).await.context("endpoints of Multipath TCP of the TCP lane")
     }
 
     /// Takes it down; its flows end.

@@ -100,6 +100,14 @@ impl UeLane {
         self.session
     }
 
+    /// Runs `job` in the lane's namespace.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        self.namespace.run(job).await
+    }
+
     /// Why flows go by the packet lane for now, if they do.
     pub fn rests(&self) -> Option<Why> {
         let now = self.millis();
@@ -229,7 +237,7 @@ impl UeLane {
             socket.bind(&SockAddr::from(SocketAddr::new(tcp_lane::address(session, path).into(), 0)))?;
             Ok(socket)
         };
-        self.namespace.run(make).await
+        self.run(make).await
     }
 
     /// A connection to the server by the packet lane: from the program's own address, and not led here again.

@@ -18,7 +18,7 @@ use crate::tcp_lane::run::LaneOfUe;
 use anabranch_atsss::PathId;
 use anabranch_atsss::crypto::{PublicKey, Suite};
 use anabranch_atsss::session::{
-    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionParams, Traffic,
+    Addresses, CodingStats, PathLoad, PathView, RuleView, SessionEvent, SessionParams, Traffic,
 };
 use anabranch_atsss::ue::{self, Ue, UeCommand, UeEvent};
 use anabranch_element::ioam::IoamStats;
@@ -411,6 +411,16 @@ impl Agent {
                 let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
             }
             UeEvent::Session(event) => {
+                let path = match event {
+                    SessionEvent::PathUp { path, .. } => Some((path, true)),
+                    SessionEvent::PathDown { path, .. } => Some((path, false)),
+                    _ => None,
+                };
+                if let Some((path, up)) = path
+                    && let Err(error) = self.lane.set_path(path, up).await
+                {
+                    tracing::warn!("{error:#}");
+                }
                 if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {
                     self.log.push(event);
                 }

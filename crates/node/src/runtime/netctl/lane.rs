@@ -42,9 +42,9 @@ pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
     plan.push(Step::Sysctl { key: "net/ipv4/tcp_rmem".to_owned(), value: RECEIVE_BYTES, only_from: None });
     let device = || LANE_DEVICE.to_owned();
     for path in 0..paths {
-        let address = IpAddr::V6(tcp_lane::address(session, path));
-        plan.push(Step::Address { device: device(), address: IpNet::from(address) });
-        plan.push(Step::Endpoint(mptcp::Endpoint { device: device(), address, backup: false }));
+        let endpoint = lane_endpoint(session, path);
+        plan.push(Step::Address { device: device(), address: IpNet::from(endpoint.address) });
+        plan.push(Step::Endpoint(endpoint));
     }
     plan.push(Step::Route {
         device: device(),
@@ -52,6 +52,12 @@ pub fn lane_of_ue(session: Ipv4Addr, paths: PathId, mtu: u16) -> Vec<Step> {
         table: MAIN_TABLE,
     });
     plan
+}
+
+/// From where Multipath TCP of a UE's lane has a subflow on a path.
+pub fn lane_endpoint(session: Ipv4Addr, path: PathId) -> mptcp::Endpoint {
+    let address = IpAddr::V6(tcp_lane::address(session, path));
+    mptcp::Endpoint { device: LANE_DEVICE.to_owned(), address, backup: false }
 }
 
 /// Names of the veth pair of a UPF's lane: the host's end, and the other one until it is in its namespace.

@@ -25,9 +25,12 @@ mod steps;
 mod sysctls;
 mod tproxy;
 
-pub use lane::{LANE_DEVICE, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
+pub use lane::{LANE_DEVICE, lane_endpoint, lane_of_ue, lane_of_upf, lane_table, lane_way_back};
 pub use monitor::{Health, Monitor, Watched};
-pub use mptcp::{Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS, warn_of_kernel};
+pub use mptcp::{
+    Endpoint as MptcpEndpoint, MOST as MOST_ENDPOINTS, add as add_endpoint, opens_again, warn_of_kernel,
+    withdraw as withdraw_endpoint,
+};
 pub use namespace::{inner_end, inside};
 pub use owner::{OwnerThread, Owners};
 pub use plan::{has_ipv6, inside_name, session_of_ue, ue_accesses, upf};

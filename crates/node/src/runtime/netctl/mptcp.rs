@@ -132,6 +132,23 @@ pub fn remove(id: u8) -> anyhow::Result<()> {
     }
 }
 
+/// Removes our endpoint of an address: its subflows end at both ends of a connection, and what was under way on them is sent
+/// again on others at once. [`add`] has them opened again. Whether there was one.
+pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
+    let manager = Manager::open()?;
+    let ours = |known: &Known| known.address == endpoint && IDS.contains(&known.id);
+    let Some(known) = manager.list()?.into_iter().find(ours) else { return Ok(false) };
+    manager.change(DELETE, &address(known.id, None, None, None))?;
+    Ok(true)
+}
+
+/// Whether [`add`] gives an open connection the subflow again that [`withdraw`] took, also where it was its first: since Linux 6.12.
+pub fn opens_again() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next(), parts.next()) >= (Some(6), Some(12))
+}
+
 /// Removes what a killed run left.
 pub fn clean() -> anyhow::Result<()> {
     // A kernel without Multipath TCP has none.
