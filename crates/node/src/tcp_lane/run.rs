@@ -212,12 +212,20 @@ impl LaneOfUe {
         let Some(running) = &mut self.running else { return Ok(()) };
         let session = running.lane.session();
         let endpoint = move |path: &PathId| netctl::lane_endpoint(session, *path);
-        let back: Vec<_> = running.withdrawn.difference(&self.down).map(endpoint).collect();
-        let gone: Vec<_> = self.down.difference(&running.withdrawn).map(endpoint).collect();
+        // Where all that is up had no endpoint until now, connections have their subflows elsewhere until it has one.
+        let carried =
+            (0..self.paths).any(|path| !self.down.contains(&path) && !running.withdrawn.contains(&path));
+        let withdrawn = if carried {
+            self.down.clone()
+        } else {
+            running.withdrawn.intersection(&self.down).copied().collect()
+        };
+        let back: Vec<_> = running.withdrawn.difference(&withdrawn).map(endpoint).collect();
+        let gone: Vec<_> = withdrawn.difference(&running.withdrawn).map(endpoint).collect();
         if back.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        running.withdrawn.clone_from(&self.down);
+        running.withdrawn = withdrawn;
         let change = move || {
             for endpoint in &back {
                 netctl::add_endpoint(endpoint)?;

@@ -141,15 +141,10 @@ fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
     assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
 }
 
-#[test]
-fn a_flow_survives_that_an_access_goes_and_comes_back() {
-    let Some((world, upf, ue)) = start(ROUTED) else { return };
-    let listener = listen(&world.server, &format!("{V4}:8080"));
-    let mut client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    const BYTES: usize = 48 << 20;
+/// A download of `bytes`, some 50 Mbit/s, each byte compared; in the end, how long the client waited for more at most.
+fn download(mut server: TcpStream, mut client: TcpStream, bytes: usize) -> impl FnOnce() -> Duration {
     let sender = std::thread::spawn(move || {
-        for i in 0..BYTES >> 16 {
+        for i in 0..bytes >> 16 {
             server.write_all(&[i as u8; 1 << 16]).unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -157,7 +152,7 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
     let reader = std::thread::spawn(move || {
         let (mut got, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
         let mut buffer = vec![0; 1 << 16];
-        while got < BYTES {
+        while got < bytes {
             let len = client.read(&mut buffer).unwrap();
             assert!(len > 0, "ended after {got}");
             for at in [0, len - 1] {
@@ -169,6 +164,19 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
         }
         longest
     });
+    move || {
+        sender.join().unwrap();
+        reader.join().unwrap()
+    }
+}
+
+#[test]
+fn a_flow_survives_that_an_access_goes_and_comes_back() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let longest = download(server, client, 48 << 20);
     let two = || {
         world.until("the access is back", || world.paths_up("ue") == 2);
         world.until("the open flow has both subflows", || {
@@ -194,11 +202,44 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
         world.ue.sh("nft delete table inet hole");
         two();
     }
-    let longest = reader.join().unwrap();
-    sender.join().unwrap();
+    let longest = longest();
     println!("longest silence: {longest:?}");
     // 250 ms on a machine with nothing else to do.
     assert!(longest < Duration::from_secs(2), "{longest:?}\n{}", world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn a_flow_survives_that_all_accesses_go() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let longest = download(server, client, 32 << 20);
+    let subflows = || world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"].clone();
+    world.until("the flow has both subflows", || subflows() == 2);
+    let link = |access: &str, to: &str| {
+        world.ue.sh(&format!("ip link set {access} {to}"));
+        if (access, to) == ("wifi0", "up") {
+            world.ue.sh("ip addr replace fd02::2/64 dev wifi0");
+        }
+    };
+    // The one that goes first, and has no endpoint any more, comes back first; then the other way round.
+    for [first, second] in [["5g0", "wifi0"], ["wifi0", "5g0"]] {
+        link(first, "down");
+        world.until("the flow leaves it", || subflows() == 1);
+        link(second, "down");
+        world.until("no access is left", || world.paths_up("ue") == 0);
+        link(first, "up");
+        world.until("it carries alone", || world.paths_up("ue") == 1);
+        std::thread::sleep(Duration::from_millis(500));
+        link(second, "up");
+        world.until("both are back", || world.paths_up("ue") == 2 && subflows() == 2);
+    }
+    let longest = longest();
+    println!("longest silence: {longest:?}");
+    assert!(longest < Duration::from_secs(10), "{longest:?}\n{}", world.logs());
     ue.stop();
     upf.stop();
 }
