@@ -39,11 +39,11 @@ fn a_resting_session_is_small_and_packets_do_not_allocate() {
     packets_do_not_allocate();
 }
 
-fn resting_sessions_are_small() {
+/// A swarm of resting sessions, what its UPF held without them, and what a session takes awake and at rest.
+fn resting_swarm(n: isize) -> (Swarm, isize, isize, isize) {
     let params = SessionParams { cool_after: Duration::from_secs(2), ..SessionParams::default() };
     let mut swarm = Swarm::new(1024, Vec::new(), params, held);
     let base = swarm.upf_bytes;
-    let n = 512; // whole chunks of the slabs
     for _ in 0..n {
         let i = swarm.connect();
         swarm.talk(i, 3);
@@ -52,9 +52,16 @@ fn resting_sessions_are_small() {
     swarm.pass(Duration::from_secs(4), Duration::from_millis(20));
     assert!(swarm.upf.sessions().all(|s| s.resting && s.paths.iter().all(|p| p.up)));
     let resting = (swarm.upf_bytes - base) / n;
+    (swarm, base, awake, resting)
+}
+
+fn resting_sessions_are_small() {
+    let n = 512; // whole chunks of the slabs
+    // The allocator counts for the harness's own thread, too, which may take a kilobyte once.
+    let (first, second) = (resting_swarm(n), resting_swarm(n));
+    let (mut swarm, base, awake, resting) = if first.3 < second.3 { first } else { second };
     println!("bytes per session: {awake} awake, {resting} resting");
-    // 896, and what the test harness's own thread takes meanwhile: up to 4 kB.
-    assert!(resting <= 904, "{resting} bytes per resting session, the UE's record included");
+    assert!(resting <= 896, "{resting} bytes per resting session, the UE's record included");
     assert!(awake <= 8 * 1024, "{awake} bytes per session with three flows");
     // It wakes with the first packet, goes to rest again, and is as small as before.
     let before = swarm.at_upf.0;
