@@ -138,7 +138,8 @@ impl LaneOfUe {
             Ok(layer) => {
                 let withdrawn = BTreeSet::new();
                 self.running = Some(RunningUe { lane, withdrawn, v6, led, layer, _threads: threads });
-                self.follow_paths().await
+                self.follow_paths().await;
+                Ok(())
             }
             Err(error) => {
                 close(worker).await;
@@ -195,21 +196,21 @@ impl LaneOfUe {
     }
 
     /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
-    /// there is sent again by the others at once, not after a timeout of the sender.
-    ///
-    /// # Errors
-    /// The kernel refuses; its flows go on as they are.
-    pub async fn set_path(&mut self, path: PathId, up: bool) -> anyhow::Result<()> {
+    /// there is sent again by the others at once, not after a timeout of the sender. Where the kernel refuses, flows go on as they
+    /// are.
+    pub async fn set_path(&mut self, path: PathId, up: bool) {
         let changed = if up { self.down.remove(&path) } else { self.down.insert(path) };
-        if changed { self.follow_paths().await } else { Ok(()) }
+        if changed {
+            self.follow_paths().await;
+        }
     }
 
-    async fn follow_paths(&mut self) -> anyhow::Result<()> {
+    async fn follow_paths(&mut self) {
         // A connection without any subflow would end.
         if self.down.len() >= usize::from(self.paths) || !netctl::opens_again() {
-            return Ok(());
+            return;
         }
-        let Some(running) = &mut self.running else { return Ok(()) };
+        let Some(running) = &mut self.running else { return };
         let session = running.lane.session();
         let endpoint = move |path: &PathId| netctl::lane_endpoint(session, *path);
         // Where all that is up had no endpoint until now, connections have their subflows elsewhere until it has one.
@@ -223,7 +224,7 @@ impl LaneOfUe {
         let back: Vec<_> = running.withdrawn.difference(&withdrawn).map(endpoint).collect();
         let gone: Vec<_> = withdrawn.difference(&running.withdrawn).map(endpoint).collect();
         if back.is_empty() && gone.is_empty() {
-            return Ok(());
+            return;
         }
         running.withdrawn = withdrawn;
         let change = move || {
@@ -235,7 +236,9 @@ impl LaneOfUe {
             }
             Ok(())
         };
-        running.lane.run(change).await.context("endpoints of Multipath TCP of the TCP lane")
+        if let Err(error) = running.lane.run(change).await {
+            tracing::warn!("endpoints of Multipath TCP of the TCP lane: {error:#}");
+        }
     }
 
     /// Takes it down; its flows end.

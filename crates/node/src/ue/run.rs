@@ -411,15 +411,10 @@ impl Agent {
                 let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
             }
             UeEvent::Session(event) => {
-                let path = match event {
-                    SessionEvent::PathUp { path, .. } => Some((path, true)),
-                    SessionEvent::PathDown { path, .. } => Some((path, false)),
-                    _ => None,
-                };
-                if let Some((path, up)) = path
-                    && let Err(error) = self.lane.set_path(path, up).await
-                {
-                    tracing::warn!("{error:#}");
+                match event {
+                    SessionEvent::PathUp { path, .. } => self.lane.set_path(path, true).await,
+                    SessionEvent::PathDown { path, .. } => self.lane.set_path(path, false).await,
+                    _ => {}
                 }
                 if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {
                     self.log.push(event);

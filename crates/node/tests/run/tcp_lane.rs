@@ -108,9 +108,7 @@ fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
         let client = connect(&world.ue, &format!("{host}:8080")).unwrap();
         let (server, from) = listener.accept().unwrap();
         assert_eq!(from, client.local_addr().unwrap(), "the session's address, and the program's port");
-        world.until("each access has its subflow", || {
-            world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"] == 2
-        });
+        world.until("each access has its subflow", || subflows(&world) == 2);
         exchange(client, server, 4 << 20);
     }
     // What the rule is not about does not come here.
@@ -141,8 +139,16 @@ fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
     assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
 }
 
+/// Subflows of the first flow of the UE's lane.
+fn subflows(world: &World) -> serde_json::Value {
+    world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"].clone()
+}
+
 /// A download of `bytes`, some 50 Mbit/s, each byte compared; in the end, how long the client waited for more at most.
-fn download(mut server: TcpStream, mut client: TcpStream, bytes: usize) -> impl FnOnce() -> Duration {
+fn download(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let mut client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
     let sender = std::thread::spawn(move || {
         for i in 0..bytes >> 16 {
             server.write_all(&[i as u8; 1 << 16]).unwrap();
@@ -173,15 +179,10 @@ fn download(mut server: TcpStream, mut client: TcpStream, bytes: usize) -> impl 
 #[test]
 fn a_flow_survives_that_an_access_goes_and_comes_back() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
-    let listener = listen(&world.server, &format!("{V4}:8080"));
-    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    let longest = download(server, client, 48 << 20);
+    let longest = download(&world, 48 << 20);
     let two = || {
         world.until("the access is back", || world.paths_up("ue") == 2);
-        world.until("the open flow has both subflows", || {
-            world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"] == 2
-        });
+        world.until("the open flow has both subflows", || subflows(&world) == 2);
     };
     two();
     for access in ["5g0", "wifi0"] {
@@ -196,9 +197,7 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
         // What comes by it vanishes, and nobody says so.
         let hole = "add table inet hole; add chain inet hole in { type filter hook input priority 0; }";
         world.ue.sh(&format!("nft '{hole}; add rule inet hole in iifname \"{access}\" drop'"));
-        world.until("the flow leaves it", || {
-            world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"] == 1
-        });
+        world.until("the flow leaves it", || subflows(&world) == 1);
         world.ue.sh("nft delete table inet hole");
         two();
     }
@@ -213,12 +212,8 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
 #[test]
 fn a_flow_survives_that_all_accesses_go() {
     let Some((world, upf, ue)) = start(ROUTED) else { return };
-    let listener = listen(&world.server, &format!("{V4}:8080"));
-    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    let longest = download(server, client, 32 << 20);
-    let subflows = || world.get("ue", "/v1/tcp-lane/flows")["flows"][0]["subflows"].clone();
-    world.until("the flow has both subflows", || subflows() == 2);
+    let longest = download(&world, 32 << 20);
+    world.until("the flow has both subflows", || subflows(&world) == 2);
     let link = |access: &str, to: &str| {
         world.ue.sh(&format!("ip link set {access} {to}"));
         if (access, to) == ("wifi0", "up") {
@@ -228,14 +223,14 @@ fn a_flow_survives_that_all_accesses_go() {
     // The one that goes first, and has no endpoint any more, comes back first; then the other way round.
     for [first, second] in [["5g0", "wifi0"], ["wifi0", "5g0"]] {
         link(first, "down");
-        world.until("the flow leaves it", || subflows() == 1);
+        world.until("the flow leaves it", || subflows(&world) == 1);
         link(second, "down");
         world.until("no access is left", || world.paths_up("ue") == 0);
         link(first, "up");
         world.until("it carries alone", || world.paths_up("ue") == 1);
         std::thread::sleep(Duration::from_millis(500));
         link(second, "up");
-        world.until("both are back", || world.paths_up("ue") == 2 && subflows() == 2);
+        world.until("both are back", || world.paths_up("ue") == 2 && subflows(&world) == 2);
     }
     let longest = longest();
     println!("longest silence: {longest:?}");

@@ -21,11 +21,15 @@ const IDS: RangeInclusive<u8> = FIRST_ID..=FIRST_ID + (MOST as u8 - 1);
 /// Kernels whose receiver of Multipath TCP alters data at times (docs/limitations.md).
 const ALTERS_DATA: &str = "6.18.";
 
+fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
+}
+
 /// Says once that this kernel may alter what comes by Multipath TCP, if it does.
 pub fn warn_of_kernel() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = kernel_release();
         if release.starts_with(ALTERS_DATA) {
             tracing::warn!(
                 release = release.trim(),
@@ -144,7 +148,7 @@ pub fn withdraw(endpoint: IpAddr) -> anyhow::Result<bool> {
 
 /// Whether [`add`] gives an open connection the subflow again that [`withdraw`] took, also where it was its first: since Linux 6.12.
 pub fn opens_again() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = kernel_release();
     let mut parts = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     (parts.next(), parts.next()) >= (Some(6), Some(12))
 }
