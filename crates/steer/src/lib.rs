@@ -46,7 +46,7 @@ mod view;
 use autonomous::Lane;
 pub use compile::{Names, PolicyError};
 pub use explain::{Because, Doing, Exclusion, Explanation, LawCounts, LawView, Pause};
-use lossy::Lossy;
+pub use lossy::Lossy;
 pub use params::{Given, Kind, Param, Params, Value};
 pub use path::{PathIter, PathSet, PathState, PathStates};
 pub use record::Left;

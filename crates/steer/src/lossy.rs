@@ -1,4 +1,4 @@
-//! Which paths are left for their loss, by every mode that moves flows.
+//! Which paths are left for their loss, by every mode that moves flows and by the TCP lane.
 //!
 //! A path that is up may lose so much that TCP stands still on it and a call breaks up, while another is clean.
 //! Loss by overflow of a queue does not count: it says that the path is used, not that it is bad (`path/load.rs`).
@@ -20,14 +20,15 @@ pub(crate) const DEFAULT_LEAVE_PERCENT: u8 = 5;
 
 /// The paths left for their loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Lossy(PathSet);
+pub struct Lossy(PathSet);
 
 impl Lossy {
-    pub(super) const NONE: Self = Self(PathSet::EMPTY);
+    /// None is left.
+    pub const NONE: Self = Self(PathSet::EMPTY);
 
     /// The paths of `up` that may be used: those whose steady loss is not above `limit_percent`; all, if
     /// there is none. 100: loss does not matter.
-    pub(super) fn usable(&mut self, up: PathSet, paths: &PathStates, limit_percent: u8) -> PathSet {
+    pub fn usable(&mut self, up: PathSet, paths: &PathStates, limit_percent: u8) -> PathSet {
         for path in up {
             let loss = u64::from(paths.get(path).steady_loss_percent) * 100;
             let percent = if self.0.contains(path) { RETURN_PERCENT } else { 100 };

@@ -13,7 +13,7 @@
 //! | tx bytes (8)        |   +------+----------+       +------+                +--------+
 //! | rx packets (8)      |   | size | zeros .. |       | size |                | reason |
 //! | rx bytes (8)        |   +------+----------+       +------+                +--------+
-//! | reorder  | 0        |
+//! | reorder  | loss     |
 //! +---------------------+
 //! ```
 
@@ -97,6 +97,9 @@ pub struct Probe {
     pub counters: PathCounters,
     /// Free reordering queues at the sender.
     pub reorder_available: u16,
+    /// Loss without congestion of what the sender sends on the path, as far as it lasts for two seconds, in hundredths of a percent,
+    /// 0 to 10,000; 0 from ends that do not tell it.
+    pub lasting_loss: u16,
 }
 
 /// An access went down or came up, told on another.
@@ -289,6 +292,7 @@ impl<'a> Control<'a> {
                 put(b, 40, &p.counters.rx_packets.to_be_bytes());
                 put(b, 48, &p.counters.rx_bytes.to_be_bytes());
                 put(b, 56, &p.reorder_available.to_be_bytes());
+                put(b, 58, &p.lasting_loss.to_be_bytes());
             }
             Self::Notify(n) => {
                 put(b, 0, &[n.path, n.up.into(), n.reason]);
@@ -367,6 +371,7 @@ impl<'a> Control<'a> {
 
     fn check(&self) -> Result<(), WireError> {
         match self {
+            Self::Probe(p) => check_loss(p.lasting_loss),
             Self::Notify(n) => path_id(n.path).map(drop),
             Self::Config(c) => check_config(c),
             Self::ConfigAck(a) => fragment(a.fragment, CONFIG_FRAGMENTS_MAX).map(drop),
@@ -383,6 +388,7 @@ impl<'a> Control<'a> {
 
 fn probe(kind: ProbeKind, b: &[u8]) -> Result<Probe, WireError> {
     exactly(b, "probe", PROBE_LEN)?;
+    check_loss(u16_at(b, 58))?;
     Ok(Probe {
         kind,
         id: u32_at(b, 0),
@@ -396,7 +402,15 @@ fn probe(kind: ProbeKind, b: &[u8]) -> Result<Probe, WireError> {
             rx_bytes: u64_at(b, 48),
         },
         reorder_available: u16_at(b, 56),
+        lasting_loss: u16_at(b, 58),
     })
+}
+
+fn check_loss(hundredths: u16) -> Result<(), WireError> {
+    if hundredths > 10_000 {
+        return Err(WireError::Value { what: "lasting loss of a path", got: hundredths.into() });
+    }
+    Ok(())
 }
 
 fn notify(b: &[u8]) -> Result<Notify, WireError> {
@@ -468,13 +482,14 @@ mod tests {
             rtt_us: 7,
             counters,
             reorder_available: 8,
+            lasting_loss: 12,
         };
         let b = Control::Probe(probe).encode().unwrap();
         assert_eq!(b.len(), 68);
         assert_eq!(b[..16], [0xA0, 59, 0, 60, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 7]);
         assert_eq!(b[16..32], [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6]);
         assert_eq!([b[39], b[47], b[55], b[63]], [1, 2, 3, 4]);
-        assert_eq!(b[64..], [0, 8, 0, 0]);
+        assert_eq!(b[64..], [0, 8, 0, 12]);
 
         for (message, golden) in [
             (
@@ -534,6 +549,12 @@ mod tests {
         ] {
             assert!(Control::parse(bad).is_err(), "{bad:02x?}");
         }
+        let mut lossy = [0; InnerHeader::LEN + PROBE_LEN];
+        lossy[..4].copy_from_slice(&[0x90, 59, 0, 60]);
+        for (loss, good) in [(0u16, true), (10_000, true), (10_001, false)] {
+            lossy[InnerHeader::LEN + 58..].copy_from_slice(&loss.to_be_bytes());
+            assert_eq!(Control::parse(&lossy).is_ok(), good, "{loss}");
+        }
         // 1232 bytes of UDP payload mean 1232 bytes once sealed.
         let probe = Control::MtuProbe(MtuProbe { size: 1232 });
         assert_eq!(probe.encoded_len() + SECURE_OVERHEAD - InnerHeader::LEN, 1232);
@@ -542,14 +563,14 @@ mod tests {
     proptest! {
         #[test]
         fn round_trips(
-            a: u32, b: u64, c: u64, d: u32, n: [u64; 4], r: u16, path in 0u8..8, up: bool, reason: u8,
+            a: u32, b: u64, c: u64, d: u32, n: [u64; 4], r: u16, l in 0u16..=10_000, path in 0u8..8, up: bool, reason: u8,
             fragments in 1u16..=CONFIG_FRAGMENTS_MAX, size in MtuProbe::MIN..4000,
             bytes in proptest::collection::vec(any::<u8>(), 1..CONFIG_FRAGMENT_MAX),
         ) {
             let counters =
                 PathCounters { tx_packets: n[0], tx_bytes: n[1], rx_packets: n[2], rx_bytes: n[3] };
             let probe = |kind| Probe {
-                kind, id: a, timestamp_ns: b, echo_ns: c, rtt_us: d, counters, reorder_available: r,
+                kind, id: a, timestamp_ns: b, echo_ns: c, rtt_us: d, counters, reorder_available: r, lasting_loss: l,
             };
             for m in [
                 Control::Probe(probe(ProbeKind::Request)),

@@ -362,6 +362,7 @@ fn a_peer_whose_counters_start_again_does_not_look_lossy() {
         rtt_us: 0,
         counters: PathCounters { tx_packets, ..PathCounters::default() },
         reorder_available: 0,
+        lasting_loss: 0,
     };
     for i in 0..100u32 {
         let sent = if i < 50 { 5_000_000_000 + u64::from(i) } else { u64::from(i) - 49 };
@@ -448,7 +449,7 @@ proptest! {
                 Op::Probe { kind, id, time, echo, counter } => {
                     let kind = [ProbeKind::Request, ProbeKind::Reply, ProbeKind::Ack][usize::from(kind)];
                     let counters = PathCounters { tx_packets: counter, tx_bytes: time, rx_packets: echo, rx_bytes: counter };
-                    let msg = Probe { kind, id, timestamp_ns: time, echo_ns: echo, rtt_us: id, counters, reorder_available: 1 };
+                    let msg = Probe { kind, id, timestamp_ns: time, echo_ns: echo, rtt_us: id, counters, reorder_available: 1, lasting_loss: 0 };
                     let (answer, event) = m.on_probe(&msg, 2, now);
                     prop_assert!(admin || answer.is_none());
                     last = answer.or(last);

@@ -57,6 +57,10 @@ const WILD_SAMPLES: usize = 3;
 /// A sample that tells whether a path is lossy: so many packets, or fewer after some time.
 const LOSSY_PACKETS: (u32, u32) = (32, 8);
 const LOSSY_NS: u64 = 250_000_000;
+/// A sample of loss that lasts: of so many packets and so much time, or of fewer in more time. A queue that overflows for a round
+/// trip or two fills one or two of eight.
+const LASTING_PACKETS: (u32, u32) = (32, 8);
+const LASTING_NS: (u64, u64) = (250_000_000, 4_000_000_000);
 /// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
 const LOSSY_PERCENT: u8 = 3;
 /// A capacity that traffic told is not replaced by what a train tells for so long.
@@ -152,6 +156,9 @@ pub(super) struct Load {
     wild: Sample,
     /// The last samples of the other kind, in percent.
     short_percent: [u8; 8],
+    /// The last samples of loss that lasts, in hundredths of a percent.
+    lasting: [u16; 8],
+    long: Sample,
     short: Sample,
     backlog_bits: u64,
     backlog_at: Instant,
@@ -179,6 +186,8 @@ impl Default for Load {
             wild_ppm: 0,
             wild: Sample::default(),
             short_percent: [0; 8],
+            lasting: [0; 8],
+            long: Sample::default(),
             short: Sample::default(),
             backlog_bits: 0,
             backlog_at: Instant::ZERO,
@@ -257,6 +266,7 @@ impl Load {
             wild_samples: self.wild_samples,
             wild_ppm: self.wild_ppm,
             short_percent: self.short_percent,
+            lasting: self.lasting,
             ..Self::default()
         };
     }
@@ -360,6 +370,13 @@ impl Load {
             self.short_percent.rotate_left(1);
             self.short_percent[7] = u8::try_from(self.short.take_ppm(at_ns) / 10_000).unwrap_or(100);
         }
+        self.long.add(sent, lost);
+        let age_ns = self.long.age_ns(at_ns);
+        let enough = |packets: u32, ns: u64| self.long.sent >= packets && age_ns >= ns;
+        if enough(LASTING_PACKETS.0, LASTING_NS.0) || enough(LASTING_PACKETS.1, LASTING_NS.1) {
+            self.lasting.rotate_left(1);
+            self.lasting[7] = u16::try_from(self.long.take_ppm(at_ns) / 100).unwrap_or(u16::MAX).min(10_000);
+        }
     }
 
     /// So many packets are missing, or were found, since the probe before: what was missing there and was not found
@@ -454,6 +471,13 @@ impl Load {
     /// Whether losses beside a queue are no sign of congestion either.
     fn is_lossy(&self) -> bool {
         self.steady_loss_percent() > LOSSY_PERCENT
+    }
+
+    /// Loss without congestion that half of the last two seconds had or passed, in hundredths of a percent.
+    pub(super) fn lasting_loss(&self) -> u16 {
+        let mut sorted = self.lasting;
+        sorted.sort_unstable();
+        sorted[4]
     }
 
     /// Loss without congestion that half of the last samples had or passed, in percent.
@@ -593,6 +617,7 @@ mod tests {
                         ..self.rx
                     },
                     reorder_available: 0,
+                    lasting_loss: 0,
                     rtt_us: 0,
                 };
                 self.answers.push_back((arrives + self.delay_us, probe));
@@ -689,6 +714,7 @@ mod tests {
         let view = bed.view(2000);
         assert!((150_000..=250_000).contains(&view.wild_ppm), "{view:?}");
         assert!((15..=25).contains(&bed.load.steady_loss_percent()));
+        assert!((1500..=2500).contains(&bed.load.lasting_loss()), "{}", bed.load.lasting_loss());
         assert_eq!(view.drop_us, u32::MAX);
         // It is forgotten with as many samples.
         bed.wild_every = u64::MAX;
@@ -728,11 +754,12 @@ mod tests {
                 load.departs(id, &counters, now);
                 load.on_sent(1440, now);
                 load.answered(
-                    &Probe { kind: ProbeKind::Ack, id, timestamp_ns: stamp, echo_ns: echo, counters, reorder_available: 0, rtt_us: 0 },
+                    &Probe { kind: ProbeKind::Ack, id, timestamp_ns: stamp, echo_ns: echo, counters, reorder_available: 0, lasting_loss: 0, rtt_us: 0 },
                     now,
                 );
                 let view = load.view(1, now);
                 prop_assert!(view.queue_us <= MAX_QUEUE_US && load.steady_loss_percent() <= 100);
+                prop_assert!(load.lasting_loss() <= 10_000);
             }
         }
     }

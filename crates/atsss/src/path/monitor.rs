@@ -238,6 +238,7 @@ impl PathMonitor {
         }
         if let Some(meters) = &mut self.meters {
             meters.rx_loss.update(msg.counters.tx_packets as u32, self.counters.rx_packets as u32, now);
+            meters.lasting_rx = msg.lasting_loss;
         }
         self.peer_reorder = msg.reorder_available;
         match msg.kind {
@@ -462,6 +463,18 @@ impl PathMonitor {
         self.meters.as_ref().map_or(0, |meters| meters.load.steady_loss_percent())
     }
 
+    /// Loss without congestion of what the far end sends, as far as it lasts for two seconds, as of its newest probe, in hundredths of
+    /// a percent.
+    #[must_use]
+    pub fn lasting_loss_rx(&self) -> u16 {
+        self.meters.as_ref().map_or(0, |meters| meters.lasting_rx)
+    }
+
+    /// The larger lasting loss of both directions, in whole percent, if it has changed since this was asked last.
+    pub fn take_lasting_loss(&mut self) -> Option<u8> {
+        self.meters.as_mut()?.take_lasting_loss()
+    }
+
     /// Reorder queues free at the far end, as of its newest probe.
     #[must_use]
     pub fn peer_reorder_available(&self) -> u16 {
@@ -657,6 +670,7 @@ impl PathMonitor {
             echo_ns,
             counters: self.counters,
             reorder_available,
+            lasting_loss: self.meters.as_ref().map_or(0, |meters| meters.load.lasting_loss()),
             rtt_us: self.rtt.smoothed_us(),
         }
     }

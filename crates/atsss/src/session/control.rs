@@ -84,6 +84,7 @@ impl Session {
         now: Instant,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
+        let is_ue = self.is_ue();
         let active = Active::of(&mut self.active, &self.profile);
         match message {
             Control::Probe(probe) => {
@@ -109,6 +110,9 @@ impl Session {
                     (Some(answer), Origin::Candidate) => active.queue(path, Message::Candidate(answer)),
                     (Some(answer), _) => active.queue(path, Control::Probe(answer)),
                     (None, _) => {}
+                }
+                if is_ue && let Some(percent) = state.monitor.take_lasting_loss() {
+                    active.event(SessionEvent::LastingLoss { path, percent });
                 }
                 if state.monitor.take_suspicion()
                     && let Some(mtu) = active.mtu_mut(path)

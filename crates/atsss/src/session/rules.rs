@@ -138,7 +138,7 @@ pub(super) struct Reported {
     paused: bool,
 }
 
-/// What steering knows of a path in the sending direction, for people.
+/// What steering knows of a path, in the sending direction where nothing else is said, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathLoad {
     /// Path id.
@@ -147,6 +147,8 @@ pub struct PathLoad {
     pub load: LoadView,
     /// Loss that is steady and no sign of congestion, in percent.
     pub steady_loss_percent: u8,
+    /// Lasting loss in the receiving direction, as the peer measures it, in hundredths of a percent.
+    pub lasting_loss_rx: u16,
 }
 
 impl Session {
@@ -186,6 +188,7 @@ impl Session {
             path: path.id,
             load: path.monitor.load(now),
             steady_loss_percent: path.monitor.steady_loss_percent(),
+            lasting_loss_rx: path.monitor.lasting_loss_rx(),
         })
     }
 

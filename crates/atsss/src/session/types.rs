@@ -130,6 +130,13 @@ pub enum SessionEvent {
         /// How it was found out.
         reason: DownReason,
     },
+    /// A path loses more or less than before (UE).
+    LastingLoss {
+        /// Which.
+        path: PathId,
+        /// Its loss without congestion as far as it lasts for two seconds, the larger of both directions, in percent.
+        percent: u8,
+    },
     /// A path carries nothing, because one end would have user data in the clear on it and the other would not.
     AccessRefused {
         /// Which.

@@ -36,6 +36,15 @@ fn told(w: &World) -> [Vec<RuleEvent>; 2] {
     [ue.collect(), upf.collect()]
 }
 
+/// The loss of Wi-Fi that the UE knows of, whichever direction has it.
+fn lasting_loss(w: &World) -> u8 {
+    let of = |event: &UeEvent| match event {
+        UeEvent::Session(SessionEvent::LastingLoss { path: WIFI, percent }) => Some(*percent),
+        _ => None,
+    };
+    w.ue_events.iter().rev().find_map(|(_, event)| of(event)).unwrap_or(0)
+}
+
 fn traffic(w: &mut World, seconds: u32) {
     for number in 0..seconds * 200 {
         w.up(number, 400);
@@ -55,8 +64,14 @@ fn an_access_beyond_the_loss_limit_is_told_as_excluded_at_the_end_that_leaves_it
             assert_eq!(explanation.excluded[0], Some(Exclusion::Standby));
             assert_eq!(explanation.excluded[usize::from(WIFI)], None);
         }
+        assert_eq!(lasting_loss(&w), 0);
         (w.channels[1].loss, w.channels[1].lossy_towards_upf) = (0.2, Some(towards_upf));
         traffic(&mut w, 10);
+        assert!(
+            (6..50).contains(&lasting_loss(&w)),
+            "towards the UPF: {towards_upf}, {} %",
+            lasting_loss(&w)
+        );
 
         let views = views(&w);
         let (here, there) = (&views[end], &views[1 - end]);
@@ -82,6 +97,11 @@ fn an_access_beyond_the_loss_limit_is_told_as_excluded_at_the_end_that_leaves_it
         traffic(&mut w, 60);
         let events = told(&w);
         assert!(matches!(events[end][1..], [RuleEvent::Included { path: WIFI, .. }]), "{events:?}");
+        assert_eq!(lasting_loss(&w), 0);
+        let at_upf = |event: &UpfEvent| {
+            matches!(event, UpfEvent::Session { event: SessionEvent::LastingLoss { .. }, .. })
+        };
+        assert!(!w.upf_events.iter().any(|(_, event)| at_upf(event)));
     }
 }
 

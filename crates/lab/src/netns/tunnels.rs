@@ -224,7 +224,7 @@ impl Start<'_> {
         ]);
         add_ioam(&mut file, ue.ioam_node);
         if has_lane(&ue.rules) {
-            file.insert("tcp_lane".to_owned(), lane().into());
+            file.insert("tcp_lane".to_owned(), Table::new().into());
         }
         Ok(file)
     }
@@ -285,7 +285,7 @@ impl Start<'_> {
         ]);
         add_ioam(&mut file, of.ioam_node);
         if self.case.ues.values().any(|ue| has_lane(&ue.rules)) {
-            file.insert("tcp_lane".to_owned(), lane().into());
+            file.insert("tcp_lane".to_owned(), Table::new().into());
         }
         Ok(file)
     }
@@ -311,15 +311,10 @@ pub(super) fn has_lane(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.functionality == Functionality::Mptcp)
 }
 
-/// `[tcp_lane]`: its namespace has the machine's congestion control, which is not to decide.
 /// Servers of scenarios stand on private addresses, and UEs may talk to one another.
 fn n6() -> toml::Value {
     let open = ["0.0.0.0/0", "::/0"].map(toml::Value::from).to_vec();
     table([("mode", "routed".into()), ("open", open.into()), ("ue_to_ue", true.into())]).into()
-}
-
-fn lane() -> Table {
-    table([("congestion_control", "cubic".into())])
 }
 
 /// `[ioam]`, of a node.

@@ -151,7 +151,15 @@ fn loads_text(rows: &[Row], several: bool) -> String {
         return String::new();
     }
     let mut columns = if several { vec!["ue"] } else { Vec::new() };
-    columns.extend(["sending", ">queue ms", ">drops at ms", ">capacity", ">random loss %", ">steady loss %"]);
+    columns.extend([
+        "sending",
+        ">queue ms",
+        ">drops at ms",
+        ">capacity",
+        ">random loss %",
+        ">steady loss %",
+        ">peer's loss %",
+    ]);
     columns.push("left by");
     let cells = rows.iter().map(|row| {
         let p = &row.path;
@@ -164,6 +172,7 @@ fn loads_text(rows: &[Row], several: bool) -> String {
             known(capacity),
             known(|load| Some(format!("{:.2}", load.random_loss_percent))),
             known(|load| Some(load.steady_loss_percent.to_string())),
+            known(|load| Some(format!("{:.2}", load.lasting_loss_rx_percent))),
             or_dash((!row.left_by.is_empty()).then(|| row.left_by.join("; "))),
         ]);
         cells

@@ -39,6 +39,7 @@ fn session(name: &str, tx_bytes: u64) -> Session {
             estimate_bps: Some(81_200_000),
             random_loss_percent: 0.5,
             steady_loss_percent: 12,
+            lasting_loss_rx_percent: 3.25,
             drops_at_ms: None,
         }),
     };
@@ -287,7 +288,7 @@ async fn answers_are_tables_or_what_the_agent_sent() {
     let sending = lines.iter().position(|line| line.starts_with("sending  queue ms")).unwrap();
     assert!(lines[sending + 1].starts_with("5g              -            -            -"), "{text}");
     let left = "bond: steady loss 12 %, limit 3 %";
-    let row = "wifi          3.0            -  81.2 Mbit/s           0.50             12  ";
+    let row = "wifi          3.0            -  81.2 Mbit/s           0.50             12           3.25  ";
     assert_eq!(lines[sending + 2], format!("{row}{left}"), "{text}");
     let text = world.ctl("metrics ue").await.unwrap();
     assert_eq!(text, "x{ue=\"a\"} 4\n");

@@ -84,6 +84,11 @@ struct OfAnswer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OnAccess {
+    access: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfCarrier {
     carrier: String,
 }
@@ -154,6 +159,8 @@ fn tcp_lane(registry: &mut Registry, lane: &TcpLane) {
     let runs = f64::from(u8::from(lane.state == "runs"));
     one(registry, "tcp_lane_runs", "1 while the TCP lane takes flows", None, runs);
     one(registry, "tcp_lane_flows_now", "Flows of the TCP lane", None, lane.flows as f64);
+    let left = lane.left.iter().map(|left| (OnAccess { access: left.access.clone() }, 1.0));
+    gauge(registry, "tcp_lane_left", "1 for an access on which the lane has no subflows", None, left);
     let label = |carrier: &str| OfCarrier { carrier: carrier.to_owned() };
     let columns: [Column<super::api::TcpLaneCarried>; 3] = [
         ("tcp_lane_flows", "Flows of the TCP lane, by what carried them", |c| c.flows),
@@ -279,6 +286,14 @@ fn paths(registry: &mut Registry, sessions: &[Session]) {
     gauge(registry, "path_estimate_bps", "What the path is taken to carry, in bit/s", None, estimate);
     let random = known(|load| Some(load.random_loss_percent / 100.0));
     gauge(registry, "path_random_loss", "Loss without congestion", Some(Unit::Ratios), random);
+    let lasting = known(|load| Some(load.lasting_loss_rx_percent / 100.0));
+    gauge(
+        registry,
+        "path_lasting_loss_rx",
+        "The part of it from the peer that lasts",
+        Some(Unit::Ratios),
+        lasting,
+    );
     let steady = known(|load| Some(f64::from(load.steady_loss_percent) / 100.0));
     gauge(registry, "path_steady_loss", "Loss that rules leave a path for", Some(Unit::Ratios), steady);
     let mtu = rows().map(|p| (label(p), f64::from(p.mtu_bytes)));
@@ -505,6 +520,7 @@ mod tests {
             fallbacks: [("no_lane".to_owned(), 1)].into(),
             refused: [("limit".to_owned(), 1)].into(),
             resets: 0,
+            left: vec![super::super::api::TcpLaneLeft { access: "wifi".into(), why: "down".into() }],
         };
         text(&status, &[session], &lane)
     }

@@ -44,7 +44,7 @@ pub fn path(ue: &str, view: &PathView, loads: &[PathLoad], trouble: Option<&str>
 
 /// What steering knows of a path, once a probe was answered.
 fn load(known: &PathLoad) -> Option<api::PathLoad> {
-    let PathLoad { load, steady_loss_percent, .. } = *known;
+    let PathLoad { load, steady_loss_percent, lasting_loss_rx, .. } = *known;
     load.base_us?;
     Some(api::PathLoad {
         queue_ms: f64::from(load.queue_us) / 1000.0,
@@ -53,6 +53,7 @@ fn load(known: &PathLoad) -> Option<api::PathLoad> {
         estimate_bps: (load.estimate_bps > 0).then_some(load.estimate_bps),
         random_loss_percent: f64::from(load.wild_ppm) / 10_000.0,
         steady_loss_percent,
+        lasting_loss_rx_percent: f64::from(lasting_loss_rx) / 100.0,
     })
 }
 
@@ -191,7 +192,10 @@ pub fn session_event(ue: &str, event: SessionEvent, access: impl Fn(u8) -> Strin
             self::event("session-down", Some(ue), format!("closed by the peer (reason {reason})"))
         }
         SessionEvent::Rekeyed { .. } => self::event("rekeyed", Some(ue), "new keys in use".to_owned()),
-        SessionEvent::OwnerWanted(_) | SessionEvent::Hint { .. } | SessionEvent::Config(_) => return None,
+        SessionEvent::LastingLoss { .. }
+        | SessionEvent::OwnerWanted(_)
+        | SessionEvent::Hint { .. }
+        | SessionEvent::Config(_) => return None,
     })
 }
 

@@ -61,6 +61,18 @@ pub struct TcpLane {
     pub refused: BTreeMap<String, u64>,
     /// Flows that ended by a reset.
     pub resets: u64,
+    /// UE: accesses without subflows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<TcpLaneLeft>,
+}
+
+/// An access on which a lane has no subflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TcpLaneLeft {
+    /// Name of the access.
+    pub access: String,
+    /// Why: it is down, or its steady loss is above the limit.
+    pub why: String,
 }
 
 /// What the flows of a carrier carried.

@@ -33,8 +33,11 @@ pub struct UeLane {
     pub flows: u32,
     /// Silence after which TCP asks whether the far end is there, in seconds.
     pub keepalive_s: u32,
-    /// Congestion control of the uplink's subflows; empty: the kernel's.
+    /// Congestion control of the uplink's subflows; empty: BBR where the kernel has it, or else the kernel's own choice.
     pub congestion_control: String,
+    /// Loss without congestion for two seconds, in percent, above which an access has no subflow while another loses less; 100:
+    /// never.
+    pub leave_loss_percent: u8,
 }
 
 impl Default for UeLane {
@@ -46,6 +49,7 @@ impl Default for UeLane {
             flows: 4096,
             keepalive_s: 120,
             congestion_control: String::new(),
+            leave_loss_percent: 15,
         }
     }
 }
@@ -68,6 +72,7 @@ impl UeLane {
             congestion_control: &self.congestion_control,
         };
         common.check()?;
+        within("leave_loss_percent", self.leave_loss_percent.into(), 100)?;
         if self.mark.abs_diff(device_mark) < 2 {
             return Err(format!(
                 "[tcp_lane] mark = {}: each of it and [device] mark uses the number after it, too: choose another",
@@ -96,7 +101,7 @@ pub struct UpfLane {
     pub connect_s: u32,
     /// Silence after which TCP asks whether the far end is there, in seconds.
     pub keepalive_s: u32,
-    /// Congestion control of the downlink's subflows; empty: the kernel's.
+    /// Congestion control of the downlink's subflows; empty: BBR where the kernel has it, or else the kernel's own choice.
     pub congestion_control: String,
 }
 

@@ -37,12 +37,14 @@ fn lane_text(lane: &TcpLane) -> String {
         Some(why) => format!("{}: {why}", lane.state),
         None => lane.state.clone(),
     };
+    let left: Vec<String> = lane.left.iter().map(|left| format!("{}: {}", left.access, left.why)).collect();
     let mut text = list(&[
         ("TCP lane", state),
         ("flows", format!("{} of {}", lane.flows, lane.max_flows)),
         ("by packets", counted(&lane.fallbacks)),
         ("refused", counted(&lane.refused)),
         ("resets", lane.resets.to_string()),
+        ("without subflows", or_dash((!left.is_empty()).then(|| left.join("; ")))),
     ]);
     let rows = lane
         .carried

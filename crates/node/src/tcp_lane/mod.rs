@@ -26,6 +26,7 @@ pub use upf::{UpfLane, accept as accept_ues};
 
 use anyhow::Context;
 use socket2::Socket;
+use std::sync::Once;
 use tokio::runtime::{Builder, Runtime};
 
 /// Threads of a lane's own: what it copies is not to wait for control, nor control for it.
@@ -57,9 +58,19 @@ impl Drop for Threads {
     }
 }
 
-/// Sets the congestion control of a connection's subflows; empty: the kernel's stays.
+/// Sets the congestion control of a connection's subflows; empty: BBR, whose rate does not fall with packets that an access
+/// loses without being full, or the kernel's own choice where there is no BBR.
 fn congestion_control(socket: &Socket, name: &str) -> anyhow::Result<()> {
+    static NO_BBR: Once = Once::new();
     if name.is_empty() {
+        if let Err(error) = socket.set_tcp_congestion(b"bbr") {
+            NO_BBR.call_once(|| {
+                tracing::warn!(
+                    "the kernel has no BBR for the TCP lane ({error}; modprobe tcp_bbr): an access that loses packets \
+                     carries less"
+                );
+            });
+        }
         return Ok(());
     }
     socket.set_tcp_congestion(name.as_bytes()).with_context(|| {

@@ -8,14 +8,15 @@ use crate::runtime::engine::ends::UpfEnd;
 use crate::runtime::engine::worker::{Handle, TunnelEnd};
 use crate::runtime::netctl::{self, FlowRule, Layer, Net, Step, Tproxy};
 use crate::runtime::relay::{self, Named};
+use crate::runtime::views;
 use crate::tcp_lane;
 use anabranch_atsss::PathId;
 use anabranch_atsss::ue::Ue;
 use anabranch_rules::{Filter, Protocol};
-use anabranch_steer::{Functionality, Rule};
+use anabranch_steer::{Functionality, Lossy, PathSet, PathState, PathStates, Rule};
 use anyhow::Context;
 use socket2::Type;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,12 +41,14 @@ async fn furnish(namespace: &Namespace, plan: Vec<Step>) -> anyhow::Result<()> {
 pub struct LaneOfUe {
     config: UeLaneSection,
     device: Device,
-    paths: PathId,
+    /// Names of the accesses, by path.
+    accesses: Vec<String>,
     net: Net,
     /// Whether the UPF offers one.
     pub offered: bool,
-    /// Paths that are down.
-    down: BTreeSet<PathId>,
+    /// Which paths are up; the loss that counts as steady here is the lasting one, the larger of both directions.
+    states: PathStates,
+    lossy: Lossy,
     running: Option<RunningUe>,
     /// Why there is none although there should be.
     trouble: Option<String>,
@@ -53,8 +56,10 @@ pub struct LaneOfUe {
 
 struct RunningUe {
     lane: Arc<UeLane>,
-    /// Paths without an endpoint, because they are down.
-    withdrawn: BTreeSet<PathId>,
+    /// Paths without an endpoint, because they are down or lose too much.
+    withdrawn: PathSet,
+    /// Paths that are up and lose too much.
+    left: PathSet,
     v6: bool,
     led: Vec<FlowRule>,
     /// What leads flows here.
@@ -65,15 +70,19 @@ struct RunningUe {
 
 impl LaneOfUe {
     /// None yet.
-    pub fn new(config: UeLaneSection, device: &Device, paths: usize, net: Net) -> Self {
-        let paths = PathId::try_from(paths).unwrap_or(PathId::MAX);
+    pub fn new(config: UeLaneSection, device: &Device, accesses: Vec<String>, net: Net) -> Self {
+        let mut states = PathStates::default();
+        for path in 0..PathId::try_from(accesses.len()).unwrap_or(PathId::MAX) {
+            states.set(path, PathState::up(0));
+        }
         Self {
             config,
             device: device.clone(),
-            paths,
+            accesses,
             net,
             offered: false,
-            down: BTreeSet::new(),
+            states,
+            lossy: Lossy::NONE,
             running: None,
             trouble: None,
         }
@@ -128,7 +137,8 @@ impl LaneOfUe {
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
         let (namespace, mut devices) = room(mtu, 1).await?;
-        furnish(&namespace, netctl::lane_of_ue(session, self.paths, mtu)).await?;
+        let paths = PathId::try_from(self.accesses.len()).unwrap_or(PathId::MAX);
+        furnish(&namespace, netctl::lane_of_ue(session, paths, mtu)).await?;
         let lane = Arc::new(UeLane::new(namespace, session, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
@@ -136,8 +146,8 @@ impl LaneOfUe {
         let tproxy = self.tproxy(led.clone(), v6);
         match self.net.lead(tproxy).await {
             Ok(layer) => {
-                let withdrawn = BTreeSet::new();
-                self.running = Some(RunningUe { lane, withdrawn, v6, led, layer, _threads: threads });
+                let (withdrawn, left) = (PathSet::EMPTY, PathSet::EMPTY);
+                self.running = Some(RunningUe { lane, withdrawn, left, v6, led, layer, _threads: threads });
                 self.follow_paths().await;
                 Ok(())
             }
@@ -197,32 +207,71 @@ impl LaneOfUe {
 
     /// A path came up or went down. While it is down and another is up, the kernel has no endpoint for it: what was under way
     /// there is sent again by the others at once, not after a timeout of the sender. Where the kernel refuses, flows go on as they
-    /// are.
-    pub async fn set_path(&mut self, path: PathId, up: bool) {
-        let changed = if up { self.down.remove(&path) } else { self.down.insert(path) };
-        if changed {
-            self.follow_paths().await;
+    /// are. What changed for other paths, for the log.
+    pub async fn set_path(&mut self, path: PathId, up: bool) -> Vec<api::Event> {
+        let was = self.states.get(path);
+        let state = if up { PathState::up(0) } else { PathState::DOWN };
+        self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }).await
+    }
+
+    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another is better:
+    /// what the lossy one delays holds up what the others bring. What changed by it, for the log.
+    pub async fn set_loss(&mut self, path: PathId, percent: u8) -> Vec<api::Event> {
+        let state = PathState { steady_loss_percent: percent, ..self.states.get(path) };
+        self.set(path, state).await
+    }
+
+    async fn set(&mut self, path: PathId, state: PathState) -> Vec<api::Event> {
+        if self.states.get(path) == state {
+            return Vec::new();
         }
+        self.states.set(path, state);
+        let had = self.running.as_ref().map(|running| running.left);
+        self.follow_paths().await;
+        let has = self.running.as_ref().map(|running| running.left);
+        let Some((had, has)) = had.zip(has) else { return Vec::new() };
+        let event = |path: PathId| {
+            let (access, percent) = (self.access(path), self.states.get(path).steady_loss_percent);
+            let (kind, what) = if has.contains(path) {
+                (
+                    "access-left",
+                    format!("leaves {access}: loss {percent} % > {} %", self.config.leave_loss_percent),
+                )
+            } else {
+                ("access-back", format!("may use {access} again: loss {percent} %"))
+            };
+            api::Event { access: Some(access), ..views::event(kind, None, format!("TCP lane {what}")) }
+        };
+        let changed = had.without(has).union(has.without(had)).and(self.states.up());
+        changed.iter().map(event).collect()
+    }
+
+    fn access(&self, path: PathId) -> String {
+        self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
     async fn follow_paths(&mut self) {
+        let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
+        let usable = self.lossy.usable(up, &self.states, limit);
+        let all: PathSet = (0..=PathId::MAX).zip(&self.accesses).map(|(path, _)| path).collect();
+        let Some(running) = &mut self.running else { return };
         // A connection without any subflow would end.
-        if self.down.len() >= usize::from(self.paths) || !netctl::opens_again() {
+        if usable.is_empty() {
             return;
         }
-        let Some(running) = &mut self.running else { return };
+        running.left = up.without(usable);
+        running.lane.begin_on(usable);
+        if !netctl::opens_again() {
+            return;
+        }
         let session = running.lane.session();
-        let endpoint = move |path: &PathId| netctl::lane_endpoint(session, *path);
-        // Where all that is up had no endpoint until now, connections have their subflows elsewhere until it has one.
-        let carried =
-            (0..self.paths).any(|path| !self.down.contains(&path) && !running.withdrawn.contains(&path));
-        let withdrawn = if carried {
-            self.down.clone()
-        } else {
-            running.withdrawn.intersection(&self.down).copied().collect()
-        };
-        let back: Vec<_> = running.withdrawn.difference(&withdrawn).map(endpoint).collect();
-        let gone: Vec<_> = withdrawn.difference(&running.withdrawn).map(endpoint).collect();
+        let endpoint = move |path: PathId| netctl::lane_endpoint(session, path);
+        let unusable = all.without(usable);
+        // Where all that may be used had no endpoint until now, connections have their subflows elsewhere until it has one.
+        let carried = !usable.without(running.withdrawn).is_empty();
+        let withdrawn = if carried { unusable } else { running.withdrawn.and(unusable) };
+        let back: Vec<_> = running.withdrawn.without(withdrawn).iter().map(endpoint).collect();
+        let gone: Vec<_> = withdrawn.without(running.withdrawn).iter().map(endpoint).collect();
         if back.is_empty() && gone.is_empty() {
             return;
         }
@@ -262,7 +311,18 @@ impl LaneOfUe {
             }
             (None, None) => ("unused", Some("the UPF offers none".to_owned())),
         };
-        view(state, why, self.running.as_ref().map(|running| &*running.lane.flows))
+        let left =
+            self.running.as_ref().map_or(PathSet::EMPTY, |running| running.withdrawn).iter().map(|path| {
+                let state = self.states.get(path);
+                let why = if state.is_up() {
+                    format!("loss {} %", state.steady_loss_percent)
+                } else {
+                    "down".to_owned()
+                };
+                api::TcpLaneLeft { access: self.access(path), why }
+            });
+        let left = left.collect();
+        api::TcpLane { left, ..view(state, why, self.running.as_ref().map(|running| &*running.lane.flows)) }
     }
 
     /// Flows from the `offset`th on.
@@ -389,6 +449,7 @@ fn view(state: &str, why: Option<String>, flows: Option<&Flows>) -> api::TcpLane
         fallbacks: flows.map(|flows| happened(flows.counters.packets.rows())).unwrap_or_default(),
         refused: flows.map(|flows| happened(flows.refused.rows())).unwrap_or_default(),
         resets: flows.map_or(0, |flows| flows.resets.load(Relaxed)),
+        left: Vec::new(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::runtime::relay::{self, gone, reset};
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
 use anabranch_kern::socket::mptcp_paths;
-use anabranch_steer::Functionality;
+use anabranch_steer::{Functionality, PathSet};
 use anabranch_wire::convert::{ErrorCode, Message, Tlv, encode};
 use anabranch_wire::ip::{FlowKey, protocol};
 use anyhow::Context;
@@ -28,7 +28,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -59,6 +59,8 @@ pub struct UeLane {
     worker: Handle<Ue>,
     owners: Mutex<Owners>,
     config: UeLaneSection,
+    /// Paths on which connections may begin, as the bits of a [`PathSet`].
+    usable: AtomicU8,
     started: Instant,
     /// Until when the packet lane is used: milliseconds since `started`, and why.
     rests_until_ms: AtomicU64,
@@ -89,6 +91,7 @@ impl UeLane {
             worker,
             owners: Mutex::new(Owners::open()?),
             config,
+            usable: AtomicU8::new(PathSet::ALL.bits()),
             started: Instant::now(),
             rests_until_ms: AtomicU64::new(0),
             stripped_until_ms: AtomicU64::new(0),
@@ -98,6 +101,17 @@ impl UeLane {
     /// Which session it is of.
     pub const fn session(&self) -> Ipv4Addr {
         self.session
+    }
+
+    /// Lets connections begin on these paths only.
+    pub fn begin_on(&self, usable: PathSet) {
+        self.usable.store(usable.bits(), Relaxed);
+    }
+
+    /// The path on which a connection begins whose first packet would take `path`.
+    fn first_path(&self, path: Option<PathId>) -> PathId {
+        let usable = PathSet::from_bits(self.usable.load(Relaxed));
+        path.filter(|path| usable.contains(*path)).or(usable.first()).unwrap_or(0)
     }
 
     /// Runs `job` in the lane's namespace.
@@ -180,7 +194,7 @@ impl UeLane {
         }
         let connect = [Tlv::Connect { server, options: &[] }, Tlv::SourcePort(from.port())];
         let mut bytes = encode(&connect).map_err(|_| Failure::Packets(Why::Malformed))?;
-        let socket = self.socket(path.unwrap_or(0)).await.map_err(|error| {
+        let socket = self.socket(self.first_path(path)).await.map_err(|error| {
             tracing::debug!("TCP lane: {error:#}");
             Failure::Packets(Why::Socket)
         })?;

@@ -162,7 +162,8 @@ async fn serve(
         shared,
     )
     .await;
-    let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, config.access.len(), net.clone());
+    let names = config.access.iter().map(|access| access.name.to_string()).collect();
+    let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, names, net.clone());
     let mut agent = Agent {
         file: args.config.clone(),
         own_key,
@@ -411,13 +412,15 @@ impl Agent {
                 let _ = self.owners.as_ref().is_some_and(|owners| owners.look_up(key));
             }
             UeEvent::Session(event) => {
-                match event {
+                let of_lane = match event {
                     SessionEvent::PathUp { path, .. } => self.lane.set_path(path, true).await,
                     SessionEvent::PathDown { path, .. } => self.lane.set_path(path, false).await,
-                    _ => {}
-                }
-                if let Some(event) = views::session_event(&ue, event, |path| self.name_of(path)) {
-                    self.log.push(event);
+                    SessionEvent::LastingLoss { path, percent } => self.lane.set_loss(path, percent).await,
+                    _ => Vec::new(),
+                };
+                let event = views::session_event(&ue, event, |path| self.name_of(path));
+                for event in event.into_iter().chain(of_lane) {
+                    self.log.push(api::Event { ue: Some(ue.clone()), ..event });
                 }
             }
         }

@@ -240,6 +240,37 @@ fn a_flow_survives_that_all_accesses_go() {
 }
 
 #[test]
+fn an_access_that_loses_too_much_is_left() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let longest = download(&world, 96 << 20);
+    let left = || lane(&world, "ue")["left"].to_string();
+    let hole = "add table inet hole; add chain inet hole in { type filter hook input priority 0; }";
+    let drop = "add rule inet hole in iifname \"wifi0\" numgen random mod 100 < 30 drop";
+    world.until("both carry it", || subflows(&world) == 2);
+    // What the UE receives is lost, which the UPF has to tell.
+    world.ue.sh(&format!("nft '{hole}; {drop}'"));
+    let took = world.until("the flow leaves it", || subflows(&world) == 1 && left().contains("loss"));
+    assert!(left().contains("wifi"), "{}", left());
+    // A connection that begins now does not begin there.
+    let listener = listen(&world.server, &format!("{V4}:8081"));
+    let client = connect(&world.ue, &format!("{V4}:8081")).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    exchange(client, server, 100_000);
+    // It is better than none.
+    world.ue.sh("ip link set 5g0 down");
+    world.until("it carries again", || left().contains("5g") && !left().contains("wifi"));
+    world.ue.sh("nft delete table inet hole; ip link set 5g0 up");
+    world.until("the other one is back", || left().contains("wifi") && !left().contains("5g"));
+    println!("left after {took:?}; longest silence {:?}", longest());
+    let log = world.logs();
+    for message in ["TCP lane leaves wifi: loss", "TCP lane may use wifi again: loss"] {
+        assert!(log.contains(message), "{message}: {log}");
+    }
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
 fn without_a_lane_at_the_upf_flows_go_by_packets() {
     let Some((world, upf, ue)) = start("[n6]\nmode = \"routed\"\n") else { return };
     let listener = listen(&world.server, &format!("{V4}:8080"));

@@ -278,7 +278,9 @@ impl Hostile {
         let (timestamp_ns, echo_ns, rtt_us) = (lie(), lie(), lie() as u32);
         let (id, reorder_available) = (lie() as u32, lie() as u16);
         let kind = self.draw.of(&[ProbeKind::Request, ProbeKind::Reply, ProbeKind::Ack]);
-        let probe = Probe { kind, id, timestamp_ns, echo_ns, rtt_us, counters, reorder_available };
+        let lasting_loss = reorder_available % 10_001;
+        let probe =
+            Probe { kind, id, timestamp_ns, echo_ns, rtt_us, counters, reorder_available, lasting_loss };
         self.control_message(path, &Control::Probe(probe), now)
     }
 

@@ -37,7 +37,9 @@ pub use crate::lwip::api::{
 pub use crate::proxy::api::{
     ProxyAgent, ProxyCarried, ProxyFlow, ProxyFlows, ProxyNode, ProxyRequest, ProxyWay,
 };
-pub use crate::tcp_lane::api::{TcpLane, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows, TcpLaneRequest};
+pub use crate::tcp_lane::api::{
+    TcpLane, TcpLaneCarried, TcpLaneFlow, TcpLaneFlows, TcpLaneLeft, TcpLaneRequest,
+};
 pub use auth::Access;
 pub use connections::{REUSED, proved};
 pub use events::EventLog;

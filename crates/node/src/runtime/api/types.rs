@@ -227,6 +227,10 @@ pub struct PathLoad {
     pub random_loss_percent: f64,
     /// Loss without congestion that half of the last eight samples had or passed, in percent: what rules leave a path for.
     pub steady_loss_percent: u8,
+    /// Loss without congestion in the receiving direction that half of the last two seconds had or passed, as the far end measures it, in
+    /// percent; 0 from one that does not tell it.
+    #[serde(default)]
+    pub lasting_loss_rx_percent: f64,
 }
 
 /// A page of sessions.
