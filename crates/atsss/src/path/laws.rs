@@ -56,6 +56,27 @@ fn three_legs_give_both_ends_the_round_trip_time() {
 }
 
 #[test]
+fn what_the_far_end_sees_lost_is_told_when_it_changes() {
+    let p = Arc::new(ProbeParams::default());
+    let (mut ue, mut upf) = (PathMonitor::new(Role::Ue, &p, at(0)), PathMonitor::new(Role::Upf, &p, at(0)));
+    let mut now = 0;
+    let mut probe = |ue: &mut PathMonitor, lasting_loss| {
+        now += 1000;
+        let request = ue.poll_probe(1, at(now)).unwrap();
+        let (reply, _) = upf.on_probe(&request, 7, at(now + 10));
+        let _ = ue.on_probe(&Probe { lasting_loss, ..reply.unwrap() }, 1, at(now + 20));
+        ue.take_lasting_loss()
+    };
+    assert_eq!(probe(&mut ue, 0), Some(0));
+    assert_eq!(probe(&mut ue, 2050), Some(20));
+    assert_eq!(ue.lasting_loss_rx(), 2050);
+    assert_eq!(probe(&mut ue, 2099), None);
+    // A far end that was started again has measured nothing.
+    ue.peer_restarted(at(10_000));
+    assert_eq!(ue.take_lasting_loss(), Some(0));
+}
+
+#[test]
 fn an_idle_path_is_probed_once_a_second() {
     let mut b = Bench::new(30 * MS, 1);
     b.run(at(60_000));

@@ -30,8 +30,6 @@ pub(super) struct Meters {
     pub(super) suspicion: bool,
     /// Lasting loss of what the far end sends, by its newest probe, in hundredths of a percent.
     pub(super) lasting_rx: u16,
-    /// The larger one of both directions as it was last taken, in percent.
-    taken_percent: u8,
 }
 
 /// What is known of a path at rest, in 8 bytes.
@@ -103,11 +101,9 @@ impl Meters {
         self.marked &= (1..=ID_WINDOW).contains(&self.mark_id.wrapping_sub(msg.id));
     }
 
-    /// The larger lasting loss of both directions, in whole percent, if it is another than when it was taken last.
-    pub(super) fn take_lasting_loss(&mut self) -> Option<u8> {
-        let hundredths = self.load.lasting_loss().max(self.lasting_rx);
-        let percent = u8::try_from(hundredths / 100).unwrap_or(100);
-        (core::mem::replace(&mut self.taken_percent, percent) != percent).then_some(percent)
+    /// The larger lasting loss of both directions, in whole percent.
+    pub(super) fn lasting_percent(&self) -> u8 {
+        u8::try_from(self.load.lasting_loss().max(self.lasting_rx) / 100).unwrap_or(100)
     }
 
     /// The path went down: what was lost meanwhile says nothing of its quality.

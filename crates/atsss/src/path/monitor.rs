@@ -68,6 +68,8 @@ pub struct PathMonitor {
     streak: u8,
     /// Reason in the newest notification of the far end.
     notified: u8,
+    /// Lasting loss as it was last taken, in percent; 255: never.
+    taken_loss: u8,
     carrier: bool,
     /// Why it may not be used, whatever it can do.
     barred: Option<DownReason>,
@@ -105,6 +107,7 @@ impl PathMonitor {
             missed: 0,
             streak: 0,
             notified: 0,
+            taken_loss: u8::MAX,
             carrier: true,
             barred: None,
             linger: 0,
@@ -472,7 +475,8 @@ impl PathMonitor {
 
     /// The larger lasting loss of both directions, in whole percent, if it has changed since this was asked last.
     pub fn take_lasting_loss(&mut self) -> Option<u8> {
-        self.meters.as_mut()?.take_lasting_loss()
+        let percent = self.meters.as_ref()?.lasting_percent();
+        (core::mem::replace(&mut self.taken_loss, percent) != percent).then_some(percent)
     }
 
     /// Reorder queues free at the far end, as of its newest probe.

@@ -42,7 +42,7 @@ fn lasting_loss(w: &World) -> u8 {
         UeEvent::Session(SessionEvent::LastingLoss { path: WIFI, percent }) => Some(*percent),
         _ => None,
     };
-    w.ue_events.iter().rev().find_map(|(_, event)| of(event)).unwrap_or(0)
+    w.ue_events.iter().rev().find_map(|(_, event)| of(event)).expect("told with the first probe")
 }
 
 fn traffic(w: &mut World, seconds: u32) {
