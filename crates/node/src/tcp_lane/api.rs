@@ -71,7 +71,7 @@ pub struct TcpLane {
 pub struct TcpLaneLeft {
     /// Name of the access.
     pub access: String,
-    /// Why: it is down, or its steady loss is above the limit.
+    /// Why: it is down, or loses more than the limit.
     pub why: String,
 }
 

@@ -214,8 +214,8 @@ impl LaneOfUe {
         self.set(path, PathState { steady_loss_percent: was.steady_loss_percent, ..state }).await
     }
 
-    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another is better:
-    /// what the lossy one delays holds up what the others bring. What changed by it, for the log.
+    /// The lasting loss of a path, the larger of both directions, in percent. Above the limit it is as one that is down while another
+    /// is better: what the lossy one delays holds up what the others bring. What changed by it, for the log.
     pub async fn set_loss(&mut self, path: PathId, percent: u8) -> Vec<api::Event> {
         let state = PathState { steady_loss_percent: percent, ..self.states.get(path) };
         self.set(path, state).await
