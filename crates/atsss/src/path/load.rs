@@ -60,7 +60,7 @@ const LOSSY_NS: u64 = 250_000_000;
 /// A sample of loss that lasts: of so many packets and so much time, or of fewer in more time. A queue that overflows for a round
 /// trip or two fills one or two of eight.
 const LASTING_PACKETS: (u32, u32) = (32, 8);
-const LASTING_NS: (u64, u64) = (250_000_000, 4_000_000_000);
+const LASTING_NS: (u64, u64) = (250_000_000, 1_000_000_000);
 /// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
 const LOSSY_PERCENT: u8 = 3;
 /// A capacity that traffic told is not replaced by what a train tells for so long.
