@@ -475,16 +475,12 @@ impl Load {
 
     /// Loss without congestion that half of the last two seconds had or passed, in hundredths of a percent.
     pub(super) fn lasting_loss(&self) -> u16 {
-        let mut sorted = self.lasting;
-        sorted.sort_unstable();
-        sorted[4]
+        had_by_half(self.lasting)
     }
 
     /// Loss without congestion that half of the last samples had or passed, in percent.
     pub(super) fn steady_loss_percent(&self) -> u8 {
-        let mut sorted = self.short_percent;
-        sorted.sort_unstable();
-        sorted[4]
+        had_by_half(self.short_percent)
     }
 
     /// The model had `modelled` bits when a probe left that met `queue_us`.
@@ -510,6 +506,12 @@ impl Load {
 fn smoothed(mean_bps: u64, rate_bps: u64, elapsed_ns: u64, memory_ns: u64) -> u64 {
     let sum = u128::from(mean_bps) * u128::from(memory_ns) + u128::from(rate_bps) * u128::from(elapsed_ns);
     u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX)
+}
+
+/// What half of the samples had or passed.
+fn had_by_half<T: Ord + Copy>(mut samples: [T; 8]) -> T {
+    samples.sort_unstable();
+    samples[4]
 }
 
 /// The mean of the samples, if enough of them have wild loss.

@@ -18,6 +18,7 @@ use anyhow::Context;
 use socket2::Type;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -72,7 +73,7 @@ impl LaneOfUe {
     /// None yet.
     pub fn new(config: UeLaneSection, device: &Device, accesses: Vec<String>, net: Net) -> Self {
         let mut states = PathStates::default();
-        for path in 0..PathId::try_from(accesses.len()).unwrap_or(PathId::MAX) {
+        for path in paths(&accesses) {
             states.set(path, PathState::up(0));
         }
         Self {
@@ -137,8 +138,7 @@ impl LaneOfUe {
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
         let (namespace, mut devices) = room(mtu, 1).await?;
-        let paths = PathId::try_from(self.accesses.len()).unwrap_or(PathId::MAX);
-        furnish(&namespace, netctl::lane_of_ue(session, paths, mtu)).await?;
+        furnish(&namespace, netctl::lane_of_ue(session, paths(&self.accesses).end, mtu)).await?;
         let lane = Arc::new(UeLane::new(namespace, session, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
@@ -253,7 +253,7 @@ impl LaneOfUe {
     async fn follow_paths(&mut self) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up, &self.states, limit);
-        let all: PathSet = (0..=PathId::MAX).zip(&self.accesses).map(|(path, _)| path).collect();
+        let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
         // A connection without any subflow would end.
         if usable.is_empty() {
@@ -329,6 +329,11 @@ impl LaneOfUe {
     pub fn flows(&self, offset: usize, limit: usize) -> api::TcpLaneFlows {
         page(self.running.as_ref().map(|running| &*running.lane.flows), offset, limit)
     }
+}
+
+/// The paths of these accesses.
+fn paths(accesses: &[String]) -> Range<PathId> {
+    0..PathId::try_from(accesses.len()).unwrap_or(PathId::MAX)
 }
 
 /// No packet comes from the lane any more.
