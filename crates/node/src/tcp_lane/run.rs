@@ -21,6 +21,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long connections may take to have subflows on a path that came back, before the only others go.
+const JOINS: Duration = Duration::from_secs(1);
 
 /// A namespace with the lane's device in it, one queue per worker.
 async fn room(mtu: u16, queues: usize) -> anyhow::Result<(Namespace, Vec<Queue>)> {
@@ -61,6 +66,8 @@ struct RunningUe {
     withdrawn: PathSet,
     /// Paths that are up and lose too much.
     left: PathSet,
+    /// When connections have subflows where they had none, so that other endpoints may go.
+    joined_at: Option<Instant>,
     v6: bool,
     led: Vec<FlowRule>,
     /// What leads flows here.
@@ -146,8 +153,16 @@ impl LaneOfUe {
         let tproxy = self.tproxy(led.clone(), v6);
         match self.net.lead(tproxy).await {
             Ok(layer) => {
-                let (withdrawn, left) = (PathSet::EMPTY, PathSet::EMPTY);
-                self.running = Some(RunningUe { lane, withdrawn, left, v6, led, layer, _threads: threads });
+                self.running = Some(RunningUe {
+                    lane,
+                    withdrawn: PathSet::EMPTY,
+                    left: PathSet::EMPTY,
+                    joined_at: None,
+                    v6,
+                    led,
+                    layer,
+                    _threads: threads,
+                });
                 self.follow_paths().await;
                 Ok(())
             }
@@ -250,11 +265,22 @@ impl LaneOfUe {
         self.accesses.get(usize::from(path)).cloned().unwrap_or_default()
     }
 
-    async fn follow_paths(&mut self) {
+    /// Ends once a path that came back may have subflows, and endpoints that waited for it may go: [`Self::follow_paths`] is due.
+    pub async fn joined(&self) {
+        match self.running.as_ref().and_then(|running| running.joined_at) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives the kernel an endpoint for each path that may be used, and for no other.
+    pub async fn follow_paths(&mut self) {
         let (up, limit) = (self.states.up(), self.config.leave_loss_percent);
         let usable = self.lossy.usable(up, &self.states, limit);
         let all: PathSet = paths(&self.accesses).collect();
         let Some(running) = &mut self.running else { return };
+        let now = Instant::now();
+        let joining = running.joined_at.take().filter(|at| now < *at);
         // A connection without any subflow would end.
         if usable.is_empty() {
             return;
@@ -268,8 +294,9 @@ impl LaneOfUe {
         let endpoint = move |path: PathId| netctl::lane_endpoint(session, path);
         let unusable = all.without(usable);
         // Where all that may be used had no endpoint until now, connections have their subflows elsewhere until it has one.
-        let carried = !usable.without(running.withdrawn).is_empty();
+        let carried = joining.is_none() && !usable.without(running.withdrawn).is_empty();
         let withdrawn = if carried { unusable } else { running.withdrawn.and(unusable) };
+        running.joined_at = joining.or_else(|| (!carried).then(|| now + JOINS));
         let back: Vec<_> = running.withdrawn.without(withdrawn).iter().map(endpoint).collect();
         let gone: Vec<_> = withdrawn.without(running.withdrawn).iter().map(endpoint).collect();
         if back.is_empty() && gone.is_empty() {

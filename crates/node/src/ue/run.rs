@@ -265,6 +265,7 @@ impl Agent {
                     self.look();
                     self.installed.bring(&self.taps, false).await;
                 }
+                () = self.lane.joined() => self.lane.follow_paths().await,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
