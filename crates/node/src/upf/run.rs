@@ -9,7 +9,7 @@ use crate::runtime::engine::ends::{OwnerTable, UpfEnd};
 use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::engine::{device, fast};
-use crate::runtime::netctl::{self, Net, SocketSpec, bind_access, bind_when_free, interface_of};
+use crate::runtime::netctl::{self, Net, SocketSpec, Step, bind_access, bind_when_free, interface_of};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::trouble::Troubles;
 use crate::runtime::worker_pool::WorkerPool;
@@ -190,7 +190,8 @@ async fn serve(
         worker.set_fast(lanes);
         worker_pool.push((worker, handle));
     }
-    let layer = net.apply(netctl::upf(&config, mtu)).await?;
+    let plan = netctl::upf(&config, mtu);
+    let layer = net.apply(plan.clone()).await?;
 
     let result = async {
         let worker_pool = WorkerPool::start(worker_pool)?;
@@ -210,6 +211,8 @@ async fn serve(
             owners_due: None,
             mtu,
             lane,
+            net: net.clone(),
+            plan,
             log: log.clone(),
             troubles: Troubles::default(),
             shared_keys: Troubles::default(),
@@ -257,6 +260,9 @@ pub struct Agent {
     pub(crate) mtu: u16,
     /// What TCP flows of UEs end at.
     pub(crate) lane: Option<LaneOfUpf>,
+    net: Net,
+    /// What was changed in the kernel's network configuration at the start.
+    plan: Vec<Step>,
     pub(crate) log: EventLog,
     /// UEs that are refused.
     pub(crate) troubles: Troubles,
@@ -297,6 +303,7 @@ impl Agent {
                         tracing::error!("{error:#}");
                     }
                     self.report_time();
+                    self.restore_tables().await;
                     // The workers answer, so they live.
                     self.report_send_errors().await;
                     anabranch_kern::memory::give_back();
@@ -353,6 +360,16 @@ impl Agent {
                 let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
                 let _ = worker.end.upf.command(UpfCommand::Clock { unix_epoch_ns }, now);
             });
+        }
+    }
+
+    /// Address translation is there also after somebody has reloaded the rules of the host.
+    async fn restore_tables(&self) {
+        match self.net.restore_tables(&self.plan).await {
+            Ok(made) => made.iter().for_each(|table| {
+                tracing::warn!(table, "somebody removed this nftables table; it is there again");
+            }),
+            Err(error) => tracing::warn!("nftables: {error:#}"),
         }
     }
 

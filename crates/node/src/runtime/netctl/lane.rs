@@ -5,6 +5,7 @@
 //!         own addresses, one a path              UPF's      all of the pool is local           answers come back by mark M
 //! ```
 
+use super::keeper::Keeper;
 use super::slices::{PROXY_PRIORITY, Selector};
 use super::steps::Step;
 use super::{mptcp, tproxy};
@@ -61,7 +62,7 @@ pub fn lane_endpoint(session: Ipv4Addr, path: PathId) -> mptcp::Endpoint {
 }
 
 /// Names of the veth pair of a UPF's lane: the host's end, and the other one until it is in its namespace.
-fn lane_pair(device: &str) -> [String; 2] {
+pub fn lane_pair(device: &str) -> [String; 2] {
     [format!("{device}-n"), format!("{device}-m")]
 }
 
@@ -75,6 +76,9 @@ pub fn lane_of_upf(device: &str, pools: &[IpNet], mtu: u16) -> Vec<Step> {
     let [_, inside] = lane_pair(device);
     plan.push(Step::Rename { device: inside, to: N6_DEVICE.to_owned() });
     plan.push(Step::Up { device: N6_DEVICE.to_owned(), mtu });
+    // What the host itself says of a flow, such as that a packet is too large, comes from an address that is one of these.
+    let key = format!("net/ipv4/conf/{N6_DEVICE}/accept_local");
+    plan.push(Step::Sysctl { key, value: "1", only_from: None });
     for key in ["net/ipv4/ip_nonlocal_bind", "net/ipv6/ip_nonlocal_bind", "net/ipv4/tcp_tw_reuse"] {
         plan.push(Step::Sysctl { key: key.to_owned(), value: "1", only_from: None });
     }
@@ -123,7 +127,7 @@ fn everything(of_family: IpNet) -> IpNet {
     IpNet::new_assert(any, 0)
 }
 
-/// Answers to what came in by a device go out by it again (nftables, connection tracking).
+/// Answers to what came in by a device go out by it again, and so does what this host says of it (nftables, connection tracking).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WayBack {
     /// Name of the table.
@@ -135,34 +139,37 @@ pub struct WayBack {
 }
 
 impl WayBack {
-    fn ruleset(&self) -> Value {
-        let table = || json!({"family": "inet", "name": self.table});
+    fn ruleset(&self, kept: bool) -> Value {
         let by = |op: &str| json!({"match": {"op": op, "left": {"meta": {"key": "iifname"}}, "right": self.device}});
         let ct = |key: &str, right: Value| json!({"match": {"op": "==", "left": {"ct": {"key": key}}, "right": right}});
-        let rule = |expr: Value| {
-            let chain = "prerouting";
-            json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}})
-        };
+        let rule = |chain: &str, expr: Vec<Value>| json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}});
         // After connection tracking, before routing ("mangle").
-        let chain = json!({
-            "family": "inet", "table": self.table, "name": "prerouting", "type": "filter", "hook": "prerouting",
-            "prio": -150, "policy": "accept",
-        });
+        let chain = |hook: &str, kind: &str| {
+            json!({"add": {"chain": {
+                "family": "inet", "table": self.table, "name": hook, "type": kind, "hook": hook, "prio": -150,
+                "policy": "accept",
+            }}})
+        };
         let marked = json!({"mangle": {"key": {"ct": {"key": "mark"}}, "value": self.mark}});
-        let back = json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": self.mark}});
-        json!({"nftables": [
-            // "add" makes sure that there is something to delete.
-            {"add": {"table": table()}}, {"delete": {"table": table()}}, {"add": {"table": table()}},
-            {"add": {"chain": chain}},
-            rule(json!([by("=="), marked])),
-            rule(json!([by("!="), ct("mark", json!(self.mark)), ct("direction", json!("reply")), back])),
-        ]})
+        let back = || {
+            let mark = json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": self.mark}});
+            [ct("mark", json!(self.mark)), ct("direction", json!("reply")), mark]
+        };
+        let mut all = tproxy::emptied(&self.table, kept);
+        all.extend([chain("prerouting", "filter"), chain("output", "route")]);
+        all.push(rule("prerouting", vec![by("=="), marked]));
+        all.push(rule("prerouting", std::iter::once(by("!=")).chain(back()).collect()));
+        all.push(rule("output", back().to_vec()));
+        json!({"nftables": all})
     }
 }
 
-/// Puts the table in place of any earlier one of its name.
-pub fn install(way_back: &WayBack) -> anyhow::Result<()> {
-    tproxy::apply(&way_back.ruleset(), "nft_ct")
+/// Makes the table, as one that `nft flush ruleset` leaves and that goes with this process, if the kernel has such. There must
+/// be none of its name.
+pub fn install(way_back: &WayBack) -> anyhow::Result<Option<Keeper>> {
+    tproxy::keep(&way_back.table, |keeper| {
+        tproxy::apply(&way_back.ruleset(keeper.is_some()), keeper, "nft_ct")
+    })
 }
 
 #[cfg(test)]
@@ -174,16 +181,19 @@ mod tests {
     fn nft_takes_the_way_back() {
         in_private_network(|| {
             let way_back = WayBack { table: lane_table("anb-0"), device: "anb-0-n".into(), mark: 0xab68 };
-            install(&way_back).unwrap();
-            install(&way_back).unwrap();
+            let kept = install(&way_back).unwrap();
+            sh("nft flush ruleset");
             let all = sh("nft list ruleset");
             assert_eq!(all.matches("table inet anabranch_anb_0_lane").count(), 1, "{all}");
             for line in [
                 "iifname \"anb-0-n\" ct mark set 0x0000ab68",
                 "iifname != \"anb-0-n\" ct mark 0x0000ab68 ct direction reply meta mark set 0x0000ab68",
+                "type route hook output",
             ] {
                 assert!(all.contains(line), "{line}\n{all}");
             }
+            drop(kept);
+            assert_eq!(sh("nft list ruleset"), "");
         });
     }
 }

@@ -117,7 +117,8 @@ fn tables() -> anyhow::Result<Vec<Leads>> {
     Ok(all)
 }
 
-fn names() -> anyhow::Result<Vec<String>> {
+/// Names of the tables of ours.
+pub fn names() -> anyhow::Result<Vec<String>> {
     let said = nft(&["list", "tables", "inet"])?;
     let names = said.lines().filter_map(|line| line.strip_prefix("table inet ")?.split_whitespace().next());
     Ok(names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect())

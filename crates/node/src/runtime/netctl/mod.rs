@@ -101,6 +101,26 @@ impl Net {
         Ok(layer)
     }
 
+    /// Makes the plan's tables of nftables again that somebody removed (`nft flush ruleset`, and so most restarts of nftables);
+    /// their names. The layer of the plan undoes these, too.
+    pub async fn restore_tables(&self, plan: &[Step]) -> anyhow::Result<Vec<String>> {
+        let table = |step: &Step| match step {
+            Step::Masquerade(nat) => Some(nat.table.clone()),
+            Step::Close(filter) => Some(filter.table.clone()),
+            _ => None,
+        };
+        let mut wanted = plan.iter().filter_map(|step| Some((step, table(step)?))).peekable();
+        let mut made = Vec::new();
+        if wanted.peek().is_some() {
+            let there = tokio::task::spawn_blocking(leftover::names).await??;
+            for (step, table) in wanted.filter(|(_, table)| !there.contains(table)) {
+                steps::apply(&self.handle, &self.sysctls, step.clone()).await?;
+                made.push(table);
+            }
+        }
+        Ok(made)
+    }
+
     /// Undoes a layer, last step first. What cannot be undone is logged and left.
     pub async fn undo(&self, layer: Layer) {
         for undo in layer.0.into_iter().rev() {

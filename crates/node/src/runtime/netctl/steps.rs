@@ -248,8 +248,8 @@ pub async fn apply(handle: &Handle, sysctls: &Arc<Sysctls>, step: Step) -> anyho
         }
         Step::WayBack(way_back) => {
             let table = way_back.table.clone();
-            tokio::task::spawn_blocking(move || lane::install(&way_back)).await??;
-            Ok(Some(Undo::Table(table)))
+            let keeper = tokio::task::spawn_blocking(move || lane::install(&way_back)).await??;
+            Ok(Some(keeper.map_or(Undo::Table(table), Undo::Kept)))
         }
         Step::Up { device, mtu } => {
             write_sysctl(&format!("net/ipv6/conf/{device}/addr_gen_mode"), "1").ok();
@@ -356,6 +356,14 @@ pub async fn clean(handle: &Handle, device: &str, mark: u32) -> anyhow::Result<(
                 gone_is_fine(handle.rule().del(rule).execute().await)?;
             }
         }
+    }
+    // Connections of a TCP lane can outlive the program that had them, and with them its namespace and veth pair.
+    let [lane, _] = lane::lane_pair(device);
+    if let Ok(index) = index(&lane)
+        && is_veth(handle, index).await
+    {
+        tracing::info!("removing the device {lane} that an earlier run left");
+        gone_is_fine(handle.link().del(index).execute().await)?;
     }
     if let Ok(index) = index(device) {
         if !is_veth(handle, index).await {

@@ -65,18 +65,7 @@ impl Tproxy {
 
     /// As nftables' JSON (libnftables-json(5)): one transaction, in place of what is in the table.
     fn ruleset(&self, kept: bool) -> Value {
-        let table = || json!({"family": "inet", "name": self.table});
-        let mut all = if kept {
-            // Chains stay, without a rule.
-            vec![json!({"flush": {"table": table()}})]
-        } else {
-            // "add" makes sure that there is something to delete.
-            vec![
-                json!({"add": {"table": table()}}),
-                json!({"delete": {"table": table()}}),
-                json!({"add": {"table": table()}}),
-            ]
-        };
+        let mut all = emptied(&self.table, kept);
         all.extend([self.chain("classify", None), self.chain("prerouting", Some(("filter", "prerouting")))]);
         let mut rule = |chain: &str, expr: Vec<Value>| {
             all.push(json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}}));
@@ -227,15 +216,36 @@ const MODULES: &str = "nft_tproxy, nft_socket, nft_fib_inet and nft_ct";
 /// # Errors
 /// nft is missing, or the kernel lacks what it takes.
 pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
-    match Keeper::new(&tproxy.table) {
-        Ok(keeper) => {
-            replace(tproxy, Some(&keeper))?;
-            Ok(Some(keeper))
-        }
+    keep(&tproxy.table, |keeper| replace(tproxy, keeper))
+}
+
+/// Fills a table that goes with this process and that only this process changes, if the kernel has such; if not (`None`), one
+/// that stays until it is removed.
+///
+/// # Errors
+/// Those of `fill`.
+pub fn keep(
+    table: &str,
+    fill: impl FnOnce(Option<&Keeper>) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<Keeper>> {
+    match Keeper::new(table) {
+        Ok(keeper) => fill(Some(&keeper)).map(|()| Some(keeper)),
         Err(error) => {
             tracing::info!("the nftables table stays if this program is killed: {error:#}");
-            replace(tproxy, None).map(|()| None)
+            fill(None).map(|()| None)
         }
+    }
+}
+
+/// The table is there and has no rule.
+pub fn emptied(table: &str, kept: bool) -> Vec<Value> {
+    let table = || json!({"table": {"family": "inet", "name": table}});
+    if kept {
+        // Chains stay, without a rule.
+        vec![json!({"flush": table()})]
+    } else {
+        // "add" makes sure that there is something to delete.
+        vec![json!({"add": table()}), json!({"delete": table()}), json!({"add": table()})]
     }
 }
 
@@ -244,17 +254,14 @@ pub fn lead(tproxy: &Tproxy) -> anyhow::Result<Option<Keeper>> {
 /// # Errors
 /// As [`lead`]; nothing has changed.
 pub fn replace(tproxy: &Tproxy, keeper: Option<&Keeper>) -> anyhow::Result<()> {
-    match keeper {
-        Some(keeper) => {
-            let run = keeper.run(&tproxy.ruleset(true));
-            run.with_context(|| format!("(the kernel needs {MODULES})"))
-        }
-        None => apply(&tproxy.ruleset(false), MODULES),
-    }
+    apply(&tproxy.ruleset(keeper.is_some()), keeper, MODULES)
 }
 
 /// Has nft execute a ruleset; `modules` is what it takes of the kernel.
-pub fn apply(ruleset: &Value, modules: &str) -> anyhow::Result<()> {
+pub fn apply(ruleset: &Value, keeper: Option<&Keeper>, modules: &str) -> anyhow::Result<()> {
+    if let Some(keeper) = keeper {
+        return keeper.run(ruleset).with_context(|| format!("(the kernel needs {modules})"));
+    }
     match helper::apply_ruleset_raw(&ruleset.to_string(), DEFAULT_NFT, DEFAULT_ARGS) {
         Ok(_) => Ok(()),
         Err(NftablesError::NftExecution { inner, .. }) => {
