@@ -473,7 +473,13 @@ impl PathMonitor {
         self.meters.as_ref().map_or(0, |meters| meters.lasting_rx)
     }
 
-    /// The larger lasting loss of both directions, in whole percent, if it has changed since this was asked last.
+    /// The larger lasting loss of both directions, in whole percent.
+    #[must_use]
+    pub fn lasting_loss_percent(&self) -> u8 {
+        self.meters.as_ref().map_or(0, |meters| meters.lasting_percent())
+    }
+
+    /// The same, if it has changed since this was asked last.
     pub fn take_lasting_loss(&mut self) -> Option<u8> {
         let percent = self.meters.as_ref()?.lasting_percent();
         (core::mem::replace(&mut self.taken_loss, percent) != percent).then_some(percent)

@@ -22,6 +22,8 @@ const ALL_DOWN: Duration = Duration::from_millis(100);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A cookie is worth trying for this long (its secret rotates every two minutes).
 const COOKIE_LIFE: Duration = Duration::from_secs(110);
+/// A clock that was set by more than this may be what the UPF refused us for.
+const CLOCK_STEP_NS: u64 = 1_000_000_000;
 
 pub(super) struct Handshake {
     waiting: Option<Waiting>,
@@ -32,6 +34,8 @@ pub(super) struct Handshake {
     cookie: Option<(Cookie, Instant)>,
     all_down_since: Option<Instant>,
     last_timestamp_ns: u64,
+    /// The largest one that the UPF accepted.
+    accepted_timestamp_ns: u64,
 }
 
 struct Waiting {
@@ -53,6 +57,7 @@ impl Handshake {
             cookie: None,
             all_down_since: None,
             last_timestamp_ns,
+            accepted_timestamp_ns: last_timestamp_ns,
         }
     }
 
@@ -190,6 +195,7 @@ impl Ue {
         self.handshake.tries = 0;
         self.handshake.refusals = 0;
         let timestamp_ns = self.handshake.last_timestamp_ns;
+        self.handshake.accepted_timestamp_ns = timestamp_ns;
         self.event(UeEvent::Handshake { timestamp_ns });
         self.handshake.all_down_since = None;
         self.handshake.next_try = now + RETRY;
@@ -229,8 +235,19 @@ impl Ue {
         self.handshake.waiting = None;
         self.handshake.tries = 0;
         self.handshake.refusals = self.handshake.refusals.saturating_add(1);
+        // The UPF remembers only what it accepted: a clock that was ahead must not bind those that come after it is right.
+        self.handshake.last_timestamp_ns = self.handshake.accepted_timestamp_ns;
         self.handshake.next_try = now + retry_in;
         self.event(UeEvent::Refused { reason, retry_in });
+    }
+
+    /// The clock may have been set. One that was wrong may be why the UPF refused us.
+    pub(super) fn on_clock(&mut self, unix_epoch_ns: u64, now: Instant) {
+        let step_ns = self.config.unix_epoch_ns.abs_diff(unix_epoch_ns);
+        self.config.unix_epoch_ns = unix_epoch_ns;
+        if step_ns > CLOCK_STEP_NS && !self.connected && self.handshake.refusals > 0 {
+            self.handshake.hurry(now);
+        }
     }
 
     /// The UPF ended the session: nothing more can be sent, and a new one is asked for.

@@ -123,6 +123,11 @@ pub enum UeCommand {
         /// User and cgroup.
         owner: FlowOwner,
     },
+    /// The machine's clock was set: this is the Unix time, in nanoseconds, at which `now` was 0.
+    Clock {
+        /// See [`UeConfig::unix_epoch_ns`].
+        unix_epoch_ns: u64,
+    },
     /// End the session.
     Close,
 }
@@ -166,6 +171,21 @@ pub enum UeEvent {
     OwnerWanted(anabranch_wire::ip::FlowKey),
     /// From the session.
     Session(SessionEvent),
+}
+
+/// What events tell changes of, as it is now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UeState {
+    /// Addresses of the session; none before the first one.
+    pub addresses: Addresses,
+    /// MTU of the inner interface, in bytes.
+    pub mtu: u16,
+    /// Whether the UPF offers a TCP lane.
+    pub tcp_lane: bool,
+    /// The rules in force, the one of last resort not among them.
+    pub rules: Vec<Rule>,
+    /// Of each path, whether it is up, and its lasting loss in percent, the larger of both directions.
+    pub paths: Vec<(bool, u8)>,
 }
 
 /// Inner packets kept while no path is up.
@@ -433,6 +453,7 @@ impl Ue {
                 self.session.assign_owner(&key, &owner, now, &shared);
                 self.drain_session_events(now);
             }
+            UeCommand::Clock { unix_epoch_ns } => self.on_clock(unix_epoch_ns, now),
             UeCommand::Close => self.session.close(0),
         }
     }
@@ -524,9 +545,23 @@ impl Ue {
         }
     }
 
-    /// The rules in force, the one of last resort not among them.
+    /// What events tell changes of: an event can be lost where they are not taken in time.
     #[must_use]
-    pub fn rules(&self) -> Vec<Rule> {
+    pub fn state(&self) -> UeState {
+        let paths = (0..self.config.accesses.len() as PathId).map(|path| {
+            let loss = self.session.path(path).map_or(0, |state| state.monitor.lasting_loss_percent());
+            (self.session.states().get(path).is_up(), loss)
+        });
+        UeState {
+            addresses: self.session.addresses(),
+            mtu: self.config.params.inner_mtu,
+            tcp_lane: self.upf_has_lane,
+            rules: self.rules(),
+            paths: paths.collect(),
+        }
+    }
+
+    fn rules(&self) -> Vec<Rule> {
         chained([self.config.rules.as_slice(), &self.upf_rules])
     }
 

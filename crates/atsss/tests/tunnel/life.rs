@@ -411,6 +411,38 @@ fn a_ue_whose_clock_went_back_goes_on_where_it_was_or_is_told_and_let_in_by_the_
     }
 }
 
+/// A clock that is wrong when the UE starts, and is set a while later (NTP): the stamps of refused handshakes do not count.
+#[test]
+fn a_ue_whose_clock_is_set_while_it_runs_is_let_in_at_once() {
+    for (ahead, remembered) in [(48, false), (100_000, true), (-48, true)] {
+        let mut w = on_a_late_day();
+        w.ue_config.unix_epoch_ns = hours(&w, 0);
+        w.restart_ue(1);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected());
+        // Behind: what it remembers is lost, and the UPF knows later stamps.
+        w.ue_config.last_timestamp_ns = if ahead > 0 && remembered { newest_ns(&w) } else { 0 };
+        w.ue_config.unix_epoch_ns = hours(&w, ahead);
+        w.restart_ue(2);
+        w.run_ms(7 * 60_000);
+        assert!(!w.ue.is_connected(), "{ahead} hours");
+        // A small step is none.
+        let unix_epoch_ns = hours(&w, ahead) + 500_000_000;
+        w.ue.on_command(UeCommand::Clock { unix_epoch_ns }, w.now);
+        w.run_ms(1_000);
+        assert!(!w.ue.is_connected(), "{ahead} hours");
+        let unix_epoch_ns = hours(&w, 0);
+        w.ue.on_command(UeCommand::Clock { unix_epoch_ns }, w.now);
+        w.run_ms(1_000);
+        assert!(w.ue.is_connected(), "{ahead} hours: {:?}", why_refused(&w));
+        // What was accepted is the least that follows, also where the clock goes back again.
+        let stamp = newest_ns(&w);
+        w.ue.on_command(UeCommand::Clock { unix_epoch_ns: hours(&w, -3) }, w.now);
+        w.run_ms(200_000);
+        assert!(w.ue.is_connected() && newest_ns(&w) > stamp, "{ahead} hours: rekeyed");
+    }
+}
+
 /// How often the UPF said that two devices have one key, and how often one was pushed out.
 fn shared_keys(w: &World) -> (usize, u64) {
     let told = w.upf_events.iter().filter(|(_, event)| matches!(event, UpfEvent::SharedKey { .. })).count();
