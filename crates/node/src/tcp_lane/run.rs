@@ -24,6 +24,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// A lane that failed is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// How long connections may take to have subflows on a path that came back, before the only others go.
 const JOINS: Duration = Duration::from_secs(1);
 
@@ -58,6 +60,8 @@ pub struct LaneOfUe {
     running: Option<RunningUe>,
     /// Why there is none although there should be.
     trouble: Option<String>,
+    /// When it failed last.
+    failed_at: Option<Instant>,
 }
 
 struct RunningUe {
@@ -79,20 +83,17 @@ struct RunningUe {
 impl LaneOfUe {
     /// None yet.
     pub fn new(config: UeLaneSection, device: &Device, accesses: Vec<String>, net: Net) -> Self {
-        let mut states = PathStates::default();
-        for path in paths(&accesses) {
-            states.set(path, PathState::up(0));
-        }
         Self {
             config,
             device: device.clone(),
             accesses,
             net,
             offered: false,
-            states,
+            states: PathStates::default(),
             lossy: Lossy::NONE,
             running: None,
             trouble: None,
+            failed_at: None,
         }
     }
 
@@ -131,10 +132,16 @@ impl LaneOfUe {
             Err(error) => {
                 let trouble = format!("no TCP lane, its flows go by packets: {error:#}");
                 self.trouble = Some(trouble.clone());
+                self.failed_at = Some(Instant::now());
                 // Said once.
                 (had.as_ref() != Some(&trouble)).then_some(trouble)
             }
         }
+    }
+
+    /// Whether it failed so recently that it is not tried again without a reason.
+    pub fn rests_after_trouble(&self) -> bool {
+        self.trouble.is_some() && self.failed_at.is_some_and(|at| at.elapsed() < TRY_AGAIN)
     }
 
     async fn start(
@@ -302,7 +309,6 @@ impl LaneOfUe {
         if back.is_empty() && gone.is_empty() {
             return;
         }
-        running.withdrawn = withdrawn;
         let change = move || {
             for endpoint in &back {
                 netctl::add_endpoint(endpoint)?;
@@ -312,8 +318,10 @@ impl LaneOfUe {
             }
             Ok(())
         };
-        if let Err(error) = running.lane.run(change).await {
-            tracing::warn!("endpoints of Multipath TCP of the TCP lane: {error:#}");
+        match running.lane.run(change).await {
+            Ok(()) => running.withdrawn = withdrawn,
+            // Tried again with the next look.
+            Err(error) => tracing::warn!("endpoints of Multipath TCP of the TCP lane: {error:#}"),
         }
     }
 

@@ -5,12 +5,14 @@ use crate::runtime::engine::udp::AccessSocket;
 use crate::runtime::netctl::{Health, Watched, bind_access, interface_of};
 use anabranch_atsss::session::Security;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interface MTU where none can be found out.
 const DEFAULT_MTU: u32 = 1500;
 /// A name server that does not answer must not hold anything up.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(3);
+/// Without an answer by the access for so long, another address of the name is tried.
+const UNANSWERED: Duration = Duration::from_secs(20);
 
 /// One access and what is known of it.
 pub struct Access {
@@ -23,6 +25,8 @@ pub struct Access {
     gro: bool,
     health: Health,
     bound: bool,
+    /// Since when nothing comes by it, or another address was tried.
+    silent_since: Option<Instant>,
 }
 
 /// What the data path has to be told.
@@ -40,7 +44,7 @@ impl Access {
         let health = Health { trouble: Some(UNRESOLVED), index: None };
         let remote = literal(&config.remote);
         let gro = !(device.fast_path && config.security == Security::Plain);
-        Self { config, remote, mark: device.mark, gro, health, bound: false }
+        Self { config, remote, mark: device.mark, gro, health, bound: false, silent_since: None }
     }
 
     /// Why it cannot be used.
@@ -62,6 +66,36 @@ impl Access {
         self.remote.unwrap_or_else(|| SocketAddr::new(self.any(), self.config.remote.port))
     }
 
+    /// Index of its interface, if it has one and that is there.
+    pub fn index(&self) -> Option<u32> {
+        self.health.index
+    }
+
+    /// Whether the UPF answers by it.
+    pub fn set_answers(&mut self, answers: bool, now: Instant) {
+        self.silent_since = if answers { None } else { self.silent_since.or(Some(now)) };
+    }
+
+    /// Which of the UPF's addresses to use: the one in use while it is one of them and can be reached, else the next that this
+    /// access reaches.
+    pub fn choose(&mut self, found: &[SocketAddr], now: Instant) -> Option<SocketAddr> {
+        let reached = |remote: SocketAddr| self.watched(remote).health().trouble.is_none();
+        let silent = self.silent_since.is_some_and(|since| now >= since + UNANSWERED);
+        let at = found.iter().position(|address| self.remote == Some(*address));
+        match at.map(|at| found[at]) {
+            Some(remote) if !silent && reached(remote) => return Some(remote),
+            _ => {}
+        }
+        // Those after the one in use come first.
+        let from = at.map_or(0, |at| at + 1);
+        let next = found[from..].iter().chain(&found[..from]).copied().find(|address| reached(*address));
+        let chosen = next.or(at.map(|at| found[at])).or(found.first().copied());
+        if silent && chosen != self.remote {
+            self.silent_since = Some(now);
+        }
+        chosen
+    }
+
     /// The UPF is at this address; whether that is news.
     pub fn set_remote(&mut self, remote: SocketAddr) -> bool {
         let old = self.remote.replace(remote);
@@ -72,7 +106,7 @@ impl Access {
 
     /// Looks at interface, addresses and routes; opens a socket when it is time to.
     pub fn look(&mut self) -> Change {
-        let Some(watched) = self.watched() else { return Change::default() };
+        let Some(watched) = self.remote.map(|remote| self.watched(remote)) else { return Change::default() };
         let old = self.health.clone();
         self.health = watched.health();
         let mut change = Change::default();
@@ -104,10 +138,9 @@ impl Access {
         u16::try_from(mtu.unwrap_or(DEFAULT_MTU).min(9216)).unwrap_or(1500).saturating_sub(headers)
     }
 
-    fn watched(&self) -> Option<Watched> {
-        let remote = self.remote?;
+    fn watched(&self, remote: SocketAddr) -> Watched {
         let UeAccess { interface, local, .. } = &self.config;
-        Some(Watched { interface: interface.clone(), local: *local, remote, mark: self.mark })
+        Watched { interface: interface.clone(), local: *local, remote, mark: self.mark }
     }
 
     fn open(&mut self, watched: &Watched) -> Option<AccessSocket> {
@@ -146,15 +179,70 @@ pub fn is_name(remote: &RemoteAddr) -> bool {
     literal(remote).is_none()
 }
 
-/// Asks for the address of a remote; of the family of `local`, if that is given.
-pub async fn resolve(remote: RemoteAddr, local: Option<IpAddr>) -> Option<SocketAddr> {
+/// Asks for the addresses of a remote; of the family of `local`, if that is given. None: there is no answer.
+pub async fn resolve(remote: RemoteAddr, local: Option<IpAddr>) -> Vec<SocketAddr> {
     let lookup = tokio::net::lookup_host((remote.host.as_str(), remote.port));
     match tokio::time::timeout(RESOLVE_WITHIN, lookup).await {
-        Ok(Ok(mut found)) => found.find(|a| local.is_none_or(|l| l.is_ipv6() == a.is_ipv6())),
+        Ok(Ok(found)) => found.filter(|a| local.is_none_or(|l| l.is_ipv6() == a.is_ipv6())).collect(),
         Ok(Err(error)) => {
             tracing::debug!("{remote}: {error}");
-            None
+            Vec::new()
         }
-        Err(_) => None,
+        Err(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_private_network, sh};
+
+    fn access(interface: &str) -> Access {
+        let file =
+            format!("name = \"{interface}\"\ninterface = \"{interface}\"\nremote = \"upf.example:4500\"\n");
+        Access::new(toml::from_str(&file).unwrap(), &Device::default())
+    }
+
+    /// A name with addresses of both families, and accesses that have one each.
+    #[test]
+    fn each_access_takes_an_address_that_it_reaches_and_keeps_it() {
+        in_private_network(|| {
+            sh("for i in wlan0 wwan0; do ip link add $i type veth peer name p$i; ip link set p$i up; ip link set $i up; done
+                ip addr add 10.9.0.2/24 dev wlan0; ip route add default via 10.9.0.1 dev wlan0
+                ip addr add 2001:db8:9::2/64 dev wwan0 nodad; ip -6 route add default via 2001:db8:9::1 dev wwan0");
+            let [v4, v6, other]: [SocketAddr; 3] =
+                ["198.51.100.7:4500", "[2001:db8:77::7]:4500", "198.51.100.8:4500"]
+                    .map(|a| a.parse().unwrap());
+            let now = Instant::now();
+            for found in [[v4, v6], [v6, v4]] {
+                assert_eq!(access("wlan0").choose(&found, now), Some(v4));
+                assert_eq!(access("wwan0").choose(&found, now), Some(v6));
+            }
+            // Without one that is reached, any will do; without an answer, none.
+            assert_eq!(access("nowhere0").choose(&[v6, v4], now), Some(v6));
+            assert_eq!(access("wlan0").choose(&[], now), None);
+            // A name server that turns its answers round changes nothing, nor does another address family that came.
+            let mut wlan = access("wlan0");
+            wlan.remote = Some(v4);
+            sh(
+                "ip addr add 2001:db8:8::2/64 dev wlan0 nodad; ip -6 route add default via 2001:db8:8::1 dev wlan0 metric 1",
+            );
+            for found in [[v4, v6, other], [other, v6, v4]] {
+                assert_eq!(wlan.choose(&found, now), Some(v4));
+            }
+            // One that does not answer gives way to the next, once in a while.
+            wlan.set_answers(false, now);
+            assert_eq!(wlan.choose(&[v4, v6, other], now), Some(v4));
+            let later = now + UNANSWERED;
+            assert_eq!(wlan.choose(&[v4, v6, other], later), Some(v6));
+            wlan.remote = Some(v6);
+            assert_eq!(wlan.choose(&[v4, v6, other], later), Some(v6));
+            assert_eq!(wlan.choose(&[v4, v6, other], later + UNANSWERED), Some(other));
+            wlan.remote = Some(other);
+            wlan.set_answers(true, later);
+            assert_eq!(wlan.choose(&[v4, v6, other], later + 9 * UNANSWERED), Some(other));
+            // One that is not there any more is left.
+            assert_eq!(wlan.choose(&[v4], later), Some(v4));
+        });
     }
 }

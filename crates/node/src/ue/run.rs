@@ -55,7 +55,8 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
         config.access.iter().map(|a| Access::new(a.clone(), &config.device)).collect();
     for access in accesses.iter_mut().filter(|a| a.remote.is_none()) {
         let config::UeAccess { remote, local, .. } = access.config.clone();
-        access.remote = access::resolve(remote.clone(), local).await;
+        let found = access::resolve(remote.clone(), local).await;
+        access.remote = access.choose(&found, Instant::now());
         if access.remote.is_none() {
             let name = &access.config.name;
             tracing::warn!(
@@ -67,10 +68,8 @@ pub async fn run(args: &Common, config: UeConfig) -> anyhow::Result<()> {
     }
     let mtu = mtu(&config.device, &accesses);
 
-    let mut plan = netctl::ue_accesses(config.access.iter().filter_map(|a| a.interface.as_deref()));
     let (inner, namespace) = netctl::inner_end(&config.device);
-    plan.extend(inner);
-    let base = net.apply(plan).await?;
+    let base = net.apply(inner).await?;
     let result = serve(args, config, key, &net, namespace.as_ref(), accesses, mtu, &mut signals).await;
     net.undo(base).await;
     net.restore_rest().await;
@@ -173,6 +172,7 @@ async fn serve(
         taps,
         installed,
         lane,
+        loosened: Vec::new(),
         session: Layer::default(),
         addresses: Addresses::default(),
         mtu,
@@ -199,6 +199,9 @@ async fn serve(
     agent.installed.remove().await;
     agent.lane.stop(&agent.worker.clone()).await;
     net.undo(std::mem::take(&mut agent.session)).await;
+    for (_, layer) in std::mem::take(&mut agent.loosened) {
+        net.undo(layer).await;
+    }
     let stopped = worker_pool.stop();
     result.and(stopped)
 }
@@ -214,6 +217,8 @@ struct Agent {
     /// Routes and rules of slices.
     installed: Installed,
     lane: LaneOfUe,
+    /// Of each access, the index of its interface, and what lets answers in by it that is not the best route to the UPF.
+    loosened: Vec<(Option<u32>, Layer)>,
     /// Addresses and routes of the session.
     session: Layer,
     addresses: Addresses,
@@ -262,16 +267,17 @@ impl Agent {
                     ProcessSignal::Reload => reloading(self.reload()).await,
                 },
                 () = changed.notified() => {
-                    self.look();
+                    self.look().await;
                     self.installed.bring(&self.taps, false).await;
                 }
                 () = self.lane.joined() => self.lane.follow_paths().await,
                 () = taps.changed() => self.installed.bring(&self.taps, false).await,
                 Some(event) = events.recv() => self.on_event(event).await?,
                 Some(request) = requests.recv() => self.on_request(request).await,
-                Some((path, remote)) = addresses.recv() => self.on_resolved(path, remote).await,
+                Some((path, found)) = addresses.recv() => self.on_resolved(path, found).await,
                 _ = tick.tick() => {
-                    self.look();
+                    self.look().await;
+                    self.bring_session().await?;
                     // Facts run out, too.
                     self.installed.bring(&self.taps, true).await;
                     self.resolve(&resolved);
@@ -285,11 +291,66 @@ impl Agent {
     }
 
     /// Looks at every access and passes on what changed.
-    fn look(&mut self) {
+    async fn look(&mut self) {
         for path in 0..self.accesses.len() {
             let change = self.accesses[path].look();
+            self.loosen(path).await;
             self.apply_change(path, change);
         }
+    }
+
+    /// Answers of the UPF may come in by an access that is not the best route to it: also by one whose interface came, or came
+    /// again, after the start.
+    async fn loosen(&mut self, path: usize) {
+        self.loosened.resize_with(self.accesses.len(), Default::default);
+        let access = &self.accesses[path];
+        let (index, Some(name)) = (access.index(), &access.config.interface) else { return };
+        if self.loosened[path].0 == index {
+            return;
+        }
+        let plan = netctl::ue_accesses(std::iter::once(name.as_str()));
+        self.net.undo(std::mem::take(&mut self.loosened[path].1)).await;
+        match self.net.apply(plan).await {
+            Ok(layer) => self.loosened[path] = (index, layer),
+            // Tried again with the next look.
+            Err(error) => tracing::warn!(access = access.config.name, "{error:#}"),
+        }
+    }
+
+    /// Brings addresses, routes and lane to what the session is. Events tell changes, but one may have been lost, and what failed
+    /// may succeed now. Also tells the session what nobody else does: the time.
+    async fn bring_session(&mut self) -> anyhow::Result<()> {
+        let query = self.worker.query(|worker, now| {
+            let unix_epoch_ns = unix_ns().saturating_sub(now.as_nanos());
+            worker.end.on_command(UeCommand::Clock { unix_epoch_ns }, now);
+            worker.end.state()
+        });
+        // A worker that is too busy is asked the next time.
+        let Ok(state) = query.await else { return Ok(()) };
+        let now = Instant::now();
+        for (access, (up, _)) in self.accesses.iter_mut().zip(&state.paths) {
+            access.set_answers(*up, now);
+        }
+        if state.addresses != Addresses::default()
+            && (self.addresses, self.mtu) != (state.addresses, state.mtu)
+        {
+            (self.addresses, self.mtu) = (state.addresses, state.mtu);
+            self.apply_session().await?;
+        }
+        self.lane.offered = state.tcp_lane;
+        let mut events = Vec::new();
+        for (path, (up, loss_percent)) in (0..).zip(state.paths) {
+            events.extend(self.lane.set_path(path, up).await);
+            events.extend(self.lane.set_loss(path, loss_percent).await);
+        }
+        self.lane.follow_paths().await;
+        for event in events {
+            self.log.push(api::Event { ue: Some(self.config.ue.name.clone()), ..event });
+        }
+        if !self.lane.rests_after_trouble() {
+            self.bring_lane(&state.rules).await;
+        }
+        Ok(())
     }
 
     fn apply_change(&mut self, path: usize, change: Change) {
@@ -313,22 +374,22 @@ impl Agent {
     }
 
     /// Asks for the addresses of remotes that are names, while they are unknown or do not answer.
-    fn resolve(&self, resolved: &mpsc::Sender<(usize, SocketAddr)>) {
+    fn resolve(&self, resolved: &mpsc::Sender<(usize, Vec<SocketAddr>)>) {
         for (path, access) in self.accesses.iter().enumerate() {
             if access::is_name(&access.config.remote) {
                 let (remote, local, resolved) =
                     (access.config.remote.clone(), access.config.local, resolved.clone());
                 tokio::spawn(async move {
-                    if let Some(address) = access::resolve(remote, local).await {
-                        let _ = resolved.send((path, address)).await;
-                    }
+                    let found = access::resolve(remote, local).await;
+                    let _ = resolved.send((path, found)).await;
                 });
             }
         }
     }
 
-    async fn on_resolved(&mut self, path: usize, remote: SocketAddr) {
+    async fn on_resolved(&mut self, path: usize, found: Vec<SocketAddr>) {
         let Some(access) = self.accesses.get_mut(path) else { return };
+        let Some(remote) = access.choose(&found, Instant::now()) else { return };
         if !access.set_remote(remote) {
             return;
         }
@@ -337,7 +398,7 @@ impl Agent {
         if let Err(error) = self.worker.run(|worker, now| worker.end.on_command(command, now)) {
             tracing::error!("{error}");
         }
-        self.look();
+        self.look().await;
     }
 
     async fn report_send_errors(&self) {
@@ -359,7 +420,7 @@ impl Agent {
                 if (self.addresses, self.mtu) != (addresses, mtu) {
                     (self.addresses, self.mtu) = (addresses, mtu);
                     self.apply_session().await?;
-                    self.bring_lane().await;
+                    self.bring_lane_now().await;
                 }
             }
             UeEvent::Handshake { timestamp_ns } => {
@@ -392,11 +453,11 @@ impl Agent {
             UeEvent::HandshakeTimeout { .. } => {}
             UeEvent::Rules(count) => {
                 self.log.push(views::event("rules", Some(&ue), format!("{count} rules in force")));
-                self.bring_lane().await;
+                self.bring_lane_now().await;
             }
             UeEvent::TcpLane(offered) => {
                 self.lane.offered = offered;
-                self.bring_lane().await;
+                self.bring_lane_now().await;
             }
             UeEvent::BadConfig(error) => self.log.push(views::event("bad-config", Some(&ue), error)),
             UeEvent::OwnerWanted(key) => {
@@ -428,10 +489,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Leads TCP flows to the lane, or not, as rules and session are now.
-    async fn bring_lane(&mut self) {
-        let Ok(rules) = self.worker.query(|worker, _| worker.end.rules()).await else { return };
-        if let Some(what) = self.lane.bring(&rules, self.addresses.v4, self.mtu, &self.worker).await {
+    /// Leads TCP flows to the lane, or not, as rules and session are now; if the worker is too busy, with the next tick.
+    async fn bring_lane_now(&mut self) {
+        if let Ok(state) = self.worker.query(|worker, _| worker.end.state()).await {
+            self.bring_lane(&state.rules).await;
+        }
+    }
+
+    async fn bring_lane(&mut self, rules: &[Rule]) {
+        if let Some(what) = self.lane.bring(rules, self.addresses.v4, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
     }
@@ -638,9 +704,8 @@ impl Agent {
                     continue;
                 }
                 self.accesses[path].config.remote = access.remote.clone();
-                if let Some(remote) = access::resolve(access.remote.clone(), access.local).await {
-                    self.on_resolved(path, remote).await;
-                }
+                let found = access::resolve(access.remote.clone(), access.local).await;
+                self.on_resolved(path, found).await;
                 done.changed.push(format!("access {} remote", access.name));
             }
             self.config.access.clone_from(&new.access);

@@ -278,6 +278,121 @@ fn an_access_that_loses_too_much_is_left() {
 }
 
 #[test]
+fn an_access_that_was_never_up_has_no_subflow() {
+    let Some(world) = World::new() else { return };
+    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1");
+    let by_default = |file: &str| file.replace("\"cubic\"", "\"\"");
+    world.configure(&Options {
+        ue_rules: &by_default(RULES),
+        upf_more: &by_default(ROUTED),
+        ..Options::default()
+    });
+    world.ue.sh("ip link set 5g0 down");
+    // Somebody has the lane's port when it starts.
+    let port = listen(&world.ue, "127.0.0.1:15172");
+    let (upf, ue) = (world.start_upf(), world.spawn("ue"));
+    world.until("the lane is missed", || lane(&world, "ue")["state"] == "failed");
+    drop(port);
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    let longest = download(&world, 40 << 20);
+    let left = || lane(&world, "ue")["left"].to_string();
+    world.until("one carries it", || subflows(&world) == 1);
+    assert!(left().contains("5g") && left().contains("down"), "{}", left());
+    world.ue.sh("nft 'add table inet hole; add chain inet hole in { type filter hook input priority 0; }
+         add rule inet hole in iifname \"wifi0\" numgen random mod 100 < 30 drop'");
+    world.until("it loses, and is all there is", || {
+        let paths = world.get("ue", "/v1/paths")["paths"].as_array().cloned().unwrap_or_default();
+        let loss = |path: &serde_json::Value| path["load"]["lasting_loss_rx_percent"].as_f64();
+        paths.iter().any(|path| path["access"] == "wifi" && loss(path) > Some(15.0))
+    });
+    assert!(!left().contains("wifi"), "{}", left());
+    world.ue.sh("nft delete table inet hole; ip link set 5g0 up");
+    world.until("both are up", || world.paths_up("ue") == 2);
+    println!("longest silence: {:?}", longest());
+    ue.stop();
+    upf.stop();
+}
+
+/// An access that is not the best route to the UPF, where the kernel drops what does not come by that (`rp_filter = 1`), and
+/// whose interface goes and comes with another index.
+#[test]
+fn an_interface_that_comes_again_takes_answers_by_another_way() {
+    let Some(world) = World::new() else { return };
+    world.configure(&Options::default());
+    let file = std::fs::read_to_string(world.file("ue.toml")).unwrap();
+    std::fs::write(world.file("ue.toml"), file.replace("10.1.0.1:4500", "192.0.2.1:4500")).unwrap();
+    world.ue.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
+                 ip route add 192.0.2.1 via 10.2.0.1 dev wifi0 metric 10");
+    let route = "ip route add 192.0.2.1 via 10.1.0.1 dev 5g0 metric 20";
+    world.ue.sh(route);
+    let upf = world.start_upf();
+    let ue = world.start_ue();
+    for _ in 0..2 {
+        world.ue.sh("ip link del 5g0");
+        world.until("it is gone", || world.paths_up("ue") == 1);
+        world.ue.veth("5g0", &world.upf, "5g0");
+        world.upf.sh("ip addr add 10.1.0.1/24 dev 5g0");
+        world.ue.sh(&format!("ip addr add 10.1.0.2/24 dev 5g0; {route}"));
+        world.until("it is back", || world.paths_up("ue") == 2);
+    }
+    ue.stop();
+    upf.stop();
+    let rp_filter =
+        world.ue.sh("cat /proc/sys/net/ipv4/conf/5g0/rp_filter /proc/sys/net/ipv4/conf/wifi0/rp_filter");
+    assert_eq!(rp_filter, "1\n0\n", "as the interfaces had it");
+}
+
+/// What connections of a UPF that was killed leave behind must not keep the next one from starting, nor may a change of the
+/// host's own rules take the lane's way back.
+#[test]
+fn a_upf_that_was_killed_starts_again_and_rules_of_the_host_may_change() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let mut client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (_server, _) = listener.accept().unwrap();
+    client.write_all(b"open").unwrap();
+    upf.signal(nix::sys::signal::Signal::SIGKILL);
+    drop(upf);
+    let start = Instant::now();
+    let upf = world.start_upf();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    world.until("the lane runs", || world.paths_up("ue") == 2 && lane(&world, "ue")["state"] == "runs");
+    world.upf.sh("nft flush ruleset");
+    let go = || {
+        let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+        exchange(client, listener.accept().unwrap().0, 100_000);
+    };
+    let before = carried(&world, "upf", "mptcp");
+    world.until("flows go by the lane", || {
+        go();
+        carried(&world, "upf", "mptcp") > before
+    });
+    ue.stop();
+    upf.stop();
+}
+
+/// What the UPF's host says of a flow of the lane reaches the lane: that a packet is too large, and that its rules refuse it.
+#[test]
+fn what_the_host_of_the_upf_says_reaches_the_lane() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    world.upf.sh("ip link set n6 mtu 1280; nft 'add table inet host
+         add chain inet host forward { type filter hook forward priority 0; }
+         add rule inet host forward tcp dport 8081 reject'");
+    for host in [V4, V6] {
+        let listener = listen(&world.server, &format!("{host}:8080"));
+        let client = connect(&world.ue, &format!("{host}:8080")).unwrap();
+        exchange(client, listener.accept().unwrap().0, 2 << 20);
+        let start = Instant::now();
+        let refused = connect(&world.ue, &format!("{host}:8081")).and_then(|mut to| to.read(&mut [0; 1]));
+        assert!(refused.is_err(), "{refused:?}");
+        assert!(start.elapsed() < Duration::from_secs(2), "{host}: {:?}", start.elapsed());
+    }
+    assert_eq!(carried(&world, "ue", "mptcp"), 2, "{}", lane(&world, "ue"));
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
 fn without_a_lane_at_the_upf_flows_go_by_packets() {
     let Some((world, upf, ue)) = start("[n6]\nmode = \"routed\"\n") else { return };
     let listener = listen(&world.server, &format!("{V4}:8080"));
