@@ -3,7 +3,7 @@
 use super::world::{Setup, World, address, udp};
 use super::{balance, connected, standby};
 use anabranch_atsss::drops::DropReason;
-use anabranch_atsss::session::{Addresses, SessionEvent};
+use anabranch_atsss::session::{Addresses, Origin, SessionEvent};
 use anabranch_atsss::ue::{UeCommand, UeEvent};
 use anabranch_atsss::upf::{UeEntry, UpfCommand, UpfError, UpfEvent};
 use anabranch_atsss::{DatagramSink, PathId};
@@ -58,6 +58,28 @@ fn a_ue_started_again_after_silence_is_told_its_rules_at_once() {
         w.run_ms(60);
         assert!(w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Rules(_))), "{ms}: {:?}", w.ue_events);
     }
+}
+
+#[test]
+fn rules_that_a_restarted_ue_has_no_more_hold_no_more() {
+    for again in [Vec::new(), standby("wifi"), standby("5g")] {
+        let (upf_rules, ue_rules) = (standby("wifi"), named("own", standby("5g")));
+        let mut w = connected(Setup { upf_rules, ue_rules, ..Setup::default() });
+        w.run_ms(1_000);
+        assert_eq!(downlink(&mut w), [1, 0]);
+        let expected = if again == standby("5g") { [1, 0] } else { [0, 1] };
+        w.ue_config.rules = named("new", again);
+        w.restart_ue(50);
+        w.run_ms(1_000);
+        assert_eq!(downlink(&mut w), expected, "{:?}", w.ue_config.rules);
+        let views = w.upf.rule_views(&w.entry.key, w.now);
+        let own: Vec<_> = views.iter().filter(|v| v.origin == Origin::Ue).map(|v| v.rule.as_str()).collect();
+        assert_eq!(own, w.ue_config.rules.iter().map(|rule| rule.name.as_str()).collect::<Vec<_>>());
+    }
+}
+
+fn named(name: &str, rules: Vec<Rule>) -> Vec<Rule> {
+    rules.into_iter().map(|rule| Rule { name: name.into(), ..rule }).collect()
 }
 
 #[test]
@@ -232,45 +254,10 @@ fn rules_for_all_reach_every_session_while_the_data_path_goes_on() {
 
 #[test]
 fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
-    // Rule "late" matches by the owner of the flow, which only the UE can find out.
-    let by_owner = Rule {
-        name: "late".into(),
-        filter: Filter { uid: Some(1000), ..Filter::default() },
-        steering: SteeringMode::ActiveStandby(active_standby::Params {
-            primary: "wifi".into(),
-            rotate_packets: 0,
-            leave_above_loss_percent: 5,
-        }),
-        reorder: true,
-        functionality: Default::default(),
-    };
-    let rules = vec![by_owner, Rule { name: "rest".into(), ..standby("5g").remove(0) }];
-    let mut w = connected(Setup { upf_rules: rules, ..Setup::default() });
-    let answer = |w: &mut World| {
-        let asked: Vec<_> = w
-            .ue_events
-            .drain(..)
-            .filter_map(|(_, e)| match e {
-                UeEvent::OwnerWanted(key) => Some(key),
-                _ => None,
-            })
-            .collect();
-        let count = asked.len();
-        for key in asked {
-            let owner = anabranch_atsss::classify::FlowOwner { uid: Some(1000), cgroup: None };
-            w.ue.on_command(UeCommand::Owner { key, owner }, w.now);
-        }
-        count
-    };
-    let downlink = |w: &mut World| {
-        w.tap.clear();
-        w.down(1, 1000);
-        w.run_ms(50);
-        w.tapped(false, 1000)
-    };
+    let mut w = connected(Setup { upf_rules: by_owner(), ..Setup::default() });
     w.up(0, 100);
     w.run_ms(10);
-    assert_eq!(answer(&mut w), 1);
+    assert_eq!(tell_owners(&mut w), 1);
     w.run_ms(200);
     assert_eq!(downlink(&mut w), [0, 1], "the UPF was told");
     w.run_ms(30_000);
@@ -281,7 +268,7 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     w.run_ms(3_000);
     w.up(0, 100);
     w.run_ms(10);
-    answer(&mut w);
+    tell_owners(&mut w);
     w.run_ms(200);
     assert_eq!(downlink(&mut w), [0, 1], "a new UPF is told again");
     // Another flow of the same device follows its own rule.
@@ -290,6 +277,41 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     w.upf.on_packet(anabranch_element::Port(0), anabranch_element::packet::Packet::new(w.now, other), w.now);
     w.run_ms(50);
     assert_eq!(w.tapped(false, 1000), [1, 0]);
+}
+
+/// A rule that matches by the owner of the flow, which only the UE can find out, before one for the rest.
+fn by_owner() -> Vec<Rule> {
+    let own = Rule {
+        name: "late".into(),
+        filter: Filter { uid: Some(1000), ..Filter::default() },
+        ..standby("wifi").remove(0)
+    };
+    vec![own, Rule { name: "rest".into(), ..standby("5g").remove(0) }]
+}
+
+/// Says of every flow that was asked for that it is the owner's of that rule. How many were.
+fn tell_owners(w: &mut World) -> usize {
+    let asked: Vec<_> = w
+        .ue_events
+        .drain(..)
+        .filter_map(|(_, e)| match e {
+            UeEvent::OwnerWanted(key) => Some(key),
+            _ => None,
+        })
+        .collect();
+    let count = asked.len();
+    for key in asked {
+        let owner = anabranch_atsss::classify::FlowOwner { uid: Some(1000), cgroup: None };
+        w.ue.on_command(UeCommand::Owner { key, owner }, w.now);
+    }
+    count
+}
+
+fn downlink(w: &mut World) -> [usize; 2] {
+    w.tap.clear();
+    w.down(1, 300);
+    w.run_ms(50);
+    w.tapped(false, 300)
 }
 
 #[test]
