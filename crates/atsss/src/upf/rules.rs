@@ -192,22 +192,28 @@ impl Upf {
 
     /// Gives a user's session the rules it should have, and tells the UE.
     pub(super) fn refresh_rules(&mut self, user: UserIndex, now: Instant) {
-        let Some(user_slot) = self.users.user_slot(user) else { return };
-        let (profile, confirmed) = (Arc::clone(user_slot.session.profile()), user_slot.confirmed);
+        if self.apply_rules(user) && self.users.user_slot(user).is_some_and(|user_slot| user_slot.confirmed) {
+            self.push_rules(user, now);
+        }
+    }
+
+    /// Gives a user's session the rules it should have. Returns whether it has them.
+    pub(super) fn apply_rules(&mut self, user: UserIndex) -> bool {
+        let Some(user_slot) = self.users.user_slot(user) else { return false };
+        let profile = Arc::clone(user_slot.session.profile());
         let own = user_slot.own_rules().to_vec();
         match self.rule_set(user, &profile, &own) {
             Ok(set) => {
                 if let Some(user_slot) = self.users.seat_mut(user) {
                     user_slot.session.set_rules(set);
                 }
+                true
             }
             Err(error) => {
                 let ue = self.users.name(user);
-                return self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
+                self.event(UpfEvent::BadConfig { ue, error: error.to_string() });
+                false
             }
-        }
-        if confirmed {
-            self.push_rules(user, now);
         }
     }
 
@@ -251,7 +257,8 @@ impl Upf {
             }
             if user_slot.own_rules() != rules {
                 user_slot.own_rules = (!rules.is_empty()).then(|| Box::new(OwnRules(rules)));
-                self.refresh_rules(user, now);
+                // What the UE is told has not changed.
+                self.apply_rules(user);
             }
         }
         let Some(UserSlot { session, .. }) = self.users.seat_mut(user) else { return };

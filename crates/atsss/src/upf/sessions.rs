@@ -136,9 +136,10 @@ impl Upf {
         if first || fresh_peer {
             self.twins.took_over(user);
             // It tells its rules again, if it has any.
-            let had_rules =
-                fresh_peer && self.users.seat_mut(user).is_some_and(|s| s.own_rules.take().is_some());
-            if had_rules { self.refresh_rules(user, now) } else { self.push_rules(user, now) }
+            if fresh_peer && self.users.seat_mut(user).is_some_and(|slot| slot.own_rules.take().is_some()) {
+                self.apply_rules(user);
+            }
+            self.push_rules(user, now);
         }
     }
 

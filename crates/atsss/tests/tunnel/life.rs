@@ -82,6 +82,26 @@ fn named(name: &str, rules: Vec<Rule>) -> Vec<Rule> {
     rules.into_iter().map(|rule| Rule { name: name.into(), ..rule }).collect()
 }
 
+/// What the UPF has to tell has not changed, and would be many times what the UE sent.
+#[test]
+fn a_ue_that_changes_its_own_rules_is_not_told_those_of_the_upf_again() {
+    let upf_rules = (0..100).flat_map(|n| named(&format!("rule-{n}"), standby("wifi"))).collect();
+    let mut w = connected(Setup { upf_rules, ..Setup::default() });
+    // Until the search for the path MTU has ended: nothing else that is large goes down.
+    w.run_ms(5_000);
+    w.tap.clear();
+    for n in 0..20 {
+        let primary = if n % 2 == 0 { "wifi" } else { "5g" };
+        w.ue.on_command(UeCommand::Rules(named(&format!("own-{n}"), standby(primary))), w.now);
+        w.run_ms(200);
+    }
+    let large = w.tap.iter().filter(|(_, up, _, packet)| !up && packet.len() > 1_000).count();
+    assert_eq!(large, 0, "pieces of a document");
+    let first = w.upf.rule_views(&w.entry.key, w.now).remove(0);
+    assert_eq!((first.rule.as_str(), first.origin), ("own-19", Origin::Ue));
+    assert_eq!(downlink(&mut w), [1, 0]);
+}
+
 #[test]
 fn a_rekey_is_no_restart() {
     let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
