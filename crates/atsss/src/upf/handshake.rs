@@ -21,6 +21,7 @@ use crate::{DatagramSink, PathId};
 use anabranch_element::time::Instant;
 use anabranch_rules::AccessName;
 use anabranch_wire::handshake::{Access, Refused, Welcome};
+use rand_core::RngCore;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -245,6 +246,12 @@ impl Upf {
         if !same {
             self.open_session(user, Arc::clone(&profile), now);
         }
+        let fresh_peer = same && fresh_peer;
+        if fresh_peer {
+            // One that has not been started again learns by another number that what it told is told in vain.
+            let instance = self.rng.next_u32();
+            self.users.seat_mut(user).into_iter().for_each(|user_slot| user_slot.instance = instance);
+        }
         let addresses = self.users.slab.get(user).map(|record| record.addresses).unwrap_or_default();
         let (instance, held) = self
             .users
@@ -266,7 +273,7 @@ impl Upf {
             self.users.release_receiver(index);
             return Ok(None);
         };
-        let epoch = Epoch::new(index, sender_index, keys, now).with_fresh_peer(same && fresh_peer);
+        let epoch = Epoch::new(index, sender_index, keys, now).with_fresh_peer(fresh_peer);
         if let Some(stale) = user_slot.session.keys().install_unconfirmed(epoch) {
             self.users.release_receiver(stale);
         }

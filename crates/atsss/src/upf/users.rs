@@ -93,7 +93,8 @@ pub(super) struct UserSlot {
     pub session: Session,
     /// Rules the UE brought along: most bring none.
     pub own_rules: Option<Box<OwnRules>>,
-    /// Drawn for this session: a UE that sees another one knows that what the UPF knew of it is gone.
+    /// Drawn for this session, and when its UE seems to have started again: a UE that sees another one knows that what
+    /// the UPF knew of it is gone.
     pub instance: u32,
     pub confirmed: bool,
     /// Waits for the next poll.

@@ -299,6 +299,41 @@ fn what_only_the_ue_knows_of_a_flow_is_known_after_rests_and_restarts() {
     assert_eq!(w.tapped(false, 1000), [1, 0]);
 }
 
+/// The UE has the response to its rekey, and the UPF never hears that, for longer than it keeps keys nobody used: it takes the
+/// UE for one that has started again, and the UE must know.
+#[test]
+fn what_the_ue_told_is_told_again_after_an_outage_right_after_a_rekey() {
+    for (outage_ms, own) in [(20_000, false), (20_000, true), (5_000, true), (60_000, true)] {
+        let ue_rules = if own { vec![by_owner().remove(0)] } else { Vec::new() };
+        let upf_rules = if own { vec![by_owner().remove(1)] } else { by_owner() };
+        let mut w = connected(Setup { upf_rules, ue_rules, ..Setup::default() });
+        w.up(0, 100);
+        w.run_ms(10);
+        assert_eq!(tell_owners(&mut w), 1);
+        w.run_ms(1_000);
+        assert_eq!(downlink(&mut w), [0, 1]);
+        // To the moment in which the response is under way, and nothing that the UE says after it arrives.
+        let handshakes =
+            |w: &World| w.upf_events.iter().filter(|(_, e)| matches!(e, UpfEvent::Handshake { .. })).count();
+        while handshakes(&w) < 2 {
+            w.run_ms(1);
+        }
+        let answered = |w: &World| w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Handshake { .. }));
+        w.ue_events.clear();
+        w.channels.iter_mut().for_each(|channel| channel.cut = true);
+        w.run_ms(30);
+        assert!(answered(&w), "the response was under way");
+        w.run_ms(outage_ms);
+        w.channels.iter_mut().for_each(|channel| channel.cut = false);
+        w.run_ms(3_000);
+        w.up(0, 100);
+        w.run_ms(10);
+        tell_owners(&mut w);
+        w.run_ms(500);
+        assert_eq!(downlink(&mut w), [0, 1], "{outage_ms} ms, rules of its own: {own}");
+    }
+}
+
 /// A rule that matches by the owner of the flow, which only the UE can find out, before one for the rest.
 fn by_owner() -> Vec<Rule> {
     let own = Rule {
