@@ -7,12 +7,15 @@
 //! ```text
 //!   forward     =  peer's timestamp − echo                 (µs, offset included)
 //!   base        =  least forward delay of the last 30 to 60 s
-//!   queue       =  forward − base                          at the time the probe left
+//!   queue       =  forward − base, at most round trip − least round trip of that time; at the time the probe left
 //!   capacity    =  bytes received / time, by the peer's counters and clock, between two probes. It is a sample where
 //!                  the second met a queue that is longer than the time, for then the path was full all the time; where
 //!                  both met one, it may not have been, and a lower rate counts a tenth. Before the first such sample, or
 //!                  a queue met by six probes in a row, it is the highest rate seen and told to nobody.
 //! ```
+//!
+//! Clocks that drift apart by 50 ppm are 3 ms off after a minute, which looks like a queue. The round trip is of one clock: it
+//! grows with the queue, and not with the drift.
 //!
 //! What an idle path carries is estimated by trains of packets ([`capacity`](super::capacity)); of estimate and capacity the
 //! newer one counts where paths are compared.
@@ -132,6 +135,8 @@ enum Known {
 pub(super) struct Load {
     /// Least forward delay of this window and of the one before; `i64::MAX`: none.
     base_us: [i64; 2],
+    /// The same of the round trip.
+    base_rtt_us: [u32; 2],
     window_from: Instant,
     queue_us: u32,
     /// Where packets were dropped: the queue, and what the path carried then (0: not known).
@@ -171,6 +176,7 @@ impl Default for Load {
     fn default() -> Self {
         Self {
             base_us: [i64::MAX; 2],
+            base_rtt_us: [u32::MAX; 2],
             window_from: Instant::ZERO,
             queue_us: 0,
             dropped: (u32::MAX, 0),
@@ -224,7 +230,8 @@ impl Load {
     /// The far end answered a probe of ours.
     pub(super) fn answered(&mut self, msg: &Probe, now: Instant) {
         let forward_us = msg.timestamp_ns.wrapping_sub(msg.echo_ns).cast_signed() / 1000;
-        self.queue_us = self.queue_of(forward_us, now);
+        let rtt = now.saturating_since(Instant::from_nanos(msg.echo_ns));
+        self.queue_us = self.queue_of(forward_us, u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX), now);
         let mark = self.marks.iter().find(|mark| mark.used && mark.id == msg.id).copied();
         // Answers to earlier probes are lost, or say less.
         for mark in self.marks.iter_mut().filter(|mark| msg.id.wrapping_sub(mark.id).cast_signed() >= 0) {
@@ -315,14 +322,18 @@ impl Load {
         u64::try_from(u128::from(self.backlog_bits).saturating_sub(drained)).unwrap_or(0)
     }
 
-    fn queue_of(&mut self, forward_us: i64, now: Instant) -> u32 {
+    fn queue_of(&mut self, forward_us: i64, rtt_us: u32, now: Instant) -> u32 {
         if now.saturating_since(self.window_from) >= BASE_WINDOW {
             self.base_us = [i64::MAX, self.base_us[0]];
+            self.base_rtt_us = [u32::MAX, self.base_rtt_us[0]];
             self.window_from = now;
         }
         self.base_us[0] = self.base_us[0].min(forward_us);
+        self.base_rtt_us[0] = self.base_rtt_us[0].min(rtt_us);
         let queue = forward_us.saturating_sub(self.base_us().unwrap_or(forward_us));
-        u32::try_from(queue.max(0)).unwrap_or(u32::MAX).min(MAX_QUEUE_US)
+        let [this, before] = self.base_rtt_us;
+        let most_us = (rtt_us - this.min(before)).min(MAX_QUEUE_US);
+        u32::try_from(queue.max(0)).unwrap_or(u32::MAX).min(most_us)
     }
 
     /// What happened between two probes.
@@ -544,6 +555,8 @@ mod tests {
         lost: u64,
         /// Each probe of so many overtakes the packet before it.
         overtakes_every: Option<u32>,
+        /// So much faster is the clock of the far end, in parts per million.
+        drift_ppm: i64,
     }
 
     const OFFSET_US: u64 = 7_200_000_000;
@@ -563,6 +576,7 @@ mod tests {
                 answers: std::collections::VecDeque::new(),
                 lost: 0,
                 overtakes_every: None,
+                drift_ppm: 0,
             }
         }
 
@@ -608,10 +622,11 @@ mod tests {
                 counters.tx_packets += 1;
                 self.load.departs(id, &counters, Instant::from_micros(now));
                 let Some(arrives) = self.pass(128, now) else { continue };
+                let drift_ns = arrives.cast_signed() * self.drift_ppm / 1000;
                 let probe = Probe {
                     kind: ProbeKind::Reply,
                     id,
-                    timestamp_ns: (arrives + OFFSET_US) * 1000,
+                    timestamp_ns: ((arrives + OFFSET_US) * 1000).saturating_add_signed(drift_ns),
                     echo_ns: now * 1000,
                     counters: PathCounters {
                         rx_packets: self.rx.rx_packets
@@ -657,9 +672,11 @@ mod tests {
             percent in 10_u64..1_000,
             queue_ms in 10_u64..60,
             is_of_bytes: bool,
+            drift_ppm in -200_i64..200,
         ) {
             let to_mbps = (from_mbps * percent / 100).clamp(5, 200);
             let mut bed = Bed::new(from_mbps * 1_000_000, 10_000, queue_ms * 1000);
+            bed.drift_ppm = drift_ppm;
             bed.run(from_mbps * 1_200_000, 0, 2000);
             let after_us = if is_of_bytes { queue_ms * 1000 * from_mbps / to_mbps } else { queue_ms * 1000 };
             let packets = |mbps: u64, us: u64| mbps * us / (1440 * 8);
@@ -673,6 +690,30 @@ mod tests {
             let level_us = u64::from(view.drop_us);
             prop_assert!((after_us / 2..=after_us * 5 / 4 + 2_000).contains(&level_us), "{after_us} {view:?}");
             prop_assert_eq!((view.wild_ppm, bed.load.lasting_loss()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_are_no_queue() {
+        for drift_ppm in [-200, -60, -20, 20, 60, 200] {
+            for (rate_mbps, delay_us) in [(500, 10_000), (150, 300_000)] {
+                let mut bed = Bed::new(rate_mbps * 1_000_000, delay_us, 20_000);
+                bed.drift_ppm = drift_ppm;
+                for s in 0..12 {
+                    bed.run(100_000_000, s * 5_000, 5_000);
+                    let view = bed.view((s + 1) * 5_000);
+                    assert_eq!((view.capacity_bps, view.drop_us), (0, u32::MAX), "{drift_ppm} ppm: {view:?}");
+                    assert!(view.queue_us < 500, "{drift_ppm} ppm: {view:?}");
+                }
+                bed.wild_every = 10;
+                bed.run(100_000_000, 60_000, 10_000);
+                let (steady, lasting) = (bed.load.steady_loss_percent(), bed.load.lasting_loss());
+                assert!(
+                    (8..=12).contains(&steady) && (900..=1100).contains(&lasting),
+                    "{drift_ppm} ppm: {steady} {lasting}"
+                );
+                assert_eq!(bed.view(70_000).drop_us, u32::MAX, "{drift_ppm} ppm");
+            }
         }
     }
 
@@ -731,15 +772,19 @@ mod tests {
         #[test]
         fn the_model_follows_the_path(
             rate_mbps in 2_u64..500, delay_us in 500_u64..300_000, queue_ms in 8_u64..200, over in 110_u64..200,
+            drift_ppm in -200_i64..200, idle_s in 0_u64..60,
         ) {
             let rate = rate_mbps * 1_000_000;
             let queue_us = (queue_ms * 1000).max(30 * 1440 * 8_000_000 / rate);
             let mut bed = Bed::new(rate, delay_us, queue_us);
-            bed.run(rate * over / 100, 0, 4000);
-            let view = bed.view(4000);
+            bed.drift_ppm = drift_ppm;
+            let from_ms = idle_s * 1000;
+            bed.run(200_000, 0, from_ms);
+            bed.run(rate * over / 100, from_ms, 4000);
+            let view = bed.view(from_ms + 4000);
             let off = view.capacity_bps.abs_diff(rate);
             prop_assert!(off * 10 <= rate, "{:?}", view);
-            let queue = bed.busy_until.saturating_sub(4_000_000);
+            let queue = bed.busy_until.saturating_sub(from_ms * 1000 + 4_000_000);
             let modelled = u64::from(view.queue_us);
             prop_assert!(modelled + 5_000 >= queue / 4 * 3 && modelled <= 2 * queue + 10_000, "{} {:?}", queue, view);
             prop_assert_eq!((view.wild_ppm, bed.load.lasting_loss()), (0, 0));
