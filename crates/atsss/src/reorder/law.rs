@@ -17,7 +17,7 @@
 //!   skew_p  = max over live q ≠ p of  max(0, late_q − early_p)
 //!             late_q  = max(srtt_q, last_q) + 2·rttvar_q        early_p = min(srtt_p, last_p)
 //!             (50 ms where one of the two has no RTT yet)
-//!   margin  = 1 ms + max over live paths of rttvar
+//!   margin  = 1 ms + max over p and live paths of rttvar
 //!   hold_p  = clamp( max(skew_p + margin, late_seen_p · 9/8 + 1 ms),  min_hold, max_hold )
 //! ```
 //!
@@ -199,14 +199,14 @@ impl HoldPolicy {
     fn recompute_one(&mut self, path: usize) {
         let own = self.paths[path];
         let early = own.srtt_us.min(own.last_us);
-        let (mut skew, mut margin) = (0, 0);
+        let (mut skew, mut margin) = (0, own.var_us);
         for (other, timing) in self.paths.iter().enumerate() {
             if other != path && self.live() & (1 << other) != 0 {
                 let known = own.srtt_us != 0 && timing.srtt_us != 0;
                 let late = timing.srtt_us.max(timing.last_us).saturating_add(timing.var_us.saturating_mul(2));
                 skew = skew.max(if known { late.saturating_sub(early) } else { UNKNOWN_SKEW_US });
+                margin = margin.max(timing.var_us);
             }
-            margin = margin.max(timing.var_us);
         }
         let predicted = skew.saturating_add(margin).saturating_add(BASE_MARGIN_US);
         let observed = own.late_us.saturating_add(own.late_us / 8).saturating_add(BASE_MARGIN_US);
@@ -241,6 +241,7 @@ fn micros(duration: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn law() -> HoldPolicy {
         HoldPolicy::new(&FlowLimits::default())
@@ -285,6 +286,29 @@ mod tests {
         law.on_arrival(1, Instant::from_secs(5));
         assert_eq!(law.live(), 3);
         assert!(law.hold(0) > Duration::from_millis(25));
+    }
+
+    proptest! {
+        /// Whatever round trips a path had: while it is down or quiet, only the other's own count there.
+        #[test]
+        fn nobody_waits_for_a_path_that_is_down_or_quiet(
+            rtts in prop::collection::vec((1_u32..20_000, 1_u32..400_000), 1..50), down: bool,
+        ) {
+            let mut law = law();
+            law.on_arrival(1, Instant::ZERO);
+            for (own, other) in rtts {
+                law.on_rtt(0, own);
+                law.on_rtt(1, other);
+            }
+            if down {
+                law.on_rtt(1, 0);
+            } else {
+                (0..600).for_each(|_| law.on_arrival(0, Instant::from_secs(5)));
+            }
+            prop_assert_eq!(law.live(), 1);
+            let own = Duration::from_micros(law.paths[0].var_us.into());
+            prop_assert!(law.hold(0) <= own + Duration::from_millis(3), "{:?}", law.hold(0));
+        }
     }
 
     #[test]

@@ -358,7 +358,8 @@ impl Session {
         }
         let Some(fresh) = self.paths.get(path).map(super::Path::state) else { return };
         let active = Active::of(&mut self.active, &self.profile);
-        if fresh.is_up() {
+        // One that goes down is waited for no more. Of one that was not up yet, data may come before that is known.
+        if fresh.is_up() || active.live.is_up(path) {
             active.flow_reorder.set_path_rtt(path, fresh.rtt_us);
         }
         active.refresh(path, fresh, now);

@@ -154,6 +154,39 @@ fn lost_carrier_moves_traffic_at_once_and_nothing_more_is_lost() {
 }
 
 #[test]
+fn no_packet_waits_for_an_access_that_is_gone() {
+    for far_ms in [20, 35, 50] {
+        let delays_ms = [5, far_ms];
+        let mut w = connected(Setup { upf_rules: balance(50, 50), delays_ms, ..Setup::default() });
+        for n in 0..500 {
+            w.up(n, 500);
+            w.down(n, 500);
+            w.run_ms(2);
+        }
+        w.channels[1].cut = true;
+        w.ue.on_command(UeCommand::Carrier { path: 1, up: false }, w.now);
+        w.run_ms(500);
+        w.at_server.clear();
+        w.at_device.clear();
+        let mut sent = Vec::new();
+        for n in 0..100 {
+            sent.push(w.now);
+            w.channels[0].cut = n % 10 == 5;
+            w.up(n, 500);
+            w.down(n, 500);
+            w.channels[0].cut = false;
+            w.run_ms(20);
+        }
+        w.run_ms(300);
+        for (uplink, arrivals) in [(true, &w.at_server), (false, &w.at_device)] {
+            assert_eq!(arrivals.len(), 90);
+            let took = arrivals.iter().map(|(at, packet)| *at - sent[world::number(packet) as usize]).max();
+            assert!(took <= Some(Duration::from_millis(15)), "{far_ms} ms, uplink {uplink}: {took:?}");
+        }
+    }
+}
+
+#[test]
 fn a_silent_black_hole_under_traffic_is_left_within_250_ms() {
     for start in 0..20 {
         let mut w = connected(Setup { upf_rules: standby("wifi"), seed: start, ..Setup::default() });
