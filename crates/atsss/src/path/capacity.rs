@@ -11,8 +11,8 @@
 //! Receivers take packets in batches, and radios send them so: a train that arrives within [`EXACT`] says only that the path
 //! carries at least what it would in that time, and one of four times its length follows at once; one within [`GOOD`] is
 //! followed by a longer one later. The first trains go out when the path is up. Each further one waits until the session has
-//! sent [`PARTS`] times its bytes of user data, and the path is next to idle. Packets of trains are in no counter of the
-//! path: they are neither data nor loss.
+//! sent [`PARTS`] times its bytes of user data for each of its paths, and the path is next to idle. Packets of trains are in
+//! no counter of the path: they are neither data nor loss.
 //!
 //! The far end keeps no state. What it answers is believed as far as the train goes that was sent, and decides of nothing but
 //! its own session.
@@ -120,13 +120,14 @@ impl Trains {
         (self.free, self.stage, self.due_at) = (true, 0, self.due_at.min(self.left_at + UNANSWERED.0));
     }
 
-    /// Lets a train leave if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and by the session
-    /// as far as it counts for this path.
+    /// Lets a train leave if one is due. `path_bytes` and `session_bytes`: user data sent so far by this path, and by the session;
+    /// `paths`: by how many the session sends.
     pub(super) fn begin(
         &mut self,
         size: u16,
         path_bytes: u64,
         session_bytes: u64,
+        paths: usize,
         budget: &mut TrainBudget,
         now: Instant,
     ) {
@@ -144,7 +145,9 @@ impl Trains {
             self.idle_from = (path_bytes, now);
             let carried = u128::from(path_bytes.saturating_sub(before)) * 1000;
             let is_idle = carried <= u128::from(IDLE_BYTES) * time.as_millis();
-            let is_paid = session_bytes.saturating_sub(paid) >= u64::from(bytes) * PARTS;
+            // What was sent while there were more or fewer paths is compared as it is.
+            let is_paid =
+                session_bytes.saturating_sub(paid) >= u64::from(bytes) * PARTS * paths.max(1) as u64;
             // Two looks in a row: the first one after a pause covers all of it.
             if !is_idle || !is_paid || time > 4 * IDLE_TIME {
                 return;
@@ -235,10 +238,10 @@ mod tests {
         rate_bps: u64,
         queue: u64,
         batch_us: u64,
-        sent: u64,
+        (sent, paths): (u64, usize),
         now: Instant,
     ) -> (u16, Option<Rate>) {
-        trains.begin(SIZE, 0, sent, &mut TrainBudget::default(), now);
+        trains.begin(SIZE, 0, sent, paths, &mut TrainBudget::default(), now);
         let (mut passed, mut told, mut packets) = (0, None, 0);
         let gap_ns = u64::from(SIZE) * 8_000_000_000 / rate_bps;
         while let Some(probe) = trains.poll() {
@@ -265,7 +268,7 @@ mod tests {
             // A queue of a few packets leaves too few of them to be told from a batch.
             prop_assume!(batch_us == 0 || queue > kbps * 5 / 8 + 12 * 1_400);
             for _ in 0..200 {
-                let (packets, rate) = train(&mut trains, kbps * 1000, queue, batch_us, sent, now);
+                let (packets, rate) = train(&mut trains, kbps * 1000, queue, batch_us, (sent, 1), now);
                 prop_assert!(packets <= 256);
                 told = rate.or(told);
                 (now, sent) = (now + Duration::from_millis(300), sent + 1_000_000);
@@ -285,13 +288,13 @@ mod tests {
                 let ack = CapacityAck { train, index, timestamp_ns };
                 prop_assert_eq!(trains.acknowledged(&ack, now), None);
             }
-            trains.begin(SIZE, 0, 0, &mut TrainBudget::default(), now);
+            trains.begin(SIZE, 0, 0, 1, &mut TrainBudget::default(), now);
             while trains.poll().is_some() {}
             for (train, index, timestamp_ns) in acks {
                 let ack = CapacityAck { train: train % 2, index: index % 20, timestamp_ns };
                 trains.acknowledged(&ack, now);
             }
-            trains.begin(SIZE, 0, u64::MAX, &mut TrainBudget::default(), now + Duration::from_secs(3600));
+            trains.begin(SIZE, 0, u64::MAX, 1, &mut TrainBudget::default(), now + Duration::from_secs(3600));
         }
     }
 
@@ -305,7 +308,7 @@ mod tests {
             let mut sent = Vec::new();
             // 70 MB in 70 s over another path.
             for _ in 0..280 {
-                let (packets, told) = train(&mut trains, mbps * 1_000_000, 1 << 20, 0, bytes, now);
+                let (packets, told) = train(&mut trains, mbps * 1_000_000, 1 << 20, 0, (bytes, 1), now);
                 if packets > 0 {
                     sent.push((bytes, packets, told.unwrap().exact));
                 }
@@ -327,10 +330,10 @@ mod tests {
     fn a_path_in_use_is_left_alone_and_a_peer_that_does_not_answer_is_asked_ever_less() {
         let mut trains = Trains::default();
         let mut now = Instant::from_secs(1);
-        train(&mut trains, 5_000_000, 1 << 20, 0, 0, now);
+        train(&mut trains, 5_000_000, 1 << 20, 0, (0, 1), now);
         let (mut packets, mut bytes) = (0, 0);
         for _ in 0..3600 * 4 {
-            trains.begin(SIZE, bytes, bytes * 10, &mut TrainBudget::default(), now);
+            trains.begin(SIZE, bytes, bytes * 10, 1, &mut TrainBudget::default(), now);
             while trains.poll().is_some() {
                 packets += 1;
             }
@@ -339,7 +342,7 @@ mod tests {
         assert_eq!(packets, 0, "3.2 Mbit/s on it");
         let mut trains = Trains::default();
         for i in 0..3600 * 4 {
-            trains.begin(SIZE, 0, i * 1_000_000, &mut TrainBudget::default(), now);
+            trains.begin(SIZE, 0, i * 1_000_000, 1, &mut TrainBudget::default(), now);
             while trains.poll().is_some() {
                 packets += 1;
             }
@@ -351,7 +354,7 @@ mod tests {
     #[test]
     fn after_a_rest_a_train_waits_and_is_paid_for_and_after_an_interruption_one_leaves_soon() {
         let begin = |trains: &mut Trains, sent, now| {
-            trains.begin(SIZE, 0, sent, &mut TrainBudget::default(), now);
+            trains.begin(SIZE, 0, sent, 1, &mut TrainBudget::default(), now);
             core::iter::from_fn(|| trains.poll()).count()
         };
         let now = Instant::from_secs(100);
@@ -369,13 +372,36 @@ mod tests {
     }
 
     #[test]
+    fn each_path_pays_its_part_of_what_is_sent_while_it_is_there() {
+        for (before, after) in [(1, 2), (1, 8), (2, 1), (8, 1), (3, 3)] {
+            let mut trains = Trains::default();
+            let (mut now, mut bytes) = (Instant::from_secs(1), 0);
+            let mut pass = |trains: &mut Trains, paths: usize, more: u64| {
+                // Looks in 70 s, each followed by the train that is due and its answers.
+                (0..280)
+                    .map(|_| {
+                        (now, bytes) = (now + Duration::from_millis(250), bytes + more / 280);
+                        u64::from(train(trains, 400_000_000, 1 << 20, 0, (bytes, paths), now).0)
+                    })
+                    .sum::<u64>()
+            };
+            assert!(pass(&mut trains, before, 1 << 30) > 0);
+            pass(&mut trains, after, 0);
+            // What the longest of trains costs.
+            let price = u64::from(TRAIN_BYTES[2]) * PARTS * after as u64;
+            assert!(pass(&mut trains, after, price * 6 / 5) > 0, "{before} {after}");
+            assert_eq!(pass(&mut trains, after, price / 2), 0, "{before} {after}");
+        }
+    }
+
+    #[test]
     fn many_sessions_at_once_share_a_budget() {
         let mut budget = TrainBudget::default();
         let (mut now, mut packets) = (Instant::from_secs(1), 0);
         let mut all = vec![Trains::default(); 1_000];
         for _ in 0..100 {
             for trains in &mut all {
-                trains.begin(SIZE, 0, 0, &mut budget, now);
+                trains.begin(SIZE, 0, 0, 1, &mut budget, now);
                 while trains.poll().is_some() {
                     packets += 1;
                 }
@@ -389,7 +415,7 @@ mod tests {
     #[test]
     fn a_train_without_room_ends_there() {
         let mut trains = Trains::default();
-        trains.begin(SIZE, 0, 0, &mut TrainBudget::default(), Instant::from_secs(1));
+        trains.begin(SIZE, 0, 0, 1, &mut TrainBudget::default(), Instant::from_secs(1));
         assert!(trains.poll().is_some() && trains.poll().is_some());
         trains.cut();
         assert!(trains.poll().is_none());

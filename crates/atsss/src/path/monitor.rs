@@ -327,18 +327,19 @@ impl PathMonitor {
     }
 
     /// The next packet of a train that measures what the path carries, if one is due. `size`: UDP payload the path carries, in
-    /// bytes; `session_bytes`: user data the session has sent so far, as far as it pays for this path; `budget`: what
-    /// all sessions may send in trains. To be sent on this path at once.
+    /// bytes; `session_bytes`: user data the session has sent so far, of which each of its `paths` pays for its part; `budget`:
+    /// what all sessions may send in trains. To be sent on this path at once.
     #[must_use]
     pub fn poll_train(
         &mut self,
         size: u16,
         session_bytes: u64,
+        paths: usize,
         budget: &mut TrainBudget,
         now: Instant,
     ) -> Option<CapacityProbe> {
         let trains = &mut self.meters.as_mut()?.trains;
-        trains.begin(size, self.counters.tx_bytes, session_bytes, budget, now);
+        trains.begin(size, self.counters.tx_bytes, session_bytes, paths, budget, now);
         trains.poll()
     }
 

@@ -281,15 +281,14 @@ impl Session {
     /// Measures what paths carry that are not in use: where flows are placed by it.
     fn send_trains(&mut self, now: Instant, shared: &mut Shared<'_>, out: &mut impl DatagramSink) {
         let up = self.up_paths();
-        // Each path is paid for by its part.
-        let sent = self.traffic.tx_bytes / up.len().max(1) as u64;
+        let (sent, paths) = (self.traffic.tx_bytes, up.len());
         for path in up {
             let Some(size) = self.active.as_ref().and_then(|active| active.mtu(path)).map(PathMtu::usable)
             else {
                 continue;
             };
             while let Some(state) = self.paths.get_mut(path).filter(|state| state.is_proven())
-                && let Some(probe) = state.monitor.poll_train(size, sent, shared.trains, now)
+                && let Some(probe) = state.monitor.poll_train(size, sent, paths, shared.trains, now)
             {
                 if self.emit_control(path, None, &Control::CapacityProbe(probe), now, out).is_err() {
                     self.paths.get_mut(path).into_iter().for_each(|state| state.monitor.cut_train());
