@@ -75,7 +75,7 @@ impl Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     No,
-    /// The lower half of the number of the probe that was sent there first, in bytes.
+    /// The lower half of the number of the probe that was sent there first, or of a later one, in bytes.
     Asked([u8; 2]),
     Yes,
 }
@@ -224,8 +224,17 @@ impl Path {
 
     /// A probe with this number goes to the address in use.
     pub(super) const fn ask(&mut self, id: u32) {
-        if matches!(self.proof, Proof::No) {
-            self.proof = Proof::Asked((id as u16).to_be_bytes());
+        let id = id as u16;
+        match self.proof {
+            Proof::No => self.proof = Proof::Asked(id.to_be_bytes()),
+            // Half of all numbers count as before it: it follows the newest, further behind than any answer that is taken.
+            Proof::Asked(asked) => {
+                let ahead = id.wrapping_sub(u16::from_be_bytes(asked));
+                if ahead >= 1 << 14 && ahead <= u16::MAX - (1 << 13) {
+                    self.proof = Proof::Asked(id.wrapping_sub(1 << 13).to_be_bytes());
+                }
+            }
+            Proof::Yes => {}
         }
     }
 
@@ -439,6 +448,35 @@ mod tests {
             assert_eq!(path.accept_candidate(first.wrapping_add(180)), Some(nat));
             assert_eq!((path.endpoint(), path.is_proven()), (Some(nat), true));
             assert_eq!(path.candidate(first.wrapping_add(180)), None, "it is the address in use now");
+        }
+    }
+
+    #[test]
+    fn an_address_is_proved_by_an_answer_to_what_was_asked_there_however_late() {
+        let address: SocketAddr = "192.0.2.1:1".parse().unwrap();
+        for first in [0, 7, 65_530, u32::MAX - 20] {
+            for asked in [1_u32, 100, 16_384, 16_385, 33_000, 40_000, 66_000, 140_000] {
+                let proves = |number: u32| {
+                    let mut path = Path::new(Role::Upf, 0, &Arc::default(), Instant::ZERO);
+                    path.bind(address, 0);
+                    for n in 0..asked {
+                        path.ask(first.wrapping_add(n));
+                        // One that came late.
+                        path.ask(first.wrapping_add(n.saturating_sub(100)));
+                    }
+                    path.answered(first.wrapping_add(number));
+                    path.is_proven()
+                };
+                // An answer is taken for a minute: of some 3000 requests.
+                for back in [1, 2, 10, 3_000, 8_000].into_iter().filter(|back| *back <= asked) {
+                    assert!(proves(asked - back), "{first}, asked {asked}, {back} back");
+                }
+                for before in [1, 2, 100, 3_000, 8_000] {
+                    if asked + before < 1 << 15 {
+                        assert!(!proves(before.wrapping_neg()), "{first}, asked {asked}, {before} before");
+                    }
+                }
+            }
         }
     }
 
