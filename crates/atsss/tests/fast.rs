@@ -90,6 +90,18 @@ fn a_flow_is_given_by_both_ends_once_its_path_is_known() {
 }
 
 #[test]
+fn a_flow_is_given_for_packets_that_both_ends_take() {
+    let mut swarm = Swarm::new(4, vec![rule(STANDBY)], params(), || 0);
+    swarm.params.inner_mtu = 1280;
+    swarm.connect();
+    forget(&mut swarm);
+    swarm.talk(0, 1);
+    let mtus =
+        [&swarm.to_upf, &swarm.to_ue].map(|wire| given(wire).iter().map(|flow| flow.mtu).collect::<Vec<_>>());
+    assert_eq!(mtus, [[1280], [1280]]);
+}
+
+#[test]
 fn what_is_secure_split_or_not_asked_for_stays() {
     let splits = "\"mode\": \"load-balance\", \"per\": \"packet\"";
     let off = SessionParams { fast_path: false, ..params() };

@@ -105,11 +105,12 @@ impl Session {
     /// That is the inner MTU, or less where a live path carries less, so that TCP's segments are not cut there: the other
     /// paths lose 0.7 % of their rate to headers at most, and on the smaller one half as many datagrams are sent. A path
     /// that does not carry [`LEAST_MTU`] would cost them more; it does not count, unless all are so small.
-    pub(super) fn clamp_mss(&self, packet: &mut [u8], inner_mtu: u16) {
-        ip::clamp_mss_with(packet, || self.segment_mtu(inner_mtu));
+    pub(super) fn clamp_mss(&self, packet: &mut [u8]) {
+        ip::clamp_mss_with(packet, || self.segment_mtu());
     }
 
-    fn segment_mtu(&self, inner_mtu: u16) -> u16 {
+    fn segment_mtu(&self) -> u16 {
+        let inner_mtu = self.profile.inner_mtu();
         let Some(active) = &self.active else { return inner_mtu };
         let up = self.paths.iter().filter(|path| path.monitor.is_up());
         let (mut least, mut largest, mut all_small) = (inner_mtu, 0, true);

@@ -57,14 +57,7 @@ impl Fast {
 
 impl Session {
     /// A packet of a flow has gone by `path` in no order that matters: the next may go without us.
-    pub(super) fn give(
-        &mut self,
-        key: &FlowKey,
-        path: PathId,
-        now: Instant,
-        mtu: u16,
-        out: &mut impl DatagramSink,
-    ) {
+    pub(super) fn give(&mut self, key: &FlowKey, path: PathId, now: Instant, out: &mut impl DatagramSink) {
         if !self.profile.fast || self.profile.security(path) != Security::Plain || !has_ports(key) {
             return;
         }
@@ -74,9 +67,8 @@ impl Session {
         }
         let basis = self.basis();
         // Larger packets come to us, and are cut.
-        let Some(mtu) = self.settled_payload(path).map(|most| mtu.min(most - PLAIN_OVERHEAD as u16)) else {
-            return;
-        };
+        let Some(most) = self.settled_payload(path) else { return };
+        let mtu = self.profile.inner_mtu().min(most - PLAIN_OVERHEAD as u16);
         let proven = self.paths.get(path).filter(|path| path.is_proven());
         let Some((access, to)) = proven.and_then(|p| Some((p.access(), p.endpoint()?))) else {
             return;

@@ -231,10 +231,11 @@ impl Session {
     }
 
     /// The peer said in the handshake on which paths it would have user data in the clear (bits). A path on which the
-    /// two ends want something else each is refused: it carries nothing.
-    pub fn set_peer_plain(&mut self, plain: u8, now: Instant) {
-        if self.profile.peer_plain() != plain {
-            self.profile = Arc::new(self.profile.with_peer(plain));
+    /// two ends want something else each is refused: it carries nothing. And the two agreed on the largest inner packet, in
+    /// bytes.
+    pub fn set_peer(&mut self, plain: u8, inner_mtu: u16, now: Instant) {
+        if (self.profile.peer_plain(), self.profile.inner_mtu()) != (plain, inner_mtu) {
+            self.profile = Arc::new(self.profile.with_peer(plain, inner_mtu));
             self.spoil_fast();
         }
         self.refuse_paths(now);

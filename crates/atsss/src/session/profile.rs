@@ -17,6 +17,8 @@ pub struct Profile {
     pub(super) flap: FlapParams,
     /// See [`SessionParams::max_payload`].
     pub(super) max_payload: u16,
+    /// The largest inner packet, in bytes: of this end, and once the two have met, of both.
+    pub(super) inner_mtu: u16,
     /// See [`SessionParams::fast_path`].
     pub(super) fast: bool,
     /// See [`SessionParams::tcp_lane`].
@@ -42,6 +44,7 @@ impl Profile {
             probe: Arc::clone(probe),
             flap: params.flap,
             max_payload: params.max_payload,
+            inner_mtu: params.inner_mtu,
             fast: params.fast_path,
             tcp_lane: params.tcp_lane,
         }
@@ -54,10 +57,16 @@ impl Profile {
     }
 
     /// The same, for a peer that would have user data in the clear on the paths whose bits are set in `plain`, as it
-    /// said in the handshake.
+    /// said in the handshake, and where the two agreed on this inner MTU.
     #[must_use]
-    pub fn with_peer(&self, plain: u8) -> Self {
-        Self { plain: [self.plain[0], plain], ..self.clone() }
+    pub fn with_peer(&self, plain: u8, inner_mtu: u16) -> Self {
+        Self { plain: [self.plain[0], plain], inner_mtu, ..self.clone() }
+    }
+
+    /// The largest inner packet both ends take, in bytes; before the first handshake what this end takes.
+    #[must_use]
+    pub const fn inner_mtu(&self) -> u16 {
+        self.inner_mtu
     }
 
     /// Paths on which this end would have user data in the clear, as bits.

@@ -290,7 +290,7 @@ impl Session {
         self.traffic.rx_bytes += packet.len() as u64;
         self.note_data(now);
         // What the peer's host may send is what this end can carry back.
-        self.clamp_mss(packet, shared.params.inner_mtu);
+        self.clamp_mss(packet);
         match order {
             DeliveryOrder::Flow { sequence, start, .. } | DeliveryOrder::Dedup { sequence, start } => {
                 let active = Active::of(&mut self.active, &self.profile);

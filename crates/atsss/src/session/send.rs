@@ -139,12 +139,12 @@ impl Session {
         if self.resting {
             self.wake(now);
         }
-        let mtu = shared.params.inner_mtu;
+        let mtu = self.profile.inner_mtu();
         if packet.len() > usize::from(mtu) {
             self.refuse_too_big(packet, mtu);
             return Err(DropReason::TooBig);
         }
-        self.clamp_mss(packet, mtu);
+        self.clamp_mss(packet);
         if tcp_lane::contains(sent.dst) || tcp_lane::contains(sent.src) {
             return self.send_lane(&sent, packet, now, out);
         }
@@ -204,7 +204,7 @@ impl Session {
             // Per-flow load-balance never moves a flow while its path lives: nothing to put in order.
             state.count(PathSet::single(picked));
             self.emit_data(picked, DeliveryOrder::None, packet, now, out)?;
-            self.give(&sent, picked, now, mtu, out);
+            self.give(&sent, picked, now, out);
             return Ok(());
         }
         let (reorder, mut path) = (policy.reorder, picked);
@@ -222,7 +222,7 @@ impl Session {
         state.count(PathSet::single(path));
         let order = if reorder { DeliveryOrder::Stream(state.stream.stamp()) } else { DeliveryOrder::None };
         self.emit_data(path, order, packet, now, out)?;
-        self.give(&sent, path, now, mtu, out);
+        self.give(&sent, path, now, out);
         Ok(())
     }
 

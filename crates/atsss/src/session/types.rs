@@ -83,7 +83,7 @@ pub struct SessionParams {
     /// Largest outer UDP payload to search for on a path, in bytes (interface MTU less outer headers);
     /// 0 switches path MTU discovery off.
     pub max_payload: u16,
-    /// Largest inner packet, in bytes; larger ones are answered with Packet Too Big.
+    /// Largest inner packet this end takes, in bytes. What is larger than both ends take is answered with Packet Too Big.
     pub inner_mtu: u16,
     /// Pausable queues of the pool for stream-wise reordering; see [`crate::reorder::PoolConfig`].
     pub reorder_queues: u16,

@@ -148,7 +148,7 @@ impl Ue {
                 .zip(&self.config.accesses)
                 .map(|(path, a)| Access { path, name: a.name.clone() })
                 .collect(),
-            mtu: self.own_mtu,
+            mtu: self.config.params.inner_mtu,
             resume: self.session.keys().peer_index(),
             plain: self.session.profile().plain(),
         };
@@ -203,15 +203,14 @@ impl Ue {
         let epoch = Epoch::new(local_index, established.peer_index, established.keys, now);
         self.session.keys().install_now(epoch, now);
         let addresses = Addresses { v4: welcome.ipv4.map(|(a, _)| a), v6: welcome.ipv6.map(|(a, _)| a) };
-        let mtu = welcome.inner_mtu.max(1280).min(self.own_mtu);
+        let mtu = welcome.inner_mtu.max(1280).min(self.config.params.inner_mtu);
         let restarted = self.instance.is_some_and(|instance| instance != welcome.instance);
-        let changed = self.session.addresses() != addresses || self.config.params.inner_mtu != mtu;
+        let changed = self.session.addresses() != addresses || self.session.profile().inner_mtu() != mtu;
         let fresh = !self.connected || changed;
         self.session.set_addresses(addresses);
-        self.config.params.inner_mtu = mtu;
         self.instance = Some(welcome.instance);
         self.connected = true;
-        self.session.set_peer_plain(welcome.plain, now);
+        self.session.set_peer(welcome.plain, mtu, now);
         if self.session.profile().is_refused(established.path) {
             // It leads to the UPF, and carries nothing: asking again at once would not change that.
             self.handshake.next_try = now + REFUSED_RETRY;

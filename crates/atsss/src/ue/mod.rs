@@ -222,8 +222,6 @@ pub struct Ue {
     connected: bool,
     /// That of the session the UPF has, or last had, for us.
     instance: Option<u32>,
-    /// The largest inner packet we can take; the UPF may want smaller ones.
-    own_mtu: u16,
     packets: element::Outbox,
 }
 
@@ -274,7 +272,6 @@ impl Ue {
             events: VecDeque::new(),
             connected: false,
             instance: None,
-            own_mtu: config.params.inner_mtu,
             packets: element::Outbox::default(),
             config,
         })
@@ -313,7 +310,7 @@ impl Ue {
         if let Some(ioam) = &mut self.ioam {
             ioam.up.fill(packet, arrived, now, || NodeReport {
                 depth_bytes: Some(self.pending_bytes as u64),
-                capacity_bytes: Some(MAX_PENDING as u64 * u64::from(self.own_mtu)),
+                capacity_bytes: Some(MAX_PENDING as u64 * u64::from(self.config.params.inner_mtu)),
                 ..NodeReport::default()
             });
         }

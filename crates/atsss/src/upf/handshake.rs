@@ -220,7 +220,7 @@ impl Upf {
         let mtu = self.config.params.inner_mtu.min(hello.mtu.max(1280));
         let plain = hello.plain;
         let resume = hello.resume;
-        let profile = self.profile(&accesses, plain);
+        let profile = self.profile(&accesses, plain, mtu);
         let user_slot = self.users.seat_mut(user);
         let same =
             user_slot.as_ref().is_some_and(|user_slot| Arc::ptr_eq(user_slot.session.profile(), &profile));
@@ -234,7 +234,7 @@ impl Upf {
             self.event(UpfEvent::SharedKey { ue });
         }
         if !same {
-            self.end_session(user, "accesses changed", false);
+            self.end_session(user, "accesses or MTU changed", false);
             if profile.refuses_all() {
                 return Err((Refused::SECURITY, pending));
             }

@@ -26,8 +26,8 @@ pub(super) struct RuleBook {
     sets: BTreeMap<(Vec<AccessName>, String), Arc<RuleSet>>,
     /// Sets of users with no rules of their own, by accesses: nearly all.
     common: BTreeMap<Vec<AccessName>, Arc<RuleSet>>,
-    /// By accesses, and what their UE says of plain paths.
-    profiles: BTreeMap<(Vec<AccessName>, u8), Arc<Profile>>,
+    /// By accesses, what their UE says of plain paths, and the inner MTU agreed on.
+    profiles: BTreeMap<(Vec<AccessName>, u8, u16), Arc<Profile>>,
     tidy_at: usize,
 }
 
@@ -37,14 +37,15 @@ impl RuleBook {
         &mut self,
         accesses: &[AccessName],
         ue_plain: u8,
+        inner_mtu: u16,
         make: impl FnOnce() -> Profile,
     ) -> Arc<Profile> {
-        let key = (accesses.to_vec(), ue_plain);
+        let key = (accesses.to_vec(), ue_plain, inner_mtu);
         if let Some(profile) = self.profiles.get(&key) {
             return Arc::clone(profile);
         }
         self.tidy();
-        let profile = Arc::new(make().with_peer(ue_plain));
+        let profile = Arc::new(make().with_peer(ue_plain, inner_mtu));
         self.profiles.insert(key, Arc::clone(&profile));
         profile
     }

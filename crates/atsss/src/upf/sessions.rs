@@ -43,10 +43,11 @@ impl Upf {
         Ok(())
     }
 
-    /// What sessions with these accesses have in common whose UE would have the paths in `ue_plain` (bits) in the clear.
-    pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8) -> Arc<Profile> {
+    /// What sessions with these accesses have in common whose UE would have the paths in `ue_plain` (bits) in the clear, and
+    /// which agreed on this inner MTU.
+    pub(super) fn profile(&mut self, accesses: &[AccessName], ue_plain: u8, inner_mtu: u16) -> Arc<Profile> {
         let (rule_book, config, probe) = (&mut self.rule_book, &self.config, &self.probe);
-        rule_book.profile(accesses, ue_plain, || {
+        rule_book.profile(accesses, ue_plain, inner_mtu, || {
             let security = |name: &AccessName| {
                 let known = config.accesses.iter().find(|a| a.name == *name);
                 known.map_or(Security::Secure, |a| a.security)

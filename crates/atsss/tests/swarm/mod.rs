@@ -114,7 +114,8 @@ pub struct Swarm {
     pub upf_bytes: isize,
     meter: fn() -> isize,
     upf_key: PublicKey,
-    params: SessionParams,
+    /// Of UEs that connect from now on.
+    pub params: SessionParams,
     rng: ChaCha20Rng,
 }
 

@@ -1,10 +1,14 @@
 //! Path MTU: what a path carries is found out, also when it changes under way, and no packet is lost or refused for it.
 
-use super::world::{Channel, Setup, World};
+use super::world::{Channel, SERVER, Setup, UE_IP, World};
 use super::{balance, connected, rule, standby};
 use anabranch_atsss::session::Security;
+use anabranch_element::packet::Packet;
 use anabranch_element::time::Duration;
+use anabranch_element::{Element, Port};
 use anabranch_steer::{Rule, SteeringMode, active_standby, priority_based, redundant, smallest_delay};
+use anabranch_wire::tcp::{TcpFlags, TcpHeader, TcpOptions, emit_packet, parse_packet};
+use std::net::SocketAddr;
 
 fn send(w: &mut World, uplink: bool, n: u32, size: usize) {
     if uplink { w.up(n, size) } else { w.down(n, size) }
@@ -70,6 +74,44 @@ fn no_packet_is_lost_to_a_small_path() {
                     assert_eq!((ue.fragments.rx_incomplete, upf.fragments.rx_incomplete), (0, 0), "{what}");
                 }
             }
+        }
+    }
+}
+
+/// The smaller of what the two ends take counts both ways, also after the UE was started again with another one.
+#[test]
+fn the_ends_agree_on_the_inner_mtu() {
+    let mut w = connected(Setup { upf_rules: standby("wifi"), ..Setup::default() });
+    for mtu in [1400, 1280, 1350, 1500] {
+        w.ue_config.params.inner_mtu = mtu;
+        w.restart_ue(mtu as u8);
+        w.run_ms(5_000);
+        assert!(w.ue.is_connected());
+        let agreed = mtu.min(w.upf_config.params.inner_mtu);
+        for uplink in [true, false] {
+            w.at_device.clear();
+            w.at_server.clear();
+            send(&mut w, uplink, 1, usize::from(agreed) - 28 + 1);
+            send(&mut w, uplink, 2, usize::from(agreed) - 28);
+            w.run_ms(100);
+            assert_eq!(got(&w, uplink), [2], "{mtu}, uplink {uplink}");
+            let icmp = &if uplink { &w.at_device } else { &w.at_server }[0].1;
+            assert_eq!((icmp[9], icmp[20], icmp[21]), (1, 3, 4), "fragmentation needed and DF set");
+            assert_eq!(u16::from_be_bytes([icmp[26], icmp[27]]), agreed, "{mtu}, uplink {uplink}");
+        }
+        // Segments of TCP fit, whichever end is asked first.
+        w.at_device.clear();
+        w.at_server.clear();
+        let options = TcpOptions { mss: Some(8960), ..TcpOptions::default() };
+        let header = TcpHeader { flags: TcpFlags::SYN, options, ..TcpHeader::default() };
+        let [device, server] = [UE_IP, SERVER].map(|ip| SocketAddr::new(ip.into(), 80));
+        let up = Packet::new(w.now, emit_packet(device, server, &header, &[]).unwrap());
+        w.ue.on_packet(Port(0), up, w.now);
+        let down = Packet::new(w.now, emit_packet(server, device, &header, &[]).unwrap());
+        w.upf.on_packet(Port(0), down, w.now);
+        w.run_ms(100);
+        for at in [&w.at_server, &w.at_device] {
+            assert_eq!(parse_packet(&at[0].1).unwrap().header.options.mss, Some(agreed - 40), "{mtu}");
         }
     }
 }
