@@ -186,8 +186,12 @@ impl KeyRing {
     /// Takes new keys that the peer has still to confirm (UPF).
     ///
     /// Returns the receiver index of an unconfirmed epoch it replaces.
-    pub fn install_unconfirmed(&mut self, epoch: Epoch) -> Option<u32> {
-        self.next.replace(Box::new(epoch)).map(|e| e.local_index)
+    pub fn install_unconfirmed(&mut self, mut epoch: Epoch) -> Option<u32> {
+        let stale = self.next.take();
+        // The peer may name keys that it never used since it started again.
+        epoch.fresh_peer |= stale.as_ref().is_some_and(|stale| stale.fresh_peer);
+        self.next = Some(Box::new(epoch));
+        stale.map(|stale| stale.local_index)
     }
 
     /// Whether there are keys to seal with at `now`.

@@ -82,6 +82,32 @@ fn named(name: &str, rules: Vec<Rule>) -> Vec<Rule> {
     rules.into_iter().map(|rule| Rule { name: name.into(), ..rule }).collect()
 }
 
+/// Nothing arrives of what a restarted UE says under its first keys; those it has then tell the UPF the same of it.
+#[test]
+fn a_ue_that_is_cut_off_right_after_its_restart_is_one_that_was_restarted() {
+    for outage_ms in (500..6_000).step_by(50).chain([20_000]) {
+        let mut w = connected(Setup { upf_rules: balance(50, 50), ..Setup::default() });
+        w.up(0, 300);
+        w.run_ms(1_000);
+        w.restart_ue(50);
+        w.ue_events.clear();
+        while !w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Handshake { .. })) {
+            w.run_until(w.now + Duration::from_micros(100));
+        }
+        w.channels.iter_mut().for_each(|channel| channel.cut = true);
+        // What left with the response is lost, too.
+        w.forget_flights();
+        w.run_ms(outage_ms);
+        w.channels.iter_mut().for_each(|channel| channel.cut = false);
+        w.run_ms(5_000);
+        let told = w.ue_events.iter().any(|(_, e)| matches!(e, UeEvent::Rules(1)));
+        assert!(told, "{outage_ms} ms: {:?}", w.ue_events);
+        w.up(1, 300);
+        w.run_ms(100);
+        assert_eq!(w.server_numbers(), [0, 1], "{outage_ms} ms");
+    }
+}
+
 /// What the UPF has to tell has not changed, and would be many times what the UE sent.
 #[test]
 fn a_ue_that_changes_its_own_rules_is_not_told_those_of_the_upf_again() {

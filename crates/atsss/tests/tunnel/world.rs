@@ -330,6 +330,11 @@ impl World {
         *bad
     }
 
+    /// What is under way is lost.
+    pub fn forget_flights(&mut self) {
+        self.flights.clear();
+    }
+
     /// Puts an outer packet on the way, as an attacker could.
     pub fn inject(&mut self, to_upf: bool, port: u16, bytes: Vec<u8>, delay: Duration) {
         self.serial += 1;
