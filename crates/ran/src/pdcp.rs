@@ -10,6 +10,16 @@
 //! The number is given when a packet leaves the RLC buffer, not when it enters: a discipline that drops or
 //! reorders there leaves no gap for the receiver to wait at. A CU and a DU apart could not do this.
 //! No ciphering, integrity protection, header compression or status reports; the header has its true size.
+//!
+//! ```text
+//!          a window           a window
+//!   ────┼─────────────┼──────────────────────┼──────────────────────────────┼────
+//!             late  RX_DELIV   held back        beyond: the front is given up    late again
+//! ```
+//!
+//! §5.2.2.1 counts half of the numbers as late, and so a receiver that has missed more than half of them drops what
+//! comes. Here a [`window`] is late, which is as far as RLC can be behind: the rest is ahead. What is beyond the window is
+//! kept, and as many in front are given up as it takes, so that what is held back stays bounded.
 
 use super::queue::Sdu;
 use super::rlc::BufferPool;
@@ -18,14 +28,14 @@ use anabranch_element::time::{Duration, Instant};
 pub use anabranch_wire::pdcp::PdcpSn;
 use std::collections::VecDeque;
 
-/// Most packets held back for order: half of the sequence numbers, and no more than this.
+/// Most packets held back for order: a quarter of the sequence numbers, and no more than this.
 pub const MAX_WINDOW: u32 = 8192;
 
-/// Most packets held back for order.
+/// Most packets held back for order, and the furthest that one of them may be late.
 #[must_use]
 pub const fn window(sn: PdcpSn) -> u32 {
-    let half = sn.modulus() / 2;
-    if half < MAX_WINDOW { half } else { MAX_WINDOW }
+    let quarter = sn.modulus() / 4;
+    if quarter < MAX_WINDOW { quarter } else { MAX_WINDOW }
 }
 
 /// The sending side: reserves the header, and numbers packets.
@@ -48,6 +58,12 @@ impl PdcpTx {
     #[inline]
     pub const fn header_len(&self) -> u32 {
         self.sn.header_len() as u32
+    }
+
+    /// Most packets that may be under way at a time for the receiver to put them in order.
+    #[must_use]
+    pub const fn window(&self) -> u32 {
+        window(self.sn)
     }
 
     /// Makes room for the header.
@@ -145,13 +161,19 @@ impl PdcpRx {
             self.stats.malformed_pdus += 1;
             return pool.give(pdu);
         };
-        let count = self.count_of(sn);
-        let ahead = count.wrapping_sub(self.deliver);
-        if ahead >= window(self.sn) {
+        let Some(ahead) = self.ahead_of(sn) else {
             self.stats.stale_sdus += 1;
             return pool.give(pdu);
+        };
+        let count = self.deliver.wrapping_add(ahead);
+        if ahead >= self.next.wrapping_sub(self.deliver) {
+            self.next = count.wrapping_add(1);
         }
-        let index = ahead as usize;
+        let last = window(self.sn) - 1;
+        if ahead > last {
+            self.give_up(count.wrapping_sub(last), now, &mut up);
+        }
+        let index = count.wrapping_sub(self.deliver) as usize;
         while self.held.len() <= index {
             self.held.push_back(None);
         }
@@ -160,9 +182,6 @@ impl PdcpRx {
             return pool.give(pdu);
         }
         self.held[index] = Some(pdu);
-        if count.wrapping_sub(self.deliver) >= self.next.wrapping_sub(self.deliver) {
-            self.next = count.wrapping_add(1);
-        }
         self.deliver(now, &mut up);
         if let Some((until, _)) = self.reordering
             && self.deliver.wrapping_sub(until) <= u32::MAX / 2
@@ -197,13 +216,7 @@ impl PdcpRx {
             return;
         }
         self.reordering = None;
-        while self.deliver != until {
-            match self.held.pop_front() {
-                Some(Some(pdu)) => self.up(pdu, now, &mut up),
-                Some(None) | None => self.stats.missing_sdus += 1,
-            }
-            self.deliver = self.deliver.wrapping_add(1);
-        }
+        self.give_up(until, now, &mut up);
         self.deliver(now, &mut up);
         self.wait(now);
     }
@@ -221,13 +234,27 @@ impl PdcpRx {
         self.stats
     }
 
-    /// The COUNT nearest to RX_DELIV that has this sequence number (§5.2.2.1).
-    fn count_of(&self, sn: u32) -> u32 {
+    /// How far the packet with this sequence number is ahead of RX_DELIV; none if it is late.
+    fn ahead_of(&self, sn: u32) -> Option<u32> {
         let modulus = self.sn.modulus();
         let ahead = sn.wrapping_sub(self.deliver) & (modulus - 1);
-        // The later half of the numbers is behind.
-        let behind = if ahead >= modulus / 2 { modulus } else { 0 };
-        self.deliver.wrapping_add(ahead).wrapping_sub(behind)
+        (ahead < modulus - window(self.sn)).then_some(ahead)
+    }
+
+    /// Hands up what is held back before `until`, and gives up the rest of it.
+    fn give_up(&mut self, until: u32, now: Instant, up: &mut impl FnMut(u32, Packet)) {
+        while self.deliver != until {
+            match self.held.pop_front() {
+                Some(Some(pdu)) => self.up(pdu, now, up),
+                Some(None) => self.stats.missing_sdus += 1,
+                None => {
+                    self.stats.missing_sdus += u64::from(until.wrapping_sub(self.deliver));
+                    self.deliver = until;
+                    return;
+                }
+            }
+            self.deliver = self.deliver.wrapping_add(1);
+        }
     }
 
     fn deliver(&mut self, now: Instant, up: &mut impl FnMut(u32, Packet)) {
@@ -270,10 +297,14 @@ mod tests {
     const SN: PdcpSn = PdcpSn::Bits12;
 
     fn pdu(count: u32) -> Vec<u8> {
-        let mut tx = PdcpTx { sn: SN, next: count };
+        pdu_of(SN, count)
+    }
+
+    fn pdu_of(sn: PdcpSn, count: u32) -> Vec<u8> {
+        let mut tx = PdcpTx { sn, next: count };
         let mut sdu = Sdu::new(Packet::new(Instant::ZERO, vec![count as u8; 3]), 1);
         tx.reserve(&mut sdu);
-        assert_eq!((sdu.packet.len(), sdu.ip_offset), (5, 2));
+        assert_eq!((sdu.packet.len(), sdu.ip_offset), (3 + sn.header_len(), sn.header_len() as u8));
         assert_eq!(tx.number(&mut sdu), count);
         sdu.packet.into_bytes()
     }
@@ -345,7 +376,70 @@ mod tests {
         assert_eq!(b.0.stats().malformed_pdus, 1);
     }
 
+    /// A receiver that PDUs of these COUNTs come to, all at once, and then its timer expires. What it hands up is told by the
+    /// packets' own bytes, for its COUNT is another after more are lost than there are numbers.
+    fn survivors(sn: PdcpSn, counts: impl Iterator<Item = u32>) -> (Vec<u32>, PdcpRx) {
+        let (mut rx, pool) = (PdcpRx::new(sn, Duration::from_millis(10)), &mut BufferPool::default());
+        let mut got = Vec::new();
+        let number = |packet: &Packet| u32::from_be_bytes(packet[..4].try_into().unwrap());
+        for count in counts {
+            let mut sdu = Sdu::new(Packet::new(Instant::ZERO, count.to_be_bytes().to_vec()), 1);
+            let mut tx = PdcpTx { sn, next: count };
+            tx.reserve(&mut sdu);
+            tx.number(&mut sdu);
+            rx.receive(sdu.packet.into_bytes(), Instant::ZERO, pool, |_, packet| got.push(number(&packet)));
+            assert!(rx.held.len() <= window(sn) as usize, "{} held", rx.held.len());
+        }
+        rx.on_timeout(Instant::from_millis(10), |_, packet| got.push(number(&packet)));
+        assert_eq!(rx.poll_timeout(), None, "{rx:?}");
+        (got, rx)
+    }
+
+    #[test]
+    fn no_gap_is_the_end() {
+        for sn in [PdcpSn::Bits12, PdcpSn::Bits18] {
+            let far = window(sn);
+            for gap in [1, 2, 100, far - 1, far, far + 1, 9000] {
+                for after in [1, 2, far - 1, far, far + 1, 20_000, 2 * sn.modulus()] {
+                    let counts = || (0..3).chain(3 + gap..3 + gap + after);
+                    let (got, rx) = survivors(sn, counts());
+                    let case = format!("{sn:?}, {gap} lost, {after} after them: {:?}", rx.stats());
+                    assert!(got.iter().copied().eq(counts()), "{case}, {} handed up", got.len());
+                    assert_eq!(rx.stats().stale_sdus, 0, "{case}");
+                    // Of what was lost, numbers that came round were taken for the first.
+                    assert_eq!(rx.stats().missing_sdus, u64::from(gap % sn.modulus()), "{case}");
+                }
+            }
+        }
+    }
+
     proptest! {
+        /// Whatever is lost, all that is not comes up in order, unless so much is lost that what comes looks late: then not
+        /// more than two windows are dropped.
+        #[test]
+        fn it_recovers_from_any_loss(
+            bits12 in any::<bool>(),
+            runs in prop::collection::vec((1_u32..3000, prop_oneof![0_u32..10, 0_u32..20_000, 0_u32..600_000]), 1..8),
+        ) {
+            let sn = if bits12 { PdcpSn::Bits12 } else { PdcpSn::Bits18 };
+            let (window, modulus) = (window(sn), sn.modulus());
+            let (mut counts, mut at, mut late) = (Vec::new(), 0, 0);
+            for (came, lost) in runs {
+                counts.extend(at..at + came);
+                at += came + lost;
+                // What is held back already comes on top.
+                late += u64::from(lost % modulus >= modulus - 2 * window);
+            }
+            counts.extend(at..at + 4 * window);
+            let (got, rx) = survivors(sn, counts.iter().copied());
+            let dropped = rx.stats().stale_sdus;
+            prop_assert_eq!(got.len() as u64 + dropped, counts.len() as u64);
+            prop_assert!(dropped <= late * 2 * u64::from(window), "{:?} after {} gaps", rx.stats(), late);
+            prop_assert!(late > 0 || got == counts);
+            let last = |all: &[u32]| all[all.len() - window as usize..].to_vec();
+            prop_assert_eq!(last(&got), last(&counts));
+        }
+
         /// [`PdcpRx::receive_next`] hands up what [`PdcpRx::receive_any`] would, and leaves the same state: PDUs that are
         /// next, that come early or twice, that are damaged, and timers that expire, across the end of the numbers.
         #[test]

@@ -329,6 +329,7 @@ impl Bearer {
             buffer_bytes: from.rlc.status(now).sdu_bytes,
             sender: from.rlc.stats(),
             receiver: to.rlc.stats(),
+            order: to.pdcp.stats(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a cell tells: events as they happen, counters since the start.
 
 use crate::amc::Direction;
+use crate::pdcp::PdcpRxStats;
 use crate::queue::BufferStats;
 use crate::rlc::RlcStats;
 use crate::sdap::DrbId;
@@ -213,4 +214,6 @@ pub struct BearerStats {
     pub sender: RlcStats,
     /// The receiver's RLC.
     pub receiver: RlcStats,
+    /// The receiver's PDCP: among others what it gave up or came too late.
+    pub order: PdcpRxStats,
 }

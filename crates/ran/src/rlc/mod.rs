@@ -173,7 +173,8 @@ impl Entity {
         config.check()?;
         let mode = match config {
             RlcConfig::Um(config) => Mode::Um(Box::new(um::Um::new(*config))),
-            RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config))),
+            // What is ahead of PDCP's window makes it give up what RLC would still bring.
+            RlcConfig::Am(config) => Mode::Am(Box::new(am::Am::new(*config, queue.pdcp.window()))),
         };
         Ok(Self { queue, mode, sent: SentLog::default() })
     }

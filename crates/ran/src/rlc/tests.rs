@@ -368,6 +368,24 @@ fn the_last_segment_of_all_is_asked_for_by_poll() {
 }
 
 #[test]
+fn no_more_is_under_way_than_pdcp_puts_in_order() {
+    for (sn, pdcp) in [AmSn::Bits12, AmSn::Bits18]
+        .into_iter()
+        .flat_map(|sn| [PdcpSn::Bits12, PdcpSn::Bits18].map(|pdcp| (sn, pdcp)))
+    {
+        let limit = BufferLimit { bytes: u64::MAX, sdus: usize::MAX };
+        let queue = TxQueue::new(AnyBuffer::Fifo(Fifo::new(limit)), PdcpTx::new(pdcp));
+        let mut tx = Entity::new(&am(sn), queue).unwrap();
+        for i in 0..10_000 {
+            push(&mut tx, i, 10, Instant::ZERO);
+        }
+        let pull = |tx: &mut Entity| tx.pull(100, Instant::ZERO, &mut Vec::new(), &mut BufferPool::default());
+        let sent = (0..10_000).take_while(|_| pull(&mut tx) > 0).count() as u32;
+        assert_eq!(sent, (sn.modulus() / 2).min(crate::pdcp::window(pdcp)), "{sn:?} {pdcp:?}");
+    }
+}
+
+#[test]
 fn a_full_window_waits_for_acknowledgements() {
     let config = am(AmSn::Bits12);
     let lens = vec![10; 3000];

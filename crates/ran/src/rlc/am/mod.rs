@@ -29,8 +29,14 @@ pub struct Am {
 }
 
 impl Am {
-    pub(super) fn new(config: AmConfig) -> Self {
-        Self { sn: config.sn_bits.0, tx: tx::Tx::new(config), rx: rx::Rx::new(config), malformed_pdus: 0 }
+    /// With at most `most` SDUs under way at a time.
+    pub(super) fn new(config: AmConfig, most: u32) -> Self {
+        Self {
+            sn: config.sn_bits.0,
+            tx: tx::Tx::new(config, most),
+            rx: rx::Rx::new(config),
+            malformed_pdus: 0,
+        }
     }
 
     /// §5.2.3.1.1: first the STATUS PDU, then what was lost, then what is new.

@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 pub(super) struct Tx {
     config: AmConfig,
     sn: AmSn,
+    /// SDUs that may be unacknowledged.
+    window: u32,
     /// TX_Next_Ack: number of the first of `flight`.
     next_ack: u32,
     /// SDUs sent, the last perhaps in part, and not acknowledged.
@@ -46,10 +48,11 @@ struct Retx {
 }
 
 impl Tx {
-    pub(super) fn new(config: AmConfig) -> Self {
+    pub(super) fn new(config: AmConfig, most: u32) -> Self {
         Self {
             config,
             sn: config.sn_bits.0,
+            window: config.window().min(most),
             next_ack: 0,
             flight: VecDeque::new(),
             partial: false,
@@ -164,7 +167,7 @@ impl Tx {
 
     /// The window is full.
     fn stalled(&self) -> bool {
-        self.flight.len() >= self.config.window() as usize
+        self.flight.len() >= self.window as usize
     }
 
     /// Nothing can be sent, for the first time or again, before a STATUS comes.
