@@ -123,16 +123,16 @@ fn divide(accounts: &mut [Account], total: i64, claims: &mut Vec<Claim>, most: i
         account.due = 0;
         claims.push(Claim { weight: account.weight, most: most(account), place });
     }
-    // Who has the least room for its weight is done first.
+    // Who has the least room for its weight is done first; what those with a weight leave is for the others equally.
     claims.sort_unstable_by(|a, b| {
-        let (one, other) =
-            (i128::from(a.most) * i128::from(b.weight), i128::from(b.most) * i128::from(a.weight));
-        (a.weight == 0).cmp(&(b.weight == 0)).then(one.cmp(&other)).then(a.place.cmp(&b.place))
+        let room = |one: &Claim, other: &Claim| i128::from(one.most) * i128::from(other.weight.max(1));
+        let weightless = (a.weight == 0).cmp(&(b.weight == 0));
+        weightless.then(room(a, b).cmp(&room(b, a))).then(a.place.cmp(&b.place))
     });
     let mut weights: i128 = claims.iter().map(|c| i128::from(c.weight)).sum();
-    for claim in claims.iter() {
+    for (claim, still) in claims.iter().zip((1..=claims.len() as i64).rev()) {
         let fair = match weights {
-            0 => left,
+            0 => left / still,
             _ => (i128::from(left) * i128::from(claim.weight) / weights) as i64,
         };
         let due = fair.min(claim.most);

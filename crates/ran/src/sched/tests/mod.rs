@@ -490,3 +490,35 @@ fn a_name_or_a_table() {
         "scheduler eqp_exact: quantum_limit_rbs = 0: must be 1 to 1000000"
     );
 }
+
+#[test]
+fn slices_without_a_share_take_turns() {
+    let gps = InterConfig::from(InterAlgorithm::GpsPacking);
+    for (shares, rbs, rbg) in [&[0.0, 0.0][..], &[100.0, 0.0, 0.0], &[0.0, 60.0, 0.0, 0.0], &[0.0; 5]]
+        .into_iter()
+        .flat_map(|shares| [(6, 1), (25, 2), (106, 8), (273, 16)].map(|(rbs, rbg)| (shares, rbs, rbg)))
+    {
+        let without: Vec<usize> = (0..shares.len()).filter(|slice| shares[*slice] == 0.0).collect();
+        for busy in [false, true] {
+            let ues: Vec<u16> = (0..shares.len() as u16).collect();
+            let mut cell = Cell::new(&gps, shares, linear(10, rbs), rbg, &ues);
+            for _ in 0..2000 {
+                for (ue, (_, packets)) in cell.ues.iter_mut().enumerate() {
+                    if busy || without.contains(&ue) {
+                        packets.resize(packets.len().max(2 * usize::from(rbs)), 30);
+                    }
+                }
+                cell.tti(rbs);
+            }
+            let all = 2000.0 * f64::from(rbs);
+            let part = match busy && without.len() < shares.len() {
+                true => 0.0,
+                false => all / without.len() as f64,
+            };
+            for slice in &without {
+                let off = (cell.got[*slice] as f64 - part).abs();
+                assert!(off < 0.02 * all, "{shares:?}, busy {busy}, {rbs} RBs: {:?}", cell.got);
+            }
+        }
+    }
+}
