@@ -12,14 +12,19 @@
 //! Where several UEs have more than a slot carries, the first in rank takes it all, and packets that others have in
 //! RLC, urgent as they are, would wait for their turn. So it leaves room for those that come soon after it, as long
 //! as that wastes next to nothing: a block for every UE means padding in every block.
+//!
+//! A slice gets its share over time and not in each slot: groups of RBs are whole, and packets, if the scheduler looks at them.
+//! A slot with more than was expected finds RLC short. So the forecast grows by what was padding then, and shrinks a
+//! little by every block: it settles where 1 % of the bytes are lost that way. Without slices, and where the scheduler gives the
+//! same in each slot, nothing comes that was not expected.
 
 use super::Gnb;
 use super::ue::{Ue, index};
 use crate::amc::{Direction, rbs_for};
 use crate::mac::PER_PDU;
 use crate::queue::Forecast;
-use crate::sched::InterSlice;
 use crate::sched::intra::{IntraSlice, Rank};
+use crate::sched::{InterSlice, Outlook};
 use anabranch_element::time::Instant;
 
 /// The demand of every UE for the next slot of a direction. Kept from one slot to the next for its memory only.
@@ -30,13 +35,16 @@ pub(super) struct Demands {
     /// Of each UE of the cell, its place among them and one; 0 if it has none.
     places: Vec<u32>,
     slices: Vec<SliceDemand>,
+    /// RBs with which each slice is empty.
+    slice_rbs: Vec<u32>,
+    /// RBs there are, and those of a slice of them that its UEs may expect.
+    expected: Vec<(u16, u16)>,
     /// Share of the RBs that carried nothing while packets waited in SDAP, of late.
     waste: f32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct SliceDemand {
-    rbs: u32,
     /// The first in rank for which packets wait in SDAP.
     first_held: Option<u32>,
     /// RBs with which the RLC buffers behind it are empty, as far as the last urgent packet.
@@ -72,6 +80,33 @@ impl Demands {
     }
 }
 
+/// What a UE is granted beyond what was expected, and has nothing in RLC for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Surplus {
+    expected_bytes: u32,
+    bytes: f32,
+}
+
+/// Share of the bytes granted that may be padding for that reason, and the weight of a block.
+const MAX_PADDING: f32 = 0.01;
+const SURPLUS_WEIGHT: f32 = 0.5;
+
+impl Surplus {
+    /// A block was sent while packets waited in SDAP.
+    pub(super) fn note(&mut self, block_bytes: u32, padding_bytes: u32) {
+        let beyond = padding_bytes.min(block_bytes.saturating_sub(self.expected_bytes));
+        self.bytes += SURPLUS_WEIGHT * (beyond as f32 - MAX_PADDING * block_bytes as f32);
+        self.bytes = self.bytes.max(0.0);
+    }
+
+    /// Adds what has been too little of late.
+    fn add_to(&mut self, next: &mut Forecast) {
+        self.bytes = self.bytes.min(next.most_bytes as f32);
+        next.bytes = next.bytes.saturating_add(self.bytes as u32).min(next.most_bytes);
+        self.expected_bytes = next.bytes;
+    }
+}
+
 impl Gnb {
     /// Tells the limiters that are about to fill RLC what has changed since the slot before.
     pub(super) fn announce(&mut self, now: Instant) {
@@ -100,11 +135,16 @@ impl Gnb {
     /// Lists what the UEs will have to send in the slot after `slot`, if a limiter or a trace asks.
     pub(super) fn list_demands(&mut self, direction: Direction, slot: u64, at: Instant) {
         let Self { ues, active, amc, slices, scratch, .. } = self;
-        let Demands { ues: listed, places, slices: sums, waste } = &mut scratch.demands[index(direction)];
+        let Demands { ues: listed, places, slices: sums, slice_rbs, expected, waste } =
+            &mut scratch.demands[index(direction)];
         listed.drain(..).for_each(|d| places[d.ue as usize] = 0);
         places.resize(ues.len(), 0);
         sums.clear();
         sums.resize(slices.len(), SliceDemand::default());
+        slice_rbs.clear();
+        slice_rbs.resize(slices.len(), 0);
+        expected.clear();
+        expected.resize(slices.len(), (0, 0));
         let asked = active.iter().any(|n| ues.get(*n as usize).is_some_and(|ue| ue.listens(direction)));
         if !asked {
             return;
@@ -143,9 +183,10 @@ impl Gnb {
         let mut behind = 0;
         for (place, demand) in (1..).zip(listed) {
             places[demand.ue as usize] = place;
-            let Some(sum) = sums.get_mut(usize::from(demand.slice)) else { continue };
-            demand.before_rbs = sum.rbs;
-            sum.rbs += u32::from(demand.rbs);
+            let slice = usize::from(demand.slice);
+            let (Some(sum), Some(rbs)) = (sums.get_mut(slice), slice_rbs.get_mut(slice)) else { continue };
+            demand.before_rbs = *rbs;
+            *rbs += u32::from(demand.rbs);
             if sum.first_held.is_some() {
                 behind += u32::from(demand.rlc_rbs);
                 if demand.urgent && behind <= most_room {
@@ -166,7 +207,13 @@ impl Gnb {
         if !self.ues.get(number as usize)?.look(direction).listens {
             return None;
         }
-        self.expectation(direction, number, slot)
+        let mut next = self.expectation(direction, number, slot)?;
+        if next.bytes > 0
+            && let Some(ue) = self.ues.get_mut(number as usize)
+        {
+            ue.side(direction).surplus.add_to(&mut next);
+        }
+        Some(next)
     }
 
     /// The same of either direction, whether a limiter listens or not: what the MAC itself knows.
@@ -187,39 +234,19 @@ impl Gnb {
         Some(Forecast { at, bytes, most_bytes: row.last().copied().unwrap_or(0) })
     }
 
-    /// RBs of `rbs` that a slice gets if it has as much to send as it likes: its share among those with a demand, and
-    /// what those that need less leave.
-    fn rbs_of_slice(&self, direction: Direction, slice: usize, rbs: u16) -> u16 {
-        let parts = |other: usize| self.slices.get(other).map_or(0, |s| s.share_parts());
-        let all = u64::from(rbs);
-        let groups = u64::from(self.amc.rbg().max(1));
-        // Whole groups, but for the short one at the end of the carrier.
-        let whole = |mine: u64| if mine < all { mine / groups * groups } else { all };
-        if self.links[index(direction)].scheduler.is_partition() {
-            let sum = (0..self.slices.len()).map(parts).sum::<u64>().max(100 * 10_000);
-            return whole((all * parts(slice)).checked_div(sum).unwrap_or(all)) as u16;
+    /// RBs of `rbs` that a slice gets if it has as much to send as it likes.
+    fn rbs_of_slice(&mut self, direction: Direction, slice: usize, rbs: u16) -> u16 {
+        let Demands { slice_rbs, expected, .. } = &mut self.scratch.demands[index(direction)];
+        let known = expected.get(slice).copied().unwrap_or_default();
+        if known.0 == rbs {
+            return known.1;
         }
-        let demands = &self.scratch.demands[index(direction)].slices;
-        let demand = |other: usize| demands.get(other).map_or(0, |d| u64::from(d.rbs));
-        let others = || (0..self.slices.len()).filter(|other| *other != slice && demand(*other) > 0);
-        // Who needs less than its part leaves the rest to the others, who need less then, perhaps.
-        let (mut left, mut sum) = (all, parts(slice) + others().map(parts).sum::<u64>());
-        let part = |left: u64, sum: u64, of: usize| (left * parts(of)).checked_div(sum).unwrap_or(left);
-        loop {
-            let small = |other: &usize| demand(*other) < part(left, sum, *other);
-            let (mut rest, mut of) = (all, parts(slice));
-            for other in others() {
-                if small(&other) {
-                    rest = rest.saturating_sub(demand(other));
-                } else {
-                    of += parts(other);
-                }
-            }
-            if (rest, of) == (left, sum) {
-                return whole(part(rest, of, slice)) as u16;
-            }
-            (left, sum) = (rest, of);
+        let next = Outlook { rbs, rbg: self.amc.rbg(), slices: &self.slices, demands: slice_rbs };
+        let mine = self.links[index(direction)].scheduler.expect(slice, &next);
+        if let Some(known) = expected.get_mut(slice) {
+            *known = (rbs, mine);
         }
+        mine
     }
 
     /// RBs of its slice's `rbs` that a UE gets if it has as much to send as it likes.

@@ -211,6 +211,9 @@ impl Gnb {
             let side = ue.side(direction);
             side.last_served = slot + 1;
             side.average.served(told.tbs_bytes, slot);
+            if side.listens && side.sdap.held_bytes().0 > 0 {
+                side.surplus.note(told.tbs_bytes, told.padding_bytes);
+            }
             side.stats.used_rbs += u64::from(told.rbs);
             side.stats.block_bytes += u64::from(told.tbs_bytes);
             side.stats.padding_bytes += u64::from(told.padding_bytes);

@@ -3,6 +3,7 @@
 use super::bearer::{Bearer, Delivered};
 use super::classify;
 use super::config::{QosRule, UeConfig, UeError};
+use super::forecast::Surplus;
 use super::grants::GrantDelay;
 use super::ioam::Reporter;
 use super::stats::UeLinkStats;
@@ -63,6 +64,8 @@ pub(super) struct Side {
     pub(super) retx_at: u64,
     /// The slot after the last that limiters were told of.
     pub(super) told: u64,
+    /// What its grants have been beyond the forecast.
+    pub(super) surplus: Surplus,
     pub(super) stats: UeLinkStats,
 }
 
@@ -127,6 +130,7 @@ impl Ue {
                 harq_waiting: 0,
                 retx_at: 0,
                 told: 0,
+                surplus: Surplus::default(),
                 stats: UeLinkStats::default(),
             })
         };

@@ -7,7 +7,7 @@
 //!
 //! A share is rounded down to whole groups: the groups are what can be given to a UE.
 
-use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,13 @@ impl InterSlice for Fixed {
         Some(tti.room().split(slice.share_of(tti.rbs)).take(need))
     }
 
-    fn is_partition(&self) -> bool {
-        true
+    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+        let mut room = next.room();
+        for (before, config) in next.slices.iter().enumerate().take(slice) {
+            let mut part = room.split(config.share_of(next.rbs));
+            part.take(next.demand(before));
+            room.put_back(part);
+        }
+        next.slices.get(slice).map_or(0, |config| room.split(config.share_of(next.rbs)).rbs())
     }
 }

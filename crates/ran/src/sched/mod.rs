@@ -29,6 +29,7 @@ mod capacity;
 mod config;
 pub mod intra;
 pub mod knapsack;
+mod outlook;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ pub use crate::registry::{NoParams, OutOfRange};
 pub use capacity::Capacity;
 pub use config::{SchedError, SliceConfig, check_slices};
 pub use intra::{IntraKind, IntraSlice};
+pub use outlook::Outlook;
 
 use super::amc::{TbsTable, rbs_for};
 use crate::registry::{configs, in_range};
@@ -231,9 +233,9 @@ pub trait InterSlice {
     fn wants_sizes(&self) -> bool {
         false
     }
-    /// Whether RBs of a slice that has nothing to send go to nobody else.
-    fn is_partition(&self) -> bool {
-        false
+    /// RBs that a slice may expect of a TTI if it has as much to send as it likes.
+    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+        next.by_share(slice)
     }
     /// What each slice is owed, in RBs: quantum, deficit or lag; negative if it owes. Empty without such state.
     fn balances(&self) -> &[i32] {
@@ -329,8 +331,8 @@ macro_rules! registry {
             fn wants_sizes(&self) -> bool {
                 match self { $( Self::$Variant(s) => s.wants_sizes(), )+ }
             }
-            fn is_partition(&self) -> bool {
-                match self { $( Self::$Variant(s) => s.is_partition(), )+ }
+            fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+                match self { $( Self::$Variant(s) => s.expect(slice, next), )+ }
             }
             fn balances(&self) -> &[i32] {
                 match self { $( Self::$Variant(s) => s.balances(), )+ }

@@ -3,6 +3,7 @@
 mod bound;
 mod cells;
 mod limiters;
+mod slices;
 mod stuck;
 mod uplink;
 
@@ -114,9 +115,13 @@ impl Run {
         drive(&mut self.gnb, at, &mut self.out);
     }
 
-    /// Keeps `bytes` of bulk waiting for some UEs until `end`, looked at every half millisecond, and offers
-    /// voice every 20 ms with a phase that drifts.
     fn load(&mut self, bulk: &[u32], bytes: u64, voice: &[u32], end: Instant) {
+        self.load_of(1500, bulk, bytes, voice, end);
+    }
+
+    /// Keeps `bytes` of bulk in packets of `size` waiting for some UEs until `end`, looked at every half millisecond, and
+    /// offers voice every 20 ms with a phase that drifts.
+    fn load_of(&mut self, size: usize, bulk: &[u32], bytes: u64, voice: &[u32], end: Instant) {
         let mut number = 0;
         let mut speaks = vec![self.out.now + Duration::from_micros(1370); voice.len()];
         while self.out.now < end {
@@ -132,7 +137,7 @@ impl Run {
                         break;
                     }
                     number += 1;
-                    self.offer(Gnb::N3, down(*ue, 5000, 1500, number), now);
+                    self.offer(Gnb::N3, down(*ue, 5000, size, number), now);
                 }
             }
             for (ue, at) in voice.iter().zip(&mut speaks) {

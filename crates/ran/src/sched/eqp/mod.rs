@@ -47,7 +47,7 @@ mod bank;
 pub mod paper;
 
 use super::knapsack::{Problem, SliceBound};
-use super::{Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Scheduler, Setup, Tti, bound};
+use super::{Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Outlook, Scheduler, Setup, Tti, bound};
 use bank::Bank;
 use serde::{Deserialize, Serialize};
 
@@ -275,8 +275,12 @@ impl InterSlice for Eqp {
         true
     }
 
-    fn is_partition(&self) -> bool {
-        self.idle == Idle::Strict
+    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+        match self.idle {
+            // Idle slices lend, but get it back.
+            Idle::Strict => next.by_share_of(slice, |_| next.rbs),
+            Idle::IdleReset => next.by_share(slice),
+        }
     }
 
     fn balances(&self) -> &[i32] {
