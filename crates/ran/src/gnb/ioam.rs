@@ -87,8 +87,8 @@ impl Reporter {
         arrived: Instant,
         now: Instant,
     ) {
+        let link_bps = self.link_bps();
         let Some((_, node)) = self.nodes.iter_mut().find(|(drb, _)| *drb == bearer.id) else { return };
-        let (scaled, slots_per_s) = (self.expected_scaled, self.slots_per_s);
         let (mcs, rb_half_percent, lost_blocks) = (self.mcs, self.rb_half_percent, self.lost_blocks);
         node.fill(packet, arrived, now, || {
             let stats = bearer.stats(direction, now);
@@ -98,7 +98,7 @@ impl Reporter {
             NodeReport {
                 depth_bytes: Some(above.waiting_bytes + stats.buffer_bytes),
                 capacity_bytes: Some(if open { bearer.limit_bytes } else { above.limit_bytes }),
-                link_bps: scaled.map(|bytes| (bytes * 8).saturating_mul(slots_per_s) / SCALE),
+                link_bps,
                 queue_drops: Some(above.drops + stats.buffer.full_drops + stats.buffer.aqm_drops),
                 medium_losses: Some(losses),
                 mcs,
@@ -106,6 +106,11 @@ impl Reporter {
                 rlc_bytes: Some(stats.buffer_bytes),
             }
         });
+    }
+
+    /// What the MAC would give; none if nothing was ever to send.
+    pub(super) fn link_bps(&self) -> Option<u64> {
+        self.expected_scaled.map(|bytes| (bytes * 8).saturating_mul(self.slots_per_s) / SCALE)
     }
 
     /// A slot passed in which the UE had something to send; `all` RBs were there for data.

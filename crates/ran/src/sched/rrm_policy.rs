@@ -9,17 +9,20 @@
 //! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; what is left,
 //! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum.
 
-use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
 
 /// See the top of this file.
-#[derive(Debug, Clone, Copy)]
-pub struct RrmPolicy;
+#[derive(Debug, Clone, Default)]
+pub struct RrmPolicy {
+    /// RBs that each slice is expected to have got. Kept for its memory only.
+    got: Vec<u16>,
+}
 
 impl Scheduler for RrmPolicy {
     type Params = NoParams;
 
     fn build(_: &NoParams, _: &Setup) -> Self {
-        Self
+        Self::default()
     }
 }
 
@@ -45,11 +48,7 @@ impl InterSlice for RrmPolicy {
                 allocation.next_queue(*slice).is_some()
                     && allocation.slice_rbs(*slice) + group <= policy(*slice).2
             };
-            let load = |slice: &usize| {
-                // RBs per share, compared without dividing: the larger share is the smaller load.
-                let share = tti.slices[*slice].share_parts().max(1);
-                u64::from(allocation.slice_rbs(*slice)) * super::config::PARTS / share
-            };
+            let load = |slice: &usize| load(&tti.slices[*slice], allocation.slice_rbs(*slice));
             let Some(slice) = (0..tti.slices.len()).filter(wants).min_by_key(load) else { break };
             let Some(queue) = allocation.next_queue(slice) else { break };
             if allocation.grant(tti, queue, 1) == 0 {
@@ -58,4 +57,41 @@ impl InterSlice for RrmPolicy {
         }
         allocation.room.put_back(idle);
     }
+
+    /// The same with what the slices want in place of queues.
+    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+        let (got, mut room) = (&mut self.got, next.room());
+        got.clear();
+        got.resize(next.slices.len(), 0);
+        let policy = |of: usize| next.slices[of].policy_of(next.rbs);
+        let unmet = |of: usize, got: u16| match of == slice {
+            true => next.rbs - got,
+            false => next.demand(of).saturating_sub(got),
+        };
+        let mut idle = room.split(0);
+        for of in 0..got.len() {
+            let mut part = room.split(policy(of).0);
+            got[of] += part.take(unmet(of, got[of]));
+            idle.put_back(part);
+        }
+        for of in 0..got.len() {
+            let (dedicated, min, _) = policy(of);
+            let mut part = room.split(min - dedicated.min(min));
+            got[of] += part.take(unmet(of, got[of]));
+            room.put_back(part);
+        }
+        while room.rbs() > 0 {
+            let group = room.would_take(1);
+            let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= policy(*of).2;
+            let next_of = (0..got.len()).filter(wants).min_by_key(|of| load(&next.slices[*of], got[*of]));
+            let Some(of) = next_of else { break };
+            got[of] += room.take(1);
+        }
+        got.get(slice).copied().unwrap_or(0)
+    }
+}
+
+/// RBs per share, compared without dividing: the larger share is the smaller load.
+fn load(slice: &SliceConfig, rbs: u16) -> u64 {
+    u64::from(rbs) * super::config::PARTS / slice.share_parts().max(1)
 }

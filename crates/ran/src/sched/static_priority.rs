@@ -5,7 +5,7 @@
 //!   priority 1               ▦▦▦▦▦▦▦▦▦▦▦▦      shares play no part: a slice can starve all later ones
 //! ```
 
-use super::{Allocation, InterSlice, NoParams, Scheduler, Setup, Tti};
+use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, Tti};
 
 /// See the top of this file.
 #[derive(Debug, Clone, Default)]
@@ -32,5 +32,14 @@ impl InterSlice for StaticPriority {
             allocation.serve_from(tti, usize::from(*slice), &mut all);
             allocation.room = all;
         }
+    }
+
+    fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
+        let place = |slice: usize| (next.slices.get(slice).map(|s| s.priority), slice);
+        let mut room = next.room();
+        for before in (0..next.slices.len()).filter(|other| place(*other) < place(slice)) {
+            room.take(next.demand(before));
+        }
+        room.rbs()
     }
 }

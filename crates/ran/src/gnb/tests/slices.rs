@@ -1,7 +1,7 @@
 //! Limiters in cells of several slices: what the MAC expects to give is what it gives.
 
 use super::*;
-use crate::sched::InterAlgorithm::{Drr, EqpExact, Fixed, GpsPacking};
+use crate::sched::InterAlgorithm::{Drr, EqpExact, Fixed, GpsPacking, RrmPolicy, StaticPriority};
 
 /// A bulk flow of packets of so many bytes in each slice, and a call: each slice's bytes that were no padding, and the
 /// mean wait of its call in ms.
@@ -60,4 +60,96 @@ fn just_in_time_costs_no_slice_its_share() {
         }
     }
     assert!(worse.is_empty(), "{} cases:\n{}", worse.len(), worse.join("\n"));
+}
+
+/// What limiters are told of a slice, and what traces say of its link, is what the scheduler gives, whatever else that goes by
+/// than shares.
+#[test]
+fn priorities_and_ratios_are_expected() {
+    let mut wrong = Vec::new();
+    let cases = [
+        (StaticPriority, 0, None),
+        (StaticPriority, 1, None),
+        (RrmPolicy, 0, None),
+        (RrmPolicy, 0, Some(20.0)),
+        (RrmPolicy, 0, Some(50.0)),
+    ];
+    for ((scheduler, high, max), rbs) in
+        cases.into_iter().flat_map(|case| [25, 106, 273].map(|rbs| (case, rbs)))
+    {
+        let go = |queue| {
+            go_with(queue, rbs, 1500, &[10.0, 90.0], |config| {
+                config.scheduler = scheduler.into();
+                config.slices[1 - high].priority = 9;
+                config.slices[1].min_percent = Some(max.unwrap_or(50.0));
+                config.slices[1].max_percent = max;
+                config.slices[0].dedicated_percent = 10.0;
+            })
+        };
+        let (vanilla, jit) = (go(Algorithm::Vanilla), go(Algorithm::Jit));
+        for (slice, (vanilla, jit)) in vanilla.iter().zip(&jit).enumerate() {
+            let share = jit.0 as f64 / vanilla.0.max(1) as f64;
+            let line = format!(
+                "{scheduler}, {high} first, max {max:?}, {rbs} RBs, slice {slice}: {share:.3} {jit:?}"
+            );
+            println!("{line}");
+            if share < 0.97 && vanilla.0 > 0 {
+                wrong.push(line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_slice_at_its_maximum_is_as_one_of_a_partition() {
+    for (rbs, numerology) in [25, 51, 106, 273].into_iter().flat_map(|rbs| [(rbs, 0), (rbs, 1), (rbs, 3)]) {
+        let go = |scheduler: InterAlgorithm| {
+            let mut config = config(&[20.0, 80.0], &[0, 1], Algorithm::Jit);
+            config.radio = RadioConfig::Nr(NrConfig { rbs, numerology, ..NrConfig::default() });
+            config.scheduler = scheduler.into();
+            config.slices[0].max_percent = Some(20.0);
+            config.telemetry = TelemetryConfig { packets: PacketEvents::All, slots: false, ues: true };
+            let mut run = Run::new(&config);
+            let backlog = 8 * u64::from(*run.gnb.amc().full().row(28).last().unwrap()) + 6000;
+            run.load(&[0], backlog, &[0], ms(400));
+            let later = |slot: &UeSlotStats| slot.at > ms(20);
+            let most = run.slots().iter().filter(|s| later(s)).map(|s| s.buffer_bytes).max().unwrap();
+            (most, waits(&run.times(0, 1)).1)
+        };
+        let ((most_fixed, fixed), (most, policy)) = (go(Fixed), go(RrmPolicy));
+        println!("{rbs} RBs, µ {numerology}: {most} B in RLC after a tick, {policy:.3} ms of {fixed:.3}");
+        // Where slots are shorter than the guard there are several grants of bytes.
+        assert!(most < 2000.max(most_fixed + 200), "{rbs} RBs, µ {numerology}: {most} B");
+        assert!(policy <= 1.2 * fixed, "{rbs} RBs, µ {numerology}: {policy} ms, {fixed} with `fixed`");
+    }
+}
+
+#[test]
+fn the_link_rate_is_what_a_slice_gets() {
+    for scheduler in InterAlgorithm::ALL {
+        for (shares, rbs) in
+            [[10.0, 90.0], [30.0, 70.0], [50.0, 50.0]].into_iter().flat_map(|s| [(s, 51), (s, 106), (s, 273)])
+        {
+            for idle in [false, true] {
+                let mut config = config(&shares, &[0, 1], Algorithm::Vanilla);
+                config.radio = RadioConfig::Nr(NrConfig { rbs, ..NrConfig::default() });
+                config.scheduler = scheduler.into();
+                config.slices[1].priority = 9;
+                config.slices[0].max_percent = Some(60.0);
+                config.slices[1].dedicated_percent = 10.0;
+                config.ioam = Some(serde_json::from_str(r#"{"node_id": 7}"#).unwrap());
+                let mut run = Run::new(&config);
+                let backlog = 8 * u64::from(*run.gnb.amc().full().row(28).last().unwrap()) + 6000;
+                run.load(if idle { &[0] } else { &[0, 1] }, backlog, &[], ms(300));
+                let stats = run.gnb.ue_link_stats(0, Direction::Downlink);
+                let bps = (stats.block_bytes * 8) as f64 / 0.3;
+                let told = run.gnb.ues[0].tellers.as_ref().unwrap()[0].link_bps().unwrap() as f64;
+                let case =
+                    format!("{scheduler}, {rbs} RBs, {shares:?}, idle {idle}: {told} told, {bps} given");
+                println!("{case}");
+                assert!((told - bps).abs() < 0.1 * bps, "{case}");
+            }
+        }
+    }
 }

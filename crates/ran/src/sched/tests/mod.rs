@@ -1,5 +1,6 @@
 //! Every inter-slice scheduler on the same cells: what each promises, whatever the traffic.
 
+mod expect;
 mod shares;
 
 use super::*;

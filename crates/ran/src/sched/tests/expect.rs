@@ -1,0 +1,52 @@
+//! What a scheduler says it will give is what it gives.
+
+use super::*;
+
+proptest! {
+    /// One slice has as much to send as it likes, the others the same demand in every TTI.
+    #[test]
+    fn what_is_expected_is_given(
+        (rbs, rbg) in (1u16..276, prop::sample::select(vec![1u16, 2, 4, 8, 16])),
+        slices in prop::collection::vec((0u32..30, 0u8..3, [0u32..30, 0..20, 0..100], 0u32..200, prop::bool::ANY), 1..5),
+        mine in any::<prop::sample::Index>(),
+        which in any::<prop::sample::Index>(),
+    ) {
+        let shares: Vec<f64> = slices.iter().map(|s| s.0.min(25).into()).collect();
+        let mut all = every();
+        // What idle slices forfeit there raises those that owe, whatever their share.
+        all.retain(|config| {
+            !matches!(config, InterConfig::EqpExact(p) | InterConfig::EqpPaper(p) if p.idle == Idle::IdleReset)
+        });
+        let config = which.get(&all);
+        let of_slice: Vec<u16> = (0..slices.len() as u16).collect();
+        let mut cell = Cell::new(config, &shares, linear(10, rbs), rbg, &of_slice);
+        let (mut demands, mine) = (Vec::new(), mine.index(slices.len()));
+        for (i, (_, priority, [dedicated, min, max], demand, idle)) in slices.iter().enumerate() {
+            let slice = &mut cell.slices[i];
+            slice.priority = *priority;
+            let min = (*min).max(*dedicated).min(25);
+            slice.dedicated_percent = (*dedicated).min(min).into();
+            (slice.min_percent, slice.max_percent) = (Some(min.into()), Some(f64::from(min.max(*max))));
+            demands.push(if *idle && i != mine { 0 } else { *demand });
+        }
+        check_slices(&cell.slices).unwrap();
+        let next = Outlook { rbs, rbg, slices: &cell.slices, demands: &demands };
+        let expected = cell.scheduler.expect(mine, &next);
+        let ttis = 400;
+        for _ in 0..ttis {
+            for (i, demand) in demands.iter().enumerate() {
+                let packets = if i == mine { 600 } else { *demand as usize };
+                cell.ues[i].1.clear();
+                cell.ues[i].1.resize(packets, 10);
+            }
+            cell.tti(rbs);
+        }
+        let got = cell.got[mine] as f64 / f64::from(ttis);
+        // What others get is whole groups, and what EQP and the like owe is not even in the end.
+        let within = match config.algorithm() {
+            InterAlgorithm::Fixed | InterAlgorithm::StaticPriority | InterAlgorithm::RrmPolicy => 0.0,
+            _ => 2.0 + f64::from(rbg) * slices.len() as f64,
+        };
+        prop_assert!((got - f64::from(expected)).abs() <= within, "{:?}: {} expected, {} given", config, expected, got);
+    }
+}
