@@ -177,7 +177,7 @@ fn build_nr(config: &NrConfig) -> Result<Amc, AmcError> {
         rbg: check_rbg(config.rbg_rbs, rbs, nr::rbg(rbs, false))?,
         cqi_to_mcs: config.mcs_table.cqi_to_mcs(),
         full: table(14),
-        special: config.tdd.as_ref().map(|tdd| table(tdd.downlink_symbols)),
+        special: config.tdd.as_ref().map(|tdd| table(tdd.downlink_symbols)).filter(TbsTable::carries_any),
         tdd,
     })
 }

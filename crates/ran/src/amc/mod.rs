@@ -128,6 +128,11 @@ impl TbsTable {
         rbs_for(self.row(mcs), bytes)
     }
 
+    /// Whether the largest of them is more than nothing.
+    fn carries_any(&self) -> bool {
+        self.bytes.iter().any(|bytes| *bytes > 0)
+    }
+
     /// RBs of the cell.
     #[must_use]
     pub fn rbs(&self) -> u16 {
@@ -160,7 +165,7 @@ pub struct Amc {
     rbg: u16,
     cqi_to_mcs: [u8; 16],
     full: TbsTable,
-    /// The downlink part of a special slot.
+    /// The downlink part of a special slot; none if that is too short for any data.
     special: Option<TbsTable>,
     tdd: Option<TddPattern>,
 }

@@ -268,6 +268,27 @@ fn limiters_rank_as_in_the_paper_and_keep_the_cell_busy() {
 }
 
 #[test]
+fn a_special_slot_that_carries_nothing_is_none() {
+    for (downlink_symbols, rbs) in [0, 2, 3, 4].into_iter().flat_map(|d| [25, 106, 273].map(|rbs| (d, rbs))) {
+        let mut config = config(&[100.0], &[0], Algorithm::Vanilla);
+        let tdd = TddConfig { pattern: "DDDSU".into(), downlink_symbols, uplink_symbols: 2 };
+        config.radio = RadioConfig::Nr(NrConfig { rbs, tdd: Some(tdd), ..NrConfig::default() });
+        config.ues[0].channel = ChannelConfig::mcs(9);
+        config.telemetry.ues = true;
+        let mut run = Run::new(&config);
+        // 1000 periods of 2.5 ms; four symbols are two less those of control, and so carry a little.
+        let end = ms(2499) + Duration::from_micros(500);
+        run.load(&[0], 60_000, &[], end);
+        let stats = run.gnb.link_stats(Direction::Downlink, end);
+        let with_rbs = run.slots().iter().filter(|slot| slot.rbs > 0).count() as u64;
+        let per_period = if downlink_symbols == 4 { 4 } else { 3 };
+        assert_eq!(stats.slots, 1000 * per_period, "{downlink_symbols} symbols, {rbs} RBs");
+        assert_eq!(stats.blocks, with_rbs, "{downlink_symbols} symbols, {rbs} RBs");
+        assert!(with_rbs >= stats.slots - 1, "{with_rbs} of {}", stats.slots);
+    }
+}
+
+#[test]
 fn whole_packets_first_is_sooner_in_a_narrow_slice() {
     let go = |queue: Algorithm, scheduler: InterAlgorithm| {
         let end = ms(10_000);
