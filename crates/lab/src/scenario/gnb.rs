@@ -116,8 +116,8 @@ table! {
         bler_percent: f64 = 0.0, range(0.0, 100.0);
         /// Retransmissions that are not decoded either, percent.
         bler_retx_percent: f64 = 1.0, range(0.0, 100.0);
-        /// Time to a retransmission, milliseconds.
-        harq_delay_ms: f64 = 8.0, range(0.001, 1000.0);
+        /// Time to a retransmission, milliseconds; left out, 8 slots.
+        harq_delay_ms: Option<f64> = None, range(0.001, 1000.0);
         /// RBs that carry no user data in every `control_every` th slot of the downlink.
         control_rbs: u16 = 0, range(0.0, 275.0);
         /// See `control_rbs`.
@@ -384,7 +384,7 @@ impl Gnb {
             harq: HarqConfig {
                 bler: self.bler_percent / 100.0,
                 bler_retx: self.bler_retx_percent / 100.0,
-                retx_delay_us: (self.harq_delay_ms * 1e3).round() as u32,
+                retx_delay_us: self.harq_delay_ms.map(|ms| (ms * 1e3).round() as u32),
                 ..HarqConfig::default()
             },
             scheduler,

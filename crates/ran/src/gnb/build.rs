@@ -65,7 +65,7 @@ impl Gnb {
         let mut link = |inter: &InterConfig| {
             Ok::<_, GnbError>(Link {
                 scheduler: inter.build(config.slices.len(), config.ues.len())?,
-                harq: Harq::new(config.harq, seeds.next_u64()),
+                harq: Harq::new(config.harq, &config.radio, amc.slot(), seeds.next_u64()),
                 flights: VecDeque::new(),
                 stats: LinkStats::default(),
                 counted: 0,

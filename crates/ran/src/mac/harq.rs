@@ -1,4 +1,4 @@
-//! HARQ: a block that is not decoded is sent again, 8 ms later in LTE (TS 36.321 §5.3.2, FDD), on as many RBs.
+//! HARQ: a block that is not decoded is sent again, 8 slots later (LTE: TS 36.321 §5.3.2, FDD), on as many RBs.
 //!
 //! ```text
 //!   TTI   0    1    2    3    4    5    6    7    8
@@ -9,8 +9,13 @@
 //! Whether a block is decoded is drawn: `bler` for the first time, `bler_retx` for each time after, for soft
 //! combining makes those better. A UE has one block per slot, and so no new data in a slot with a
 //! retransmission; with as many blocks waiting as it has processes it gets nothing new either.
+//!
+//! NR leaves the delay to the gNB (K1, TS 38.213 §9.2.3). 8 slots are 0.5 ms at µ = 4; a UE decodes a block within 20 symbols,
+//! 0.18 ms at µ = 3 (TS 38.214 Table 5.3-1), and the gNB needs as long again. 8 ms there would be 64 and 128 slots,
+//! with 6 and 13 blocks waiting at a BLER of 10 %, so that the processes run out. There are 16 of them (TS 38.214 §5.1), 8 in LTE.
 
 use super::block::TransportBlock;
+use crate::amc::RadioConfig;
 use anabranch_element::time::{Duration, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -25,17 +30,22 @@ pub struct HarqConfig {
     pub bler: f64,
     /// Share of retransmissions that are not decoded either, 0 to 1.
     pub bler_retx: f64,
-    /// Time to a retransmission, microseconds, at least 1.
-    pub retx_delay_us: u32,
+    /// Time to a retransmission, microseconds, at least 1; left out: 8 slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retx_delay_us: Option<u32>,
     /// How often a block is sent, 1 to 16; then it is lost.
     pub max_transmissions: u8,
-    /// Blocks of a UE that may wait to be sent again, 1 to 32.
-    pub processes: u8,
+    /// Blocks of a UE that may wait to be sent again, 1 to 32; left out: 16, in LTE 8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u8>,
 }
+
+/// Slots to a retransmission if nobody says otherwise.
+const DELAY_SLOTS: u32 = 8;
 
 impl Default for HarqConfig {
     fn default() -> Self {
-        Self { bler: 0.0, bler_retx: 0.01, retx_delay_us: 8000, max_transmissions: 4, processes: 8 }
+        Self { bler: 0.0, bler_retx: 0.01, retx_delay_us: None, max_transmissions: 4, processes: None }
     }
 }
 
@@ -48,13 +58,17 @@ impl HarqConfig {
         let whole = |key, n: u32, ok: bool, remedy| (!ok).then(|| (key, n.to_string(), remedy));
         share("harq.bler", self.bler)
             .or_else(|| share("harq.bler_retx", self.bler_retx))
-            .or_else(|| whole("harq.retx_delay_us", self.retx_delay_us, self.retx_delay_us > 0, "at least 1"))
+            .or_else(|| {
+                let us = self.retx_delay_us.unwrap_or(1);
+                whole("harq.retx_delay_us", us, us > 0, "at least 1")
+            })
             .or_else(|| {
                 let n = self.max_transmissions;
                 whole("harq.max_transmissions", n.into(), (1..=16).contains(&n), "1 to 16")
             })
             .or_else(|| {
-                whole("harq.processes", self.processes.into(), (1..=32).contains(&self.processes), "1 to 32")
+                let n = self.processes.unwrap_or(1);
+                whole("harq.processes", n.into(), (1..=32).contains(&n), "1 to 32")
             })
     }
 }
@@ -85,21 +99,30 @@ pub struct Retx {
 #[derive(Debug, Clone)]
 pub struct Harq {
     config: HarqConfig,
+    delay: Duration,
+    processes: u8,
     waiting: VecDeque<Retx>,
     rng: ChaCha12Rng,
 }
 
 impl Harq {
-    /// Nothing waits.
+    /// Nothing waits. What is left out is as usual for such a carrier, with slots of `slot`.
     #[must_use]
-    pub fn new(config: HarqConfig, seed: u64) -> Self {
-        Self { config, waiting: VecDeque::new(), rng: ChaCha12Rng::seed_from_u64(seed) }
+    pub fn new(config: HarqConfig, radio: &RadioConfig, slot: Duration, seed: u64) -> Self {
+        let usual = if matches!(radio, RadioConfig::Lte(_)) { 8 } else { 16 };
+        Self {
+            config,
+            delay: config.retx_delay_us.map_or(slot * DELAY_SLOTS, |us| Duration::from_micros(us.into())),
+            processes: config.processes.unwrap_or(usual),
+            waiting: VecDeque::new(),
+            rng: ChaCha12Rng::seed_from_u64(seed),
+        }
     }
 
     /// Most blocks of a UE that may wait.
     #[must_use]
     pub fn processes(&self) -> u8 {
-        self.config.processes
+        self.processes
     }
 
     /// A block is sent: what becomes of it.
@@ -120,7 +143,7 @@ impl Harq {
 
     /// Keeps a block that was sent at `now` and is to be sent again.
     pub fn keep(&mut self, ue: u32, block: TransportBlock, now: Instant) {
-        let due = now + Duration::from_micros(self.config.retx_delay_us.into());
+        let due = now + self.delay;
         // All wait equally long, so they stay in order.
         self.waiting.push_back(Retx { due, ue, block });
     }
@@ -154,10 +177,14 @@ impl Harq {
 mod tests {
     use super::*;
 
+    fn new(config: HarqConfig, seed: u64) -> Harq {
+        Harq::new(config, &RadioConfig::default(), Duration::from_millis(1), seed)
+    }
+
     #[test]
     fn losses_are_as_frequent_as_asked_for() {
         let config = HarqConfig { bler: 0.1, bler_retx: 0.5, max_transmissions: 2, ..HarqConfig::default() };
-        let mut harq = Harq::new(config, 3);
+        let mut harq = new(config, 3);
         let (mut again, mut lost) = (0, 0);
         for _ in 0..20_000 {
             let mut block = TransportBlock::default();
@@ -167,13 +194,13 @@ mod tests {
             }
         }
         assert!((1900..2100).contains(&again) && (900..1100).contains(&lost), "{again} {lost}");
-        let mut clear = Harq::new(HarqConfig::default(), 3);
+        let mut clear = new(HarqConfig::default(), 3);
         assert!((0..1000).all(|_| clear.send(&mut TransportBlock::default()) == Outcome::Arrives));
     }
 
     #[test]
     fn a_block_is_due_after_its_delay() {
-        let mut harq = Harq::new(HarqConfig::default(), 0);
+        let mut harq = new(HarqConfig::default(), 0);
         harq.keep(7, TransportBlock { rbs: 5, ..TransportBlock::default() }, Instant::from_millis(2));
         assert!(harq.take_due(Instant::from_millis(9)).is_none());
         assert_eq!(
@@ -191,6 +218,8 @@ mod tests {
         let d = HarqConfig::default;
         assert_eq!(wrong(d()), None);
         assert_eq!(wrong(HarqConfig { bler: f64::NAN, ..d() }).unwrap(), "harq.bler = NaN");
+        assert_eq!(wrong(HarqConfig { processes: Some(33), ..d() }).unwrap(), "harq.processes = 33");
+        assert_eq!(wrong(HarqConfig { retx_delay_us: Some(0), ..d() }).unwrap(), "harq.retx_delay_us = 0");
         assert_eq!(wrong(HarqConfig { max_transmissions: 0, ..d() }).unwrap(), "harq.max_transmissions = 0");
     }
 }

@@ -346,6 +346,34 @@ fn harq_delays_and_rlc_am_repairs() {
 }
 
 #[test]
+fn harq_costs_what_is_sent_again_on_every_carrier() {
+    let lte = RadioConfig::Lte(LteConfig { rbs: 25, rbg_rbs: None });
+    let nr = |(numerology, pattern): (u8, Option<&str>)| {
+        let tdd = pattern.map(|p| TddConfig { pattern: p.into(), downlink_symbols: 10, uplink_symbols: 2 });
+        RadioConfig::Nr(NrConfig { rbs: 25, numerology, tdd, ..NrConfig::default() })
+    };
+    let tdd = [(0, Some("DDDSU")), (1, Some("DDDSU")), (3, Some("DDDSU")), (4, Some("DDDDDDSU"))];
+    let carriers = (0..=4).map(|numerology| (numerology, None)).chain(tdd).map(nr);
+    for (radio, queue) in carriers
+        .chain([lte])
+        .flat_map(|radio| [Algorithm::Vanilla, Algorithm::Jit].map(|q| (radio.clone(), q)))
+    {
+        let useful = |bler: f64| {
+            let mut config = config(&[100.0], &[0], queue);
+            config.radio = radio.clone();
+            config.harq.bler = bler;
+            let mut run = Run::new(&config);
+            run.load(&[0], 300_000, &[], ms(400));
+            let stats = run.gnb.link_stats(Direction::Downlink, ms(400));
+            (stats.block_bytes - stats.padding_bytes) as f64
+        };
+        let share = useful(0.1) / useful(0.0);
+        println!("{radio:?}, {queue}: {share:.3}");
+        assert!(share >= 0.85, "{radio:?}, {queue}: {share}");
+    }
+}
+
+#[test]
 fn the_uplink_waits_for_its_grant() {
     for (delay, expected) in [(None, 4), (Some(0), 0), (Some(9), 9)] {
         let mut config = config(&[100.0], &[0], Algorithm::Vanilla);
