@@ -453,7 +453,9 @@ async fn set_ue(
                 if session.public_key.len() > 64 || session.rules.len() > 64 {
                     return Err(Problem::invalid("session: a public key in base64, and at most 64 rules"));
                 }
-                if ue.session.as_ref() != Some(&session) {
+                // The same is tried again if the UPF refused it.
+                let failed = matches!(ue.session_state, Some(Attachment::Failed(_)));
+                if failed || ue.session.as_ref() != Some(&session) {
                     ue.session_state = Some(Attachment::Pending);
                     ue.session = Some(session);
                 }

@@ -15,26 +15,48 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Shares that differ by less are the same: what a share in percent is rounded to.
 const SAME_PERCENT: f64 = 1e-3;
 
+/// Why something is not so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No answer came.
+    #[error("{0}")]
+    Silent(String),
+    /// The answer is that it cannot now: worth another try.
+    #[error("{0}")]
+    Busy(String),
+    /// It refuses, or has something else.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Silent(why) | Failure::Busy(why) | Failure::Refused(why) => why,
+        }
+    }
+}
+
 /// What the slice manager wants of the network. Everything is said as it is to be, so that saying it twice is harmless.
 /// What an adapter has no part in, it lets pass.
 pub trait Southbound: Send + Sync {
     /// The shares of a cell, all of them.
-    fn shares(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), String>> + Send {
+    fn shares(&self, _shares: &[SliceShare]) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
     /// The slice each UE of a cell is in.
-    fn places(&self) -> impl Future<Output = Result<BTreeMap<String, String>, String>> + Send {
+    fn places(&self) -> impl Future<Output = Result<BTreeMap<String, String>, Failure>> + Send {
         async { Ok(BTreeMap::new()) }
     }
 
     /// The slice a UE is in.
-    fn attach(&self, _ue: &str, _slice: &str) -> impl Future<Output = Result<(), String>> + Send {
+    fn attach(&self, _ue: &str, _slice: &str) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
     /// A UE goes back into the rest, if it is there.
-    fn release(&self, _ue: &str) -> impl Future<Output = Result<(), String>> + Send {
+    fn release(&self, _ue: &str) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
@@ -43,17 +65,21 @@ pub trait Southbound: Send + Sync {
         &self,
         _ue: &str,
         _session: Option<&SessionRule>,
-    ) -> impl Future<Output = Result<(), String>> + Send {
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
     /// A slice's network services, running or not.
-    fn services(&self, _slice: &Slice, _running: bool) -> impl Future<Output = Result<(), String>> + Send {
+    fn services(&self, _slice: &Slice, _running: bool) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
     /// Whether it answers, and has the shares it should have; with `only`, whether it has no others.
-    fn health(&self, _shares: &[SliceShare], _only: bool) -> impl Future<Output = Result<(), String>> + Send {
+    fn health(
+        &self,
+        _shares: &[SliceShare],
+        _only: bool,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 }
@@ -84,7 +110,7 @@ impl Agent {
         method: Method,
         path: &[&str],
         body: Option<&Value>,
-    ) -> Result<(StatusCode, Value), String> {
+    ) -> Result<(StatusCode, Value), Failure> {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("v1").extend(path);
@@ -98,10 +124,10 @@ impl Agent {
         }
         let answer = request.send().await.map_err(|e| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-            format!("{} does not answer: {why}", self.place)
+            Failure::Silent(format!("{} does not answer: {why}", self.place))
         })?;
         let status = answer.status();
-        let text = answer.text().await.map_err(|e| format!("{}: {e}", self.place))?;
+        let text = answer.text().await.map_err(|e| Failure::Silent(format!("{}: {e}", self.place)))?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
             return Ok((status, value));
@@ -109,8 +135,10 @@ impl Agent {
         Err(self.refusal(status, &value))
     }
 
-    fn refusal(&self, status: StatusCode, answer: &Value) -> String {
-        format!("{} refuses: {}", self.place, answer["detail"].as_str().unwrap_or(status.as_str()))
+    fn refusal(&self, status: StatusCode, answer: &Value) -> Failure {
+        let why = format!("{} refuses: {}", self.place, answer["detail"].as_str().unwrap_or(status.as_str()));
+        let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+        if later || status.is_server_error() { Failure::Busy(why) } else { Failure::Refused(why) }
     }
 }
 
@@ -123,16 +151,16 @@ pub struct Gnb {
 
 impl Gnb {
     /// Slices in force: as configured there.
-    async fn slices(&self) -> Result<Vec<Value>, String> {
+    async fn slices(&self) -> Result<Vec<Value>, Failure> {
         let (_, answer) = self.agent.ask(Method::GET, &["slices"], None).await?;
         match answer["slices"].as_array() {
             Some(slices) => Ok(slices.clone()),
-            None => Err(format!("{} is no gNB: it has no slices", self.agent.place)),
+            None => Err(Failure::Refused(format!("{} is no gNB: it has no slices", self.agent.place))),
         }
     }
 
     /// The slices it should have: ours, and the rest's with what is left. UEs of slices that are gone move to the rest.
-    async fn wanted(&self, shares: &[SliceShare]) -> Result<Vec<Value>, String> {
+    async fn wanted(&self, shares: &[SliceShare]) -> Result<Vec<Value>, Failure> {
         let now = self.slices().await?;
         let percent = |ppm: u32| f64::from(ppm) / 1e4;
         let promised: f64 = shares.iter().map(|s| percent(s.share_ppm)).sum();
@@ -158,7 +186,7 @@ impl Gnb {
     }
 
     /// Moves UEs out of slices that go.
-    async fn evacuate(&self, kept: &[Value]) -> Result<(), String> {
+    async fn evacuate(&self, kept: &[Value]) -> Result<(), Failure> {
         for (ue, slice) in self.places().await? {
             if !kept.iter().any(|s| s["name"] == slice.as_str()) {
                 self.attach(&ue, &self.rest).await?;
@@ -168,7 +196,7 @@ impl Gnb {
     }
 
     /// Puts a UE into a slice; whether the UE is there.
-    async fn place(&self, ue: &str, slice: &str) -> Result<bool, String> {
+    async fn place(&self, ue: &str, slice: &str) -> Result<bool, Failure> {
         match self.agent.ask(Method::PUT, &["ues", ue], Some(&json!({"slice": slice}))).await? {
             (StatusCode::NOT_FOUND, _) => Ok(false),
             (status, _) if status.is_success() => Ok(true),
@@ -177,7 +205,7 @@ impl Gnb {
     }
 
     /// A page of its UEs.
-    async fn ues(&self, offset: usize) -> Result<Value, String> {
+    async fn ues(&self, offset: usize) -> Result<Value, Failure> {
         let mut url = self.agent.base.clone();
         url.set_path("/v1/ues");
         url.set_query(Some(&format!("offset={offset}&limit=1000")));
@@ -185,21 +213,20 @@ impl Gnb {
         if let Some(token) = &self.agent.token {
             request = request.bearer_auth(token);
         }
-        let answer =
-            request.send().await.map_err(|e| format!("{} does not answer: {e}", self.agent.place))?;
-        let answer = answer.error_for_status().map_err(|e| format!("{}: {e}", self.agent.place))?;
-        answer.json().await.map_err(|e| format!("{}: {e}", self.agent.place))
+        let silent = |e| Failure::Silent(format!("{} does not answer: {e}", self.agent.place));
+        let answer = request.send().await.map_err(silent)?;
+        let refused = |e| Failure::Refused(format!("{}: {e}", self.agent.place));
+        answer.error_for_status().map_err(refused)?.json().await.map_err(silent)
     }
 }
 
 impl Southbound for Gnb {
-    async fn shares(&self, shares: &[SliceShare]) -> Result<(), String> {
+    async fn shares(&self, shares: &[SliceShare]) -> Result<(), Failure> {
         let promised: f64 = shares.iter().map(|s| f64::from(s.share_ppm) / 1e4).sum();
         if promised > self.max_share_percent + SAME_PERCENT {
-            return Err(format!(
-                "{promised} % of the RBs is more than the {} % there are",
-                self.max_share_percent
-            ));
+            let most = self.max_share_percent;
+            let why = format!("{promised} % of the RBs is more than the {most} % there are");
+            return Err(Failure::Refused(why));
         }
         let wanted = self.wanted(shares).await?;
         self.evacuate(&wanted).await?;
@@ -208,7 +235,7 @@ impl Southbound for Gnb {
         if status.is_success() { Ok(()) } else { Err(self.agent.refusal(status, &answer)) }
     }
 
-    async fn places(&self) -> Result<BTreeMap<String, String>, String> {
+    async fn places(&self) -> Result<BTreeMap<String, String>, Failure> {
         let mut places = BTreeMap::new();
         let mut offset = 0;
         loop {
@@ -226,34 +253,33 @@ impl Southbound for Gnb {
         }
     }
 
-    async fn attach(&self, ue: &str, slice: &str) -> Result<(), String> {
+    async fn attach(&self, ue: &str, slice: &str) -> Result<(), Failure> {
         match self.place(ue, slice).await? {
             true => Ok(()),
-            false => Err(format!("{} has no UE \"{ue}\"", self.agent.place)),
+            false => Err(Failure::Refused(format!("{} has no UE \"{ue}\"", self.agent.place))),
         }
     }
 
-    async fn release(&self, ue: &str) -> Result<(), String> {
+    async fn release(&self, ue: &str) -> Result<(), Failure> {
         // Where it is not, it is at another cell, or has left.
         self.place(ue, &self.rest).await.map(drop)
     }
 
-    async fn health(&self, shares: &[SliceShare], only: bool) -> Result<(), String> {
+    async fn health(&self, shares: &[SliceShare], only: bool) -> Result<(), Failure> {
         let now = self.slices().await?;
+        let place = &self.agent.place;
+        let other = |why: String| Err(Failure::Refused(format!("{place} {why}")));
         let ours = |name: &str| name == self.rest || shares.iter().any(|share| share.name == name);
-        if only && let Some(other) = now.iter().filter_map(|s| s["name"].as_str()).find(|name| !ours(name)) {
-            return Err(format!("{} still has slice \"{other}\"", self.agent.place));
+        if only && let Some(name) = now.iter().filter_map(|s| s["name"].as_str()).find(|name| !ours(name)) {
+            return other(format!("still has slice \"{name}\""));
         }
         for share in shares {
             let wanted = f64::from(share.share_ppm) / 1e4;
             let there = now.iter().find(|s| s["name"] == share.name.as_str());
             match there.and_then(|s| s["share_percent"].as_f64()) {
-                None => return Err(format!("{} lost slice \"{}\"", self.agent.place, share.name)),
+                None => return other(format!("lost slice \"{}\"", share.name)),
                 Some(has) if (has - wanted).abs() > SAME_PERCENT => {
-                    return Err(format!(
-                        "{} gives slice \"{}\" {has} %, not {wanted} %",
-                        self.agent.place, share.name
-                    ));
+                    return other(format!("gives slice \"{}\" {has} %, not {wanted} %", share.name));
                 }
                 Some(_) => {}
             }
@@ -266,17 +292,15 @@ impl Southbound for Gnb {
 pub struct Upf(Agent);
 
 impl Southbound for Upf {
-    async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), String> {
+    async fn session(&self, ue: &str, session: Option<&SessionRule>) -> Result<(), Failure> {
         // What is there may be another: a session is made anew.
         let (gone, answer) = self.0.ask(Method::DELETE, &["sessions", ue], None).await?;
-        if gone == StatusCode::CONFLICT {
-            return Err(format!(
-                "{} keeps it: {}",
-                self.0.place,
-                answer["detail"].as_str().unwrap_or("conflict")
-            ));
-        }
+        // One that is in its configuration file, which stays, is none of ours.
         let Some(session) = session else { return Ok(()) };
+        if gone == StatusCode::CONFLICT {
+            let why = answer["detail"].as_str().unwrap_or("conflict");
+            return Err(Failure::Refused(format!("{} keeps it: {why}", self.0.place)));
+        }
         let body = json!({"name": ue, "public_key": session.public_key, "rule": session.rules});
         let (status, answer) = self.0.ask(Method::POST, &["sessions"], Some(&body)).await?;
         if status.is_success() {
@@ -285,7 +309,7 @@ impl Southbound for Upf {
         Err(self.0.refusal(status, &answer))
     }
 
-    async fn health(&self, _: &[SliceShare], _: bool) -> Result<(), String> {
+    async fn health(&self, _: &[SliceShare], _: bool) -> Result<(), Failure> {
         self.0.ask(Method::GET, &["status"], None).await.map(drop)
     }
 }
@@ -299,13 +323,13 @@ pub enum Mano {
 }
 
 impl Southbound for Mano {
-    async fn services(&self, slice: &Slice, running: bool) -> Result<(), String> {
+    async fn services(&self, slice: &Slice, running: bool) -> Result<(), Failure> {
         let services = slice.nest.as_ref().and_then(|n| n.get("service_descriptor")).cloned();
         let order = json!({"slice": slice.id, "name": slice.name, "service_descriptor": services});
         match self {
             Self::Folder(folder) => {
                 let path = folder.join(format!("{}.json", slice.id));
-                let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+                let failed = |e: std::io::Error| Failure::Busy(format!("{}: {e}", path.display()));
                 if running {
                     // Whole or not at all.
                     let new = path.with_extension("new");
@@ -323,10 +347,10 @@ impl Southbound for Mano {
                     segments.pop_if_empty().push(&slice.id);
                 }
                 let request = if running { http.put(url).json(&order) } else { http.delete(url) };
-                let answer = request.send().await.map_err(|e| format!("MANO does not answer: {e}"))?;
-                let fine =
-                    answer.status().is_success() || (!running && answer.status() == StatusCode::NOT_FOUND);
-                if fine { Ok(()) } else { Err(format!("MANO refuses: {}", answer.status())) }
+                let silent = |e| Failure::Silent(format!("MANO does not answer: {e}"));
+                let status = request.send().await.map_err(silent)?.status();
+                let fine = status.is_success() || (!running && status == StatusCode::NOT_FOUND);
+                if fine { Ok(()) } else { Err(Failure::Refused(format!("MANO refuses: {status}"))) }
             }
         }
     }
@@ -431,9 +455,9 @@ mod tests {
             priority: 0,
         };
         assert_eq!(cell.health(&[share(400_000)], true).await, Ok(()));
-        assert!(cell.health(&[share(300_000)], true).await.unwrap_err().contains("gives slice"));
+        assert!(cell.health(&[share(300_000)], true).await.unwrap_err().to_string().contains("gives slice"));
         // Without a slice of ours it may be the operator's.
         assert_eq!(cell.health(&[], false).await, Ok(()));
-        assert!(cell.health(&[], true).await.unwrap_err().contains("still has slice \"video\""));
+        assert!(cell.health(&[], true).await.unwrap_err().to_string().contains("still has slice \"video\""));
     }
 }

@@ -6,7 +6,8 @@ use super::callbacks::Callbacks;
 use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
-use super::southbound::{Network, Southbound};
+use super::southbound::{Failure, Network, Southbound};
+use anabranch_slice::record::SessionRule;
 use anabranch_slice::{Action, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,6 +19,10 @@ use std::time::{Duration, Instant};
 const LEASE_MS: u64 = 12_000;
 /// Pause after a step of a removal failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// Longest pause before a session is tried again that the UPF could not make.
+const BUSY: Duration = Duration::from_secs(30);
+/// The same of one that it refused.
+const REFUSED: Duration = Duration::from_secs(300);
 /// Looks at an access that must fail before it counts as bad.
 const PATIENT: u32 = 2;
 
@@ -56,6 +61,8 @@ pub async fn southbound(
         owner,
         led_until: 0,
         bad: BTreeMap::new(),
+        tried: BTreeMap::new(),
+        upf_is_silent: false,
         looked: None,
         interval,
     };
@@ -84,8 +91,28 @@ struct Work {
     led_until: u64,
     /// How often each access failed in a row.
     bad: BTreeMap<String, u32>,
+    /// Sessions that the UPF has not made or ended, by UE.
+    tried: BTreeMap<String, Tried>,
+    /// The UPF did not answer since it was looked at last.
+    upf_is_silent: bool,
     looked: Option<Instant>,
     interval: Duration,
+}
+
+/// A session that the UPF has not made or ended.
+struct Tried {
+    session: Option<SessionRule>,
+    state: Option<Attachment>,
+    /// How often in a row.
+    times: u32,
+    /// When it is tried again, unless something else is asked for.
+    at: Instant,
+}
+
+impl Tried {
+    fn waits(&self, ue: &Ue, now: Instant) -> bool {
+        now < self.at && self.session == ue.session && self.state == ue.session_state
+    }
 }
 
 impl Work {
@@ -170,14 +197,14 @@ impl Work {
                     Action::Undo(_) => slice.pending.is_some(),
                 };
                 match &self.network.mano {
-                    Some(mano) => mano.services(&slice, running).await,
+                    Some(mano) => mano.services(&slice, running).await.map_err(String::from),
                     None => Ok(()),
                 }
             }
             Step::Verify { access } => match (self.network.cell(access), action) {
                 (Some(cell), Action::Do(_)) => {
                     let (shares, only) = self.engine.read(|m| m.verified(access, id, action));
-                    cell.health(&shares, only).await
+                    cell.health(&shares, only).await.map_err(String::from)
                 }
                 _ => Ok(()),
             },
@@ -187,7 +214,7 @@ impl Work {
     /// Tells an access its shares.
     async fn send_shares(&self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
         match self.network.cell(access) {
-            Some(cell) => cell.shares(shares).await,
+            Some(cell) => cell.shares(shares).await.map_err(String::from),
             None => Ok(()),
         }
     }
@@ -201,7 +228,7 @@ impl Work {
                 // It is at one of the cells.
                 result = Err("no cell of the slice is told anything".to_owned());
                 for cell in place.accesses.iter().filter_map(|access| self.network.cell(access)) {
-                    result = cell.attach(cell_ue, &place.cell_name).await;
+                    result = cell.attach(cell_ue, &place.cell_name).await.map_err(String::from);
                     if result.is_ok() {
                         break;
                     }
@@ -238,40 +265,61 @@ impl Work {
         Ok(())
     }
 
-    /// Gives UEs their sessions at the UPF.
-    async fn sessions(&self) -> Result<(), crate::runtime::api::Problem> {
-        let pending = |ue: &&Ue| ue.session_state == Some(Attachment::Pending);
-        let waiting: Vec<Ue> =
-            self.engine.read(|m| m.ues().values().filter(pending).take(100).cloned().collect());
-        for ue in waiting {
+    /// Gives UEs their sessions at the UPF, and tries those again that it has not made.
+    async fn sessions(&mut self) -> Result<(), crate::runtime::api::Problem> {
+        // The next look tells when it answers.
+        if self.upf_is_silent {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let is_due = |ue: &&Ue| {
+            let open = !matches!(ue.session_state, None | Some(Attachment::Active));
+            open && self.tried.get(&ue.id).is_none_or(|tried| !tried.waits(ue, now))
+        };
+        let due: Vec<Ue> = self.engine.read(|m| m.ues().values().filter(is_due).take(100).cloned().collect());
+        for ue in due {
             let result = match &self.network.upf {
                 Some(upf) => upf.session(&ue.id, ue.session.as_ref()).await,
-                None => Err("there is no [upf] in the configuration".to_owned()),
+                None if ue.leaving => Ok(()),
+                None => Err(Failure::Refused("there is no [upf] in the configuration".to_owned())),
             };
-            if ue.leaving {
-                match result {
-                    Ok(()) => {
-                        let ended = |m: &Manager| {
-                            let now = m.ue(&ue.id).ok().cloned();
-                            let ended = now.map(|now| Ue { session_state: None, ..now }.written());
-                            Ok((ended.into_iter().collect(), ()))
-                        };
-                        self.engine.commit(ended).await?;
-                    }
-                    // The next round tries again.
-                    Err(why) => tracing::warn!(ue = ue.id, "{why}"),
-                }
-                continue;
+            if let Err(why) = &result {
+                tracing::warn!(ue = ue.id, "{why}");
             }
-            let state = result.map_or_else(Attachment::Failed, |()| Attachment::Active);
+            let state = match (&result, ue.leaving) {
+                (Ok(()), true) => None,
+                (Ok(()), false) => Some(Attachment::Active),
+                (Err(Failure::Refused(why)), false) => Some(Attachment::Failed(why.clone())),
+                (Err(_), _) => Some(Attachment::Pending),
+            };
             let settle = |m: &Manager| {
-                let same = m.ue(&ue.id).ok().filter(|now| now.session == ue.session);
-                let writes = same.map(|now| Write::ue(Ue { session_state: Some(state), ..now.clone() }));
+                let same = |now: &&Ue| now.session == ue.session && now.leaving == ue.leaving;
+                let same = m.ue(&ue.id).ok().filter(same).filter(|now| now.session_state != state);
+                let writes = same.map(|now| Ue { session_state: state.clone(), ..now.clone() }.written());
                 Ok((writes.into_iter().collect(), ()))
             };
             self.engine.commit(settle).await?;
+            match result {
+                Ok(()) => drop(self.tried.remove(&ue.id)),
+                Err(failure) => {
+                    self.try_later(ue, state, &failure);
+                    if let Failure::Silent(_) = failure {
+                        self.upf_is_silent = true;
+                        break;
+                    }
+                }
+            }
         }
         Ok(())
+    }
+
+    /// A session that the UPF has not made or ended is tried again: the oftener it was, the later.
+    fn try_later(&mut self, ue: Ue, state: Option<Attachment>, failure: &Failure) {
+        let longest = if matches!(failure, Failure::Refused(_)) { REFUSED } else { BUSY };
+        let before = self.tried.get(&ue.id).filter(|tried| tried.session == ue.session);
+        let times = before.map_or(0, |tried| tried.times);
+        let at = Instant::now() + (RETRY * (1 << times.min(16))).min(longest);
+        self.tried.insert(ue.id, Tried { session: ue.session, state, times: times.saturating_add(1), at });
     }
 
     /// Looks at every access; one that lost its shares is told them again. Whether UEs are to be told again.
@@ -279,9 +327,12 @@ impl Work {
         let mut again = false;
         let network = Arc::clone(&self.network);
         let upf = match &network.upf {
-            Some(upf) => upf.health(&[], false).await.err().map(|why| format!("UPF: {why}")),
+            Some(upf) => upf.health(&[], false).await.err(),
             None => None,
         };
+        self.upf_is_silent = matches!(upf, Some(Failure::Silent(_)));
+        let upf = upf.map(|why| format!("UPF: {why}"));
+        self.engine.read(|m| self.tried.retain(|ue, _| m.ues().contains_key(ue)));
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
         for access in accesses {
@@ -294,14 +345,16 @@ impl Work {
                 continue;
             }
             if let Some(cell) = cell.filter(|_| !busy) {
-                let mut health = cell.health(&shares, only).await;
+                let mut health = cell.health(&shares, only).await.map_err(String::from);
                 if let Err(why) = &health {
                     problem = Some(why.clone());
                     health = self.send_shares(&access, &shares).await;
                 }
                 let places = match health {
                     // A cell that starts again has every UE where its configuration says.
-                    Ok(()) if self.engine.read(|m| m.has_place(&access)) => cell.places().await,
+                    Ok(()) if self.engine.read(|m| m.has_place(&access)) => {
+                        cell.places().await.map_err(String::from)
+                    }
                     other => other.map(|()| BTreeMap::new()),
                 };
                 match places {

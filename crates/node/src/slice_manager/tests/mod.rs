@@ -7,6 +7,7 @@ mod compat;
 mod disk;
 mod signalling;
 mod tenants;
+mod upf;
 mod versions;
 
 use super::{Running, routes, start};

@@ -1,0 +1,112 @@
+//! A UPF that makes and ends UEs' sessions, and what happens when it does not.
+
+use super::*;
+use axum::http::StatusCode;
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use std::sync::{Arc, Mutex};
+
+/// What a UPF's agent answers to the next requests: the first of each list, of its last one always.
+#[derive(Clone, Default)]
+struct Upf(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    post: Vec<u16>,
+    delete: Vec<u16>,
+    posted: u32,
+}
+
+fn next(answers: &mut Vec<u16>) -> (StatusCode, Json<Value>) {
+    let status = if answers.len() > 1 { answers.remove(0) } else { answers[0] };
+    (StatusCode::from_u16(status).unwrap(), Json(json!({"detail": "as the test says"})))
+}
+
+impl Upf {
+    async fn world(&self, post_answers: &[u16], delete_answers: &[u16]) -> World {
+        {
+            let mut inner = self.0.lock().unwrap();
+            (inner.post, inner.delete) = (post_answers.to_vec(), delete_answers.to_vec());
+        }
+        let (made, ended) = (self.clone(), self.clone());
+        let make = async move || {
+            let mut inner = made.0.lock().unwrap();
+            inner.posted += 1;
+            next(&mut inner.post)
+        };
+        let app = Router::new()
+            .route("/v1/status", get(async || Json(json!({}))))
+            .route("/v1/sessions", post(make))
+            .route("/v1/sessions/{ue}", any(async move || next(&mut ended.0.lock().unwrap().delete)));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        World::new(&format!("[upf]\nagent = \"http://{at}\"\n")).await
+    }
+
+    fn posted(&self) -> u32 {
+        self.0.lock().unwrap().posted
+    }
+}
+
+async fn put(world: &World) -> Value {
+    let body = json!({"session": {"public_key": "a2V5"}});
+    let (status, ue) = world.ask("PUT", "/v1/ues/phone", Some(body)).await;
+    assert!(matches!(status, 200 | 201), "{ue}");
+    ue
+}
+
+/// Waits until the UE's session is in a state; "gone": there is no such UE.
+async fn until(world: &World, state: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (status, ue) = world.ask("GET", "/v1/ues/phone", None).await;
+        if ue["session_state"]["attachment"] == state || (status, state) == (404, "gone") {
+            return;
+        }
+        assert!(Instant::now() < end, "not {state}: {ue}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_the_upf_cannot_make_now_is_tried_again() {
+    let upf = Upf::default();
+    let world = upf.world(&[503, 201], &[404]).await;
+    assert_eq!(put(&world).await["session_state"]["attachment"], "pending");
+    until(&world, "active").await;
+    assert_eq!(upf.posted(), 2);
+    // The same once more changes nothing.
+    put(&world).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(upf.posted(), 2);
+}
+
+#[tokio::test]
+async fn a_session_that_was_refused_is_tried_again_at_once_when_it_is_asked_for_again() {
+    let upf = Upf::default();
+    let world = upf.world(&[409, 409, 409, 201], &[404]).await;
+    // The pause grows: by now the next try is some seconds away.
+    put(&world).await;
+    let end = Instant::now() + Duration::from_secs(20);
+    while upf.posted() < 3 {
+        assert!(Instant::now() < end, "it is tried again by itself");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&world, "failed").await;
+    let began = Instant::now();
+    assert_eq!(put(&world).await["session_state"]["attachment"], "pending");
+    until(&world, "active").await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+/// What is in the UPF's own configuration file is not the manager's to end.
+#[tokio::test]
+async fn a_ue_that_the_upf_keeps_is_forgotten_all_the_same() {
+    let upf = Upf::default();
+    let world = upf.world(&[201], &[409]).await;
+    put(&world).await;
+    until(&world, "failed").await;
+    assert_eq!(world.ask("DELETE", "/v1/ues/phone", None).await.0, 204);
+    until(&world, "gone").await;
+}
