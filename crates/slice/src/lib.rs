@@ -54,7 +54,7 @@ pub use admission::{Demand, Guarantee, Ledger, Resource, Shortage};
 pub use compile::SliceShare;
 pub use inventory::{Access, Inventory};
 pub use lifecycle::{Illegal, Phase, State};
-pub use manager::{GrowthLimits, Manager, Place, Refusal, Released, SliceRequest, Write};
+pub use manager::{Expected, GrowthLimits, Manager, Place, Refusal, Released, SliceRequest, Write};
 pub use nest::{Nest, NestError, Throughput};
 pub use plan::{Action, Execution, Outcome, Step};
 pub use profile::ServiceProfile;

@@ -3,7 +3,7 @@
 use crate::runtime::api::client::{self, Trust};
 use crate::runtime::config::{AgentSection, ManagedAccess, SliceManagerConfig};
 use anabranch_slice::record::SessionRule;
-use anabranch_slice::{Slice, SliceShare};
+use anabranch_slice::{Expected, Slice, SliceShare};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,12 +74,8 @@ pub trait Southbound: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Whether it answers, and has the shares it should have; with `only`, whether it has no others.
-    fn health(
-        &self,
-        _shares: &[SliceShare],
-        _only: bool,
-    ) -> impl Future<Output = Result<(), Failure>> + Send {
+    /// Whether it answers, and has what it should have.
+    fn health(&self, _expected: &Expected) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 }
@@ -265,13 +261,17 @@ impl Southbound for Gnb {
         self.place(ue, &self.rest).await.map(drop)
     }
 
-    async fn health(&self, shares: &[SliceShare], only: bool) -> Result<(), Failure> {
+    async fn health(&self, expected: &Expected) -> Result<(), Failure> {
         let now = self.slices().await?;
         let place = &self.agent.place;
         let other = |why: String| Err(Failure::Refused(format!("{place} {why}")));
-        let ours = |name: &str| name == self.rest || shares.iter().any(|share| share.name == name);
-        if only && let Some(name) = now.iter().filter_map(|s| s["name"].as_str()).find(|name| !ours(name)) {
-            return other(format!("still has slice \"{name}\""));
+        let Expected { shares, others } = expected;
+        if let Some(others) = others {
+            let ours = |name: &str| name == self.rest || shares.iter().any(|share| share.name == name);
+            let names = now.iter().filter_map(|s| s["name"].as_str());
+            if let Some(name) = names.into_iter().find(|name| !ours(name) && !others.contains(*name)) {
+                return other(format!("still has slice \"{name}\""));
+            }
         }
         for share in shares {
             let wanted = f64::from(share.share_ppm) / 1e4;
@@ -309,7 +309,7 @@ impl Southbound for Upf {
         Err(self.0.refusal(status, &answer))
     }
 
-    async fn health(&self, _: &[SliceShare], _: bool) -> Result<(), Failure> {
+    async fn health(&self, _: &Expected) -> Result<(), Failure> {
         self.0.ask(Method::GET, &["status"], None).await.map(drop)
     }
 }
@@ -426,7 +426,10 @@ mod tests {
         crate::runtime::api::auth::tests::certificate(other.path());
         let untrusted = other.path().join("ca.pem");
         let asked = async |scheme: &str, ca: Option<&Path>| {
-            Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap()).health(&[], false).await.is_ok()
+            Upf(Agent::new(&format!("{scheme}://{at}"), None, ca).unwrap())
+                .health(&Expected::default())
+                .await
+                .is_ok()
         };
         assert!(asked("https", Some(&trusted)).await);
         for (scheme, ca) in [("https", Some(untrusted.as_path())), ("https", None), ("http", Some(&trusted))]
@@ -454,10 +457,16 @@ mod tests {
             dedicated_ppm: 0,
             priority: 0,
         };
-        assert_eq!(cell.health(&[share(400_000)], true).await, Ok(()));
-        assert!(cell.health(&[share(300_000)], true).await.unwrap_err().to_string().contains("gives slice"));
+        let health = async |shares: &[SliceShare], others: Option<&[&str]>| {
+            let others = others.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+            let expected = Expected { shares: shares.to_vec(), others };
+            cell.health(&expected).await.map_err(String::from)
+        };
+        assert_eq!(health(&[share(400_000)], Some(&[])).await, Ok(()));
+        assert!(health(&[share(300_000)], Some(&[])).await.unwrap_err().contains("gives slice"));
         // Without a slice of ours it may be the operator's.
-        assert_eq!(cell.health(&[], false).await, Ok(()));
-        assert!(cell.health(&[], true).await.unwrap_err().to_string().contains("still has slice \"video\""));
+        assert_eq!(health(&[], None).await, Ok(()));
+        assert!(health(&[], Some(&["voice"])).await.unwrap_err().contains("still has slice \"video\""));
+        assert_eq!(health(&[], Some(&["video"])).await, Ok(()));
     }
 }

@@ -8,7 +8,9 @@ use super::engine::Engine;
 use super::now_ms;
 use super::southbound::{Failure, Network, Southbound};
 use anabranch_slice::record::SessionRule;
-use anabranch_slice::{Action, Attachment, Kind, Manager, Record, SliceShare, State, Step, Ue, Write};
+use anabranch_slice::{
+    Action, Attachment, Expected, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -203,8 +205,8 @@ impl Work {
             }
             Step::Verify { access } => match (self.network.cell(access), action) {
                 (Some(cell), Action::Do(_)) => {
-                    let (shares, only) = self.engine.read(|m| m.verified(access, id, action));
-                    cell.health(&shares, only).await.map_err(String::from)
+                    let expected = self.engine.read(|m| m.verified(access, id, action));
+                    cell.health(&expected).await.map_err(String::from)
                 }
                 _ => Ok(()),
             },
@@ -327,7 +329,7 @@ impl Work {
         let mut again = false;
         let network = Arc::clone(&self.network);
         let upf = match &network.upf {
-            Some(upf) => upf.health(&[], false).await.err(),
+            Some(upf) => upf.health(&Expected::default()).await.err(),
             None => None,
         };
         self.upf_is_silent = matches!(upf, Some(Failure::Silent(_)));
@@ -336,18 +338,18 @@ impl Work {
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
         for access in accesses {
-            let (busy, only, shares) =
-                self.engine.read(|m| (m.busy(&access), m.sets_shares(&access), m.shares_now(&access)));
+            let expected = self.engine.read(|m| m.looked_at(&access));
             let mut problem = upf.clone();
             let cell = network.cell(&access);
-            if busy && cell.is_some() && problem.is_none() {
+            if expected.is_none() && cell.is_some() && problem.is_none() {
                 // What it has while its shares change says nothing: neither that it is well nor that it is not.
                 continue;
             }
-            if let Some(cell) = cell.filter(|_| !busy) {
-                let mut health = cell.health(&shares, only).await.map_err(String::from);
+            if let Some((cell, expected)) = cell.zip(expected) {
+                let mut health = cell.health(&expected).await.map_err(String::from);
                 if let Err(why) = &health {
                     problem = Some(why.clone());
+                    let shares = self.engine.read(|m| m.shares_now(&access));
                     health = self.send_shares(&access, &shares).await;
                 }
                 let places = match health {

@@ -1,16 +1,17 @@
 //! Decides what becomes of slices and UEs: commands in, records out.
 
+mod cells;
 mod change;
 mod places;
 
 use super::admission::{Demand, Guarantee, Ledger, Shortage, larger};
-use super::compile::{self, SliceShare};
 use super::inventory::{Inventory, WHOLE};
 use super::lifecycle::{Illegal, Phase, State};
 use super::nest::{self, Nest};
 use super::plan::{Action, Execution, Outcome, Step};
 use super::profile::ServiceProfile;
 use super::record::{Growth, Kind, Need, Pending, Record, Slice, Timing, Ue};
+pub use cells::Expected;
 use change::{MAX_RETRY_MS, degrade, grown, settle, steps, wait};
 pub use places::{Place, Released};
 use serde_json::{Map, Value};
@@ -281,14 +282,6 @@ impl Manager {
         writes
     }
 
-    /// Whether this manager sets the shares of an access: it has or had a slice there. Until then what its cell gives is
-    /// the operator's.
-    #[must_use]
-    pub fn sets_shares(&self, access: &str) -> bool {
-        self.documents.contains_key(&(Kind::Access, access.to_owned()))
-            || self.slices.values().any(|slice| slice.reserved().contains_key(access))
-    }
-
     /// Gives a slice another profile. The old one holds until everything is in place; of one that failed nothing does. What
     /// UEs had it grow by is forgotten: they ask again.
     ///
@@ -462,38 +455,6 @@ impl Manager {
         })
     }
 
-    /// The shares an access must have once `action` of slice `id` is done.
-    #[must_use]
-    pub fn shares(&self, access: &str, id: &str, action: &Action) -> Vec<SliceShare> {
-        let access = self.inventory.get(access);
-        access.map_or_else(Vec::new, |access| compile::shares(&self.slices, access, id, action))
-    }
-
-    /// What an access must say it has while `action` of slice `id` is checked, and whether it may have nothing else. Of slices
-    /// that are changing or not sure there it may have either.
-    #[must_use]
-    pub fn verified(&self, access: &str, id: &str, action: &Action) -> (Vec<SliceShare>, bool) {
-        let is_open = |s: &&Slice| s.id != id && (s.unsure.contains_key(access) || changes_at(s, access));
-        let open: BTreeSet<&str> =
-            self.slices.values().filter(is_open).map(|s| s.cell_name.as_str()).collect();
-        let mut shares = self.shares(access, id, action);
-        shares.retain(|share| !open.contains(share.name.as_str()));
-        (shares, open.is_empty())
-    }
-
-    /// The shares an access should have now.
-    #[must_use]
-    pub fn shares_now(&self, access: &str) -> Vec<SliceShare> {
-        let access = self.inventory.get(access);
-        access.map_or_else(Vec::new, |access| compile::shares_now(&self.slices, access))
-    }
-
-    /// Whether a change of an access's shares is under way.
-    #[must_use]
-    pub fn busy(&self, access: &str) -> bool {
-        self.slices.values().any(|s| changes_at(s, access))
-    }
-
     /// Tells how the step went that is to be done for slice `id`; with no step left, ends the plan.
     ///
     /// # Errors
@@ -524,6 +485,7 @@ impl Manager {
         if slice.state == State::Placement {
             move_to(&mut slice, &Phase::Provision)?;
         }
+        let is_done = result.is_ok();
         let result = match result {
             // Removing neither turns round nor gives up; forced, it goes on.
             Err(_) if slice.state == State::Terminating && !slice.force => {
@@ -536,7 +498,13 @@ impl Manager {
         if let Ok(action) = plan.next() {
             if result.is_ok() {
                 match &action {
-                    Action::Do(Step::Shares { access }) => settle(&mut slice, access, false),
+                    Action::Do(Step::Shares { access }) => {
+                        settle(&mut slice, access, false);
+                        if is_done && slice.state == State::Terminating {
+                            // It said that it has nothing: nothing is held back there, nor is it waited for.
+                            slice.before.remove(access);
+                        }
+                    }
                     Action::Undo(Step::Shares { access }) => settle(&mut slice, access, true),
                     _ => {}
                 }
@@ -601,35 +569,6 @@ impl Manager {
             writes.push(Write::ue(ue));
         }
         writes
-    }
-
-    /// How an access is: `Some(why)` when something is wrong there. Gives the slices whose state changes.
-    pub fn health(&self, access: &str, problem: Option<&str>, now_ms: u64) -> Vec<Write> {
-        let changes = |s: &&Slice| {
-            // It has what it should, and nothing else.
-            let sure = problem.is_none() && s.plan.is_none() && s.unsure.contains_key(access);
-            let told = s.problems.get(access).map(String::as_str) != problem;
-            sure || s.applied.contains_key(access) && told
-        };
-        let changed = self.slices.values().filter(changes);
-        changed
-            .filter_map(|slice| {
-                let mut slice = slice.clone();
-                match problem {
-                    Some(why) => drop(slice.problems.insert(access.to_owned(), why.to_owned())),
-                    None => drop(slice.problems.remove(access)),
-                }
-                if problem.is_none() && slice.plan.is_none() {
-                    slice.unsure.remove(access);
-                }
-                let before = slice.state.name();
-                degrade(&mut slice).ok()?;
-                if slice.state.name() != before {
-                    slice.since_ms = now_ms;
-                }
-                Some(Write::slice(slice))
-            })
-            .collect()
     }
 
     /// What a UE asks a slice of its own to promise it at least, bit/s: the slice grows within its maximum and what is
@@ -776,11 +715,6 @@ impl Manager {
         });
         Ok((demand.collect(), not_supported))
     }
-}
-
-/// Whether a change of what a slice has at an access is under way.
-fn changes_at(slice: &Slice, access: &str) -> bool {
-    slice.plan.is_some() && slice.reserved().contains_key(access)
 }
 
 #[cfg(test)]

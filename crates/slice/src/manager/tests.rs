@@ -428,7 +428,7 @@ proptest! {
                 7 => {
                     // The cell is looked at, and told again what it should have.
                     let access = ["cell-1", "cell-2"][at % 2];
-                    if !m.busy(access) {
+                    if m.looked_at(access).is_some() {
                         let sum = m.shares_now(access).iter().map(|s| u64::from(s.share_ppm)).sum();
                         told.insert(access.to_owned(), sum);
                     }
@@ -581,19 +581,54 @@ fn a_check_leaves_out_what_is_changing() {
     }
     let check = Action::Do(Step::Verify { access: "cell-1".into() });
     let names = |m: &Manager| {
-        let (shares, only) = m.verified("cell-1", "s1", &check);
-        (shares.into_iter().map(|share| share.name).collect::<Vec<_>>(), only)
+        let expected = m.verified("cell-1", "s1", &check);
+        let others = expected.others.map(|others| others.into_iter().collect::<Vec<_>>());
+        (expected.shares.into_iter().map(|share| share.name).collect::<Vec<_>>(), others.unwrap())
     };
     let all = ["video", "voice", "rest of it"].map(str::to_owned).to_vec();
-    assert_eq!(names(&m), (all.clone(), true));
+    assert_eq!(names(&m), (all.clone(), vec![]));
     let writes = m.remove("s2", false, 20).unwrap();
     put(&mut m, writes);
-    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], false));
+    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], vec![all[1].clone()]));
     run(&mut m, "s2", |_| false);
-    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], true));
+    assert_eq!(names(&m), (vec![all[0].clone(), all[2].clone()], vec![]));
     // Its own change is what is checked.
     let writes = m.modify("s1", order("video", &["pier"], 20.0, 1.0), 30).unwrap();
     put(&mut m, writes);
-    let own = m.verified("cell-1", "s1", &check).0.into_iter().find(|share| share.name == "video");
+    let own = m.verified("cell-1", "s1", &check).shares.into_iter().find(|share| share.name == "video");
     assert_eq!(own.map(|share| share.share_ppm), Some(m.slice("s1").unwrap().wanted["cell-1"].share_ppm));
+}
+
+/// A slice whose removal one cell keeps waiting holds nothing back at the others, and does not keep anybody from looking at them.
+#[test]
+fn a_removal_that_one_cell_keeps_waiting_concerns_no_other_cell() {
+    let mut m = manager();
+    for (id, places) in [("s1", &["pier", "far"][..]), ("s2", &["pier"]), ("s3", &["far"])] {
+        let writes = m.create(id, order(id, places, 20.0, 1.0), 10).unwrap();
+        put(&mut m, writes);
+        run(&mut m, id, |_| false);
+    }
+    let names = |m: &Manager, access: &str| {
+        let expected = m.looked_at(access)?;
+        let others = expected.others.unwrap().into_iter().collect::<Vec<_>>();
+        Some((expected.shares.into_iter().map(|share| share.name).collect::<Vec<_>>(), others))
+    };
+    let writes = m.remove("s1", false, 20).unwrap();
+    put(&mut m, writes);
+    let waits = Some((vec!["s2".to_owned()], vec!["s1".to_owned()]));
+    assert_eq!(names(&m, "cell-1"), waits);
+    let writes = m.step_done("s1", Ok(()), 21).unwrap();
+    put(&mut m, writes);
+    let writes = m.step_done("s1", Err("no answer".into()), 22).unwrap();
+    put(&mut m, writes);
+    assert_eq!(names(&m, "cell-1"), Some((vec!["s2".to_owned()], vec![])));
+    assert_eq!(names(&m, "cell-2"), Some((vec!["s3".to_owned()], vec!["s1".to_owned()])));
+    assert_eq!(
+        (m.ledger(None).promised("cell-1").0, m.ledger(None).promised("cell-2").0),
+        (20_000_000, 40_000_000)
+    );
+    // A slice that changes is another matter.
+    let writes = m.modify("s2", order("s2", &["pier"], 30.0, 1.0), 23).unwrap();
+    put(&mut m, writes);
+    assert_eq!(names(&m, "cell-1"), None);
 }

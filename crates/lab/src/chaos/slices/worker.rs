@@ -4,7 +4,7 @@
 use super::check::{Invariant, Violation};
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
-use anabranch_slice::{Action, Place, Released, Slice, SliceShare, State, Step};
+use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Longest wait for an answer.
@@ -42,8 +42,8 @@ pub enum Job {
 pub enum CellRequest {
     /// To have these shares, and no others.
     Shares(Vec<SliceShare>),
-    /// Whether it has these; with the second, whether it has no others.
-    Health(Vec<SliceShare>, bool),
+    /// Whether it has this.
+    Health(Expected),
     /// To have a UE in a slice.
     Attach(String, String),
     /// To put a UE back into the rest, if it has it.
@@ -166,7 +166,7 @@ impl World {
     fn start(&mut self, n: usize, mut job: Job) -> Result<(), Violation> {
         // What an access has while its shares change says nothing.
         if let Job::Look(cell) = job
-            && self.instances[n].manager.busy(&access(cell))
+            && self.instances[n].manager.looked_at(&access(cell)).is_none()
         {
             self.instances[n].work.next = self.course.now;
             return Ok(());
@@ -184,16 +184,13 @@ impl World {
                     Some((index(access), CellRequest::Shares(manager.shares(access, id, action))))
                 }
                 Action::Do(Step::Verify { access }) => {
-                    let (shares, only) = manager.verified(access, id, action);
-                    Some((index(access), CellRequest::Health(shares, only)))
+                    Some((index(access), CellRequest::Health(manager.verified(access, id, action))))
                 }
                 _ => None,
             },
             Job::Step(_, None) => None,
             Job::Look(cell) => {
-                let access = access(*cell);
-                let shares = manager.shares_now(&access);
-                Some((*cell, CellRequest::Health(shares, manager.sets_shares(&access))))
+                manager.looked_at(&access(*cell)).map(|expected| (*cell, CellRequest::Health(expected)))
             }
             Job::Again(cell, _) => Some((*cell, CellRequest::Shares(manager.shares_now(&access(*cell))))),
             Job::Attach(place, accesses) => {

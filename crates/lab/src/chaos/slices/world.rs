@@ -10,7 +10,9 @@ use super::worker::{CellAnswer, CellRequest, Work, access};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::manager::{MAX_SLICES, MAX_UE_SLICES};
 use anabranch_slice::record::{Attachment, MAX_ERRORS, Need};
-use anabranch_slice::{Access, GrowthLimits, Inventory, Manager, Refusal, SliceShare, State, Write};
+use anabranch_slice::{
+    Access, Expected, GrowthLimits, Inventory, Manager, Refusal, SliceShare, State, Write,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Unix milliseconds at the beginning.
@@ -395,9 +397,12 @@ impl World {
                 Ok(nothing)
             }
             CellRequest::Places => Ok(ues.clone()),
-            CellRequest::Health(shares, only) => {
+            CellRequest::Health(Expected { shares, others }) => {
                 let wrong = shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm));
-                let other = has.keys().find(|name| only && shares.iter().all(|s| s.name != **name));
+                let known = |name: &String| shares.iter().any(|s| s.name == *name);
+                let is_other =
+                    |name: &String| others.as_ref().is_some_and(|o| !known(name) && !o.contains(name));
+                let other = has.keys().find(|name| is_other(name));
                 match (wrong, other) {
                     (Some(SliceShare { name, share_ppm, .. }), _) => {
                         Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))

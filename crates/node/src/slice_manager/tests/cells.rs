@@ -88,17 +88,24 @@ impl Cell {
     }
 }
 
-async fn world(cell: &Cell) -> World {
+async fn access(name: &str, cell: &Cell) -> String {
     let at = cell.start().await;
-    let access = format!(
-        "[[access]]\nname = \"live\"\nlocation = \"quay\"\ndownlink_bps = 100_000_000\nuplink_bps = 50_000_000\n\
+    format!(
+        "[[access]]\nname = \"{name}\"\nlocation = \"quay\"\ndownlink_bps = 100_000_000\nuplink_bps = 50_000_000\n\
          gnb = \"{at}\"\n"
-    );
-    World::new(&access).await
+    )
+}
+
+async fn world(cell: &Cell) -> World {
+    World::new(&access("live", cell).await).await
+}
+
+fn at(accesses: &[&str], name: &str, kbps: u64) -> Option<Value> {
+    Some(json!({"name": name, "accesses": accesses, "serviceProfile": {"dLThptPerSlice": {"guaThpt": kbps}}}))
 }
 
 fn body(name: &str, kbps: u64) -> Option<Value> {
-    Some(json!({"name": name, "accesses": ["live"], "serviceProfile": {"dLThptPerSlice": {"guaThpt": kbps}}}))
+    at(&["live"], name, kbps)
 }
 
 /// A slice "video", made and come to a state.
@@ -227,4 +234,30 @@ async fn a_cell_that_refuses_fails_the_slice_and_nothing_is_left() {
     let (_, v) = world.ask("GET", "/v1/accesses", None).await;
     let live = v["accesses"].as_array().unwrap().iter().find(|a| a["name"] == "live").unwrap().clone();
     assert_eq!(live["downlink_free_bps"], 100_000_000);
+}
+
+/// Whichever of the two comes first.
+#[tokio::test]
+async fn a_removal_that_one_cell_keeps_waiting_does_not_keep_the_others_from_being_looked_at() {
+    for (a, b) in [("live", "other"), ("other", "live")] {
+        let (well, ill) = (Cell::default(), Cell::default());
+        let world = World::new(&(access(a, &well).await + &access(b, &ill).await)).await;
+        let mut ids = Vec::new();
+        for (name, places) in [("x", &[a, b][..]), ("y", &[a]), ("z", &[b])] {
+            let (status, made) = world.ask("POST", "/v1/slices", at(places, name, 10_000)).await;
+            assert_eq!(status, 201, "{made}");
+            ids.push(made["id"].as_str().unwrap().to_owned());
+            world.until(&ids[ids.len() - 1], "Running").await;
+        }
+        ill.with(|i| i.fails = u32::MAX);
+        assert_eq!(world.ask("DELETE", &format!("/v1/slices/{}", ids[0]), None).await.0, 202);
+        world.until(&ids[2], "Degraded").await;
+        well.with(Inner::start);
+        eventually(async || well.share("y") == Some(10.0)).await;
+        assert_eq!(world.ask("GET", &format!("/v1/slices/{}", ids[0]), None).await.1["state"], "Terminating");
+        ill.with(|i| i.fails = 0);
+        world.until(&ids[0], "gone").await;
+        world.until(&ids[2], "Running").await;
+        assert_eq!((well.share("x"), ill.share("x"), ill.share("z")), (None, None, Some(10.0)));
+    }
 }
