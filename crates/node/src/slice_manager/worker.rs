@@ -6,7 +6,7 @@ use super::callbacks::Callbacks;
 use super::camara::{self, BOOKING_EVENT, QOD_EVENT};
 use super::engine::Engine;
 use super::now_ms;
-use super::southbound::{Failure, Network, Southbound};
+use super::southbound::{Failure, Gnb, Network, Southbound};
 use anabranch_slice::record::SessionRule;
 use anabranch_slice::{
     Action, Attachment, Expected, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
@@ -63,9 +63,11 @@ pub async fn southbound(
         owner,
         led_until: 0,
         bad: BTreeMap::new(),
+        later: BTreeMap::new(),
         tried: BTreeMap::new(),
+        silent: BTreeMap::new(),
         upf_is_silent: false,
-        looked: None,
+        look_at: Instant::now(),
         interval,
     };
     let mut changes = work.engine.changes();
@@ -93,11 +95,16 @@ struct Work {
     led_until: u64,
     /// How often each access failed in a row.
     bad: BTreeMap<String, u32>,
+    /// Slices whose removal failed at a step, and when it is tried again.
+    later: BTreeMap<String, Instant>,
     /// Sessions that the UPF has not made or ended, by UE.
     tried: BTreeMap<String, Tried>,
-    /// The UPF did not answer since it was looked at last.
+    /// Accesses whose cell did not answer since the last look, and why: it is not asked again before the next one.
+    silent: BTreeMap<String, String>,
+    /// The same of the UPF.
     upf_is_silent: bool,
-    looked: Option<Instant>,
+    /// When cells and the UPF are looked at next.
+    look_at: Instant,
     interval: Duration,
 }
 
@@ -146,7 +153,11 @@ impl Work {
         let todo: Vec<(String, Option<Action>)> =
             self.engine.read(|m| m.todo().map(|(id, action)| (id.to_owned(), action)).collect());
         let mut again = false;
+        self.later.retain(|_, at| *at > Instant::now());
         for (id, action) in todo {
+            if self.later.contains_key(&id) {
+                continue;
+            }
             if !self.leads().await {
                 return Ok(false);
             }
@@ -164,18 +175,20 @@ impl Work {
                 Ok((writes, ()))
             };
             self.engine.commit(step).await?;
-            let waits =
-                failed && self.engine.read(|m| m.slice(&id).is_ok_and(|s| s.state == State::Terminating));
-            if waits {
-                tokio::time::sleep(RETRY).await;
+            let is_going = |m: &Manager| m.slice(&id).is_ok_and(|s| s.state == State::Terminating);
+            if failed && self.engine.read(is_going) {
+                self.later.insert(id, Instant::now() + RETRY);
             }
             again = true;
         }
         again |= self.attach().await?;
         self.sessions().await?;
-        if self.looked.is_none_or(|at| at.elapsed() >= self.interval) {
-            self.looked = Some(Instant::now());
-            again |= self.look().await?;
+        let now = Instant::now();
+        if self.look_at <= now {
+            let moved = self.look().await;
+            // Where cells do not answer a look takes long: until the next there is as long for all else.
+            self.look_at = Instant::now() + self.interval.max(now.elapsed());
+            again |= moved?;
         }
         self.camara().await?;
         Ok(again)
@@ -203,34 +216,69 @@ impl Work {
                     None => Ok(()),
                 }
             }
-            Step::Verify { access } => match (self.network.cell(access), action) {
-                (Some(cell), Action::Do(_)) => {
-                    let expected = self.engine.read(|m| m.verified(access, id, action));
-                    cell.health(&expected).await.map_err(String::from)
+            Step::Verify { access } => {
+                let network = Arc::clone(&self.network);
+                match (self.cell(&network, access)?, action) {
+                    (Some(cell), Action::Do(_)) => {
+                        let expected = self.engine.read(|m| m.verified(access, id, action));
+                        let health = cell.health(&expected).await;
+                        self.heard(access, health)
+                    }
+                    _ => Ok(()),
                 }
-                _ => Ok(()),
-            },
+            }
         }
     }
 
     /// Tells an access its shares.
-    async fn send_shares(&self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
-        match self.network.cell(access) {
-            Some(cell) => cell.shares(shares).await.map_err(String::from),
+    async fn send_shares(&mut self, access: &str, shares: &[SliceShare]) -> Result<(), String> {
+        let network = Arc::clone(&self.network);
+        match self.cell(&network, access)? {
+            Some(cell) => {
+                let done = cell.shares(shares).await;
+                self.heard(access, done)
+            }
             None => Ok(()),
         }
     }
 
+    /// The cell of an access, if it is told anything; the Err side says why it did not answer.
+    fn cell<'n>(&self, network: &'n Network, access: &str) -> Result<Option<&'n Gnb>, String> {
+        match self.silent.get(access) {
+            Some(why) => Err(why.clone()),
+            None => Ok(network.cell(access)),
+        }
+    }
+
+    /// What the cell of an access answered; that it did not is noted.
+    fn heard<T>(&mut self, access: &str, answer: Result<T, Failure>) -> Result<T, String> {
+        if let Err(Failure::Silent(why)) = &answer {
+            self.silent.insert(access.to_owned(), why.clone());
+        }
+        answer.map_err(String::from)
+    }
+
     /// Tells cells which slice UEs are in.
-    async fn attach(&self) -> Result<bool, crate::runtime::api::Problem> {
+    async fn attach(&mut self) -> Result<bool, crate::runtime::api::Problem> {
+        let network = Arc::clone(&self.network);
         let mut results = Vec::new();
-        for place in self.engine.read(|m| m.untold(1000)) {
+        'places: for place in self.engine.read(|m| m.untold(1000)) {
             let mut result = Ok(());
             if let Some(cell_ue) = &place.cell_ue {
                 // It is at one of the cells.
                 result = Err("no cell of the slice is told anything".to_owned());
-                for cell in place.accesses.iter().filter_map(|access| self.network.cell(access)) {
-                    result = cell.attach(cell_ue, &place.cell_name).await.map_err(String::from);
+                for access in &place.accesses {
+                    if !self.leads().await {
+                        break 'places;
+                    }
+                    result = match self.cell(&network, access) {
+                        Ok(Some(cell)) => {
+                            let done = cell.attach(cell_ue, &place.cell_name).await;
+                            self.heard(access, done)
+                        }
+                        Ok(None) => continue,
+                        Err(why) => Err(why),
+                    };
                     if result.is_ok() {
                         break;
                     }
@@ -246,16 +294,28 @@ impl Work {
     }
 
     /// Has cells put UEs back into the rest whose place was taken away. A cell that fails is not asked again this time.
-    async fn release(&self) -> Result<(), crate::runtime::api::Problem> {
+    async fn release(&mut self) -> Result<(), crate::runtime::api::Problem> {
+        let network = Arc::clone(&self.network);
         let mut names = self.engine.read(|m| m.released(1000));
-        for (access, cell) in self.network.cells() {
+        for (access, _) in network.cells() {
             self.engine.read(|m| m.note_placed(access, &mut names));
             let mut told = Vec::new();
             for name in names {
-                let is_placed = name.placed_at.last().is_some_and(|at| at == access);
-                if !is_placed && let Err(why) = cell.release(&name.cell_ue).await {
-                    tracing::warn!(access, "{why}");
-                    break;
+                if name.placed_at.last().is_none_or(|at| at != access) {
+                    if !self.leads().await {
+                        return Ok(());
+                    }
+                    let done = match self.cell(&network, access) {
+                        Ok(Some(cell)) => {
+                            let done = cell.release(&name.cell_ue).await;
+                            self.heard(access, done)
+                        }
+                        other => other.map(drop),
+                    };
+                    if let Err(why) = done {
+                        tracing::warn!(access, "{why}");
+                        break;
+                    }
                 }
                 told.push(name);
             }
@@ -280,6 +340,9 @@ impl Work {
         };
         let due: Vec<Ue> = self.engine.read(|m| m.ues().values().filter(is_due).take(100).cloned().collect());
         for ue in due {
+            if !self.leads().await {
+                break;
+            }
             let result = match &self.network.upf {
                 Some(upf) => upf.session(&ue.id, ue.session.as_ref()).await,
                 None if ue.leaving => Ok(()),
@@ -328,6 +391,7 @@ impl Work {
     async fn look(&mut self) -> Result<bool, crate::runtime::api::Problem> {
         let mut again = false;
         let network = Arc::clone(&self.network);
+        self.silent.clear();
         let upf = match &network.upf {
             Some(upf) => upf.health(&Expected::default()).await.err(),
             None => None,
@@ -338,6 +402,9 @@ impl Work {
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
         for access in accesses {
+            if !self.leads().await {
+                return Ok(again);
+            }
             let expected = self.engine.read(|m| m.looked_at(&access));
             let mut problem = upf.clone();
             let cell = network.cell(&access);
@@ -346,16 +413,25 @@ impl Work {
                 continue;
             }
             if let Some((cell, expected)) = cell.zip(expected) {
-                let mut health = cell.health(&expected).await.map_err(String::from);
+                let health = cell.health(&expected).await;
+                let mut health = self.heard(&access, health);
                 if let Err(why) = &health {
                     problem = Some(why.clone());
+                    if !self.leads().await {
+                        return Ok(again);
+                    }
+                    // What it should have may be something else by now.
                     let shares = self.engine.read(|m| m.shares_now(&access));
                     health = self.send_shares(&access, &shares).await;
                 }
                 let places = match health {
                     // A cell that starts again has every UE where its configuration says.
                     Ok(()) if self.engine.read(|m| m.has_place(&access)) => {
-                        cell.places().await.map_err(String::from)
+                        if !self.leads().await {
+                            return Ok(again);
+                        }
+                        let places = cell.places().await;
+                        self.heard(&access, places)
                     }
                     other => other.map(|()| BTreeMap::new()),
                 };

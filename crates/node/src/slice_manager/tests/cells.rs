@@ -1,9 +1,11 @@
 //! Cells that are told their shares, and what happens when they do not answer.
 
 use super::*;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::{get, put};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use std::sync::{Arc, Mutex};
 
 /// What a gNB's agent has, as its REST interface shows it.
@@ -18,6 +20,8 @@ struct Inner {
     fails: u32,
     /// It starts again while it is told its shares, and knows what its configuration says.
     restarts: bool,
+    /// It takes requests, and says nothing.
+    hangs: bool,
     most_percent: f64,
 }
 
@@ -76,7 +80,8 @@ impl Cell {
             .route("/v1/slices", get(show).put(set))
             .route("/v1/ues", get(ues))
             .route("/v1/ues/{ue}", put(move_ue))
-            .with_state(self.clone());
+            .with_state(self.clone())
+            .layer(middleware::from_fn_with_state(self.clone(), hang));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -86,6 +91,13 @@ impl Cell {
     fn share(&self, name: &str) -> Option<f64> {
         self.with(|i| i.slices.iter().find(|s| s["name"] == name)?["share_percent"].as_f64())
     }
+}
+
+async fn hang(State(cell): State<Cell>, request: Request, next: Next) -> Response {
+    while cell.with(|i| i.hangs) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    next.run(request).await
 }
 
 async fn access(name: &str, cell: &Cell) -> String {
@@ -260,4 +272,33 @@ async fn a_removal_that_one_cell_keeps_waiting_does_not_keep_the_others_from_bei
         world.until(&ids[2], "Running").await;
         assert_eq!((well.share("x"), ill.share("x"), ill.share("z")), (None, None, Some(10.0)));
     }
+}
+
+#[tokio::test]
+async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
+    let (mute, well) = (Cell::default(), Cell::default());
+    let world = World::new(&(access("live", &mute).await + &access("other", &well).await)).await;
+    let slice = video(&world, "Running").await;
+    let id = slice["id"].as_str().unwrap();
+    mute.with(|i| i.hangs = true);
+    for i in 0..40 {
+        let name = format!("phone{i}");
+        world.ue(&name, &[]).await;
+        let place = format!("/v1/ues/{name}/slices/{id}");
+        assert_eq!(world.ask("PUT", &place, Some(json!({"cell_ue": name}))).await.0, 204);
+    }
+    // A removal there waits, too.
+    let (_, made) = world.ask("POST", "/v1/slices", body("gone", 10_000)).await;
+    let gone = format!("/v1/slices/{}", made["id"].as_str().unwrap());
+    assert_eq!(world.ask("DELETE", &gone, None).await.0, 202);
+    let began = Instant::now();
+    let (_, made) = world.ask("POST", "/v1/slices", at(&["other"], "voice", 10_000)).await;
+    world.until(made["id"].as_str().unwrap(), "Running").await;
+    assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
+    // When it answers again it is told what it was to be.
+    mute.with(|i| i.hangs = false);
+    eventually(async || world.ask("GET", &gone, None).await.0 == 404).await;
+    eventually(async || world.ask("GET", &format!("/v1/slices/{id}"), None).await.1["state"] == "Running")
+        .await;
+    attach(&world, &mute, id).await;
 }
