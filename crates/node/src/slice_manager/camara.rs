@@ -523,8 +523,15 @@ async fn start(
             view.room("sessions", own, shared.quota.sessions)?;
             let slice = profile(&view, m, &new.qos_profile)?;
             let ue = ue.as_str();
-            let had = m.ue(ue).map_err(refused)?.slices.iter().any(|a| a.slice == slice);
-            let mut writes = if had { Vec::new() } else { m.assign(ue, &slice, None).map_err(refused)? };
+            let is_placed = m.ue(ue).map_err(refused)?.slices.iter().any(|a| a.slice == slice);
+            // A place that another session made goes with the last of them.
+            let had =
+                is_placed && live(m, ue, &slice).next().is_none_or(|(_, other)| other["had"] == json!(true));
+            let mut writes = Vec::new();
+            if !is_placed {
+                writes = m.assign(ue, &slice, None).map_err(refused)?;
+                writes.extend(place_stays(m, ue, &slice, false));
+            }
             let (status, _) = status(m, &slice);
             let v = json!({
                 "request": new, "slice": slice, "ue": ue, "had": had, "started_ms": now,
@@ -713,6 +720,23 @@ pub fn expire_session(m: &Manager, id: &str, v: &Value, now: u64) -> Vec<Write> 
     writes
 }
 
+/// The QoS sessions of a UE in a slice that have not ended.
+fn live<'m>(m: &'m Manager, ue: &str, slice: &str) -> impl Iterator<Item = (&'m str, &'m Value)> {
+    m.documents(Kind::Qod)
+        .filter(move |(_, v)| v["ue"] == *ue && v["slice"] == *slice && !v["ended_ms"].is_u64())
+}
+
+/// Whether a UE's place in a slice stays when its QoS sessions there end: what the operator said last counts.
+pub fn place_stays(m: &Manager, ue: &str, slice: &str, stays: bool) -> Vec<Write> {
+    let others = live(m, ue, slice).filter(|(_, v)| v["had"] != json!(stays));
+    let changed = others.map(|(id, v)| {
+        let mut v = v.clone();
+        v["had"] = json!(stays);
+        Write { kind: Kind::Qod, id: id.to_owned(), record: Some(Record::Document(v)) }
+    });
+    changed.collect()
+}
+
 /// Ends a QoS session; a place that the UE had before stays.
 fn end_session(m: &Manager, id: &str, v: &Value) -> Vec<Write> {
     let mut writes = vec![Write { kind: Kind::Qod, id: id.to_owned(), record: None }];
@@ -720,8 +744,7 @@ fn end_session(m: &Manager, id: &str, v: &Value) -> Vec<Write> {
         return writes;
     }
     let (ue, slice) = (v["ue"].as_str().unwrap_or_default(), v["slice"].as_str().unwrap_or_default());
-    let same = |o: &Value| o["ue"] == v["ue"] && o["slice"] == v["slice"] && !o["ended_ms"].is_u64();
-    let shared = m.documents(Kind::Qod).any(|(other, o)| other != id && same(o));
+    let shared = live(m, ue, slice).any(|(other, _)| other != id);
     if v["had"] != json!(true) && !shared {
         // The slice, or the UE, may be gone.
         writes.extend(m.unassign(ue, slice).unwrap_or_default());

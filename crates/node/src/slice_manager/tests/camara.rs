@@ -110,6 +110,78 @@ async fn a_session_whose_time_is_over_is_shown_for_a_while() {
     assert_eq!(world.ask("DELETE", &session, None).await.0, 204);
 }
 
+/// A QoS session of the phone in the slice "voice": its path.
+async fn session(world: &World, duration: u64) -> String {
+    let request = json!({"device": {"networkAccessIdentifier": "phone"}, "applicationServer": {},
+        "qosProfile": "voice", "duration": duration});
+    let (status, made) = world.ask("POST", &format!("{QOD}/sessions"), Some(request)).await;
+    assert_eq!(status, 201, "{made}");
+    format!("{QOD}/sessions/{}", made["sessionId"].as_str().unwrap())
+}
+
+/// Ends a session, or waits until its time is over.
+async fn ended(world: &World, session: &str, by_request: bool) {
+    if by_request {
+        assert_eq!(world.ask("DELETE", session, None).await.0, 204);
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    while !matches!(world.ask("GET", session, None).await, (404, _))
+        && world.ask("GET", session, None).await.1["statusInfo"] != "DURATION_EXPIRED"
+    {
+        assert!(Instant::now() < end, "{session}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn has_place(world: &World) -> bool {
+    world.ask("GET", "/v1/ues/phone", None).await.1["slices"] != json!([])
+}
+
+#[tokio::test]
+async fn a_place_goes_with_the_last_session_that_has_it() {
+    let world = world().await;
+    world.slice("voice", 1_000).await;
+    world.ue("phone", &[]).await;
+    for by_request in [true, false] {
+        for order in [[0, 1], [1, 0]] {
+            let seconds = if by_request { [60, 60] } else { [order[0] + 1, order[1] + 1].map(|s| 2 * s - 1) };
+            let sessions = [session(&world, seconds[0]).await, session(&world, seconds[1]).await];
+            let [first, last] = order.map(|n| &sessions[n as usize]);
+            ended(&world, first, by_request).await;
+            assert!(has_place(&world).await, "{order:?} {by_request}");
+            ended(&world, last, by_request).await;
+            assert!(!has_place(&world).await, "{order:?} {by_request}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_the_operator_sets_outlasts_the_sessions() {
+    let world = world().await;
+    let id = world.slice("voice", 1_000).await;
+    world.ue("phone", &[]).await;
+    let place = format!("/v1/ues/phone/slices/{id}");
+    for by_request in [true, false] {
+        for (path, body) in [(place.as_str(), json!({})), ("/v1/ues/phone", json!({"slices": [id]}))] {
+            let sessions = [session(&world, 1).await, session(&world, 2).await];
+            assert!([200, 204].contains(&world.ask("PUT", path, Some(body)).await.0));
+            for session in &sessions {
+                ended(&world, session, by_request).await;
+            }
+            assert!(has_place(&world).await, "{path} {by_request}");
+            // Taken away while a session has it, and made again by the next, it is theirs.
+            let first = session(&world, 60).await;
+            assert_eq!(world.ask("DELETE", &place, None).await.0, 204);
+            let second = session(&world, 60).await;
+            for session in [&first, &second] {
+                assert!(has_place(&world).await, "{path} {by_request}");
+                ended(&world, session, true).await;
+            }
+            assert!(!has_place(&world).await, "{path} {by_request}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn bookings_take_areas_and_delay_budgets() {
     let world = world().await;
