@@ -30,7 +30,7 @@ pub enum Who {
 /// How much of what there is one tenant may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Quota {
-    /// Slices, with those it booked.
+    /// Slices, with those it booked; and bookings.
     pub slices: u32,
     /// QoS sessions.
     pub sessions: u32,

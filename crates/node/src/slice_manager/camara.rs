@@ -335,6 +335,8 @@ async fn book(
         .commit(|m| {
             view.room_for_slice(m, shared.quota)?;
             room(m, Kind::Booking)?;
+            let own = m.documents(Kind::Booking).filter(|(_, v)| view.sees(v["owner"].as_str())).count();
+            view.room("bookings", own, shared.quota.slices)?;
             let mut writes = m.create(&id, order, now).map_err(refused)?;
             let v =
                 json!({"request": new, "slice": id, "end_ms": end, "sink": new.sink, "sink_token": token, "told": "REQUESTED", "owner": view.owner()});

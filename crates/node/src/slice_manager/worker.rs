@@ -471,9 +471,11 @@ impl Work {
                     Some(at) => at + camara::KEPT_MS <= now,
                     None => v["end_ms"].as_u64().is_some_and(|end| end <= now),
                 };
+                let slice = |v: &Value| v["slice"].as_str().unwrap_or_default().to_owned();
+                // A booking is over with its slice, whenever it was to end.
+                let lost = |v: &Value| kind == Kind::Booking && m.slice(&slice(v)).is_err();
                 let news = |v: &Value| {
-                    let slice = v["slice"].as_str().unwrap_or_default();
-                    ended(v).is_none() && v["told"] != camara::status(m, slice).0
+                    ended(v).is_none() && (lost(v) || v["told"] != camara::status(m, &slice(v)).0)
                 };
                 let due = m.documents(kind).filter(|(_, v)| over(v) || news(v)).take(1000);
                 due.map(|(id, v)| (id.to_owned(), v.clone(), over(v))).collect()
@@ -500,15 +502,20 @@ impl Work {
                             json!({"sessionId": id, key: "UNAVAILABLE", "statusInfo": "DURATION_EXPIRED"});
                         return Ok((writes, Some(data)));
                     }
-                    let (status, why) = camara::status(m, v["slice"].as_str().unwrap_or_default());
+                    let slice = v["slice"].as_str().unwrap_or_default();
+                    let (status, why) = camara::status(m, slice);
                     let mut new = v.clone();
                     new["told"] = json!(status);
+                    if kind == Kind::Booking && m.slice(slice).is_err() {
+                        new["ended_ms"] = json!(now);
+                    }
                     let mut data = json!({"sessionId": id, key: status, "reason": why});
                     if status == "UNAVAILABLE" {
                         data["statusInfo"] = json!("NETWORK_TERMINATED");
                     }
                     let record = Some(Record::Document(new));
-                    Ok((vec![Write { kind, id: id.clone(), record }], Some(data)))
+                    let data = (v["told"] != status).then_some(data);
+                    Ok((vec![Write { kind, id: id.clone(), record }], data))
                 };
                 if let Some(data) = self.engine.commit(change).await? {
                     self.callbacks.send(&v, event, &format!("{base}/{id}"), &data);

@@ -560,9 +560,12 @@ impl Manager {
         Ok(vec![Write::slice(slice)])
     }
 
-    /// A slice that is gone, and the UEs that had it. A cell that refused the place may have the UE in another one yet.
+    /// A slice that is gone with its NEST as it was sent, and the UEs that had it. A cell that refused the place may have the UE in another one yet.
     fn gone(&self, id: &str) -> Vec<Write> {
         let mut writes = vec![Write { kind: Kind::Slice, id: id.to_owned(), record: None }];
+        if self.document(Kind::Gst, id).is_some() {
+            writes.push(Write { kind: Kind::Gst, id: id.to_owned(), record: None });
+        }
         for ue in self.ues.values().filter(|ue| ue.slices.iter().any(|a| a.slice == id)) {
             let mut ue = ue.clone();
             ue.release(|place| place.slice == id);

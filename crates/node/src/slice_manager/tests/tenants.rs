@@ -3,6 +3,7 @@
 use super::*;
 use crate::runtime::api::auth::tests::Issuing;
 use crate::runtime::config::{FixedToken, RoleName};
+use anabranch_slice::{Kind, Manager, Record, Write};
 
 const READER: &str = "reader-token-reader-token";
 const ACME: &str = "acme-token-acme-token-acme";
@@ -257,6 +258,55 @@ async fn one_tenant_does_not_take_everything() {
     assert!(refused > 50, "{refused}");
     assert_eq!(world.ask_as(&rival, "GET", "/v1/slices", None).await.0, 200);
     assert_eq!(make(OPERATOR).await, 201);
+}
+
+/// What a tenant makes and removes does not stay.
+#[tokio::test]
+async fn what_a_tenant_has_removed_does_not_pile_up() {
+    let (world, issuing) = world(&format!("{FAST}tenant_slices = 20\n")).await;
+    let rival = issuing.token("rival", "network-slice-booking:sessions:create", 600);
+    let bookings = "/network-slice-booking/v0.1/sessions";
+    for _ in 0..20 {
+        let nest = json!({"base_slice_descriptor": {"base_slice_des_id": "n", "delay_tolerance": true, "network_DL_throughput": {"guaranteed": 1000}}});
+        let (status, slice) = world.ask_as(ACME, "POST", "/api/slice", Some(nest)).await;
+        assert_eq!(status, 201, "{slice}");
+        let (status, booked) = world.ask_as(ACME, "POST", bookings, Some(booking())).await;
+        assert_eq!(status, 201, "{booked}");
+        for id in [slice.as_str().unwrap(), booked["sliceId"].as_str().unwrap()] {
+            assert_eq!(world.ask_as(ACME, "DELETE", &format!("/v1/slices/{id}"), None).await.0, 202);
+            world.until(id, "gone").await;
+        }
+    }
+    assert_eq!(world.ask("GET", "/api/gst", None).await, (200, json!([])));
+    // Those bookings are shown for a while, and count.
+    let (status, full) = world.ask_as(ACME, "POST", bookings, Some(booking())).await;
+    assert!(status == 409 && full["message"].as_str().unwrap().contains("20 bookings"), "{full}");
+    assert_eq!(world.ask_as(&rival, "POST", bookings, Some(booking())).await.0, 201);
+    let engine = &world._running.shared.engine;
+    let acmes = || {
+        let of = |m: &Manager| {
+            let all = m.documents(Kind::Booking).filter(|(_, v)| v["owner"] == "acme");
+            all.map(|(id, v)| (id.to_owned(), v.clone())).collect::<Vec<_>>()
+        };
+        engine.read(of)
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while !acmes().iter().all(|(_, v)| v["ended_ms"].is_u64()) {
+        assert!(Instant::now() < end, "{:?}", acmes());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A while later.
+    let older = |(id, mut v): (String, Value)| {
+        v["ended_ms"] = json!(v["ended_ms"].as_u64().unwrap() - super::super::camara::KEPT_MS);
+        Write { kind: Kind::Booking, id, record: Some(Record::Document(v)) }
+    };
+    let writes = acmes().into_iter().map(older).collect();
+    engine.commit(|_| Ok((writes, ()))).await.unwrap();
+    while !acmes().is_empty() {
+        assert!(Instant::now() < end, "{:?}", acmes());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.ask_as(ACME, "POST", bookings, Some(booking())).await.0, 201);
 }
 
 /// At CAMARA's paths every refusal has CAMARA's form, and the correlator of the request.
