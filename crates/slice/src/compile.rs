@@ -3,6 +3,7 @@
 use super::admission::Guarantee;
 use super::inventory::{Access, WHOLE};
 use super::plan::Action;
+use super::profile::ServiceProfile;
 use super::record::Slice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,10 +25,9 @@ pub struct SliceShare {
 }
 
 impl SliceShare {
-    /// A slice with this guarantee on this access.
+    /// A slice with this profile and guarantee on this access.
     #[must_use]
-    pub fn new(slice: &Slice, guarantee: Guarantee, access: &Access) -> Self {
-        let profile = slice.pending.as_ref().map_or(&slice.profile, |p| &p.profile);
+    pub fn new(slice: &Slice, profile: &ServiceProfile, guarantee: Guarantee, access: &Access) -> Self {
         let most = |kbps: Option<f64>| kbps.map_or(u64::MAX, |kbps| (kbps * 1e3).round() as u64);
         let most = Guarantee::of_rates(
             most(profile.dl_slice.max).min(access.downlink_bps),
@@ -56,22 +56,26 @@ pub fn shares(
     id: &str,
     action: &Action,
 ) -> Vec<SliceShare> {
-    slices
-        .values()
-        .filter_map(|slice| {
-            let guarantees = match action {
-                _ if slice.id != id => &slice.applied,
-                Action::Do(_) => &slice.wanted,
-                Action::Undo(_) => &slice.before,
-            };
-            let guarantee = guarantees.get(&access.name)?;
-            Some(SliceShare::new(slice, *guarantee, access))
-        })
-        .collect()
+    let of = |slice: &Slice| {
+        let (guarantees, profile) = match action {
+            _ if slice.id != id => return now(slice, access),
+            Action::Do(_) => (&slice.wanted, slice.pending.as_ref().map_or(&slice.profile, |p| &p.profile)),
+            Action::Undo(_) => (&slice.before, &slice.profile),
+        };
+        Some(SliceShare::new(slice, profile, *guarantees.get(&access.name)?, access))
+    };
+    slices.values().filter_map(of).collect()
 }
 
 /// The shares of a cell as they should be now.
 #[must_use]
 pub fn shares_now(slices: &BTreeMap<String, Slice>, access: &Access) -> Vec<SliceShare> {
-    slices.values().filter_map(|s| Some(SliceShare::new(s, *s.applied.get(&access.name)?, access))).collect()
+    slices.values().filter_map(|slice| now(slice, access)).collect()
+}
+
+/// What a slice should have now: of a change under way, what its cell was told and took.
+fn now(slice: &Slice, access: &Access) -> Option<SliceShare> {
+    let guarantee = *slice.applied.get(&access.name)?;
+    let pending = slice.pending.as_ref().filter(|p| p.applied.contains(&access.name));
+    Some(SliceShare::new(slice, pending.map_or(&slice.profile, |p| &p.profile), guarantee, access))
 }

@@ -130,6 +130,9 @@ pub struct Pending {
     /// By what UEs have it grow once it is done.
     #[serde(default, skip_serializing_if = "Growth::is_empty")]
     pub growth: Growth,
+    /// Accesses at which it is in force already.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub applied: BTreeSet<String>,
 }
 
 /// What a UE needs of a slice.

@@ -274,14 +274,18 @@ impl Southbound for Gnb {
             }
         }
         for share in shares {
-            let wanted = f64::from(share.share_ppm) / 1e4;
-            let there = now.iter().find(|s| s["name"] == share.name.as_str());
-            match there.and_then(|s| s["share_percent"].as_f64()) {
-                None => return other(format!("lost slice \"{}\"", share.name)),
-                Some(has) if (has - wanted).abs() > SAME_PERCENT => {
-                    return other(format!("gives slice \"{}\" {has} %, not {wanted} %", share.name));
+            let Some(there) = now.iter().find(|s| s["name"] == share.name.as_str()) else {
+                return other(format!("lost slice \"{}\"", share.name));
+            };
+            for (key, ppm, unsaid) in [
+                ("share_percent", share.share_ppm, 0.0),
+                ("dedicated_percent", share.dedicated_ppm, 0.0),
+                ("max_percent", share.max_ppm, 100.0),
+            ] {
+                let (has, wanted) = (there[key].as_f64().unwrap_or(unsaid), f64::from(ppm) / 1e4);
+                if (has - wanted).abs() > SAME_PERCENT {
+                    return other(format!("gives slice \"{}\" {key} = {has}, not {wanted}", share.name));
                 }
-                Some(_) => {}
             }
         }
         Ok(())
@@ -441,7 +445,7 @@ mod tests {
     #[tokio::test]
     async fn a_cell_that_kept_a_slice_is_noticed() {
         let slices = json!({"slices": [
-            {"name": "default", "share_percent": 60.0}, {"name": "video", "share_percent": 40.0}
+            {"name": "default", "share_percent": 60.0}, {"name": "video", "share_percent": 40.0, "max_percent": 50.0, "dedicated_percent": 10.0}
         ]});
         let get = axum::routing::get(async move || axum::Json(slices));
         let router = axum::Router::new().route("/v1/slices", get);
@@ -453,8 +457,8 @@ mod tests {
         let share = |share_ppm| SliceShare {
             name: "video".into(),
             share_ppm,
-            max_ppm: share_ppm,
-            dedicated_ppm: 0,
+            max_ppm: 500_000,
+            dedicated_ppm: 100_000,
             priority: 0,
         };
         let health = async |shares: &[SliceShare], others: Option<&[&str]>| {
@@ -464,6 +468,10 @@ mod tests {
         };
         assert_eq!(health(&[share(400_000)], Some(&[])).await, Ok(()));
         assert!(health(&[share(300_000)], Some(&[])).await.unwrap_err().contains("gives slice"));
+        let most = SliceShare { max_ppm: 600_000, ..share(400_000) };
+        assert!(health(&[most], Some(&[])).await.unwrap_err().contains("max_percent = 50, not 60"));
+        let shared = SliceShare { dedicated_ppm: 0, ..share(400_000) };
+        assert!(health(&[shared], Some(&[])).await.unwrap_err().contains("dedicated_percent = 10, not 0"));
         // Without a slice of ours it may be the operator's.
         assert_eq!(health(&[], None).await, Ok(()));
         assert!(health(&[], Some(&["voice"])).await.unwrap_err().contains("still has slice \"video\""));

@@ -57,6 +57,13 @@ pub fn settle(slice: &mut Slice, access: &str, back: bool) {
         Some(guarantee) => drop(slice.applied.insert(access.to_owned(), guarantee)),
         None => drop(slice.applied.remove(access)),
     }
+    if let Some(pending) = &mut slice.pending {
+        if back {
+            pending.applied.remove(access)
+        } else {
+            pending.applied.insert(access.to_owned())
+        };
+    }
     // It said what it has.
     slice.unsure.remove(access);
 }

@@ -329,6 +329,7 @@ impl Manager {
                 accesses: Some(order.accesses),
                 share_ppm: order.share_ppm,
                 growth,
+                applied: BTreeSet::new(),
             }));
         }
         slice.since_ms = now_ms;

@@ -632,3 +632,49 @@ fn a_removal_that_one_cell_keeps_waiting_concerns_no_other_cell() {
     put(&mut m, writes);
     assert_eq!(names(&m, "cell-1"), None);
 }
+
+/// While a change is under way cells are told the new profile once it is this slice's turn there, and after a change that
+/// fails the old one.
+#[test]
+fn a_change_that_fails_leaves_what_the_cells_were_told() {
+    let mut m = manager();
+    for id in ["s1", "s2"] {
+        let mut order = order(id, &[], 20.0, 1.0);
+        order.profile.dl_slice.max = Some(30_000.0);
+        let writes = m.create(id, order, 10).unwrap();
+        put(&mut m, writes);
+        run(&mut m, id, |_| false);
+    }
+    let (before, far) = (m.shares_now("cell-1"), m.shares_now("cell-2"));
+    let mut other = order("s1", &[], 20.0, 1.0);
+    other.profile.dl_slice.max = Some(60_000.0);
+    other.profile.sharing = Some("NON-SHARED".into());
+    let qos = serde_json::json!([{"priority_level": 7}]);
+    other.profile.other.insert("qosParameters".into(), qos);
+    let writes = m.modify("s1", other, 20).unwrap();
+    put(&mut m, writes);
+    assert_eq!(m.shares_now("cell-1"), before, "not yet");
+    let of_other = |m: &Manager, access: &str| {
+        m.shares(access, "s2", &Action::Do(Step::Shares { access: access.to_owned() }))
+    };
+    assert_eq!(of_other(&m, "cell-1"), before, "nor by another's step");
+    let told = m.shares("cell-1", "s1", &m.todo().next().unwrap().1.unwrap());
+    assert_eq!((told[0].max_ppm, told[0].dedicated_ppm, told[0].priority), (600_000, 200_000, 7));
+    let writes = m.step_done("s1", Ok(()), 21).unwrap();
+    put(&mut m, writes);
+    // In force at one of the two.
+    assert_eq!((m.shares_now("cell-1"), of_other(&m, "cell-1")), (told.clone(), told));
+    assert_eq!((m.shares_now("cell-2"), of_other(&m, "cell-2")), (far.clone(), far.clone()));
+    let mut undone = BTreeMap::new();
+    for _ in 0..32 {
+        let Some((_, Some(action))) = m.todo().next() else { break };
+        if let Action::Undo(Step::Shares { access }) = &action {
+            undone.insert(access.clone(), m.shares(access, "s1", &action));
+        }
+        let fails = matches!(action, Action::Do(Step::Verify { .. }));
+        let writes = m.step_done("s1", if fails { Err("no".into()) } else { Ok(()) }, 22).unwrap();
+        put(&mut m, writes);
+    }
+    assert_eq!((undone["cell-1"].clone(), undone["cell-2"].clone()), (before.clone(), far));
+    assert_eq!(m.shares_now("cell-1"), before);
+}
