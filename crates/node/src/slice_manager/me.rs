@@ -145,7 +145,7 @@ struct Needs {
         (status = 400, body = Problem),
         (status = 403, body = Problem),
         (status = 404, body = Problem, description = "No slice of this UE"),
-        (status = 409, body = Problem, description = "Its maximum, or an access, has too little"),
+        (status = 409, body = Problem, description = "Its maximum, or an access, has too little; or it is not running"),
         (status = 413, body = Problem),
         (status = 415, body = Problem)
     )

@@ -591,6 +591,10 @@ impl Manager {
         let own = self.ue(ue)?.slices.iter().any(|a| a.slice == id);
         let slice = self.slice(id).ok().filter(|_| own);
         let slice = slice.ok_or_else(|| Refusal::Unknown("slice of this UE", id.to_owned()))?;
+        if !slice.state.usable() {
+            // One that failed is tried again as its operator asked for it.
+            return Err(Illegal { from: slice.state.name(), what: "grow" }.into());
+        }
         let asked = slice.asked().profile;
         let until_ms = now_ms.saturating_add(u64::from(self.growth.seconds) * 1000);
         let need = Need { dl_bps, ul_bps, until_ms };
@@ -610,7 +614,7 @@ impl Manager {
         let mut needs = slice.growth.needs.clone();
         needs.retain(|other, need| other != ue && need.until_ms > now_ms);
         needs.insert(ue.to_owned(), need);
-        if grown(&asked, needs.values()) == slice.profile && slice.pending.is_none() && slice.state.usable() {
+        if grown(&asked, needs.values()) == slice.profile && slice.pending.is_none() {
             // It promises as much; that this one needs it is remembered, and not written with every question.
             let half = u64::from(self.growth.seconds) * 500;
             let known = slice.growth.needs.get(ue);

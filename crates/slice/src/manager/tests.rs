@@ -678,3 +678,21 @@ fn a_change_that_fails_leaves_what_the_cells_were_told() {
     assert_eq!((undone["cell-1"].clone(), undone["cell-2"].clone()), (before.clone(), far));
     assert_eq!(m.shares_now("cell-1"), before);
 }
+
+/// What a UE needs does not have a slice that failed made, least of all where it was not asked for.
+#[test]
+fn a_slice_that_failed_does_not_grow() {
+    let mut m = manager();
+    put(&mut m, vec![Write::ue(ue("phone"))]);
+    let here = SliceRequest { accesses: vec!["cell-1".into()], ..order("video", &[], 10.0, 1.0) };
+    let writes = m.create("s1", here, 0).unwrap();
+    put(&mut m, writes);
+    let writes = m.assign("phone", "s1", None).unwrap();
+    put(&mut m, writes);
+    run(&mut m, "s1", |_| true);
+    assert!(matches!(m.slice("s1").unwrap().state, State::Failed(_)));
+    for mbps in [1, 20, 150] {
+        let refused = m.grow("phone", "s1", mbps * 1_000_000, 0, 1_000);
+        assert_eq!(refused, Err(Illegal { from: "Failed", what: "grow" }.into()), "{mbps}");
+    }
+}
