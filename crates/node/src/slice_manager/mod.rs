@@ -76,6 +76,7 @@ pub struct Shared {
     /// Who may come in beside UEs; none: whoever reaches it is the operator.
     access: Option<Arc<Access>>,
     buckets: Arc<auth::Buckets>,
+    health: Arc<routes::Health>,
     callbacks: Arc<callbacks::Callbacks>,
     /// Accesses whose place is known.
     placed: Arc<[area::LocatedAccess]>,
@@ -157,6 +158,7 @@ async fn start(config: &SliceManagerConfig) -> anyhow::Result<Running> {
         engine: engine.clone(),
         access,
         buckets: Arc::new(auth::Buckets::new(&config.limits)),
+        health: Arc::default(),
         callbacks: callbacks.clone(),
         placed: area::LocatedAccess::of(&config.access).into(),
         streams: Arc::default(),

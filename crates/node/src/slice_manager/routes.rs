@@ -94,13 +94,33 @@ pub fn router(shared: Shared) -> Router {
 
 /// Whether it works, without a token: 200, or 503 while the database does not answer.
 async fn healthz(State(shared): State<Shared>) -> Result<Json<Value>, Problem> {
-    if !shared.buckets.take(auth::Bucket::Refused, Instant::now()) {
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests", "wait a second"));
-    }
-    match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
-        Ok(Ok(())) => Ok(Json(serde_json::json!({"status": "ok"}))),
-        Ok(Err(error)) => Err(Problem::unavailable(format!("database: {error:#}"))),
-        Err(_) => Err(Problem::unavailable("the database does not answer")),
+    let asked = async {
+        match tokio::time::timeout(Duration::from_secs(2), shared.engine.sync()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("database: {error:#}")),
+            Err(_) => Err("the database does not answer".to_owned()),
+        }
+    };
+    let health = shared.health.of(asked).await;
+    health.map(|()| Json(serde_json::json!({"status": "ok"}))).map_err(Problem::unavailable)
+}
+
+/// How the database was when somebody asked last. Anybody may ask, so it is looked at once a second.
+#[derive(Default)]
+pub struct Health(tokio::sync::Mutex<Option<(Instant, Result<(), String>)>>);
+
+impl Health {
+    /// As known, or as `asked` tells. Those that ask meanwhile wait for it.
+    async fn of(&self, asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+        let mut known = self.0.lock().await;
+        if let Some((at, health)) = &*known
+            && at.elapsed() < Duration::from_secs(1)
+        {
+            return health.clone();
+        }
+        let health = asked.await;
+        *known = Some((Instant::now(), health.clone()));
+        health
     }
 }
 
@@ -173,4 +193,27 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Problem> {
     }
     let detail = format!("{what} \"{name}\": use 1 to 64 letters, digits, and - _ . @ : +");
     Err(Problem::invalid(detail).field(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn a_flood_looks_at_the_database_once() {
+        let (health, looks) = (Health::default(), AtomicU32::new(0));
+        let look = async || {
+            looks.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Err("gone".to_owned())
+        };
+        let all = futures_util::future::join_all((0..200).map(|_| health.of(look()))).await;
+        assert!(all.iter().all(|said| *said == Err("gone".to_owned())));
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        // One that goes away while it waits keeps nobody from asking again.
+        let health = Health::default();
+        assert!(tokio::time::timeout(Duration::from_millis(1), health.of(look())).await.is_err());
+        assert_eq!(health.of(async { Ok(()) }).await, Ok(()));
+    }
 }

@@ -133,3 +133,21 @@ async fn who_asks_too_often_is_told_to_wait() {
     assert!(refused.iter().any(|(s, _)| *s == 429) && refused.iter().all(|(s, _)| [401, 429].contains(s)));
     assert_eq!(world.ask("GET", "/v1/ues", None).await.0, 200);
 }
+
+/// Whoever watches over it is answered, however many strangers ask with wrong tokens, or ask the same.
+#[tokio::test]
+async fn strangers_do_not_keep_the_health_from_being_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path(), "[limits]\nrefused_per_s = 2\n");
+    (config.api.connections, config.api.connections_per_peer) = (1000, 1000);
+    let world = World::of(folder, &config).await;
+    let wrong = (0..50).map(|_| world.ask_as("wrong", "GET", "/v1/slices", None));
+    let refused = futures_util::future::join_all(wrong).await;
+    assert!(refused.iter().any(|(status, _)| *status == 429), "{refused:?}");
+    let health = async || {
+        let answer = world.http.get(format!("{}/healthz", world.base)).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let all = futures_util::future::join_all((0..200).map(|_| health())).await;
+    assert!(all.iter().all(|said| *said == (200, json!({"status": "ok"}))), "{all:?}");
+}
