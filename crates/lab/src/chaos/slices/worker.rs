@@ -5,7 +5,7 @@ use super::check::{Invariant, Violation};
 use super::world::{Failure, Instance, World};
 use anabranch_element::time::{Duration, Instant};
 use anabranch_slice::{Action, Expected, Place, Released, Slice, SliceShare, State, Step};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,6 +21,8 @@ const LEASE: Duration = Duration::from_secs(12);
 pub enum Job {
     /// A step of a slice's plan.
     Step(String, Option<Action>),
+    /// Cells that did not answer may be asked again.
+    Looks,
     /// A look at a cell.
     Look(usize),
     /// A cell that has something else is told again; what was wrong.
@@ -61,13 +63,16 @@ pub struct Work {
     /// When it goes on.
     pub next: Instant,
     queue: VecDeque<Job>,
-    waiting: Option<Job>,
+    /// What was asked of which cell.
+    waiting: Option<(Job, usize)>,
     /// The slice as it was when its step was begun.
     before: Option<Slice>,
     /// Of the question that is waited for.
     call: u64,
     led_until: Instant,
     bad: BTreeMap<usize, u32>,
+    /// Cells that did not answer since the last look: they are not asked again before the next one.
+    silent: BTreeSet<usize>,
     looked: Option<Instant>,
 }
 
@@ -109,8 +114,10 @@ impl World {
     /// # Errors
     /// What does not hold.
     pub fn work(&mut self, n: usize) -> Result<(), Violation> {
-        if let Some(job) = self.instances[n].work.waiting.take() {
-            self.instances[n].work.call += 1;
+        if let Some((job, cell)) = self.instances[n].work.waiting.take() {
+            let work = &mut self.instances[n].work;
+            work.call += 1;
+            work.silent.insert(cell);
             return self.finish(n, job, Err("no answer".into()));
         }
         let now = self.course.now;
@@ -156,6 +163,7 @@ impl World {
         work.queue.push_back(Job::Untold);
         if work.looked.is_none_or(|at| now >= at + interval) {
             work.looked = Some(now);
+            work.queue.push_back(Job::Looks);
             work.queue.extend((0..self.plan.world.cells_mbps.len()).map(Job::Look));
             work.queue.push_back(Job::Released);
         }
@@ -202,16 +210,19 @@ impl World {
                 let name = names.get(*next).filter(|name| !name.placed_at.contains(&access(*cell)));
                 name.map(|name| (*cell, CellRequest::Release(name.cell_ue.clone())))
             }
-            Job::Untold | Job::Released => None,
+            Job::Looks | Job::Untold | Job::Released => None,
         };
         match ask {
             None => self.finish(n, job, Ok(BTreeMap::new())),
+            Some((cell, _)) if self.instances[n].work.silent.contains(&cell) => {
+                self.finish(n, job, Err("no answer".into()))
+            }
             Some((cell, ask)) => {
                 let until = self.course.now + PATIENCE;
                 let work = &mut self.instances[n].work;
                 work.call += 1;
                 work.next = until;
-                work.waiting = Some(job);
+                work.waiting = Some((job, cell));
                 let call = work.call;
                 self.send(n, call, cell, ask);
                 Ok(())
@@ -228,7 +239,7 @@ impl World {
             return Ok(());
         }
         match self.instances[n].work.waiting.take() {
-            Some(job) => self.finish(n, job, result),
+            Some((job, _)) => self.finish(n, job, result),
             None => Ok(()),
         }
     }
@@ -252,6 +263,10 @@ impl World {
                     next = now + RETRY;
                 }
                 done
+            }
+            Job::Looks => {
+                self.instances[n].work.silent.clear();
+                Ok(())
             }
             Job::Look(cell) => match result {
                 Ok(_) => {

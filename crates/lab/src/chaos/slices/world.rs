@@ -102,8 +102,8 @@ pub struct World {
     /// No fault touches cells or clocks.
     pub(super) calm: bool,
     pub(super) course: Course,
-    /// What cells have: shares, millionths, by slice.
-    cells: Vec<BTreeMap<String, u32>>,
+    /// What cells have, by slice.
+    cells: Vec<BTreeMap<String, SliceShare>>,
     /// The slice of each of their UEs; without one of ours, [`REST`].
     places: Vec<BTreeMap<String, String>>,
     messages: Vec<Message>,
@@ -378,7 +378,7 @@ impl World {
                 Err("refused".to_owned())
             }
             CellRequest::Shares(shares) => {
-                *has = shares.into_iter().map(|share| (share.name, share.share_ppm)).collect();
+                *has = shares.into_iter().map(|share| (share.name.clone(), share)).collect();
                 for slice in ues.values_mut().filter(|slice| !has.contains_key(*slice)) {
                     REST.clone_into(slice);
                 }
@@ -398,15 +398,17 @@ impl World {
             }
             CellRequest::Places => Ok(ues.clone()),
             CellRequest::Health(Expected { shares, others }) => {
-                let wrong = shares.iter().find(|s| has.get(&s.name) != Some(&s.share_ppm));
+                let same = |s: &&SliceShare| {
+                    let has = has.get(&s.name).map(|has| (has.share_ppm, has.dedicated_ppm, has.max_ppm));
+                    has == Some((s.share_ppm, s.dedicated_ppm, s.max_ppm))
+                };
+                let wrong = shares.iter().find(|s| !same(s));
                 let known = |name: &String| shares.iter().any(|s| s.name == *name);
                 let is_other =
                     |name: &String| others.as_ref().is_some_and(|o| !known(name) && !o.contains(name));
                 let other = has.keys().find(|name| is_other(name));
                 match (wrong, other) {
-                    (Some(SliceShare { name, share_ppm, .. }), _) => {
-                        Err(format!("slice {name} has {:?}, not {share_ppm}", has.get(name)))
-                    }
+                    (Some(share), _) => Err(format!("{:?}, not {share:?}", has.get(&share.name))),
                     (None, Some(name)) => Err(format!("slice {name} is still there")),
                     (None, None) => Ok(nothing),
                 }
@@ -491,14 +493,13 @@ impl World {
             }
         }
         for (cell, has) in self.cells.iter().enumerate() {
-            let shares = manager.shares_now(&access(cell));
-            let wanted: BTreeMap<String, u32> = shares.into_iter().map(|s| (s.name, s.share_ppm)).collect();
-            let missing = wanted.iter().find(|(name, ppm)| has.get(*name) != Some(ppm));
-            if let Some((name, ppm)) = missing {
-                return Some(format!("cell {cell} gives {name} {:?}, not {ppm}", has.get(name)));
+            let mut missing = manager.shares_now(&access(cell)).into_iter();
+            let wanted: BTreeSet<String> = missing.clone().map(|share| share.name).collect();
+            if let Some(share) = missing.find(|share| has.get(&share.name) != Some(share)) {
+                return Some(format!("cell {cell} gives {:?}, not {share:?}", has.get(&share.name)));
             }
-            if let Some((name, ppm)) = has.iter().find(|(name, _)| !wanted.contains_key(*name)) {
-                return Some(format!("cell {cell} gives {ppm} to {name}, which is not there any more"));
+            if let Some(share) = has.values().find(|share| !wanted.contains(&share.name)) {
+                return Some(format!("cell {cell} gives {share:?}, which is not there any more"));
             }
         }
         self.misplaced(manager)
@@ -644,7 +645,7 @@ impl system::World<Kind> for World {
         let cells = self.plan.world.cells_mbps.clone();
         for (cell, mbps) in cells.iter().enumerate() {
             let access = access(cell);
-            let told: u64 = self.cells[cell].values().map(|ppm| u64::from(*ppm)).sum();
+            let told: u64 = self.cells[cell].values().map(|share| u64::from(share.share_ppm)).sum();
             if told > 900_000 {
                 let what = format!("{access} has {told} of 900000 millionths: {:?}", self.cells[cell]);
                 return Err(self.course.violation(Invariant::Admitted, what));
@@ -652,7 +653,7 @@ impl system::World<Kind> for World {
             // What a cell gives is reserved, where nothing reaches it late and nothing is given up.
             if self.instances.len() == 1 && !self.late && !self.asked.left {
                 let slices = self.instances[0].manager.slices();
-                for (name, ppm) in &self.cells[cell] {
+                for (name, SliceShare { share_ppm: ppm, .. }) in &self.cells[cell] {
                     let slice = slices.values().find(|slice| slice.cell_name == *name);
                     let reserved = slice.and_then(|s| Some(s.reserved().get(&access)?.share_ppm));
                     if reserved.is_none_or(|reserved| reserved < *ppm) {
