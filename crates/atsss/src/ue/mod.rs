@@ -551,7 +551,7 @@ impl Ue {
         });
         UeState {
             addresses: self.session.addresses(),
-            mtu: self.config.params.inner_mtu,
+            mtu: self.session.profile().inner_mtu(),
             tcp_lane: self.upf_has_lane,
             rules: self.rules(),
             paths: paths.collect(),

@@ -69,15 +69,15 @@ impl InterSlice for RrmPolicy {
             false => next.demand(of).saturating_sub(got),
         };
         let mut idle = room.split(0);
-        for of in 0..got.len() {
+        for (of, got) in got.iter_mut().enumerate() {
             let mut part = room.split(policy(of).0);
-            got[of] += part.take(unmet(of, got[of]));
+            *got += part.take(unmet(of, *got));
             idle.put_back(part);
         }
-        for of in 0..got.len() {
+        for (of, got) in got.iter_mut().enumerate() {
             let (dedicated, min, _) = policy(of);
             let mut part = room.split(min - dedicated.min(min));
-            got[of] += part.take(unmet(of, got[of]));
+            *got += part.take(unmet(of, *got));
             room.put_back(part);
         }
         while room.rbs() > 0 {
