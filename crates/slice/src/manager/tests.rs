@@ -640,14 +640,14 @@ fn a_change_that_fails_leaves_what_the_cells_were_told() {
     let mut m = manager();
     for id in ["s1", "s2"] {
         let mut order = order(id, &[], 20.0, 1.0);
-        order.profile.dl_slice.max = Some(30_000.0);
+        (order.profile.dl_slice.max, order.profile.ul_slice.max) = (Some(30_000.0), Some(10_000.0));
         let writes = m.create(id, order, 10).unwrap();
         put(&mut m, writes);
         run(&mut m, id, |_| false);
     }
     let (before, far) = (m.shares_now("cell-1"), m.shares_now("cell-2"));
     let mut other = order("s1", &[], 20.0, 1.0);
-    other.profile.dl_slice.max = Some(60_000.0);
+    (other.profile.dl_slice.max, other.profile.ul_slice.max) = (Some(60_000.0), Some(10_000.0));
     other.profile.sharing = Some("NON-SHARED".into());
     let qos = serde_json::json!([{"priority_level": 7}]);
     other.profile.other.insert("qosParameters".into(), qos);
