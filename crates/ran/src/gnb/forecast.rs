@@ -15,7 +15,7 @@
 //!
 //! A slice gets its share over time and not in each slot: groups of RBs are whole, and packets, if the scheduler looks at them.
 //! A slot with more than was expected finds RLC short. So the forecast grows by what was padding then, and shrinks a
-//! little by every block: it settles where 1 % of the bytes are lost that way. Without slices, and where the scheduler gives the
+//! little by every block: it settles where 2 % of the bytes are lost that way. Without slices, and where the scheduler gives the
 //! same in each slot, nothing comes that was not expected.
 
 use super::Gnb;
@@ -88,7 +88,7 @@ pub(super) struct Surplus {
 }
 
 /// Share of the bytes granted that may be padding for that reason, and the weight of a block.
-const MAX_PADDING: f32 = 0.01;
+const MAX_PADDING: f32 = 0.02;
 const SURPLUS_WEIGHT: f32 = 0.5;
 
 impl Surplus {
