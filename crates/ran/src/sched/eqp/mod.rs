@@ -47,7 +47,9 @@ mod bank;
 pub mod paper;
 
 use super::knapsack::{Problem, SliceBound};
-use super::{Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Outlook, Scheduler, Setup, Tti, bound};
+use super::{
+    Allocation, Capacity, InterAlgorithm, InterSlice, OutOfRange, Outlook, Scheduler, Setup, Tti, bound,
+};
 use bank::Bank;
 use serde::{Deserialize, Serialize};
 
