@@ -29,6 +29,7 @@
 //! unless the next probe finds them: a probe may overtake packets.
 
 use super::capacity::Rate;
+use super::loss::Losses;
 use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::LoadView;
 use anabranch_wire::control::{PathCounters, Probe};
@@ -52,20 +53,6 @@ const NO_QUEUE_US: u32 = 1_000;
 const TWO_PACKETS_BITS: u64 = 24_000;
 /// Counters that jump by more than this belong to a peer that started again.
 const MAX_STEP: u32 = 1 << 24;
-/// A sample of wild loss: at least so many packets and so much time, or the longer time. A queue that overflows between
-/// two probes looks like wild loss, but not for long: so many of the last eight samples must have some.
-const WILD_PACKETS: u32 = 256;
-const WILD_NS: (u64, u64) = (100_000_000, 10_000_000_000);
-const WILD_SAMPLES: usize = 3;
-/// A sample that tells whether a path is lossy: so many packets, or fewer after some time.
-const LOSSY_PACKETS: (u32, u32) = (32, 8);
-const LOSSY_NS: u64 = 250_000_000;
-/// A sample of loss that lasts: of so many packets and so much time, or of fewer in more time. A queue that overflows for a round
-/// trip or two fills one or two of eight.
-const LASTING_PACKETS: (u32, u32) = (32, 8);
-const LASTING_NS: (u64, u64) = (250_000_000, 1_000_000_000);
-/// Above this steady loss, in percent, losses beside a queue are no sign of congestion.
-const LOSSY_PERCENT: u8 = 3;
 /// A capacity that traffic told is not replaced by what a train tells for so long.
 const TRUSTED: Duration = Duration::from_secs(600);
 /// More packets than these were not overtaken by a probe: they are lost.
@@ -90,33 +77,6 @@ struct Seen {
     queue_us: u32,
     tx_packets: u32,
     rx_packets: u32,
-}
-
-/// Packets since some time, by the peer's clock.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sample {
-    sent: u32,
-    /// Signed: a packet that overtakes a probe counts as lost before it and as one too many after it.
-    lost: i32,
-    since_ns: u64,
-}
-
-impl Sample {
-    fn add(&mut self, sent: u32, lost: i32) {
-        (self.sent, self.lost) = (self.sent.saturating_add(sent), self.lost.saturating_add(lost));
-    }
-
-    const fn age_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.since_ns)
-    }
-
-    /// The loss in parts per million; the next sample begins.
-    fn take_ppm(&mut self, now_ns: u64) -> u32 {
-        let lost = u64::from(self.lost.max(0).unsigned_abs());
-        let ppm = lost * 1_000_000 / u64::from(self.sent.max(1));
-        *self = Self { sent: 0, lost: 0, since_ns: now_ns };
-        u32::try_from(ppm).unwrap_or(u32::MAX)
-    }
 }
 
 /// What `capacity_bps` is.
@@ -155,16 +115,7 @@ pub(super) struct Load {
     full_at: Instant,
     /// So many times in a row probes met a queue before and after.
     busy: u8,
-    /// The last samples of wild loss, in parts per million, and what they say.
-    wild_samples: [u32; 8],
-    wild_ppm: u32,
-    wild: Sample,
-    /// The last samples of the other kind, in percent.
-    short_percent: [u8; 8],
-    /// The last samples of loss that lasts, in hundredths of a percent.
-    lasting: [u16; 8],
-    long: Sample,
-    short: Sample,
+    losses: Losses,
     backlog_bits: u64,
     backlog_at: Instant,
     marks: [Mark; MARKS],
@@ -188,13 +139,7 @@ impl Default for Load {
             received_bps: 0,
             full_at: Instant::ZERO,
             busy: 0,
-            wild_samples: [0; 8],
-            wild_ppm: 0,
-            wild: Sample::default(),
-            short_percent: [0; 8],
-            lasting: [0; 8],
-            long: Sample::default(),
-            short: Sample::default(),
+            losses: Losses::default(),
             backlog_bits: 0,
             backlog_at: Instant::ZERO,
             marks: [Mark::default(); MARKS],
@@ -270,10 +215,7 @@ impl Load {
             known: self.known,
             estimate_bps: self.estimate_bps,
             exact: self.exact,
-            wild_samples: self.wild_samples,
-            wild_ppm: self.wild_ppm,
-            short_percent: self.short_percent,
-            lasting: self.lasting,
+            losses: self.losses.interrupted(),
             ..Self::default()
         };
     }
@@ -282,7 +224,7 @@ impl Load {
         let modelled_us = self.backlog_now(now) * 1000 / (self.drain_bps() / 1000).max(1);
         let modelled_us = u32::try_from(modelled_us).unwrap_or(u32::MAX).min(MAX_QUEUE_US);
         // What is lost on the way waits nowhere: by an estimate alone the model would see a queue.
-        let by_probes = self.known == Known::Nothing && (!self.exact || self.has_lost());
+        let by_probes = self.known == Known::Nothing && (!self.exact || self.losses.has_lost());
         let queue_us = if by_probes { self.queue_us } else { modelled_us };
         LoadView {
             base_us: self.base_us().filter(|_| self.seen.is_some()),
@@ -293,13 +235,8 @@ impl Load {
             seen_bps: self.capacity_bps,
             capacity_bps: if self.known == Known::Capacity { self.capacity_bps } else { 0 },
             estimate_bps: self.estimate_bps,
-            wild_ppm: self.wild_ppm,
+            wild_ppm: self.losses.wild_ppm(),
         }
-    }
-
-    /// Whether packets were lost lately without a queue.
-    fn has_lost(&self) -> bool {
-        self.wild.lost > 0 || self.wild_samples.iter().any(|ppm| *ppm > 0)
     }
 
     fn base_us(&self) -> Option<i64> {
@@ -359,7 +296,7 @@ impl Load {
         self.overflowed(lost);
         let drop_us = self.drop_us();
         let known = drop_us != u32::MAX;
-        if queue_us > none_us && !self.is_lossy() && !(known && queue_us < drop_us / 2) {
+        if queue_us > none_us && !self.losses.is_lossy() && !(known && queue_us < drop_us / 2) {
             if lost > MOST_OVERTAKEN {
                 self.drops_at(queue_us);
             } else {
@@ -367,27 +304,7 @@ impl Load {
             }
             return;
         }
-        self.wild.add(sent, lost);
-        self.short.add(sent, lost);
-        let at_ns = fresh.at_ns;
-        let (enough, time) = (self.wild.sent >= WILD_PACKETS, self.wild.age_ns(at_ns));
-        if self.wild.sent > 0 && (enough && time >= WILD_NS.0 || time >= WILD_NS.1) {
-            self.wild_samples.rotate_left(1);
-            self.wild_samples[7] = self.wild.take_ppm(at_ns);
-            self.wild_ppm = wild_loss_ppm(&self.wild_samples);
-        }
-        let old = self.short.age_ns(at_ns) >= LOSSY_NS;
-        if self.short.sent >= if old { LOSSY_PACKETS.1 } else { LOSSY_PACKETS.0 } {
-            self.short_percent.rotate_left(1);
-            self.short_percent[7] = u8::try_from(self.short.take_ppm(at_ns) / 10_000).unwrap_or(100);
-        }
-        self.long.add(sent, lost);
-        let age_ns = self.long.age_ns(at_ns);
-        let enough = |packets: u32, ns: u64| self.long.sent >= packets && age_ns >= ns;
-        if enough(LASTING_PACKETS.0, LASTING_NS.0) || enough(LASTING_PACKETS.1, LASTING_NS.1) {
-            self.lasting.rotate_left(1);
-            self.lasting[7] = u16::try_from(self.long.take_ppm(at_ns) / 100).unwrap_or(u16::MAX).min(10_000);
-        }
+        self.losses.add(sent, lost, fresh.at_ns);
     }
 
     /// So many packets are missing, or were found, since the probe before: what was missing there and was not found
@@ -479,19 +396,14 @@ impl Load {
         self.full_at != Instant::ZERO && now.saturating_since(self.full_at) < TRUSTED
     }
 
-    /// Whether losses beside a queue are no sign of congestion either.
-    fn is_lossy(&self) -> bool {
-        self.steady_loss_percent() > LOSSY_PERCENT
-    }
-
-    /// Loss without congestion that half of the last two seconds had or passed, in hundredths of a percent.
+    /// As [`Losses::lasting`].
     pub(super) fn lasting_loss(&self) -> u16 {
-        had_by_half(self.lasting)
+        self.losses.lasting()
     }
 
-    /// Loss without congestion that half of the last samples had or passed, in percent.
+    /// As [`Losses::steady_percent`].
     pub(super) fn steady_loss_percent(&self) -> u8 {
-        had_by_half(self.short_percent)
+        self.losses.steady_percent()
     }
 
     /// The model had `modelled` bits when a probe left that met `queue_us`.
@@ -517,19 +429,6 @@ impl Load {
 fn smoothed(mean_bps: u64, rate_bps: u64, elapsed_ns: u64, memory_ns: u64) -> u64 {
     let sum = u128::from(mean_bps) * u128::from(memory_ns) + u128::from(rate_bps) * u128::from(elapsed_ns);
     u64::try_from(sum / u128::from(memory_ns + elapsed_ns)).unwrap_or(u64::MAX)
-}
-
-/// What half of the samples had or passed.
-fn had_by_half<T: Ord + Copy>(mut samples: [T; 8]) -> T {
-    samples.sort_unstable();
-    samples[4]
-}
-
-/// The mean of the samples, if enough of them have wild loss.
-fn wild_loss_ppm(samples: &[u32; 8]) -> u32 {
-    let lossy = samples.iter().filter(|ppm| **ppm > 0).count();
-    let sum: u64 = samples.iter().map(|ppm| u64::from(*ppm)).sum();
-    if lossy < WILD_SAMPLES { 0 } else { u32::try_from(sum / samples.len() as u64).unwrap_or(u32::MAX) }
 }
 
 #[cfg(test)]
@@ -735,19 +634,6 @@ mod tests {
         let mut load = Load::default();
         assert!(load.learn_capacity(50_000_000, 10_000_000, 20_000, [true, true]));
         assert_eq!(load.capacity_bps, 50_000_000);
-    }
-
-    #[test]
-    fn packets_that_overtake_probes_are_no_loss() {
-        let mut sample = Sample::default();
-        for i in 0..256 {
-            sample.add(1, if i % 2 == 0 { 1 } else { -1 });
-        }
-        assert_eq!(sample.take_ppm(0), 0);
-        sample.add(256, 1);
-        assert_eq!(sample.take_ppm(0), 3906);
-        sample.add(256, -1);
-        assert_eq!(sample.take_ppm(0), 0);
     }
 
     #[test]

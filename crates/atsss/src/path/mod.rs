@@ -35,6 +35,7 @@
 mod capacity;
 mod flap;
 mod load;
+mod loss;
 mod meter;
 mod monitor;
 mod params;
