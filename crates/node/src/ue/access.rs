@@ -82,14 +82,14 @@ impl Access {
         let reached = |remote: SocketAddr| self.watched(remote).health().trouble.is_none();
         let silent = self.silent_since.is_some_and(|since| now >= since + UNANSWERED);
         let at = found.iter().position(|address| self.remote == Some(*address));
-        match at.map(|at| found[at]) {
-            Some(remote) if !silent && reached(remote) => return Some(remote),
-            _ => {}
+        let current = at.map(|at| found[at]);
+        if !silent && current.is_some_and(reached) {
+            return current;
         }
         // Those after the one in use come first.
         let from = at.map_or(0, |at| at + 1);
         let next = found[from..].iter().chain(&found[..from]).copied().find(|address| reached(*address));
-        let chosen = next.or(at.map(|at| found[at])).or(found.first().copied());
+        let chosen = next.or(current).or(found.first().copied());
         if silent && chosen != self.remote {
             self.silent_since = Some(now);
         }

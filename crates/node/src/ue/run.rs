@@ -162,6 +162,7 @@ async fn serve(
     )
     .await;
     let names = config.access.iter().map(|access| access.name.to_string()).collect();
+    let loosened = accesses.iter().map(|_| Default::default()).collect();
     let lane = LaneOfUe::new(config.tcp_lane.clone(), &config.device, names, net.clone());
     let mut agent = Agent {
         file: args.config.clone(),
@@ -172,7 +173,7 @@ async fn serve(
         taps,
         installed,
         lane,
-        loosened: Vec::new(),
+        loosened,
         session: Layer::default(),
         addresses: Addresses::default(),
         mtu,
@@ -302,7 +303,6 @@ impl Agent {
     /// Answers of the UPF may come in by an access that is not the best route to it: also by one whose interface came, or came
     /// again, after the start.
     async fn loosen(&mut self, path: usize) {
-        self.loosened.resize_with(self.accesses.len(), Default::default);
         let access = &self.accesses[path];
         let (index, Some(name)) = (access.index(), &access.config.interface) else { return };
         if self.loosened[path].0 == index {
@@ -331,11 +331,8 @@ impl Agent {
         for (access, (up, _)) in self.accesses.iter_mut().zip(&state.paths) {
             access.set_answers(*up, now);
         }
-        if state.addresses != Addresses::default()
-            && (self.addresses, self.mtu) != (state.addresses, state.mtu)
-        {
-            (self.addresses, self.mtu) = (state.addresses, state.mtu);
-            self.apply_session().await?;
+        if state.addresses != Addresses::default() {
+            self.take_addresses(state.addresses, state.mtu).await?;
         }
         self.lane.offered = state.tcp_lane;
         let mut events = Vec::new();
@@ -417,9 +414,7 @@ impl Agent {
                 let list: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
                 let message = format!("connected as {}, inner MTU {mtu}", list.join(" and "));
                 self.log.push(views::event("session-up", Some(&ue), message));
-                if (self.addresses, self.mtu) != (addresses, mtu) {
-                    (self.addresses, self.mtu) = (addresses, mtu);
-                    self.apply_session().await?;
+                if self.take_addresses(addresses, mtu).await? {
                     self.bring_lane_now().await;
                 }
             }
@@ -500,6 +495,16 @@ impl Agent {
         if let Some(what) = self.lane.bring(rules, self.addresses.v4, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
+    }
+
+    /// Takes what the session has now; whether that is something else.
+    async fn take_addresses(&mut self, addresses: Addresses, mtu: u16) -> anyhow::Result<bool> {
+        let is_new = (self.addresses, self.mtu) != (addresses, mtu);
+        if is_new {
+            (self.addresses, self.mtu) = (addresses, mtu);
+            self.apply_session().await?;
+        }
+        Ok(is_new)
     }
 
     /// Puts addresses and routes of the session in place of those there were.

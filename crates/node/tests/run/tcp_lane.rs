@@ -18,15 +18,34 @@ fn start(upf_more: &str) -> Option<(World, Program, Program)> {
 }
 
 fn start_with(ue_rules: &str, upf_more: &str) -> Option<(World, Program, Program)> {
-    let world = World::new()?;
-    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
-    world.configure(&Options { ue_rules, upf_more, ..Options::default() });
+    let world = world(&Options { ue_rules, upf_more, ..Options::default() })?;
     let upf = world.start_upf();
     let ue = world.start_ue();
     if upf_more.contains("tcp_lane") {
         world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
     }
     Some((world, upf, ue))
+}
+
+/// A world whose server answers to addresses of sessions. Nothing runs yet.
+fn world(options: &Options<'_>) -> Option<World> {
+    let world = World::new()?;
+    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
+    world.configure(options);
+    Some(world)
+}
+
+/// A file with the congestion control that the lane has where none is named.
+fn by_default(file: &str) -> String {
+    file.replace("\"cubic\"", "\"\"")
+}
+
+/// What the UE receives by an access is lost, as far as `which` says, until the table `hole` goes.
+fn lose(world: &World, access: &str, which: &str) {
+    world.ue.sh(&format!(
+        "nft 'add table inet hole; add chain inet hole in {{ type filter hook input priority 0; }}
+         add rule inet hole in iifname \"{access}\" {which} drop'"
+    ));
 }
 
 fn lane(world: &World, part: &str) -> serde_json::Value {
@@ -101,9 +120,8 @@ fn sh(commands: &str) -> String {
 
 #[test]
 fn bytes_are_the_same_the_server_sees_the_session_and_nothing_is_left_behind() {
-    let Some(world) = World::new() else { return };
-    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1; ip route add fd45::/64 via 2001:db8:6::1");
-    world.configure(&Options { ue_rules: RULES, upf_more: ROUTED, workers: 2, ..Options::default() });
+    let options = Options { ue_rules: RULES, upf_more: ROUTED, workers: 2, ..Options::default() };
+    let Some(world) = world(&options) else { return };
     let (ue_before, upf_before) = (world.ue.picture(), world.upf.picture());
     let (upf, ue) = (world.start_upf(), world.start_ue());
     world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
@@ -199,8 +217,7 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
         }
         two();
         // What comes by it vanishes, and nobody says so.
-        let hole = "add table inet hole; add chain inet hole in { type filter hook input priority 0; }";
-        world.ue.sh(&format!("nft '{hole}; add rule inet hole in iifname \"{access}\" drop'"));
+        lose(&world, access, "");
         world.until("the flow leaves it", || subflows(&world) == 1);
         world.ue.sh("nft delete table inet hole");
         two();
@@ -246,15 +263,12 @@ fn a_flow_survives_that_all_accesses_go() {
 #[test]
 fn an_access_that_loses_too_much_is_left() {
     // BBR goes on sending there, so that the loss is known after two seconds; CUBIC all but stops.
-    let by_default = |file: &str| file.replace("\"cubic\"", "\"\"");
     let Some((world, upf, ue)) = start_with(&by_default(RULES), &by_default(ROUTED)) else { return };
     let longest = download(&world, 96 << 20);
     let left = || lane(&world, "ue")["left"].to_string();
-    let hole = "add table inet hole; add chain inet hole in { type filter hook input priority 0; }";
-    let drop = "add rule inet hole in iifname \"wifi0\" numgen random mod 100 < 30 drop";
     world.until("both carry it", || subflows(&world) == 2);
     // What the UE receives is lost, which the UPF has to tell.
-    world.ue.sh(&format!("nft '{hole}; {drop}'"));
+    lose(&world, "wifi0", "numgen random mod 100 < 30");
     let took = world.until("the flow leaves it", || subflows(&world) == 1 && left().contains("loss"));
     assert!(left().contains("wifi"), "{}", left());
     // A connection that begins now does not begin there.
@@ -279,14 +293,8 @@ fn an_access_that_loses_too_much_is_left() {
 
 #[test]
 fn an_access_that_was_never_up_has_no_subflow() {
-    let Some(world) = World::new() else { return };
-    world.server.sh("ip route add 10.45.0.0/24 via 192.0.2.1");
-    let by_default = |file: &str| file.replace("\"cubic\"", "\"\"");
-    world.configure(&Options {
-        ue_rules: &by_default(RULES),
-        upf_more: &by_default(ROUTED),
-        ..Options::default()
-    });
+    let (ue_rules, upf_more) = (&by_default(RULES), &by_default(ROUTED));
+    let Some(world) = world(&Options { ue_rules, upf_more, ..Options::default() }) else { return };
     world.ue.sh("ip link set 5g0 down");
     // Somebody has the lane's port when it starts.
     let port = listen(&world.ue, "127.0.0.1:15172");
@@ -298,8 +306,7 @@ fn an_access_that_was_never_up_has_no_subflow() {
     let left = || lane(&world, "ue")["left"].to_string();
     world.until("one carries it", || subflows(&world) == 1);
     assert!(left().contains("5g") && left().contains("down"), "{}", left());
-    world.ue.sh("nft 'add table inet hole; add chain inet hole in { type filter hook input priority 0; }
-         add rule inet hole in iifname \"wifi0\" numgen random mod 100 < 30 drop'");
+    lose(&world, "wifi0", "numgen random mod 100 < 30");
     world.until("it loses, and is all there is", || {
         let paths = world.get("ue", "/v1/paths")["paths"].as_array().cloned().unwrap_or_default();
         let loss = |path: &serde_json::Value| path["load"]["lasting_loss_rx_percent"].as_f64();
