@@ -2,6 +2,7 @@
 
 use crate::runtime::config::api::{Api, Listen, Metrics};
 use crate::runtime::config::load::Check;
+use crate::runtime::netctl;
 use anabranch_rules::{Filter, Protocol};
 use anabranch_selection::Properties;
 use ipnet::IpNet;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// Most rules: each is a rule or two of nftables, and is looked at for every new flow.
 const MAX_RULES: usize = 250;
-/// Most interfaces whose traffic is taken, and most prefixes that are left alone.
+/// Most prefixes that are left alone.
 const MAX_LIST: usize = 64;
 /// Marks below this look like those of other programs, and tables like the kernel's.
 const FIRST_MARK: u32 = 256;
@@ -267,19 +268,9 @@ impl Check for ProxyConfig {
                 "[intercept] local = false and no interfaces: nothing is taken; name an interface".to_owned()
             );
         }
-        for (what, many) in [("interfaces", interfaces.len()), ("except", except.len())] {
-            if many > MAX_LIST {
-                return Err(format!("[intercept] {what}: {many} entries; at most {MAX_LIST}"));
-            }
-        }
-        if let Some(wrong) = interfaces.iter().find(|name| !(1..=15).contains(&name.len())) {
-            return Err(format!(
-                "[intercept] interfaces: \"{wrong}\" is not an interface name (1 to 15 bytes)"
-            ));
-        }
-        if interfaces.iter().any(|name| name == "lo") {
-            return Err("[intercept] interfaces: \"lo\": what this machine sends is taken with local = true"
-                .to_owned());
+        netctl::check_interfaces("[intercept] interfaces", interfaces)?;
+        if except.len() > MAX_LIST {
+            return Err(format!("[intercept] except: {} entries; at most {MAX_LIST}", except.len()));
         }
         self.agent.check()?;
         let ProxyLimits { flows, udp_flows_per_client, connect_s, udp_idle_s, keepalive_s } = self.limits;
@@ -352,7 +343,7 @@ direct = true
             ),
             ("direct = true", "direct = true\nfilter = { cgroup = \"a\" }", &["rest", "filter.uid"]),
             ("uid = 1000", "local = \"fd00::/8\"", &["video", "different families"]),
-            ("\"lan0\"", "\"lo\"", &["[intercept]", "local = true"]),
+            ("\"lan0\"", "\"lo\"", &["[intercept] interfaces", "this machine's own"]),
             ("[\"lan0\"]", "[]\nlocal = false", &["[intercept]", "name an interface"]),
             ("[intercept]", "[proxy]\nport = 0\n[intercept]", &["[proxy] port = 0", "1 to 65535"]),
             ("[intercept]", "[proxy]\nmark = 7\n[intercept]", &["[proxy] mark = 7", "256 to"]),

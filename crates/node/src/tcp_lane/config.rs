@@ -1,5 +1,6 @@
 //! `[tcp_lane]` of `ue.toml` and of `upf.toml`.
 
+use crate::runtime::netctl;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -29,8 +30,12 @@ pub struct UeLane {
     pub mark: u32,
     /// Threads; 0: as many as there are cores.
     pub workers: u16,
+    /// Flows that come in by these interfaces, to be forwarded, are led there, too.
+    pub interfaces: Vec<String>,
     /// Most flows at a time; further ones are reset.
     pub flows: u32,
+    /// Most flows at a time of one address that is forwarded for; further ones are reset.
+    pub flows_per_client: u32,
     /// Silence after which TCP asks whether the far end is there, in seconds.
     pub keepalive_s: u32,
     /// Congestion control of the uplink's subflows; empty: BBR where the kernel has it, or else the kernel's own choice.
@@ -46,7 +51,9 @@ impl Default for UeLane {
             port: 15_172,
             mark: 0xab64,
             workers: 0,
+            interfaces: Vec::new(),
             flows: 4096,
+            flows_per_client: 1024,
             keepalive_s: 120,
             congestion_control: String::new(),
             leave_loss_percent: 15,
@@ -60,8 +67,8 @@ impl UeLane {
         self.mark + 1
     }
 
-    /// The first thing wrong; `device_mark` is that of the tunnel.
-    pub fn check(&self, device_mark: u32) -> Result<(), String> {
+    /// The first thing wrong. The tunnel's interface is `device`, with `device_mark`.
+    pub fn check(&self, device: &str, device_mark: u32) -> Result<(), String> {
         if self.port == 0 {
             return Err("[tcp_lane] port = 0: must be 1 to 65535".to_owned());
         }
@@ -72,7 +79,14 @@ impl UeLane {
             congestion_control: &self.congestion_control,
         };
         common.check()?;
+        within("flows_per_client", self.flows_per_client, MOST_FLOWS)?;
         within("leave_loss_percent", self.leave_loss_percent.into(), 100)?;
+        netctl::check_interfaces("[tcp_lane] interfaces", &self.interfaces)?;
+        if self.interfaces.iter().any(|name| name == device) {
+            return Err(format!(
+                "[tcp_lane] interfaces: \"{device}\" is the tunnel's own: name those by which others send"
+            ));
+        }
         if self.mark.abs_diff(device_mark) < 2 {
             return Err(format!(
                 "[tcp_lane] mark = {}: each of it and [device] mark uses the number after it, too: choose another",

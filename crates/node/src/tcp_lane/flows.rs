@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 /// One flow.
 pub type Flow = relay::Flow<Known>;
-/// All flows of a lane. An owner is a session.
+/// All flows of a lane. An owner is a session at a UPF, and at a UE an address that it forwards for.
 pub type Flows = relay::Flows<Known>;
 /// A flow as long as it is there.
 pub type Entry = relay::Entry<Known>;
@@ -32,7 +32,7 @@ named! {
     pub enum Why {
         /// There are as many as there may be.
         Limit = "limit",
-        /// The session has as many as it may have.
+        /// The session, or the address that a UE forwards for, has as many as it may have.
         SessionLimit = "session_limit",
         /// The first bytes are no message of the Convert Protocol, or one that is not served.
         Malformed = "malformed",
@@ -69,6 +69,8 @@ pub struct Known {
     pub server: OnceLock<SocketAddr>,
     /// What carries it, once something does.
     pub carrier: OnceLock<Carrier>,
+    /// UE: a program of the UE itself opened it.
+    pub own: bool,
     /// The connection between UE and UPF.
     pub between: OnceLock<Arc<TcpStream>>,
 }
@@ -87,6 +89,10 @@ impl Kind for Known {
     type Sums = [Totals; CARRIERS];
 
     const LIMIT_KEY: &'static str = "[tcp_lane] flows";
+
+    fn shares(&self) -> bool {
+        !self.own
+    }
 
     fn why(full: Full) -> Why {
         match full {

@@ -11,10 +11,12 @@ use crate::runtime::relay::{self, Named};
 use crate::runtime::views;
 use crate::tcp_lane;
 use anabranch_atsss::PathId;
+use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::Ue;
 use anabranch_rules::{Filter, Protocol};
 use anabranch_steer::{Functionality, Lossy, PathSet, PathState, PathStates, Rule};
 use anyhow::Context;
+use ipnet::IpNet;
 use socket2::Type;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -73,7 +75,7 @@ struct RunningUe {
     /// When connections have subflows where they had none, so that other endpoints may go.
     joined_at: Option<Instant>,
     v6: bool,
-    led: Vec<FlowRule>,
+    led: Led,
     /// What leads flows here.
     layer: Layer,
     /// Ends what runs on them.
@@ -106,23 +108,23 @@ impl LaneOfUe {
     pub async fn bring(
         &mut self,
         rules: &[Rule],
-        session: Option<Ipv4Addr>,
+        addresses: Addresses,
         mtu: u16,
         worker: &Handle<Ue>,
     ) -> Option<String> {
-        let led = led(rules);
-        let wanted = self.offered && led.iter().any(|rule| rule.take);
-        let led = if wanted { led } else { Vec::new() };
-        if self.running.as_ref().is_some_and(|running| Some(running.lane.session()) != session) {
+        let led = Led::of(rules, addresses);
+        let wanted = self.offered && led.takes();
+        let led = if wanted { led } else { Led::default() };
+        if self.running.as_ref().is_some_and(|running| running.lane.addresses() != addresses) {
             // Flows of another session are lost whatever is done.
             self.stop(worker).await;
         }
         let had = self.trouble.take();
-        let done = match (&self.running, session) {
+        let done = match (&self.running, addresses.v4) {
             (Some(running), _) if running.led == led => return None,
             (Some(_), _) => self.lead(led).await.map(|()| format!("TCP lane: {}", count(rules))),
             (None, Some(session)) if wanted => {
-                let started = self.start(session, mtu, led, worker).await;
+                let started = self.start(session, addresses, mtu, led, worker).await;
                 started.map(|()| format!("TCP lane: {}", count(rules)))
             }
             _ => return None,
@@ -147,13 +149,14 @@ impl LaneOfUe {
     async fn start(
         &mut self,
         session: Ipv4Addr,
+        addresses: Addresses,
         mtu: u16,
-        led: Vec<FlowRule>,
+        led: Led,
         worker: &Handle<Ue>,
     ) -> anyhow::Result<()> {
         let (namespace, mut devices) = room(mtu, 1).await?;
         furnish(&namespace, netctl::lane_of_ue(session, paths(&self.accesses).end, mtu)).await?;
-        let lane = Arc::new(UeLane::new(namespace, session, worker.clone(), self.config.clone())?);
+        let lane = Arc::new(UeLane::new(namespace, session, addresses, worker.clone(), self.config.clone())?);
         let (threads, v6) = self.listen(&lane)?;
         let device = devices.pop();
         worker.query(move |worker, _| worker.replace_lane(device)).await??;
@@ -203,7 +206,7 @@ impl LaneOfUe {
         Ok((threads, v6))
     }
 
-    async fn lead(&mut self, led: Vec<FlowRule>) -> anyhow::Result<()> {
+    async fn lead(&mut self, led: Led) -> anyhow::Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         running.layer.replace(self.tproxy(led.clone(), running.v6)).await?;
         if let Some(running) = &mut self.running {
@@ -212,17 +215,18 @@ impl LaneOfUe {
         Ok(())
     }
 
-    fn tproxy(&self, flows: Vec<FlowRule>, v6: bool) -> Tproxy {
+    fn tproxy(&self, led: Led, v6: bool) -> Tproxy {
         Tproxy {
             table: netctl::lane_table(&self.device.name),
             mark: self.config.mark,
             port: self.config.port,
             v6,
             local: true,
+            interfaces: self.config.interfaces.clone(),
             only_by: Some(self.device.name.clone()),
-            interfaces: Vec::new(),
             except: Vec::new(),
-            flows,
+            flows: led.own,
+            forwarded: led.forwarded,
             keeps_source: false,
         }
     }
@@ -379,15 +383,53 @@ async fn close<E: TunnelEnd>(worker: &Handle<E>) {
 
 /// What nftables is to lead to the lane. It knows neither names nor control groups: where a rule asks for one, what it might
 /// be about is led here too, and decided here.
-fn led(rules: &[Rule]) -> Vec<FlowRule> {
-    let about_tcp = |filter: &Filter| !matches!(filter.protocol, Some(Protocol::Udp | Protocol::Icmp));
-    let of = |rule: &Rule| {
-        let take = rule.functionality == Functionality::Mptcp;
-        let certain = rule.filter.domain.is_none() && rule.filter.cgroup.is_none();
-        let filter = Filter { protocol: Some(Protocol::Tcp), ..rule.filter.clone() };
-        (about_tcp(&rule.filter) && (take || certain)).then_some(FlowRule { filter, take })
-    };
-    rules.iter().filter_map(of).collect()
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Led {
+    /// Of what programs of the UE send.
+    own: Vec<FlowRule>,
+    /// Of what the UE forwards.
+    forwarded: Vec<FlowRule>,
+}
+
+impl Led {
+    /// What `rules` are about at the UE with these addresses.
+    fn of(rules: &[Rule], addresses: Addresses) -> Self {
+        let about_tcp = |filter: &Filter| !matches!(filter.protocol, Some(Protocol::Udp | Protocol::Icmp));
+        let of = |rule: &Rule| {
+            let take = rule.functionality == Functionality::Mptcp;
+            let certain = rule.filter.domain.is_none() && rule.filter.cgroup.is_none();
+            let filter = Filter { protocol: Some(Protocol::Tcp), ..rule.filter.clone() };
+            (about_tcp(&rule.filter) && (take || certain)).then_some(FlowRule { filter, take })
+        };
+        let own: Vec<FlowRule> = rules.iter().filter_map(of).collect();
+        let forwarded = own.iter().filter_map(|rule| forwarded(rule, addresses)).collect();
+        Self { own, forwarded }
+    }
+
+    fn takes(&self) -> bool {
+        self.own.iter().any(|rule| rule.take)
+    }
+}
+
+/// The same of flows that are forwarded: no program of this machine has them, and in the tunnel they have an address of the
+/// session.
+fn forwarded(rule: &FlowRule, addresses: Addresses) -> Option<FlowRule> {
+    let Filter { uid, cgroup, local, remote, .. } = &rule.filter;
+    if uid.is_some() || cgroup.is_some() {
+        return None;
+    }
+    let mut filter = rule.filter.clone();
+    if let Some(local) = local {
+        let address = addresses.iter().find(|address| local.contains(address))?;
+        let all = if address.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        };
+        filter.local = None;
+        filter.remote = remote.or_else(|| IpNet::new(all, 0).ok());
+    }
+    Some(FlowRule { filter, take: rule.take })
 }
 
 fn count(rules: &[Rule]) -> String {
@@ -525,9 +567,39 @@ mod tests {
             {"name":"rest","steering":{"mode":"redundant"}}]"#,
         )
         .unwrap();
-        let led = led(&rules);
-        assert_eq!(led.iter().map(|rule| rule.take).collect::<Vec<_>>(), [false, true, false]);
-        assert!(led.iter().all(|rule| rule.filter.protocol == Some(Protocol::Tcp)));
+        let led = Led::of(&rules, Addresses::default());
+        for flows in [&led.own, &led.forwarded] {
+            assert_eq!(flows.iter().map(|rule| rule.take).collect::<Vec<_>>(), [false, true, false]);
+            assert!(flows.iter().all(|rule| rule.filter.protocol == Some(Protocol::Tcp)));
+        }
         assert_eq!(count(&rules), "flows of rules calls, video");
+    }
+
+    #[test]
+    fn what_is_forwarded_has_an_address_of_the_session_and_no_program() {
+        let rules: Vec<Rule> = serde_json::from_str(
+            r#"[
+            {"name":"root","filter":{"uid":0},"steering":{"mode":"redundant"}},
+            {"name":"backup","filter":{"cgroup":"backup"},"steering":{"mode":"redundant"},"functionality":"mptcp"},
+            {"name":"mine","filter":{"local":"10.45.0.2/32"},"steering":{"mode":"redundant"},"functionality":"mptcp"},
+            {"name":"mine-there","filter":{"local":"10.0.0.0/8","remote":"192.0.2.0/24"},"steering":{"mode":"redundant"}},
+            {"name":"v6","filter":{"local":"fd45::/16","local_port":7},"steering":{"mode":"redundant"}},
+            {"name":"other","filter":{"local":"192.168.0.0/16"},"steering":{"mode":"redundant"},"functionality":"mptcp"}]"#,
+        )
+        .unwrap();
+        let addresses = Addresses { v4: "10.45.0.2".parse().ok(), v6: "fd45::2".parse().ok() };
+        let led = Led::of(&rules, addresses);
+        assert_eq!(led.own.len(), 6);
+        let seen = |rule: &FlowRule| {
+            let Filter { local, remote, local_port, .. } = &rule.filter;
+            assert_eq!(*local, None);
+            (rule.take, remote.unwrap().to_string(), local_port.map(|range| range.first))
+        };
+        let expected = [
+            (true, "0.0.0.0/0".to_owned(), None),
+            (false, "192.0.2.0/24".to_owned(), None),
+            (false, "::/0".to_owned(), Some(7)),
+        ];
+        assert_eq!(led.forwarded.iter().map(seen).collect::<Vec<_>>(), expected);
     }
 }

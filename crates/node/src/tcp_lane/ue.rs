@@ -16,6 +16,8 @@ use crate::runtime::config::UeLaneSection;
 use crate::runtime::engine::worker::{Handle, Worker};
 use crate::runtime::netctl::{self, Owners};
 use crate::runtime::relay::{self, gone, reset};
+use anabranch_atsss::classify::FlowOwner;
+use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::Ue;
 use anabranch_atsss::{PathId, tcp_lane};
 use anabranch_kern::socket::mptcp_paths;
@@ -56,6 +58,7 @@ pub struct UeLane {
     pub flows: Arc<Flows>,
     namespace: Namespace,
     session: Ipv4Addr,
+    addresses: Addresses,
     worker: Handle<Ue>,
     owners: Mutex<Owners>,
     config: UeLaneSection,
@@ -76,18 +79,21 @@ enum Failure {
 }
 
 impl UeLane {
-    /// One without flows. `namespace` has the lane's device, with an address of `session` for each path.
+    /// One without flows, of the session with these addresses. `namespace` has the lane's device, with an address of `session`, the
+    /// IPv4 address, for each path.
     pub fn new(
         namespace: Namespace,
         session: Ipv4Addr,
+        addresses: Addresses,
         worker: Handle<Ue>,
         config: UeLaneSection,
     ) -> anyhow::Result<Self> {
         let flows = Flows::possible(config.flows, config.workers)?;
         Ok(Self {
-            flows: Arc::new(Flows::new(flows, flows)),
+            flows: Arc::new(Flows::new(flows, config.flows_per_client as usize)),
             namespace,
             session,
+            addresses,
             worker,
             owners: Mutex::new(Owners::open()?),
             config,
@@ -98,9 +104,14 @@ impl UeLane {
         })
     }
 
-    /// Which session it is of.
+    /// The IPv4 address of its session.
     pub const fn session(&self) -> Ipv4Addr {
         self.session
+    }
+
+    /// All addresses of its session.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
     }
 
     /// Lets connections begin on these paths only.
@@ -144,10 +155,16 @@ impl UeLane {
         Duration::from_secs(self.config.keepalive_s.into())
     }
 
+    /// The source of a flow of `client` in the tunnel: what is forwarded has an address of the session there.
+    fn source(&self, client: IpAddr, server: SocketAddr) -> IpAddr {
+        self.addresses.iter().find(|ip| ip.is_ipv4() == server.is_ipv4()).unwrap_or(client)
+    }
+
     /// The functionality of a flow's rule, its name, and the path for its first packet.
     async fn verdict(&self, from: SocketAddr, server: SocketAddr) -> (Functionality, String, Option<PathId>) {
+        let own = self.addresses.contains(from.ip());
         let key = FlowKey {
-            src: from.ip(),
+            src: self.source(from.ip(), server),
             dst: server.ip(),
             src_port: from.port(),
             dst_port: server.port(),
@@ -171,8 +188,12 @@ impl UeLane {
         if !asks_owner {
             return verdict;
         }
-        // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
-        let owner = self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key);
+        let owner = if own {
+            // A panic in between leaves a socket with an answer in it at worst, which the next query drains.
+            self.owners.lock().unwrap_or_else(PoisonError::into_inner).owner(&key)
+        } else {
+            FlowOwner::default()
+        };
         match self.worker.query(move |worker, now| ask(worker, now, Some(owner))).await {
             Ok((_, verdict)) => verdict,
             Err(_) => verdict,
@@ -254,14 +275,14 @@ impl UeLane {
         self.run(make).await
     }
 
-    /// A connection to the server by the packet lane: from the program's own address, and not led here again.
+    /// A connection to the server by the packet lane: from an address of the session, and not led here again.
     async fn by_packets(&self, client: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
         let socket =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         socket.set_mark(self.config.own_mark())?;
         relay::relayed(&socket, self.keepalive())?;
         let _ = setsockopt(&socket, sockopt::IpBindAddressNoPort, &true);
-        socket.bind(&SockAddr::from(SocketAddr::new(client, 0)))?;
+        socket.bind(&SockAddr::from(SocketAddr::new(self.source(client, server), 0)))?;
         let connected = TcpSocket::from_std_stream(socket.into()).connect(server);
         timeout(CONNECT, connected).await.map_err(|_| ErrorKind::TimedOut)?
     }
@@ -320,7 +341,8 @@ async fn serve(lane: Arc<UeLane>, client: TcpStream, from: SocketAddr) {
         lane.flows.refused.count(Why::Destination);
         return reset(&client);
     }
-    let known = Known { server: server.into(), ..Known::default() };
+    let own = lane.addresses.contains(from.ip());
+    let known = Known { server: server.into(), own, ..Known::default() };
     let Some(entry) = lane.flows.open(from.ip(), from, known) else { return reset(&client) };
     let _ = relay::relayed(&SockRef::from(&client), lane.keepalive());
     let far = tokio::select! {

@@ -351,7 +351,7 @@ impl Check for UeConfig {
             slices.check()?;
         }
         check_bindings(&self.slice, &self.device)?;
-        self.tcp_lane.check(self.device.mark)?;
+        self.tcp_lane.check(&self.device.name, self.device.mark)?;
         if self.mapping.len() > MOST_SLICES {
             return Err(format!("{} [[mapping]]: at most {MOST_SLICES}", self.mapping.len()));
         }

@@ -492,7 +492,7 @@ impl Agent {
     }
 
     async fn bring_lane(&mut self, rules: &[Rule]) {
-        if let Some(what) = self.lane.bring(rules, self.addresses.v4, self.mtu, &self.worker).await {
+        if let Some(what) = self.lane.bring(rules, self.addresses, self.mtu, &self.worker).await {
             self.log.push(views::event("tcp-lane", Some(&self.config.ue.name), what));
         }
     }

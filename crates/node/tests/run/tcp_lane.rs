@@ -565,3 +565,73 @@ fn a_thousand_flows_at_once() {
     ue.stop();
     upf.stop();
 }
+
+/// The UE is a router: flows of machines behind it go by the lane too, as the session's own.
+#[test]
+fn flows_of_machines_behind_the_ue_go_by_the_lane() {
+    // The first rule is about nobody behind the UE.
+    let ue_rules = format!(
+        "[[rule]]\nname = \"root\"\nfilter = {{ uid = 0 }}\nsteering = {{ mode = \"load-balance\" }}\n\
+         {RULES}interfaces = [\"lan0\"]\nflows_per_client = 3\n"
+    );
+    let Some(world) = world(&Options { ue_rules: &ue_rules, upf_more: ROUTED, ..Options::default() }) else {
+        return;
+    };
+    let Some(lan) = Namespace::new() else { return };
+    world.ue.veth("lan0", &lan, "eth0");
+    world.ue.sh(
+        "ip addr add 192.168.7.1/24 dev lan0; ip addr add fd07::1/64 dev lan0 nodad
+         echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+         nft 'add table inet bonding; add chain inet bonding out { type nat hook postrouting priority srcnat; }
+         add rule inet bonding out iifname \"lan0\" masquerade'",
+    );
+    lan.sh(
+        "ip addr add 192.168.7.2/24 dev eth0; ip addr add 192.168.7.3/24 dev eth0
+         ip addr add fd07::2/64 dev eth0 nodad; ip route add default via 192.168.7.1; ip route add default via fd07::1",
+    );
+    let before = world.ue.picture();
+    let (upf, ue) = (world.start_upf(), world.start_ue());
+    world.until("the lane runs", || lane(&world, "ue")["state"] == "runs");
+    for (host, session) in [(V4, "10.45.0.2"), (V6, "fd45::2")] {
+        let listener = listen(&world.server, &format!("{host}:8080"));
+        let client = connect(&lan, &format!("{host}:8080")).unwrap();
+        let (server, from) = listener.accept().unwrap();
+        assert_eq!(from.ip().to_string(), session);
+        world.until("each access has its subflow", || subflows(&world) == 2);
+        exchange(client, server, 4 << 20);
+        world.until("it is over", || lane(&world, "ue")["flows"] == 0);
+    }
+    assert_eq!(carried(&world, "ue", "mptcp"), 2, "{}", lane(&world, "ue"));
+    // What the rule is not about is forwarded, and so is what does not go to the tunnel.
+    for (to, at) in [("192.0.2.2:9080", &world.server), ("10.1.0.1:8080", &world.upf)] {
+        let listener = listen(at, to);
+        let client = connect(&lan, to).unwrap();
+        exchange(client, listener.accept().unwrap().0, 100_000);
+    }
+    // What the UPF does not serve goes on by packets, with an address of the session.
+    let listener = listen(&world.upf, "10.45.0.1:8080");
+    let client = connect(&lan, "10.45.0.1:8080").unwrap();
+    let (server, from) = listener.accept().unwrap();
+    assert_eq!(from.ip().to_string(), "10.45.0.2");
+    exchange(client, server, 100_000);
+    assert_eq!((carried(&world, "ue", "mptcp"), carried(&world, "ue", "packets")), (2, 1));
+    // One machine has its share, and takes nothing from others.
+    let listener = listen(&world.server, &format!("{V4}:8080"));
+    let busy: Vec<_> = (0..3).map(|_| connect(&lan, &format!("{V4}:8080")).unwrap()).collect();
+    let served: Vec<_> = (0..3).map(|_| listener.accept().unwrap()).collect();
+    let refused = connect(&lan, &format!("{V4}:8080")).and_then(|mut stream| stream.read(&mut [0; 1]));
+    assert!(refused.is_err(), "{refused:?}");
+    let other = lan.run(|| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&"192.168.7.3:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        socket.connect(&format!("{V4}:8080").parse::<SocketAddr>().unwrap().into()).unwrap();
+        TcpStream::from(socket)
+    });
+    exchange(other, listener.accept().unwrap().0, 100_000);
+    assert_eq!(lane(&world, "ue")["refused"], serde_json::json!({"session_limit": 1}));
+    drop((busy, served));
+    ue.stop();
+    assert_eq!(world.ue.picture(), before);
+    upf.stop();
+    assert!(!world.logs().contains("ERROR") && !world.logs().contains("panicked"), "{}", world.logs());
+}

@@ -141,6 +141,7 @@ fn share(config: &ProxyConfig) -> usize {
 
 /// What nftables is told.
 fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
+    let flows = Rules::intercepted(&config.rule);
     Tproxy {
         table: Tproxy::table_name(&config.proxy.name),
         mark: config.proxy.mark,
@@ -150,7 +151,8 @@ fn tproxy(config: &ProxyConfig, v6: bool) -> Tproxy {
         only_by: None,
         interfaces: config.intercept.interfaces.clone(),
         except: config.intercept.except.clone(),
-        flows: Rules::intercepted(&config.rule),
+        forwarded: flows.clone(),
+        flows,
         keeps_source: config.rule.iter().any(|rule| rule.source == config::Source::Client),
     }
 }

@@ -241,6 +241,7 @@ mod tests {
             interfaces: Vec::new(),
             except: Vec::new(),
             flows: vec![FlowRule { filter: Filter::default(), take: true }],
+            forwarded: Vec::new(),
             keeps_source: false,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  output      unmarked ─▶ classify ─ mark M ─▶ rule M: local by lo ─▶ prerouting ─ mark M ─▶ tproxy ─▶ 127.0.0.1:P, [::1]:P
-//!  prerouting  from named interfaces, unmarked ─▶ classify ─ mark M ─────────────────────────┘
+//!  prerouting  from named interfaces, unmarked ─▶ forwarded ─ mark M ────────────────────────┘
 //! ```
 //!
 //! A flow is taken at its first packet (a SYN, or what connection tracking calls new), and remembered by connection
@@ -23,6 +23,9 @@ const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
 /// Before address translation, after connection tracking ("mangle").
 const PRIORITY: i32 = -150;
 
+/// Most interfaces whose traffic is led to a proxy.
+const MOST_INTERFACES: usize = 64;
+
 /// What is led to the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tproxy {
@@ -36,14 +39,16 @@ pub struct Tproxy {
     pub v6: bool,
     /// What programs of this machine send.
     pub local: bool,
-    /// Of that, only what would leave by this interface; none: all.
-    pub only_by: Option<String>,
     /// What comes in by these interfaces.
     pub interfaces: Vec<String>,
+    /// Of both, only what would leave by this interface; none: all.
+    pub only_by: Option<String>,
     /// Destinations left alone.
     pub except: Vec<IpNet>,
-    /// The first that matches counts; what none matches is left alone.
+    /// Of what programs of this machine send: the first that matches counts; what none matches is left alone.
     pub flows: Vec<FlowRule>,
+    /// The same of what comes in by interfaces.
+    pub forwarded: Vec<FlowRule>,
     /// Whether some flows keep the client's address, so that answers to it are ours.
     pub keeps_source: bool,
 }
@@ -66,17 +71,19 @@ impl Tproxy {
     /// As nftables' JSON (libnftables-json(5)): one transaction, in place of what is in the table.
     fn ruleset(&self, kept: bool) -> Value {
         let mut all = emptied(&self.table, kept);
-        all.extend([self.chain("classify", None), self.chain("prerouting", Some(("filter", "prerouting")))]);
+        let classified = [("classify", &self.flows), ("forwarded", &self.forwarded)];
+        all.extend(classified.map(|(chain, _)| self.chain(chain, None)));
+        all.push(self.chain("prerouting", Some(("filter", "prerouting"))));
         let mut rule = |chain: &str, expr: Vec<Value>| {
             all.push(json!({"add": {"rule": {"family": "inet", "table": self.table, "chain": chain, "expr": expr}}}));
         };
-        for expr in self.classify() {
-            rule("classify", expr);
+        for (chain, flows) in classified {
+            self.classify(chain, flows).into_iter().for_each(|expr| rule(chain, expr));
         }
         let unmarked = || is(meta("mark"), json!(0));
         if !self.interfaces.is_empty() {
             let from = is(meta("iifname"), json!({"set": self.interfaces}));
-            rule("prerouting", vec![from, unmarked(), json!({"jump": {"target": "classify"}})]);
+            rule("prerouting", vec![from, unmarked(), json!({"jump": {"target": "forwarded"}})]);
         }
         for protocol in ["tcp", "udp"] {
             let taken = || [is(meta("mark"), json!(self.mark)), is(meta("l4proto"), json!(protocol))];
@@ -122,8 +129,8 @@ impl Tproxy {
         json!({"add": {"chain": chain}})
     }
 
-    /// Rules of the chain that marks what is taken.
-    fn classify(&self) -> Vec<Vec<Value>> {
+    /// Rules of a chain that marks what is taken.
+    fn classify(&self, chain: &str, flows: &[FlowRule]) -> Vec<Vec<Value>> {
         let ct = |key: &str| json!({"ct": {"key": key}});
         let back = || json!({"return": null});
         let flags = json!({"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]});
@@ -143,7 +150,15 @@ impl Tproxy {
         if !self.v6 {
             rules.push(vec![is(meta("nfproto"), json!("ipv6")), back()]);
         }
-        for flow in &self.flows {
+        // What a program sends has been routed; of what comes in, the routing tables have to tell. Later packets of a flow that was
+        // taken go where the first one went.
+        if chain == "forwarded"
+            && let Some(name) = &self.only_by
+        {
+            let by = json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}});
+            rules.push(vec![is_not(by, json!(name)), back()]);
+        }
+        for flow in flows {
             let protocols = match flow.filter.protocol {
                 Some(Protocol::Tcp) => &["tcp"][..],
                 Some(Protocol::Udp) => &["udp"],
@@ -162,6 +177,22 @@ impl Tproxy {
         }
         rules
     }
+}
+
+/// The first thing wrong with `key`, a list of interfaces by which others send.
+pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
+    if names.len() > MOST_INTERFACES {
+        return Err(format!("{key}: {} entries; at most {MOST_INTERFACES}", names.len()));
+    }
+    for name in names {
+        if !(1..=15).contains(&name.len()) {
+            return Err(format!("{key}: \"{name}\" is not an interface name (1 to 15 bytes)"));
+        }
+        if name == "lo" {
+            return Err(format!("{key}: \"lo\" is this machine's own: name those by which others send"));
+        }
+    }
+    Ok(())
 }
 
 fn matches(filter: &Filter, protocol: &str) -> Vec<Value> {
@@ -296,13 +327,14 @@ mod tests {
             port: 15171,
             v6: true,
             local: true,
-            only_by: Some("anb0".into()),
             interfaces: vec!["lan0".into()],
+            only_by: Some("anb0".into()),
             except: vec!["2001:db8::/32".parse().unwrap()],
             flows: vec![
                 FlowRule { filter: Filter { uid: Some(1), ..Filter::default() }, take: false },
                 FlowRule { filter, take: true },
             ],
+            forwarded: vec![FlowRule { filter: Filter::default(), take: true }],
             keeps_source: true,
         }
     }
@@ -331,7 +363,8 @@ mod tests {
                 "ip saddr 10.0.0.0/8 ip daddr 192.0.2.7 tcp sport 1024-65535 tcp dport 80-90 meta skuid 7",
                 "tproxy ip to 127.0.0.1:15171 accept",
                 "tproxy ip6 to [::1]:15171 accept",
-                "iifname \"lan0\" meta mark 0x00000000 jump classify",
+                "iifname \"lan0\" meta mark 0x00000000 jump forwarded",
+                "fib daddr . mark oifname != \"anb0\" return",
                 "oifname \"anb0\" meta mark 0x00000000 jump classify",
                 "socket transparent 1 socket wildcard 0",
             ] {
@@ -340,7 +373,7 @@ mod tests {
             // Without IPv6 nothing of it is taken.
             replace(&Tproxy { v6: false, local: false, ..tproxy() }, Some(&kept)).unwrap();
             let all = sh("nft list ruleset");
-            assert!(!all.contains("[::1]") && !all.contains("oifname"), "{all}");
+            assert!(!all.contains("[::1]") && !all.contains("oifname \"anb0\" meta mark"), "{all}");
             assert!(all.contains("meta nfproto ipv6 return"), "{all}");
         });
     }
