@@ -22,6 +22,8 @@ pub enum Invariant {
     Order,
     /// There, nothing waits longer than the slower access takes.
     Prompt,
+    /// There, both ends see neither queue nor loss, whatever their clocks do.
+    Measured,
     /// A UE with a good access is served.
     Served,
     /// What nobody may take notice of is counted as dropped.
@@ -63,6 +65,7 @@ impl Invariant {
             Self::Lossless => "lossless",
             Self::Order => "order",
             Self::Prompt => "prompt",
+            Self::Measured => "measured",
             Self::Served => "served",
             Self::Counted => "counted",
             Self::Share => "share",

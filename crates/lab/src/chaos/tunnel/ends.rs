@@ -5,7 +5,7 @@ use super::flow::{Flow, Transport};
 use super::plan::{Mode, UePlan};
 use anabranch_atsss::crypto::{PrivateKey, PublicKey, Suite};
 use anabranch_atsss::session::{Addresses, Security, SessionParams};
-use anabranch_atsss::ue::{Ue, UeAccess, UeConfig};
+use anabranch_atsss::ue::{Ue, UeAccess, UeCommand, UeConfig};
 use anabranch_atsss::upf::{ComputedInit, UeEntry, Upf, UpfAccess, UpfCommand, UpfConfig};
 use anabranch_atsss::{DatagramSink, PacketSink, PathId};
 use anabranch_element::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Names of the accesses.
 pub const NAMES: [&str; 2] = ["5g", "wifi"];
+const MILLION: i128 = 1_000_000;
 /// Unix time at which a world begins, nanoseconds.
 const EPOCH_NS: i128 = 1_750_000_000_000_000_000;
 /// Where traffic goes.
@@ -177,6 +178,8 @@ pub struct UeEnd {
     pub roamed: u16,
     /// How it is made.
     pub plan: UePlan,
+    /// When its process began, and what its clock showed.
+    began: (Instant, Duration),
 }
 
 /// The address of a UE on an access, before it roamed.
@@ -245,7 +248,7 @@ impl UeEnd {
                 .collect(),
             rules: rules("own", plan.mode, plan.reorder),
             params: SessionParams::default(),
-            unix_epoch_ns: epoch_ns(0),
+            unix_epoch_ns: 0,
             last_timestamp_ns: 0,
         };
         let begin = if plan.early { now } else { Instant::from_secs(3) };
@@ -262,7 +265,8 @@ impl UeEnd {
                 Flow::new(n, up, v6, transport, plan.pace_ms, begin, own)
             })
             .collect();
-        let ue = Ue::new(config.clone(), draw.secret(), now).expect("valid");
+        let ahead = Duration::from_millis(plan.clock.ahead_ms);
+        let (ue, config) = started_ue(config, 0, (now, ahead), &mut draw);
         Self {
             ue,
             config,
@@ -283,7 +287,37 @@ impl UeEnd {
             draw,
             roamed: 0,
             plan: plan.clone(),
+            began: (now, ahead),
         }
+    }
+
+    /// What the clock of its process shows.
+    #[must_use]
+    pub fn clock(&self, now: Instant) -> Instant {
+        let (began, shown) = self.began;
+        let passed = i128::from((now - began).as_nanos() as u64);
+        let drifted = passed + passed * i128::from(self.plan.clock.drift_ppm) / MILLION;
+        Instant::ZERO + shown + Duration::from_nanos(u64::try_from(drifted).unwrap_or(0))
+    }
+
+    /// Gives it a command.
+    pub fn command(&mut self, command: UeCommand, now: Instant) {
+        self.ue.on_command(command, self.clock(now));
+    }
+
+    /// When it has something to do by itself, by the world's clock.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        let (at, _) = self.ue.poll_timeout()?;
+        let (began, shown) = self.began;
+        let shows = i128::from((at - (Instant::ZERO + shown)).as_nanos() as u64);
+        let passed = shows * MILLION / (MILLION + i128::from(self.plan.clock.drift_ppm));
+        // The first nanosecond at which its clock shows that.
+        let mut due = began + Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
+        while self.clock(due) < at && due < Instant::MAX {
+            due += Duration::from_nanos(1);
+        }
+        Some(due)
     }
 
     /// Starts the program again.
@@ -291,9 +325,9 @@ impl UeEnd {
     /// # Panics
     /// Never: what it is made with was valid before.
     pub fn start(&mut self, now: Instant) {
-        self.config.unix_epoch_ns = epoch_ns(self.clock_s);
         self.config.last_timestamp_ns = self.kept_timestamp_ns;
-        self.ue = Ue::new(self.config.clone(), self.draw.secret(), now).expect("valid");
+        self.began = (now, Duration::ZERO);
+        (self.ue, self.config) = started_ue(self.config.clone(), self.clock_s, self.began, &mut self.draw);
         self.running = Running::Since(now);
     }
 
@@ -315,6 +349,14 @@ impl UeEnd {
     pub fn runs(&self) -> bool {
         self.running != Running::No
     }
+}
+
+/// A UE whose process begins at `began.0`, with a clock that shows `began.1` then.
+fn started_ue(config: UeConfig, clock_s: i32, began: (Instant, Duration), draw: &mut Draw) -> (Ue, UeConfig) {
+    // Unix time when its own clock was at 0.
+    let unix_epoch_ns = (epoch_ns(clock_s) + began.0.as_nanos()).saturating_sub(began.1.as_nanos() as u64);
+    let config = UeConfig { unix_epoch_ns, ..config };
+    (Ue::new(config.clone(), draw.secret(), Instant::ZERO + began.1).expect("valid"), config)
 }
 
 /// A UPF.

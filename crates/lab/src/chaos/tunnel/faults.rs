@@ -105,7 +105,7 @@ impl World {
                 let ue = usize::from(ue);
                 self.ues[ue].disturb();
                 if self.ues[ue].runs() {
-                    self.ues[ue].ue.on_command(UeCommand::Close, now);
+                    self.ues[ue].command(UeCommand::Close, now);
                     self.course.tally.effect(name, 1);
                     self.take_ue(ue)?;
                 }
@@ -306,7 +306,7 @@ impl World {
     fn carrier(&mut self, ue: usize, access: usize, up: bool) -> Result<(), Violation> {
         if self.ues[ue].runs() {
             let command = UeCommand::Carrier { path: access as u8, up };
-            self.ues[ue].ue.on_command(command, self.course.now);
+            self.ues[ue].command(command, self.course.now);
         }
         self.take_ue(ue)
     }
@@ -381,7 +381,7 @@ impl World {
         end.orderly = false;
         end.config.rules = rules("own", mode, reorder);
         if end.runs() {
-            end.ue.on_command(UeCommand::Rules(end.config.rules.clone()), self.course.now);
+            end.command(UeCommand::Rules(end.config.rules.clone()), self.course.now);
         }
     }
 }

@@ -61,6 +61,19 @@ pub struct UePlan {
     pub pace_ms: u64,
     /// Whether traffic begins before there is a session.
     pub early: bool,
+    /// The monotonic clock of its host; those of UPFs are the world's.
+    #[serde(default)]
+    pub clock: HostClock,
+}
+
+/// A monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostClock {
+    /// How long the program has run when the world begins, milliseconds. Whenever it starts again, its clock begins at 0.
+    pub ahead_ms: u64,
+    /// How much faster than the world's it runs, parts per million.
+    pub drift_ppm: i32,
 }
 
 /// A steering mode.
@@ -444,7 +457,9 @@ impl Plan {
             _ => Weather::All,
         };
         let count = draw.of(&[1, 1, 2, 2, 3, MAX_UES]);
-        let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, weather)).collect();
+        // A stream of its own: what a seed gave before there were clocks stays.
+        let clocks = &mut Draw::new(seed, 1);
+        let ues: Vec<UePlan> = (0..count).map(|_| ue(draw, clocks, weather)).collect();
         let mut plan = Self {
             system: name(),
             version: VERSION,
@@ -536,7 +551,7 @@ impl Plan {
     }
 }
 
-fn ue(draw: &mut Draw, weather: Weather) -> UePlan {
+fn ue(draw: &mut Draw, clocks: &mut Draw, weather: Weather) -> UePlan {
     let calm = weather == Weather::Calm;
     UePlan {
         mode: draw.of(&MODES),
@@ -549,6 +564,29 @@ fn ue(draw: &mut Draw, weather: Weather) -> UePlan {
         },
         pace_ms: draw.of(&[5, 20, 50, 100]),
         early: !calm && draw.percent(30),
+        clock: host_clock(clocks),
+    }
+}
+
+/// Quartz is within 100 ppm, a virtual machine's clock may be worse. Counters of 32 bits, of microseconds and of milliseconds, wrap
+/// some seconds after the start of some worlds.
+fn host_clock(draw: &mut Draw) -> HostClock {
+    const WRAP: u64 = 1 << 32;
+    HostClock {
+        ahead_ms: draw.of(&[
+            0,
+            0,
+            1,
+            WRAP / 2_000 - 5_000,
+            WRAP / 1_000 - 10_000,
+            WRAP - 20_000,
+            34_560_000_000,
+        ]),
+        drift_ppm: match draw.below(4) {
+            0 => 0,
+            1 | 2 => draw.below(201) as i32 - 100,
+            _ => draw.below(1_001) as i32 - 500,
+        },
     }
 }
 
@@ -572,6 +610,7 @@ impl System for Plan {
         Invariant::Lossless,
         Invariant::Order,
         Invariant::Prompt,
+        Invariant::Measured,
         Invariant::Served,
         Invariant::Counted,
         Invariant::Share,
@@ -620,7 +659,8 @@ impl System for Plan {
                 plans.push(plan);
             }
         }
-        let changes: [fn(&mut UePlan); 4] = [
+        let changes: [fn(&mut UePlan); 5] = [
+            |ue| ue.clock = HostClock::default(),
             |ue| ue.mode = Mode::First,
             |ue| ue.mtu = [1_500; 2],
             |ue| ue.early = false,

@@ -62,6 +62,7 @@ fn faulted(world: &mut World, plan: &Plan, when: When<'_>) -> Result<Faulted, Vi
 
 /// The faults stop: everything comes back, works, and comes to rest.
 fn after(world: &mut World, plan: &Plan) -> Result<(), Violation> {
+    world.measured()?;
     world.end_all()?;
     let refused = |kind: &Kind| {
         matches!(

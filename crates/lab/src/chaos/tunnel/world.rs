@@ -25,6 +25,7 @@ use anabranch_atsss::session::Addresses;
 use anabranch_atsss::ue::UeEvent;
 use anabranch_atsss::upf::UpfEvent;
 use anabranch_element::time::{Duration, Instant};
+use anabranch_steer::LoadView;
 use anabranch_wire::ip;
 use anabranch_wire::tunnel::{MessageType, classify};
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +34,8 @@ use std::net::{IpAddr, SocketAddr};
 const SPINS: u32 = 64;
 /// Nothing waits longer than this beside the slower access's delay, where nothing is lost.
 const PROMPT: Duration = Duration::from_millis(10);
+/// Such a queue is none: two packets of an access that is not slow.
+const QUEUE_US: u32 = 1_000;
 /// A UE with a good access for this long is served.
 const GOOD_FOR: Duration = Duration::from_secs(6);
 /// This many packets of a flow in a row, over this time, do not all get lost then.
@@ -109,7 +112,7 @@ impl system::World<plan::Kind> for World {
             }
         }
         for (n, end) in self.ues.iter().enumerate() {
-            if let Some((at, _)) = end.ue.poll_timeout().filter(|_| end.runs()) {
+            if let Some(at) = end.due().filter(|_| end.runs()) {
                 earlier(at.max(self.course.now), Event::Ue(n));
             }
         }
@@ -149,7 +152,7 @@ impl system::World<plan::Kind> for World {
                 self.spin(|w| format!("UE {n}: {:?}", w.ues[n].ue.poll_timeout()))?;
                 let end = &mut self.ues[n];
                 let (mut sockets, mut device) = self.out.sides(end.no_room == 0);
-                end.ue.poll(self.course.now, &mut sockets, &mut device);
+                end.ue.poll(end.clock(self.course.now), &mut sockets, &mut device);
                 self.course.tally.effect("ue-no-room", sockets.refused);
                 self.take_ue(n)
             }
@@ -303,7 +306,7 @@ impl World {
             return Ok(());
         }
         let (_, mut device) = self.out.sides(true);
-        end.ue.datagram(access, from, payload, self.course.now, &mut device);
+        end.ue.datagram(access, from, payload, end.clock(self.course.now), &mut device);
         self.take_ue(ue)
     }
 
@@ -472,7 +475,7 @@ impl World {
             let end = &mut self.ues[ue];
             if end.runs() {
                 let (mut sockets, _) = self.out.sides(end.no_room == 0);
-                end.ue.uplink(&mut packet, self.course.now, &mut sockets);
+                end.ue.uplink(&mut packet, end.clock(self.course.now), &mut sockets);
                 self.course.tally.effect("ue-no-room", sockets.refused);
             }
             return self.take_ue(ue);
@@ -613,6 +616,32 @@ impl World {
                     pool.used_bytes(),
                 );
                 return Err(self.course.violation(Invariant::Share, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// What ends see of accesses that were as fast as ever, and lost nothing.
+    pub(super) fn measured(&mut self) -> Result<(), Violation> {
+        let now = self.course.now;
+        for n in 0..self.ues.len() {
+            let (lines, tally) = (&mut self.lines[n], &mut self.course.tally);
+            let end = &self.ues[n];
+            if !(end.lossless && end.orderly) || lines.iter_mut().any(|line| line.dropped(now, tally) > 0) {
+                continue;
+            }
+            tally.look(Invariant::Measured);
+            let there = self.upfs[end.home].upf.session(&end.entry.key);
+            let there = there.into_iter().flat_map(|session| session.path_loads(now));
+            let mut all = end.ue.session().path_loads(end.clock(now)).chain(there);
+            let wrong = all.find(|path| {
+                let LoadView { queue_us, drop_us, capacity_bps, wild_ppm, .. } = path.load;
+                let loss = u32::from(path.steady_loss_percent) + u32::from(path.lasting_loss_rx) + wild_ppm;
+                queue_us > QUEUE_US || drop_us != u32::MAX || capacity_bps > 0 || loss > 0
+            });
+            if let Some(path) = wrong {
+                let what = format!("UE {n} or its UPF sees a queue or a loss: {path:?}");
+                return Err(self.course.violation(Invariant::Measured, what));
             }
         }
         Ok(())
