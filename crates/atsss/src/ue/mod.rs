@@ -546,8 +546,9 @@ impl Ue {
     #[must_use]
     pub fn state(&self) -> UeState {
         let paths = (0..self.config.accesses.len() as PathId).map(|path| {
-            let loss = self.session.path(path).map_or(0, |state| state.monitor.lasting_loss_percent());
-            (self.session.states().get(path).is_up(), loss)
+            // Not as flap control lets steering see it: events tell at once.
+            let monitor = self.session.path(path).map(|path| &path.monitor);
+            monitor.map_or((false, 0), |monitor| (monitor.is_up(), monitor.lasting_loss_percent()))
         });
         UeState {
             addresses: self.session.addresses(),

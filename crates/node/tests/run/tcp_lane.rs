@@ -168,12 +168,29 @@ fn subflows(world: &World) -> serde_json::Value {
 
 /// A download of `bytes`, some 50 Mbit/s, each byte compared; in the end, how long the client waited for more at most.
 fn download(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
+    let (client, server) = flow(world);
+    transfer(server, client, bytes)
+}
+
+/// The same towards the server.
+fn upload(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
+    let (client, server) = flow(world);
+    transfer(client, server, bytes)
+}
+
+/// A flow of the rule: the ends of program and server.
+fn flow(world: &World) -> (TcpStream, TcpStream) {
     let listener = listen(&world.server, &format!("{V4}:8080"));
-    let mut client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
+    let client = connect(&world.ue, &format!("{V4}:8080")).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    (client, server)
+}
+
+fn transfer(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> impl FnOnce() -> Duration + use<> {
     let sender = std::thread::spawn(move || {
         for i in 0..bytes >> 16 {
-            server.write_all(&[i as u8; 1 << 16]).unwrap();
+            from.write_all(&[i as u8; 1 << 16]).unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
     });
@@ -181,7 +198,7 @@ fn download(world: &World, bytes: usize) -> impl FnOnce() -> Duration + use<> {
         let (mut got, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
         let mut buffer = vec![0; 1 << 16];
         while got < bytes {
-            let len = client.read(&mut buffer).unwrap();
+            let len = to.read(&mut buffer).unwrap();
             assert!(len > 0, "ended after {got}");
             for at in [0, len - 1] {
                 assert_eq!(buffer[at], ((got + at) >> 16) as u8, "at {}", got + at);
@@ -225,6 +242,30 @@ fn a_flow_survives_that_an_access_goes_and_comes_back() {
     let longest = longest();
     println!("longest silence: {longest:?}");
     // 250 ms on a machine with nothing else to do.
+    assert!(longest < Duration::from_secs(2), "{longest:?}\n{}", world.logs());
+    ue.stop();
+    upf.stop();
+}
+
+#[test]
+fn an_upload_survives_that_packets_of_an_access_vanish() {
+    let Some((world, upf, ue)) = start(ROUTED) else { return };
+    let longest = upload(&world, 32 << 20);
+    for access in ["5g0", "wifi0"] {
+        world.until("the flow has both subflows", || subflows(&world) == 2);
+        std::thread::sleep(Duration::from_millis(300));
+        // Both ways, and nobody says so.
+        world.ue.sh(&format!(
+            "nft 'add table inet hole; add chain inet hole in {{ type filter hook input priority 0; }}
+             add chain inet hole out {{ type filter hook output priority 0; }}
+             add rule inet hole in iifname \"{access}\" drop; add rule inet hole out oifname \"{access}\" drop'"
+        ));
+        world.until("the flow leaves it", || subflows(&world) == 1);
+        std::thread::sleep(Duration::from_millis(300));
+        world.ue.sh("nft delete table inet hole");
+    }
+    let longest = longest();
+    println!("longest silence: {longest:?}");
     assert!(longest < Duration::from_secs(2), "{longest:?}\n{}", world.logs());
     ue.stop();
     upf.stop();
