@@ -209,7 +209,8 @@ impl ModeState {
     #[must_use]
     pub fn explain(&self, mode: &Mode, view: View<'_>, known: PathSet, now: Instant) -> Explanation {
         let flow = &mut FlowSteer::default();
-        let packet = Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, datagram: false, flow };
+        let packet =
+            Packet { sequence: 0, flow_hash: 0, remote: 0, bytes: 0, datagram: false, ends: false, flow };
         let input = &Input::new(view, packet, now);
         let up = if mode.uses_held() { input.live.up() } else { input.up };
         let doing = if up.is_empty() { Doing::NoPath } else { mode.doing(self, input) };

@@ -269,6 +269,8 @@ pub struct Packet<'a> {
     pub bytes: u32,
     /// Whether its flow is no TCP connection.
     pub datagram: bool,
+    /// Whether it ends the connection in its direction.
+    pub ends: bool,
     /// What steering remembers of its flow.
     pub flow: &'a mut FlowSteer,
 }
@@ -299,6 +301,8 @@ pub struct Input<'a> {
     pub bytes: u32,
     /// Whether its flow is no TCP connection.
     pub datagram: bool,
+    /// Whether it ends the connection in its direction.
+    pub ends: bool,
     /// What steering remembers of its flow.
     pub flow: &'a mut FlowSteer,
     /// See [`View::loads`].
@@ -310,8 +314,21 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     fn new(view: View<'a>, packet: Packet<'a>, now: Instant) -> Self {
         let View { steady: paths, live, loads } = view;
-        let Packet { sequence, flow_hash, remote, bytes, datagram, flow } = packet;
-        Self { paths, up: paths.up(), live, sequence, flow_hash, remote, bytes, datagram, flow, loads, now }
+        let Packet { sequence, flow_hash, remote, bytes, datagram, ends, flow } = packet;
+        Self {
+            paths,
+            up: paths.up(),
+            live,
+            sequence,
+            flow_hash,
+            remote,
+            bytes,
+            datagram,
+            ends,
+            flow,
+            loads,
+            now,
+        }
     }
 
     /// The load of a path; nothing is known of one that is not in the table.

@@ -43,7 +43,7 @@ fn steer<'a>(
 ) -> Pick {
     let view = paths.into();
     let flow = &mut FlowSteer::default();
-    let packet = Packet { sequence, flow_hash, remote: 0, bytes: 1400, datagram: false, flow };
+    let packet = Packet { sequence, flow_hash, remote: 0, bytes: 1400, datagram: false, ends: false, flow };
     state.pick(mode, View { loads: &[], ..view }, packet, now)
 }
 

@@ -134,6 +134,10 @@ pub struct FlowSteer {
     home: u8,
     /// Whether it was ever on more than one path.
     split: bool,
+    /// Whether it ever was bulk.
+    pub(super) was_bulk: bool,
+    /// Whether its connection has ended in this direction.
+    pub(super) ended: bool,
 }
 
 impl FlowSteer {

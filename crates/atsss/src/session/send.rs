@@ -12,7 +12,7 @@ use anabranch_element::time::{Duration, Instant};
 use anabranch_steer::{ACKNOWLEDGEMENT_BYTES, FlowSteer};
 use anabranch_steer::{Mode, ModeState, Packet, PathSet, PathStates, Pick, Steer, View};
 use anabranch_wire::control::Control;
-use anabranch_wire::ip::{FlowKey, protocol};
+use anabranch_wire::ip::{FlowKey, ends_connection, protocol};
 use anabranch_wire::tunnel::{
     DeliveryOrder, InnerHeader, PLAIN_OVERHEAD, SECURE_OVERHEAD, SecureHeader, TAG_LEN,
 };
@@ -103,8 +103,15 @@ impl RuleState {
     /// What a packet would be told now that did not come this way.
     pub(super) fn pick_again(&mut self, mode: &Mode, view: View<'_>, now: Instant) -> Pick {
         let flow = &mut FlowSteer::default();
-        let packet =
-            Packet { sequence: self.packets, flow_hash: 0, remote: 0, bytes: 0, datagram: false, flow };
+        let packet = Packet {
+            sequence: self.packets,
+            flow_hash: 0,
+            remote: 0,
+            bytes: 0,
+            datagram: false,
+            ends: false,
+            flow,
+        };
         self.mode.pick(mode, view, packet, now)
     }
 }
@@ -171,13 +178,14 @@ impl Session {
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
         let remote = remote_hash(key.dst);
         let datagram = key.protocol != protocol::TCP;
+        let ends = policy.mode.is_autonomous() && ends_connection(packet);
         if policy.mode.splits() {
             let (sequence, start) = flow.next_sequence();
             let steer = &mut flow.steer;
             if policy.mode.is_autonomous() && (packet.len() <= ACKNOWLEDGEMENT_BYTES || steer.is_due(now)) {
                 steer.arrives(active.flow_reorder.take_arrived(&sent.reversed()));
             }
-            let info = Packet { sequence, flow_hash, remote, bytes, datagram, flow: steer };
+            let info = Packet { sequence, flow_hash, remote, bytes, datagram, ends, flow: steer };
             let pick = state.mode.pick(&policy.mode, view, info, now);
             let order = match pick {
                 // What is coded says by itself what it is worth waiting for.
@@ -196,7 +204,7 @@ impl Session {
         }
         state.packets = state.packets.wrapping_add(1);
         let (sequence, flow) = (state.packets, &mut flow.steer);
-        let info = Packet { sequence, flow_hash, remote, bytes, datagram, flow };
+        let info = Packet { sequence, flow_hash, remote, bytes, datagram, ends, flow };
         let Pick::One(picked) = state.mode.pick(&policy.mode, view, info, now) else {
             return Err(DropReason::NoPath);
         };

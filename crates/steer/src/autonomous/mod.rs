@@ -16,7 +16,8 @@
 //!   overflow     home is at a part of its drop level: q may also be later, for as long as that does no harm, and for
 //!                flows that send an eighth of what the home carries
 //!   placement    the first flow: the earliest end of a transfer of 100 kB, by the estimates; further flows to the same host within
-//!                2 s, which are parts of one transfer: the path with the fewest for what it carries
+//!                2 s, while one of them is open, are parts of one transfer: the path with the fewest for what it carries; the next
+//!                flow of a host whose last ones ended small: the earliest arrival
 //!   move         a path is full and carries two bulk flows or more, another stays without a queue: one flow of the
 //!                first moves to the second, at most one every 500 ms
 //! ```
@@ -75,6 +76,9 @@ const TRANSFER_BYTES: u32 = 1_200;
 /// Flows to one host belong together when they begin within this time.
 const GROUP: Duration = Duration::from_secs(2);
 const GROUPS: usize = 4;
+/// A host whose last connections, so many in a row, were never bulk is asked questions: one alone may have been the control
+/// connection of a transfer.
+const QUESTIONS: u8 = 2;
 /// Time between two moves of flows between paths.
 const MOVE: Duration = Duration::from_millis(500);
 /// A bulk flow leaves a home for its loss after so many periods in which it did not fill it: longer than a sender pauses
@@ -116,10 +120,31 @@ struct Group {
     remote: u64,
     datagram: bool,
     at: Instant,
+    /// Those that are open, by home.
     flows: [u8; MAX_PATHS],
+    /// Connections in a row that ended and were never bulk.
+    small: u8,
 }
 
 impl Group {
+    /// Whether its host is asked questions.
+    const fn is_asked(&self) -> bool {
+        self.small >= QUESTIONS
+    }
+
+    /// Whether one more flow is a part of a transfer. Who asks one question after the other may close the last connection late.
+    fn is_transfer(&self, now: Instant) -> bool {
+        let open: u16 = self.flows.iter().copied().map(u16::from).sum();
+        within(self.at, now) && open > u16::from(self.is_asked())
+    }
+
+    /// A connection with this home has ended.
+    fn end(&mut self, home: PathId, was_bulk: bool) {
+        let flows = &mut self.flows[usize::from(home)];
+        *flows = flows.saturating_sub(1);
+        self.small = if was_bulk { 0 } else { self.small.saturating_add(1) };
+    }
+
     /// A flow begins on `home`. Where many have begun, earlier ones count half: they are likely to have ended.
     fn add(&mut self, home: PathId, now: Instant) {
         self.at = now;
@@ -190,6 +215,10 @@ impl Lane {
         };
         let home = if spill { self.rehome(input, up, usable, home) } else { home };
         input.flow.set_home(home, input.now);
+        if input.ends && !core::mem::replace(&mut input.flow.ended, true) {
+            let was_bulk = input.flow.was_bulk;
+            self.group(input).into_iter().for_each(|at| self.groups[at].end(home, was_bulk));
+        }
         let delays = Delays::of(input, usable);
         for path in usable {
             let queued = &mut self.queued[usize::from(path)];
@@ -293,7 +322,15 @@ impl Lane {
         {
             let bulk = &mut self.bulk[0][usize::from(home)];
             *bulk = bulk.saturating_add(1);
+            input.flow.was_bulk = true;
+            self.group(input).into_iter().for_each(|at| self.groups[at].small = 0);
         }
+    }
+
+    /// Where what is known of flows to the packet's host stands.
+    fn group(&self, input: &Input<'_>) -> Option<usize> {
+        let fits = |g: &Group| (g.remote, g.datagram) == (input.remote, input.datagram);
+        self.groups.iter().position(|group| fits(group) && group.at != Instant::ZERO)
     }
 
     /// Once a period: which paths are full, which idle.
@@ -333,15 +370,14 @@ impl Lane {
 
     /// The home of a new flow, or of one that lost its own.
     fn place(&mut self, input: &Input<'_>, usable: PathSet) -> Option<PathId> {
-        let (remote, datagram) = (input.remote, input.datagram);
-        let fits = |g: &Group| (g.remote, g.datagram) == (remote, datagram) && within(g.at, input.now);
-        let known = self.groups.iter().position(fits);
         let delays = Delays::of(input, usable);
-        if datagram && input.bytes < TRANSFER_BYTES {
-            return usable.iter().min_by_key(|path| delays.arrival_us(*path, input));
+        let nearest = || usable.iter().min_by_key(|path| delays.arrival_us(*path, input));
+        if input.datagram && input.bytes < TRANSFER_BYTES {
+            return nearest();
         }
+        let known = self.group(input);
         let (at, home) = match known {
-            Some(at) => {
+            Some(at) if self.groups[at].is_transfer(input.now) => {
                 let flows = self.groups[at].flows;
                 let cost = |path: &PathId| {
                     let flows = u64::from(u16::from(flows[usize::from(*path)]).max(self.bulk(*path))) + 1;
@@ -354,17 +390,20 @@ impl Lane {
                 let near = |path: &PathId| !input.datagram || base_us(*path) - least_us <= MAX_SKEW_US;
                 (at, usable.iter().filter(near).min_by_key(cost)?)
             }
-            None => {
+            _ => {
                 let end_us = |path: &PathId| {
                     let share = u64::from(self.bulk(*path)) + 1;
                     let capacity = self.senders.share_bps(input, *path) / 1000;
                     let transfer_us = (FIRST_BITS * share * 1000).checked_div(capacity).unwrap_or(0);
                     delays.arrival_us(*path, input).saturating_add(transfer_us.cast_signed())
                 };
-                let home = usable.iter().min_by_key(end_us)?;
-                let oldest = (0..GROUPS).min_by_key(|i| self.groups[*i].at).unwrap_or(0);
-                self.groups[oldest] = Group { remote, datagram, ..Group::default() };
-                (oldest, home)
+                let group = known.map(|at| self.groups[at]).unwrap_or_default();
+                let home = if group.is_asked() { nearest()? } else { usable.iter().min_by_key(end_us)? };
+                let at = known.or((0..GROUPS).min_by_key(|at| self.groups[*at].at)).unwrap_or(0);
+                let (remote, datagram) = (input.remote, input.datagram);
+                let flows = if within(group.at, input.now) { group.flows } else { Group::default().flows };
+                self.groups[at] = Group { remote, datagram, flows, ..group };
+                (at, home)
             }
         };
         self.groups[at].add(home, input.now);

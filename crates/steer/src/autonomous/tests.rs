@@ -24,6 +24,7 @@ struct Bed {
     loads: Vec<LoadView>,
     now: Instant,
     datagrams: bool,
+    ends: bool,
     bytes: u32,
 }
 
@@ -39,6 +40,7 @@ impl Bed {
             loads: loads.to_vec(),
             now: Instant::from_secs(1),
             datagrams: false,
+            ends: false,
             bytes: 1400,
         }
     }
@@ -58,6 +60,7 @@ impl Bed {
             remote,
             bytes: self.bytes,
             datagram: self.datagrams,
+            ends: self.ends,
             flow,
             loads: &self.loads,
             now: self.now,
@@ -148,6 +151,81 @@ fn flows_to_one_host_at_once_are_spread_by_capacity_and_others_are_not() {
     }
     bed.wait(3_000);
     assert_eq!(bed.packet(&mut FlowSteer::default(), 7), 0, "no longer the same transfer");
+}
+
+/// A connection of so many packets that begins and ends now; where it begins.
+fn connection(bed: &mut Bed, remote: u64, packets: u32) -> PathId {
+    let flow = &mut FlowSteer::default();
+    let home = bed.packet(flow, remote);
+    for _ in 1..packets {
+        bed.packet(flow, remote);
+    }
+    bed.ends = true;
+    // Its end is sent again.
+    for _ in 0..2 {
+        bed.packet(flow, remote);
+    }
+    bed.ends = false;
+    home
+}
+
+#[test]
+fn connections_one_after_the_other_are_no_parts_of_one_transfer() {
+    let mut bed = Bed::new(&[load(5, 0, 150), load(20, 0, 50)]);
+    for bytes in [100, 1400] {
+        bed.bytes = bytes;
+        for n in 0..8 {
+            assert_eq!(connection(&mut bed, 7, 50), 0, "{n}, {bytes} bytes a packet");
+            bed.wait(600);
+        }
+    }
+}
+
+#[test]
+fn a_host_that_is_asked_questions_is_asked_by_the_nearest_path() {
+    let mut bed = Bed::new(&[measured(5, 20), measured(25, 200)]);
+    // A transfer of 100 kB would end first on the second.
+    let homes: Vec<_> = (0..6).map(|_| connection(&mut bed, 7, 5)).collect();
+    assert_eq!(homes, [1, 1, 0, 0, 0, 0]);
+    assert_eq!(connection(&mut bed, 8, 5), 1, "another host");
+    bed.wait(30_000);
+    assert_eq!(connection(&mut bed, 7, 5), 0, "half a minute later");
+    // At once they are spread all the same.
+    let homes: Vec<_> = (0..11).map(|_| bed.packet(&mut FlowSteer::default(), 7)).collect();
+    assert_eq!(homes.iter().filter(|home| **home == 0).count(), 2, "{homes:?}");
+    bed.wait(3_000);
+    // Each is closed after the next one was opened.
+    let mut before: Option<FlowSteer> = None;
+    for _ in 0..5 {
+        let mut flow = FlowSteer::default();
+        assert_eq!(bed.packet(&mut flow, 7), 0);
+        bed.ends = true;
+        before.iter_mut().for_each(|before| assert_eq!(bed.packet(before, 7), 0));
+        bed.ends = false;
+        before = Some(flow);
+        bed.wait(100);
+    }
+    bed.wait(3_000);
+    // One that was bulk: the next may be so, too.
+    connection(&mut bed, 7, 50);
+    assert_eq!(connection(&mut bed, 7, 5), 1);
+}
+
+#[test]
+fn a_transfer_with_a_control_connection_is_none_of_questions() {
+    let mut bed = Bed::new(&[measured(5, 20), measured(25, 200)]);
+    for _ in 0..4 {
+        let (control, data) = (&mut FlowSteer::default(), &mut FlowSteer::default());
+        assert_eq!(bed.packet(control, 7), 1);
+        for _ in 0..50 {
+            bed.packet(data, 7);
+        }
+        bed.ends = true;
+        bed.packet(data, 7);
+        bed.packet(control, 7);
+        bed.ends = false;
+        bed.wait(1_000);
+    }
 }
 
 /// A path without a queue that was measured and never full.

@@ -13,7 +13,7 @@ pub use checksum::{complete_checksum, fold, internet_checksum, pseudo_header_sum
 pub use echo::{ECHO_HEADER_LEN, Echo, emit_echo, parse_echo};
 pub use ecn::{Ecn, ecn, set_ce};
 pub use flow::{FlowKey, HashKey, IpPacket, dst, protocol_and_port, src_dst};
-pub use mss::{clamp_mss, clamp_mss_with};
+pub use mss::{clamp_mss, clamp_mss_with, ends_connection};
 pub use rewrite::{rewrite_dst, rewrite_src};
 pub use too_big::{may_fragment, packet_too_big};
 pub(crate) use udp::{checked_ip, emit_ip, most};

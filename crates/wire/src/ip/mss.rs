@@ -40,6 +40,15 @@ pub fn clamp_mss_with(packet: &mut [u8], mtu: impl FnOnce() -> u16) -> Option<u1
     Some(old)
 }
 
+/// Whether a packet ends the connection in its direction: TCP with FIN or RST.
+#[must_use]
+pub fn ends_connection(packet: &[u8]) -> bool {
+    const FIN_OR_RST: u8 = 0x05;
+    let Ok(ip) = IpPacket::parse(packet) else { return false };
+    let is_tcp = ip.protocol == protocol::TCP && !ip.fragment;
+    is_tcp && packet.get(ip.payload).and_then(|tcp| tcp.get(13)).is_some_and(|flags| flags & FIN_OR_RST > 0)
+}
+
 /// Offset of the MSS value within TCP options.
 fn mss_offset(options: &[u8]) -> Option<usize> {
     let mut at = 0;
