@@ -75,7 +75,7 @@ const FIRST_BITS: u64 = 800_000;
 const TRANSFER_BYTES: u32 = 1_200;
 /// Flows to one host belong together when they begin within this time.
 const GROUP: Duration = Duration::from_secs(2);
-const GROUPS: usize = 4;
+const GROUPS: usize = 16;
 /// A host whose last connections, so many in a row, were never bulk is asked questions: one alone may have been the control
 /// connection of a transfer.
 const QUESTIONS: u8 = 2;
