@@ -560,7 +560,8 @@ proptest! {
             let rtt_us = f64::from(lossy.rtt_us);
             // What a period holds has to be bulk.
             let per_round = per_round.max(6e-6 * rtt_us * 50.0);
-            prop_assume!(home == 0 || per_round < 3.0 * window);
+            // Well below what only a sender has that does not answer loss: whole packets are counted.
+            prop_assume!(home == 0 || per_round + 1.0 < 2.8 * window);
             run(&mut bed, first, per_round, rtt_us, 1_250);
             // More than a new flow may begin with, as it is known by now.
             let steady = home == 0;
