@@ -361,6 +361,9 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     problems
 }
 
+/// Beyond that the ends of an axis are so far apart, or so near for their size, that no marks can be found between them.
+const FARTHEST: f64 = 1e15;
+
 /// What is wrong with a plot by itself.
 fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let (points, group) = (plot.series.len(), plot.group.max(1) as usize);
@@ -374,6 +377,14 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let wanted = if scatter { points / group } else { points };
     if !plot.labels.is_empty() && plot.labels.len() != wanted {
         problem("labels", if group > 1 { "give one label per group" } else { "give one label per series" });
+    }
+    for (key, low, high) in [("x_min", plot.x_min, plot.x_max), ("y_min", plot.y_min, plot.y_max)] {
+        if low.zip(high).is_some_and(|(low, high)| low >= high) {
+            problem(key, "is not below the other end of its axis");
+        }
+        if low.into_iter().chain(high).any(|end| end.abs() > FARTHEST) {
+            problem(key, "and the other end of its axis: 1e15 at most");
+        }
     }
     let bars = plot.kind == PlotKind::Bars;
     if (plot.y_log && bars) || (plot.x_log && (bars || plot.kind == PlotKind::Box)) {

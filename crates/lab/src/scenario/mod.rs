@@ -394,6 +394,16 @@ link = "wifi"
         parse_text(SMALL, &["duration_s=1000", "sample_ms=1"]).unwrap();
         let says = parse_text(SMALL, &["duration_s=3600", "sample_ms=1"]).unwrap_err();
         assert!(says.contains("sample_ms: makes 3600000 points of each series: take 4 or more"), "{says}");
+        let says = parse_text(SMALL, &["backends=[]"]).unwrap_err();
+        assert!(says.contains("backends: names none; there is virtual, netns"), "{says}");
+        let plot = format!(
+            "{SMALL}[[plot]]\nkind = \"time\"\ntitle = \"t\"\nseries = [\"flow.down.goodput_mbps\"]\n"
+        );
+        parse_text(&plot, &["plot.0.x_min=0", "plot.0.x_max=1e15"]).unwrap();
+        for (ends, wrong) in [("0", "x_min: is not below"), ("1e300", "1e15 at most")] {
+            let says = parse_text(&plot, &["plot.0.x_min=0", &format!("plot.0.x_max={ends}")]).unwrap_err();
+            assert!(says.contains(wrong), "{says}");
+        }
         let says = parse_text(SMALL, &["duration_s=3600", "event.0.every_s=0.001"]).unwrap_err();
         assert!(says.contains("event.0.every_s: happens 3595000 times"), "{says}");
     }

@@ -668,6 +668,9 @@ impl Check {
                 }
             }
         }
+        if file.backends.is_empty() {
+            self.problem("backends", format!("names none; there is {}", file::BackendName::NAMES.join(", ")));
+        }
         if file.measure_from_s >= file.duration_s {
             self.problem("measure_from_s", "is after the end of the run (duration_s)");
         }
