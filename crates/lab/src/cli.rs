@@ -228,8 +228,13 @@ fn run_all(args: &RunArgs) -> ExitCode {
         .iter()
         .map(|(given, scenario)| (scenario, choose(args.backend, *given, scenario)))
         .collect();
+    let netns = jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns));
+    if let Err(error) = make_folders(args, netns) {
+        eprintln!("error: {error:#}");
+        return End::BadInput.into();
+    }
     let mut sandbox = None;
-    if jobs.iter().any(|(_, choice)| *choice == Choice::Run(BackendName::Netns)) {
+    if netns {
         match sandbox::enter() {
             Ok(Entered::Done(code)) => return ExitCode::from(code),
             Ok(Entered::Sandbox(inside)) => sandbox = Some(inside),
@@ -255,12 +260,14 @@ fn run_all(args: &RunArgs) -> ExitCode {
                 continue;
             }
         };
-        let result = one(args, scenario, backend, sandbox.as_ref()).map(|(verdicts, report)| {
-            reports.extend(report);
-            count += verdicts;
-            scenarios_run += 1;
-            if verdicts.failed > 0 { End::Failed } else { End::Good }
-        });
+        let result = one(args, scenario, &report_name(scenario, &scenarios), backend, sandbox.as_ref()).map(
+            |(verdicts, report)| {
+                reports.extend(report);
+                count += verdicts;
+                scenarios_run += 1;
+                if verdicts.failed > 0 { End::Failed } else { End::Good }
+            },
+        );
         end = end.max(result.unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
             let is = |what: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(what);
@@ -277,7 +284,7 @@ fn run_all(args: &RunArgs) -> ExitCode {
         }
     }
     if scenarios_run > 1 && !args.json && !args.quiet {
-        say(&format!("{scenarios_run} scenarios, {count}\n"));
+        end = end.max(said(say(&format!("{scenarios_run} scenarios, {count}\n"))));
     }
     if let Some(folder) = &args.out
         && reports.len() > 1
@@ -287,6 +294,28 @@ fn run_all(args: &RunArgs) -> ExitCode {
         end = end.max(End::Failed);
     }
     end.into()
+}
+
+/// What the report of a scenario is called: as the scenario, with its folder before it if another one has the name.
+fn report_name(scenario: &Scenario, all: &[(bool, Scenario)]) -> String {
+    let taken = all.iter().any(|(_, other)| other.name == scenario.name && other.file != scenario.file);
+    let folder = scenario.file.parent().and_then(Path::file_name).filter(|_| taken);
+    folder.map_or_else(|| scenario.name.clone(), |f| format!("{}-{}", f.to_string_lossy(), scenario.name))
+}
+
+/// Makes the folders that are asked for, before hours of runs end at them; what the sandbox has of its own would be gone with
+/// it.
+fn make_folders(args: &RunArgs, sandboxed: bool) -> anyhow::Result<()> {
+    let page = args.markdown.as_ref().and_then(|page| page.parent()).filter(|f| !f.as_os_str().is_empty());
+    let folders = [("--out", args.out.as_deref()), ("--logs", args.logs.as_deref()), ("--markdown", page)];
+    for (flag, folder) in folders.into_iter().filter_map(|(flag, folder)| Some((flag, folder?))) {
+        let context = || format!("{flag}: {}", folder.display());
+        std::fs::create_dir_all(folder).with_context(context)?;
+        if sandboxed && folder.canonicalize().with_context(context)?.starts_with("/run") {
+            anyhow::bail!("{}: what is in /run is hidden from the sandbox; give another folder", context());
+        }
+    }
+    Ok(())
 }
 
 /// What becomes of a scenario.
@@ -322,6 +351,7 @@ fn missing(scenario: &Scenario) -> String {
 fn one(
     args: &RunArgs,
     scenario: &Scenario,
+    report_name: &str,
     name: BackendName,
     sandbox: Option<&Sandbox>,
 ) -> anyhow::Result<(Count, Option<report::Written>)> {
@@ -351,29 +381,45 @@ fn one(
     let failed = done.failed();
     if args.json {
         let line = serde_json::to_string(&output::line(scenario, &done)).context("metrics as JSON")?;
-        say(&format!("{line}\n"));
+        say(&format!("{line}\n"))?;
     } else if !args.quiet || failed {
-        say(&format!("{}\n", output::table(scenario, &done)));
+        say(&format!("{}\n", output::table(scenario, &done)))?;
         if let Some(of) = &scenario.matrix {
-            say(&format!("{}\n", matrix::text(of, &done)));
+            say(&format!("{}\n", matrix::text(of, &done)))?;
         }
     }
     if args.bands {
-        say(&output::bands(scenario, &done));
+        say(&output::bands(scenario, &done))?;
     }
     if let Some(page) = &args.markdown {
         markdown::put(page, scenario, &done)?;
     }
-    let report = args.out.as_ref().map(|folder| report::write(folder, scenario, &done)).transpose()?;
+    let report =
+        args.out.as_ref().map(|folder| report::write(folder, report_name, scenario, &done)).transpose()?;
     if let (Some(report), false) = (&report, args.quiet || args.json) {
-        say(&format!("report: {}\n", report.html.display()));
+        say(&format!("report: {}\n", report.html.display()))?;
     }
     Ok((Count::of(&done.claims), report))
 }
 
-/// Prints; a reader that went away (`| head`) is no error of ours.
-fn say(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+/// Prints; a reader that went away (`| head`) is no error of ours, a full disk is.
+fn say(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
+}
+
+/// What is left of a program that had only to print.
+fn said(result: anyhow::Result<()>) -> End {
+    match result {
+        Ok(()) => End::Good,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            End::Failed
+        }
+    }
 }
 
 fn check(paths: &[PathBuf], sets: &[String]) -> End {
@@ -381,20 +427,22 @@ fn check(paths: &[PathBuf], sets: &[String]) -> End {
     if load_all(paths, sets, Form::Quick, &Select::Chosen).is_none() {
         return End::BadInput;
     }
+    let mut end = End::Good;
     for (_, scenario) in &scenarios {
         print_warnings(scenario);
         let claims = scenario.claims.len();
         if !scenario.missing.is_empty() {
-            say(&format!("{}: not checked, it needs {}\n", scenario.file.display(), missing(scenario)));
+            let line = format!("{}: not checked, it needs {}\n", scenario.file.display(), missing(scenario));
+            end = end.max(said(say(&line)));
             continue;
         }
-        say(&format!("{}: good, {claims} claims\n", scenario.file.display()));
+        end = end.max(said(say(&format!("{}: good, {claims} claims\n", scenario.file.display()))));
         // `run` runs it all the same.
         for line in Problems::new(&scenario.file, claims::audit::audit(scenario)).to_string().lines() {
             eprintln!("warning: {line}");
         }
     }
-    End::Good
+    end
 }
 
 fn list(paths: &[PathBuf]) -> End {
@@ -409,8 +457,7 @@ fn list(paths: &[PathBuf]) -> End {
         let paper = scenario.paper.clone().unwrap_or_default();
         table.add_row([scenario.file.display().to_string(), scenario.title.clone(), paper, backends]);
     }
-    say(&format!("{}\n", table.trim_fmt()));
-    End::Good
+    said(say(&format!("{}\n", table.trim_fmt())))
 }
 
 /// All scenarios of the paths, and whether each was named itself; `None` (said why) if one is wrong.

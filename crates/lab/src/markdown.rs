@@ -22,7 +22,22 @@ pub fn put(page: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Result<
         Err(error) => return Err(error).with_context(name),
     };
     let new = replaced(&old, &scenario.name, &table(scenario, done)).with_context(name)?;
-    std::fs::write(page, new).with_context(name)
+    rewrite(page, &new).with_context(name)
+}
+
+/// Puts `text` in the place of a page: all of it, or nothing where there is no room.
+///
+/// # Errors
+/// It cannot be written; the old page is still there.
+pub fn rewrite(page: &Path, text: &str) -> std::io::Result<()> {
+    let page = page.canonicalize().unwrap_or_else(|_| page.to_owned());
+    let mut new = page.clone().into_os_string();
+    new.push(".new");
+    let written = std::fs::write(&new, text).and_then(|()| match std::fs::metadata(&page) {
+        Ok(old) => std::fs::set_permissions(&new, old.permissions()),
+        Err(_) => Ok(()),
+    });
+    written.and_then(|()| std::fs::rename(&new, &page)).inspect_err(|_| drop(std::fs::remove_file(&new)))
 }
 
 /// The table of a scenario: claim, paper's figure, ours with its spread, band, whether it holds.
@@ -119,6 +134,21 @@ mod tests {
         assert!(table.contains("| a \\| b | 2.5 ms | 3 [1 – 5] ms | ≤ 9 | yes |"), "{table}");
         assert!(table.contains("| ≤ 1 | differs (1 of 5 seeds) (1) |"), "{table}");
         assert!(table.ends_with("| ≤ 2 | differs (2 of 5 seeds) (1) |\n\n(1) moon.\n"), "{table}");
+    }
+
+    #[test]
+    fn a_page_is_there_until_the_new_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("page.md");
+        rewrite(&page, "one").unwrap();
+        // Nothing can be written to where the new one would be.
+        std::fs::create_dir(folder.path().join("page.md.new")).unwrap();
+        assert!(rewrite(&page, "two").is_err());
+        assert_eq!(std::fs::read_to_string(&page).unwrap(), "one");
+        std::fs::remove_dir(folder.path().join("page.md.new")).unwrap();
+        rewrite(&page, "two").unwrap();
+        assert_eq!(std::fs::read_to_string(&page).unwrap(), "two");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

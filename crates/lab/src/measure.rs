@@ -113,8 +113,10 @@ pub fn packets(
     put("lost_percent", if sent == 0 { 0.0 } else { lost as f64 * 100.0 / sent as f64 });
     put("reordered_packets", reordered as f64);
     put("duplicate_packets", duplicates as f64);
+    // What arrives after the end is not lost, and that is all that is said of it.
+    let within = first.iter().filter(|a| a.arrived_s <= times.end_s);
     let delays: Vec<(f64, f64)> =
-        first.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
+        within.map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
     delay_metrics(out, flow, "delay", &delays, times);
     deliveries(out, flow, first.iter().map(|a| (a.arrived_s, payload_bytes)), times);
 }

@@ -50,6 +50,9 @@ pub fn table(scenario: &Scenario, done: &Finished) -> String {
         let ids: Vec<&str> = claims.iter().map(|c| c.claim.id.as_str()).collect();
         text.push_str(&format!("differs · {}: {why}\n", ids.join(", ")));
     }
+    if scenario.quick && done.failed() {
+        text.push_str("quick form: bands are those of the whole form, which decides (see the file)\n");
+    }
     for checked in &done.claims {
         if let Some(misfit) = checked.misfit() {
             text.push_str(&format!("NO · {}: {misfit}\n", checked.claim.id));

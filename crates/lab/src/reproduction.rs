@@ -10,6 +10,7 @@
 //! was, so that runs in namespaces, which need root and time, may be made apart.
 
 use crate::claims::band;
+use crate::markdown;
 use crate::output::short;
 use crate::scenario::file::{BackendName, Claim, PaperValue};
 use crate::scenario::{self, Form, Scenario, Select};
@@ -82,7 +83,7 @@ pub fn write(page: &Path, scenarios: &Path, results: &[PathBuf]) -> anyhow::Resu
         }
     }
     let new = text(&old, &papers(scenarios)?, &lines);
-    std::fs::write(page, new).with_context(|| page.display().to_string())
+    markdown::rewrite(page, &new).with_context(|| page.display().to_string())
 }
 
 /// What of the claims of the scenarios is not on the page: `scenario/claim` and the backend.

@@ -53,7 +53,7 @@ pub trait Watch: Sync {
 /// Runs `scenario` with `seeds` seeds from `seed` on.
 ///
 /// # Errors
-/// The first run that went wrong; a claim about a metric that does not exist.
+/// The first run that went wrong.
 pub fn run(
     scenario: &Scenario,
     backend: &dyn Backend,
@@ -117,11 +117,7 @@ pub fn run(
         scenario.matrix.as_ref().is_none_or(|of| matrix::is_judged(claim, of, backend.name()))
     };
     let claims: Vec<Claim> = scenario.claims.iter().filter(judged).cloned().collect();
-    if scenario.matrix.is_some() {
-        per_seed.iter_mut().for_each(|metrics| matrix::without_number(&claims, metrics));
-    }
-    let claims =
-        judge(&claims, backend.name(), &per_seed).with_context(|| scenario.file.display().to_string())?;
+    let claims = judge(&claims, backend.name(), &per_seed);
     Ok(Finished {
         backend: backend.name(),
         seed,

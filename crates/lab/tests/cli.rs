@@ -22,7 +22,10 @@ fn exit_codes_mean_something() {
     let code = |args: &[&str]| lab(args).status.code();
     assert_eq!(code(&["run", TABLE5]), Some(0));
     assert_eq!(code(&["run", TABLE5, "--set", "claim.both-1.min=99", "--quiet"]), Some(2));
-    assert_eq!(code(&["run", TABLE5, "--set", "claim.junction-1.min=99"]), Some(1));
+    assert_eq!(
+        code(&["run", TABLE5, "--set", "claim.junction-1.min=99", "--set", "claim.junction-1.max=100"]),
+        Some(1)
+    );
     assert_eq!(code(&["run", TABLE5, "--backend", "netns"]), Some(2));
     assert_eq!(code(&["run", "no-such-file.toml"]), Some(2));
     assert_eq!(code(&["run"]), Some(2));
@@ -76,4 +79,58 @@ fn a_report_needs_nothing_else() {
     }
     let json = std::fs::read_to_string(out.join("table5-memory.virtual.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&json).unwrap();
+}
+
+const SMALL: &str = "title = \"t\"\nduration_s = 1\n[link.w]\n[ue.u]\naccesses = [{ name = \"w\", link = \"w\" }]\n\
+    [flow.f]\nkind = \"bulk_tcp\"\nbytes = 1_000_000_000\nvia = \"direct:w\"\n\
+    [[claim]]\nid = \"rate\"\nwhat = \"w\"\nmetric = \"flow.f.goodput_mbps\"\nmin = 1\n\
+    [[claim]]\nid = \"time\"\nwhat = \"w\"\nmetric = \"flow.f.completion_s\"\nmax = 1\n";
+
+#[test]
+fn a_transfer_that_does_not_complete_fails_its_claim_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s.toml");
+    std::fs::write(&file, SMALL).unwrap();
+    let out = lab(&["run", file.to_str().unwrap()]);
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert!(said.contains("NO · time: the run has no `flow.f.completion_s`"), "{said}");
+    assert!(said.contains("Mbit/s") || said.contains("yes"), "{said}");
+    let out = lab(&["run", file.to_str().unwrap(), "--json", "--seeds", "2"]);
+    let line: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (line["claims"][0]["holds"].as_bool(), line["claims"][1]["verdict"].as_str()),
+        (Some(true), Some("fails"))
+    );
+    assert!(line["claims"][1]["spread"].is_null());
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch-lab"));
+    command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let out = command.args(["run", TABLE5, "--json"]).stdout(full).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("error: standard output: No space left"), "{}", text(&out.stderr));
+    // Before anything runs.
+    let out = lab(&["run", TABLE5, "--out", "/dev/null/report"]);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0));
+    assert!(text(&out.stderr).starts_with("error: --out: /dev/null/report: "), "{}", text(&out.stderr));
+}
+
+#[test]
+fn scenarios_of_one_name_have_a_report_each() {
+    let folder = tempfile::tempdir().unwrap();
+    for part in ["one", "two"] {
+        std::fs::create_dir(folder.path().join(part)).unwrap();
+        std::fs::write(folder.path().join(part).join("same.toml"), SMALL).unwrap();
+    }
+    let out = folder.path().join("report");
+    lab(&["run", folder.path().to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let index = std::fs::read_to_string(out.join("index.html")).unwrap();
+    for part in ["one", "two"] {
+        assert!(out.join(format!("{part}-same.virtual.html")).is_file());
+        assert!(index.contains(&format!("{part}-same.virtual.html")), "{index}");
+    }
 }

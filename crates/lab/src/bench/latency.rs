@@ -69,6 +69,7 @@ fn once(bench: &Bench, kind: Kind) -> Result<(Vec<u64>, u64)> {
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,
         setup: Default::default(),
+        sent: None,
         report: sent.clone(),
     });
     let mut sink =

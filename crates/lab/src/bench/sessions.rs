@@ -193,6 +193,7 @@ pub(super) fn ping_pong(
         payload_bytes: PAYLOAD_BYTES,
         bursts: None,
         setup: Default::default(),
+        sent: None,
         report: report.clone(),
     });
     let name = |what: &str| format!("{what}-{tag}");

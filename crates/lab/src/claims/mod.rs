@@ -45,15 +45,18 @@ pub struct Checked {
     pub values: Vec<f64>,
     /// Judged on the median, or at every seed.
     pub verdict: Verdict,
+    /// The first metric of it that a run did not produce, such as the time of a transfer that did not complete.
+    pub absent: Option<String>,
     /// Measured in real time, where machines differ by more than seeds.
     real_time: bool,
 }
 
 impl Checked {
-    /// Smallest and largest value, where there are several seeds.
+    /// Smallest and largest value, where there are several seeds with one.
     #[must_use]
     pub fn spread(&self) -> Option<(f64, f64)> {
-        (self.values.len() > 1).then(|| extent(&self.values))
+        let (low, high) = extent(&self.values);
+        (self.values.len() > 1 && low <= high).then_some((low, high))
     }
 
     /// Seeds at which it holds, and seeds run.
@@ -62,9 +65,12 @@ impl Checked {
         (self.values.iter().filter(|v| in_band(&self.claim, **v)).count(), self.values.len())
     }
 
-    /// What is wrong with the reason of a claim that fails in spite of one.
+    /// What is to be said of a claim that fails beside its value: what it lacks, or what is wrong with its reason.
     #[must_use]
     pub fn misfit(&self) -> Option<String> {
+        if let Some(metric) = self.absent.as_ref().filter(|_| self.verdict == Verdict::Fails) {
+            return Some(format!("the run has no `{metric}`"));
+        }
         let differs = self.claim.differs.as_ref().filter(|_| self.verdict == Verdict::Fails)?;
         let (holding, all) = self.seeds();
         Some(if holding == all {
@@ -79,27 +85,10 @@ impl Checked {
 /// So many seeds in the claim's own band take its reason away.
 const ENOUGH_SEEDS: usize = 5;
 
-/// A claim names a metric that the run did not produce.
-#[derive(Debug, thiserror::Error)]
-#[error("claim `{claim}`: there is no metric `{metric}`{near}")]
-pub struct NoMetric {
-    /// Its id.
-    pub claim: String,
-    /// The name.
-    pub metric: String,
-    /// Near names, as the end of a sentence.
-    pub near: String,
-}
-
-/// Judges the claims of a scenario on the metrics of one or several seeds.
-///
-/// # Errors
-/// A claim that names a metric which does not exist.
-pub fn judge(
-    claims: &[Claim],
-    backend: BackendName,
-    seeds: &[BTreeMap<String, f64>],
-) -> Result<Vec<Checked>, NoMetric> {
+/// Judges the claims of a scenario on the metrics of one or several seeds. A claim of a metric that a run did not produce
+/// has no number there, and fails: that there are such names was checked before.
+#[must_use]
+pub fn judge(claims: &[Claim], backend: BackendName, seeds: &[BTreeMap<String, f64>]) -> Vec<Checked> {
     claims
         .iter()
         .filter(|c| c.backends.as_ref().is_none_or(|b| b.contains(&backend)))
@@ -107,27 +96,29 @@ pub fn judge(
         .collect()
 }
 
-fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) -> Result<Checked, NoMetric> {
-    let mut values = Vec::with_capacity(seeds.len());
+fn judge_one(claim: &Claim, real_time: bool, seeds: &[BTreeMap<String, f64>]) -> Checked {
+    let (mut values, mut absent) = (Vec::with_capacity(seeds.len()), None);
     for metrics in seeds {
         // Parsed before the run; a text that is no expression has no value.
         let Ok(expr) = Expr::parse(&claim.metric) else { continue };
-        let value = expr.value(&|name| lookup(metrics, name)).map_err(|metric| NoMetric {
-            claim: claim.id.clone(),
-            near: metrics::near(&metric, metrics.keys().map(String::as_str)),
-            metric,
-        })?;
-        values.push(value);
+        let value = expr.value(&|name| lookup(metrics, name));
+        values.push(value.unwrap_or_else(|metric| {
+            absent.get_or_insert(metric);
+            f64::NAN
+        }));
     }
-    let measured = Some(median(&values)).filter(|m| m.is_finite());
-    let verdict = verdict(claim, real_time, &values, measured.as_slice());
-    Ok(Checked { claim: claim.clone(), measured, values, verdict, real_time })
+    let measured = Some(median(&values)).filter(|m| m.is_finite() && absent.is_none());
+    let verdict = match absent {
+        None => verdict(claim, real_time, &values, measured.as_slice()),
+        Some(_) => Verdict::Fails,
+    };
+    Checked { claim: claim.clone(), measured, values, verdict, absent, real_time }
 }
 
 /// Judges anew: a claim that does not hold at every seed does not hold, and one with a reason is where it says at
 /// every seed.
 pub fn at_every_seed(claims: &mut [Checked]) {
-    for checked in claims {
+    for checked in claims.iter_mut().filter(|checked| checked.absent.is_none()) {
         checked.verdict = verdict(&checked.claim, checked.real_time, &checked.values, &checked.values);
     }
 }
@@ -295,6 +286,11 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
         if claim.min.is_none() && claim.max.is_none() && claim.within_percent.is_none() {
             problem(path.clone(), "cannot fail: give min, max or within_percent".into());
         }
+        if let (Some(low), Some(high)) = ends(claim)
+            && low > high
+        {
+            problem(path.clone(), format!("can never hold: its band is from {low} to {high}"));
+        }
         if claim.within_percent.is_some() && !matches!(claim.paper, Some(PaperValue::Number(_))) {
             problem(format!("{path}.within_percent"), "needs a number as `paper`".into());
         }
@@ -365,6 +361,9 @@ pub fn check(file: &File, cases: &[Case]) -> Vec<Problem> {
     problems
 }
 
+/// Beyond that the ends of an axis are so far apart, or so near for their size, that no marks can be found between them.
+const FARTHEST: f64 = 1e15;
+
 /// What is wrong with a plot by itself.
 fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let (points, group) = (plot.series.len(), plot.group.max(1) as usize);
@@ -378,6 +377,14 @@ fn problems_of_plot(plot: &Plot, problem: &mut impl FnMut(&str, &str)) {
     let wanted = if scatter { points / group } else { points };
     if !plot.labels.is_empty() && plot.labels.len() != wanted {
         problem("labels", if group > 1 { "give one label per group" } else { "give one label per series" });
+    }
+    for (key, low, high) in [("x_min", plot.x_min, plot.x_max), ("y_min", plot.y_min, plot.y_max)] {
+        if low.zip(high).is_some_and(|(low, high)| low >= high) {
+            problem(key, "is not below the other end of its axis");
+        }
+        if low.into_iter().chain(high).any(|end| end.abs() > FARTHEST) {
+            problem(key, "and the other end of its axis: 1e15 at most");
+        }
     }
     let bars = plot.kind == PlotKind::Bars;
     if (plot.y_log && bars) || (plot.x_log && (bars || plot.kind == PlotKind::Box)) {
@@ -435,12 +442,12 @@ mod tests {
     fn the_median_is_judged_and_the_spread_told() {
         let mut c = claim("x * 2");
         c.max = Some(6.0);
-        let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0])).unwrap()[0];
+        let checked = &judge(&[c.clone()], BackendName::Virtual, &seeds(&[9.0, 1.0, 3.0]))[0];
         assert_eq!(checked.measured, Some(6.0));
         assert_eq!((checked.spread(), checked.seeds()), (Some((2.0, 18.0)), (2, 3)));
         assert_eq!(checked.verdict, Verdict::Holds);
         c.differs = reason(17.0, 19.0);
-        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0])).unwrap()[0];
+        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[9.0]))[0];
         assert_eq!((checked.verdict, checked.spread()), (Verdict::Differs, None));
     }
 
@@ -449,7 +456,7 @@ mod tests {
         let mut c = claim("x");
         c.max = Some(6.0);
         let judged = |c: &Claim, values: &[f64]| {
-            let mut claims = judge(std::slice::from_ref(c), BackendName::Virtual, &seeds(values)).unwrap();
+            let mut claims = judge(std::slice::from_ref(c), BackendName::Virtual, &seeds(values));
             at_every_seed(&mut claims);
             claims[0].verdict
         };
@@ -465,8 +472,7 @@ mod tests {
         let mut c = claim("x");
         (c.min, c.differs) = (Some(5.0), reason(2.0, 4.0));
         let judged = |values: &[f64]| {
-            let checked =
-                judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).unwrap().remove(0);
+            let checked = judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).remove(0);
             (checked.verdict, checked.misfit().unwrap_or_default())
         };
         assert_eq!(judged(&[3.0]), (Verdict::Differs, String::new()));
@@ -479,9 +485,8 @@ mod tests {
         assert!(says.ends_with("take the reason away"), "{says}");
         // In both bands: told while the seeds are few.
         c.differs = reason(2.0, 6.0);
-        let judged = |values: &[f64]| {
-            judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values)).unwrap()[0].verdict
-        };
+        let judged =
+            |values: &[f64]| judge(std::slice::from_ref(&c), BackendName::Virtual, &seeds(values))[0].verdict;
         assert_eq!(judged(&[5.5]), Verdict::Differs);
         assert_eq!(judged(&[4.0, 5.0, 5.5, 5.6, 5.7]), Verdict::Differs);
         assert_eq!(judged(&[5.1, 5.0, 5.5, 5.6, 5.7]), Verdict::Fails);
@@ -491,9 +496,8 @@ mod tests {
     fn in_real_time_a_few_runs_may_hold_in_spite_of_a_reason() {
         let mut c = claim("x");
         (c.min, c.differs) = (Some(5.0), reason(2.0, 5.0));
-        let judged = |values: &[f64]| {
-            judge(std::slice::from_ref(&c), BackendName::Netns, &seeds(values)).unwrap()[0].verdict
-        };
+        let judged =
+            |values: &[f64]| judge(std::slice::from_ref(&c), BackendName::Netns, &seeds(values))[0].verdict;
         assert_eq!(judged(&[5.1]), Verdict::Holds);
         assert_eq!(judged(&[4.0, 5.1, 5.2]), Verdict::Holds);
         assert_eq!(judged(&[4.0, 4.1, 5.2]), Verdict::Differs);
@@ -514,14 +518,37 @@ mod tests {
     fn what_is_no_number_does_not_hold() {
         let mut c = claim("x / 0");
         c.min = Some(1.0);
-        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0])).unwrap()[0];
+        let checked = &judge(&[c], BackendName::Virtual, &seeds(&[1.0]))[0];
         assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
     }
 
     #[test]
-    fn a_missing_metric_lists_near_names() {
-        let error = judge(&[claim("xx")], BackendName::Virtual, &seeds(&[1.0])).unwrap_err().to_string();
-        assert_eq!(error, "claim `c`: there is no metric `xx`; near: `x`");
+    fn a_claim_of_a_metric_that_a_run_did_not_produce_fails_and_says_so() {
+        let mut c = claim("x - y");
+        c.max = Some(9.0);
+        let mut all = seeds(&[1.0, 1.0, 1.0]);
+        for metrics in &mut all[1..] {
+            metrics.insert("y".into(), 0.5);
+        }
+        let mut claims = judge(&[c], BackendName::Virtual, &all);
+        at_every_seed(&mut claims);
+        let checked = &claims[0];
+        assert_eq!((checked.measured, checked.verdict), (None, Verdict::Fails));
+        assert_eq!(checked.misfit().unwrap(), "the run has no `y`");
+    }
+
+    #[test]
+    fn a_band_without_anything_in_it_is_refused() {
+        let mut file = File { claim: vec![claim("x")], ..File::default() };
+        (file.claim[0].min, file.claim[0].max) = (Some(3.0), Some(2.0));
+        let says = check(&file, &[]).into_iter().map(|p| p.message).collect::<Vec<_>>().join("; ");
+        assert!(says.contains("can never hold: its band is from 3 to 2"), "{says}");
+    }
+
+    #[test]
+    fn what_has_no_number_at_any_seed_has_no_spread() {
+        let checked = &judge(&[claim("x / 0 - x / 0")], BackendName::Virtual, &seeds(&[1.0, 2.0]))[0];
+        assert_eq!((checked.values.len(), checked.spread()), (2, None));
     }
 
     #[test]

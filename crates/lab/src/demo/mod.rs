@@ -128,7 +128,7 @@ fn demo(args: &Args, scenario: &Scenario, sandbox: &Sandbox) -> Result<bool> {
     introduce(&screen, case, &backend, sandbox);
     let watch = Steps(Arc::clone(&screen));
     let done = runner::run(scenario, &backend, args.seed, 1, &watch)?;
-    let written = report::write(&args.out, scenario, &done)?;
+    let written = report::write(&args.out, &scenario.name, scenario, &done)?;
     let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
     let verdict = Verdicts::of(case, &done);
     conclude(&screen, &done, verdict);

@@ -239,16 +239,6 @@ pub fn figures(
     }
 }
 
-/// A claim of a figure that no cell has, such as over a reference that carried nothing, has no number and fails; the
-/// others are judged.
-pub fn without_number(claims: &[Claim], metrics: &mut BTreeMap<String, f64>) {
-    for expr in claims.iter().filter_map(|claim| Expr::parse(&claim.metric).ok()) {
-        for name in expr.metrics() {
-            metrics.entry(name.to_owned()).or_insert(f64::NAN);
-        }
-    }
-}
-
 /// A figure of a variant.
 #[must_use]
 pub fn value(metrics: &BTreeMap<String, f64>, variant: &str, figure: &str) -> Option<f64> {
@@ -529,7 +519,7 @@ max = 3
         assert_eq!((figure.name, cells[0].0.name.as_str()), ("of_best", "good_bbr"));
         assert!(text(matrix, &done).contains("worst by of_best"));
         let folder = tempfile::tempdir().unwrap();
-        let page = crate::report::write(folder.path(), &scenario, &done).unwrap();
+        let page = crate::report::write(folder.path(), "t", &scenario, &done).unwrap();
         let page = std::fs::read_to_string(page.html).unwrap();
         assert!(page.contains("<a href=\"#worse_bbr\"") && page.contains("<i class=q1>0.67</i>"));
         assert_eq!(page.matches("</script>").count(), 1);

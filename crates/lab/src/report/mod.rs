@@ -25,11 +25,11 @@ pub struct Written {
     pub verdicts: [usize; 3],
 }
 
-/// Writes `<scenario>.<backend>.html` and `.json` into `folder`, which is made if it does not exist.
+/// Writes `<name>.<backend>.html` and `.json` into `folder`, which is made if it does not exist.
 ///
 /// # Errors
 /// A file that cannot be written; a chart that cannot be drawn.
-pub fn write(folder: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Result<Written> {
+pub fn write(folder: &Path, name: &str, scenario: &Scenario, done: &Finished) -> anyhow::Result<Written> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("{}: cannot be made; give another --out", folder.display()))?;
     let mut figures = Vec::new();
@@ -39,11 +39,11 @@ pub fn write(folder: &Path, scenario: &Scenario, done: &Finished) -> anyhow::Res
         }
     }
     let source = std::fs::read_to_string(&scenario.file).unwrap_or_default();
-    let name = |ending: &str| folder.join(format!("{}.{}.{ending}", scenario.name, done.backend));
-    let html = name("html");
+    let place = |ending: &str| folder.join(format!("{name}.{}.{ending}", done.backend));
+    let html = place("html");
     put(&html, &html::page(scenario, done, &figures, &source))?;
     let json = serde_json::to_string_pretty(&output::line(scenario, done)).context("metrics as JSON")?;
-    put(&name("json"), &format!("{json}\n"))?;
+    put(&place("json"), &format!("{json}\n"))?;
     let count = |v: Verdict| done.claims.iter().filter(|c| c.verdict == v).count();
     Ok(Written {
         html,

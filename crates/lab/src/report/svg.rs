@@ -366,7 +366,7 @@ fn range(
     default_low: Option<f64>,
 ) -> Range<f64> {
     let (low, high) = values
-        .filter(|v| v.is_finite())
+        .filter(|v| v.abs() <= FARTHEST)
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
     let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
     let start = asked.0.or(default_low.map(|d| d.min(low))).unwrap_or(low);
@@ -374,6 +374,9 @@ fn range(
     let end = asked.1.unwrap_or(high + air);
     if end > start { start..end } else { start..start + 1.0 }
 }
+
+/// What is beyond is not drawn: between ends so far apart no marks can be found.
+const FARTHEST: f64 = 1e15;
 
 fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing a chart: {error}")
@@ -456,6 +459,7 @@ mod tests {
     fn axes_never_collapse() {
         assert_eq!(range((None, None), [].into_iter(), None), 0.0..1.0);
         assert_eq!(range((None, None), [5.0].into_iter(), None), 5.0..6.0);
+        assert_eq!(range((None, None), [5.0, 1e300, -1e308].into_iter(), None), 5.0..6.0);
         assert_eq!(range((None, Some(3.0)), [5.0].into_iter(), Some(0.0)), 0.0..3.0);
     }
 }

@@ -253,7 +253,8 @@ table! {
         /// Memory of the UPF's tables, computed rather than run.
         memory: Option<Memory> = None;
         /// Changes that make a shorter form for `--quick`, written as those of `variant.set`: fewer runs, a
-        /// shorter time. The claims stay, so they must hold in both forms.
+        /// shorter time. The claims stay, and hold in both forms if the file does not say otherwise; `claim.<id>.backends = []`
+        /// takes one out.
         quick: Option<toml::Table> = None;
         /// Named changes of this file. With variants, each of them is run and its metrics begin with
         /// its name and a dot; a variant without `set` is the file as it stands.
@@ -406,7 +407,8 @@ table! {
         /// What the application asks its UE's agent for, by the names of RFC 9622 and `_slice.*` (docs/taps.md), such as
         /// `{ minRecvRate = 130_000_000 }`. Without `via = "slices"` it says nothing.
         needs: Option<toml::Table> = None;
-        /// Server port, for the filters of rules; left out, a free one from 5001.
+        /// Server port, for the filters of rules: of its protocol, no other flow's at this server. Left out, a free one from
+        /// 5001.
         port: Option<u16> = None;
         /// When it starts, seconds.
         start_s: f64 = 0.0, range(0.0, 86_400.0);

@@ -367,6 +367,59 @@ link = "wifi"
     }
 
     #[test]
+    fn two_flows_do_not_listen_at_one_port() {
+        let two = |more: &str| format!("{SMALL}{}", more.replacen("[flow.", "\n[flow.", 1));
+        let both = |sets: &[&str]| {
+            let text = two("[flow.other]\nkind = \"bulk_tcp\"\nport = 443\n");
+            parse_text(&text, &[&["flow.down.port=443"], sets].concat())
+        };
+        let says = both(&[]).unwrap_err();
+        assert!(
+            says.contains("flow.other.port: 443 is the port of flow `down` at the same server"),
+            "{says}"
+        );
+        both(&["flow.other.enabled=false"]).unwrap();
+        both(&["flow.other.kind=cbr"]).unwrap();
+        let servers = ["server.a={}", "server.b={}", "flow.down.server=a", "flow.other.server=b"];
+        both(&servers).unwrap();
+        // A UE's end of UDP is known by the same number in namespaces.
+        let udp = |backend| both(&[&servers[..], &["flow.*.kind=cbr", backend]].concat());
+        udp("backends=[\"virtual\"]").unwrap();
+        let says = udp("backends=[\"netns\"]").unwrap_err();
+        assert!(says.contains("at the same UE"), "{says}");
+    }
+
+    #[test]
+    fn more_points_or_events_than_anybody_needs_are_refused() {
+        parse_text(SMALL, &["duration_s=1000", "sample_ms=1"]).unwrap();
+        let says = parse_text(SMALL, &["duration_s=3600", "sample_ms=1"]).unwrap_err();
+        assert!(says.contains("sample_ms: makes 3600000 points of each series: take 4 or more"), "{says}");
+        let says = parse_text(SMALL, &["backends=[]"]).unwrap_err();
+        assert!(says.contains("backends: names none; there is virtual, netns"), "{says}");
+        let plot = format!(
+            "{SMALL}[[plot]]\nkind = \"time\"\ntitle = \"t\"\nseries = [\"flow.down.goodput_mbps\"]\n"
+        );
+        parse_text(&plot, &["plot.0.x_min=0", "plot.0.x_max=1e15"]).unwrap();
+        for (ends, wrong) in [("0", "x_min: is not below"), ("1e300", "1e15 at most")] {
+            let says = parse_text(&plot, &["plot.0.x_min=0", &format!("plot.0.x_max={ends}")]).unwrap_err();
+            assert!(says.contains(wrong), "{says}");
+        }
+        let says = parse_text(SMALL, &["duration_s=3600", "event.0.every_s=0.001"]).unwrap_err();
+        assert!(says.contains("event.0.every_s: happens 3595000 times"), "{says}");
+    }
+
+    #[test]
+    fn what_is_under_way_at_the_end_has_time_to_arrive() {
+        let most = |sets: &[&str]| parse_text(SMALL, sets).unwrap().cases[0].under_way(1000.0).as_millis();
+        // 100 ms of queue, 5 ms, 0.5 ms to the server, and 200.
+        assert_eq!(most(&[]), 305);
+        assert_eq!(most(&["link.nr.up.delay_ms=10000", "link.nr.up.jitter_ms=30"]), 10_330);
+        let slower = ["event.0.kind=rate", "event.0.rate_mbps=1", "event.0.link=nr"];
+        assert_eq!(most(&slower), 1205);
+        assert_eq!(most(&["flow.down.kind=ping"]), 411);
+    }
+
+    #[test]
     fn what_a_run_would_refuse_is_found_before() {
         let many = |ues: usize| {
             let one = |i| format!("[ue.u{i}]\naccesses = [{{ name = \"a\", link = \"a\" }}]\n");

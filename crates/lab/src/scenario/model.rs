@@ -181,7 +181,7 @@ impl Flow {
 }
 
 /// How a flow travels.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
     /// Through the session of UE and UPF.
     Atsss,
@@ -408,6 +408,41 @@ impl Case {
         let path = |ue: &'a Ue, link: &str| ue.accesses.iter().position(|a| a.link == link);
         let both = |ue| Some([path(ue, &of.lte)?, path(ue, &of.wifi)?]);
         self.ues.iter().filter_map(|(name, ue)| Some((name, both(ue)?))).collect()
+    }
+
+    /// How long what is under way at the end may take to arrive, and to be answered where that is asked for: a full queue, of
+    /// which `most_queue_ms` count at most, the delay behind it, and 200 ms for reordering.
+    #[must_use]
+    pub fn under_way(&self, most_queue_ms: f64) -> Duration {
+        let mut longest: f64 = 0.0;
+        for (name, link) in &self.links {
+            let (mut slowest_mbps, mut farthest_ms) = (f64::INFINITY, 0.0f64);
+            for event in &self.events {
+                match &event.action {
+                    Action::Rate { link, rate_bps, .. } if link == name => {
+                        slowest_mbps = slowest_mbps.min(*rate_bps as f64 * 1e-6);
+                    }
+                    Action::Delay { link, delay, .. } if link == name => {
+                        farthest_ms = farthest_ms.max(delay.as_secs_f64() * 1e3);
+                    }
+                    _ => {}
+                }
+            }
+            for d in [&link.up, &link.down] {
+                let packets = d.queue_packets.map(|n| n as f64 * 1500.0);
+                let bytes = d.spec().queue_bytes.map(|n| n as f64).or(packets).unwrap_or(0.0);
+                let queue_ms = (bytes * 8e-3 / d.rate_mbps.min(slowest_mbps)).min(most_queue_ms);
+                longest = longest.max(queue_ms + d.delay_ms.max(farthest_ms) + d.jitter_ms);
+            }
+        }
+        // A full RLC buffer at a third of the cell's rate.
+        for gnb in self.gnbs.values() {
+            let full = |mbps: f64| gnb.rlc_bytes as f64 * 24e-3 / mbps;
+            longest = longest.max(gnb.peak_mbps().map_or(1000.0, full).min(most_queue_ms));
+        }
+        longest += self.servers.values().map(|server| server.delay_ms).fold(0.0, f64::max);
+        let answered = self.flows.values().any(|flow| matches!(flow.traffic, Traffic::Ping { .. }));
+        ms(longest * if answered { 2.0 } else { 1.0 } + 200.0)
     }
 
     /// All that happens within the run, in order of time, for the run with this seed.

@@ -68,6 +68,10 @@ const IRTT_BYTES: u32 = 80;
 const TUNNEL_PAYLOAD: u32 = 1372;
 const LINK_PAYLOAD: u32 = 1452;
 
+/// Most points of a series over the whole run, and most times an event happens.
+const MOST_POINTS: f64 = 1e6;
+const MOST_TIMES: f64 = 1e6;
+
 struct Check {
     problems: Vec<Problem>,
     warnings: Vec<String>,
@@ -259,7 +263,32 @@ impl Check {
                 flows.insert(name, Flow { port, ..one.clone() });
             }
         }
+        self.ports(file, &flows);
         flows
+    }
+
+    /// What arrives at a port goes to one flow.
+    fn ports(&mut self, file: &File, flows: &BTreeMap<String, Flow>) {
+        let netns = file.backends.contains(&file::BackendName::Netns);
+        let (mut at_servers, mut at_ues) = (BTreeMap::new(), BTreeMap::new());
+        for (name, flow) in flows {
+            let tcp = flow.traffic.is_tcp();
+            let there = at_servers.insert((&flow.server, tcp, flow.port), name);
+            // In namespaces a UE's end of UDP has the number of the server's.
+            let ue = (netns && !tcp).then_some((&flow.ue, &flow.via, flow.port));
+            let here = ue.and_then(|end| at_ues.insert(end, name));
+            if let Some(other) = there.or(here) {
+                let of = if there.is_some() { "server" } else { "UE (in namespaces)" };
+                let port = flow.port;
+                self.problem(
+                    format!("flow.{name}.port"),
+                    format!(
+                        "{port} is the port of flow `{other}` at the same {of}: give each its own; a filter takes several, \
+                         \"first-last\""
+                    ),
+                );
+            }
+        }
     }
 
     /// IPv6 goes where it can, and telemetry goes over IPv6.
@@ -439,6 +468,12 @@ impl Check {
             let Some(action) = self.action(&path, event, file, ues) else { continue };
             if s(event.at_s) >= s(file.duration_s) {
                 self.problem(format!("{path}.at_s"), "is after the end of the run (duration_s)");
+            }
+            let times = event.every_s.map_or(1.0, |every_s| (file.duration_s - event.at_s) / every_s);
+            if times > MOST_TIMES {
+                let message = format!("happens {times:.0} times: give {MOST_TIMES} at most");
+                self.problem(format!("{path}.every_s"), message);
+                continue;
             }
             events.push(Event {
                 at: s(event.at_s),
@@ -633,8 +668,18 @@ impl Check {
                 }
             }
         }
+        if file.backends.is_empty() {
+            self.problem("backends", format!("names none; there is {}", file::BackendName::NAMES.join(", ")));
+        }
         if file.measure_from_s >= file.duration_s {
             self.problem("measure_from_s", "is after the end of the run (duration_s)");
+        }
+        let points = file.duration_s * 1e3 / file.sample_ms;
+        if points > MOST_POINTS {
+            let least = (file.duration_s * 1e3 / MOST_POINTS).ceil();
+            let message =
+                format!("makes {points:.0} points of each series: take {least} or more for this duration_s");
+            self.problem("sample_ms", message);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 const AHEAD_BYTES: u64 = 64 << 20;
 /// How often a paced application writes.
 const TICK: Duration = Duration::from_millis(1);
-/// Most deliveries kept; those of one instant count as one.
+/// Most deliveries kept.
 const MAX_DELIVERIES: usize = 16 << 20;
 
 /// What an end does once the connection stands.
@@ -74,8 +74,7 @@ pub struct TcpApp {
     end: End,
     connection: Option<Connection>,
     expects: SeededStream,
-    /// Time and bytes of what was delivered.
-    deliveries: Vec<(Instant, u64)>,
+    deliveries: Deliveries,
     received: u64,
     intact: bool,
     written: u64,
@@ -95,7 +94,7 @@ impl TcpApp {
         Self {
             expects: SeededStream::new(end.expects),
             connection: None,
-            deliveries: Vec::new(),
+            deliveries: Deliveries::new(MAX_DELIVERIES),
             received: 0,
             intact: true,
             written: 0,
@@ -117,7 +116,7 @@ impl TcpApp {
     /// Time and bytes of what was delivered, in order.
     #[must_use]
     pub fn deliveries(&self) -> &[(Instant, u64)] {
-        &self.deliveries
+        &self.deliveries.kept
     }
 
     /// Bytes delivered.
@@ -200,12 +199,7 @@ impl TcpApp {
                 .is_some_and(|p| p.start <= *received && *received + bytes.len() as u64 <= p.end);
             *intact &= compared || expects.matches(*received, bytes);
             *received += bytes.len() as u64;
-            let room = deliveries.len() < MAX_DELIVERIES;
-            match deliveries.last_mut() {
-                Some((at, sum)) if *at == now => *sum += bytes.len() as u64,
-                _ if room => deliveries.push((now, bytes.len() as u64)),
-                _ => {}
-            }
+            deliveries.push(now, bytes.len() as u64);
         });
         if !stood && connection.is_established() {
             self.write_at = Some(now);
@@ -375,6 +369,49 @@ impl TcpApp {
     }
 }
 
+/// Time and bytes of what was delivered, in order. No byte is left out: where there would be more than `most`, those that
+/// are near together in time become one, at the time of the first.
+#[derive(Debug)]
+struct Deliveries {
+    kept: Vec<(Instant, u64)>,
+    most: usize,
+    /// So near together; 0 as long as there is room.
+    grain: Duration,
+}
+
+impl Deliveries {
+    const fn new(most: usize) -> Self {
+        Self { kept: Vec::new(), most, grain: Duration::ZERO }
+    }
+
+    #[inline]
+    fn push(&mut self, now: Instant, bytes: u64) {
+        match self.kept.last_mut() {
+            Some((at, sum)) if now.saturating_since(*at) <= self.grain => *sum += bytes,
+            _ => {
+                if self.kept.len() >= self.most {
+                    self.merge();
+                }
+                self.kept.push((now, bytes));
+            }
+        }
+    }
+
+    /// Makes room for as many again.
+    #[cold]
+    fn merge(&mut self) {
+        while self.kept.len() > self.most / 2 {
+            self.grain = (self.grain * 2).max(Duration::from_micros(1));
+            let grain = self.grain;
+            self.kept.dedup_by(|(at, bytes), (first, sum)| {
+                let near = at.saturating_since(*first) <= grain;
+                *sum += if near { *bytes } else { 0 };
+                near
+            });
+        }
+    }
+}
+
 /// Whether an IP packet begins with hop-by-hop options.
 fn has_hop_by_hop(packet: &[u8]) -> bool {
     matches!(packet, [first, _, _, _, _, _, HOP_BY_HOP, ..] if first >> 4 == 6)
@@ -419,6 +456,23 @@ mod tests {
             }
             now += Duration::from_micros(500);
         }
+    }
+
+    #[test]
+    fn however_many_deliveries_there_are_no_byte_is_left_out() {
+        let mut all = Deliveries::new(100);
+        for us in 0..5000 {
+            all.push(Instant::from_micros(10 * us), 3);
+        }
+        assert_eq!(all.kept.iter().map(|(_, bytes)| bytes).sum::<u64>(), 15_000);
+        assert!((40..=100).contains(&all.kept.len()), "{}", all.kept.len());
+        assert!(all.kept.is_sorted() && all.kept[0].0 == Instant::ZERO);
+        assert!(all.kept.windows(2).all(|w| w[1].0.saturating_since(w[0].0) <= Duration::from_millis(2)));
+        let mut few = Deliveries::new(100);
+        for (us, bytes) in [(1, 2), (1, 3), (2, 4)] {
+            few.push(Instant::from_micros(us), bytes);
+        }
+        assert_eq!(few.kept, [(Instant::from_micros(1), 5), (Instant::from_micros(2), 4)]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 /// Number and time at the start of a payload.
 const HEADER_BYTES: usize = 16;
 /// Most arrivals kept.
-const MAX_ARRIVALS: usize = 16 << 20;
+pub const MAX_ARRIVALS: usize = 16 << 20;
 
 /// A UDP socket and what is done with it.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct UdpApp {
     /// Answers of an echo, waiting to be sent.
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
     arrivals: Vec<Arrival>,
+    /// Arrivals for which there was no room.
+    unkept: u64,
 }
 
 /// When a source sends, and what.
@@ -66,7 +68,7 @@ impl UdpApp {
     /// Keeps what comes.
     #[must_use]
     pub fn sink(local: SocketAddr) -> Self {
-        Self { local, source: None, echo: false, answers: VecDeque::new(), arrivals: Vec::new() }
+        Self { local, source: None, echo: false, answers: VecDeque::new(), arrivals: Vec::new(), unkept: 0 }
     }
 
     /// Sends back what comes.
@@ -93,6 +95,12 @@ impl UdpApp {
         &self.arrivals
     }
 
+    /// Arrivals that are not among [`arrivals`](Self::arrivals), for they were too many.
+    #[must_use]
+    pub fn unkept(&self) -> u64 {
+        self.unkept
+    }
+
     /// A packet for this socket.
     pub fn on_packet(&mut self, packet: &Packet, now: Instant) {
         let Ok((from, _, payload)) = parse_udp(packet) else { return };
@@ -102,9 +110,11 @@ impl UdpApp {
             return;
         }
         let field = |at: usize| payload.get(at..)?.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
-        if let (Some(number), Some(sent)) = (field(0), field(8))
-            && self.arrivals.len() < MAX_ARRIVALS
-        {
+        if let (Some(number), Some(sent)) = (field(0), field(8)) {
+            if self.arrivals.len() >= MAX_ARRIVALS {
+                self.unkept += 1;
+                return;
+            }
             self.arrivals.push(Arrival {
                 number,
                 sent_s: Instant::from_nanos(sent).as_secs_f64(),

@@ -6,12 +6,13 @@ use crate::backend::{Outcome, Series};
 use crate::measure::{self, Arrival, Times, increments, rate_mbps};
 use crate::scenario::Case;
 use crate::scenario::model::{Direction, Flow, Traffic};
-use crate::sim::host::{App, Host};
+use crate::sim::host::{App, AppId, Host};
+use crate::sim::network::NodeId;
 use crate::sim::tcp::{TcpStats, TelemetryStats};
 use crate::sim::tcp_app::TcpApp;
-use crate::sim::udp_app::UdpApp;
-use anabranch_element::time::Instant;
-use anyhow::{Context, Result};
+use crate::sim::udp_app::{MAX_ARRIVALS, UdpApp};
+use anabranch_element::time::{Duration, Instant};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Adds everything about the run to `out`.
 ///
@@ -19,6 +20,7 @@ use anyhow::{Context, Result};
 /// A flow has no application, which is a fault of this program.
 pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) -> Result<()> {
     let origin = world.origin;
+    // Of all but packets nothing counts that is after the end.
     for (name, flow) in &case.flows {
         let node = world.flows.get(name).context("a flow")?;
         let times = times(case, flow);
@@ -28,33 +30,16 @@ pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) ->
             ends.reverse();
         }
         let [receiver, sender] = ends;
-        let sent = match app(world, sender)? {
-            App::Udp(udp) => udp.sent(),
-            App::Tcp(_) => 0,
-        };
         let sender_stats = match app(world, sender)? {
             App::Tcp(tcp) => Some(tcp.stats()),
             App::Udp(_) => None,
         };
-        match (&flow.traffic, app(world, receiver)?) {
-            (Traffic::Ping { payload_bytes, .. }, App::Udp(udp)) => {
-                // The pinging end is both: it sends, and it receives the answers.
-                let arrivals = arrivals(udp, origin);
-                measure::packets(out, name, udp.sent(), u64::from(*payload_bytes), &arrivals, &times);
-                out.metrics.insert(format!("flow.{name}.responses"), udp.arrivals().len() as f64);
+        if let App::Tcp(tcp) = app(world, receiver)? {
+            self::tcp(out, name, &flow.traffic, tcp, &times, origin);
+            let duplicates = tcp.receive_disorder().1;
+            if let Some(stats) = sender_stats {
+                self::sender(out, name, &stats, duplicates);
             }
-            (Traffic::Cbr { payload_bytes, .. } | Traffic::OnOff { payload_bytes, .. }, App::Udp(udp)) => {
-                let arrivals = arrivals(udp, origin);
-                measure::packets(out, name, sent, u64::from(*payload_bytes), &arrivals, &times);
-            }
-            (traffic, App::Tcp(tcp)) => {
-                self::tcp(out, name, traffic, tcp, &times, origin);
-                let duplicates = tcp.receive_disorder().1;
-                if let Some(stats) = sender_stats {
-                    self::sender(out, name, &stats, duplicates);
-                }
-            }
-            (_, App::Udp(_)) => {}
         }
         if let Some(choice) = world.choices.get(name) {
             out.metrics.insert(format!("flow.{name}.paths"), choice.paths.len() as f64);
@@ -87,13 +72,69 @@ pub fn collect(world: &mut World, case: &Case, seen: Seen, out: &mut Outcome) ->
         node.collect(name, out);
     }
     out.events.extend(seen.events);
+    packets(world, case, out)
+}
+
+/// How much of a queue that is full at the end is waited for.
+const MOST_QUEUE_MS: f64 = 60_000.0;
+/// How often it is looked whether all packets are there.
+const STEP: Duration = Duration::from_millis(10);
+
+/// Metrics of UDP flows, once what they have under way at the end has arrived, as in namespaces: it is not lost.
+fn packets(world: &mut World, case: &Case, out: &mut Outcome) -> Result<()> {
+    let (origin, mut flows) = (world.origin, Vec::new());
+    for (name, flow) in &case.flows {
+        let payload_bytes = match &flow.traffic {
+            Traffic::Cbr { payload_bytes, .. }
+            | Traffic::OnOff { payload_bytes, .. }
+            | Traffic::Ping { payload_bytes, .. } => u64::from(*payload_bytes),
+            Traffic::BulkTcp { .. } | Traffic::RequestResponse { .. } => continue,
+        };
+        let node = world.flows.get(name).context("a flow")?;
+        // The pinging end is both: it sends, and it receives the answers.
+        let [sender, receiver] = match &flow.traffic {
+            Traffic::Ping { .. } => [node.ue, node.ue],
+            of if receives_at_server(of) => [node.ue, node.server],
+            _ => [node.server, node.ue],
+        };
+        flows.push((name, flow, payload_bytes, sender, receiver));
+    }
+    let until = world.net.now() + case.under_way(MOST_QUEUE_MS);
+    while world.net.now() < until {
+        let mut under_way = false;
+        for (_, _, _, sender, receiver) in &flows {
+            under_way |= udp(world, *sender)?.sent() > udp(world, *receiver)?.arrivals().len() as u64;
+        }
+        if !under_way {
+            break;
+        }
+        let next = world.net.now() + STEP;
+        world.net.run_until(next)?;
+    }
+    for (name, flow, payload_bytes, sender, receiver) in flows {
+        let sent = udp(world, sender)?.sent();
+        let sink = udp(world, receiver)?;
+        ensure!(
+            sink.unkept() == 0,
+            "flow {name}: more than {MAX_ARRIVALS} packets: make the run shorter, or its rate lower"
+        );
+        let arrivals = arrivals(sink, origin);
+        measure::packets(out, name, sent, payload_bytes, &arrivals, &times(case, flow));
+        if let Traffic::Ping { .. } = flow.traffic {
+            out.metrics.insert(format!("flow.{name}.responses"), arrivals.len() as f64);
+        }
+    }
     Ok(())
 }
 
-fn app(
-    world: &mut World,
-    (host, app): (crate::sim::network::NodeId, crate::sim::host::AppId),
-) -> Result<&App> {
+fn udp(world: &mut World, place: (NodeId, AppId)) -> Result<&UdpApp> {
+    match app(world, place)? {
+        App::Udp(udp) => Ok(udp),
+        App::Tcp(_) => bail!("an application is of another protocol"),
+    }
+}
+
+fn app(world: &mut World, (host, app): (NodeId, AppId)) -> Result<&App> {
     world.net.get_mut::<Host>(host).and_then(|host| host.app(app)).context("an application")
 }
 
@@ -252,5 +293,35 @@ fn links(seen: &Seen, out: &mut Outcome) {
             let points = samples.iter().map(|(at, queued)| (*at, queued[i] as f64)).collect();
             out.series.insert(format!("link.{link}.{direction}.queue_bytes"), Series { points });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::VirtualBackend;
+    use crate::backend::{Backend, Quiet};
+    use std::path::Path;
+
+    #[test]
+    fn what_is_under_way_at_the_end_is_not_lost() {
+        let text = "title = \"far\"\nduration_s = 5\n[link.sat]\nup = { delay_ms = 2000 }\ndown = { delay_ms = 2000 }\n\
+                    [ue.u]\naccesses = [{ name = \"sat\", link = \"sat\" }]\n\
+                    [flow.call]\nkind = \"cbr\"\nrate_mbps = 0.1\nvia = \"direct:sat\"\n\
+                    [flow.ping]\nkind = \"ping\"\nvia = \"direct:sat\"\n";
+        let run = |sets: &[String]| {
+            let scenario = crate::scenario::parse(Path::new("far.toml"), text, sets).unwrap();
+            VirtualBackend.run(&scenario.cases[0], 1, &Quiet).unwrap()
+        };
+        let out = run(&[]);
+        for flow in ["call", "ping"] {
+            assert_eq!(out.metrics[&format!("flow.{flow}.lost_packets")], 0.0, "{flow}");
+        }
+        assert_eq!((out.metrics["flow.ping.sent_packets"], out.metrics["flow.ping.responses"]), (50.0, 50.0));
+        // Of all else only what was within the run counts.
+        assert!(out.series["flow.call.delay_ms"].points.iter().all(|(at, _)| *at <= 5.0));
+        let delivered = out.metrics["flow.call.delivered_bytes"] / 1200.0;
+        assert!((30.0..33.0).contains(&delivered), "3 s of 10.4 packets each: {delivered}");
+        let lossy = run(&["link.sat.down.loss={model=\"bernoulli\",percent=100}".to_owned()]);
+        assert_eq!(lossy.metrics["flow.call.lost_percent"], 100.0);
     }
 }

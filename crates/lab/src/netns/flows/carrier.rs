@@ -202,6 +202,7 @@ fn tasks(of: &Start<'_>, received: &Path, sent: &Path) -> [Task; 2] {
             payload_bytes,
             bursts,
             setup: setup(!down),
+            sent: None,
             report: sent.clone(),
         });
         let receive = Task::UdpReceive(UdpReceive { bind: to, when, report: received.clone() });
@@ -223,6 +224,7 @@ fn tasks(of: &Start<'_>, received: &Path, sent: &Path) -> [Task; 2] {
                 payload_bytes,
                 bursts: None,
                 setup: setup(true),
+                sent: Some(sent),
                 report: received,
             };
             [Task::UdpEcho(UdpEcho { bind: ends.server, when }), Task::UdpPing(ask)]

@@ -35,17 +35,13 @@ impl RunningFlow {
                 measure::packets(out, name, sent, bytes, &placed(&arrivals, seconds), &times);
             }
             Traffic::Ping { payload_bytes, .. } => {
-                let answers = match &self.carrier {
-                    Carrier::Tool(tool) => tool.packets(true)?.1,
-                    _ => traffic::arrivals(self.received()?)?,
+                let (sent, answers) = match &self.carrier {
+                    Carrier::Tool(tool) => tool.packets(true)?,
+                    _ => (self.sent()?, traffic::arrivals(self.received()?)?),
                 };
                 let answers = placed(&answers, seconds);
                 put(out, name, "responses", answers.len() as f64);
-                let delays: Vec<(f64, f64)> =
-                    answers.iter().map(|a| (a.arrived_s, (a.arrived_s - a.sent_s).max(0.0) * 1e3)).collect();
-                measure::delay_metrics(out, name, "delay", &delays, &times);
-                let delivered = answers.iter().map(|a| (a.arrived_s, u64::from(*payload_bytes)));
-                measure::deliveries(out, name, delivered, &times);
+                measure::packets(out, name, sent, u64::from(*payload_bytes), &answers, &times);
             }
             Traffic::BulkTcp { bytes, .. } => {
                 let (delivered, total, intact) = self.delivered(tcp, seen.end_s, seconds)?;
@@ -162,13 +158,16 @@ impl RunningFlow {
                 put(out, &self.name, "intact", f64::from(u8::from(seen.bad == 0)));
                 Ok((seen.sent, seen.bytes / seen.sent.max(1), seen.arrivals))
             }
-            Carrier::Own { received, sent } => {
-                let sent = std::fs::read_to_string(sent).context("the sender's report")?;
-                let sent = sent.trim().parse().context("the sender's report")?;
-                Ok((sent, bytes, traffic::arrivals(received)?))
-            }
+            Carrier::Own { received, .. } => Ok((self.sent()?, bytes, traffic::arrivals(received)?)),
             Carrier::Curl(_) | Carrier::Video(_) => bail!("carries no packets"),
         }
+    }
+
+    /// Packets that the sender says it sent.
+    fn sent(&self) -> Result<u64> {
+        let Carrier::Own { sent, .. } = &self.carrier else { bail!("leaves no report of ours") };
+        let sent = std::fs::read_to_string(sent).context("the sender's report")?;
+        sent.trim().parse().context("the sender's report")
     }
 
     fn received(&self) -> Result<&Path> {

@@ -25,6 +25,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// So much of a queue that is full at the end is waited for at most.
+const MOST_QUEUE_MS: f64 = 1000.0;
+/// So long the last packets are waited for at least.
+const LEAST_WAIT: Duration = Duration::from_millis(300);
+
 /// All flows of a scenario, ready or at work. Their processes end when it is dropped.
 #[derive(Debug)]
 pub struct Flows {
@@ -59,7 +64,7 @@ impl Flows {
         folder: &Path,
         stop: &Stop,
     ) -> Result<Self> {
-        let until = case.duration + drain(case);
+        let until = case.duration + case.under_way(MOST_QUEUE_MS).max(LEAST_WAIT);
         let mut flows = Self { running: Vec::new(), until };
         for (number, (name, flow)) in (0..).zip(&case.flows) {
             let ends = ends(case, plan, flow)?;
@@ -263,17 +268,4 @@ impl RunningFlow {
         let [at_ue, at_server] = [(ends.ue_space, at_ue), (ends.server_space, at_server)];
         if up { (at_ue, at_server) } else { (at_server, at_ue) }
     }
-}
-
-/// How long what is under way at the end may take: a full queue, the delay behind it, and reordering.
-fn drain(case: &Case) -> Duration {
-    // A full RLC buffer at a third of the cell's rate.
-    let of_cell = |gnb: &crate::scenario::model::Gnb| {
-        gnb.peak_mbps().map_or(1000.0, |mbps| (gnb.rlc_bytes as f64 * 24e-3 / mbps).min(1000.0))
-    };
-    let cells = case.gnbs.values().map(of_cell);
-    let directions = case.links.values().flat_map(|l| [&l.up, &l.down]);
-    let links = directions.map(|d| d.queue_ms.min(1000.0) + d.delay_ms + d.jitter_ms);
-    let longest = links.chain(cells).fold(0.0, f64::max);
-    crate::scenario::model::ms((longest + 200.0).clamp(300.0, 3000.0))
 }

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 /// One answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +55,9 @@ pub fn connect(task: &Exchange) -> Result<()> {
                 break;
             };
             answers.push(Answer { asked_ns, answered_ns: now_ns(), intact });
-            std::thread::sleep(task.gap);
+            // A silence beyond the end would keep the whole run waiting.
+            let left = Duration::from_nanos(when.stop_ns.saturating_sub(now_ns()));
+            std::thread::sleep(task.gap.min(left));
             if task.reconnect {
                 begun_ns = now_ns();
                 continue 'connections;
@@ -114,7 +117,35 @@ fn receive(stream: &mut TcpStream, offset: &mut u64, mut bytes: usize, until_ns:
 mod tests {
     use super::super::{Task, When, run};
     use super::*;
-    use std::time::Duration;
+
+    #[test]
+    fn a_silence_longer_than_the_run_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start_ns = now_ns() + 20_000_000;
+        let when = When { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 400_000_000 };
+        let one = |local, to| Exchange {
+            local: Some(local),
+            to,
+            when: when.into(),
+            request_bytes: 1,
+            response_bytes: 1,
+            gap: Duration::from_secs(600),
+            reconnect: false,
+            mptcp: false,
+            setup: super::super::Setup::default(),
+            report: dir.path().join("r"),
+        };
+        let (server_end, ue_end) = (one(server, None), one("127.0.0.1:0".parse().unwrap(), Some(server)));
+        let begun = now_ns();
+        std::thread::scope(|scope| {
+            scope.spawn(|| listen(&server_end).unwrap());
+            scope.spawn(|| connect(&ue_end).unwrap());
+        });
+        assert!(now_ns() - begun < 60_000_000_000);
+        let text = std::fs::read_to_string(dir.path().join("r")).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Answer>>(&text).unwrap().len(), 1);
+    }
 
     #[test]
     fn every_request_gets_its_answer() {

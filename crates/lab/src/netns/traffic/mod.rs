@@ -227,7 +227,10 @@ pub struct UdpSend {
     /// What its socket is set to.
     #[serde(default)]
     pub setup: Setup,
-    /// Where the number of packets sent is written.
+    /// Of one that keeps the answers: where the number of packets sent is written.
+    #[serde(default)]
+    pub sent: Option<PathBuf>,
+    /// Where the number of packets sent is written, or the answers ([`arrivals`]).
     pub report: PathBuf,
 }
 

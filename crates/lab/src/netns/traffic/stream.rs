@@ -61,8 +61,8 @@ fn send(task: &Stream, when: When, mut stream: TcpStream) -> Result<()> {
             let due = u128::from(bps) * u128::from(now - started) / 8_000_000_000;
             u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(written)
         });
-        // In pieces of a step, so that it does not write byte by byte.
-        if allowed < task.limit_bps.map_or(0, |bps| bps / STEPS_PER_S / 8).min(total - written) {
+        // In pieces of a step, so that it does not write byte by byte; a slow one waits for its next byte.
+        if allowed < task.limit_bps.map_or(0, |bps| (bps / STEPS_PER_S / 8).max(1)).min(total - written) {
             std::thread::sleep(Duration::from_secs(1) / STEPS_PER_S as u32);
             continue;
         }

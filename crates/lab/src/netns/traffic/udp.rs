@@ -45,7 +45,10 @@ pub fn ping(task: &UdpSend) -> Result<()> {
     let when = task.when.begin()?;
     let answers = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| receive_on(&socket, when.until_ns));
-        send_on(&socket, task, when)?;
+        let sent = send_on(&socket, task, when)?;
+        if let Some(place) = &task.sent {
+            std::fs::write(place, sent.to_string()).with_context(|| place.display().to_string())?;
+        }
         receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     write(&task.report, &answers)
@@ -86,7 +89,8 @@ fn send_on(socket: &UdpSocket, task: &UdpSend, when: When) -> Result<u64> {
         if let Some(bursts) = &mut bursts {
             due = bursts.next_on(due);
         }
-        if due >= length_ns {
+        // Who cannot keep the rate has sent less in its time, and does not go on without end.
+        if due >= length_ns || now_ns() >= when.until_ns {
             break;
         }
         sleep_until(when.start_ns + due as u64);
@@ -219,6 +223,7 @@ mod tests {
             payload_bytes: 1000,
             bursts: None,
             setup: super::super::Setup::default(),
+            sent: None,
             report: file("out"),
         });
         std::thread::scope(|scope| {
@@ -233,6 +238,30 @@ mod tests {
         assert_eq!(got.len(), sent);
         assert!(got.iter().enumerate().all(|(i, a)| a.number == i as u64 && a.arrived_ns >= a.sent_ns));
         assert!(got[0].sent_ns >= start_ns);
+    }
+
+    #[test]
+    fn a_rate_that_nobody_can_send_ends_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let start_ns = now_ns();
+        let when = When { start_ns, stop_ns: start_ns + 200_000_000, until_ns: start_ns + 300_000_000 };
+        let report = dir.path().join("out");
+        let task = UdpSend {
+            bind: "127.0.0.1:0".parse().unwrap(),
+            to: sink.local_addr().unwrap(),
+            when: when.into(),
+            // A hundred million packets.
+            rate_bps: 100_000_000_000,
+            payload_bytes: 25,
+            bursts: None,
+            setup: super::super::Setup::default(),
+            sent: None,
+            report: report.clone(),
+        };
+        send(&task).unwrap();
+        let sent: u64 = std::fs::read_to_string(report).unwrap().parse().unwrap();
+        assert!((1..100_000_000).contains(&sent) && now_ns() - start_ns < 30_000_000_000, "{sent}");
     }
 
     #[test]
