@@ -432,12 +432,16 @@ mod tests {
     use anabranch_ran::gnb::{GnbConfig, UeConfig};
     use anabranch_wire::ip::udp_datagram;
 
-    /// Slots of 62.5 µs in which thousands of UEs have something to send take longer than they last.
+    /// Thousands of UEs in a slice of one RB, whose blocks carry nothing: each of the slots of 62.5 µs takes longer than it lasts,
+    /// and nothing that waits ever leaves.
     #[test]
     fn a_cell_that_is_too_much_for_the_machine_leaves_the_others_their_turn() {
         const UES: u32 = 4000;
         let address = |ue: u32| IpAddr::from((0x0a2d_0000 + ue).to_be_bytes());
-        let text = r#"{"ues": [], "radio": {"rat": "nr", "rbs": 20, "numerology": 4}}"#;
+        let text = r#"{
+            "ues": [], "radio": {"rat": "nr", "rbs": 20, "numerology": 4, "rbg_rbs": 1}, "scheduler": "fixed",
+            "slices": [{"name": "default", "share_percent": 5}, {"name": "other", "share_percent": 95}]
+        }"#;
         let mut config: GnbConfig = serde_json::from_str(text).unwrap();
         config.ues = (0..UES)
             .map(|ue| UeConfig {
@@ -446,9 +450,9 @@ mod tests {
             })
             .collect();
         let mut gnb = Gnb::new(&config, &mut |file| Err(file.to_owned())).unwrap();
-        for ue in (0..UES).cycle().take(4 * UES as usize) {
-            let packet =
-                udp_datagram("192.0.2.1:9".parse().unwrap(), (address(ue), 9).into(), &[0; 1000]).unwrap();
+        for ue in 0..UES {
+            let to = (address(ue), 9).into();
+            let packet = udp_datagram("192.0.2.1:9".parse().unwrap(), to, &[0; 1000]).unwrap();
             gnb.on_packet(Gnb::N3, Packet::new(Instant::ZERO, packet), Instant::ZERO);
         }
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -472,6 +476,6 @@ mod tests {
         });
         let told = is_done.recv_timeout(std::time::Duration::from_secs(20));
         let (turns, late) = told.expect("what is due has an end");
-        assert!(turns.is_sorted() && turns[99] > turns[0] && late > 100, "{late} {turns:?}");
+        assert!(turns.is_sorted() && turns[99] > turns[0] && late > 50, "{late} {turns:?}");
     }
 }
