@@ -305,6 +305,12 @@ pub struct BearerLink {
     pub retx_pdus: u64,
     /// Packets given up by the receiver.
     pub discarded_packets: u64,
+    /// Packets that RLC AM sent again as often as `max_retx` says; it goes on.
+    pub max_retx_packets: u64,
+    /// Packets that PDCP waited for and gave up.
+    pub missing_packets: u64,
+    /// Packets that came to PDCP twice, or after they were given up.
+    pub late_packets: u64,
 }
 
 /// A QoS flow in one direction.
@@ -322,6 +328,10 @@ pub struct UeFlow {
     pub waiting_packets: u64,
     /// Packets dropped because too many waited.
     pub full_drops: u64,
+    /// Packets dropped by the flow's queue discipline to tell the sender.
+    pub aqm_drops: u64,
+    /// Packets marked in place of a drop.
+    pub ce_marks: u64,
     /// Mean wait in SDAP since the start, milliseconds.
     pub wait_mean_ms: f64,
     /// Longest.

@@ -6,7 +6,7 @@ use crate::runtime::config::types::{Device, DeviceKind};
 use anabranch_ran::gnb::{Gnb, GnbConfig as Cell, N3, PacketEvents, TelemetryConfig};
 use ipnet::IpNet;
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -168,6 +168,8 @@ impl GnbConfig {
 
     /// The device of each UE, by number.
     pub fn device_of_ues(&self) -> Result<Vec<usize>, String> {
+        let number: BTreeMap<&str, usize> =
+            self.cell.ues.iter().enumerate().map(|(number, ue)| (ue.name.as_str(), number)).collect();
         let mut of = vec![None; self.cell.ues.len()];
         let mut rest = None;
         for (at, device) in self.device.iter().enumerate() {
@@ -178,8 +180,7 @@ impl GnbConfig {
                 ));
             }
             for name in &device.ues {
-                let known = self.cell.ues.iter().position(|ue| ue.name == *name);
-                let Some(ue) = known else {
+                let Some(ue) = number.get(name.as_str()).copied() else {
                     let device = &device.name;
                     return Err(format!("device {device}: there is no UE \"{name}\" in [[cell.ues]]"));
                 };
@@ -227,11 +228,14 @@ impl GnbConfig {
             }
         }
         let of = self.device_of_ues()?;
+        let mut behind = vec![0; self.device.len()];
+        of.iter().for_each(|at| behind[*at] += 1);
         for (ue, at) in self.cell.ues.iter().zip(&of) {
-            let shared = of.iter().filter(|other| *other == at).count() > 1;
             let why = match self.n3 {
                 N3Section::Ip(_) => "its downlink is found by them",
-                N3Section::Gtpu(_) if shared => "it shares its device, so its uplink is found by them",
+                N3Section::Gtpu(_) if behind[*at] > 1 => {
+                    "it shares its device, so its uplink is found by them"
+                }
                 N3Section::Gtpu(_) => continue,
             };
             if ue.addresses.is_empty() {

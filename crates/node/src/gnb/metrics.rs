@@ -1,6 +1,6 @@
 //! Prometheus text of a gNB: the state of a moment, built when it is asked for.
 
-use crate::runtime::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status};
+use crate::runtime::api::{BearerLink, Cell, CellLink, CellUe, SliceLink, SliceUse, Status, UeFlow};
 use crate::runtime::metrics::{count, encoded, gauge, one, program, traces};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::{Registry, Unit};
@@ -44,6 +44,13 @@ struct OfBearer {
     direction: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFlow {
+    ue: String,
+    qfi: u32,
+    direction: &'static str,
+}
+
 /// Name, help, value.
 type Column<T, V> = (&'static str, &'static str, fn(&T) -> V);
 const DOWN: &str = "downlink";
@@ -59,6 +66,7 @@ pub fn text(status: &Status, cell: &Cell, slices: &[SliceUse], ues: &[CellUe]) -
     of_slices(&mut registry, slices);
     if ues.len() <= MAX_UES {
         of_ues(&mut registry, ues);
+        of_flows(&mut registry, ues);
     }
     encoded(&registry)
 }
@@ -136,16 +144,45 @@ fn of_ues(registry: &mut Registry, ues: &[CellUe]) {
         Some(Unit::Bytes),
         buffered.collect::<Vec<_>>(),
     );
-    let counters: [Column<BearerLink, u64>; 6] = [
+    let counters: [Column<BearerLink, u64>; 10] = [
         ("bearer_packets", "Packets delivered", |l| l.delivered_packets),
         ("bearer_bytes", "Their bytes", |l| l.delivered_bytes),
         ("bearer_full_drops", "Packets dropped because the RLC buffer was full", |l| l.full_drops),
         ("bearer_aqm_drops", "Packets dropped to tell the sender", |l| l.aqm_drops),
         ("bearer_ce_marks", "Packets marked in place of a drop", |l| l.ce_marks),
         ("bearer_retx_pdus", "RLC PDUs sent again", |l| l.retx_pdus),
+        ("bearer_max_retx_packets", "Packets RLC AM sent again as often as max_retx says", |l| {
+            l.max_retx_packets
+        }),
+        ("bearer_discarded_packets", "Packets RLC gave up before they were whole", |l| l.discarded_packets),
+        ("bearer_missing_packets", "Packets PDCP waited for and gave up", |l| l.missing_packets),
+        ("bearer_late_packets", "Packets that came to PDCP twice, or after they were given up", |l| {
+            l.late_packets
+        }),
     ];
     for (name, help, value) in counters {
         count(registry, name, help, rows().map(|(label, link)| (label, value(link))));
+    }
+}
+
+fn of_flows(registry: &mut Registry, ues: &[CellUe]) {
+    let rows = || {
+        ues.iter().flat_map(|ue| {
+            ue.flows.iter().map(move |flow| {
+                let direction = if flow.downlink { DOWN } else { UP };
+                (OfFlow { ue: ue.name.clone(), qfi: flow.qfi.into(), direction }, flow)
+            })
+        })
+    };
+    let waiting = rows().map(|(label, flow)| (label, flow.waiting_packets as f64));
+    gauge(registry, "flow_waiting_packets", "Packets waiting in SDAP", None, waiting.collect::<Vec<_>>());
+    let counters: [Column<UeFlow, u64>; 3] = [
+        ("flow_full_drops", "Packets dropped because too many waited in SDAP", |f| f.full_drops),
+        ("flow_aqm_drops", "Packets dropped in SDAP to tell the sender", |f| f.aqm_drops),
+        ("flow_ce_marks", "Packets marked in SDAP in place of a drop", |f| f.ce_marks),
+    ];
+    for (name, help, value) in counters {
+        count(registry, name, help, rows().map(|(label, flow)| (label, value(flow))));
     }
 }
 
@@ -189,6 +226,21 @@ mod tests {
             ce_marks: 7,
             retx_pdus: 8,
             discarded_packets: 9,
+            max_retx_packets: 10,
+            missing_packets: 11,
+            late_packets: 12,
+        };
+        let flow = UeFlow {
+            qfi: 1,
+            downlink: true,
+            packets: 1,
+            bytes: 2,
+            waiting_packets: 3,
+            full_drops: 4,
+            aqm_drops: 5,
+            ce_marks: 6,
+            wait_mean_ms: 7.0,
+            wait_max_ms: 8.0,
         };
         let ue = CellUe {
             name: "u".into(),
@@ -200,7 +252,7 @@ mod tests {
             channel: ChannelConfig::mcs(28),
             uplink_channel: ChannelConfig::mcs(28),
             bearers: vec![UeBearer { drb: 1, rlc: "um".into(), downlink: bearer.clone(), uplink: bearer }],
-            flows: Vec::new(),
+            flows: vec![flow],
         };
         let status = Status {
             part: "gnb".into(),
@@ -229,6 +281,11 @@ mod tests {
             "anabranch_gnb_missed_slots_total{direction=\"downlink\"} 7",
             "anabranch_gnb_slice_balance_rbs{slice=\"a\",direction=\"uplink\"} -3.0",
             "anabranch_gnb_bearer_full_drops_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 5",
+            "anabranch_gnb_bearer_max_retx_packets_total{ue=\"u\",drb=\"1\",direction=\"uplink\"} 10",
+            "anabranch_gnb_bearer_missing_packets_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 11",
+            "anabranch_gnb_bearer_late_packets_total{ue=\"u\",drb=\"1\",direction=\"downlink\"} 12",
+            "anabranch_gnb_flow_full_drops_total{ue=\"u\",qfi=\"1\",direction=\"downlink\"} 4",
+            "anabranch_gnb_flow_aqm_drops_total{ue=\"u\",qfi=\"1\",direction=\"downlink\"} 5",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -291,13 +291,14 @@ impl Agent {
     fn changes(&self, old: &UeConfig, new: &UeConfig) -> Result<Vec<Change>, String> {
         let mut changes = Vec::new();
         let ue = || new.name.clone();
+        let seed = seed_of(self.running.seed, &new.name);
         if old.slice != new.slice {
             changes.push(Change::Command(GnbCommand::Move { ue: ue(), slice: new.slice.clone() }));
         }
         for direction in Direction::ALL {
             let channel = channel_of(new, direction);
             if channel_of(old, direction) != channel {
-                let built = channel.build(&self.amc, self.running.seed, &mut read_trace);
+                let built = channel.build(&self.amc, seed, &mut read_trace);
                 let built = built.map_err(|e| e.to_string())?;
                 let after = start_of(channel);
                 changes.push(Change::Channel { ue: ue(), direction, channel: built, after });
@@ -308,13 +309,7 @@ impl Agent {
                 if queue_of(old.bearer(drb), direction) != queue {
                     let limit = BufferLimit { bytes: bearer.limit_bytes, sdus: bearer.limit_sdus };
                     let (pulls, mtu_bytes) = (self.amc.pulls(direction), bearer.mtu_bytes);
-                    let params = BearerParams {
-                        pulls,
-                        mtu_bytes,
-                        limit,
-                        seed: self.running.seed,
-                        ..Default::default()
-                    };
+                    let params = BearerParams { pulls, mtu_bytes, limit, seed, ..Default::default() };
                     queue.build(params).map_err(|e| e.to_string())?;
                     let queue = queue.clone();
                     changes.push(Change::Command(GnbCommand::Queue {
@@ -482,6 +477,13 @@ fn queue_of(bearer: &BearerConfig, direction: Direction) -> &QueueConfig {
     }
 }
 
+/// What is drawn for a UE: as in a cell that starts, its own, and the same for both directions.
+fn seed_of(cell: u64, ue: &str) -> u64 {
+    // FNV-1a.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    cell.to_be_bytes().into_iter().chain(ue.bytes()).fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 /// When a trace starts, from now.
 fn start_of(channel: &ChannelConfig) -> Duration {
     let start_s = match channel {
@@ -503,4 +505,22 @@ fn name_of(direction: Direction) -> &'static str {
 
 fn no_ue(name: &str) -> Problem {
     Problem::not_found("UE", name, "list them with GET /v1/ues")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_channels_that_ues_are_given_while_the_cell_runs_differ() {
+        let amc = anabranch_ran::amc::Amc::new(&RadioConfig::default()).unwrap();
+        let config: ChannelConfig = serde_json::from_str(r#"{"model": "pedestrian"}"#).unwrap();
+        let qualities = |cell, ue: &str| {
+            let channel = config.build(&amc, seed_of(cell, ue), &mut read_trace).unwrap();
+            channel.qualities().collect::<Vec<_>>()
+        };
+        assert_ne!(qualities(0, "a"), qualities(0, "b"));
+        assert_ne!(qualities(0, "a"), qualities(1, "a"));
+        assert_eq!(qualities(1, "a"), qualities(1, "a"));
+    }
 }

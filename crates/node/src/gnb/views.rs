@@ -9,6 +9,7 @@ use anabranch_ran::amc::Direction;
 use anabranch_ran::gnb::{BearerStats, Gnb, GnbConfig, LinkStats, UeConfig};
 use anabranch_ran::rlc::RlcConfig;
 use anabranch_ran::sdap::FlowStats;
+use std::collections::BTreeMap;
 
 /// Lateness; `late` are those a slot late.
 pub fn ticks(spread: Spread, late: u64) -> Ticks {
@@ -41,12 +42,14 @@ pub fn link(now: &LinkStats, before: Option<&LinkStats>) -> CellLink {
 
 /// What slices carried, less what they had before.
 pub fn slices(now: &[SliceSums], before: &[SliceSums], cell: &GnbConfig) -> Vec<SliceUse> {
+    let mut ues: BTreeMap<&str, u64> = BTreeMap::new();
+    cell.ues.iter().for_each(|ue| *ues.entry(&ue.slice).or_default() += 1);
     let uses = now.iter().map(|slice| {
         let old = before.iter().find(|old| old.name == slice.name);
         let side = |at: usize| slice_link(&slice.carried[at], old.map(|old| &old.carried[at]));
         SliceUse {
             slice: slice.name.clone(),
-            ues: cell.ues.iter().filter(|ue| ue.slice == slice.name).count() as u64,
+            ues: ues.get(slice.name.as_str()).copied().unwrap_or(0),
             downlink: side(0),
             uplink: side(1),
         }
@@ -123,6 +126,9 @@ fn bearer_link(stats: &BearerStats, queue: anabranch_ran::queue::QueueConfig) ->
         ce_marks: stats.buffer.ce_marks,
         retx_pdus: stats.sender.retx_pdus,
         discarded_packets: stats.receiver.discarded_sdus,
+        max_retx_packets: stats.sender.max_retx_reached,
+        missing_packets: stats.order.missing_sdus,
+        late_packets: stats.order.stale_sdus,
     }
 }
 
@@ -135,6 +141,8 @@ fn flow(qfi: u8, direction: Direction, stats: &FlowStats) -> UeFlow {
         bytes: stats.forwarded_bytes,
         waiting_packets: stats.waiting_sdus,
         full_drops: stats.queue.full_drops,
+        aqm_drops: stats.queue.aqm_drops,
+        ce_marks: stats.queue.ce_marks,
         wait_mean_ms: mean_ns as f64 / 1e6,
         wait_max_ms: stats.wait_max_ns as f64 / 1e6,
     }

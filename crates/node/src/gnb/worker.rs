@@ -8,8 +8,9 @@
 //!
 //! Deadlines are instants, never distances: a slot that is run late delays what it carries and shifts nothing
 //! after it. A late worker runs every slot it owes, one after another, each with the time it should have had;
-//! what is more than a thousand slots behind is left out and counted (`core`). Nothing here locks per packet,
-//! and buffers are used again.
+//! what is more than a thousand slots behind is left out and counted (`core`). A cell whose slots take longer than they
+//! last never catches up: packets and jobs have their turn all the same. Nothing here locks per packet, and buffers are
+//! used again.
 
 use super::packets::Batch;
 use super::report::{Late, Report, SliceSums, SlotTick, Sums};
@@ -37,10 +38,10 @@ const HEADROOM: usize = 48;
 const MAX_SPARE: usize = 16_384;
 /// Frames read from one device before the others, and the clock, have their turn.
 const ROUND: usize = 8;
-/// What is later than this is not made up for slot by slot.
-const MAX_LATE: Duration = Duration::from_millis(900);
-/// Timers in a row that are followed at their own time; then the clock's counts.
+/// Timers in a row that are followed at their own time; then the next slot's counts, or the clock's.
 const MAX_TIMERS: usize = 64;
+/// How long what is due is done before packets and the control plane have their turn.
+const MAX_RUN: Duration = Duration::from_millis(5);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Numbers of what is waited for.
@@ -218,20 +219,26 @@ impl Worker {
         Ok((worker, handle))
     }
 
-    /// Runs what is due, each at its own time; returns a time at which nothing is.
+    /// Runs what is due, each at its own time; returns the time that the cell has got to, at which nothing is due before.
     fn due(&mut self) -> Instant {
-        let mut timers = 0;
+        let (begun, mut timers) = (self.clock.now(), 0);
         loop {
             let now = self.clock.now();
+            self.gnb.leave_out(now);
             let Some((at, _)) = self.gnb.poll_timeout().filter(|(at, _)| *at <= now) else { return now };
+            // Whatever comes to a cell that is behind comes at its own time.
+            if now - begun > MAX_RUN {
+                return at;
+            }
+            let slot = self.gnb.slot_due();
             // A slot often coincides with the arrival of a block, which goes first.
-            if let Some(slot) = self.gnb.slot_due().filter(|slot| *slot <= at) {
+            if let Some(slot) = slot.filter(|slot| *slot <= at) {
                 self.late.record(now - slot, self.gnb.amc().slot());
                 timers = 0;
             }
             timers += 1;
-            let behind = now - at > MAX_LATE || timers > MAX_TIMERS;
-            self.gnb.on_timeout(if behind { now } else { at });
+            let until = if timers > MAX_TIMERS { slot.map_or(now, |slot| slot.min(now)) } else { at };
+            self.gnb.on_timeout(until);
         }
     }
 
@@ -416,4 +423,59 @@ fn ue_of(by_source: &[(IpAddr, u16, u16)], device: usize, packet: &[u8]) -> Opti
     let at = by_source.binary_search_by_key(&from, |(address, ..)| *address).ok()?;
     let (_, of, ue) = by_source[at];
     (usize::from(of) == device).then_some(ue)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_ran::channel::ChannelConfig;
+    use anabranch_ran::gnb::{GnbConfig, UeConfig};
+    use anabranch_wire::ip::udp_datagram;
+
+    /// Thousands of UEs in a slice of one RB, whose blocks carry nothing: each of the slots of 62.5 µs takes longer than it lasts,
+    /// and nothing that waits ever leaves.
+    #[test]
+    fn a_cell_that_is_too_much_for_the_machine_leaves_the_others_their_turn() {
+        const UES: u32 = 4000;
+        let address = |ue: u32| IpAddr::from((0x0a2d_0000 + ue).to_be_bytes());
+        let text = r#"{
+            "ues": [], "radio": {"rat": "nr", "rbs": 20, "numerology": 4, "rbg_rbs": 1}, "scheduler": "fixed",
+            "slices": [{"name": "default", "share_percent": 5}, {"name": "other", "share_percent": 95}]
+        }"#;
+        let mut config: GnbConfig = serde_json::from_str(text).unwrap();
+        config.ues = (0..UES)
+            .map(|ue| UeConfig {
+                addresses: vec![address(ue)],
+                ..UeConfig::new(format!("ue{ue}"), "default", ChannelConfig::mcs(0))
+            })
+            .collect();
+        let mut gnb = Gnb::new(&config, &mut |file| Err(file.to_owned())).unwrap();
+        for ue in 0..UES {
+            let to = (address(ue), 9).into();
+            let packet = udp_datagram("192.0.2.1:9".parse().unwrap(), to, &[0; 1000]).unwrap();
+            gnb.on_packet(Gnb::N3, Packet::new(Instant::ZERO, packet), Instant::ZERO);
+        }
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let peer = socket.local_addr().unwrap();
+        let parts = Parts {
+            gnb,
+            n3: N3End::gtpu(socket, peer).unwrap(),
+            devices: Vec::new(),
+            device_of_ue: vec![0; UES as usize],
+            addresses: (0..UES).map(|ue| vec![address(ue)]).collect(),
+            real_time: false,
+            reports: mpsc::channel(1).0,
+            slots: broadcast::channel(1).0,
+            packets: broadcast::channel(1).0,
+        };
+        let (mut worker, _handle) = Worker::new(parts).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let turns: Vec<Instant> = (0..100).map(|_| worker.due()).collect();
+            let _ = done.send((turns, worker.late.slots));
+        });
+        let told = is_done.recv_timeout(std::time::Duration::from_secs(20));
+        let (turns, late) = told.expect("what is due has an end");
+        assert!(turns.is_sorted() && turns[99] > turns[0] && late > 50, "{late} {turns:?}");
+    }
 }

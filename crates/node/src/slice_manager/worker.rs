@@ -11,6 +11,7 @@ use anabranch_slice::record::SessionRule;
 use anabranch_slice::{
     Action, Attachment, Expected, Kind, Manager, Record, SliceShare, State, Step, Ue, Write,
 };
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ const BUSY: Duration = Duration::from_secs(30);
 const REFUSED: Duration = Duration::from_secs(300);
 /// Looks at an access that must fail before it counts as bad.
 const PATIENT: u32 = 2;
+/// Cells that are asked at a time: those that say nothing take as long as one of them.
+const SIDE_BY_SIDE: usize = 32;
 
 /// Takes over changes of other instances as they are told of, and every few seconds besides.
 pub async fn follow(engine: Arc<Engine>) -> anyhow::Result<()> {
@@ -401,63 +404,107 @@ impl Work {
         self.engine.read(|m| self.tried.retain(|ue, _| m.ues().contains_key(ue)));
         let accesses: Vec<String> =
             self.engine.read(|m| m.inventory().iter().map(|a| a.name.clone()).collect());
-        for access in accesses {
+        for some in accesses.chunks(SIDE_BY_SIDE) {
+            match self.look_at_cells(some, upf.as_deref()).await? {
+                Some(more) => again |= more,
+                None => return Ok(again),
+            }
+        }
+        self.release().await?;
+        Ok(again)
+    }
+
+    /// Looks at some accesses, at all of their cells at a time; `upf` is what is wrong with that. Whether UEs are to be told
+    /// again; nothing if another instance leads.
+    async fn look_at_cells(
+        &mut self,
+        accesses: &[String],
+        upf: Option<&str>,
+    ) -> Result<Option<bool>, crate::runtime::api::Problem> {
+        let network = Arc::clone(&self.network);
+        if !self.leads().await {
+            return Ok(None);
+        }
+        // What a cell has while its shares change says nothing: neither that it is well nor that it is not.
+        let expected: Vec<Option<Expected>> =
+            self.engine.read(|m| accesses.iter().map(|access| m.looked_at(access)).collect());
+        let told = accesses.iter().zip(&expected);
+        let told: Vec<(&String, &Gnb, &Expected)> =
+            told.filter_map(|(a, expected)| Some((a, network.cell(a)?, expected.as_ref()?))).collect();
+        let health = join_all(told.iter().map(|(_, cell, expected)| cell.health(expected))).await;
+        let mut cells = BTreeMap::new();
+        for ((access, ..), health) in told.into_iter().zip(health) {
+            cells.insert(access, self.heard(access, health));
+        }
+        let ill: Vec<&String> = cells.iter().filter(|(_, h)| h.is_err()).map(|(access, _)| *access).collect();
+        let problems: BTreeMap<&String, String> =
+            cells.iter().filter_map(|(access, health)| Some((*access, health.clone().err()?))).collect();
+        if !ill.is_empty() {
             if !self.leads().await {
-                return Ok(again);
+                return Ok(None);
             }
-            let expected = self.engine.read(|m| m.looked_at(&access));
-            let mut problem = upf.clone();
-            let cell = network.cell(&access);
-            if expected.is_none() && cell.is_some() && problem.is_none() {
-                // What it has while its shares change says nothing: neither that it is well nor that it is not.
+            // What they should have may be something else by now.
+            let shares = |access| self.engine.read(|m| m.shares_now(access));
+            let told = ill.iter().map(|access| (self.cell(&network, access), shares(access)));
+            let told: Vec<(Result<Option<&Gnb>, String>, Vec<SliceShare>)> = told.collect();
+            let tell = told.into_iter().map(|(cell, shares)| async move {
+                match cell {
+                    Ok(Some(cell)) => Ok(cell.shares(&shares).await),
+                    Ok(None) => Ok(Ok(())),
+                    Err(why) => Err(why),
+                }
+            });
+            let sent = join_all(tell).await;
+            for (access, sent) in ill.into_iter().zip(sent) {
+                let sent = sent.and_then(|sent| self.heard(access, sent));
+                cells.insert(access, sent);
+            }
+        }
+        // A cell that starts again has every UE where its configuration says.
+        let placed = |access: &String| self.engine.read(|m| m.has_place(access));
+        let well: Vec<&String> = cells
+            .iter()
+            .filter(|(access, health)| health.is_ok() && placed(access))
+            .map(|(a, _)| *a)
+            .collect();
+        if !well.is_empty() && !self.leads().await {
+            return Ok(None);
+        }
+        let places = join_all(well.iter().filter_map(|access| Some(network.cell(access)?.places()))).await;
+        let mut again = false;
+        for (access, places) in well.into_iter().zip(places) {
+            match self.heard(access, places) {
+                Ok(places) => {
+                    if !self.engine.read(|m| m.strays(access, &places).is_empty()) {
+                        self.engine.commit(|m| Ok((m.strays(access, &places), ()))).await?;
+                        again = true;
+                    }
+                }
+                Err(why) => tracing::warn!(access, "{why}"),
+            }
+        }
+        for (access, health) in &cells {
+            if let Err(why) = health {
+                tracing::warn!(access, "{why}");
+            }
+        }
+        for (access, expected) in accesses.iter().zip(&expected) {
+            let problem = problems.get(access).cloned().or_else(|| upf.map(str::to_owned));
+            if expected.is_none() && network.cell(access).is_some() && problem.is_none() {
                 continue;
-            }
-            if let Some((cell, expected)) = cell.zip(expected) {
-                let health = cell.health(&expected).await;
-                let mut health = self.heard(&access, health);
-                if let Err(why) = &health {
-                    problem = Some(why.clone());
-                    if !self.leads().await {
-                        return Ok(again);
-                    }
-                    // What it should have may be something else by now.
-                    let shares = self.engine.read(|m| m.shares_now(&access));
-                    health = self.send_shares(&access, &shares).await;
-                }
-                let places = match health {
-                    // A cell that starts again has every UE where its configuration says.
-                    Ok(()) if self.engine.read(|m| m.has_place(&access)) => {
-                        if !self.leads().await {
-                            return Ok(again);
-                        }
-                        let places = cell.places().await;
-                        self.heard(&access, places)
-                    }
-                    other => other.map(|()| BTreeMap::new()),
-                };
-                match places {
-                    Ok(places) => {
-                        if !self.engine.read(|m| m.strays(&access, &places).is_empty()) {
-                            self.engine.commit(|m| Ok((m.strays(&access, &places), ()))).await?;
-                            again = true;
-                        }
-                    }
-                    Err(why) => tracing::warn!(access, "{why}"),
-                }
             }
             let failures = self.bad.entry(access.clone()).or_default();
             *failures = if problem.is_some() { failures.saturating_add(1) } else { 0 };
             if problem.is_some() && *failures < PATIENT {
                 continue;
             }
-            let told = self.engine.read(|m| m.health(&access, problem.as_deref(), now_ms()).is_empty());
+            let told = self.engine.read(|m| m.health(access, problem.as_deref(), now_ms()).is_empty());
             if !told {
-                let health = |m: &Manager| Ok((m.health(&access, problem.as_deref(), now_ms()), ()));
+                let health = |m: &Manager| Ok((m.health(access, problem.as_deref(), now_ms()), ()));
                 self.engine.commit(health).await?;
             }
         }
-        self.release().await?;
-        Ok(again)
+        Ok(Some(again))
     }
 
     /// Ends bookings and sessions that have run out, and tells of changes of their status.

@@ -48,7 +48,7 @@ pub enum ChannelConfig {
     },
     /// Generated, see [`Markov::PEDESTRIAN`].
     Pedestrian {
-        /// Which trace; left out: the cell's seed.
+        /// Which trace; left out: drawn by the cell, another for each UE.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seed: Option<u64>,
         /// How long until it repeats, seconds.
@@ -60,7 +60,7 @@ pub enum ChannelConfig {
     },
     /// Generated, see [`Markov::TRAIN`].
     Train {
-        /// Which trace; left out: the cell's seed.
+        /// Which trace; left out: drawn by the cell, another for each UE.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seed: Option<u64>,
         /// How long until it repeats, seconds.

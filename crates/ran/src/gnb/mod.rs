@@ -465,8 +465,9 @@ impl Gnb {
         self.ticking = !self.active.is_empty();
     }
 
-    /// Leaves out slots that cannot be made up for.
-    fn skip(&mut self, now: Instant) {
+    /// Leaves out slots that cannot be made up for: those a thousand behind `now`. What is due does so by itself; who calls
+    /// [`Element::on_timeout`] with the time of what is due, and not with the clock's, has to say so.
+    pub fn leave_out(&mut self, now: Instant) {
         if !self.ticking || now <= self.time_of(self.next_slot + MAX_LATE_SLOTS) {
             return;
         }
@@ -476,6 +477,7 @@ impl Gnb {
             let missed = late - MAX_LATE_SLOTS;
             self.next_slot += missed;
             self.links.iter_mut().for_each(|link| link.stats.missed_slots += missed);
+            self.look_ahead();
         }
     }
 
@@ -488,7 +490,7 @@ impl Gnb {
 
     /// Does what is due at or before `now`.
     fn catch_up(&mut self, now: Instant) {
-        self.skip(now);
+        self.leave_out(now);
         loop {
             let (flight, tick) = (self.next_flight(), self.next_tick());
             let next = flight.min(tick).min(self.wake);

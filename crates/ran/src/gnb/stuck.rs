@@ -42,6 +42,8 @@ pub enum Remedy {
     },
     /// Fewer RBs for control.
     Control,
+    /// A TDD pattern with slots for the direction.
+    Pattern,
     /// More RBs, or a channel that is better at times.
     Carrier,
 }
@@ -63,6 +65,7 @@ impl fmt::Display for Stuck {
                 write!(f, "give slice \"{slice}\" a {key} of {percent} or more")
             }
             Remedy::Control => f.write_str("leave more RBs beside those of control"),
+            Remedy::Pattern => f.write_str("give the TDD pattern slots that carry data this way"),
             Remedy::Carrier => {
                 f.write_str("give the cell more rbs, or the UE a channel with a higher mcs or cqi")
             }
@@ -74,23 +77,35 @@ impl Gnb {
     /// The queues that nothing can ever leave, as shares, channels and scheduler are now; one per UE and direction.
     #[must_use]
     pub fn stuck(&self) -> Vec<Stuck> {
+        let slots = Direction::ALL.map(|direction| self.kinds_of_slots(direction));
         let both =
-            |ue| [Direction::Downlink, Direction::Uplink].map(|direction| self.stuck_queue(ue, direction));
+            |ue| Direction::ALL.map(|direction| self.stuck_queue(ue, direction, &slots[index(direction)]));
         self.ues.iter().flat_map(both).flatten().collect()
     }
 
-    fn stuck_queue(&self, ue: &Ue, direction: Direction) -> Option<Stuck> {
-        let least_bytes = ue.bearers.iter().map(|bearer| bearer.least_pdu(direction)).min()? + PER_PDU;
-        let mcs: Vec<u8> = ue.sides[index(direction)]
-            .channel
-            .qualities()
-            .filter_map(|quality| quality.mcs(&self.amc))
-            .collect();
-        // The largest block of all kinds of slots and qualities.
-        let (mut block, mut without_control, mut whole) = ((0, 0), 0, None);
+    /// What differs among the slots that carry a direction: sizes of blocks, and RBs for data. A period may have a million slots.
+    fn kinds_of_slots(&self, direction: Direction) -> Vec<(&TbsTable, u16)> {
+        let mut kinds: Vec<(&TbsTable, u16)> = Vec::new();
         for slot in 0..self.period_slots {
             let Some(table) = self.amc.table(direction, slot) else { continue };
-            let rbs = self.most_rbs(ue, direction, self.data_rbs(direction, slot).unwrap_or(0));
+            let rbs = self.data_rbs(direction, slot).unwrap_or(0);
+            if !kinds.iter().any(|known| std::ptr::eq(known.0, table) && known.1 == rbs) {
+                kinds.push((table, rbs));
+            }
+        }
+        kinds
+    }
+
+    fn stuck_queue(&self, ue: &Ue, direction: Direction, slots: &[(&TbsTable, u16)]) -> Option<Stuck> {
+        let least_bytes = ue.bearers.iter().map(|bearer| bearer.least_pdu(direction)).min()? + PER_PDU;
+        let qualities = ue.sides[index(direction)].channel.qualities();
+        let mut mcs: Vec<u8> = qualities.filter_map(|quality| quality.mcs(&self.amc)).collect();
+        mcs.sort_unstable();
+        mcs.dedup();
+        // The largest block of all kinds of slots and qualities.
+        let (mut block, mut without_control, mut whole) = ((0, 0), 0, None);
+        for (table, rbs) in slots.iter().copied() {
+            let rbs = self.most_rbs(ue, direction, rbs);
             block = block.max(largest(table, &mcs, rbs));
             without_control =
                 without_control.max(largest(table, &mcs, self.most_rbs(ue, direction, self.amc.rbs())).0);
@@ -102,6 +117,7 @@ impl Gnb {
         }
         let slice = self.slices.get(usize::from(ue.slice));
         let remedy = match (whole, slice) {
+            _ if slots.is_empty() => Remedy::Pattern,
             (Some(_), _) if without_control >= least_bytes => Remedy::Control,
             (Some(rbs), Some(slice)) => Remedy::Share {
                 slice: slice.name.clone(),

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A flow that was empty goes before those that always have something: voice overtakes the bulk flow inside
-//! RLC. That is possible in RLC UM only before an SDU has been cut; the PDCP number was given earlier, so the
-//! UE's PDCP must deliver out of order (TS 38.323 §5.8).
+//! RLC. That is possible only before an SDU has been cut. PDCP numbers packets as they leave the buffer ([`crate::pdcp`]); where
+//! it had done so before, the UE's would have to deliver out of order (TS 38.323 §5.8).
 //!
 //! How this differs from the source: none in the algorithm. When the buffer is full, the fattest flow loses
 //! from its head half of its bytes, at most 64 packets (RFC 8290 §4.1.3). What is not an IP packet is one

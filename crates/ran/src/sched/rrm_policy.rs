@@ -7,7 +7,8 @@
 //! ```
 //!
 //! In this order: every slice gets what it needs of its dedicated RBs; then up to its minimum; what is left,
-//! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum.
+//! dedicated RBs excepted, goes group by group to the slice that has least for its share, up to the maximum; of several
+//! to the one that waited longest for such a group. So slices whose minimum is less than a group take turns.
 
 use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceConfig, Tti};
 
@@ -16,13 +17,23 @@ use super::{Allocation, InterSlice, NoParams, Outlook, Scheduler, Setup, SliceCo
 pub struct RrmPolicy {
     /// RBs that each slice is expected to have got. Kept for its memory only.
     got: Vec<u16>,
+    /// The last of the groups left over that each slice got, counted from 1, and how many there were.
+    last: Vec<u64>,
+    groups: u64,
 }
 
 impl Scheduler for RrmPolicy {
     type Params = NoParams;
 
-    fn build(_: &NoParams, _: &Setup) -> Self {
-        Self::default()
+    fn build(_: &NoParams, cell: &Setup) -> Self {
+        Self { last: vec![0; cell.slices], ..Self::default() }
+    }
+}
+
+impl RrmPolicy {
+    /// Who has least goes first.
+    fn rank(last: &[u64], config: &SliceConfig, slice: usize, rbs: u16) -> (u64, u64) {
+        (load(config, rbs), last.get(slice).copied().unwrap_or(0))
     }
 }
 
@@ -48,11 +59,17 @@ impl InterSlice for RrmPolicy {
                 allocation.next_queue(*slice).is_some()
                     && allocation.slice_rbs(*slice) + group <= policy(*slice).2
             };
-            let load = |slice: &usize| load(&tti.slices[*slice], allocation.slice_rbs(*slice));
-            let Some(slice) = (0..tti.slices.len()).filter(wants).min_by_key(load) else { break };
+            let rank = |slice: &usize| {
+                Self::rank(&self.last, &tti.slices[*slice], *slice, allocation.slice_rbs(*slice))
+            };
+            let Some(slice) = (0..tti.slices.len()).filter(wants).min_by_key(rank) else { break };
             let Some(queue) = allocation.next_queue(slice) else { break };
             if allocation.grant(tti, queue, 1) == 0 {
                 break;
+            }
+            self.groups += 1;
+            if let Some(last) = self.last.get_mut(slice) {
+                *last = self.groups;
             }
         }
         allocation.room.put_back(idle);
@@ -60,7 +77,7 @@ impl InterSlice for RrmPolicy {
 
     /// The same with what the slices want in place of queues.
     fn expect(&mut self, slice: usize, next: &Outlook<'_>) -> u16 {
-        let (got, mut room) = (&mut self.got, next.room());
+        let (got, last, mut room) = (&mut self.got, &self.last, next.room());
         got.clear();
         got.resize(next.slices.len(), 0);
         let policy = |of: usize| next.slices[of].policy_of(next.rbs);
@@ -83,7 +100,8 @@ impl InterSlice for RrmPolicy {
         while room.rbs() > 0 {
             let group = room.would_take(1);
             let wants = |of: &usize| unmet(*of, got[*of]) > 0 && got[*of] + group <= policy(*of).2;
-            let next_of = (0..got.len()).filter(wants).min_by_key(|of| load(&next.slices[*of], got[*of]));
+            let rank = |of: &usize| Self::rank(last, &next.slices[*of], *of, got[*of]);
+            let next_of = (0..got.len()).filter(wants).min_by_key(rank);
             let Some(of) = next_of else { break };
             got[of] += room.take(1);
         }

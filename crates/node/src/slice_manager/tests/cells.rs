@@ -302,3 +302,21 @@ async fn a_cell_that_says_nothing_keeps_no_other_waiting() {
         .await;
     attach(&world, &mute, id).await;
 }
+
+#[tokio::test]
+async fn many_cells_that_say_nothing_keep_the_others_waiting_as_long_as_one() {
+    let well = Cell::default();
+    let (mut mute, mut all) = (Vec::new(), String::new());
+    for i in 0..6 {
+        let cell = Cell::default();
+        all += &access(&format!("a{i}"), &cell).await;
+        mute.push(cell);
+    }
+    let world = World::new(&(all + &access("live", &well).await)).await;
+    video(&world, "Running").await;
+    mute.iter().for_each(|cell| cell.with(|i| i.hangs = true));
+    well.with(Inner::start);
+    let began = Instant::now();
+    eventually(async || well.share("video") == Some(30.0)).await;
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}

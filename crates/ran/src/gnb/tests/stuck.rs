@@ -66,7 +66,7 @@ fn nothing_else_stays_and_the_remedy_helps() {
                                 assert!(waits(&config, direction) > 0, "{case}");
                                 config = cell(radio.clone(), mcs, inter, share, *rlc);
                             }
-                            Remedy::Control => panic!("{case}"),
+                            Remedy::Control | Remedy::Pattern => panic!("{case}"),
                         }
                     }
                 }
@@ -94,5 +94,27 @@ fn it_says_what_to_do() {
     assert_eq!((said.len(), &said[0].remedy), (1, &Remedy::Control));
     // Every second slot is enough.
     config.mac.control[0].every_slots = 2;
+    assert_eq!(build(&config).unwrap().stuck(), []);
+}
+
+#[test]
+fn a_pattern_without_uplink_is_named() {
+    let tdd = TddConfig { pattern: "DDDDDDDDDD".to_owned(), downlink_symbols: 10, uplink_symbols: 2 };
+    let nr = RadioConfig::Nr(NrConfig { tdd: Some(tdd), ..NrConfig::default() });
+    let said = build(&cell(nr, 10, InterAlgorithm::Fixed, 100.0, RlcConfig::default())).unwrap().stuck();
+    assert_eq!((said.len(), said[0].direction, &said[0].remedy), (1, Direction::Uplink, &Remedy::Pattern));
+    assert!(
+        said[0].to_string().ends_with("give the TDD pattern slots that carry data this way"),
+        "{}",
+        said[0]
+    );
+}
+
+/// Loads of control that coincide once in a million slots, and many UEs.
+#[test]
+fn a_long_period_is_looked_through_once() {
+    let mut config = config(&[50.0], &[0; 400], Algorithm::Vanilla);
+    config.mac.control =
+        [1009, 1013].map(|every_slots| ControlLoad { every_slots, offset_slots: 0, rbs: 5 }).into();
     assert_eq!(build(&config).unwrap().stuck(), []);
 }

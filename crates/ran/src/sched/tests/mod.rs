@@ -523,3 +523,23 @@ fn slices_without_a_share_take_turns() {
         }
     }
 }
+
+#[test]
+fn slices_of_less_than_a_group_take_turns() {
+    // Of 25 RBs in groups of 2 the first has 11 groups at once, the second the single RB.
+    for shares in [&[90.0, 4.0, 3.0, 3.0][..], &[50.0, 50.0], &[3.25; 30]] {
+        let of_slice: Vec<u16> = (0..shares.len() as u16).collect();
+        let mut cell = Cell::new(&InterAlgorithm::RrmPolicy.into(), shares, linear(88, 25), 2, &of_slice);
+        for _ in 0..600 {
+            cell.ues.iter_mut().for_each(|ue| ue.1.resize(30, 1500));
+            cell.tti(25);
+        }
+        for (slice, share) in shares.iter().enumerate() {
+            let got = cell.got[slice] as f64 * 100.0 / (600.0 * 25.0);
+            assert!(got > 0.5 * share && got < 2.0 * share, "{shares:?}: slice {slice} got {got} %");
+        }
+        if let [_, _] = shares {
+            assert_eq!(cell.got[0].abs_diff(cell.got[1]), 0, "{:?}", cell.got);
+        }
+    }
+}
