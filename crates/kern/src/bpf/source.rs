@@ -2,7 +2,7 @@
 
 use super::controllers::object;
 use super::object::{Counters, attach_tcx, configure, counters, open};
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use libbpf_rs::{Link, Object};
 
 /// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
@@ -53,7 +53,7 @@ impl Source {
     /// # Errors
     /// No such interface, a kernel before 6.6, or it refuses.
     pub fn attach(interface: &str, config: SourceConfig) -> Result<Self, BpfError> {
-        supported()?;
+        loadable_here()?;
         let what = || format!("interface {interface}");
         let none = |source| BpfError::Io { what: what(), source };
         let index = crate::interface::index(interface).map_err(none)?;
