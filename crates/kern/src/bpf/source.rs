@@ -45,6 +45,8 @@ impl Default for SourceConfig {
 pub struct Source {
     _link: Link,
     object: Object,
+    interface: String,
+    index: u32,
 }
 
 impl Source {
@@ -68,7 +70,13 @@ impl Source {
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
         let link = attach_tcx(&object, "ab_source_egress", index, what)?;
-        Ok(Self { _link: link, object })
+        Ok(Self { _link: link, object, interface: interface.to_owned(), index })
+    }
+
+    /// Whether its interface is gone, and the program with it. One of the same name that is made later needs another source.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        crate::interface::index(&self.interface).ok() != Some(self.index)
     }
 
     /// What it has counted.
