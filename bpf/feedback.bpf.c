@@ -217,6 +217,11 @@ __attribute__((noinline)) int take_trace(struct bpf_sock_ops *ops)
 	s = state_of(ops->sk);
 	if (!s)
 		return 0;
+	/* The bottleneck may be one that found no room. */
+	if (h[10] & 4) {
+		path.link = path.arrival = path.depth = path.capacity = AB_UNKNOWN;
+		path.flows = 0;
+	}
 	/* The oldest node must be the first hop: what it left is a usual first hop limit, or one less. */
 	answer(s, &path, path.told && path.unbroken && !(h[10] & 4) &&
 			 (path.oldest == 64 || path.oldest == 63 || path.oldest == 128 || path.oldest == 127 ||

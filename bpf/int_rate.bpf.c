@@ -141,7 +141,7 @@ u32 BPF_PROG(rate_ssthresh, struct sock *sk)
 	if (s) {
 		s->carried = 0;
 		/* Told by `cc show`; the law itself asks for no cause. */
-		ab_judged(s, ab_tcp(sk), ab_medium(&s->view, ab_tcp(sk)->tcp_mstamp, ab_srtt(ab_tcp(sk)), ab_config.stale_rtts));
+		ab_judged(s, ab_tcp(sk), ab_medium_now(s, ab_tcp(sk)));
 	}
 	if (s && s->rate_bps)
 		return ab_tcp(sk)->snd_cwnd;

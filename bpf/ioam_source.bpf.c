@@ -49,6 +49,8 @@ u64 credit SEC(".bss");
 #define TCP_OFFSET 12
 #define TCP_CHECKSUM 16
 #define BPF_ADJ_ROOM_NET 0
+/* Segments of a large packet stay as long as TCP counts them. */
+#define BPF_F_ADJ_ROOM_FIXED_GSO 1
 #define TC_ACT_UNSPEC -1
 
 struct header {
@@ -163,7 +165,7 @@ int ab_source_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if ((!ab_source.beyond_headroom && !ab_has_room(skb, len)) || payload > 65535 || bpf_check_mtu(skb, 0, &mtu, len, 0) ||
 	    (skb->gso_size && skb->gso_size + IPV6_LEN + tcp_len + len > mtu) ||
-	    bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, 0)) {
+	    bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO)) {
 		count(AB_TRACES_SKIPPED);
 		return TC_ACT_UNSPEC;
 	}

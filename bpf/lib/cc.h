@@ -108,9 +108,24 @@ AB_INLINE void ab_judged(struct ab_socket *s, const struct tcp_sock *tp, int med
 	ab_count(medium ? AB_LOSSES_MEDIUM : AB_LOSSES_CONGESTION);
 }
 
+/*
+ * Whether ssthresh is asked for because of congestion that was told, and not of a loss: by an ECN mark, or by a queue of the
+ * sender's own that drops. Before a reduction that it may take back, TCP notes ssthresh; before these it notes 0
+ * (tcp_enter_cwr, tcp_enter_recovery). A tail loss that a probe mends (RFC 8985) leaves the note as it is: the first of a
+ * connection counts as told.
+ */
+AB_INLINE int ab_told(const struct tcp_sock *tp)
+{
+	return !tp->prior_ssthresh;
+}
+
 /* Whether the loss found now is the medium's, as the reports have it. */
 AB_INLINE int ab_medium_now(struct ab_socket *s, const struct tcp_sock *tp)
 {
+	if (ab_told(tp)) {
+		s->view.flags &= ~AB_PROVISIONAL;
+		return 0;
+	}
 	ab_acked_unseen(&s->view, tp->delivered_mstamp, tp->first_tx_mstamp);
 	return ab_medium(&s->view, tp->tcp_mstamp, ab_srtt(tp), ab_config.stale_rtts);
 }

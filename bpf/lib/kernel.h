@@ -104,6 +104,7 @@ struct tcp_sock {
 	u32 snd_cwnd;
 	u32 snd_cwnd_clamp;
 	u32 snd_ssthresh;
+	u32 prior_ssthresh;
 	u32 srtt_us;
 	u32 packets_out;
 	u32 max_packets_out;

@@ -16,18 +16,6 @@ pub enum Rate {
     Trace(Arc<Trace>),
 }
 
-impl Rate {
-    /// Mean rate in bit/s; `None` if unlimited.
-    #[must_use]
-    pub fn mean_bps(&self) -> Option<u64> {
-        match self {
-            Self::Unlimited => None,
-            Self::Fixed(bps) => Some(*bps),
-            Self::Trace(trace) => Some(trace.mean_bps()),
-        }
-    }
-}
-
 /// Computes when packets have been sent, and what is left of one when the rate changes under way.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
@@ -50,6 +38,15 @@ impl Server {
 
     pub(super) fn rate(&self) -> &Rate {
         &self.rate
+    }
+
+    /// The rate at `at` in bit/s; `None` if unlimited.
+    pub(super) fn bps_at(&self, at: Instant) -> Option<u64> {
+        match &self.rate {
+            Rate::Unlimited => None,
+            Rate::Fixed(bps) => Some(*bps),
+            Rate::Trace(trace) => Some(trace.bps_at(nanos(at.saturating_since(self.origin)))),
+        }
     }
 
     /// Starts the next packet, which was there at `at`; returns when it has been sent.

@@ -209,6 +209,24 @@ impl Trace {
         u64::try_from(work / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
     }
 
+    /// The rate at that time in bit/s: of a CSV trace the row's, of a mahimahi trace that of the last 100 ms (at its start, of
+    /// the first).
+    #[must_use]
+    pub fn bps_at(&self, elapsed_ns: u64) -> u64 {
+        match &self.kind {
+            Kind::Steps(steps) => {
+                let elapsed_ns = self.period_ns.map_or(elapsed_ns, |period_ns| elapsed_ns % period_ns);
+                let index = steps.partition_point(|s| s.at_ns <= elapsed_ns).saturating_sub(1);
+                steps.get(index).map_or(0, |step| step.rate_bps)
+            }
+            Kind::Opportunities(_) => {
+                let until_ns = elapsed_ns.max(PRESENT_NS);
+                let work = self.work_before(until_ns) - self.work_before(until_ns - PRESENT_NS);
+                u64::try_from(work / u128::from(PRESENT_NS)).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     /// The work that was on offer before `elapsed_ns`, in bits·10⁹.
     #[must_use]
     pub fn work_before(&self, elapsed_ns: u64) -> u128 {
@@ -267,6 +285,8 @@ impl fmt::Debug for Trace {
     }
 }
 
+/// Over how long delivery opportunities make a rate.
+const PRESENT_NS: u64 = 100_000_000;
 /// Longest trace, in seconds: 30 days.
 const MAX_TRACE_S: u64 = 30 * 24 * 3600;
 const MAX_RATE_BPS: u64 = 10_000_000_000_000;
@@ -302,6 +322,25 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const FULL: u128 = OPPORTUNITY_WORK;
+
+    #[test]
+    fn the_rate_at_a_time_is_not_the_mean() {
+        let steps = Trace::parse("t", "0,20e6\n1,5e6\n3,0\n").unwrap();
+        let s = 1000 * MS;
+        assert_eq!(
+            [0, s - 1, s, 3 * s - 1, 3 * s, 9 * s].map(|at| steps.bps_at(at)),
+            [20_000_000, 20_000_000, 5_000_000, 5_000_000, 0, 0]
+        );
+        let round = steps.repeating("t").unwrap();
+        assert_eq!([4 * s, 5 * s, 6 * s].map(|at| round.bps_at(at)), [0, 20_000_000, 5_000_000]);
+        // An opportunity in each of the first 100 ms, and in every tenth of the next 900.
+        let lines = (1..=100).chain((110..=1000).step_by(10)).map(|ms: u64| format!("{ms}\n"));
+        let radio = Trace::parse("t", &lines.collect::<String>()).unwrap();
+        assert_eq!(
+            [0, 50, 100, 150, 300, 1000, 1101].map(|ms| radio.bps_at(ms * MS) / 1000),
+            [11_880, 11_880, 11_880, 6600, 1200, 1200, 12_000]
+        );
+    }
 
     #[test]
     fn opportunities_are_used_in_order_and_repeat() {

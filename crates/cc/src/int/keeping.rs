@@ -69,6 +69,10 @@ impl<R: Rule> CongestionController for Keeping<R> {
             self.kept = self.rule.left(from);
             self.inner.cubic.restart_towards(self.kept);
         } else {
+            // What followed the reduction that led here is no new finding.
+            if first {
+                self.kept = 0.0;
+            }
             self.inner.cubic.on_rto(now, in_flight_bytes, first);
         }
     }

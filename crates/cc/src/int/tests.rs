@@ -100,6 +100,25 @@ fn l2_keeps_its_window_through_a_timeout() {
     assert_eq!((c.cwnd_bytes(), c.ssthresh_bytes()), (1000, 86_000));
 }
 
+/// A window that a medium's timeout left is forgotten at a timeout for congestion.
+#[test]
+fn congestion_on_the_way_back_from_a_timeout_counts() {
+    let dropped = Feedback { queue_drops: 1, ..report() };
+    for algorithm in [Algorithm::IntCubicL1, Algorithm::IntCubicL2] {
+        let mut c = algorithm.build(CcConfig { initial_window_segments: 100, ..config() });
+        told(&mut c, &report(), 20);
+        c.on_rto(at(21), 0, true);
+        told(&mut c, &dropped, 40);
+        c.on_rto(at(41), 0, true);
+        let after = c.ssthresh_bytes();
+        assert!(after <= 2000, "{algorithm}: 0.7 of the few segments there were, and not {after}");
+        // The next loss of the medium leaves what there is.
+        told(&mut c, &dropped, 200);
+        c.on_loss(at(201), 0);
+        assert!(c.cwnd_bytes() <= 4000, "{algorithm}: {}", c.cwnd_bytes());
+    }
+}
+
 /// A drop on the path, no telemetry, stale telemetry, a hop that tells no drops: CUBIC's 0.7.
 #[test]
 fn what_may_be_congestion_is() {

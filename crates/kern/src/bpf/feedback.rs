@@ -2,7 +2,7 @@
 
 use super::controllers::{object, share_sockets};
 use super::object::{Counters, attach, configure, counters, open};
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use libbpf_rs::{Link, MapHandle, Object};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -49,7 +49,7 @@ impl Feedback {
     /// # Errors
     /// No such cgroup, or the kernel refuses.
     pub fn receiver(cgroup: &Path, key: Option<&ReportKey>) -> Result<Self, BpfError> {
-        supported()?;
+        loadable_here()?;
         Self::attach(cgroup, key, None)
     }
 

@@ -9,7 +9,7 @@
 //! number that is odd while it is written, as seqlocks have: a reader never takes half of one path and half of another.
 
 use super::mapped::Mapped;
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapHandle, MapType};
 use std::ffi::OsStr;
@@ -148,7 +148,7 @@ impl PathsMap {
     /// # Errors
     /// The machine or the user cannot, or the kernel refuses.
     pub fn create(entries: u32) -> Result<Self, BpfError> {
-        supported()?;
+        loadable_here()?;
         let entries = entries.clamp(1, MOST_ENTRIES);
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,

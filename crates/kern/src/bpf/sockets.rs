@@ -3,7 +3,7 @@
 use super::controllers::object;
 use super::object::{attach, open};
 use super::replace::SOCKET_LEN;
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{Iter, MapHandle, MapType};
 use std::ffi::OsStr;
@@ -87,7 +87,7 @@ pub struct SocketState {
 /// # Errors
 /// The machine cannot, or the kernel refuses.
 pub fn sockets() -> Result<Vec<SocketState>, BpfError> {
-    supported()?;
+    loadable_here()?;
     let mut all = Vec::new();
     for info in MapInfoIter::default() {
         // A version with another idea of a socket's state; its own `cc show` reads it.

@@ -2,7 +2,7 @@
 
 use super::controllers::object;
 use super::object::{Counters, attach_tcx, configure, counters, open};
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use libbpf_rs::{Link, Object};
 
 /// Most nodes that a trace of ours has room for: the stack of a kernel program is small.
@@ -45,6 +45,8 @@ impl Default for SourceConfig {
 pub struct Source {
     _link: Link,
     object: Object,
+    interface: String,
+    index: u32,
 }
 
 impl Source {
@@ -53,7 +55,7 @@ impl Source {
     /// # Errors
     /// No such interface, a kernel before 6.6, or it refuses.
     pub fn attach(interface: &str, config: SourceConfig) -> Result<Self, BpfError> {
-        supported()?;
+        loadable_here()?;
         let what = || format!("interface {interface}");
         let none = |source| BpfError::Io { what: what(), source };
         let index = crate::interface::index(interface).map_err(none)?;
@@ -68,7 +70,13 @@ impl Source {
         configure(&mut object, &constants)?;
         let object = tried("loading ioam_source", object.load())?;
         let link = attach_tcx(&object, "ab_source_egress", index, what)?;
-        Ok(Self { _link: link, object })
+        Ok(Self { _link: link, object, interface: interface.to_owned(), index })
+    }
+
+    /// Whether its interface is gone, and the program with it. One of the same name that is made later needs another source.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        crate::interface::index(&self.interface).ok() != Some(self.index)
     }
 
     /// What it has counted.

@@ -2,7 +2,7 @@
 
 use super::controllers::object;
 use super::object::{attach, open};
-use super::{BpfError, supported, tried};
+use super::{BpfError, loadable_here, tried};
 use crate::socket::netns_cookie;
 use libbpf_rs::{Link, Map, MapCore, MapFlags, Object};
 use std::ffi::OsStr;
@@ -39,7 +39,7 @@ impl InitialWindows {
     /// # Errors
     /// No such cgroup, a kernel before 5.15, or it refuses.
     pub fn attach(cgroup: &Path) -> Result<Self, BpfError> {
-        supported()?;
+        loadable_here()?;
         let what = || format!("{} (a cgroup v2 directory is needed)", cgroup.display());
         let group = File::open(cgroup).map_err(|source| BpfError::Io { what: what(), source })?;
         let asked = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| netns_cookie(&socket));

@@ -291,6 +291,19 @@ impl PacketSocket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
     }
 
+    /// Whether its interface is gone for good: one of the same name that is made later is another, and needs another socket.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        // SAFETY: an all-zero sockaddr_ll is a valid value.
+        let mut name: libc::sockaddr_ll = unsafe { zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the pointers describe `name` and `len`, which outlive the call.
+        let result =
+            unsafe { libc::getsockname(self.fd.as_raw_fd(), ptr::from_mut(&mut name).cast(), &raw mut len) };
+        // The kernel forgets the number of an interface that goes.
+        result == 0 && name.sll_ifindex <= 0
+    }
+
     fn send_from(&mut self, first: usize) -> io::Result<usize> {
         let mut headers = [const { Header::EMPTY }; MAX_BATCH];
         let mut vectors = [const { Vector::EMPTY }; MAX_BATCH];
@@ -492,6 +505,25 @@ mod tests {
             assert!(a.push(&[0xee; 60]));
             assert_eq!(a.flush().unwrap().sent, 1);
             assert!(drain(&mut b).contains(&vec![0xee; 60]));
+        });
+    }
+
+    #[test]
+    fn an_interface_that_goes_is_noticed() {
+        in_private_network("ip link add va type veth peer vb; ip link set va up; ip link set vb up", || {
+            let mut a = PacketSocket::open("va", &Options::default()).unwrap();
+            drain(&mut a);
+            crate::interface::set_up("va", false).unwrap();
+            assert!(!a.is_gone(), "it is down, and there");
+            let ip = |words: &str| {
+                let status = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
+                assert!(status.success(), "{words}");
+            };
+            ip("link del va");
+            assert!(a.is_gone());
+            ip("link add va type veth peer vb");
+            assert!(a.is_gone(), "another of the name");
+            assert!(!PacketSocket::open("va", &Options::default()).unwrap().is_gone());
         });
     }
 

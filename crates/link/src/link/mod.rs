@@ -411,7 +411,7 @@ impl Link {
             let queue = Queue {
                 depth_bytes: self.waiting_bytes,
                 capacity_bytes: self.limit.bytes.min(self.limit.packets.saturating_mul(FULL_PACKET_BYTES)),
-                rate_bps: self.server.rate().mean_bps(),
+                rate_bps: self.server.bps_at(self.sent_at),
             };
             telemetry.passes(packet, self.sent_at, queue, &self.stats);
         }

@@ -6,9 +6,13 @@ use anabranch_cc::int::IntConfig;
 use anabranch_kern::bpf::{self, Controllers, Feedback, ReportKey, Source, SourceConfig};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{SHA256, digest};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -103,11 +107,33 @@ fn wait_for_end(pid: u32) -> Result<()> {
 
 /// `anabranch int source`.
 pub fn source(interface: &str, config: SourceConfig) -> Result<()> {
-    let ends = ends()?;
-    let _source = Source::attach(interface, config)?;
-    ready(&format!("traces in one of {} segments on {interface}", config.every));
-    ends.wait()?;
+    let ends = SignalFd::with_flags(&ends()?, SfdFlags::SFD_CLOEXEC).context("signals")?;
+    let mut source = Source::attach(interface, config)?;
+    let working = || ready(&format!("traces in one of {} segments on {interface}", config.every));
+    working();
+    while !ended(&ends, LOOK)? {
+        // A tunnel's is made anew when its program is started again.
+        if source.is_gone()
+            && let Ok(anew) = Source::attach(interface, config)
+        {
+            source = anew;
+            working();
+        }
+    }
     Ok(())
+}
+
+/// How often it is looked whether an interface is still the same.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Whether a signal asks for the end within that time.
+fn ended(ends: &SignalFd, within: Duration) -> Result<bool> {
+    let mut polled = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+    match ppoll(&mut polled, Some(TimeSpec::from(within)), None) {
+        Ok(ready) => Ok(ready > 0),
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        Err(error) => Err(error).context("waiting for signals"),
+    }
 }
 
 /// `anabranch int sink`.

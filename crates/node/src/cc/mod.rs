@@ -126,7 +126,7 @@ enum IntCommand {
         /// Nodes a trace has room for: 16 bytes and 36 per node, up to 8n.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4), default_value_t = 4)]
         nodes: u8,
-        /// ControlRequest nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
+        /// Ask nodes for time stamps and buffer occupancy, too, so that a monitor can tell latencies and a cell its RLC: 16
         /// bytes and 48 per node, at most 3 nodes.
         #[arg(long)]
         detail: bool,

@@ -1,7 +1,8 @@
 //! The control socket of a running link: one JSON object per line in, one per line out.
 
+use crate::runtime::folder::socket_in_use;
 use anabranch_link::{Direction, LinkPatch};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
@@ -48,10 +49,9 @@ impl Control {
     /// Listens at `path`; a socket left there by a program that is gone is replaced.
     pub(super) fn bind(path: &Path) -> Result<Self> {
         let name = path.display();
-        let gone = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
-        if UnixStream::connect(path).is_err_and(gone) {
-            std::fs::remove_file(path)
-                .with_context(|| format!("--control {name}: removing the old socket"))?;
+        let in_use = socket_in_use(path);
+        if in_use.with_context(|| format!("--control {name}: removing the old socket"))? {
+            bail!("--control {name}: another program listens there: stop it, or name another path");
         }
         let listener = UnixListener::bind(path)
             .with_context(|| format!("--control {name}: the path must be free and its folder writable"))?;
@@ -170,5 +170,10 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         assert!(Control::bind(&path).is_ok());
+        // A path with a mistake in it costs no file.
+        let file = dir.path().join("link.toml");
+        std::fs::write(&file, "[both]").unwrap();
+        assert!(Control::bind(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"[both]");
     }
 }

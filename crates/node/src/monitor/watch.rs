@@ -34,15 +34,8 @@ pub struct Watch {
 impl Watch {
     /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one.
     pub fn open(name: String, interfaces: &[String], config: CollectConfig) -> Result<Self> {
-        let options = Options {
-            // Packets of tunnels have no Ethernet header; nothing is sent.
-            framing: Framing::Ip { peer: [0; 6] },
-            slot_bytes: SLOT_BYTES,
-            only: Only::HopByHop,
-            ..Options::default()
-        };
         let open = |name: &String| {
-            PacketSocket::open(name, &options)
+            tap(name)
                 .with_context(|| format!("--interface {name} (it must be there, and CAP_NET_RAW is needed)"))
         };
         Ok(Self {
@@ -107,8 +100,22 @@ impl Watch {
         Ok(())
     }
 
+    /// Goes over to interfaces that were made anew: a tunnel's is, when its program is started again.
+    fn follow(&mut self) {
+        for (name, tap) in self.interfaces.iter().zip(&mut self.taps) {
+            if tap.is_gone()
+                && let Ok(anew) = self::tap(name)
+            {
+                tracing::info!("{name} was made anew");
+                self.kernel_drops += tap.kernel_drops().unwrap_or(0);
+                *tap = anew;
+            }
+        }
+    }
+
     fn report(&mut self, now: Instant, every: Duration) -> Report {
         self.ahead_ns = ahead_ns();
+        self.follow();
         self.collector.age(now);
         for tap in &self.taps {
             self.kernel_drops += tap.kernel_drops().unwrap_or(0);
@@ -128,6 +135,18 @@ impl Watch {
     fn now(&self) -> Instant {
         Instant::from_nanos(clock(ClockId::CLOCK_MONOTONIC).saturating_sub(self.start_ns))
     }
+}
+
+/// What an interface receives that can carry a trace.
+fn tap(interface: &str) -> std::io::Result<PacketSocket> {
+    let options = Options {
+        // Packets of tunnels have no Ethernet header; nothing is sent.
+        framing: Framing::Ip { peer: [0; 6] },
+        slot_bytes: SLOT_BYTES,
+        only: Only::HopByHop,
+        ..Options::default()
+    };
+    PacketSocket::open(interface, &options)
 }
 
 /// What ends a monitor. Blocked from here on, in threads to come as well.

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, bail};
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// The folder that a file is in.
@@ -38,10 +39,29 @@ pub fn make_for(file: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a program listens at the socket `path`. One that was left by a program that is gone is taken away; what is no
+/// socket stays.
+///
+/// # Errors
+/// It cannot be taken away.
+pub fn socket_in_use(path: &Path) -> std::io::Result<bool> {
+    let error = match UnixStream::connect(path) {
+        Ok(_) => return Ok(true),
+        Err(error) => error,
+    };
+    // Linux refuses a connection to any file that is no socket, too.
+    let is_socket = || std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if error.kind() == ErrorKind::ConnectionRefused && is_socket() {
+        std::fs::remove_file(path)?;
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn one_folder_is_made_and_a_tree_is_not() {
@@ -58,5 +78,19 @@ mod tests {
         assert!(make_for(&root.path().join("f/x")).is_err());
         assert_eq!(of(Path::new("x")), Path::new("."));
         make_for(Path::new("x")).unwrap();
+    }
+
+    #[test]
+    fn a_dead_socket_goes_and_any_other_file_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let (socket, file) = (root.path().join("s"), root.path().join("ue.toml"));
+        assert!(!socket_in_use(&socket).unwrap(), "there is none");
+        let listener = UnixListener::bind(&socket).unwrap();
+        assert!(socket_in_use(&socket).unwrap());
+        drop(listener);
+        assert!(!socket_in_use(&socket).unwrap() && !socket.exists());
+        std::fs::write(&file, "precious").unwrap();
+        assert!(!socket_in_use(&file).unwrap());
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     }
 }

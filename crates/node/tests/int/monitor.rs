@@ -120,3 +120,25 @@ fn paths_listens_and_ends() {
     let (text, ok) = command("--interface nowhere0");
     assert!(!ok && text.contains("--interface nowhere0 (it must be there, and CAP_NET_RAW"), "{text}");
 }
+
+/// An interface that goes and comes again, as a tunnel's does, is listened to and has traces again.
+#[test]
+fn an_interface_made_anew_is_followed() {
+    let Some(_alone) = alone() else { return };
+    let Some(ns) = crate::net::Namespace::new() else { return };
+    let make = "ip link add v0 type veth peer v1; ip link set v0 up; ip link set v1 up";
+    ns.sh(make);
+    let folder = tempfile::tempdir().unwrap();
+    let start = |words: &str, log: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        ns.spawn(ANABRANCH, &words, &folder.path().join(log))
+    };
+    let source = start("int source --interface v1", "source.log");
+    let monitor = start("int monitor --interface v0 --interval-ms 100 --json", "monitor.log");
+    let traces = || source.log().matches("segments on v1").count();
+    until("both are at work", || newest(&monitor).is_some() && traces() == 1);
+    ns.sh("ip link del v0");
+    ns.sh(make);
+    until("the source has the new one", || traces() == 2);
+    until("the monitor, too", || monitor.log().contains("v0 was made anew"));
+}

@@ -16,7 +16,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// into it. Its age is 0.
 ///
 /// It is complete if every node told its drops, and the hop limits follow one another from the source to here:
-/// then no queue on the path can have dropped unseen.
+/// then no queue on the path can have dropped unseen. Where a node found no room, the bottleneck is not known: it may be that
+/// one.
 ///
 /// # Errors
 /// A packet, header or trace that does not hold together.
@@ -59,7 +60,11 @@ pub fn report(packet: &[u8]) -> Result<Option<Feedback>, WireError> {
             });
         }
     }
-    report.complete = told && unbroken && !trace.header().overflow && FIRST_LIMITS.contains(&oldest);
+    let overflow = trace.header().overflow;
+    if overflow {
+        (report.flows, report.bottleneck) = (0, Some(Bottleneck::default()));
+    }
+    report.complete = told && unbroken && !overflow && FIRST_LIMITS.contains(&oldest);
     Ok(nodes.then_some(report))
 }
 
@@ -130,5 +135,10 @@ mod tests {
         let tunnel = report(&packet(&[(64, queue(9000, 1, 5), 1), (64, end, 0)], 64)).unwrap().unwrap();
         assert_eq!((tunnel.complete, tunnel.queue_drops, tunnel.medium_losses), (false, 5, 2));
         assert_eq!(report(&packet(&[], 64)), Ok(None));
+        // A fourth node where there is room for three: it may be the one that has least.
+        let nodes = [64, 63, 62, 61].map(|limit| (limit, queue(9000, 1, 1), 0));
+        let told = report(&packet(&nodes, 61)).unwrap().unwrap();
+        assert_eq!((told.complete, told.queue_drops, told.flows), (false, 3, 0));
+        assert_eq!(told.bottleneck, Some(Bottleneck::default()));
     }
 }

@@ -1,12 +1,12 @@
 //! Taking an option out of a segment on its way, as a middlebox does that does not know it.
 
-use super::{TCP_HEADER_LEN, TcpView};
+use super::{TCP_HEADER_LEN, TCP_OPTIONS_MAX, TcpView};
 use crate::WireError;
 use crate::ip::{IpPacket, fold, protocol, pseudo_header_sum, sum};
 use crate::read::put;
 
 /// Overwrites every option of this kind with padding; the segment keeps its length. True if there was one. A
-/// packet that is no TCP segment, is a fragment or has a wrong checksum stays as it is.
+/// packet that is no TCP segment, is a fragment, has a wrong checksum or cannot be read stays as it is.
 ///
 /// # Errors
 /// Not an IP packet, or a TCP header or option that ends beyond it.
@@ -17,27 +17,24 @@ pub fn blank_option(packet: &mut [u8], kind: u8) -> Result<bool, WireError> {
     }
     let tcp = &mut packet[ip.payload.clone()];
     let view = TcpView::parse(tcp)?;
-    let header = TCP_HEADER_LEN.max(tcp.len() - view.payload_len());
-    let mut at = TCP_HEADER_LEN;
-    let mut found = false;
-    while at < header {
-        let length = match tcp[at] {
+    let header = tcp.len() - view.payload_len();
+    // A copy, until the last of them has been read.
+    let mut options = [0; TCP_OPTIONS_MAX];
+    let options = &mut options[..header - TCP_HEADER_LEN];
+    options.copy_from_slice(&tcp[TCP_HEADER_LEN..header]);
+    let (mut at, mut found) = (0, false);
+    while at < options.len() {
+        let length = match options[at] {
             0 => break,
             1 => 1,
             other => {
-                let length = usize::from(*tcp.get(at + 1).unwrap_or(&0));
-                if length < 2 || at + length > header {
-                    return Err(WireError::Length {
-                        what: "TCP option",
-                        expected: length,
-                        have: header - at,
-                    });
+                let length = usize::from(*options.get(at + 1).unwrap_or(&0));
+                let have = options.len() - at;
+                if length < 2 || length > have {
+                    return Err(WireError::Length { what: "TCP option", expected: length, have });
                 }
                 if other == kind {
-                    if !found && !TcpView::parse(tcp)?.verifies(&ip) {
-                        return Ok(false);
-                    }
-                    tcp[at..at + length].fill(1);
+                    options[at..at + length].fill(1);
                     found = true;
                 }
                 length
@@ -45,12 +42,14 @@ pub fn blank_option(packet: &mut [u8], kind: u8) -> Result<bool, WireError> {
         };
         at += length;
     }
-    if found {
-        put(tcp, 16, &[0, 0]);
-        let checksum = !fold(pseudo_header_sum(ip.src, ip.dst, protocol::TCP, tcp.len()) + sum(tcp));
-        put(tcp, 16, &checksum.to_be_bytes());
+    if !found || !view.verifies(&ip) {
+        return Ok(false);
     }
-    Ok(found)
+    put(tcp, TCP_HEADER_LEN, options);
+    put(tcp, 16, &[0, 0]);
+    let checksum = !fold(pseudo_header_sum(ip.src, ip.dst, protocol::TCP, tcp.len()) + sum(tcp));
+    put(tcp, 16, &checksum.to_be_bytes());
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -80,6 +79,18 @@ mod tests {
             (Ok(false), before),
             "not ours to mend"
         );
+        // Behind the report one that ends beyond the header: nothing is done by halves.
+        let mut broken = emit_packet(src, dst, &header, b"abc").unwrap();
+        let end = broken.len() - 3;
+        broken[end - 2..end].copy_from_slice(&[0x73, 9]);
+        broken[56..58].fill(0);
+        let pseudo =
+            pseudo_header_sum("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 6, broken.len() - 40);
+        let checksum = !fold(pseudo + sum(&broken[40..]));
+        broken[56..58].copy_from_slice(&checksum.to_be_bytes());
+        let before = broken.clone();
+        assert!(blank_option(&mut broken, TCP_OPTION_KIND).is_err());
+        assert_eq!(broken, before);
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use anabranch_cc::int::{IntConfig, View};
 use anabranch_wire::ioam::{Feedback as Report, code, decode};
 use proptest::prelude::*;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 mod cost;
 mod fast_path;
 mod many;
+mod peer;
 mod source;
 mod trace;
 mod window;
@@ -397,6 +398,11 @@ fn loopback_source() -> SourceConfig {
 
 /// A TCP socket for IPv6 with a congestion control and a segment size, connected to `port` of this machine.
 fn connect(port: u16, congestion_control: &str) -> TcpStream {
+    connect_to(Ipv6Addr::LOCALHOST, port, congestion_control)
+}
+
+/// The same, to another one.
+fn connect_to(address: Ipv6Addr, port: u16, congestion_control: &str) -> TcpStream {
     // SAFETY: plain system calls; every pointer is to a value of this frame, with its size.
     unsafe {
         let fd = libc::socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
@@ -411,7 +417,7 @@ fn connect(port: u16, congestion_control: &str) -> TcpStream {
         let mut to: libc::sockaddr_in6 = std::mem::zeroed();
         to.sin6_family = libc::AF_INET6 as u16;
         to.sin6_port = port.to_be();
-        to.sin6_addr.s6_addr[15] = 1;
+        to.sin6_addr.s6_addr = address.octets();
         let connected = libc::connect(stream.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as u32);
         assert_eq!(connected, 0, "{}", std::io::Error::last_os_error());
         stream

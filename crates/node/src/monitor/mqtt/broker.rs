@@ -110,6 +110,13 @@ impl Broker {
         let _ = self.0.live.send(Arc::new(Publish::from_bytes(topic, QoS::AtMostOnce, payload)));
     }
 
+    /// The topics of what it keeps.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> Vec<String> {
+        let retained = self.0.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        retained.by_topic.keys().cloned().collect()
+    }
+
     fn welcome(&self, stream: TcpStream, peer: SocketAddr) {
         let Ok(place) = Arc::clone(&self.0.clients).try_acquire_owned() else {
             tracing::warn!("MQTT: {peer} is one client too many: {MOST_CLIENTS} are connected");

@@ -102,11 +102,10 @@ pub async fn start(name: &str, args: &MqttArgs, reports: &Last) -> Result<()> {
         let (mut topics, mut reports) = (topics, reports.clone());
         tokio::spawn(async move {
             while let Some(report) = next(&mut reports).await {
-                // Nothing is kept for a broker that is away: it gets all paths when it is back.
+                // Nothing is kept for a broker that is away: when it is back it gets all paths, and those that have gone
+                // meanwhile are taken back.
                 if client.is_connected() {
                     topics.messages(&report).into_iter().for_each(|message| client.publish(message));
-                } else {
-                    topics.forget();
                 }
             }
         });
@@ -151,11 +150,6 @@ impl Topics {
         format!("{}/status", self.own)
     }
 
-    /// Whoever is told next knows nothing.
-    fn forget(&mut self) {
-        self.paths.clear();
-    }
-
     fn messages(&mut self, report: &Report) -> Vec<Message> {
         let own = &self.own;
         let mut messages = Vec::new();
@@ -189,6 +183,11 @@ impl Topics {
 mod tests {
     use super::super::show::tests::sample;
     use super::*;
+    use std::time::Duration;
+    use tokio::io::copy_bidirectional;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::watch;
+    use tokio::task::{JoinHandle, JoinSet};
 
     #[test]
     fn a_forgotten_path_is_taken_back_once() {
@@ -205,6 +204,58 @@ mod tests {
         let none = Report { paths: Vec::new(), flows: Vec::new(), ..report };
         assert_eq!(told(&topics.messages(&none)), [counters.clone(), (path, true, true)]);
         assert_eq!(told(&topics.messages(&none)), [counters]);
+    }
+
+    /// What is between a monitor and its broker, until it is aborted.
+    fn between(at: SocketAddr, broker: SocketAddr) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let listener = TcpListener::bind(at).await.unwrap();
+            let mut both = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut far = TcpStream::connect(broker).await.unwrap();
+                both.spawn(async move { copy_bidirectional(&mut near, &mut far).await });
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn paths_that_go_while_the_broker_is_away_are_taken_back() {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (here, there) = (free(), free());
+        let broker = broker::listen(there).await.unwrap();
+        let way = between(here, there);
+        let (tell, reports) = watch::channel(None);
+        let args = MqttArgs {
+            mqtt: Some((here.ip().to_string(), here.port())),
+            mqtt_user: None,
+            mqtt_password_file: None,
+            mqtt_listen: None,
+            mqtt_topic: "t".into(),
+        };
+        start("m", &args, &reports).await.unwrap();
+        fn none() -> Report {
+            Report { paths: Vec::new(), flows: Vec::new(), ..sample() }
+        }
+        // A report every 50 ms until the broker has the path, or not.
+        let until = async |report: fn() -> Report, has_path: bool| {
+            for _ in 0..400 {
+                tell.send_replace(Some(Arc::new(report())));
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if broker.kept().iter().any(|topic| topic.contains("/paths/")) == has_path {
+                    return;
+                }
+            }
+            panic!("not after 20 s: the broker has a path: {has_path}");
+        };
+        until(sample, true).await;
+        way.abort();
+        let _ = way.await;
+        for _ in 0..10 {
+            tell.send_replace(Some(Arc::new(none())));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let _way = between(here, there);
+        until(none, false).await;
     }
 
     #[test]

@@ -20,7 +20,6 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::get;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -243,10 +242,8 @@ impl Server {
 /// A socket that a program that is gone left behind is replaced; one in use is not.
 fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     folder::make_for(path)?;
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => anyhow::bail!("another program listens there: stop it, or set another path"),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-        Err(_) => {}
+    if folder::socket_in_use(path)? {
+        anyhow::bail!("another program listens there: stop it, or set another path");
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
