@@ -16,7 +16,7 @@ use crate::runtime::config::{ConfigError, GnbConfig, N3Section, load as load_fil
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::thread::Running;
-use crate::runtime::{Common, current_thread, netctl, preflight};
+use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
 use anabranch_ran::amc::Amc;
 use anabranch_ran::gnb::Gnb;
 use anyhow::Context;
@@ -88,7 +88,7 @@ pub fn load(args: &Common) -> anyhow::Result<GnbConfig> {
 pub fn run(args: &Common, config: GnbConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
     let result = make(&config, &mut opened)
-        .and_then(|(n3, devices)| current_thread()?.block_on(serve(args, config, n3, devices)));
+        .and_then(|(n3, devices)| run_to_end(current_thread()?, serve(args, config, n3, devices)));
     opened.into_iter().rev().for_each(OpenInterface::remove);
     result
 }

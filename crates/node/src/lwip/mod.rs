@@ -15,7 +15,7 @@ use crate::runtime::config::{ConfigError, GtpuBackhaul, LwipConfig, load as load
 use crate::runtime::interfaces::{self, OpenInterface};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
 use crate::runtime::thread::{Handle, Running};
-use crate::runtime::{Common, current_thread, netctl, preflight};
+use crate::runtime::{Common, current_thread, netctl, preflight, run_to_end};
 use anabranch_lwip::{Config as Node, DidaConfig, Hold, Steering};
 use anyhow::Context;
 use backhaul::{Backhaul, Gtpu, Tunnels};
@@ -125,8 +125,8 @@ pub fn print_ue_rules(args: &LwipArgs, config: &LwipConfig, ue: &str) -> anyhow:
 /// Sets everything up, runs, and takes everything down again, also when something fails.
 pub fn run(args: &LwipArgs, config: LwipConfig) -> anyhow::Result<()> {
     let mut opened = Vec::new();
-    let result =
-        make(&config, &mut opened).and_then(|ports| current_thread()?.block_on(serve(args, config, ports)));
+    let result = make(&config, &mut opened)
+        .and_then(|ports| run_to_end(current_thread()?, serve(args, config, ports)));
     opened.into_iter().rev().for_each(OpenInterface::remove);
     result
 }

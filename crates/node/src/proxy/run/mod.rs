@@ -8,7 +8,7 @@ use crate::runtime::api::{self, ControlRequest, EventLog, RequestSender};
 use crate::runtime::config::{self, ProxyConfig};
 use crate::runtime::netctl::{Layer, Net, Tproxy};
 use crate::runtime::service::{ProcessSignal, Signals, notify, reloading};
-use crate::runtime::{Common, current_thread, preflight};
+use crate::runtime::{Common, current_thread, preflight, run_to_end};
 use anyhow::Context;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub fn run(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
         builder.worker_threads(config.proxy.workers.into());
     }
     let runtime = builder.enable_all().thread_name("anb-proxy").build().context("starting threads")?;
-    runtime.block_on(set_up(args, config))
+    run_to_end(runtime, set_up(args, config))
 }
 
 async fn set_up(args: &Common, config: ProxyConfig) -> anyhow::Result<()> {
