@@ -227,6 +227,9 @@ async fn events_arrive_without_gap_from_where_one_left_off() {
     assert_eq!(ids, ["299", "300", "301"]);
     assert_eq!(log.since(0).0.len(), 256);
 }
+    assert_eq!((log.since(300).0.len(), log.since(301).0.len()), (1, 0));
+    // Of a run before this one.
+    assert_eq!(log.since(302).0.len(), 256);
 
 #[test]
 fn every_request_is_documented_and_every_documented_one_exists() {
