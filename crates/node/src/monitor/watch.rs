@@ -32,8 +32,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one.
-    pub fn open(name: String, interfaces: &[String], config: CollectConfig) -> Result<Self> {
+    /// Opens the interfaces of this network namespace. Before other threads are started: signals are for this one. `reloads`: SIGHUP
+    /// is not, for something is read again on it.
+    pub fn open(name: String, interfaces: &[String], config: CollectConfig, reloads: bool) -> Result<Self> {
         let options = Options {
             // Packets of tunnels have no Ethernet header; nothing is sent.
             framing: Framing::Ip { peer: [0; 6] },
@@ -49,7 +50,7 @@ impl Watch {
             name,
             interfaces: interfaces.to_vec(),
             taps: interfaces.iter().map(open).collect::<Result<_>>()?,
-            signals: signals()?,
+            signals: signals(reloads)?,
             collector: Collector::new(config),
             kernel_drops: 0,
             start_ns: clock(ClockId::CLOCK_MONOTONIC),
@@ -131,8 +132,9 @@ impl Watch {
 }
 
 /// What ends a monitor. Blocked from here on, in threads to come as well.
-fn signals() -> Result<SignalFd> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+fn signals(reloads: bool) -> Result<SignalFd> {
+    let hangup = (!reloads).then_some(Signal::SIGHUP);
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup).collect();
     signals.thread_block().context("blocking signals")?;
     SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("reading signals")
 }
