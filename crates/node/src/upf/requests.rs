@@ -34,6 +34,7 @@ impl Agent {
             }
             ControlRequest::Session(name, reply) => drop(reply.send(self.session(&name).await)),
             ControlRequest::Create(ue, reply) => drop(reply.send(self.create(*ue).await)),
+            ControlRequest::Put(ue, reply) => drop(reply.send(self.put(*ue).await)),
             ControlRequest::Delete(name, reply) => drop(reply.send(self.delete(&name).await)),
             ControlRequest::ResetClock(name, reply) => drop(reply.send(self.reset_clock(&name).await)),
             ControlRequest::Rules(reply) => drop(reply.send(Ok(self.rules()))),
@@ -127,16 +128,22 @@ impl Agent {
     }
 
     async fn create(&mut self, ue: UpfUe) -> Result<api::Session, Problem> {
-        self.config.check_ue(&ue).map_err(Problem::invalid)?;
-        let taken = |field: &str, value: &dyn std::fmt::Display| {
-            let detail = format!("{field} {value} belongs to another UE");
-            Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
-        };
         if self.ues.contains_key(ue.name.as_str()) {
             return taken("name", &ue.name);
         }
-        let key = ue.public_key;
-        if self.ues.values().any(|known| known.key == key) {
+        self.put(ue).await.map(|(session, _)| session)
+    }
+
+    /// Adds a UE, or changes the one of its name; whether it is new. A session lives on that has the same key and addresses.
+    async fn put(&mut self, ue: UpfUe) -> Result<(api::Session, bool), Problem> {
+        self.config.check_ue(&ue).map_err(Problem::invalid)?;
+        let old = self.ues.get_key_value(ue.name.as_str()).map(|(name, known)| (name.clone(), known.clone()));
+        if old.as_ref().is_some_and(|(_, old)| old.from_file) {
+            return Err(in_file(&ue.name, "change its [[ue]] section and reload"));
+        }
+        let (key, old_key) = (ue.public_key, old.as_ref().map(|(_, old)| old.key));
+        let others = || self.ues.values().map(|known| known.key).filter(|other| Some(*other) != old_key);
+        if others().any(|other| other == key) {
             return taken("public_key", &key);
         }
         for address in ue.fixed().iter() {
@@ -175,8 +182,7 @@ impl Agent {
     async fn delete(&mut self, name: &str) -> Result<(), Problem> {
         let known = self.ues.get(name).ok_or_else(|| no_session(name))?;
         if known.from_file {
-            let remedy = "remove its [[ue]] section and reload";
-            return Err(Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy));
+            return Err(in_file(name, "remove its [[ue]] section and reload"));
         }
         let (key, shard) = (known.key, known.shard(self.shards.len()));
         let before = self.leases.clone();
@@ -443,3 +449,12 @@ fn not_saved(error: &anyhow::Error) -> Problem {
 fn no_session(name: &str) -> Problem {
     Problem::not_found("session", name, "list them with GET /v1/sessions")
 }
+fn taken<T>(field: &str, value: &dyn std::fmt::Display) -> Result<T, Problem> {
+    let detail = format!("{field} {value} belongs to another UE");
+    Err(Problem::conflict(detail, "choose another, or remove that UE first").field(field))
+}
+
+fn in_file(name: &str, remedy: &str) -> Problem {
+    Problem::conflict(format!("UE \"{name}\" is in the configuration file"), remedy)
+}
+

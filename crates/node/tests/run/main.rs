@@ -286,6 +286,44 @@ fn ues_come_and_go_over_rest() {
 
     world.ask("upf", &["-X", "DELETE"], "/v1/sessions/phone");
     assert_eq!(world.get("upf", "/v1/sessions/phone")["status"], 404);
+    // Other rules for it, in one request: the session goes on.
+    let put = |body: &serde_json::Value, path: &str| {
+        let body = body.to_string();
+        world.ask("upf", &["-X", "PUT", "-H", "content-type: application/json", "-d", &body], path)
+    };
+    let rule = serde_json::json!({"name": "all", "steering": {"mode": "active-standby", "primary": "wifi"}});
+    let mut phone =
+        serde_json::json!({"name": "phone", "public_key": key, "address_v4": "10.45.0.77", "rule": [rule]});
+    let events = |kind: &str| upf.log().matches(&format!("kind=\"{kind}\"")).count();
+    let (ups, downs) = (events("session-up"), events("session-down"));
+    let answer = put(&phone, "/v1/sessions/phone");
+    assert_eq!(
+        (&answer["connected"], &answer["addresses"][0]),
+        (&true.into(), &"10.45.0.77".into()),
+        "{answer}"
+    );
+    world.until("the UE has the rule", || {
+        world.get("ue", "/v1/rules")["uses"].as_array().is_some_and(|uses| {
+            uses.iter().any(|used| used["origin"] == "upf-for-ue" || used["rule"] == "all")
+        })
+    });
+    world.ue.sh("ping -c 1 -W 2 192.0.2.2");
+    assert_eq!((events("session-up"), events("session-down")), (ups, downs), "{}", upf.log());
+    assert_eq!(put(&phone, "/v1/sessions/tablet")["field"], "name");
+    assert_eq!(put(&serde_json::json!({"name": "tv", "public_key": key}), "/v1/sessions/tv")["status"], 409);
+    // Another device takes its place, address and all.
+    phone["public_key"] = "vmHhqE8tcZ4WAGqG4kP5IO2rCzYb1eN3mWvPc7yqC2o=".into();
+    let answer = put(&phone, "/v1/sessions/phone");
+    assert_eq!(
+        (&answer["connected"], &answer["addresses"][0]),
+        (&false.into(), &"10.45.0.77".into()),
+        "{answer}"
+    );
+    world.until("the UE lost its paths", || world.paths_up("ue") == 0);
+    phone["public_key"] = key.into();
+    put(&phone, "/v1/sessions/phone");
+    world.until("the UE is back", || world.get("upf", "/v1/status")["connected"] == 1);
+
     world.until("the UE lost its paths", || world.paths_up("ue") == 0);
     ue.stop();
     upf.stop();
